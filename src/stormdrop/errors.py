@@ -1,0 +1,60 @@
+"""The exceptions that stormdrop raises. A failed candidate is no exception: it is a `Measurement` with a status.
+
+    StormdropError
+    ├── InputError             the user's input is wrong: the command line exits with 2 and prints this one line
+    │   ├── OperatorError      unknown operator, missing or bad argument
+    │   ├── ModelError         an ONNX file that cannot be read, imported or compiled
+    │   ├── TargetError        a target that is unknown, or that this machine does not have
+    │   ├── SearchError        unknown search or option
+    │   ├── StoreError         a database that cannot be opened, or that is no stormdrop database
+    │   └── ArtifactError      a saved model that cannot be loaded here
+    ├── SpaceError             a point, a configuration or a knob that does not fit its space
+    ├── UnsupportedFunction    a sketch does not apply to a function (TensorIR outside its form)
+    └── MeasureError           the measurer itself cannot work (no worker starts)
+"""
+
+from __future__ import annotations
+
+
+class StormdropError(Exception):
+    """Root of everything that stormdrop raises on purpose."""
+
+
+class InputError(StormdropError):
+    """The user's input is wrong; the message is one line that says what is wrong and what would be right."""
+
+
+class OperatorError(InputError):
+    """Unknown operator, or an argument of one that is missing or bad."""
+
+
+class ModelError(InputError):
+    """An ONNX model that cannot be read, imported or compiled."""
+
+
+class TargetError(InputError):
+    """A target that is unknown or that this machine does not have."""
+
+
+class SearchError(InputError):
+    """An unknown search, or an option that it does not take."""
+
+
+class StoreError(InputError):
+    """A database that cannot be opened, or is not one of stormdrop's."""
+
+
+class ArtifactError(InputError):
+    """A saved model that cannot be loaded here."""
+
+
+class SpaceError(StormdropError):
+    """A point, a configuration or a knob that does not fit its space."""
+
+
+class UnsupportedFunction(StormdropError):
+    """A sketch does not apply to a function: its TensorIR is outside the sketch's form."""
+
+
+class MeasureError(StormdropError):
+    """The measurer itself cannot work."""

@@ -1,0 +1,274 @@
+"""What a function should compute, evaluated stage by stage in NumPy, independent of any schedule and compiler.
+
+Float values are computed in float64 and rounded to the buffer's type at the end, integers in int64. Products that
+are summed go through `numpy.einsum`; everything else is evaluated over the whole iteration domain at once, in
+slices of a leading axis where that would not fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+from tvm.ir import Call, TensorLoad, Var
+from tvm.ir.prim import expr as prim
+from tvm.ir.prim.expr import FloatImm, IntImm
+from tvm.tirx import PrimFunc
+
+from ..errors import UnsupportedFunction
+from .stages import Axis, Stage, StageGraph, children, shape_of, walk
+
+Array = NDArray[Any]
+
+_SLICE = 1 << 24  # elements evaluated at once: 128 MiB of float64
+
+_BINARY: dict[type, Callable[[Array, Array], Array]] = {
+    prim.Add: np.add,
+    prim.Sub: np.subtract,
+    prim.Mul: np.multiply,
+    prim.Mod: np.fmod,
+    prim.FloorDiv: np.floor_divide,
+    prim.FloorMod: np.mod,
+    prim.Min: np.minimum,
+    prim.Max: np.maximum,
+    prim.EQ: np.equal,
+    prim.NE: np.not_equal,
+    prim.LT: np.less,
+    prim.LE: np.less_equal,
+    prim.GT: np.greater,
+    prim.GE: np.greater_equal,
+    prim.And: np.logical_and,
+    prim.Or: np.logical_or,
+}
+_INTRINSICS: dict[str, Callable[..., Array]] = {
+    "exp": np.exp,
+    "exp2": np.exp2,
+    "log": np.log,
+    "log2": np.log2,
+    "log10": np.log10,
+    "sqrt": np.sqrt,
+    "rsqrt": lambda x: 1.0 / np.sqrt(x),
+    "pow": np.power,
+    "tanh": np.tanh,
+    "sigmoid": special.expit,
+    "erf": special.erf,
+    "sin": np.sin,
+    "cos": np.cos,
+    "tan": np.tan,
+    "fabs": np.abs,
+    "abs": np.abs,
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "round": np.round,
+    "nearbyint": np.round,
+    "trunc": np.trunc,
+    "if_then_else": np.where,
+}
+_REDUCE: dict[str, Any] = {"sum": np.add, "product": np.multiply, "max": np.maximum, "min": np.minimum}
+_EXACT_NODES = (prim.Add, prim.Sub, prim.Mul, prim.Min, prim.Max, prim.CmpExpr, prim.LogicalExpr, prim.Select)
+
+
+def evaluate(function: PrimFunc, inputs: Sequence[Array]) -> list[Array]:
+    """The outputs of a function for the given inputs, in the order of its parameters.
+
+    Raises `UnsupportedFunction` where the function is no sequence of plain blocks, or uses an intrinsic that is
+    not known here.
+    """
+    return evaluate_graph(StageGraph.parse(function), inputs)
+
+
+def evaluate_graph(graph: StageGraph, inputs: Sequence[Array]) -> list[Array]:
+    """`evaluate` for a function that is parsed already."""
+    values: dict[Any, Array] = {}
+    for buffer, array in zip(graph.inputs, inputs, strict=True):
+        if tuple(array.shape) != shape_of(buffer):
+            raise ValueError(f"input {buffer.name} has shape {array.shape}, not {shape_of(buffer)}")
+        values[buffer] = _wide(array)
+    for stage in graph.stages:
+        values[stage.buffer] = _evaluate_stage(stage, values)
+    return [values[buffer].astype(str(buffer.dtype)) for buffer in graph.outputs]
+
+
+def is_exact(graph: StageGraph) -> bool:
+    """Whether small-integer inputs stay exact in float32 whatever the order of the reductions.
+
+    True for sums, products, comparisons and selections with integer constants; false once a division, a square
+    root or the like rounds. The magnitude of the values is not looked at here.
+    """
+    for stage in graph.stages:
+        for node in walk(stage.value):
+            if isinstance(node, FloatImm):
+                if float(node.value) != int(node.value) and abs(float(node.value)) < 1e30:
+                    return False
+            elif isinstance(node, Call):
+                if node.op.name.split(".")[-1] not in {"if_then_else", "fabs", "abs"}:
+                    return False
+            elif children(node) and not isinstance(
+                node, (*_EXACT_NODES, TensorLoad, prim.Cast, prim.FloorDiv, prim.FloorMod, prim.Not)
+            ):
+                return False
+    return True
+
+
+def _wide(array: Array) -> Array:
+    return array.astype(np.float64 if array.dtype.kind == "f" else np.int64 if array.dtype.kind in "iu" else bool)
+
+
+def _evaluate_stage(stage: Stage, values: Mapping[Any, Array]) -> Array:
+    shape = shape_of(stage.buffer)
+    kind = np.float64 if str(stage.buffer.dtype).startswith("float") else np.int64
+    result = np.full(shape, np.nan if kind is np.float64 else 0, dtype=kind)
+    product = _product_of_loads(stage)
+    if product is not None:
+        _store(stage, result, _einsum(stage, product, values), {})
+        return result
+    size = int(np.prod([axis.extent for axis in stage.axes], dtype=np.int64))
+    leading = max(stage.spatial, key=lambda axis: axis.extent, default=None)
+    pieces = 1 if leading is None else min(leading.extent, -(-size // _SLICE))
+    if leading is None or pieces == 1:
+        _store(stage, result, _evaluate_piece(stage, values, {}), {})
+        return result
+    step = -(-leading.extent // pieces)
+    for start in range(0, leading.extent, step):
+        count = min(step, leading.extent - start)
+        axes = tuple(replace(axis, extent=count) if axis is leading else axis for axis in stage.axes)
+        piece = replace(stage, axes=axes)
+        _store(piece, result, _evaluate_piece(piece, values, {leading.var: start}), {leading.var: start})
+    return result
+
+
+def _evaluate_piece(stage: Stage, values: Mapping[Any, Array], offsets: Mapping[Any, int]) -> Array:
+    """The value over the spatial axes of a stage (broadcastable to them), reductions done."""
+    evaluator = _Evaluator(stage.axes, values, offsets)
+    value = evaluator(stage.value)
+    reduced = tuple(position for position, axis in enumerate(stage.axes) if axis.reduce)
+    if not reduced:
+        return value
+    full = tuple(
+        axis.extent if axis.reduce else value.shape[position] if value.ndim else 1
+        for position, axis in enumerate(stage.axes)
+    )
+    assert stage.combine is not None and stage.identity is not None
+    combined = _REDUCE[stage.combine].reduce(np.broadcast_to(value, full), axis=reduced)
+    spatial = [axis for axis in stage.axes if not axis.reduce]
+    identity = _Evaluator(spatial, values, offsets)(stage.identity)
+    result: Array = _REDUCE[stage.combine](combined, identity)
+    return result
+
+
+def _store(stage: Stage, result: Array, value: Array, offsets: Mapping[Any, int]) -> None:
+    spatial = stage.spatial
+    target = _Evaluator(spatial, {}, offsets)
+    indices = tuple(target(index) for index in stage.indices)
+    domain = tuple(axis.extent for axis in spatial)
+    result[tuple(np.broadcast_to(index, domain) for index in indices)] = np.broadcast_to(value, domain)
+
+
+class _Evaluator:
+    """Evaluates an expression over a grid of axes: the result broadcasts to the axes' extents."""
+
+    def __init__(self, axes: Sequence[Axis], values: Mapping[Any, Array], offsets: Mapping[Any, int]) -> None:
+        self.axes = axes
+        self.values = values
+        self.ranges = {
+            axis.var: (np.arange(axis.extent) + offsets.get(axis.var, 0)).reshape(
+                [axis.extent if other is axis else 1 for other in axes]
+            )
+            for axis in axes
+        }
+
+    def __call__(self, node: Any) -> Array:
+        if isinstance(node, IntImm):
+            return np.asarray(int(node), dtype=bool if str(node.ty.dtype) == "bool" else np.int64)
+        if isinstance(node, FloatImm):
+            return np.asarray(float(node.value))
+        if isinstance(node, Var):
+            return self.ranges[node]
+        if isinstance(node, TensorLoad):
+            return self._load(node)
+        if isinstance(node, prim.Cast):
+            return self._cast(node)
+        if isinstance(node, prim.Not):
+            return np.logical_not(self(node.a))
+        if isinstance(node, prim.Select):
+            return np.where(self(node.condition), self(node.true_value), self(node.false_value))
+        if isinstance(node, prim.Div):
+            left, right = self(node.a), self(node.b)
+            return np.divide(left, right) if left.dtype.kind == "f" else np.fix(left / right).astype(np.int64)
+        if type(node) in _BINARY:
+            return _BINARY[type(node)](self(node.a), self(node.b))
+        if isinstance(node, Call):
+            name = node.op.name.split(".")[-1]
+            if name in _INTRINSICS:
+                with np.errstate(all="ignore"):
+                    return _INTRINSICS[name](*(self(argument) for argument in node.args))
+            raise UnsupportedFunction(f"the NumPy reference does not know the intrinsic {node.op.name}")
+        raise UnsupportedFunction(f"the NumPy reference does not know {type(node).__name__}")
+
+    def _cast(self, node: Any) -> Array:
+        value, dtype = self(node.value), str(node.ty.dtype)
+        if dtype == "bool":
+            return value.astype(bool)
+        return value.astype(np.float64) if dtype.startswith("float") else np.trunc(value).astype(np.int64)
+
+    def _load(self, node: Any) -> Array:
+        """A load; indices outside the buffer (guarded by the conditional around them) are clipped."""
+        array = self.values[node.source]
+        indices = [np.clip(self(index), 0, extent - 1) for index, extent in zip(node.indices, array.shape, strict=True)]
+        rank = len(self.axes)
+        occupied: set[int] = set()
+        for index in indices:
+            own = {position for position in range(rank) if index.ndim and index.shape[position] > 1}
+            if own & occupied:
+                return array[tuple(np.broadcast_arrays(*indices))]
+            occupied |= own
+        # Every axis moves along one dimension only: taking dimension by dimension is many times faster.
+        order: list[int] = []
+        for dimension, index in enumerate(indices):
+            flat = index.reshape(-1)
+            if not np.array_equal(flat, np.arange(array.shape[dimension])):
+                array = np.take(array, flat, axis=dimension)
+        shape: list[int] = []
+        for index in indices:
+            own_axes = [position for position in range(rank) if index.ndim and index.shape[position] > 1]
+            shape += [index.shape[position] for position in own_axes]
+            order += own_axes
+        moved = array.reshape(shape).transpose(np.argsort(order))
+        return moved.reshape([moved_extent if at in occupied else 1 for at, moved_extent in self._extents()])
+
+    def _extents(self) -> list[tuple[int, int]]:
+        return [(position, axis.extent) for position, axis in enumerate(self.axes)]
+
+
+def _product_of_loads(stage: Stage) -> tuple[Any, Any] | None:
+    """The two loads of a stage that sums `A[...] * B[...]`, the form that `einsum` computes."""
+    if stage.combine != "sum" or not isinstance(stage.value, prim.Mul):
+        return None
+    if not (isinstance(stage.identity, FloatImm) and float(stage.identity.value) == 0.0):
+        return None
+    left, right = stage.value.a, stage.value.b
+    if not (isinstance(left, TensorLoad) and isinstance(right, TensorLoad)):
+        return None
+    return left, right
+
+
+def _einsum(stage: Stage, product: tuple[Any, Any], values: Mapping[Any, Array]) -> Array:
+    operands: list[Any] = []
+    for load in product:
+        array = _Evaluator(stage.axes, values, {})(load)
+        labels = [position for position in range(len(stage.axes)) if array.shape[position] > 1]
+        operands += [array.reshape([array.shape[position] for position in labels]), labels]
+    present = set(operands[1]) | set(operands[3])
+    kept = [position for position, axis in enumerate(stage.axes) if not axis.reduce and position in present]
+    result = np.einsum(*operands, kept, optimize=True)
+    # A reduced axis that neither operand depends on repeats the same term.
+    for position, axis in enumerate(stage.axes):
+        if axis.reduce and position not in present:
+            result = result * axis.extent
+    return np.asarray(result).reshape(
+        [axis.extent if at in kept else 1 for at, axis in enumerate(stage.axes) if not axis.reduce]
+    )

@@ -1,0 +1,396 @@
+"""A TensorIR function as a list of stages: the form in which functions are read, rewritten and evaluated.
+
+TVM's operator library, `te.create_prim_func` and Relax's fusion all write functions as a sequence of loop nests,
+each around one block whose iterators are its loops:
+
+    for i, j, k in T.grid(17, 64, 32):
+        with T.sblock("C"):
+            ...
+            C[i, j] = C[i, j] + A[i, k] * B[k, j]
+
+`StageGraph.parse` reads each nest as a `Stage` (axes, the element written, the value, how a reduction combines),
+`StageGraph.function` writes them back. Sketches rewrite stages (inline, tile, pack) where the rewrite is a plain
+substitution of indices, and schedule the result with TVM's primitives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tvm
+from tvm import tirx
+from tvm.ir import Call, Range, TensorLoad, Var
+from tvm.ir.prim import expr as prim
+from tvm.ir.prim.expr import FloatImm, IntImm
+from tvm.s_tir import SBlock, SBlockRealize
+from tvm.sym import Analyzer
+from tvm.tirx import BufferRegion, BufferStore, For, IterVar, PrimFunc, SeqStmt, decl_buffer
+
+from ..errors import UnsupportedFunction
+
+Expr = Any
+Buffer = Any
+
+_COMBINERS = {prim.Add: "sum", prim.Max: "max", prim.Min: "min", prim.Mul: "product"}
+
+
+@dataclass(frozen=True, eq=False)
+class Axis:
+    """One iterator of a stage: its variable and its extent; `reduce` where the stage combines over it."""
+
+    var: Any
+    extent: int
+    reduce: bool = False
+
+    @property
+    def name(self) -> str:
+        return str(self.var.name)
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """One loop nest: `buffer[indices] = value` over all axes, combined over those that reduce.
+
+    For a reduction `value` is the term that is combined ("sum", "max", "min", "product") and `identity` the
+    value it starts from; else `combine` is None.
+    """
+
+    name: str
+    axes: tuple[Axis, ...]
+    buffer: Buffer
+    indices: tuple[Expr, ...]
+    value: Expr
+    combine: str | None = None
+    identity: Expr | None = None
+
+    @property
+    def spatial(self) -> tuple[Axis, ...]:
+        return tuple(axis for axis in self.axes if not axis.reduce)
+
+    @property
+    def reductions(self) -> tuple[Axis, ...]:
+        return tuple(axis for axis in self.axes if axis.reduce)
+
+    def loads(self) -> list[Any]:
+        """Every load in the value, in order of appearance."""
+        return [node for node in walk(self.value) if isinstance(node, TensorLoad)]
+
+    def statement(self) -> Any:
+        """The loop nest as TensorIR."""
+        target = self.buffer[self.indices] if self.indices else self.buffer[()]
+        value = self.value if self.combine is None else _combined(self.combine, target, self.value)
+        init = None if self.identity is None else BufferStore(self.buffer, self.identity, list(self.indices))
+        block = SBlock(
+            iter_vars=[
+                IterVar(Range(0, axis.extent), axis.var, IterVar.CommReduce if axis.reduce else IterVar.DataPar)
+                for axis in self.axes
+            ],
+            reads=[_element(load.source, load.indices) for load in self.loads()],
+            writes=[_element(self.buffer, self.indices)],
+            name_hint=self.name,
+            body=BufferStore(self.buffer, value, list(self.indices)),
+            init=init,
+        )
+        loops = [Var(axis.name.removeprefix("v_"), axis.var.ty) for axis in self.axes]
+        body: Any = SBlockRealize(loops, True, block)
+        for loop, axis in zip(reversed(loops), reversed(self.axes), strict=True):
+            body = For(loop, 0, axis.extent, tirx.ForKind.SERIAL, body)
+        return body
+
+
+@dataclass(frozen=True, eq=False)
+class StageGraph:
+    """A function as its parameters (buffers, inputs first) and its stages in order of execution."""
+
+    parameters: tuple[Buffer, ...]
+    stages: tuple[Stage, ...]
+
+    @classmethod
+    def parse(cls, function: PrimFunc) -> StageGraph:
+        """Reads a function. Raises `UnsupportedFunction` where it is not a sequence of plain blocks."""
+        body = function.body
+        if not isinstance(body, SBlockRealize) or body.block.iter_vars:
+            raise UnsupportedFunction("the body is not one root block")
+        root = body.block
+        nests = list(root.body) if isinstance(root.body, SeqStmt) else [root.body]
+        stages: list[Stage] = []
+        for nest in nests:
+            stages.append(_parse_nest(nest))
+        written = [stage.buffer for stage in stages]
+        if len(set(written)) != len(written):
+            raise UnsupportedFunction("a buffer is written by more than one block")
+        return cls(tuple(function.params), tuple(stages))
+
+    @property
+    def outputs(self) -> tuple[Buffer, ...]:
+        written = {stage.buffer for stage in self.stages}
+        return tuple(buffer for buffer in self.parameters if buffer in written)
+
+    @property
+    def inputs(self) -> tuple[Buffer, ...]:
+        written = {stage.buffer for stage in self.stages}
+        return tuple(buffer for buffer in self.parameters if buffer not in written)
+
+    def writer(self, buffer: Buffer) -> Stage | None:
+        """The stage that writes a buffer; None for an input."""
+        return next((stage for stage in self.stages if stage.buffer.same_as(buffer)), None)
+
+    def readers(self, buffer: Buffer) -> list[Stage]:
+        """The stages that read a buffer."""
+        return [stage for stage in self.stages if any(load.source.same_as(buffer) for load in stage.loads())]
+
+    def inlined(self, keep: Callable[[Stage], bool]) -> StageGraph:
+        """Substitutes each stage into its readers, unless it reduces, writes a parameter, or `keep` says so.
+
+        Before, with `keep` false:     B[i] = A[i] + 1;  C[i] = max(B[i], 0)
+        After:                         C[i] = max(A[i] + 1, 0)
+        """
+        graph = self
+        for stage in self.stages:
+            current = graph.writer(stage.buffer)
+            if current is None or current.combine is not None or current.buffer in graph.parameters or keep(current):
+                continue
+            if not _writes_axes(current):
+                continue
+            graph = graph.inline(current)
+        return graph
+
+    def inline(self, stage: Stage) -> StageGraph:
+        """Substitutes one elementwise stage into all its readers."""
+
+        def replaced(load: Any) -> Expr | None:
+            if not load.source.same_as(stage.buffer):
+                return None
+            mapping = {axis.var: index for axis, index in _bound_axes(stage, load.indices)}
+            return substitute(stage.value, mapping)
+
+        stages = tuple(
+            replace(other, value=rewrite_loads(other.value, replaced)) for other in self.stages if other is not stage
+        )
+        return StageGraph(self.parameters, stages)
+
+    def mapped(self, change: Callable[[Stage], Stage]) -> StageGraph:
+        """The graph with each stage replaced; what a stage writes must stay."""
+        return StageGraph(self.parameters, tuple(change(stage) for stage in self.stages))
+
+    def function(self, attributes: Mapping[str, Any] | None = None) -> PrimFunc:
+        """The stages as a TensorIR function named "main"."""
+        intermediates = [stage.buffer for stage in self.stages if stage.buffer not in self.parameters]
+        statements = [stage.statement() for stage in self.stages]
+        body = statements[0] if len(statements) == 1 else SeqStmt(statements)
+        root = SBlock([], [], [], "root", body, alloc_buffers=intermediates)
+        attrs = {"global_symbol": "main", "s_tir": True, "tirx.noalias": True, **(attributes or {})}
+        return PrimFunc(
+            list(self.parameters), SBlockRealize([], True, root), attrs=tvm.ir.make_node("ir.DictAttrs", **attrs)
+        )
+
+
+def intermediate(name: str, shape: Sequence[int], dtype: str) -> Buffer:
+    """A new buffer that a stage can write."""
+    return decl_buffer([int(extent) for extent in shape], dtype, name, layout=None)
+
+
+def variable(name: str) -> Any:
+    """A new index variable."""
+    return Var(name, "int32")
+
+
+def shape_of(buffer: Buffer) -> tuple[int, ...]:
+    """The static shape of a buffer; raises `UnsupportedFunction` for a symbolic one."""
+    if not all(isinstance(extent, IntImm) for extent in buffer.shape):
+        raise UnsupportedFunction(f"buffer {buffer.name} has a symbolic shape {list(buffer.shape)}")
+    return tuple(int(extent) for extent in buffer.shape)
+
+
+def children(node: Expr) -> list[Expr]:
+    """The operands of an expression. Raises `UnsupportedFunction` for a kind that stages do not hold."""
+    if isinstance(node, Var | IntImm | FloatImm):
+        return []
+    if isinstance(node, prim.Cast):
+        return [node.value]
+    if isinstance(node, prim.Select):
+        return [node.condition, node.true_value, node.false_value]
+    if isinstance(node, TensorLoad):
+        return list(node.indices)
+    if isinstance(node, Call):
+        return list(node.args)
+    if isinstance(node, prim.Not | prim.BitwiseNot):
+        return [node.a]
+    if isinstance(node, prim.BinaryOpExpr | prim.CmpExpr | prim.LogicalExpr):
+        return [node.a, node.b]
+    if type(node).__name__ in {"StringImm", "GenericConst"}:
+        return []
+    raise UnsupportedFunction(f"expression of kind {type(node).__name__}")
+
+
+def walk(node: Expr) -> Iterator[Expr]:
+    """Every sub-expression, parents first."""
+    yield node
+    for child in children(node):
+        yield from walk(child)
+
+
+def rebuild(node: Expr, operands: list[Expr]) -> Expr:
+    """The same expression over other operands."""
+    if isinstance(node, prim.Cast):
+        return prim.Cast(node.ty, operands[0])
+    if isinstance(node, TensorLoad):
+        return node.source[tuple(operands)]
+    if isinstance(node, Call):
+        return Call(node.op, operands, attrs=node.attrs, ty_args=list(node.ty_args), ret_ty=node.ty)
+    return type(node)(*operands)
+
+
+def transform(node: Expr, visit: Callable[[Expr], Expr | None]) -> Expr:
+    """Rebuilds an expression; where `visit` returns an expression it stands for the node and all below it."""
+    replacement = visit(node)
+    if replacement is not None:
+        return replacement
+    operands = children(node)
+    if not operands:
+        return node
+    changed = [transform(operand, visit) for operand in operands]
+    if all(new is old for new, old in zip(changed, operands, strict=True)):
+        return node
+    return rebuild(node, changed)
+
+
+def substitute(node: Expr, mapping: Mapping[Any, Expr]) -> Expr:
+    """Replaces variables by expressions."""
+    return transform(node, lambda item: mapping.get(item) if isinstance(item, Var) else None)
+
+
+def simplified(node: Expr) -> Expr:
+    """The expression with the indices of its loads simplified (`i + 0` becomes `i`)."""
+    analyzer = Analyzer()
+
+    def visit(item: Expr) -> Expr | None:
+        if not isinstance(item, TensorLoad):
+            return None
+        return item.source[tuple(analyzer.simplify(index) for index in item.indices)]
+
+    return transform(node, visit)
+
+
+def rewrite_loads(node: Expr, replaced: Callable[[Any], Expr | None]) -> Expr:
+    """Replaces loads (after their own indices were rewritten) where `replaced` returns an expression."""
+
+    def visit(item: Expr) -> Expr | None:
+        if not isinstance(item, TensorLoad):
+            return None
+        indices = [transform(index, visit) for index in item.indices]
+        unchanged = all(new is old for new, old in zip(indices, item.indices, strict=True))
+        load = item if unchanged else item.source[tuple(indices)]
+        replacement = replaced(load)
+        return load if replacement is None else replacement
+
+    return transform(node, visit)
+
+
+def variables(node: Expr) -> set[Any]:
+    """The index variables in an expression, without the buffers that it loads from."""
+    return {item for item in walk(node) if isinstance(item, Var)}
+
+
+def coefficients(node: Expr, over: set[Any]) -> dict[Any, int] | None:
+    """The integer coefficients of an affine expression in the given variables; None where it is not affine.
+
+    `4 * i + j + 1` over {i, j} gives {i: 4, j: 1}.
+    """
+    if isinstance(node, IntImm):
+        return {}
+    if isinstance(node, Var):
+        return {node: 1} if node in over else {}
+    if isinstance(node, prim.Add | prim.Sub):
+        left, right = coefficients(node.a, over), coefficients(node.b, over)
+        if left is None or right is None:
+            return None
+        sign = 1 if isinstance(node, prim.Add) else -1
+        merged = dict(left)
+        for key, factor in right.items():
+            merged[key] = merged.get(key, 0) + sign * factor
+        return merged
+    if isinstance(node, prim.Mul):
+        for factor, other in ((node.a, node.b), (node.b, node.a)):
+            if isinstance(factor, IntImm):
+                inner = coefficients(other, over)
+                return None if inner is None else {key: int(factor) * value for key, value in inner.items()}
+    return None if variables(node) & over else {}
+
+
+def _element(buffer: Buffer, indices: Sequence[Expr]) -> Any:
+    return BufferRegion(buffer, [Range.from_min_extent(index, 1) for index in indices])
+
+
+def _combined(combine: str, target: Expr, term: Expr) -> Expr:
+    kinds = {name: kind for kind, name in _COMBINERS.items()}
+    return kinds[combine](target, term)
+
+
+def _parse_nest(nest: Any) -> Stage:
+    loops: dict[Any, int] = {}
+    while isinstance(nest, For):
+        if nest.kind != tirx.ForKind.SERIAL or not isinstance(nest.extent, IntImm) or int(nest.min) != 0:
+            raise UnsupportedFunction("a loop is not a plain serial loop from 0 with a constant extent")
+        loops[nest.loop_var] = int(nest.extent)
+        nest = nest.body
+    if not isinstance(nest, SBlockRealize):
+        raise UnsupportedFunction("a loop nest holds something else than one block")
+    block = nest.block
+    if not (isinstance(nest.predicate, IntImm) and int(nest.predicate) == 1):
+        raise UnsupportedFunction(f"block {block.name_hint} has a predicate")
+    if block.alloc_buffers or block.match_buffers or not isinstance(block.body, BufferStore):
+        raise UnsupportedFunction(f"block {block.name_hint} is more than one store")
+    axes: list[Axis] = []
+    used: set[Any] = set()
+    for iterator, value in zip(block.iter_vars, nest.iter_values, strict=True):
+        extent = int(iterator.dom.extent)
+        bound = isinstance(value, Var) and loops.get(value) == extent and value not in used
+        if not bound and not (isinstance(value, IntImm) and extent == 1):
+            raise UnsupportedFunction(f"block {block.name_hint} does not bind its iterators to its loops one to one")
+        if iterator.iter_type not in (IterVar.DataPar, IterVar.CommReduce):
+            raise UnsupportedFunction(f"block {block.name_hint} has an ordered or opaque iterator")
+        used.add(value)
+        axes.append(Axis(iterator.var, extent, iterator.iter_type == IterVar.CommReduce))
+    store = block.body
+    shape_of(store.buffer)
+    stage = Stage(str(block.name_hint), tuple(axes), store.buffer, tuple(store.indices), store.value)
+    stage.loads()
+    if not stage.reductions:
+        return stage
+    return _as_reduction(stage, block.init)
+
+
+def _as_reduction(stage: Stage, init: Any) -> Stage:
+    kind = _COMBINERS.get(type(stage.value))
+    if kind is None or not isinstance(init, BufferStore):
+        raise UnsupportedFunction(f"block {stage.name} reduces by something else than sum, product, max or min")
+
+    def is_self(node: Expr) -> bool:
+        return isinstance(node, TensorLoad) and bool(node.source.same_as(stage.buffer))
+
+    left, right = stage.value.a, stage.value.b
+    if is_self(left) == is_self(right):
+        raise UnsupportedFunction(f"block {stage.name} does not accumulate into its own element")
+    return replace(stage, value=right if is_self(left) else left, combine=kind, identity=init.value)
+
+
+def _writes_axes(stage: Stage) -> bool:
+    """Whether the element written is the iterators themselves (constants stand for axes of extent 1)."""
+    seen = [index for index in stage.indices if isinstance(index, Var)]
+    rest = [index for index in stage.indices if not isinstance(index, Var)]
+    return len(set(seen)) == len(seen) and all(isinstance(index, IntImm) for index in rest)
+
+
+def _bound_axes(stage: Stage, indices: Sequence[Expr]) -> Iterator[tuple[Axis, Expr]]:
+    by_var = {axis.var: axis for axis in stage.axes}
+    written = set()
+    for own, index in zip(stage.indices, indices, strict=True):
+        if own in by_var:
+            written.add(own)
+            yield by_var[own], index
+    for axis in stage.axes:
+        if axis.var not in written:
+            yield axis, IntImm("int32", 0)

@@ -1,0 +1,122 @@
+"""The machine that kernels are made for: cores, vector unit, caches, CPU model."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ..errors import TargetError
+from ..threads import usable_cores
+
+_CPUINFO = Path("/proc/cpuinfo")
+_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A CPU.
+
+    `lanes` are float32 values per vector register, `registers` the number of vector registers; `l1`, `l2` and
+    `l3` are bytes of data cache that one core sees (0 where unknown).
+    """
+
+    name: str
+    cpu: str
+    mcpu: str
+    cores: int
+    lanes: int
+    registers: int
+    l1: int
+    l2: int
+    l3: int
+
+    @classmethod
+    def parse(cls, text: str | None = None) -> Target:
+        """The target with this name. None, "cpu", "llvm" and "native" are this machine.
+
+        Raises `TargetError` for a target that is unknown, or that this machine does not have.
+        """
+        name = (text or "cpu").strip().lower()
+        if name in {"cpu", "llvm", "native", "host"}:
+            return cls.detect()
+        if name.split("/")[0] in {"cuda", "nvidia", "gpu", "rocm", "metal", "vulkan", "opencl"}:
+            raise TargetError(f"target {text!r}: this version tunes for the CPU of this machine only; use --target cpu")
+        raise TargetError(f"unknown target {text!r}: use --target cpu (this machine)")
+
+    @classmethod
+    def detect(cls) -> Target:
+        """This machine, with the cores that this process may use."""
+        mcpu, features = _llvm_host()
+        lanes, registers = _vector_unit(features)
+        l1, l2, l3 = _caches()
+        return cls("cpu", cpu_model(), mcpu, usable_cores(), lanes, registers, l1, l2, l3)
+
+    @property
+    def machine(self) -> str:
+        """The identity under which measurements are recorded: CPU model and cores used."""
+        return f"{self.cpu}, {self.cores} core{'s' if self.cores > 1 else ''}"
+
+    @cached_property
+    def _tvm_target(self) -> Any:
+        import tvm
+
+        return tvm.target.Target({"kind": "llvm", "mcpu": self.mcpu, "num-cores": self.cores})
+
+    def tvm(self) -> Any:
+        """The target for TVM's compiler."""
+        return self._tvm_target
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key != "_tvm_target"}
+
+
+def cpu_model() -> str:
+    """The marketing name of the CPU, with family, model and stepping where the system tells them.
+
+    LLVM's own guess is a code-generation target, not an identity: it names different machines alike.
+    """
+    if _CPUINFO.exists():
+        fields = dict(
+            (key.strip(), value.strip())
+            for key, _, value in (line.partition(":") for line in _CPUINFO.read_text().split("\n\n")[0].splitlines())
+        )
+        name = fields.get("model name") or fields.get("Processor") or fields.get("CPU part") or platform.processor()
+        numbers = [fields[key] for key in ("cpu family", "model", "stepping") if key in fields]
+        name = " ".join(name.split())
+        return f"{name} ({'/'.join(numbers)})" if numbers else name
+    return platform.processor() or platform.machine()
+
+
+def _llvm_host() -> tuple[str, frozenset[str]]:
+    import tvm
+    from tvm.target import codegen
+
+    mcpu = str(codegen.llvm_get_system_cpu())
+    features = codegen.llvm_get_cpu_features(tvm.target.Target({"kind": "llvm", "mcpu": mcpu}))
+    return mcpu, frozenset(str(feature) for feature in features)
+
+
+def _vector_unit(features: frozenset[str]) -> tuple[int, int]:
+    """float32 lanes and number of vector registers."""
+    if "avx512f" in features:
+        return 16, 32
+    if "avx2" in features or "avx" in features:
+        return 8, 16
+    if platform.machine().lower() in {"aarch64", "arm64"}:
+        return 4, 32
+    return 4, 16
+
+
+def _caches() -> tuple[int, int, int]:
+    sizes = {1: 0, 2: 0, 3: 0}
+    for entry in sorted(_CACHES.glob("index*")):
+        if (entry / "type").read_text().strip() == "Instruction":
+            continue
+        size = (entry / "size").read_text().strip()
+        factor = {"K": 1024, "M": 1024**2}.get(size[-1], 1)
+        level = int((entry / "level").read_text())
+        sizes[level] = int(size.rstrip("KM")) * factor
+    return sizes[1], sizes[2], sizes[3]

@@ -1,0 +1,181 @@
+"""What is tuned: one function with static shapes, some of its inputs constant."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import tvm
+from numpy.typing import NDArray
+from tvm.tirx import PrimFunc
+
+from ..errors import UnsupportedFunction
+from . import reference
+from .stages import Axis, Buffer, Stage, StageGraph, intermediate, rewrite_loads, shape_of, substitute, variable, walk
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """Name, shape and element type of an input or an output."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def bytes(self) -> int:
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True, eq=False)
+class Workload:
+    """A function to tune, in normal form: symbol "main", no tuning attributes, canonical names.
+
+    `constants` are the positions of the inputs whose values are known when the kernel is built (weights): a
+    sketch may lay them out anew ahead of time. Two workloads are the same where their `text` is.
+    """
+
+    name: str
+    function: PrimFunc
+    constants: tuple[int, ...] = ()
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def create(
+        cls,
+        name: str,
+        function: PrimFunc,
+        constants: Sequence[int] = (),
+        arguments: dict[str, Any] | None = None,
+    ) -> Workload:
+        """Normalises a TensorIR function. Raises `UnsupportedFunction` where its form is not understood."""
+        graph = StageGraph.parse(function)
+        workload = cls(name, _canonical(graph).function(), tuple(sorted(constants)), dict(arguments or {}))
+        bad = [index for index in workload.constants if not 0 <= index < len(workload.inputs)]
+        if bad:
+            raise UnsupportedFunction(f"constant inputs {bad} of a function with {len(workload.inputs)} inputs")
+        return workload
+
+    @cached_property
+    def graph(self) -> StageGraph:
+        return StageGraph.parse(self.function)
+
+    @cached_property
+    def text(self) -> str:
+        """The canonical text of the function and its constants: equal texts are equal workloads."""
+        return f"# constants: {list(self.constants)}\n{self.function.script()}"
+
+    @cached_property
+    def key(self) -> str:
+        """A hexadecimal digest of `text`, stable across processes and machines."""
+        return hashlib.sha256(self.text.encode()).hexdigest()[:20]
+
+    @cached_property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        return tuple(_spec(buffer) for buffer in self.graph.inputs)
+
+    @cached_property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        return tuple(_spec(buffer) for buffer in self.graph.outputs)
+
+    @cached_property
+    def flops(self) -> float:
+        """Floating-point operations of one execution: additions, multiplications, comparisons, intrinsics."""
+        return float(sum(_operations(stage) for stage in self.graph.stages))
+
+    @cached_property
+    def bytes(self) -> float:
+        """Bytes that one execution must move at least: every input and output once."""
+        return float(sum(spec.bytes for spec in (*self.inputs, *self.outputs)))
+
+    def random_inputs(self, seed: int) -> list[Array]:
+        """Seeded inputs of small integers (-3 to 3), with which every reordering of sums is exact in float32."""
+        rng = np.random.default_rng(seed)
+        return [rng.integers(-3, 4, size=spec.shape, dtype=np.int8).astype(spec.dtype) for spec in self.inputs]
+
+    def reference(self, inputs: Sequence[Array]) -> list[Array]:
+        """The outputs by NumPy. Raises `UnsupportedFunction` for an intrinsic that NumPy's evaluator lacks."""
+        return reference.evaluate_graph(self.graph, inputs)
+
+    def tolerance(self, outputs: Sequence[Array]) -> float:
+        """The bound on max|difference| / max|reference|: 0 (bit-identical) where integers stay exact, else 1e-4."""
+        small = all(not output.size or float(np.max(np.abs(output))) < 2**24 for output in outputs)
+        return 0.0 if reference.is_exact(self.graph) and small else 1e-4
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "function": tvm.ir.save_json(self.function),
+            "constants": self.constants,
+            "arguments": self.arguments,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update({**state, "function": tvm.ir.load_json(state["function"])})
+
+
+def _spec(buffer: Buffer) -> TensorSpec:
+    return TensorSpec(str(buffer.name), shape_of(buffer), str(buffer.dtype))
+
+
+def _operations(stage: Stage) -> int:
+    """Operations of a stage over its domain; index arithmetic is free, a combination counts as one."""
+    per_element = 0 if stage.combine is None else 1
+    pending = [stage.value]
+    while pending:
+        node = pending.pop()
+        kind = type(node).__name__
+        if kind == "TensorLoad":
+            continue
+        if kind in {"Add", "Sub", "Mul", "Div", "Max", "Min"} or (
+            kind == "Call" and "if_then_else" not in node.op.name
+        ):
+            per_element += 1
+        operands = list(reference.children(node))
+        if kind == "Select" or kind == "Call":
+            operands = operands[1:] if kind == "Select" or "if_then_else" in node.op.name else operands
+        pending += operands
+    return per_element * math.prod(axis.extent for axis in stage.axes)
+
+
+def _canonical(graph: StageGraph) -> StageGraph:
+    """The same stages under names that depend on nothing but their order."""
+    buffers: dict[Any, Buffer] = {}
+    inputs, outputs = graph.inputs, graph.outputs
+    for prefix, group in (("x", inputs), ("y", outputs)):
+        for position, buffer in enumerate(group):
+            buffers[buffer] = intermediate(f"{prefix}{position}", shape_of(buffer), str(buffer.dtype))
+    for position, stage in enumerate(graph.stages):
+        if stage.buffer not in buffers:
+            buffers[stage.buffer] = intermediate(f"t{position}", shape_of(stage.buffer), str(stage.buffer.dtype))
+    stages = []
+    for position, stage in enumerate(graph.stages):
+        axes = tuple(
+            Axis(variable(f"{'r' if axis.reduce else 'i'}{at}"), axis.extent, axis.reduce)
+            for at, axis in enumerate(stage.axes)
+        )
+        renamed = {old.var: new.var for old, new in zip(stage.axes, axes, strict=True)}
+
+        def moved(node: Any, renamed: dict[Any, Any] = renamed) -> Any:
+            return rewrite_loads(substitute(node, renamed), lambda load: buffers[load.source][tuple(load.indices)])
+
+        stages.append(
+            Stage(
+                f"s{position}",
+                axes,
+                buffers[stage.buffer],
+                tuple(moved(index) for index in stage.indices),
+                moved(stage.value),
+                stage.combine,
+                None if stage.identity is None else moved(stage.identity),
+            )
+        )
+    parameters = tuple(buffers[buffer] for buffer in (*inputs, *outputs))
+    return StageGraph(parameters, tuple(stages))
