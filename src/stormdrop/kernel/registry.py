@@ -5,10 +5,11 @@ from __future__ import annotations
 from ..space import Space
 from .contraction import RegisterBlocked
 from .sketch import Sketch
+from .streaming import Streaming
 from .target import Target
 from .workload import Workload
 
-SKETCHES: tuple[Sketch, ...] = (RegisterBlocked(),)
+SKETCHES: tuple[Sketch, ...] = (RegisterBlocked(), Streaming())
 
 
 def sketches_for(workload: Workload, target: Target) -> list[tuple[Sketch, Space]]:

@@ -56,10 +56,10 @@ def take_apart(graph: StageGraph, constants: tuple[int, ...]) -> Contraction:
     found = [stage for stage in graph.stages if is_contraction(stage)]
     if len(found) != 1:
         raise UnsupportedFunction(f"{len(found)} contractions in the function, not one")
-    graph = graph.inlined(lambda stage: not _inlines_well(graph, stage, found[0]))
+    graph = graph.inlined(lambda stage: not inlines_well(graph, stage, found[0]))
     graph = graph.mapped(lambda item: _without_unit_reductions(item) if item.combine is not None else item)
     stage = next(item for item in graph.stages if item.buffer.same_as(found[0].buffer))
-    epilogue, fused = _epilogue(graph, stage)
+    epilogue, fused = fused_epilogue(graph, stage)
     position = graph.stages.index(stage)
     before = tuple(item for item in graph.stages[:position] if item not in fused)
     after = tuple(item for item in graph.stages[position + 1 :] if item not in fused)
@@ -126,20 +126,29 @@ def _without_unit_reductions(stage: Stage) -> Stage:
     return replace(stage, axes=tuple(axis for axis in stage.axes if axis not in unit), value=value)
 
 
-def _inlines_well(graph: StageGraph, stage: Stage, contraction: Stage) -> bool:
-    """Elementwise stages are inlined, but not into the contraction, and not into several readers if expensive."""
+def inlines_well(graph: StageGraph, stage: Stage, contraction: Stage | None = None) -> bool:
+    """Whether to inline an elementwise stage: not into the contraction, and not into several readers if expensive.
+
+    Padding is inlined into no reduction either: a conditional in the innermost loop costs more than a copy.
+    """
     readers = graph.readers(stage.buffer)
-    if any(reader.buffer.same_as(contraction.buffer) for reader in readers):
+    if contraction is not None and any(reader.buffer.same_as(contraction.buffer) for reader in readers):
+        return False
+    guarded = any(isinstance(node, Call) and "if_then_else" in node.op.name for node in walk(stage.value))
+    if guarded and any(reader.combine is not None for reader in readers):
         return False
     costly = any(isinstance(node, Call) and "if_then_else" not in node.op.name for node in walk(stage.value))
     return len(readers) == 1 or not costly
 
 
-def _epilogue(graph: StageGraph, stage: Stage) -> tuple[Stage, list[Stage]]:
-    """The fused epilogue over the contraction's own spatial axes, and the stages that it stands for."""
+def fused_epilogue(graph: StageGraph, stage: Stage, alone: bool = False) -> tuple[Stage, list[Stage]]:
+    """The store that follows a reduction, over its spatial axes, and the stages that it stands for.
+
+    It is the one stage that consumes each result exactly once, if there is one and `alone` is false; else a copy.
+    """
     readers = graph.readers(stage.buffer)
     identity = {axis.var: axis.var for axis in stage.spatial}
-    if len(readers) == 1 and stage.buffer not in graph.parameters:
+    if not alone and len(readers) == 1 and stage.buffer not in graph.parameters:
         reader = readers[0]
         renamed = _aligned(stage, reader)
         if renamed is not None:

@@ -10,7 +10,6 @@ import ast
 import hashlib
 import importlib
 import inspect
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable

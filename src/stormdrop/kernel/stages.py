@@ -77,8 +77,12 @@ class Stage:
         """Every load in the value, in order of appearance."""
         return [node for node in walk(self.value) if isinstance(node, TensorLoad)]
 
-    def statement(self) -> Any:
-        """The loop nest as TensorIR."""
+    def statement(self, around: Sequence[Expr] = (), kinds: Mapping[Any, Any] | None = None) -> Any:
+        """The loop nest as TensorIR.
+
+        The first axes take their values from `around` (loops outside the nest), the others get a loop each, of the
+        kind that `kinds` names for the axis's variable (serial by default).
+        """
         target = self.buffer[self.indices] if self.indices else self.buffer[()]
         value = self.value if self.combine is None else _combined(self.combine, target, self.value)
         init = None if self.identity is None else BufferStore(self.buffer, self.identity, list(self.indices))
@@ -93,10 +97,12 @@ class Stage:
             body=BufferStore(self.buffer, value, list(self.indices)),
             init=init,
         )
-        loops = [Var(axis.name.removeprefix("v_"), axis.var.ty) for axis in self.axes]
-        body: Any = SBlockRealize(loops, True, block)
-        for loop, axis in zip(reversed(loops), reversed(self.axes), strict=True):
-            body = For(loop, 0, axis.extent, tirx.ForKind.SERIAL, body)
+        own = self.axes[len(around) :]
+        loops = [Var(axis.name, axis.var.ty) for axis in own]
+        body: Any = SBlockRealize([*around, *loops], True, block)
+        for loop, axis in zip(reversed(loops), reversed(own), strict=True):
+            kind = (kinds or {}).get(axis.var, tirx.ForKind.SERIAL)
+            body = For(loop, 0, axis.extent, kind, body)
         return body
 
 
@@ -175,21 +181,27 @@ class StageGraph:
         """The graph with each stage replaced; what a stage writes must stay."""
         return StageGraph(self.parameters, tuple(change(stage) for stage in self.stages))
 
-    def function(self, attributes: Mapping[str, Any] | None = None) -> PrimFunc:
+    def function(self) -> PrimFunc:
         """The stages as a TensorIR function named "main"."""
-        intermediates = [stage.buffer for stage in self.stages if stage.buffer not in self.parameters]
-        statements = [stage.statement() for stage in self.stages]
-        body = statements[0] if len(statements) == 1 else SeqStmt(statements)
-        root = SBlock([], [], [], "root", body, alloc_buffers=intermediates)
-        attrs = {"global_symbol": "main", "s_tir": True, "tirx.noalias": True, **(attributes or {})}
-        return PrimFunc(
-            list(self.parameters), SBlockRealize([], True, root), attrs=tvm.ir.make_node("ir.DictAttrs", **attrs)
-        )
+        return assemble(self.parameters, self.stages, [stage.statement() for stage in self.stages])
 
 
-def intermediate(name: str, shape: Sequence[int], dtype: str) -> Buffer:
+def assemble(parameters: Sequence[Buffer], stages: Sequence[Stage], statements: Sequence[Any]) -> PrimFunc:
+    """A function named "main" of the given statements; what the stages write beside the parameters is allocated."""
+    intermediates: list[Buffer] = []
+    for stage in stages:
+        if stage.buffer not in parameters and stage.buffer not in intermediates:
+            intermediates.append(stage.buffer)
+    body = statements[0] if len(statements) == 1 else SeqStmt(list(statements))
+    root = SBlock([], [], [], "root", body, alloc_buffers=intermediates)
+    attrs = {"global_symbol": "main", "s_tir": True, "tirx.noalias": True}
+    realized = SBlockRealize([], True, root)
+    return PrimFunc(list(parameters), realized, attrs=tvm.ir.make_node("ir.DictAttrs", **attrs))
+
+
+def intermediate(name: str, shape: Sequence[int], dtype: str, scope: str = "global") -> Buffer:
     """A new buffer that a stage can write."""
-    return decl_buffer([int(extent) for extent in shape], dtype, name, layout=None)
+    return decl_buffer([int(extent) for extent in shape], dtype, name, scope=scope, layout=None)
 
 
 def variable(name: str) -> Any:

@@ -16,7 +16,7 @@ from tvm.tirx import PrimFunc
 
 from ..errors import UnsupportedFunction
 from . import reference
-from .stages import Axis, Buffer, Stage, StageGraph, intermediate, rewrite_loads, shape_of, substitute, variable, walk
+from .stages import Axis, Buffer, Stage, StageGraph, intermediate, rewrite_loads, shape_of, substitute, variable
 
 Array = NDArray[Any]
 
