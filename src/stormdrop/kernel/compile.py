@@ -1,0 +1,103 @@
+"""From a scheduled function to a callable: in process, without a C compiler and without files.
+
+Two settings differ from TVM's defaults; both were measured on convolutions and leave the kernel's speed alone:
+
+- TVM's common subexpression elimination is off: it takes 9 to 32 of some 100 ms on unrolled kernels, and LLVM does
+  the same job anyway.
+- The checks of the arguments' types and shapes are off: generating them takes 5 ms and compiling them another 12,
+  more than many a kernel. `check_arguments` makes the same checks once, in Python.
+
+(LLVM's level 1 would save 20 ms more, but a large register tile then runs at a third of its speed; level 2 and the
+other just-in-time engine save nothing.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm
+from numpy.typing import NDArray
+from tvm.tirx import PrimFunc
+
+from .reference import evaluate
+from .sketch import Variant
+from .stages import shape_of
+from .target import Target
+from .workload import Workload
+
+PASS_CONFIG = {"tirx.disable_cse_tir": True, "tirx.disable_assert": True}
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A compiled function; `module` keeps its machine code alive."""
+
+    call: Callable[..., object]
+    module: Any
+
+
+def compile_kernel(function: PrimFunc, target: Any) -> Kernel:
+    """Machine code of a scheduled function for a TVM target; raises whatever TVM raises.
+
+    The callable takes tensors in the order of the function's parameters and does not check them.
+    """
+    module = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
+    with tvm.transform.PassContext(config=PASS_CONFIG):
+        built = tvm.tirx.build(module, target)
+    # Looking the function up is what generates the machine code.
+    return Kernel(built["main"], built)
+
+
+def check_arguments(function: PrimFunc, arguments: Sequence[tuple[tuple[int, ...], str]]) -> None:
+    """Raises ValueError where arguments of these shapes and types do not fit the function's parameters."""
+    if len(function.params) != len(arguments):
+        raise ValueError(f"the function has {len(function.params)} parameters, not {len(arguments)}")
+    for position, (parameter, (shape, dtype)) in enumerate(zip(function.params, arguments, strict=True)):
+        wanted = (shape_of(parameter), str(parameter.dtype))
+        if wanted != (tuple(shape), dtype):
+            raise ValueError(f"parameter {position} is {wanted[1]}{wanted[0]}, not {dtype}{tuple(shape)}")
+
+
+class TunedKernel:
+    """A workload under one schedule, ready to be called with NumPy arrays. Compiled in this process.
+
+    `kernel(x, w)` takes the workload's inputs in order and returns its output (a list where there are several).
+    Constant inputs are laid out for the schedule when an array is seen for the first time, and again only when
+    another array is passed: do not write into one between two calls.
+    """
+
+    def __init__(self, workload: Workload, target: Target, variant: Variant) -> None:
+        self.workload = workload
+        self.variant = variant
+        self._kernel = compile_kernel(variant.main, target.tvm())
+        self._prepared: dict[int, tuple[Any, Any]] = {}
+
+    def __call__(self, *inputs: NDArray[Any]) -> Any:
+        """The outputs for these inputs. Raises ValueError for a wrong number, shape or element type."""
+        specs = self.workload.inputs
+        if len(inputs) != len(specs):
+            raise ValueError(f"{self.workload.name} takes {len(specs)} inputs, not {len(inputs)}")
+        for spec, array in zip(specs, inputs, strict=True):
+            if tuple(array.shape) != spec.shape or str(array.dtype) != spec.dtype:
+                raise ValueError(
+                    f"input {spec.name} must be {spec.dtype}{spec.shape}, not {array.dtype}{tuple(array.shape)}"
+                )
+        arguments = [self._argument(position, array) for position, array in enumerate(inputs)]
+        outputs = [tvm.runtime.empty(spec.shape, spec.dtype) for spec in self.workload.outputs]
+        self._kernel.call(*arguments, *outputs)
+        results = [output.numpy() for output in outputs]
+        return results[0] if len(results) == 1 else results
+
+    def _argument(self, position: int, array: NDArray[Any]) -> Any:
+        if position not in self.workload.constants:
+            return tvm.runtime.tensor(np.ascontiguousarray(array))
+        known = self._prepared.get(position)
+        if known is None or known[0] is not array:
+            transform = self.variant.transforms.get(position)
+            laid_out = array if transform is None else evaluate(transform, [array])[0]
+            known = (array, tvm.runtime.tensor(np.ascontiguousarray(laid_out)))
+            self._prepared[position] = known
+        return known[1]

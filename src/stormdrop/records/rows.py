@@ -1,0 +1,170 @@
+"""Between the values of the contract and rows of the tables."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import statistics
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sqlalchemy import Connection, CursorResult, Row, Select, select
+from sqlalchemy.exc import IntegrityError
+
+from ..trial import Measurement, Phases, Status
+from . import schema
+from .codec import clean, decode_config, encode, outcome_from_json, outcome_to_json
+from .contract import Problem, Record, Session, Setting, State, StoredTrial, Summary
+
+
+def select_sessions(*, text: bool, newest_first: bool = False) -> Select[Any]:
+    """Sessions with their workload's key and, where it is wanted, its (long) text as `workload_text`."""
+    columns = [*schema.session.c, schema.workload.c.key.label("workload_key")]
+    if text:
+        columns.append(schema.workload.c.text.label("workload_text"))
+    order = (schema.session.c.created, schema.session.c.number)
+    return (
+        select(*columns)
+        .join(schema.workload, schema.session.c.workload == schema.workload.c.id)
+        .order_by(*(column.desc() if newest_first else column for column in order))
+    )
+
+
+def session(row: Row[Any], state: State) -> Session:
+    """A session from a row of `select_sessions(text=True)`."""
+    return Session(
+        id=row.id,
+        problem=Problem(row.workload_key, row.workload_text, row.workload_name, row.target, row.machine),
+        setting=Setting(
+            search=row.search,
+            seed=int(row.seed),
+            sketches=json.loads(row.sketches),
+            options=json.loads(row.options),
+            method=json.loads(row.method),
+            versions=json.loads(row.versions),
+        ),
+        created=row.created,
+        state=state,
+        outcome=None if row.outcome is None else outcome_from_json(json.loads(row.outcome)),
+    )
+
+
+def summary(row: Row[Any], state: State) -> Summary:
+    """A line of a list from a row of `select_sessions`."""
+    outcome = None if row.outcome is None else outcome_from_json(json.loads(row.outcome))
+    best = row.best_seconds if outcome is None or outcome.seconds is None else outcome.seconds
+    return Summary(
+        id=row.id,
+        workload_name=row.workload_name,
+        workload_key=row.workload_key,
+        target=row.target,
+        machine=row.machine,
+        search=row.search,
+        seed=int(row.seed),
+        created=row.created,
+        state=state,
+        trials=row.trials,
+        failed=row.failed,
+        best_seconds=best,
+        baseline_seconds=None if outcome is None else outcome.baseline_seconds,
+    )
+
+
+def insert_session(connection: Connection, session: Session, *, writer: str | None) -> int:
+    """Writes a clean session without trials, and its workload where that is new; returns its number."""
+    problem, setting = session.problem, session.setting
+    inserted = connection.execute(
+        schema.session.insert().values(
+            id=session.id,
+            workload=_workload(connection, problem.workload_key, problem.workload_text),
+            workload_name=problem.workload_name,
+            target=problem.target,
+            machine=problem.machine,
+            search=setting.search,
+            seed=str(setting.seed),
+            options=encode(setting.options),
+            method=encode(setting.method),
+            versions=encode(setting.versions),
+            sketches=encode(setting.sketches),
+            created=session.created,
+            state=session.state.value,
+            writer=writer,
+            outcome=None if session.outcome is None else encode(outcome_to_json(session.outcome)),
+            trials=0,
+            failed=0,
+        )
+    )
+    return _key(inserted)
+
+
+def _workload(connection: Connection, key: str, text: str) -> int:
+    """The row of a workload, made where it is new. Workloads of one key and different texts are different ones."""
+    table = schema.workload
+    wanted = select(table.c.id).where(table.c.key == key, table.c.text == text)
+    known = connection.execute(wanted).scalar()
+    if known is not None:
+        return int(known)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    try:
+        with connection.begin_nested():
+            return _key(connection.execute(table.insert().values(key=key, digest=digest, text=text)))
+    except IntegrityError:  # on a server, another run may have written it since
+        return int(connection.execute(wanted).scalar_one())
+
+
+def _key(inserted: CursorResult[Any]) -> int:
+    key = inserted.inserted_primary_key
+    assert key is not None
+    return int(key[0])
+
+
+def trial_values(number: int, position: int, batch: int, record: Record | StoredTrial) -> dict[str, Any]:
+    """A trial as a row of the session with this number."""
+    measurement, phases = record.measurement, record.measurement.phases
+    return {
+        "session": number,
+        "position": position,
+        "batch": batch,
+        "sketch": record.sketch,
+        "config": encode(record.config),
+        "status": measurement.status.value,
+        "seconds": encode(measurement.seconds),
+        "error": clean(measurement.error),
+        "schedule_seconds": float(phases.schedule),
+        "build_seconds": float(phases.build),
+        "run_seconds": float(phases.run),
+        "check_seconds": float(phases.check),
+        "suspect": bool(measurement.suspect),
+        "elapsed": float(record.elapsed),
+    }
+
+
+def trials(connection: Connection, number: int, sketches: Mapping[str, str]) -> list[StoredTrial]:
+    """The trials of the session with this number and these sketches, in order."""
+    table = schema.trial
+    found = connection.execute(select(table).where(table.c.session == number).order_by(table.c.position))
+    return [_trial(row, sketches) for row in found]
+
+
+def _trial(row: Row[Any], sketches: Mapping[str, str]) -> StoredTrial:
+    return StoredTrial(
+        batch=row.batch,
+        position=row.position,
+        sketch=row.sketch,
+        fingerprint=sketches[row.sketch],
+        config=decode_config(row.config),
+        measurement=Measurement(
+            status=Status(row.status),
+            seconds=tuple(json.loads(row.seconds)),
+            error=row.error,
+            phases=Phases(row.schedule_seconds, row.build_seconds, row.run_seconds, row.check_seconds),
+            suspect=row.suspect,
+        ),
+        elapsed=row.elapsed,
+    )
+
+
+def lowest(best: float | None, measurements: Iterable[Measurement]) -> float | None:
+    """The lowest of a time known so far and the medians of new measurements that are OK, in seconds."""
+    medians = [statistics.median(measurement.seconds) for measurement in measurements if measurement.ok]
+    return min([*medians, *([] if best is None else [best])], default=None)

@@ -1,0 +1,139 @@
+"""What other processes do to a database: die at any moment, and write at the same time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from stormdrop.errors import StoreError
+from stormdrop.records import State, open_store
+from stormdrop.records.writer import is_dead, is_other_live_process, new_writer
+from stormdrop.testing.stores import PROBLEM, SETTING, timed
+
+WRITE_AND_WAIT = """
+import sys, time
+from stormdrop.records import open_store
+from stormdrop.testing.stores import PROBLEM, SETTING, timed
+store = open_store(sys.argv[1])
+session = store.open(PROBLEM, SETTING)
+for batch in range(5):
+    store.append(session, batch, [timed("packed", (batch, i), 1.0 + i) for i in range(3)])
+print(session.id, flush=True)
+time.sleep(600)
+"""
+
+WRITE_MANY = """
+import sys
+from stormdrop.records import open_store
+from stormdrop.testing.stores import PROBLEM, SETTING, timed
+sys.stdin.readline()
+store = open_store(sys.argv[1])
+session = store.open(PROBLEM, SETTING)
+for batch in range(150):
+    store.append(session, batch, [timed("packed", (batch, i), 1.0) for i in range(2)])
+print(session.id)
+"""
+
+
+def start(script: str, path: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", script, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL is POSIX")
+def test_what_was_appended_survives_kill_9(tmp_path: Path) -> None:
+    path = tmp_path / "r.db"
+    process = start(WRITE_AND_WAIT, path)
+    assert process.stdout is not None
+    session_id = process.stdout.readline().strip()
+    with open_store(path) as store:
+        session = store.session(session_id)
+        assert session.state is State.RUNNING
+        assert store.unfinished(PROBLEM, SETTING) is None, "a live run keeps its session"
+        with pytest.raises(StoreError, match=f"process {process.pid}"):
+            store.resume(session)
+
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+
+        found = store.unfinished(PROBLEM, SETTING)
+        assert found is not None
+        assert (found.id, found.state) == (session_id, State.INTERRUPTED)
+        trials = store.records(found)
+        assert [(each.batch, each.position) for each in trials] == [(i // 3, i) for i in range(15)]
+        assert [each.config["tile"] for each in trials] == [(i // 3, i % 3) for i in range(15)]
+        going = store.resume(found)
+        store.append(going, 5, [timed("packed", (9, 9), 1.0)])
+        assert store.records(going)[:15] == trials
+        assert store.records(going)[15].position == 15
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL is POSIX")
+def test_a_kill_in_the_middle_of_writing_leaves_whole_batches(tmp_path: Path) -> None:
+    path = tmp_path / "r.db"
+    script = WRITE_AND_WAIT.replace("range(5)", "range(100_000)").replace(
+        "    store.append", "    print(batch, flush=True)\n    store.append"
+    )
+    process = start(script, path)
+    assert process.stdout is not None
+    while int(process.stdout.readline()) < 40:
+        pass
+    process.send_signal(signal.SIGKILL)
+    rest, _ = process.communicate()
+    begun = int(rest.split()[-1]) if rest.split() else 40
+    with open_store(path) as store:
+        (line,) = store.sessions()
+        trials = store.records(store.session(line.id))
+    assert line.trials == len(trials)
+    assert len(trials) % 3 == 0
+    assert begun <= len(trials) // 3 <= begun + 1, "what was begun before the last line was committed"
+
+
+def test_processes_write_at_once_and_a_reader_reads(tmp_path: Path) -> None:
+    path = tmp_path / "r.db"
+    processes = [start(WRITE_MANY, path) for _ in range(2)]
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")  # both create the database, at the same time
+        process.stdin.flush()
+    reads = 0
+    while any(process.poll() is None for process in processes):
+        if path.exists() and reads < 10_000:
+            with open_store(path) as store:
+                for line in store.sessions():
+                    trials = store.records(store.session(line.id))
+                    assert line.trials <= len(trials) <= 300
+                    assert [each.position for each in trials] == list(range(len(trials)))
+            reads += 1
+    ids = {process.communicate()[0].strip() for process in processes}
+    assert [process.returncode for process in processes] == [0, 0]
+    assert reads > 0
+    with open_store(path) as store:
+        assert {line.id: line.trials for line in store.sessions()} == dict.fromkeys(ids, 300)
+
+
+def test_a_writer_of_this_process_lives_and_is_not_another() -> None:
+    writer = new_writer()
+    assert new_writer() != writer
+    assert not is_dead(writer)
+    assert is_other_live_process(writer) is None
+
+
+def test_writers_elsewhere() -> None:
+    host, _, _, token = new_writer().rsplit("|", 3)
+    parent = psutil.Process(os.getppid())
+    assert is_other_live_process(f"{host}|{parent.pid}|{parent.create_time()}|{token}") == parent.pid
+    reused = f"{host}|{parent.pid}|{parent.create_time() - 3600}|{token}"
+    assert is_dead(reused)
+    assert is_other_live_process(reused) is None
+    assert not is_dead(f"not{host}|{parent.pid}|1.0|{token}"), "another host's processes are unknown"
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    assert is_dead(f"{host}|{gone.pid}|{parent.create_time()}|{token}")
