@@ -12,11 +12,14 @@ from typing import Any
 import numpy as np
 import tvm
 from numpy.typing import NDArray
+from tvm.ir import Var
+from tvm.ir.prim import expr as prim
+from tvm.ir.prim.expr import IntImm
 from tvm.tirx import PrimFunc
 
 from ..errors import UnsupportedFunction
 from . import reference
-from .stages import Axis, Buffer, Stage, StageGraph, intermediate, rewrite_loads, shape_of, substitute, variable
+from .stages import Axis, Buffer, Stage, StageGraph, intermediate, rewrite_loads, shape_of, transform, variable
 
 Array = NDArray[Any]
 
@@ -57,6 +60,9 @@ class Workload:
     ) -> Workload:
         """Normalises a TensorIR function. Raises `UnsupportedFunction` where its form is not understood."""
         graph = StageGraph.parse(function)
+        wide = [str(item.buffer.name) for item in graph.stages if str(item.buffer.dtype) == "int64"]
+        if wide:
+            raise UnsupportedFunction(f"{wide[0]} holds 64-bit integers")
         workload = cls(name, _canonical(graph).function(), tuple(sorted(constants)), dict(arguments or {}))
         bad = [index for index in workload.constants if not 0 <= index < len(workload.inputs)]
         if bad:
@@ -164,7 +170,8 @@ def _canonical(graph: StageGraph) -> StageGraph:
         renamed = {old.var: new.var for old, new in zip(stage.axes, axes, strict=True)}
 
         def moved(node: Any, renamed: dict[Any, Any] = renamed) -> Any:
-            return rewrite_loads(substitute(node, renamed), lambda load: buffers[load.source][tuple(load.indices)])
+            narrow = transform(node, lambda item: _narrowed(item, renamed))
+            return rewrite_loads(narrow, lambda load: buffers[load.source][tuple(load.indices)])
 
         stages.append(
             Stage(
@@ -179,3 +186,14 @@ def _canonical(graph: StageGraph) -> StageGraph:
         )
     parameters = tuple(buffers[buffer] for buffer in (*inputs, *outputs))
     return StageGraph(parameters, tuple(stages))
+
+
+def _narrowed(node: Any, renamed: dict[Any, Any]) -> Any | None:
+    """Variables under their new names, and 64-bit index arithmetic (Relax writes it) as the 32-bit it fits into."""
+    if isinstance(node, Var):
+        return renamed.get(node)
+    if isinstance(node, IntImm) and str(node.ty.dtype) == "int64":
+        return IntImm("int32", int(node))
+    if isinstance(node, prim.Cast) and str(node.ty.dtype) == "int64" and str(node.value.ty.dtype) in {"int32", "int64"}:
+        return transform(node.value, lambda item: _narrowed(item, renamed))
+    return None

@@ -1,0 +1,111 @@
+"""A measurer that answers from recorded data: every search can be run, compared and resumed without a machine."""
+
+from __future__ import annotations
+
+import statistics
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+
+import numpy as np
+
+from ..trial import Candidate, Measurement, Phases, Request, Status, Trial
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What is known of one candidate: its samples (seconds), or the status with which it failed.
+
+    `phases.schedule`, `build` and `check` are the wall seconds that the first measurement of the candidate
+    cost; `phases.run` those of each measurement, taken as the sum of its samples where it is 0.
+    """
+
+    seconds: tuple[float, ...] = ()
+    status: Status = Status.OK
+    error: str = ""
+    phases: Phases = field(default_factory=Phases)
+
+    def __post_init__(self) -> None:
+        if (self.status is Status.OK) != bool(self.seconds):
+            raise ValueError(f"a record has samples exactly when it is OK: {self.status}, {self.seconds}")
+
+
+class ReplayMeasurer:
+    """Draws samples from recorded ones, with replacement; implements `Measurer`.
+
+    The draw depends on the seed, the candidate and how often it was measured before, and on nothing else: the
+    order of the candidates does not matter, and `resume(trials)` after a restart makes the k-th measurement
+    of a candidate what it would have been. `exact=True` answers with the median instead, without noise.
+    A candidate that is not in the data fails as UNKNOWN. `elapsed` sums up the recorded wall seconds.
+    """
+
+    def __init__(
+        self,
+        recorded: Mapping[Candidate, Recorded | Sequence[float] | Status],
+        rng: np.random.Generator | None = None,
+        *,
+        exact: bool = False,
+    ) -> None:
+        """`rng` is only needed for noise. Raises ValueError without it where `exact` is False."""
+        if rng is None and not exact:
+            raise ValueError("a replay with noise needs a random generator")
+        self._recorded = recorded
+        self._exact = exact
+        self._seed = 0 if rng is None else int(rng.integers(2**63))
+        self._times_measured: Counter[Candidate] = Counter()
+        self.elapsed = 0.0
+
+    def resume(self, trials: Sequence[Trial]) -> None:
+        """Count trials of an earlier run as measured here."""
+        self._times_measured.update(trial.candidate for trial in trials)
+
+    def measure(self, requests: Sequence[Request]) -> Iterator[Measurement]:
+        """See `Measurer.measure`."""
+        for request in requests:
+            yield self._answer(request.candidate, request.repeats)
+
+    def race(self, candidates: Sequence[Candidate], rounds: int) -> list[Measurement]:
+        """See `Measurer.race`."""
+        return [self._answer(candidate, rounds) for candidate in candidates]
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    def __enter__(self) -> ReplayMeasurer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _answer(self, candidate: Candidate, repeats: int) -> Measurement:
+        found = self._recorded.get(candidate)
+        if found is None:
+            return Measurement(Status.UNKNOWN, error=f"{candidate} is not in the recorded data")
+        recorded = _as_recorded(found)
+        times = self._times_measured[candidate]
+        self._times_measured[candidate] += 1
+        seconds = self._draw(candidate, recorded.seconds, times, repeats) if recorded.seconds else ()
+        run = recorded.phases.run or sum(seconds)
+        first = recorded.phases if times == 0 else Phases()
+        phases = Phases(first.schedule, first.build, run, first.check)
+        self.elapsed += phases.total
+        return Measurement(recorded.status, seconds, recorded.error, phases)
+
+    def _draw(self, candidate: Candidate, seconds: Sequence[float], times: int, repeats: int) -> tuple[float, ...]:
+        if self._exact:
+            return (statistics.median(seconds),) * repeats
+        key = zlib.crc32(repr((candidate.sketch, candidate.point)).encode())
+        drawn = np.random.default_rng([self._seed, key, times]).integers(len(seconds), size=repeats)
+        return tuple(float(seconds[i]) for i in drawn)
+
+
+def _as_recorded(found: Recorded | Sequence[float] | Status) -> Recorded:
+    if isinstance(found, Recorded):
+        return found
+    if isinstance(found, Status):
+        return Recorded((), found, f"recorded as {found.value}")
+    return Recorded(tuple(found))

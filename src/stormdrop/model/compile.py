@@ -1,0 +1,128 @@
+"""Putting the chosen schedules into a graph, and compiling it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import tvm
+from numpy.typing import NDArray
+from tvm import relax, tirx
+from tvm.ir import GenericConst
+
+from ..errors import ModelError
+from ..kernel.sketch import Variant
+from ..kernel.target import Target
+from .artifact import CompiledModel
+from .fallback import schedule_fallback
+from .graph import Graph
+from .metadata import FallbackReport, Metadata, needed_features
+from .tasks import Task
+
+Evaluate = Callable[[tirx.PrimFunc, Sequence[NDArray[Any]]], list[NDArray[Any]]]
+
+
+def build(
+    graph: Graph,
+    variants: Mapping[int, Variant],
+    target: Target,
+    *,
+    provenance: Mapping[str, Any] | None = None,
+    evaluate: Evaluate | None = None,
+) -> CompiledModel:
+    """Compile a graph with a variant per task (by `Task.index`); tasks without one get a plain schedule.
+
+    The transforms of constant inputs are computed here, by `evaluate` (by default the NumPy reference), and stored
+    in the model. What was scheduled plainly is in the result's `metadata.fallbacks`. `provenance` is kept with the
+    model as it is given. Raises `ModelError` where a variant does not fit its task, or the model does not compile.
+    """
+    mod, fallbacks = apply(graph, variants, lanes=target.lanes, evaluate=evaluate)
+    try:
+        executable = tvm.compile(mod, target.tvm())
+    except Exception as error:
+        # Lowering and code generation raise anything from ValueError to TVM's InternalError.
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        raise ModelError(f"{graph.name}: cannot be compiled: {lines[-1] if lines else type(error).__name__}") from error
+    metadata = Metadata(
+        name=graph.name,
+        inputs=graph.inputs,
+        outputs=graph.outputs,
+        target=asdict(target),
+        cpu=target.cpu,
+        features=needed_features(target.tvm()),
+        fallbacks=fallbacks,
+        provenance=dict(provenance or {}),
+    )
+    return CompiledModel(executable, metadata)
+
+
+def apply(
+    graph: Graph, variants: Mapping[int, Variant], *, lanes: int = 16, evaluate: Evaluate | None = None
+) -> tuple[tvm.IRModule, tuple[FallbackReport, ...]]:
+    """The graph's module with every kernel scheduled and every constant as its kernel wants it."""
+    if evaluate is None:
+        from ..kernel.reference import evaluate as reference
+
+        evaluate = reference
+    unknown = sorted(set(variants) - {task.index for task in graph.tasks})
+    if unknown:
+        raise ModelError(f"{graph.name}: has no task {unknown[0]}: its tasks are 0 to {len(graph.tasks) - 1}")
+    fallbacks = []
+    chosen: dict[str, tuple[Task, Variant]] = {}
+    for task in graph.tasks:
+        variant = variants.get(task.index)
+        if variant is None:
+            fallback = schedule_fallback(task.function, lanes)
+            fallbacks.append(FallbackReport(task.name, task.weight, fallback.reached))
+            variant = Variant(fallback.function)
+        _check(graph.name, task, variant)
+        chosen.update({callee: (task, variant) for callee in task.callees})
+    rewriter = _CallSites(graph.mod, chosen, evaluate)
+    rewritten = rewriter.visit_expr(graph.mod["main"])
+    rewriter.builder_.update_func(graph.mod.get_global_var("main"), rewritten)
+    mod = relax.transform.DeadCodeElimination()(rewriter.builder_.get())
+    return mod, tuple(fallbacks)
+
+
+def _check(model: str, task: Task, variant: Variant) -> None:
+    if len(variant.main.params) != len(task.function.params):
+        raise ModelError(
+            f"{model}: the variant of task {task.name} takes {len(variant.main.params)} arguments, "
+            f"not {len(task.function.params)}"
+        )
+    for position in variant.transforms:
+        if position not in task.constants:
+            raise ModelError(f"{model}: argument {position} of task {task.name} is no constant and cannot be packed")
+
+
+@relax.expr_functor.mutator
+class _CallSites(relax.PyExprMutator):  # type: ignore[misc]
+    """Replaces callees by their scheduled form, and constants by their transformed values."""
+
+    def __init__(self, mod: tvm.IRModule, chosen: Mapping[str, tuple[Task, Variant]], evaluate: Evaluate) -> None:
+        super().__init__(mod)
+        self._chosen = chosen
+        self._evaluate = evaluate
+        self._call_tir = tvm.ir.Op.get("relax.call_tir")
+        self._functions: dict[int, Any] = {}
+
+    def visit_call_(self, call: relax.Call) -> Any:
+        call = self.visit_expr_post_order(call)
+        if call.op != self._call_tir or call.args[0].name_hint not in self._chosen:
+            return call
+        task, variant = self._chosen[call.args[0].name_hint]
+        if task.index not in self._functions:
+            function = variant.main.without_attr("global_symbol").with_attr("tirx.noalias", True)
+            self._functions[task.index] = self.builder_.add_func(function, f"{task.name}_scheduled")
+        arguments = list(call.args[1].fields)
+        for position, transform in variant.transforms.items():
+            arguments[position] = self._transformed(arguments[position], transform)
+        (result,) = call.ty_args
+        results = list(result.fields) if isinstance(result, relax.TupleType) else [result]
+        return relax.call_tir(self._functions[task.index], relax.Tuple(arguments), results)
+
+    def _transformed(self, constant: GenericConst, transform: tirx.PrimFunc) -> GenericConst:
+        (value,) = self._evaluate(transform, [constant.value.numpy()])
+        return relax.const(np.ascontiguousarray(value))

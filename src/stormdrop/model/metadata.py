@@ -1,0 +1,90 @@
+"""What a compiled model says about itself: versions, machine, inputs and outputs, where it comes from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm.target import codegen
+
+from .._version import __version__
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """A named input or output of a model: static shape, NumPy dtype name."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class FallbackReport:
+    """A task that no sketch scheduled, and what the plain schedule reached: "parallel, vectorised", ..., "plain"."""
+
+    task: str
+    weight: int
+    reached: str
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """Stored beside a model. `features` are the instruction set extensions that its kernels may use."""
+
+    name: str
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    target: Mapping[str, Any]
+    cpu: str
+    features: tuple[str, ...]
+    fallbacks: tuple[FallbackReport, ...] = ()
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    stormdrop: str = __version__
+    tvm: str = tvm.__version__
+
+    def to_json(self, checksums: Mapping[str, str]) -> str:
+        """The text of metadata.json. Raises TypeError where `provenance` holds what JSON cannot."""
+        return json.dumps({"format": _FORMAT, **asdict(self), "checksums": dict(checksums)}, indent=2) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> tuple[Metadata, dict[str, str]]:
+        """The metadata and the checksums by file name. Raises ValueError, one line."""
+        document = json.loads(text)
+        if not isinstance(document, dict) or document.get("format") != _FORMAT:
+            raise ValueError(f"it is no stormdrop model of format {_FORMAT}")
+        document.pop("format")
+        try:
+            checksums = document.pop("checksums")
+            document["inputs"] = tuple(_tensor(entry) for entry in document["inputs"])
+            document["outputs"] = tuple(_tensor(entry) for entry in document["outputs"])
+            document["fallbacks"] = tuple(FallbackReport(**entry) for entry in document["fallbacks"])
+            document["features"] = tuple(document["features"])
+            return cls(**document), checksums
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"its metadata is incomplete: {error}") from error
+
+
+def _tensor(entry: Mapping[str, Any]) -> TensorInfo:
+    return TensorInfo(entry["name"], tuple(entry["shape"]), entry["dtype"])
+
+
+def host_features() -> frozenset[str]:
+    """The instruction set extensions of this machine's CPU, by LLVM's names."""
+    features = tvm_ffi.get_global_func("tvm.codegen.llvm.GetHostCPUFeatures")()
+    return frozenset(str(name) for name, present in features.items() if bool(present))
+
+
+def needed_features(target: Any) -> tuple[str, ...]:
+    """What code for a TVM target may use, of what this machine has.
+
+    LLVM's model of a CPU also names tuning hints, and extensions that a virtual machine may hide; a model that was
+    compiled and verified here needs neither.
+    """
+    return tuple(sorted({str(name) for name in codegen.llvm_get_cpu_features(target)} & host_features()))

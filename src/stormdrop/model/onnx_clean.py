@@ -1,0 +1,201 @@
+"""ONNX to simpler ONNX, before the import: what is easy to say in ONNX and hard to undo afterwards.
+
+The generic part (constant folding, dead code, identities, dropout, batch norm into the convolution before it) is
+onnxscript's optimizer; the rules here add what it leaves:
+
+    BatchNormalization * c + d      ->  BatchNormalization with other scale and bias
+    BatchNormalization, elsewhere   ->  x * scale + bias, per channel: decomposed later it would split the layout
+    x + c, c of fewer dimensions    ->  c with leading unit axes: it would not follow x into another layout
+    Sum(a, b, ...)                  ->  a + b + ...: imported as a stack of one more dimension otherwise
+    Dropout                         ->  nothing
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from numpy.typing import NDArray
+from onnx import helper
+from onnx_ir.passes import common as passes
+from onnxscript import optimizer
+from onnxscript.rewriter import MatchResult, RewriteRuleClassBase, RewriteRuleSet
+
+FOLD_LIMIT = 1 << 30
+"""Bytes up to which a constant is computed at import: every weight."""
+
+
+def clean(model: onnx.ModelProto) -> onnx.ModelProto:
+    """An equivalent model with fewer kinds of nodes; inputs and outputs keep their names, unused inputs go."""
+    graph = ir.from_proto(_simpler_nodes(model))
+    passes.RemoveInitializersFromInputsPass()(graph)
+    passes.InlinePass()(graph)
+    optimizer.fold_constants(graph, input_size_limit=FOLD_LIMIT, output_size_limit=FOLD_LIMIT)
+    # The folding leaves its results as Constant nodes, which rules see only as initialisers.
+    passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(graph)
+    passes.ShapeInferencePass()(graph)
+    _FOLD_INTO_BATCH_NORM.apply_to_model(graph)
+    optimizer.optimize_ir(graph, input_size_limit=FOLD_LIMIT, output_size_limit=FOLD_LIMIT)
+    _SIMPLIFY.apply_to_model(graph)
+    optimizer.optimize_ir(graph, input_size_limit=FOLD_LIMIT, output_size_limit=FOLD_LIMIT)
+    passes.ShapeInferencePass()(graph)
+    _EXPAND_CONSTANTS.apply_to_model(graph)
+    used = {value for node in graph.graph.all_nodes() for value in node.inputs} | set(graph.graph.outputs)
+    for value in [i for i in graph.graph.inputs if i not in used]:
+        graph.graph.inputs.remove(value)
+    cleaned: onnx.ModelProto = ir.to_proto(graph)
+    cleaned.ir_version = max(cleaned.ir_version, 4)
+    return cleaned
+
+
+def _constant(value: ir.Value | None) -> NDArray[Any] | None:
+    if value is None or value.const_value is None or value.is_graph_input():
+        return None
+    return value.const_value.numpy()
+
+
+def _per_channel(value: ir.Value | None, channels: int, rank: int) -> NDArray[Any] | None:
+    """A constant as a vector over axis 1 of a tensor of this rank, or None where it is none."""
+    array = _constant(value)
+    if array is None or array.ndim > rank:
+        return None
+    aligned = array.reshape((1,) * (rank - array.ndim) + array.shape)
+    if any(extent != 1 for axis, extent in enumerate(aligned.shape) if axis != 1):
+        return None
+    return np.broadcast_to(aligned.reshape(-1), (channels,)) if aligned.size in (1, channels) else None
+
+
+class _AffineIntoBatchNorm(RewriteRuleClassBase):
+    """op(BatchNormalization(x, scale, bias, mean, var), c) -> BatchNormalization(x, scale', bias', mean, var)."""
+
+    def __init__(self, operator: str) -> None:
+        super().__init__(f"{operator}IntoBatchNorm")
+        self.operator = operator
+
+    def pattern(self, op: Any, x: Any, c: Any) -> Any:
+        norm = op.BatchNormalization(x, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=["norm"])
+        return getattr(op, self.operator)(norm, c)
+
+    def check(self, context: Any, x: ir.Value, c: ir.Value, norm: ir.Value, **_: Any) -> MatchResult:
+        result = MatchResult()
+        node = norm.producer()
+        assert node is not None
+        scale = _constant(node.inputs[1])
+        if scale is None or any(_constant(value) is None for value in node.inputs[2:5]):
+            return result.fail("a statistic of the batch norm is no constant")
+        if x.shape is None or _per_channel(c, scale.size, len(x.shape)) is None:
+            return result.fail("the operand is no constant per channel")
+        return result
+
+    def rewrite(self, op: Any, x: ir.Value, c: ir.Value, norm: ir.Value, **_: Any) -> Any:
+        node = norm.producer()
+        assert node is not None and x.shape is not None
+        scale, bias = _constant(node.inputs[1]), _constant(node.inputs[2])
+        assert scale is not None and bias is not None
+        factor = _per_channel(c, scale.size, len(x.shape))
+        assert factor is not None
+        if self.operator == "Mul":
+            scale, bias = scale * factor, bias * factor
+        else:
+            bias = bias + factor
+        name = node.outputs[0].name
+        return op.BatchNormalization(
+            x,
+            op.initializer(ir.tensor(scale), f"{name}_{self.operator}_scale"),
+            op.initializer(ir.tensor(bias), f"{name}_{self.operator}_bias"),
+            node.inputs[3],
+            node.inputs[4],
+            **node.attributes,
+        )
+
+
+class _BatchNormToAffine(RewriteRuleClassBase):
+    """BatchNormalization(x) -> x * (scale / sqrt(var + epsilon)) + (bias - mean * scale / sqrt(var + epsilon))."""
+
+    def pattern(self, op: Any, x: Any) -> Any:
+        return op.BatchNormalization(x, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=["norm"])
+
+    def check(self, context: Any, x: ir.Value, norm: ir.Value, **_: Any) -> MatchResult:
+        result = MatchResult()
+        node = norm.producer()
+        assert node is not None
+        if x.shape is None or any(_constant(value) is None for value in node.inputs[1:5]):
+            return result.fail("a statistic of the batch norm is no constant")
+        return result
+
+    def rewrite(self, op: Any, x: ir.Value, norm: ir.Value, **_: Any) -> Any:
+        node = norm.producer()
+        assert node is not None and x.shape is not None
+        scale, bias, mean, variance = (np.asarray(_constant(value), np.float64) for value in node.inputs[1:5])
+        epsilon = node.attributes.get_float("epsilon", 1e-5)
+        factor = scale / np.sqrt(variance + epsilon)
+        shape = (1, -1) + (1,) * (len(x.shape) - 2)
+        name = node.outputs[0].name
+        assert x.dtype is not None
+        dtype = x.dtype.numpy()
+        product = op.Mul(x, op.initializer(ir.tensor(factor.reshape(shape).astype(dtype)), f"{name}_factor"))
+        offset = (bias - mean * factor).reshape(shape).astype(dtype)
+        return op.Add(product, op.initializer(ir.tensor(offset), f"{name}_offset"))
+
+
+class _ExpandConstant(RewriteRuleClassBase):
+    """op(x, c) -> op(x, c'), the constant c' with as many axes as x."""
+
+    def __init__(self, operator: str) -> None:
+        super().__init__(f"ExpandConstantOf{operator}")
+        self.operator = operator
+
+    def pattern(self, op: Any, x: Any, c: Any) -> Any:
+        return getattr(op, self.operator)(x, c)
+
+    def check(self, context: Any, x: ir.Value, c: ir.Value, **_: Any) -> MatchResult:
+        result = MatchResult()
+        array = _constant(c)
+        if array is None or x.shape is None or not 0 < array.ndim < len(x.shape):
+            return result.fail("the operand is no constant of fewer axes")
+        return result
+
+    def rewrite(self, op: Any, x: ir.Value, c: ir.Value, **_: Any) -> Any:
+        array = _constant(c)
+        assert array is not None and x.shape is not None
+        shape = (1,) * (len(x.shape) - array.ndim) + array.shape
+        name = f"{c.name}_{'x'.join(map(str, shape))}"
+        return getattr(op, self.operator)(x, op.initializer(ir.tensor(array.reshape(shape)), name))
+
+
+def _simpler_nodes(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy in which Sum(a, b, c) is (a + b) + c and a dropout, which does nothing outside training, is gone."""
+    rewritten = onnx.ModelProto()
+    rewritten.CopyFrom(model)
+    used = {name for node in model.graph.node for name in node.input} | {o.name for o in model.graph.output}
+    del rewritten.graph.node[:]
+    for node in model.graph.node:
+        rewritten.graph.node.extend(_simpler(node, used))
+    return rewritten
+
+
+def _simpler(node: onnx.NodeProto, used: set[str]) -> list[onnx.NodeProto]:
+    if node.domain not in ("", "ai.onnx"):
+        return [node]
+    if node.op_type == "Dropout" and not any(name in used for name in node.output[1:]):
+        return [helper.make_node("Identity", [node.input[0]], [node.output[0]], node.name)]
+    if node.op_type != "Sum":
+        return [node]
+    if len(node.input) == 1:
+        return [helper.make_node("Identity", node.input, node.output, node.name)]
+    additions = []
+    left = node.input[0]
+    partial = [f"{node.output[0]}_sum{i}" for i in range(len(node.input) - 2)] + [node.output[0]]
+    for right, output in zip(node.input[1:], partial, strict=True):
+        additions.append(helper.make_node("Add", [left, right], [output], f"{node.name}_{output}"))
+        left = output
+    return additions
+
+
+_FOLD_INTO_BATCH_NORM = RewriteRuleSet(
+    [_AffineIntoBatchNorm.rule("Mul"), _AffineIntoBatchNorm.rule("Add")], commute=True
+)
+_SIMPLIFY = RewriteRuleSet([_BatchNormToAffine.rule()])
+_EXPAND_CONSTANTS = RewriteRuleSet([_ExpandConstant.rule(operator) for operator in ("Add", "Sub", "Mul", "Div")], commute=True)

@@ -1,0 +1,106 @@
+"""The distinct kernels of a graph: what is tuned, how often it runs, which of its inputs are constants."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import tvm
+import tvm_ffi
+from tvm import relax, tirx
+from tvm.ir import GenericConst, TensorLoad
+from tvm.s_tir import SBlock, Schedule
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A distinct TensorIR function of a graph.
+
+    `function` has the symbol "main" and no tuning attributes, so that equal tasks of different models are equal;
+    `weight` is its number of calls; `constants` are the positions of those arguments that are constants in every
+    call; `callees` are its names in the graph's module.
+    """
+
+    index: int
+    name: str
+    function: tirx.PrimFunc
+    weight: int
+    constants: tuple[int, ...]
+    callees: tuple[str, ...]
+
+
+def extract_tasks(mod: tvm.IRModule) -> tuple[Task, ...]:
+    """The tasks of a module in the order of their first call, equal functions taken together."""
+    calls: dict[str, list[relax.Call]] = defaultdict(list)
+    for call in kernel_calls(mod):
+        calls[call.args[0].name_hint].append(call)
+    groups: list[tuple[tirx.PrimFunc, list[str]]] = []
+    by_hash: dict[int, list[int]] = defaultdict(list)
+    for callee in calls:
+        function = normalise(mod[callee])
+        bucket = by_hash[tvm_ffi.structural_hash(function)]
+        same = [i for i in bucket if tvm_ffi.structural_equal(groups[i][0], function)]
+        if same:
+            groups[same[0]][1].append(callee)
+        else:
+            bucket.append(len(groups))
+            groups.append((function, [callee]))
+    tasks = []
+    for index, (function, callees) in enumerate(groups):
+        sites = [call for callee in callees for call in calls[callee]]
+        arguments = zip(*(call.args[1].fields for call in sites), strict=True)
+        constants = tuple(i for i, values in enumerate(arguments) if all(isinstance(v, GenericConst) for v in values))
+        tasks.append(Task(index, callees[0], function, len(sites), constants, tuple(callees)))
+    return tuple(tasks)
+
+
+def kernel_calls(mod: tvm.IRModule) -> list[relax.Call]:
+    """All calls of `main` to TensorIR functions, in order."""
+    call_tir = tvm.ir.Op.get("relax.call_tir")
+    found: list[relax.Call] = []
+
+    def visit(expr: relax.Expr) -> None:
+        if isinstance(expr, relax.Call) and expr.op == call_tir:
+            found.append(expr)
+
+    relax.analysis.post_order_visit(mod["main"], visit)
+    return found
+
+
+def normalise(function: tirx.PrimFunc) -> tirx.PrimFunc:
+    """The function with symbol "main" and without the attributes that passes leave (they differ between models)."""
+    for attribute in list(function.attrs.keys() if function.attrs else ()):
+        if attribute != "tirx.noalias":
+            function = function.without_attr(attribute)
+    return function.with_attr("global_symbol", "main").with_attr("tirx.noalias", True)
+
+
+def simplify_functions(mod: tvm.IRModule) -> tvm.IRModule:
+    """The module with every copying block (a padding by nothing) inlined into its reader."""
+    simplified = tvm.IRModule(dict(mod.functions.items()))
+    for variable, function in mod.functions.items():
+        if isinstance(function, tirx.PrimFunc):
+            simplified.update_func(variable, _inline_copies(function))
+    return simplified
+
+
+def _inline_copies(function: tirx.PrimFunc) -> tirx.PrimFunc:
+    schedule = Schedule(tvm.IRModule({"main": function}))
+    inlined = False
+    for block in schedule.get_child_blocks(schedule.get_sblock("root")):
+        statement = schedule.get(block)
+        if _is_copy(statement) and schedule.get_consumers(block):
+            schedule.compute_inline(block)
+            inlined = True
+    return schedule.mod["main"] if inlined else function
+
+
+def _is_copy(block: SBlock) -> bool:
+    """Whether a block only stores B[i, j] = A[i, j]."""
+    body = block.body
+    return (
+        isinstance(body, tirx.BufferStore)
+        and isinstance(body.value, TensorLoad)
+        and len(body.indices) == len(body.value.indices)
+        and all(a.same_as(b) for a, b in zip(body.indices, body.value.indices, strict=True))
+    )

@@ -1,0 +1,89 @@
+"""Is a compiled model right? Its outputs beside those of another runtime, on seeded inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata as packages
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from ..errors import ModelError
+from .artifact import CompiledModel
+from .metadata import TensorInfo
+
+Feeds = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Verification:
+    """`max_error` is the largest max|difference| / max|reference| of an output; `against` names the other runtime."""
+
+    max_error: float
+    against: str
+
+
+def verify(model: CompiledModel, source: onnx.ModelProto, seed: int = 0) -> Verification:
+    """Compare a compiled model with its ONNX source, by onnxruntime where it is installed, else by onnx itself.
+
+    A value that is not finite on one side only, or outputs of another shape, count as an infinite error. Raises
+    `ModelError` where the other runtime does not take the model.
+    """
+    feeds = random_feeds(model.inputs, seed)
+    names = [info.name for info in model.outputs]
+    reference, against = reference_outputs(source, feeds, names)
+    outputs = model.run(feeds)
+    return Verification(max(relative_error(outputs[name], reference[name]) for name in names), against)
+
+
+def random_feeds(inputs: Sequence[TensorInfo], seed: int = 0) -> dict[str, NDArray[Any]]:
+    """Standard normal values for floating-point inputs, 0 and 1 for integers and booleans; the same for a seed."""
+    rng = np.random.default_rng(seed)
+    feeds: dict[str, NDArray[Any]] = {}
+    for info in inputs:
+        floating = np.issubdtype(np.dtype(info.dtype), np.floating)
+        values = rng.standard_normal(info.shape) if floating else rng.integers(0, 2, info.shape)
+        feeds[info.name] = np.asarray(values, dtype=info.dtype)
+    return feeds
+
+
+def reference_outputs(
+    source: onnx.ModelProto, feeds: Feeds, names: Sequence[str]
+) -> tuple[dict[str, NDArray[Any]], str]:
+    """The outputs of an ONNX model by name, and the runtime that computed them."""
+    try:
+        import onnxruntime
+    except ImportError:
+        return _by_onnx(source, feeds, names)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # errors only: it warns about every unused initialiser
+    try:
+        session = onnxruntime.InferenceSession(source.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        values = session.run(list(names), dict(feeds))
+    except Exception as error:
+        # onnxruntime's exceptions have no common base class of its own.
+        raise ModelError(f"onnxruntime does not run the model: {str(error).splitlines()[0]}") from error
+    return dict(zip(names, values, strict=True)), f"onnxruntime {onnxruntime.__version__}"
+
+
+def _by_onnx(source: onnx.ModelProto, feeds: Feeds, names: Sequence[str]) -> tuple[dict[str, NDArray[Any]], str]:
+    from onnx.reference import ReferenceEvaluator
+
+    values = ReferenceEvaluator(source).run(list(names), dict(feeds))
+    return dict(zip(names, values, strict=True)), f"onnx.reference {packages.version('onnx')}"
+
+
+def relative_error(value: NDArray[Any], reference: NDArray[Any]) -> float:
+    """max|value - reference| / max|reference|, in float64; infinite where shapes or non-finite values differ."""
+    if value.shape != reference.shape:
+        return float("inf")
+    ours, theirs = np.asarray(value, np.float64), np.asarray(reference, np.float64)
+    finite = np.isfinite(theirs)
+    if not np.array_equal(ours[~finite], theirs[~finite], equal_nan=True) or not np.isfinite(ours[finite]).all():
+        return float("inf")
+    difference = float(np.abs(ours[finite] - theirs[finite]).max(initial=0.0))
+    scale = float(np.abs(theirs[finite]).max(initial=0.0))
+    return difference / scale if scale > 0 else (0.0 if difference == 0 else float("inf"))

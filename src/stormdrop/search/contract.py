@@ -1,0 +1,146 @@
+"""The contract of a search: it proposes requests and learns from trials; the loop belongs to others.
+
+    while (requests := search.ask(n)):
+        search.tell([Trial(r.candidate, m) for r, m in zip(requests, measurer.measure(requests))])
+
+Rules that the conformance suite (`stormdrop.testing.searches`) checks:
+
+- `ask(n)` returns at most n requests, none of them handed out before. Every driver asks with the same n
+  throughout: it is also the batch width that a search may fill by speculation.
+- `finished` says that there is nothing to do: converged or exhausted. An empty list also means "finished" when
+  every request handed out has been answered; while answers are outstanding it means "tell me first".
+- `tell` accepts trials one by one or together, in the order in which they were asked.
+- Trials that were not asked are kept and taken as the answers when the search comes to ask for those candidates.
+  So a fresh search with the same seed, told all recorded trials in order, continues with exactly the request
+  that the interrupted one would have made next, in the middle of a batch too.
+- A failed trial is an answer. The search is deterministic for a seed and a sequence of trials.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import defaultdict, deque
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, runtime_checkable
+
+import numpy as np
+
+from ..errors import SearchError
+from ..space import Space
+from ..trial import Candidate, Request, Trial
+
+
+@dataclass(frozen=True)
+class Options:
+    """Base of every search's options: a frozen dataclass of plain values with defaults."""
+
+
+AnyOptions = Options  # inside a search class, `Options` is that class's own
+
+
+@runtime_checkable
+class Search(Protocol):
+    """What the tuning loop needs. Not thread-safe: one loop owns a search."""
+
+    name: ClassVar[str]
+
+    @property
+    def finished(self) -> bool:
+        """Nothing more to ask: converged or exhausted."""
+
+    @property
+    def converged(self) -> bool:
+        """It finished because it found no way to improve, and not because it ran out of points or iterations."""
+
+    def ask(self, n: int) -> list[Request]:
+        """At most n requests that were not handed out before; see the module for what an empty list means."""
+
+    def tell(self, trials: Sequence[Trial]) -> None:
+        """Learn what was observed."""
+
+
+Steps = Generator[list[Request], list[Trial], None]
+"""An algorithm: yields batches and is sent back the trials of each batch, one per request, in order."""
+
+
+class GeneratorSearch(ABC):
+    """A search whose algorithm is a generator of batches; this base turns it into ask and tell.
+
+    A subclass sets `name` and `Options` and writes `steps`. In `steps`, `self.width` is the n that the driver
+    asks with, and `self.converged` is set before returning where that is why it ends.
+    """
+
+    name: ClassVar[str]
+    Options: ClassVar[type[AnyOptions]] = AnyOptions
+
+    def __init__(self, spaces: Sequence[Space], rng: np.random.Generator, options: AnyOptions | None = None) -> None:
+        """Raises `SearchError` without a space, or where two spaces have the same name."""
+        names = [space.name for space in spaces]
+        if not names:
+            raise SearchError(f"search {self.name!r} needs at least one space")
+        if len(set(names)) != len(names):
+            raise SearchError(f"search {self.name!r} got two spaces of the same name: {names}")
+        self.spaces = tuple(spaces)
+        self.rng = rng
+        self.options = options if options is not None else self.Options()
+        self.width = 1
+        self.converged = False
+        self.finished = False
+        self._steps: Steps | None = None
+        self._batch: list[Request] = []
+        self._answers: list[Trial | None] = []
+        self._handed = 0  # requests are handed out in the order of the batch, so a count says which
+        self._unasked: defaultdict[Candidate, deque[Trial]] = defaultdict(deque)
+
+    @abstractmethod
+    def steps(self) -> Steps:
+        """The algorithm. A yielded batch must not be empty."""
+
+    def ask(self, n: int) -> list[Request]:
+        """See `Search.ask`. Raises ValueError for n < 1."""
+        if n < 1:
+            raise ValueError(f"a search is asked for at least one request, not {n}")
+        self.width = n
+        while not self.finished:
+            requests = self._hand_out(n)
+            if requests or None in self._answers:
+                return requests
+            self._advance()
+        return []
+
+    def tell(self, trials: Sequence[Trial]) -> None:
+        """See `Search.tell`."""
+        for trial in trials:
+            for i in range(self._handed):
+                if self._answers[i] is None and self._batch[i].candidate == trial.candidate:
+                    self._answers[i] = trial
+                    break
+            else:
+                self._unasked[trial.candidate].append(trial)
+
+    def _hand_out(self, n: int) -> list[Request]:
+        """The next requests of the batch, after those that were answered before they were asked."""
+        requests: list[Request] = []
+        while self._handed < len(self._batch) and len(requests) < n:
+            request = self._batch[self._handed]
+            known = self._unasked.get(request.candidate)
+            if known:
+                self._answers[self._handed] = known.popleft()
+            else:
+                requests.append(request)
+            self._handed += 1
+        return requests
+
+    def _advance(self) -> None:
+        """Send the batch's trials to the algorithm and take its next batch."""
+        try:
+            if self._steps is None:
+                self._steps = self.steps()
+                self._batch = next(self._steps)
+            else:
+                self._batch = self._steps.send([trial for trial in self._answers if trial is not None])
+        except StopIteration:
+            self._batch, self.finished = [], True
+        self._answers = [None] * len(self._batch)
+        self._handed = 0

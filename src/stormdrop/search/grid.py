@@ -1,0 +1,50 @@
+"""Grid search: every point of every space, in lexicographic order, the spaces taking turns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..errors import SearchError
+from ..trial import Candidate, Request
+from .contract import GeneratorSearch, Options, Steps
+
+
+@dataclass(frozen=True)
+class GridOptions(Options):
+    """`repeats`: samples per candidate."""
+
+    repeats: int = 3
+
+    def __post_init__(self) -> None:
+        if self.repeats < 1:
+            raise SearchError(f"repeats must be at least 1, not {self.repeats}")
+
+
+class Grid(GeneratorSearch):
+    """Takes one point of each space in turn (round robin), until all are exhausted."""
+
+    name = "grid"
+    Options = GridOptions
+    options: GridOptions
+
+    def steps(self) -> Steps:
+        """Batches of the driver's width."""
+        batch: list[Request] = []
+        for candidate in self._candidates():
+            batch.append(Request(candidate, self.options.repeats))
+            if len(batch) == self.width:
+                yield batch
+                batch = []
+        if batch:
+            yield batch
+
+    def _candidates(self) -> Iterator[Candidate]:
+        walks = {space.name: space.points() for space in self.spaces}
+        while walks:
+            for name in list(walks):
+                point = next(walks[name], None)
+                if point is None:
+                    del walks[name]
+                else:
+                    yield Candidate(name, point)

@@ -1,0 +1,120 @@
+"""`Split`: factors that need not divide the extent, for extents such as 7, 17, 149 or 1000."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ..errors import SpaceError
+from .knob import Coords, Knob
+
+
+class Split(Knob):
+    """Factors (outermost, ..., innermost) that cover the extent; the sketch pads or overlaps the tail.
+
+    `choices` holds one list of values for each inner level, in the order of the value: the innermost level's
+    list comes last; the order of a list is the order of steps. The outermost factor is implied, rounded up:
+
+        extent 17, choices [[1, 2], [4, 8]]   (3, 2, 4): tiles of 4, 5 of them, 2 grouped together, 3 groups
+
+    A value is valid if no group is wider than what it groups: with t_1 = ceil(extent / innermost) tiles, the
+    next factor is at most t_1, leaving t_2 = ceil(t_1 / factor), and so on. The innermost factor may exceed
+    the extent (a vector of 16 for an extent of 7): what its list holds is the sketch's decision.
+    """
+
+    kind = "split"
+
+    def __init__(self, name: str, extent: int, choices: Sequence[Sequence[int]]) -> None:
+        self.name, self.extent = name, extent
+        self.choices = tuple(tuple(level) for level in choices)
+        if extent < 1:
+            raise SpaceError(f"knob {name!r} needs a positive extent, not {extent}")
+        for level in self.choices:
+            if not level or len(set(level)) != len(level) or min(level) < 1:
+                raise SpaceError(f"knob {name!r} needs distinct positive factors for every level, not {list(level)}")
+        self.sizes = tuple(len(level) for level in self.choices)
+        if not self._all:
+            raise SpaceError(f"knob {name!r} has no values: no choice fits the extent {extent}")
+
+    @cached_property
+    def _all(self) -> tuple[Coords, ...]:
+        """All valid coordinates; built from the innermost level outwards, where validity is decided."""
+        partial: list[tuple[Coords, int]] = [((), self.extent)]
+        for outwards, level in enumerate(reversed(self.choices)):
+            partial = [
+                ((i, *coords), -(-tiles // factor))
+                for coords, tiles in partial
+                for i, factor in enumerate(level)
+                if factor <= tiles or outwards == 0
+            ]
+        return tuple(sorted(coords for coords, _ in partial))
+
+    @cached_property
+    def _valid(self) -> frozenset[Coords]:
+        return frozenset(self._all)
+
+    @property
+    def count(self) -> int:
+        """The number of valid values."""
+        return len(self._all)
+
+    def __iter__(self) -> Iterator[Coords]:
+        return iter(self._all)
+
+    def contains(self, coords: Coords) -> bool:
+        """Whether these are the coordinates of a valid value."""
+        return tuple(coords) in self._valid
+
+    def value(self, coords: Coords) -> tuple[int, ...]:
+        """All factors, the outermost first."""
+        if not self.contains(coords):
+            raise self._reject(coords)
+        inner = tuple(level[i] for level, i in zip(self.choices, coords, strict=True))
+        tiles = self.extent
+        for factor in reversed(inner):
+            tiles = -(-tiles // factor)
+        return (tiles, *inner)
+
+    def coordinates(self, value: Any) -> Coords:
+        """The coordinates of a full tuple of factors, the outermost included."""
+        if not isinstance(value, (list, tuple)) or len(value) != len(self.choices) + 1:
+            raise self._reject(value)
+        if any(factor not in level for level, factor in zip(self.choices, value[1:], strict=True)):
+            raise self._reject(value)
+        coords = tuple(level.index(factor) for level, factor in zip(self.choices, value[1:], strict=True))
+        if not self.contains(coords) or self.value(coords) != tuple(value):
+            raise self._reject(value)
+        return coords
+
+    def directions(self, coords: Coords) -> Iterator[Iterator[Coords]]:
+        """Each inner factor up and down its list, past the choices that do not fit."""
+        for at, size in enumerate(self.sizes):
+            yield self._steps(coords, at, range(coords[at] + 1, size))
+            yield self._steps(coords, at, range(coords[at] - 1, -1, -1))
+
+    def _steps(self, coords: Coords, at: int, indices: range) -> Iterator[Coords]:
+        for i in indices:
+            stepped = (*coords[:at], i, *coords[at + 1 :])
+            if stepped in self._valid:
+                yield stepped
+
+    def sample(self, rng: np.random.Generator) -> Coords:
+        """Uniform over the valid values."""
+        return self._all[int(rng.integers(len(self._all)))]
+
+    def encode(self, coords: Coords) -> tuple[float, ...]:
+        """The binary logarithms of all factors, the outermost first."""
+        return tuple(math.log2(factor) for factor in self.value(coords))
+
+    def describe(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {
+            "kind": self.kind,
+            "name": self.name,
+            "extent": self.extent,
+            "choices": [list(level) for level in self.choices],
+        }

@@ -1,0 +1,188 @@
+"""`Tile`: a perfect factorisation of an extent, level by level."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ..errors import SpaceError
+from .knob import Coords, Knob
+
+
+class Tile(Knob):
+    """Factors (outermost, ..., innermost) whose product is the extent.
+
+    The coordinates index the sorted divisors of the extent, one for each inner factor; the outermost factor is
+    what remains. A step moves one inner factor to the next value that still divides; an exchange step moves a
+    prime from one inner factor to another, so that their product (a register tile, say) stays as it is:
+
+        extent 24, value (2, 4, 3)   up: (1, 8, 3), (1, 4, 6)   down: (4, 2, 3), (3, 4, 2)
+                                     exchange: (2, 2, 6), (2, 12, 1)
+
+    `exchange=False` leaves exchange steps out, for a paper's search as printed. `max_inner` bounds the
+    innermost factor.
+    """
+
+    kind = "tile"
+
+    def __init__(
+        self, name: str, extent: int, levels: int, max_inner: int | None = None, *, exchange: bool = True
+    ) -> None:
+        if extent < 1 or levels < 1:
+            raise SpaceError(f"knob {name!r} needs a positive extent and levels, not {extent} and {levels}")
+        if max_inner is not None and max_inner < 1:
+            raise SpaceError(f"knob {name!r} needs a positive max_inner, not {max_inner}")
+        if levels == 1 and max_inner is not None and max_inner < extent:
+            raise SpaceError(f"knob {name!r} has no values: its one level is {extent}, max_inner {max_inner}")
+        self.name, self.extent, self.levels = name, extent, levels
+        self.max_inner, self.exchange = max_inner, exchange
+        self.divisors = _divisors(extent)
+        self._index = {divisor: i for i, divisor in enumerate(self.divisors)}
+        self._primes = _prime_exponents(extent)
+        self.sizes = (len(self.divisors),) * (levels - 1)
+        self._count: int | None = None
+
+    @property
+    def count(self) -> int:
+        """The number of valid values."""
+        if self._count is None:
+            self._count = sum(
+                _factorisations(self.extent // innermost, self.levels - 1)
+                for innermost in self.divisors
+                if self._innermost_fits(innermost)
+            )
+        return self._count
+
+    def __iter__(self) -> Iterator[Coords]:
+        def extend(coords: Coords, rest: int) -> Iterator[Coords]:
+            if len(coords) == len(self.sizes):
+                yield coords
+                return
+            innermost = len(coords) == len(self.sizes) - 1
+            for i, divisor in enumerate(self.divisors):
+                if rest % divisor == 0 and (not innermost or self._innermost_fits(divisor)):
+                    yield from extend((*coords, i), rest // divisor)
+
+        return extend((), self.extent)
+
+    def contains(self, coords: Coords) -> bool:
+        """Whether these are the coordinates of a valid value."""
+        if len(coords) != len(self.sizes):
+            return False
+        rest = self.extent
+        for i in coords:
+            if not 0 <= i < len(self.divisors) or rest % self.divisors[i]:
+                return False
+            rest //= self.divisors[i]
+        return not coords or self._innermost_fits(self.divisors[coords[-1]])
+
+    def value(self, coords: Coords) -> tuple[int, ...]:
+        """All factors, the outermost first."""
+        if not self.contains(coords):
+            raise self._reject(coords)
+        inner = tuple(self.divisors[i] for i in coords)
+        return (self.extent // math.prod(inner), *inner)
+
+    def coordinates(self, value: Any) -> Coords:
+        """The coordinates of a full tuple of factors, the outermost included."""
+        if not isinstance(value, (list, tuple)) or len(value) != self.levels:
+            raise self._reject(value)
+        coords = tuple(self._index.get(factor, -1) for factor in value[1:])
+        if not self.contains(coords) or self.value(coords) != tuple(value):
+            raise self._reject(value)
+        return coords
+
+    def directions(self, coords: Coords) -> Iterator[Iterator[Coords]]:
+        """Each inner factor up and down the divisors that still divide; then the exchanges."""
+        factors = self.value(coords)
+        for at in range(len(coords)):
+            # factors[0] is the outermost, so coordinate `at` belongs to factors[at + 1]
+            room = factors[0] * factors[at + 1]
+            yield self._steps(coords, at, range(coords[at] + 1, len(self.divisors)), room)
+            yield self._steps(coords, at, range(coords[at] - 1, -1, -1), room)
+        if self.exchange:
+            yield from self._exchanges(coords, factors)
+
+    def _steps(self, coords: Coords, at: int, indices: range, room: int) -> Iterator[Coords]:
+        innermost = at == len(coords) - 1
+        for i in indices:
+            divisor = self.divisors[i]
+            if room % divisor == 0 and (not innermost or self._innermost_fits(divisor)):
+                yield (*coords[:at], i, *coords[at + 1 :])
+
+    def _exchanges(self, coords: Coords, factors: tuple[int, ...]) -> Iterator[Iterator[Coords]]:
+        for giver in range(1, self.levels):
+            for taker in range(1, self.levels):
+                if giver == taker:
+                    continue
+                for prime, _ in self._primes:
+                    if factors[giver] % prime:
+                        continue
+                    if taker == self.levels - 1 and not self._innermost_fits(factors[taker] * prime):
+                        continue
+                    moved = list(coords)
+                    moved[giver - 1] = self._index[factors[giver] // prime]
+                    moved[taker - 1] = self._index[factors[taker] * prime]
+                    yield iter((tuple(moved),))
+
+    def sample(self, rng: np.random.Generator) -> Coords:
+        """Uniform over the factorisations: the exponent of each prime is dealt to the levels independently."""
+        while True:
+            factors = [1] * self.levels
+            for prime, exponent in self._primes:
+                # stars and bars: each choice of the bars' places is one way to deal, all equally likely
+                bars = np.sort(rng.choice(exponent + self.levels - 1, size=self.levels - 1, replace=False))
+                ends = [-1, *(int(bar) for bar in bars), exponent + self.levels - 1]
+                for level in range(self.levels):
+                    factors[level] *= prime ** (ends[level + 1] - ends[level] - 1)
+            if self._innermost_fits(factors[-1]):
+                return tuple(self._index[factor] for factor in factors[1:])
+
+    def encode(self, coords: Coords) -> tuple[float, ...]:
+        """The binary logarithms of all factors, the outermost first."""
+        return tuple(math.log2(factor) for factor in self.value(coords))
+
+    def describe(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {
+            "kind": self.kind,
+            "name": self.name,
+            "extent": self.extent,
+            "levels": self.levels,
+            "max_inner": self.max_inner,
+            "exchange": self.exchange,
+        }
+
+    def _innermost_fits(self, factor: int) -> bool:
+        return self.max_inner is None or factor <= self.max_inner
+
+
+def _divisors(n: int) -> tuple[int, ...]:
+    small = [d for d in range(1, math.isqrt(n) + 1) if n % d == 0]
+    return tuple(sorted({*small, *(n // d for d in small)}))
+
+
+def _prime_exponents(n: int) -> tuple[tuple[int, int], ...]:
+    found: list[tuple[int, int]] = []
+    prime = 2
+    while prime * prime <= n:
+        exponent = 0
+        while n % prime == 0:
+            n //= prime
+            exponent += 1
+        if exponent:
+            found.append((prime, exponent))
+        prime += 1
+    if n > 1:
+        found.append((n, 1))
+    return tuple(found)
+
+
+def _factorisations(n: int, levels: int) -> int:
+    """The number of ordered factorisations of n into `levels` factors."""
+    if levels == 0:
+        return int(n == 1)
+    return math.prod(math.comb(exponent + levels - 1, levels - 1) for _, exponent in _prime_exponents(n))

@@ -1,0 +1,183 @@
+"""Sketches whose candidates fail on purpose: what a measurer and a tuning session must survive.
+
+    Plain                the simplest schedule there is: parallel rows, tiled columns
+    ChosenFaults(inner)  the space of `inner` and one more knob, `fault`, that says what goes wrong
+    RandomFaults(inner)  the space of `inner`; a given share of its points fail, each always in the same way
+
+They are for tests: some of them end the process that applies or runs them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import os
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+from tvm.s_tir import SBlock, SBlockRealize, Schedule
+from tvm.tirx import PrimFunc
+
+from ..kernel.sketch import Sketch, Variant
+from ..kernel.stages import shape_of
+from ..kernel.target import Target
+from ..kernel.workload import Workload
+from ..space import Categorical, Ordinal, Space
+from ..trial import Status
+
+FAULTS: Mapping[str, Status] = {
+    "raise": Status.INSTANTIATION,
+    "segfault_apply": Status.INSTANTIATION,
+    "abort_apply": Status.INSTANTIATION,
+    "exit_apply": Status.INSTANTIATION,
+    "memory_apply": Status.INSTANTIATION,
+    "hang_build": Status.BUILD_TIMEOUT,
+    "uncompilable": Status.COMPILE_HOST,
+    "segfault_run": Status.RUNTIME,
+    "abort_run": Status.RUNTIME,
+    "kill_run": Status.RUNTIME,
+    "exit_run": Status.RUNTIME,
+    "memory_run": Status.RUNTIME,
+    "hang_run": Status.RUN_TIMEOUT,
+    "wrong": Status.WRONG_ANSWER,
+    "unwritten": Status.WRONG_ANSWER,
+    "overwrites_input": Status.WRONG_ANSWER,
+}
+"""What can go wrong, and the status that it must be recorded under."""
+
+_EXTERN: Mapping[str, tuple[str, tuple[int, ...]]] = {
+    "segfault_run": ("raise", (int(signal.SIGSEGV),)),
+    "abort_run": ("abort", ()),
+    "kill_run": ("raise", (9,)),
+    "exit_run": ("_exit", (3,)),
+    "hang_run": ("sleep", (3600,)),
+}
+
+
+@dataclass(frozen=True)
+class Plain:
+    """Parallel rows and tiled columns of a function of one stage. Its only knob is `tile`."""
+
+    name: str = "plain"
+
+    def space(self, workload: Workload, target: Target) -> Space | None:
+        if len(workload.graph.stages) != 1 or len(workload.graph.stages[0].spatial) < 2:
+            return None
+        return Space(self.name, [Ordinal("tile", (1, 2, 4, 8, 16, 32))])
+
+    def apply(self, workload: Workload, target: Target, config: Mapping[str, Any]) -> Variant:
+        schedule = Schedule(workload.function)
+        (block,) = schedule.get_child_blocks(schedule.get_sblock("root"))
+        rows, columns = schedule.get_loops(block)[:2]
+        schedule.split(columns, [None, config["tile"]])
+        schedule.parallel(rows)
+        return Variant(schedule.mod["main"])
+
+
+@dataclass(frozen=True)
+class ChosenFaults:
+    """Another sketch with a knob `fault`: "none", or a key of `FAULTS`."""
+
+    inner: Sketch
+    name: str = "chosen_faults"
+
+    def space(self, workload: Workload, target: Target) -> Space | None:
+        space = self.inner.space(workload, target)
+        if space is None:
+            return None
+        knobs = [*space.knobs, Categorical("fault", ("none", *FAULTS))]
+        origin = {**space.config(space.origin), "fault": "none"}
+        return Space(self.name, knobs, space.constraints, origin)
+
+    def apply(self, workload: Workload, target: Target, config: Mapping[str, Any]) -> Variant:
+        rest = {name: value for name, value in config.items() if name != "fault"}
+        return _apply(self.inner, workload, target, rest, config["fault"])
+
+
+@dataclass(frozen=True)
+class RandomFaults:
+    """Another sketch, a `share` of whose points fail; `kinds` are those that occur, by default all."""
+
+    inner: Sketch
+    share: float = 0.1
+    kinds: tuple[str, ...] = tuple(FAULTS)
+    name: str = "random_faults"
+
+    def space(self, workload: Workload, target: Target) -> Space | None:
+        space = self.inner.space(workload, target)
+        if space is None:
+            return None
+        return Space(self.name, space.knobs, space.constraints, space.config(space.origin), revision=space.revision)
+
+    def fault(self, config: Mapping[str, Any]) -> str:
+        """What goes wrong at a configuration, or "none": a function of nothing else."""
+        text = json.dumps(dict(config), sort_keys=True, default=str)
+        number = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+        if number % 10_000 >= self.share * 10_000:
+            return "none"
+        return self.kinds[number // 10_000 % len(self.kinds)]
+
+    def apply(self, workload: Workload, target: Target, config: Mapping[str, Any]) -> Variant:
+        return _apply(self.inner, workload, target, config, self.fault(config))
+
+
+def _apply(sketch: Sketch, workload: Workload, target: Target, config: Mapping[str, Any], fault: str) -> Variant:
+    if fault == "raise":
+        raise RuntimeError("this candidate raises on purpose")
+    if fault == "segfault_apply":
+        ctypes.string_at(0)
+    if fault == "abort_apply":
+        os.abort()
+    if fault == "exit_apply":
+        os._exit(3)
+    if fault == "memory_apply":
+        bytearray(1 << 60)
+    while fault == "hang_build":
+        pass
+    variant = sketch.apply(workload, target, config)
+    return Variant(_spoil(variant.main, fault), variant.transforms)
+
+
+def _spoil(function: PrimFunc, fault: str) -> PrimFunc:
+    """The function with a statement before, after or instead of its own."""
+    if fault == "none":
+        return function
+    root = function.body.block
+    output = function.params[-1]
+    if fault in _EXTERN:
+        name, arguments = _EXTERN[fault]
+        call = tirx.Evaluate(tirx.call_extern("int32", name, *arguments))
+        body = tirx.SeqStmt([call, root.body])
+    elif fault == "uncompilable":
+        body = tirx.SeqStmt([_store(output, tirx.decl_buffer((1,), "float32", "undefined")[0]), root.body])
+    elif fault == "wrong":
+        body = tirx.SeqStmt([root.body, _store(output, 12345.0)])
+    elif fault == "unwritten":
+        body = tirx.Evaluate(0)
+    elif fault == "overwrites_input":
+        first = function.params[0]
+        body = tirx.SeqStmt([_store(first, 54321.0), root.body])
+    elif fault == "memory_run":
+        last = (1 << 44) - 1
+        huge = tirx.decl_buffer((tirx.const(last + 1, "int64"),), "float32", "huge")
+        # Its first and its last element: what is not touched would not be allocated.
+        ends = [tirx.BufferStore(huge, tirx.const(1.0, "float32"), [tirx.const(at, "int64")]) for at in (0, last)]
+        body = tirx.SeqStmt([*ends, root.body])
+    else:
+        raise ValueError(f"unknown fault {fault!r}")
+    allocated = [*root.alloc_buffers, *([huge] if fault == "memory_run" else [])]
+    block = SBlock(
+        root.iter_vars, root.reads, root.writes, root.name_hint, body, root.init, allocated, root.match_buffers
+    )
+    realize = SBlockRealize(function.body.iter_values, function.body.predicate, block)
+    spoilt: PrimFunc = function.with_body(realize)
+    return spoilt
+
+
+def _store(buffer: Any, value: Any) -> Any:
+    stored = tirx.const(value, "float32") if isinstance(value, float) else value
+    return tirx.BufferStore(buffer, stored, [0] * len(shape_of(buffer)))

@@ -1,0 +1,55 @@
+import numpy as np
+import pytest
+
+from stormdrop.errors import SearchError
+from stormdrop.search import Search, create, names, options_of
+from stormdrop.space import Ordinal, Space
+
+SPACE = Space("s", [Ordinal("a", [1, 2])])
+RNG = np.random.default_rng(0)
+
+
+def test_searches_are_found_by_name() -> None:
+    assert {"droplet", "grid", "random"} <= set(names())
+    for name in names():
+        search = create(name, [SPACE], RNG)
+        assert isinstance(search, Search)
+        assert search.name == name
+        assert search.options == options_of(name)()
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "line"),
+    [
+        ("dropplet", {}, "unknown search 'dropplet'; did you mean 'droplet'"),
+        ("xyzzy", {}, "unknown search 'xyzzy'; there is .*droplet, grid.*random"),
+        ("droplet", {"speculate": True}, "no option 'speculate'; did you mean 'speculation'"),
+        ("droplet", {"test": "students"}, "no test 'students'; did you mean student"),
+        ("droplet", {"test": "rank"}, "use repeats=5 or more"),
+        ("droplet", {"confidence": 1.5}, "confidence"),
+        ("droplet", {"repeats": 0}, "repeats >= 1"),
+        ("droplet", {"max_iterations": 0}, "max_iterations"),
+        ("droplet", {"start": (9,)}, "cannot start there"),
+        ("droplet", {"start": {"b": 1}}, "cannot start there: .*no knob 'b'"),
+        ("random", {"repeats": 0}, "at least 1"),
+        ("grid", {"repeats": 0}, "at least 1"),
+    ],
+)
+def test_errors_are_one_clear_line(name: str, options: dict[str, object], line: str) -> None:
+    with pytest.raises(SearchError, match=line) as caught:
+        create(name, [SPACE], RNG, **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_spaces_are_needed_and_must_differ() -> None:
+    with pytest.raises(SearchError, match="at least one space"):
+        create("random", [], RNG)
+    with pytest.raises(SearchError, match="same name"):
+        create("random", [SPACE, SPACE], RNG)
+    with pytest.raises(SearchError, match="unknown search"):
+        options_of("storms")
+
+
+def test_ask_for_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one request"):
+        create("random", [SPACE], RNG).ask(0)

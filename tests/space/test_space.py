@@ -1,0 +1,187 @@
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stormdrop.errors import SpaceError
+from stormdrop.space import Categorical, Constraint, Ordinal, Space, Split, Tile
+from stormdrop.testing import SpaceConformance, check_space
+from stormdrop.testing.searches import small_spaces
+
+BLUEPRINTS = [
+    lambda name: Ordinal(name, [0, 1, 4, 16]),
+    lambda name: Categorical(name, ["x", "y", "z"]),
+    lambda name: Tile(name, 12, 3),
+    lambda name: Tile(name, 8, 2, max_inner=4, exchange=False),
+    lambda name: Split(name, 17, [[1, 2], [4, 8]]),
+]
+
+
+@st.composite
+def spaces(draw: st.DrawFn) -> Space:
+    """Up to four knobs and three constraints that hold for an arbitrary but fixed share of the values."""
+    knobs = [draw(st.sampled_from(BLUEPRINTS))(f"k{i}") for i in range(draw(st.integers(1, 4)))]
+    constraints = []
+    for i in range(draw(st.integers(0, 3))):
+        used = tuple(draw(st.permutations([k.name for k in knobs]))[: draw(st.integers(1, 2))])
+        salt, share = draw(st.integers(0, 1000)), draw(st.integers(3, 9))
+
+        def holds(*values: object, salt: int = salt, share: int = share) -> bool:
+            return sum(map(ord, repr((salt, values)))) * 7919 % 10 < share
+
+        constraints.append(Constraint(used, holds, f"constraint {i}"))
+    try:
+        return Space("s", knobs, constraints)
+    except SpaceError:
+        return Space("s", knobs, constraints[:0])  # the constraints left nothing
+
+
+@settings(max_examples=60, deadline=None)
+@given(spaces(), st.integers(0, 2**32))
+def test_any_space_conforms(space: Space, seed: int) -> None:
+    check_space(space, np.random.default_rng(seed), checked=40)
+
+
+@settings(max_examples=40, deadline=None)
+@given(spaces())
+def test_points_are_what_brute_force_finds(space: Space) -> None:
+    grids = [range(size) for knob in space.knobs for size in knob.sizes]
+    assert list(space.points()) == [point for point in product(*grids) if space.contains(point)]
+
+
+@settings(max_examples=40, deadline=None)
+@given(spaces(), st.integers(0, 3), st.randoms(use_true_random=False))
+def test_hops_are_a_breadth_first_search(space: Space, n: int, random: object) -> None:
+    start = space.sample(np.random.default_rng(0))
+    distance = {start: 0}
+    queue = [start]
+    for point in queue:
+        for neighbour in space.neighbours(point):
+            if neighbour not in distance:
+                distance[neighbour] = distance[point] + 1
+                queue.append(neighbour)
+    hops = space.hops(start, n)
+    assert set(hops) == {point for point, d in distance.items() if 1 <= d <= n}
+    assert [distance[point] for point in hops] == sorted(distance[point] for point in hops)
+
+
+class TestSmallSpaces(SpaceConformance):
+    def make_spaces(self) -> list[Space]:
+        return [space for ground in small_spaces().values() for space in ground if space.name != "none"][:5]
+
+
+def test_a_constraint_leaves_no_gap() -> None:
+    space = Space(
+        "s", [Ordinal("a", list(range(10))), Ordinal("b", [0, 1])], [Constraint(("a",), lambda a: a % 4 == 0, "")]
+    )
+    assert space.neighbours((4, 0)) == [(8, 0), (0, 0), (4, 1)]
+    assert space.neighbours((0, 1)) == [(4, 1), (0, 0)]
+
+
+def test_beyond_continues_a_move() -> None:
+    space = Space(
+        "s",
+        [Ordinal("a", list(range(6))), Categorical("c", "xyz"), Tile("t", 16, 2)],
+        [Constraint(("a",), lambda a: a != 3, "no 3")],
+    )
+    assert space.beyond((1, 0, 0), (2, 0, 0)) == (4, 0, 0)
+    assert space.beyond((2, 0, 0), (1, 0, 0)) == (0, 0, 0)
+    assert space.beyond((1, 0, 0), (0, 0, 0)) is None  # the end of the list
+    assert space.beyond((1, 0, 0), (1, 1, 0)) is None  # categories have no direction
+    assert space.beyond((0, 0, 1), (0, 0, 2)) == (0, 0, 3)
+    assert space.beyond((0, 0, 0), (2, 0, 0)) == (4, 0, 0)  # two steps at once
+    assert space.beyond((1, 1, 0), (2, 2, 0)) == (4, 2, 0)  # two knobs at once: the first that can
+
+
+def test_sampling_is_uniform_with_and_without_enumeration(monkeypatch: pytest.MonkeyPatch) -> None:
+    def draw() -> np.ndarray:
+        space = Space(
+            "s",
+            [Ordinal("a", list(range(6))), Ordinal("b", list(range(6))), Categorical("c", "xy")],
+            [Constraint(("a", "b"), lambda a, b: a + b >= 8, "large")],
+        )
+        assert space.size == 2 * 6
+        rng = np.random.default_rng(0)
+        counts = dict.fromkeys(space.points(), 0)
+        for _ in range(200 * space.size):
+            counts[space.sample(rng)] += 1
+        return np.array(list(counts.values()))
+
+    for tries in (0, 32):
+        monkeypatch.setattr("stormdrop.space.component._TRIES_SMALL", tries)
+        assert abs(draw() - 200).max() < 71, tries  # five standard deviations
+
+
+def test_a_sample_does_not_depend_on_what_was_done_with_the_space_before() -> None:
+    def make() -> Space:
+        knobs = [Ordinal("a", list(range(40))), Ordinal("b", list(range(40)))]
+        return Space("s", knobs, [Constraint(("a", "b"), lambda a, b: a * 40 + b in (3, 700, 1400), "three")])
+
+    used = make()
+    for _ in range(5):
+        used.sample(np.random.default_rng(1))
+    a, b = np.random.default_rng(7), np.random.default_rng(7)
+    assert [used.sample(a) for _ in range(5)] == [make().sample(b) for _ in range(5)]
+
+
+def test_counting_does_not_enumerate_what_is_free() -> None:
+    knobs = [Ordinal(f"k{i}", list(range(50))) for i in range(12)]
+    space = Space("s", knobs, [Constraint(("k0", "k7"), lambda a, b: a < b, "ordered")])
+    assert space.size == 50**10 * (50 * 49 // 2)
+    assert space.contains(space.sample(np.random.default_rng(0)))
+
+
+def test_fingerprint_tells_apart_what_matters() -> None:
+    def make(**changes: object) -> str:
+        args: dict[str, object] = {
+            "name": "s",
+            "knobs": [Ordinal("a", [1, 2])],
+            "constraints": [Constraint(("a",), lambda a: True, "any")],
+            "origin": {"a": 1},
+            "revision": "",
+        } | changes
+        return Space(**args).fingerprint  # type: ignore[arg-type]
+
+    prints = [
+        make(),
+        make(name="t"),
+        make(knobs=[Ordinal("a", [1, 4])]),
+        make(knobs=[Categorical("a", [1, 2])]),
+        make(constraints=[Constraint(("a",), lambda a: True, "other")]),
+        make(origin={"a": 2}),
+        make(revision="2"),
+    ]
+    assert len(set(prints)) == len(prints)
+    assert make() == make() == "5b0d6e34a7dc9431"  # stable across processes and versions: records depend on it
+
+
+def test_the_origin_is_declared_or_the_first_point() -> None:
+    knobs = [Ordinal("a", [1, 2, 4])]
+    assert Space("s", knobs, origin={"a": 4}).origin == (2,)
+    assert Space("s", knobs, [Constraint(("a",), lambda a: a > 1, "")]).origin == (1,)
+
+
+A = Ordinal("a", [1, 2])
+
+
+@pytest.mark.parametrize(
+    ("make", "line"),
+    [
+        (lambda: Space("s", [A, Ordinal("a", [3])]), "same name"),
+        (lambda: Space("s", [A], [Constraint(("b",), bool, "c")]), "unknown knob 'b'"),
+        (lambda: Space("s", [A], [Constraint((), bool, "c")]), "on no knob"),
+        (lambda: Space("s", [A], [Constraint(("a",), lambda a: a > 2, "c")]), "'s' is empty"),
+        (lambda: Space("s", [A], [Constraint(("a",), lambda a: a > 1, "big")], {"a": 1}), "violates 'big'"),
+        (lambda: Space("s", [A], origin={"a": 3}), "no value 3"),
+        (lambda: Space("s", [A]).point({}), "lacks knob 'a'"),
+        (lambda: Space("s", [A]).point({"a": 1, "z": 1}), "no knob 'z'"),
+        (lambda: Space("s", [A]).config((5,)), "outside space 's'"),
+        (lambda: Space("s", [A]).neighbours((0, 0)), "2 coordinates, not 1"),
+    ],
+)
+def test_errors_are_one_clear_line(make: object, line: str) -> None:
+    with pytest.raises(SpaceError, match=line) as caught:
+        make()  # type: ignore[operator]
+    assert "\n" not in str(caught.value)
