@@ -32,9 +32,11 @@ class Contraction:
     """A function that has exactly one contraction, taken apart.
 
     `epilogue` writes the result from the contraction's buffer, over axes renamed to the contraction's; where
-    nothing consumes the contraction it is a plain copy. `packable` is the load that may be
-    laid out anew so that columns are contiguous per reduction step, and `constant` the position of the input that
-    it reads if that is a constant.
+    nothing consumes the contraction it is a plain copy. `rows` are the axes to tile: one, two (rows of an image and
+    its columns), or several that `flat` says to walk as one. `packable` is the load that may be laid out anew so that
+    columns are contiguous per reduction step (it has to be where `must_pack`), and `constant` the position of the
+    input that it reads if that is a constant. `group` is the number of consecutive columns that share what they read
+    of the other operand, in a grouped convolution.
     """
 
     graph: StageGraph
@@ -49,6 +51,7 @@ class Contraction:
     must_pack: bool
     constant: int | None
     flat: bool
+    group: int | None
 
 
 def take_apart(graph: StageGraph, constants: tuple[int, ...]) -> Contraction:
@@ -95,6 +98,7 @@ def take_apart(graph: StageGraph, constants: tuple[int, ...]) -> Contraction:
         packable is not None and not contiguous(packable, column.var),
         constant,
         flat,
+        _group(other, column),
     )
 
 
@@ -225,6 +229,17 @@ def _column(stage: Stage, left: Any, right: Any, constants: Mapping[Any, int]) -
     spatial = {axis.var for axis in stage.spatial}
     operand, other = sorted((right, left), key=lambda load: len(_variables(load) & spatial))
     return last, operand, other
+
+
+def _group(load: Any, column: Axis) -> int | None:
+    """`g` where the column axis appears in a load only as `column // g`."""
+    divisors = {
+        int(node.b)
+        for index in load.indices
+        for node in walk(index)
+        if isinstance(node, prim.FloorDiv) and column.var.same_as(node.a) and isinstance(node.b, IntImm)
+    }
+    return divisors.pop() if len(divisors) == 1 else None
 
 
 def _flattens(rows: list[Axis], loads: list[Any], epilogue: Stage) -> bool:
