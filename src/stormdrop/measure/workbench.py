@@ -1,0 +1,246 @@
+"""What a worker holds for one workload: its inputs, the expected outputs, and the kernels built so far."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tvm
+import tvm_ffi
+from numpy.typing import NDArray
+
+from ..kernel.compile import Kernel, check_arguments, compile_kernel
+from ..kernel.reference import evaluate
+from ..kernel.stages import shape_of
+from ..trial import Phases, Status
+from .load import read_counters
+from .messages import Build, Built, Data, Failed, Key, Race, Raced, Ran, Run
+from .timing import interleaved, sample
+
+if TYPE_CHECKING:
+    from tvm.tirx import PrimFunc
+
+    from ..kernel.sketch import Sketch
+    from ..kernel.target import Target
+    from ..kernel.workload import Workload
+
+Array = NDArray[Any]
+
+_KERNELS = 40  # built kernels that a worker keeps: two batches and the incumbents
+_TRANSFORMED_BYTES = 512 << 20  # transformed constants that a worker keeps
+
+
+@dataclass(frozen=True)
+class _Built:
+    kernel: Kernel
+    transforms: Mapping[int, PrimFunc]
+
+
+class Workbench:
+    """Builds and runs candidates of one workload. Lives in a worker; `step` is told each phase before it begins."""
+
+    def __init__(
+        self, workload: Workload, target: Target, sketches: Mapping[str, Sketch], step: Callable[[str], None]
+    ) -> None:
+        self.workload = workload
+        self.target = target
+        self.sketches = sketches
+        self._step = step
+        self._tvm_target = target.tvm()
+        self._inputs: list[Array] = []
+        self._expected: list[Array] = []
+        self._tolerance = 0.0
+        self._tensors: list[Any] = []
+        self._built: OrderedDict[Key, _Built] = OrderedDict()
+        self._transformed = _TransformCache()
+        # Memory comes from TVM, as it does in a compiled model: NumPy would ask for huge pages.
+        self._outputs = [tvm.runtime.empty(spec.shape, spec.dtype) for spec in workload.outputs]
+        self._views = [np.from_dlpack(tensor) for tensor in self._outputs]
+
+    def take(self, data: Data) -> None:
+        """Receives inputs or expected outputs."""
+        if data.inputs:
+            self._inputs = list(data.inputs)
+            self._tensors = [tvm.runtime.tensor(array) for array in self._inputs]
+        if data.outputs:
+            self._expected, self._tolerance = list(data.outputs), data.tolerance
+
+    def build(self, job: Build) -> Built | Failed:
+        """Applies the sketch, compiles, and prepares the constants that the kernel wants transformed."""
+        start = time.perf_counter()
+        self._step("schedule")
+        try:
+            variant = self.sketches[job.sketch].apply(self.workload, self.target, job.config)
+            self._check_parameters(variant.main, variant.transforms)
+        except Exception as error:  # noqa: BLE001  whatever a sketch raises is this candidate's failure
+            return Failed(Status.INSTANTIATION, one_line(error), Phases(schedule=time.perf_counter() - start))
+        scheduled = time.perf_counter()
+        self._step("build")
+        try:
+            built = _Built(compile_kernel(variant.main, self._tvm_target), variant.transforms)
+            for index, transform in variant.transforms.items():
+                self._transformed.get(transform, index, self._inputs[index])
+        except Exception as error:  # noqa: BLE001  the compiler's word is the record of why this candidate failed
+            phases = Phases(schedule=scheduled - start, build=time.perf_counter() - scheduled)
+            return Failed(Status.COMPILE_HOST, one_line(error), phases)
+        self._built[job.key] = built
+        dropped = []
+        while len(self._built) > _KERNELS:
+            dropped.append(self._built.popitem(last=False)[0])
+        return Built(Phases(schedule=scheduled - start, build=time.perf_counter() - scheduled), tuple(dropped))
+
+    def run(self, job: Run) -> Ran | Failed:
+        """Executes a built kernel once, compares its output, and takes the samples."""
+        start = time.perf_counter()
+        checking = 0.0
+        try:
+            call = self._call(job.key)
+            first = None
+            if job.check:
+                first = self._first(call)
+                begin = time.perf_counter()
+                wrong = self._check(job.key)
+                checking = time.perf_counter() - begin
+                if wrong:
+                    phases = Phases(run=time.perf_counter() - start - checking, check=checking)
+                    return Failed(Status.WRONG_ANSWER, wrong, phases)
+            self._step("run")
+            before = read_counters()
+            samples = sample(call, job.plan, first)
+            load = read_counters() - before
+        except Exception as error:  # noqa: BLE001  whatever the kernel raises is this candidate's failure
+            return Failed(
+                Status.RUNTIME, one_line(error), Phases(run=time.perf_counter() - start - checking, check=checking)
+            )
+        return Ran(tuple(samples), load, Phases(run=time.perf_counter() - start - checking, check=checking))
+
+    def race(self, job: Race) -> Raced | Failed:
+        """Samples of several kernels in turns."""
+        start = time.perf_counter()
+        try:
+            calls = [self._call(key) for key in job.keys]
+            self._step("run")
+            before = read_counters()
+            samples = interleaved(calls, job.rounds, job.sample_seconds)
+            load = read_counters() - before
+        except Exception as error:  # noqa: BLE001  reported as the failure of the race
+            return Failed(Status.RUNTIME, one_line(error), Phases(run=time.perf_counter() - start))
+        return Raced(tuple(tuple(each) for each in samples), load, time.perf_counter() - start)
+
+    def _call(self, key: Key) -> Callable[[], object]:
+        self._built.move_to_end(key)
+        built = self._built[key]
+        arguments = list(self._tensors)
+        for index, transform in built.transforms.items():
+            arguments[index] = self._transformed.get(transform, index, self._inputs[index])
+        arguments += self._outputs
+        function = built.kernel.call
+        return lambda: function(*arguments)
+
+    def _check_parameters(self, main: PrimFunc, transforms: Mapping[int, PrimFunc]) -> None:
+        specs = [(spec.shape, spec.dtype) for spec in (*self.workload.inputs, *self.workload.outputs)]
+        for index, transform in transforms.items():
+            if index not in self.workload.constants:
+                raise ValueError(f"input {index} is transformed, but it is no constant")
+            packed = transform.params[1]
+            specs[index] = (shape_of(packed), str(packed.dtype))
+        check_arguments(main, specs)
+
+    def _first(self, call: Callable[[], object]) -> float:
+        """Seconds of one execution into outputs that hold what no kernel computes: unwritten elements are noticed."""
+        for view in self._views:
+            view.fill(np.nan if view.dtype.kind == "f" else True if view.dtype.kind == "b" else 0x55)
+        self._step("run")
+        start = time.perf_counter()
+        call()
+        return time.perf_counter() - start
+
+    def _check(self, key: Key) -> str:
+        """What is wrong with the output, or nothing. No candidate is blamed for what an earlier one did to inputs."""
+        self._step("check")
+        wrong = self._difference()
+        if wrong and self._restore():
+            self._first(self._call(key))
+            wrong = self._difference()
+            if wrong:
+                self._restore()
+        return wrong
+
+    def _restore(self) -> bool:
+        """Puts inputs right that a candidate wrote to, and forgets the transformed ones. False if all were intact."""
+        suspicious = self._transformed.clear()
+        for tensor, array in zip(self._tensors, self._inputs, strict=True):
+            if not np.array_equal(np.from_dlpack(tensor), array, equal_nan=array.dtype.kind == "f"):
+                tensor.copyfrom(array)
+                suspicious = True
+        return suspicious
+
+    def _difference(self) -> str:
+        lines = [
+            difference(spec.name, view, expected, self._tolerance)
+            for spec, view, expected in zip(self.workload.outputs, self._views, self._expected, strict=True)
+        ]
+        return next(filter(None, lines), "")
+
+
+def difference(name: str, actual: Array, expected: Array, tolerance: float) -> str:
+    """One line about the largest difference; nothing where it is within tolerance * max|expected| (0: equal)."""
+    if tolerance == 0.0 and np.array_equal(actual, expected):
+        return ""
+    with np.errstate(all="ignore"):
+        gap = np.abs(actual.astype(np.float64) - expected.astype(np.float64))
+    gap[np.isnan(gap)] = np.inf  # also where nothing was written
+    allowed = tolerance * float(np.max(np.abs(expected), initial=0.0))
+    if not gap.size or float(gap.max()) <= allowed:
+        return ""
+    where = np.unravel_index(int(gap.argmax()), gap.shape)
+    share = int(np.count_nonzero(gap > allowed))
+    position = ", ".join(str(int(index)) for index in where)
+    return (
+        f"{name}[{position}] is {actual[where]:.6g}, not {expected[where]:.6g};"
+        f" {share} of {gap.size} elements differ by more than {allowed:.3g}"
+    )
+
+
+def one_line(error: BaseException) -> str:
+    """An exception in one line: its type and the first line of its message."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = lines[0] if lines else ""
+    name = type(error).__name__
+    return (text if text.startswith(name) else f"{name}: {text}" if text else name)[:300]
+
+
+class _TransformCache:
+    """Transformed constants by the structure of their transform: neighbours in a space share their packing."""
+
+    def __init__(self) -> None:
+        self._entries: OrderedDict[tuple[int, int], list[tuple[PrimFunc, Any]]] = OrderedDict()
+        self._bytes = 0
+
+    def clear(self) -> bool:
+        """Forgets everything; whether there was anything."""
+        held = bool(self._entries)
+        self._entries.clear()
+        self._bytes = 0
+        return held
+
+    def get(self, transform: PrimFunc, index: int, array: Array) -> Any:
+        """The tensor that `transform` makes of `array`, input `index` of the workload."""
+        key = (index, int(tvm_ffi.structural_hash(transform)))
+        for known, tensor in self._entries.get(key, ()):
+            if tvm_ffi.structural_equal(known, transform):
+                self._entries.move_to_end(key)
+                return tensor
+        result = evaluate(transform, [array])[0]
+        tensor = tvm.runtime.tensor(np.ascontiguousarray(result))
+        self._entries.setdefault(key, []).append((transform, tensor))
+        self._entries.move_to_end(key)
+        self._bytes += result.nbytes
+        while self._bytes > _TRANSFORMED_BYTES and len(self._entries) > 1:
+            _, dropped = self._entries.popitem(last=False)
+            self._bytes -= sum(int(np.prod(old.shape)) * np.dtype(str(old.dtype)).itemsize for _, old in dropped)
+        return tensor

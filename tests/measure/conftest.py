@@ -1,0 +1,58 @@
+"""One small workload and one pool of workers for all tests that measure: starting a worker takes a second."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from stormdrop.kernel import operators
+from stormdrop.kernel.sketch import Sketch
+from stormdrop.kernel.target import Target
+from stormdrop.kernel.workload import Workload
+from stormdrop.measure.local import LocalMeasurer
+from stormdrop.measure.pool import WorkerPool
+from stormdrop.testing.faults import ChosenFaults, Plain
+from stormdrop.trial import Candidate
+
+SKETCH: Sketch = ChosenFaults(Plain())
+
+
+@pytest.fixture(scope="session")
+def target() -> Target:
+    return Target.detect()
+
+
+@pytest.fixture(scope="session")
+def workload() -> Workload:
+    return operators.matmul(64, 48, 32)
+
+
+@pytest.fixture(scope="session")
+def pool(target: Target) -> Iterator[WorkerPool]:
+    with WorkerPool(target.cores, workers=2) as pool:
+        yield pool
+
+
+@pytest.fixture
+def measurer(workload: Workload, target: Target, pool: WorkerPool, tmp_path: Path) -> Iterator[LocalMeasurer]:
+    """A measurer with a lock of its own: tests need not wait for the machine."""
+    space = SKETCH.space(workload, target)
+    assert space is not None
+    with LocalMeasurer(
+        workload, target, [SKETCH], [space], build_timeout=3.0, run_timeout=3.0, lock_path=tmp_path / "lock", pool=pool
+    ) as measurer:
+        yield measurer
+
+
+@pytest.fixture(scope="session")
+def candidate(workload: Workload, target: Target) -> Callable[..., Candidate]:
+    """The candidate with this tile and fault."""
+    space = SKETCH.space(workload, target)
+    assert space is not None
+
+    def make(tile: int = 4, fault: str = "none") -> Candidate:
+        return Candidate(SKETCH.name, space.point({"tile": tile, "fault": fault}))
+
+    return make

@@ -1,0 +1,271 @@
+"""Measuring on this machine: order, phases, what is kept between batches, interruption, the lock."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from stormdrop.errors import MeasureError
+from stormdrop.kernel import operators
+from stormdrop.kernel.target import Target
+from stormdrop.kernel.workload import Workload
+from stormdrop.measure.contract import Measurer
+from stormdrop.measure.load import LoadThresholds
+from stormdrop.measure.local import LocalMeasurer
+from stormdrop.measure.lock import MachineLock
+from stormdrop.measure.pool import WorkerPool
+from stormdrop.testing import MeasurerConformance
+from stormdrop.testing.faults import ChosenFaults, Plain
+from stormdrop.testing.measurers import Ground
+from stormdrop.trial import Candidate, Request, Status
+
+Make = Callable[..., Candidate]
+
+
+class TestConformance(MeasurerConformance):
+    """The contract of all measurers."""
+
+    @pytest.fixture(autouse=True)
+    def _take(self, measurer: LocalMeasurer, candidate: Make) -> None:
+        self.ground = Ground(measurer, (candidate(4), candidate(8)), (candidate(4, "raise"), candidate(8, "wrong")))
+
+    def make(self) -> Ground:
+        return self.ground
+
+
+def test_it_is_a_measurer(measurer: LocalMeasurer) -> None:
+    assert isinstance(measurer, Measurer)
+
+
+def test_samples_and_phases(measurer: LocalMeasurer, candidate: Make) -> None:
+    """Every phase took time, and samples are shorter than the phase they were taken in."""
+    (answer,) = measurer.measure([Request(candidate(4), 5)])
+    assert answer.status is Status.OK
+    assert len(answer.seconds) == 5
+    for phase in ("schedule", "build", "run", "check"):
+        assert getattr(answer.phases, phase) > 0
+    assert sum(answer.seconds) <= answer.phases.run
+    assert measurer.best is not None
+    assert min(answer.seconds) <= measurer.best <= max(answer.seconds)
+    account = measurer.account
+    assert account.built == 1
+    assert account.build >= answer.phases.build
+    assert account.run >= answer.phases.run
+
+
+def test_what_fails_first_is_told_before_the_rest_is_built(measurer: LocalMeasurer, candidate: Make) -> None:
+    """The others are still being built when the first failure is handed out; and what is not taken is abandoned."""
+    requests = [Request(candidate(4, "raise"), 1), Request(candidate(4, "hang_build"), 1), Request(candidate(8), 1)]
+    answers = measurer.measure(requests)
+    start = time.perf_counter()
+    assert next(answers).status is Status.INSTANTIATION
+    assert next(answers).status is Status.BUILD_TIMEOUT
+    assert time.perf_counter() - start >= measurer.build_timeout
+    assert next(answers).ok
+    assert next(answers, None) is None
+
+
+def test_nothing_is_done_before_it_is_asked_for(measurer: LocalMeasurer, candidate: Make) -> None:
+    answers = measurer.measure([Request(candidate(4), 1)])
+    assert measurer.account.built == 0
+    assert next(answers).ok
+
+
+def test_a_known_candidate_is_not_built_again(measurer: LocalMeasurer, candidate: Make) -> None:
+    (first,) = measurer.measure([Request(candidate(4), 1)])
+    again, other, twice = measurer.measure(
+        [Request(candidate(4), 3), Request(candidate(8), 1), Request(candidate(8), 1)]
+    )
+    assert first.phases.build > 0
+    assert again.phases.build == 0
+    assert again.phases.check == 0
+    assert len(again.seconds) == 3
+    assert other.phases.build > 0
+    assert twice.phases.build == 0
+    assert measurer.account.built == 2
+
+
+def test_a_hopeless_candidate_gets_one_sample(measurer: LocalMeasurer, candidate: Make) -> None:
+    measurer.best = 1e-9
+    (answer,) = measurer.measure([Request(candidate(4), 5)])
+    assert answer.ok
+    assert len(answer.seconds) == 1
+
+
+def test_the_lock_is_free_after_the_last_answer(measurer: LocalMeasurer, candidate: Make, tmp_path: Path) -> None:
+    """Also where the caller never asks for one more, as `zip` does not."""
+    answers = measurer.measure([Request(candidate(4), 1), Request(candidate(8), 1)])
+    assert next(answers).ok
+    with pytest.raises(MeasureError, match="held already"):
+        list(measurer.measure([Request(candidate(4), 1)]))
+    assert next(answers).ok
+    with measurer._lock.exclusive():
+        assert measurer.account.lock < 5
+
+
+def test_waiting_for_the_machine_is_no_running_time(measurer: LocalMeasurer, candidate: Make, tmp_path: Path) -> None:
+    """Another process measures for longer than a run may take: the candidate does not pay for it."""
+    list(measurer.measure([Request(candidate(4), 1)]))
+    measurer.run_timeout = 0.8
+    other = MachineLock(tmp_path / "lock")
+    taken = threading.Event()
+
+    def hold() -> None:
+        with other.exclusive():
+            taken.set()
+            time.sleep(1.5)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    taken.wait()
+    (answer,) = measurer.measure([Request(candidate(4), 1)])
+    holder.join()
+    other.close()
+    assert answer.ok
+    assert measurer.account.lock > 1
+    assert answer.phases.total < 0.8
+
+
+def test_workloads_share_a_pool(pool: WorkerPool, target: Target, tmp_path: Path) -> None:
+    """One task after the other, and in turns: the right answers, without another process."""
+    processes = [worker.pid for worker in pool.workers if worker.alive]
+    measurers = []
+    for columns in (16, 80):
+        workload = operators.matmul(32, columns, 16)
+        space = Plain().space(workload, target)
+        assert space is not None
+        measurers.append(LocalMeasurer(workload, target, [Plain()], [space], lock_path=tmp_path / "lock", pool=pool))
+    request = Request(Candidate("plain", (2,)), 1)
+    for measurer in (*measurers, *measurers):
+        assert next(measurer.measure([request])).ok
+    for measurer in measurers:
+        measurer.close()
+    assert processes == [worker.pid for worker in pool.workers if worker.pid in processes]
+
+
+def test_transformed_constants(target: Target, pool: WorkerPool, tmp_path: Path) -> None:
+    """The product's own sketch packs weights: prepared outside the timing, and right."""
+    from stormdrop.kernel.registry import sketches_for
+
+    workload = operators.conv2d(1, 8, 8, 16, 32, 3, 3, 1, 1, bias=1, act="relu")
+    (sketch, space), *_ = sketches_for(workload, target)
+    with LocalMeasurer(workload, target, [sketch], [space], lock_path=tmp_path / "lock", pool=pool) as measurer:
+        origin = Candidate(space.name, space.origin)
+        near = [Candidate(space.name, point) for point in space.neighbours(space.origin)[:3]]
+        answers = list(measurer.measure([Request(each, 1) for each in (origin, *near)]))
+    assert [answer.status for answer in answers] == [Status.OK] * len(answers)
+
+
+def test_a_suspect_run_is_repeated_once_and_marked(
+    workload: Workload, target: Target, pool: WorkerPool, tmp_path: Path, candidate: Make
+) -> None:
+    """With thresholds that nothing can meet; with thresholds that everything meets nothing is marked."""
+    sketch = ChosenFaults(Plain())
+    space = sketch.space(workload, target)
+    assert space is not None
+    strict = LoadThresholds(delay_fraction=-1.0, delay_floor=-1.0, switches=-1, switches_per_second=-1.0)
+    lax = LoadThresholds(
+        delay_fraction=9.0, pressure_fraction=9.0, switches=10**9, foreign_cores=99.0, stolen_fraction=9.0
+    )
+    for thresholds, suspect in ((strict, True), (lax, False)):
+        with LocalMeasurer(
+            workload, target, [sketch], [space], lock_path=tmp_path / "l", pool=pool, thresholds=thresholds
+        ) as measurer:
+            (answer,) = measurer.measure([Request(candidate(4), 2)])
+            assert answer.suspect is suspect
+            assert measurer.account.retried == int(suspect)
+            assert [each.suspect for each in measurer.race([candidate(4), candidate(8)], 2)] == [suspect] * 2
+
+
+def test_unknown_sketches_and_points(measurer: LocalMeasurer) -> None:
+    (answer,) = measurer.measure([Request(Candidate("chosen_faults", (77, 0)))])
+    assert answer.status is Status.INSTANTIATION
+    with pytest.raises(MeasureError, match="no sketch is called 'nonesuch'"):
+        list(measurer.measure([Request(Candidate("nonesuch", (0,)))]))
+
+
+_SESSION = """
+    import sys, time
+    from pathlib import Path
+    from stormdrop.kernel import operators
+    from stormdrop.kernel.target import Target
+    from stormdrop.measure.local import LocalMeasurer
+    from stormdrop.testing.faults import ChosenFaults, Plain
+    from stormdrop.trial import Candidate, Request
+
+    workload, target, sketch = operators.matmul(64, 48, 32), Target.detect(), ChosenFaults(Plain())
+    space = sketch.space(workload, target)
+    point = lambda fault: Candidate(space.name, space.point({"tile": 4, "fault": fault}))
+    with LocalMeasurer(workload, target, [sketch], [space], workers=2, lock_path=Path(sys.argv[1]),
+                       build_timeout=60, run_timeout=60) as measurer:
+        assert next(measurer.measure([Request(point("none"), 1)])).ok
+        print(*(worker.pid for worker in measurer._pool.workers), flush=True)
+        try:
+            for answer in measurer.measure([Request(point("none"), 1), Request(point(sys.argv[2]), 1)]):
+                print(answer.status.value, flush=True)
+        except KeyboardInterrupt:
+            print("interrupted", sum(worker.alive for worker in measurer._pool.workers), flush=True)
+            assert next(measurer.measure([Request(point("none"), 1)])).ok
+            print("measured", flush=True)
+"""
+
+
+def _session(tmp_path: Path, fault: str) -> tuple[subprocess.Popen[str], list[int]]:
+    """A process that measures, and then a candidate that hangs; its workers' ids."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(_SESSION), str(tmp_path / "lock"), fault],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert process.stdout is not None
+    return process, [int(word) for word in process.stdout.readline().split()]
+
+
+@pytest.mark.parametrize("fault", ["hang_build", "hang_run"])
+def test_ctrl_c_stops_at_once_and_the_measurer_goes_on(tmp_path: Path, fault: str) -> None:
+    """As on a terminal, the signal goes to the whole process group."""
+    process, workers = _session(tmp_path, fault)
+    assert len(workers) == 2
+    time.sleep(1.0)
+    os.killpg(process.pid, signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    lines = output.splitlines()
+    assert "interrupted 1" in lines  # one of two was at work; it was killed
+    assert lines[-1] == "measured"
+    assert process.returncode == 0
+    assert not any(psutil.pid_exists(worker) for worker in workers)
+
+
+def test_workers_die_with_their_parent(tmp_path: Path) -> None:
+    """Also the one that is busy in Python and never looks at its pipe."""
+    process, workers = _session(tmp_path, "hang_build")
+    time.sleep(0.5)
+    process.kill()
+    process.wait(timeout=30)
+    deadline = time.perf_counter() + 30
+    while any(_lives(worker) for worker in workers):
+        assert time.perf_counter() < deadline, "a worker outlives its parent"
+        time.sleep(0.05)
+    lock = MachineLock(tmp_path / "lock")
+    with lock.exclusive():  # and nothing of it holds the machine
+        pass
+    lock.close()
+
+
+def _lives(process: int) -> bool:
+    try:
+        return psutil.Process(process).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
