@@ -19,7 +19,7 @@ Point = tuple[int, ...]
 
 
 class Status(enum.Enum):
-    """How a measurement ended: the error taxonomy of Table I of the NoSE paper, and RUN_TIMEOUT beside BUILD_TIMEOUT."""
+    """How a measurement ended: the taxonomy of Table I of the NoSE paper, its timeout split in two."""
 
     OK = "ok"
     INSTANTIATION = "instantiation"  # the sketch could not be applied

@@ -18,7 +18,8 @@ from stormdrop.kernel.workload import Workload
 def function(name: str, extent: int = 8):
     a, b = te.placeholder((extent, 4), name=f"{name}_a"), te.placeholder((4, 6), name=f"{name}_b")
     k = te.reduce_axis((0, 4), name=f"{name}_k")
-    return te.create_prim_func([a, b, te.compute((extent, 6), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name=name)])
+    c = te.compute((extent, 6), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name=name)
+    return te.create_prim_func([a, b, c])
 
 
 def test_names_do_not_matter() -> None:

@@ -25,6 +25,7 @@ import tvm
 from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import IntImm
 from tvm.s_tir import Schedule
+from tvm.tirx import PrimFunc
 
 from ..errors import UnsupportedFunction
 from ..space import Categorical, Constraint, Knob, Ordinal, Space
@@ -201,17 +202,19 @@ class _Tiled:
             mapping.update((axis.var, tiling.position) for axis, tiling in zip(parts.rows, self.rows, strict=True))
         self.tile_axes = [axis for tiling in self.rows for axis in tiling.tiles]
         self.inner_axes = [tiling.inner for tiling in self.rows]
-        self.pack_stage, self.transform = None, None
+        self.pack_stage: Stage | None = None
+        self.transform: PrimFunc | None = None
         before, parameters = list(parts.before), list(parts.graph.parameters)
         value = parts.stage.value
-        if parts.packable is not None and (parts.constant is not None or config["pack"]):
-            packed, load = self._pack(parts)
-            value = rewrite_loads(value, lambda item: load if item.source.same_as(parts.packable.source) else None)
+        operand = parts.packable
+        if operand is not None and (parts.constant is not None or config["pack"]):
+            packed, load = self._pack(parts, operand)
+            value = rewrite_loads(value, lambda item: load if item.source.same_as(operand.source) else None)
             if parts.constant is None:
                 before.append(packed)
             else:
-                self.transform = StageGraph((parts.packable.source, packed.buffer), (packed,)).function()
-                parameters[parameters.index(parts.packable.source)] = packed.buffer
+                self.transform = StageGraph((operand.source, packed.buffer), (packed,)).function()
+                parameters[parameters.index(operand.source)] = packed.buffer
             self.pack_stage = packed
         axes = self._axes()
         accumulators = intermediate("accumulators", [axis.extent for axis in axes], str(parts.stage.buffer.dtype))
@@ -235,9 +238,8 @@ class _Tiled:
     def _axes(self) -> list[Axis]:
         return [*self.outer, *self.column.tiles, *self.tile_axes, *self.inner_axes, self.column.inner]
 
-    def _pack(self, parts: Contraction) -> tuple[Stage, Any]:
+    def _pack(self, parts: Contraction, load: Any) -> tuple[Stage, Any]:
         """The stage that lays the column operand out as [outer..., tile, reductions..., column], and its load."""
-        load = parts.packable
         used = {name for index in load.indices for name in variables(index)}
         own = [axis for axis in (*parts.outer, *parts.stage.reductions) if axis.var in used]
         fresh = [Axis(variable(f"pack{at}"), axis.extent) for at, axis in enumerate(own)]

@@ -191,7 +191,7 @@ def reduce(shape: tuple[int, ...], axis: int, kind: str = "sum", dtype: str = "f
     rest = shape[:at] + shape[at + 1 :]
     y = te.compute(
         rest or (1,),
-        lambda *i: combine(x[(*i[:at], r, *i[at:])] if rest else x[r], axis=r),
+        lambda *i: combine(x[i[:at] + (r,) + i[at:]] if rest else x[r], axis=r),
         name="reduce",
     )
     return _workload("reduce", [x], y, locals())

@@ -224,7 +224,8 @@ class _Evaluator:
         for index in indices:
             own = {position for position in range(rank) if index.ndim and index.shape[position] > 1}
             if own & occupied:
-                return array[tuple(np.broadcast_arrays(*indices))]
+                gathered: Array = array[tuple(np.broadcast_arrays(*indices))]
+                return gathered
             occupied |= own
         # Every axis moves along one dimension only: taking dimension by dimension is many times faster.
         order: list[int] = []
@@ -237,7 +238,7 @@ class _Evaluator:
             own_axes = [position for position in range(rank) if index.ndim and index.shape[position] > 1]
             shape += [index.shape[position] for position in own_axes]
             order += own_axes
-        moved = array.reshape(shape).transpose(np.argsort(order))
+        moved: Array = array.reshape(shape).transpose(np.argsort(order))
         return moved.reshape([moved_extent if at in occupied else 1 for at, moved_extent in self._extents()])
 
     def _extents(self) -> list[tuple[int, int]]:

@@ -90,7 +90,7 @@ class Streaming:
         statements = []
         for item in loops:
             count = max(1, min(config["parallel"], len(item.outer)))
-            statements.append(_parallel(item.outer[:count], lambda at, item=item: [item.body(at, unroll)]))
+            statements.append(_parallel(item.outer[:count], _body_of(item, unroll)))
         return Variant(assemble(graph.parameters, written, statements))
 
 
@@ -172,10 +172,11 @@ def _by_lanes(nest: _Nest, most: int) -> list[_Nest]:
         stage.identity,
     )
     total = Axis(variable("lane_total"), width, True)
+    lanes = (*(axis.var for axis in stage.spatial), total.var)
     combine = replace(
         stage,
         axes=(*stage.spatial, total),
-        value=partial[(*(axis.var for axis in stage.spatial), total.var)],
+        value=partial[lanes],
     )
     own = Stage(f"{stage.name}_lanes_store", (*spatial, lane), partial, store_at, partial[store_at])
     return [_Nest(own, accumulate), replace(nest, reduction=combine)]
@@ -266,6 +267,10 @@ class _Loops:
                 break
             kinds[axis.var] = ForKind.UNROLLED
         return kinds
+
+
+def _body_of(loops: _Loops, unroll: int) -> Callable[[list[Any]], list[Any]]:
+    return lambda at: [loops.body(at, unroll)]
 
 
 def _step(extent: int, lanes: int, vectors: int) -> int:

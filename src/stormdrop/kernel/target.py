@@ -79,10 +79,8 @@ def cpu_model() -> str:
     LLVM's own guess is a code-generation target, not an identity: it names different machines alike.
     """
     if _CPUINFO.exists():
-        fields = dict(
-            (key.strip(), value.strip())
-            for key, _, value in (line.partition(":") for line in _CPUINFO.read_text().split("\n\n")[0].splitlines())
-        )
+        lines = _CPUINFO.read_text().split("\n\n")[0].splitlines()
+        fields = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
         name = fields.get("model name") or fields.get("Processor") or fields.get("CPU part") or platform.processor()
         numbers = [fields[key] for key in ("cpu family", "model", "stepping") if key in fields]
         name = " ".join(name.split())

@@ -19,7 +19,18 @@ from tvm.tirx import PrimFunc
 
 from ..errors import UnsupportedFunction
 from . import reference
-from .stages import Axis, Buffer, Stage, StageGraph, intermediate, rewrite_loads, shape_of, transform, variable
+from .stages import (
+    Axis,
+    Buffer,
+    Stage,
+    StageGraph,
+    children,
+    intermediate,
+    rewrite_loads,
+    shape_of,
+    transform,
+    variable,
+)
 
 Array = NDArray[Any]
 
@@ -144,7 +155,7 @@ def _operations(stage: Stage) -> int:
             kind == "Call" and "if_then_else" not in node.op.name
         ):
             per_element += 1
-        operands = list(reference.children(node))
+        operands = list(children(node))
         if kind == "Select" or kind == "Call":
             operands = operands[1:] if kind == "Select" or "if_then_else" in node.op.name else operands
         pending += operands

@@ -31,6 +31,8 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     _die_with_parent(lifeline, parent)
     _limit(memory)
+    # tvm_ffi imports torch where it is installed, for conversions that no worker makes: two seconds and much memory.
+    sys.modules["torch"] = None  # type: ignore[assignment]
     _serve(Connection(pipe))
     # Skips the clean-up of TVM and LLVM: nothing of it is needed, and what a candidate damaged may crash in it.
     os._exit(0)
