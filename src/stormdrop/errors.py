@@ -1,16 +1,16 @@
 """The exceptions that stormdrop raises. A failed candidate is no exception: it is a `Measurement` with a status.
 
-    StormdropError
-    ├── InputError             the user's input is wrong: the command line exits with 2 and prints this one line
-    │   ├── OperatorError      unknown operator, missing or bad argument
-    │   ├── ModelError         an ONNX file that cannot be read, imported or compiled
-    │   ├── TargetError        a target that is unknown, or that this machine does not have
-    │   ├── SearchError        unknown search or option
-    │   ├── StoreError         a database that cannot be opened, or that is no stormdrop database
-    │   └── ArtifactError      a saved model that cannot be loaded here
-    ├── SpaceError             a point, a configuration or a knob that does not fit its space
-    ├── UnsupportedFunction    a sketch does not apply to a function (TensorIR outside its form)
-    └── MeasureError           the measurer itself cannot work (no worker starts)
+StormdropError
+├── InputError             the user's input is wrong: the command line exits with 2 and prints this one line
+│   ├── OperatorError      unknown operator, missing or bad argument
+│   ├── ModelError         an ONNX file that cannot be read, imported or compiled
+│   ├── TargetError        a target that is unknown, or that this machine does not have
+│   ├── SearchError        unknown search or option
+│   ├── StoreError         a database that cannot be opened, or that is no stormdrop database
+│   └── ArtifactError      a saved model that cannot be loaded here
+├── SpaceError             a point, a configuration or a knob that does not fit its space
+├── UnsupportedFunction    a sketch does not apply to a function (TensorIR outside its form)
+└── MeasureError           the measurer itself cannot work (no worker starts)
 """
 
 from __future__ import annotations

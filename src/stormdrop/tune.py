@@ -503,9 +503,7 @@ def _recorded(plan: _Plan, store: Store, session: Session) -> TuneResult:
     )
 
 
-def _sketches(
-    workload: Workload, target: Target, given: Sequence[Sketch] | None
-) -> Sequence[tuple[Sketch, Space]]:
+def _sketches(workload: Workload, target: Target, given: Sequence[Sketch] | None) -> Sequence[tuple[Sketch, Space]]:
     from .kernel.registry import sketches_for
 
     found = sketches_for(workload, target, given)

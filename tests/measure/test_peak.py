@@ -64,7 +64,7 @@ def test_the_copy_copies() -> None:
 
 def test_this_machine_is_measured_in_sensible_units() -> None:
     target = Target.detect()
-    measured, _ = module._measure_in_child(module._shape(target))
+    measured = module._measure_in_child(module._shape(target))
     # Two multiply-add pipelines at most run today at 1 to 6 GHz; a wrong factor of ten would leave this range,
     # a machine shared with other work does not.
     clock = measured.flops / (target.cores * target.lanes * 2 * 2)
@@ -73,15 +73,15 @@ def test_this_machine_is_measured_in_sensible_units() -> None:
 
 
 @pytest.fixture
-def answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[Peak, bool]]:
+def answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Peak]:
     """What the next measurements find, in order; what is left was not asked for. The cache is empty."""
-    queue = [(Peak(1e12, 1e11), True), (Peak(2e12, 2e11), True)]
+    queue = [Peak(1e12, 1e11), Peak(2e12, 2e11)]
     monkeypatch.setattr(module, "_measure_in_child", lambda shape: queue.pop(0))
     monkeypatch.setattr(module.platformdirs, "user_cache_dir", lambda *_, **__: str(tmp_path))
     return queue
 
 
-def test_figures_are_kept(answers: list[tuple[Peak, bool]]) -> None:
+def test_figures_are_kept(answers: list[Peak]) -> None:
     assert peak(TARGET) == Peak(1e12, 1e11)
     assert peak(TARGET) == Peak(1e12, 1e11)
     assert len(answers) == 1
@@ -89,26 +89,26 @@ def test_figures_are_kept(answers: list[tuple[Peak, bool]]) -> None:
     assert kept == {"cpu": "A CPU", "cores": 2, "flops": 1e12, "bandwidth": 1e11}
 
 
-def test_refresh_measures_again(answers: list[tuple[Peak, bool]]) -> None:
+def test_refresh_measures_again(answers: list[Peak]) -> None:
     peak(TARGET)
     assert peak(TARGET, refresh=True) == Peak(2e12, 2e11)
     assert peak(TARGET) == Peak(2e12, 2e11)
     assert not answers
 
 
-def test_each_machine_and_core_count_has_its_own(answers: list[tuple[Peak, bool]]) -> None:
+def test_each_machine_and_core_count_has_its_own(answers: list[Peak]) -> None:
     peak(TARGET)
     assert peak(dataclasses.replace(TARGET, cores=1)) == Peak(2e12, 2e11)
 
 
-def test_disturbed_figures_are_not_kept(answers: list[tuple[Peak, bool]]) -> None:
-    answers[0] = (Peak(5e11, 5e10), False)
-    assert peak(TARGET) == Peak(5e11, 5e10)
+def test_disturbed_figures_are_not_kept(answers: list[Peak]) -> None:
+    answers[0] = Peak(5e11, 5e10, undisturbed=False)
+    assert peak(TARGET) == Peak(5e11, 5e10, undisturbed=False)
     assert peak(TARGET) == Peak(2e12, 2e11)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"flops": "many"}'])
-def test_a_damaged_file_is_measured_anew(answers: list[tuple[Peak, bool]], text: str) -> None:
+def test_a_damaged_file_is_measured_anew(answers: list[Peak], text: str) -> None:
     path = module.cache_path(TARGET)
     path.parent.mkdir(parents=True)
     path.write_text(text)

@@ -189,11 +189,12 @@ def reduce(shape: tuple[int, ...], axis: int, kind: str = "sum", dtype: str = "f
     r = te.reduce_axis((0, shape[at]), name="r")
     combine = {"sum": te.sum, "max": te.max, "min": te.min}[kind]
     rest = shape[:at] + shape[at + 1 :]
-    y = te.compute(
-        rest or (1,),
-        lambda *i: combine(x[i[:at] + (r,) + i[at:]] if rest else x[r], axis=r),
-        name="reduce",
-    )
+
+    def element(*i: Any) -> Any:
+        index = (*i[:at], r, *i[at:]) if rest else (r,)
+        return combine(x[index], axis=r)
+
+    y = te.compute(rest or (1,), element, name="reduce")
     return _workload("reduce", [x], y, locals())
 
 

@@ -41,10 +41,14 @@ _TIMEOUT = 180.0  # seconds; the two figures take about 2 s plus the wait for th
 
 @dataclass(frozen=True)
 class Peak:
-    """Measured limits of a machine: `flops` in FLOP/s (float32), `bandwidth` in bytes/s (read plus written)."""
+    """Measured limits of a machine: `flops` in FLOP/s (float32), `bandwidth` in bytes/s (read plus written).
+
+    Not `undisturbed`: something else used the cores all the while, and the true limits are higher.
+    """
 
     flops: float
     bandwidth: float
+    undisturbed: bool = True
 
 
 def peak(target: Target, refresh: bool = False) -> Peak:
@@ -59,8 +63,8 @@ def peak(target: Target, refresh: bool = False) -> Peak:
         known = _read(path)
         if known is not None:
             return known
-    measured, undisturbed = _measure_in_child(_shape(target))
-    if undisturbed:
+    measured = _measure_in_child(_shape(target))
+    if measured.undisturbed:
         _write(path, target, measured)
     return measured
 
@@ -75,7 +79,10 @@ def cache_path(target: Target) -> Path:
 def _write(path: Path, target: Target, measured: Peak) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.{os.getpid()}")
-    draft.write_text(json.dumps({"cpu": target.cpu, "cores": target.cores, **asdict(measured)}) + "\n")
+    draft.write_text(
+        json.dumps({"cpu": target.cpu, "cores": target.cores, "flops": measured.flops, "bandwidth": measured.bandwidth})
+        + "\n"
+    )
     draft.replace(path)  # whole or not at all: another process may be reading
 
 
@@ -166,7 +173,7 @@ def _shape(target: Target) -> dict[str, Any]:
     }
 
 
-def _measure_in_child(shape: Mapping[str, Any]) -> tuple[Peak, bool]:
+def _measure_in_child(shape: Mapping[str, Any]) -> Peak:
     environment = {**os.environ, "TVM_NUM_THREADS": str(shape["cores"])}
     command = [sys.executable, "-m", "stormdrop.measure.peak", json.dumps(shape)]
     # The child must find this very package, also where it is not installed.
@@ -182,7 +189,7 @@ def _measure_in_child(shape: Mapping[str, Any]) -> tuple[Peak, bool]:
         last = (child.stderr.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
         raise MeasureError(f"measuring this machine's peak failed: {last}")
     figures = json.loads(child.stdout.strip().splitlines()[-1])
-    return Peak(flops=figures["flops"], bandwidth=figures["bandwidth"]), bool(figures["undisturbed"])
+    return Peak(**figures)
 
 
 def _main(argument: str) -> None:
@@ -192,7 +199,7 @@ def _main(argument: str) -> None:
     with MachineLock().exclusive():
         flops, calm_flops = _measure_flops(shape)
         bandwidth, calm_copy = _measure_bandwidth(shape)
-    print(json.dumps({"flops": flops, "bandwidth": bandwidth, "undisturbed": calm_flops and calm_copy}))
+    print(json.dumps(asdict(Peak(flops, bandwidth, undisturbed=calm_flops and calm_copy))))
 
 
 def _measure_flops(shape: Mapping[str, Any], steps: int = 400_000) -> tuple[float, bool]:

@@ -1,17 +1,18 @@
 """A compiled model: NumPy in, NumPy out; saved to a folder, loaded without a compiler in another process.
 
-    folder/
-      metadata.json   what it is, for which machine, its inputs and outputs, checksums of the other files
-      model.vm        the sequence of kernel calls, and the constants
-      kernels.bc      the kernels as LLVM bitcode, made machine code when loaded
+folder/
+  metadata.json   what it is, for which machine, its inputs and outputs, checksums of the other files
+  model.vm        the sequence of kernel calls, and the constants
+  kernels.bc      the kernels as LLVM bitcode, made machine code when loaded
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 from tvm import relax
 
 from ..errors import ArtifactError, InputError
+from .messages import first_line
 from .metadata import Metadata, TensorInfo, host_features
 
 _METADATA, _PROGRAM, _KERNELS = "metadata.json", "model.vm", "kernels.bc"
@@ -30,8 +32,8 @@ _METADATA, _PROGRAM, _KERNELS = "metadata.json", "model.vm", "kernels.bc"
 class CompiledModel:
     """A model ready to run on this machine. Not to be called from several threads at once.
 
-        y = model(x)                                  inputs in order, or by keyword
-        outputs = model.run({"data": x})              by name, all outputs
+    y = model(x)                                  inputs in order, or by keyword
+    outputs = model.run({"data": x})              by name, all outputs
     """
 
     def __init__(self, module: Any, metadata: Metadata) -> None:
@@ -42,7 +44,7 @@ class CompiledModel:
             self._main = relax.VirtualMachine(module if hasattr(module, "jit") else self._module, tvm.cpu())["main"]
         except Exception as error:
             # The virtual machine raises whatever the linker of the JIT or the deserialiser raise.
-            raise ArtifactError(f"{metadata.name}: cannot be made ready to run: {_line(error)}") from error
+            raise ArtifactError(f"{metadata.name}: cannot be made ready to run: {first_line(error)}") from error
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
@@ -104,7 +106,8 @@ class CompiledModel:
         return path
 
     def _write(self, folder: Path) -> None:
-        self._module.write_to_file(str(folder / _PROGRAM), "vm")
+        with _quiet():
+            self._module.write_to_file(str(folder / _PROGRAM), "vm")
         (kernels,) = self._module.imports
         kernels.write_to_file(str(folder / _KERNELS), "bc")
         checksums = {name: _checksum(folder / name) for name in (_PROGRAM, _KERNELS)}
@@ -126,7 +129,7 @@ class CompiledModel:
         except FileNotFoundError as error:
             raise ArtifactError(f"{path}: {Path(error.filename).name} is missing") from error
         except (OSError, UnicodeDecodeError, ValueError) as error:
-            raise ArtifactError(f"{path}: cannot be read: {_line(error)}") from error
+            raise ArtifactError(f"{path}: cannot be read: {first_line(error)}") from error
         if damaged:
             raise ArtifactError(f"{path}: {damaged[0]} is damaged: its checksum differs")
         if metadata.tvm != tvm.__version__:
@@ -134,9 +137,31 @@ class CompiledModel:
         lacking = sorted(set(metadata.features) - host_features())
         if lacking:
             raise ArtifactError(f"{path}: was made for {metadata.cpu}; this CPU lacks {', '.join(lacking)}")
-        program = _loader("relax.VMExecutable")(str(path / _PROGRAM))
+        with _quiet():
+            program = _loader("relax.VMExecutable")(str(path / _PROGRAM))
         program.import_module(_loader("ll")(str(path / _KERNELS), "bc"))
         return cls(program, metadata)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Drop the warning "Scope ..." that TVM writes to file descriptor 2 for every constant; all else is passed on."""
+    try:
+        stderr = os.dup(2)
+    except OSError:
+        yield  # a process without standard error has nothing to keep quiet
+        return
+    with tempfile.TemporaryFile() as sink:
+        os.dup2(sink.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
+            sink.seek(0)
+            for line in sink:
+                if b"Warning: Scope " not in line:
+                    os.write(2, line)
 
 
 def _loader(kind: str) -> Any:
@@ -149,8 +174,3 @@ def _checksum(file: Path) -> str:
         while block := stream.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
-
-
-def _line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__

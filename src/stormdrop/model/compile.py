@@ -18,6 +18,7 @@ from ..kernel.target import Target
 from .artifact import CompiledModel
 from .fallback import schedule_fallback
 from .graph import Graph
+from .messages import first_line
 from .metadata import FallbackReport, Metadata, needed_features
 from .tasks import Task
 
@@ -43,8 +44,7 @@ def build(
         executable = tvm.compile(mod, target.tvm())
     except Exception as error:
         # Lowering and code generation raise anything from ValueError to TVM's InternalError.
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        raise ModelError(f"{graph.name}: cannot be compiled: {lines[-1] if lines else type(error).__name__}") from error
+        raise ModelError(f"{graph.name}: cannot be compiled: {first_line(error)}") from error
     metadata = Metadata(
         name=graph.name,
         inputs=graph.inputs,
@@ -78,7 +78,7 @@ def apply(
             fallbacks.append(FallbackReport(task.name, task.weight, fallback.reached))
             variant = Variant(fallback.function)
         _check(graph.name, task, variant)
-        chosen.update({callee: (task, variant) for callee in task.callees})
+        chosen.update(dict.fromkeys(task.callees, (task, variant)))
     rewriter = _CallSites(graph.mod, chosen, evaluate)
     rewritten = rewriter.visit_expr(graph.mod["main"])
     rewriter.builder_.update_func(graph.mod.get_global_var("main"), rewritten)
@@ -98,7 +98,7 @@ def _check(model: str, task: Task, variant: Variant) -> None:
 
 
 @relax.expr_functor.mutator
-class _CallSites(relax.PyExprMutator):  # type: ignore[misc]
+class _CallSites(relax.PyExprMutator):
     """Replaces callees by their scheduled form, and constants by their transformed values."""
 
     def __init__(self, mod: tvm.IRModule, chosen: Mapping[str, tuple[Task, Variant]], evaluate: Evaluate) -> None:

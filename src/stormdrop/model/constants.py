@@ -43,7 +43,7 @@ _EVALUATE: dict[str, Callable[[NDArray[Any], relax.Call], NDArray[Any]]] = {
 
 
 @relax.expr_functor.mutator
-class _Fold(relax.PyExprMutator):  # type: ignore[misc]
+class _Fold(relax.PyExprMutator):
     def visit_call_(self, call: relax.Call) -> Any:
         call = self.visit_expr_post_order(call)
         evaluate = _EVALUATE.get(getattr(call.op, "name", ""))

@@ -1,6 +1,6 @@
 """A plain schedule for any function: inlined, parallel, vectorised. For tasks that no sketch has tuned.
 
-    for i, j, k:  C[i, j] += ...      ->      parallel i:  for j0:  for k:  vectorised j1:  C[i, j0 * 16 + j1] += ...
+for i, j, k:  C[i, j] += ...      ->      parallel i:  for j0:  for k:  vectorised j1:  C[i, j0 * 16 + j1] += ...
 """
 
 from __future__ import annotations
@@ -8,12 +8,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import tvm
 from tvm import tirx
 from tvm.ir.prim.expr import IntImm
 from tvm.s_tir import Schedule, ScheduleError
+
+_T = TypeVar("_T")
 
 _SMALL = 4096
 """Iterations below which a loop nest is not worth waking the other cores for."""
@@ -35,27 +38,25 @@ def schedule_fallback(function: tirx.PrimFunc, lanes: int = 16) -> Fallback:
     schedule = Schedule(tvm.IRModule({"main": function}))
     # By name: a rollback replaces the schedule, and block references die with it.
     for name in _block_names(schedule):
-        schedule = _attempt(schedule, lambda s, name=name: _inline(s, name))
+        schedule, _ = _attempt(schedule, partial(_inline, name=name), None)
     parallel = vectorised = True
     for name in _block_names(schedule):
         if _iterations(schedule, name) < _SMALL:
             continue
-        done: list[bool] = []
-        schedule = _attempt(schedule, lambda s, name=name, done=done: done.extend(_tile(s, name, lanes)))
-        parallel &= bool(done) and done[0]
-        vectorised &= bool(done) and done[1]
+        schedule, reached = _attempt(schedule, partial(_tile, name=name, lanes=lanes), (False, False))
+        parallel &= reached[0]
+        vectorised &= reached[1]
     words = [word for word, reached in (("parallel", parallel), ("vectorised", vectorised)) if reached]
     return Fallback(schedule.mod["main"], ", ".join(words) or "plain")
 
 
-def _attempt(schedule: Schedule, step: Callable[[Schedule], Any]) -> Schedule:
-    """The schedule after a step, or as it was where TVM says that the step is not valid for this function."""
+def _attempt(schedule: Schedule, step: Callable[[Schedule], _T], otherwise: _T) -> tuple[Schedule, _T]:
+    """The schedule after a step and its result, or both as before where TVM says that the step is not valid."""
     trial = schedule.copy()
     try:
-        step(trial)
+        return trial, step(trial)
     except ScheduleError:
-        return schedule
-    return trial
+        return schedule, otherwise
 
 
 def _block_names(schedule: Schedule) -> list[str]:

@@ -8,10 +8,12 @@ The model's inputs and outputs keep the user's names and layouts.
 
 from __future__ import annotations
 
+import contextlib
+import io
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import onnx
 import tvm
@@ -19,13 +21,19 @@ from tvm import relax
 from tvm.relax.frontend.onnx import from_onnx
 
 from ..errors import ModelError
+from .broadcast import expand_constants
 from .constants import fold_layouts
+from .messages import first_line
 from .metadata import TensorInfo
-from .onnx_graph import load_onnx
+from .onnx_graph import OnnxGraph, load_onnx
 from .tasks import Task, extract_tasks, simplify_functions
-from .views import simplify_views
+from .views import simplify_views, static_shape
 
-_CHANNELS_LAST = {"relax.nn.conv2d": ["NHWC", "OHWI"]}
+_LAYOUTS = {
+    "relax.nn.conv2d": ["NHWC", "OHWI"],
+    # It would follow its neighbours into NHWC, for which it has no lowering.
+    "relax.nn.conv2d_transpose": ["NCHW", "IOHW"],
+}
 
 
 @dataclass(frozen=True)
@@ -53,13 +61,21 @@ def load_graph(model: str | Path | onnx.ModelProto, shapes: Mapping[str, tuple[i
     """
     read = load_onnx(model, shapes)
     try:
-        mod = _optimise(from_onnx(read.cleaned, keep_params_in_input=False, sanitize_input_names=True))
+        mod = _optimise(_imported(read.cleaned))
     except Exception as error:
         # The importer and the passes raise many types, from Python's own to TVM's; all mean that this model is
         # outside what they take.
-        raise ModelError(f"{read.name}: cannot be imported: {_first_line(error)}") from error
+        raise ModelError(f"{read.name}: cannot be imported: {first_line(error)}") from error
     mod = simplify_functions(mod)
-    return Graph(read.name, mod, extract_tasks(mod), read.inputs, read.outputs, read.source)
+    outputs = _outputs(mod, read)
+    return Graph(read.name, mod, extract_tasks(mod), read.inputs, outputs, read.source)
+
+
+def _imported(model: onnx.ModelProto) -> tvm.IRModule:
+    # The importer warns about every name that is no identifier, and prints to standard output before it raises.
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        return from_onnx(model, keep_params_in_input=False, sanitize_input_names=True)
 
 
 def _optimise(mod: tvm.IRModule) -> tvm.IRModule:
@@ -71,7 +87,8 @@ def _optimise(mod: tvm.IRModule) -> tvm.IRModule:
             passes.DecomposeOpsForInference(),
             fold_layouts,
             passes.FoldConstant(),
-            passes.ConvertLayout(_CHANNELS_LAST),
+            expand_constants,
+            passes.ConvertLayout(_LAYOUTS),
             passes.Normalize(),
             fold_layouts,
             passes.FoldConstant(),
@@ -90,6 +107,14 @@ def _optimise(mod: tvm.IRModule) -> tvm.IRModule:
     return mod
 
 
-def _first_line(error: Exception) -> str:
-    lines: list[Any] = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return str(lines[-1] if lines else type(error).__name__)
+def _outputs(mod: tvm.IRModule, read: OnnxGraph) -> tuple[TensorInfo, ...]:
+    """Names from the model, shapes and types from the import: a model need not say them."""
+    result = mod["main"].ret_ty
+    types = list(result.fields) if isinstance(result, relax.TupleType) else [result]
+    outputs = []
+    for name, tensor in zip(read.outputs, types, strict=True):
+        shape = static_shape(tensor)
+        if shape is None:
+            raise ModelError(f"{read.name}: the shape of output {name!r} depends on data and is not supported")
+        outputs.append(TensorInfo(name, shape, str(tensor.dtype)))
+    return tuple(outputs)

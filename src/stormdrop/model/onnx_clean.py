@@ -5,13 +5,15 @@ onnxscript's optimizer; the rules here add what it leaves:
 
     BatchNormalization * c + d      ->  BatchNormalization with other scale and bias
     BatchNormalization, elsewhere   ->  x * scale + bias, per channel: decomposed later it would split the layout
-    x + c, c of fewer dimensions    ->  c with leading unit axes: it would not follow x into another layout
     Sum(a, b, ...)                  ->  a + b + ...: imported as a stack of one more dimension otherwise
     Dropout                         ->  nothing
 """
 
 from __future__ import annotations
 
+import contextlib
+import logging
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -28,26 +30,35 @@ FOLD_LIMIT = 1 << 30
 
 
 def clean(model: onnx.ModelProto) -> onnx.ModelProto:
-    """An equivalent model with fewer kinds of nodes; inputs and outputs keep their names, unused inputs go."""
+    """An equivalent model with fewer kinds of nodes; inputs and outputs keep their names."""
     graph = ir.from_proto(_simpler_nodes(model))
-    passes.RemoveInitializersFromInputsPass()(graph)
-    passes.InlinePass()(graph)
-    optimizer.fold_constants(graph, input_size_limit=FOLD_LIMIT, output_size_limit=FOLD_LIMIT)
-    # The folding leaves its results as Constant nodes, which rules see only as initialisers.
-    passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(graph)
-    passes.ShapeInferencePass()(graph)
-    _FOLD_INTO_BATCH_NORM.apply_to_model(graph)
-    optimizer.optimize_ir(graph, input_size_limit=FOLD_LIMIT, output_size_limit=FOLD_LIMIT)
-    _SIMPLIFY.apply_to_model(graph)
-    optimizer.optimize_ir(graph, input_size_limit=FOLD_LIMIT, output_size_limit=FOLD_LIMIT)
-    passes.ShapeInferencePass()(graph)
-    _EXPAND_CONSTANTS.apply_to_model(graph)
-    used = {value for node in graph.graph.all_nodes() for value in node.inputs} | set(graph.graph.outputs)
-    for value in [i for i in graph.graph.inputs if i not in used]:
-        graph.graph.inputs.remove(value)
+    with _silenced("onnx_ir", "onnxscript"):
+        passes.RemoveInitializersFromInputsPass()(graph)
+        passes.InlinePass()(graph)
+        optimizer.fold_constants(graph, input_size_limit=FOLD_LIMIT, output_size_limit=FOLD_LIMIT)
+        # The folding leaves its results as Constant nodes, which rules see only as initialisers.
+        passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(graph)
+        passes.ShapeInferencePass()(graph)
+        _FOLD_INTO_BATCH_NORM.apply_to_model(graph)
+        optimizer.optimize_ir(graph, input_size_limit=FOLD_LIMIT, output_size_limit=FOLD_LIMIT)
+        _SIMPLIFY.apply_to_model(graph)
+        optimizer.optimize_ir(graph, input_size_limit=FOLD_LIMIT, output_size_limit=FOLD_LIMIT)
     cleaned: onnx.ModelProto = ir.to_proto(graph)
     cleaned.ir_version = max(cleaned.ir_version, 4)
     return cleaned
+
+
+@contextlib.contextmanager
+def _silenced(*loggers: str) -> Iterator[None]:
+    """Their warnings are about what the passes leave alone; what matters is said by the import."""
+    levels = {name: logging.getLogger(name).level for name in loggers}
+    for name in loggers:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
 
 
 def _constant(value: ir.Value | None) -> NDArray[Any] | None:
@@ -62,7 +73,7 @@ def _per_channel(value: ir.Value | None, channels: int, rank: int) -> NDArray[An
     if array is None or array.ndim > rank:
         return None
     aligned = array.reshape((1,) * (rank - array.ndim) + array.shape)
-    if any(extent != 1 for axis, extent in enumerate(aligned.shape) if axis != 1):
+    if any(aligned.shape[axis] != 1 for axis in range(rank) if axis != 1):
         return None
     return np.broadcast_to(aligned.reshape(-1), (channels,)) if aligned.size in (1, channels) else None
 
@@ -140,31 +151,6 @@ class _BatchNormToAffine(RewriteRuleClassBase):
         return op.Add(product, op.initializer(ir.tensor(offset), f"{name}_offset"))
 
 
-class _ExpandConstant(RewriteRuleClassBase):
-    """op(x, c) -> op(x, c'), the constant c' with as many axes as x."""
-
-    def __init__(self, operator: str) -> None:
-        super().__init__(f"ExpandConstantOf{operator}")
-        self.operator = operator
-
-    def pattern(self, op: Any, x: Any, c: Any) -> Any:
-        return getattr(op, self.operator)(x, c)
-
-    def check(self, context: Any, x: ir.Value, c: ir.Value, **_: Any) -> MatchResult:
-        result = MatchResult()
-        array = _constant(c)
-        if array is None or x.shape is None or not 0 < array.ndim < len(x.shape):
-            return result.fail("the operand is no constant of fewer axes")
-        return result
-
-    def rewrite(self, op: Any, x: ir.Value, c: ir.Value, **_: Any) -> Any:
-        array = _constant(c)
-        assert array is not None and x.shape is not None
-        shape = (1,) * (len(x.shape) - array.ndim) + array.shape
-        name = f"{c.name}_{'x'.join(map(str, shape))}"
-        return getattr(op, self.operator)(x, op.initializer(ir.tensor(array.reshape(shape)), name))
-
-
 def _simpler_nodes(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy in which Sum(a, b, c) is (a + b) + c and a dropout, which does nothing outside training, is gone."""
     rewritten = onnx.ModelProto()
@@ -198,4 +184,3 @@ _FOLD_INTO_BATCH_NORM = RewriteRuleSet(
     [_AffineIntoBatchNorm.rule("Mul"), _AffineIntoBatchNorm.rule("Add")], commute=True
 )
 _SIMPLIFY = RewriteRuleSet([_BatchNormToAffine.rule()])
-_EXPAND_CONSTANTS = RewriteRuleSet([_ExpandConstant.rule(operator) for operator in ("Add", "Sub", "Mul", "Div")], commute=True)

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import helper, shape_inference, version_converter
+from onnx import helper, version_converter
 
 from ..errors import ModelError
+from .messages import first_line
 from .metadata import TensorInfo
 from .onnx_clean import clean
 
@@ -21,13 +22,13 @@ _OLDEST_OPSET = 7
 
 @dataclass(frozen=True)
 class OnnxGraph:
-    """A checked model: as read (with sizes filled in), and cleaned for the import."""
+    """A checked model: as read (with sizes filled in), and cleaned for the import; `outputs` are names."""
 
     name: str
     source: onnx.ModelProto
     cleaned: onnx.ModelProto
     inputs: tuple[TensorInfo, ...]
-    outputs: tuple[TensorInfo, ...]
+    outputs: tuple[str, ...]
 
 
 def load_onnx(model: str | Path | onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]] | None = None) -> OnnxGraph:
@@ -39,16 +40,19 @@ def load_onnx(model: str | Path | onnx.ModelProto, shapes: Mapping[str, tuple[in
     name = read.graph.name or "model" if isinstance(model, onnx.ModelProto) else Path(model).stem
     source = onnx.ModelProto()
     source.CopyFrom(read)
+    _drop_unused_inputs(source)
     _fill_shapes(source, shapes or {}, name)
-    _check_operators(source, name)
     source = _modern(source, name)
     try:
-        cleaned = shape_inference.infer_shapes(clean(source), data_prop=True)
+        cleaned = clean(source)
     except Exception as error:
-        # onnxscript's passes and onnx's inference raise their own types and plain ones; all mean a broken model.
-        raise ModelError(f"{name}: cannot be simplified: {_line(error)}") from error
-    inputs = tuple(_info(value, name) for value in cleaned.graph.input)
-    outputs = tuple(_info(value, name) for value in cleaned.graph.output)
+        # onnxscript's passes raise their own types and plain ones, for a broken model and also for an operator that
+        # they do not know, which is then the better message.
+        _check_operators(source, name)
+        raise ModelError(f"{name}: cannot be simplified: {first_line(error)}") from error
+    _check_operators(cleaned, name)
+    inputs = tuple(_info(value) for value in cleaned.graph.input)
+    outputs = tuple(value.name for value in cleaned.graph.output)
     return OnnxGraph(name, source, cleaned, inputs, outputs)
 
 
@@ -62,17 +66,33 @@ def _read(path: Path) -> onnx.ModelProto:
     except DecodeError as error:
         raise ModelError(f"{path}: not an ONNX model, or a truncated one") from error
     except (OSError, ValueError, onnx.checker.ValidationError) as error:
-        raise ModelError(f"{path}: cannot be read: {_line(error)}") from error
+        raise ModelError(f"{path}: cannot be read: {first_line(error)}") from error
     if not model.graph.node:
         raise ModelError(f"{path}: not an ONNX model: it has no nodes")
     return model
 
 
+def _drop_unused_inputs(model: onnx.ModelProto) -> None:
+    used = _used_names(model.graph) | {output.name for output in model.graph.output}
+    kept = [value for value in model.graph.input if value.name in used]
+    del model.graph.input[:]
+    model.graph.input.extend(kept)
+
+
+def _used_names(graph: onnx.GraphProto) -> set[str]:
+    """All names that nodes take, those of branches and loop bodies included."""
+    names = {name for node in graph.node for name in node.input}
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+                names |= _used_names(inner) | {output.name for output in inner.output}
+    return names
+
+
 def _fill_shapes(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]], name: str) -> None:
     """Write the given sizes into the graph's inputs; raises `ModelError` for a size that stays open."""
     held = {tensor.name for tensor in model.graph.initializer}
-    used = {value for node in model.graph.node for value in node.input}
-    inputs = {value.name: value for value in model.graph.input if value.name not in held and value.name in used}
+    inputs = {value.name: value for value in model.graph.input if value.name not in held}
     for unknown in sorted(set(shapes) - set(inputs)):
         raise ModelError(f"{name}: has no input {unknown!r}; its inputs are {', '.join(map(repr, inputs))}")
     for key, value in inputs.items():
@@ -97,7 +117,7 @@ def _fill_shapes(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]], 
 
 def _check_operators(model: onnx.ModelProto, name: str) -> None:
     """Raise `ModelError` for the first node that the importer does not know."""
-    known = _importable_operators() | {"Sum", "Dropout", "BatchNormalization", "Constant", "If"}
+    known = _importable_operators() | {"Constant", "If"}
     local = {(function.domain, function.name) for function in model.functions}
     for index, node in enumerate(model.graph.node):
         if (node.domain, node.op_type) in local:
@@ -123,17 +143,10 @@ def _modern(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
         return version_converter.convert_version(model, 13)
     except Exception as error:
         # The converter raises RuntimeError, ConvertError or ValueError, each without a common base.
-        raise ModelError(f"{name}: cannot be converted from opset {opset}: {_line(error)}") from error
+        raise ModelError(f"{name}: cannot be converted from opset {opset}: {first_line(error)}") from error
 
 
-def _info(value: onnx.ValueInfoProto, model: str) -> TensorInfo:
+def _info(value: onnx.ValueInfoProto) -> TensorInfo:
     tensor = value.type.tensor_type
     shape = tuple(dim.dim_value for dim in tensor.shape.dim)
-    if not tensor.HasField("shape") or any(extent <= 0 for extent in shape):
-        raise ModelError(f"{model}: the shape of {value.name!r} depends on data and is not supported")
     return TensorInfo(value.name, shape, helper.tensor_dtype_to_np_dtype(tensor.elem_type).name)
-
-
-def _line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__

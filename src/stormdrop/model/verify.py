@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ..errors import ModelError
 from .artifact import CompiledModel
+from .messages import first_line
 from .metadata import TensorInfo
 
 Feeds = Mapping[str, NDArray[Any]]
@@ -65,14 +66,29 @@ def reference_outputs(
         values = session.run(list(names), dict(feeds))
     except Exception as error:
         # onnxruntime's exceptions have no common base class of its own.
-        raise ModelError(f"onnxruntime does not run the model: {str(error).splitlines()[0]}") from error
+        raise ModelError(f"onnxruntime does not run the model: {first_line(error)}") from error
     return dict(zip(names, values, strict=True)), f"onnxruntime {onnxruntime.__version__}"
 
 
 def _by_onnx(source: onnx.ModelProto, feeds: Feeds, names: Sequence[str]) -> tuple[dict[str, NDArray[Any]], str]:
     from onnx.reference import ReferenceEvaluator
+    from onnx.reference.op_run import OpRun
 
-    values = ReferenceEvaluator(source).run(list(names), dict(feeds))
+    class BatchNormalization(OpRun):
+        """Inference. onnx's own takes the operator of opsets 9 to 13 for training, and fails for older ones."""
+
+        op_domain = ""
+
+        def _run(self, x: Any, scale: Any, bias: Any, mean: Any, var: Any, **attributes: Any) -> tuple[Any, ...]:
+            shape = (1, -1) + (1,) * (x.ndim - 2)
+            factor = scale / np.sqrt(var + (attributes.get("epsilon") or 0.0))
+            return (x * factor.reshape(shape) + (bias - mean * factor).reshape(shape),)
+
+    try:
+        values = ReferenceEvaluator(source, new_ops=[BatchNormalization]).run(list(names), dict(feeds))
+    except Exception as error:
+        # It is Python and NumPy: an operator that it lacks or has wrong can raise anything.
+        raise ModelError(f"onnx.reference does not run the model: {first_line(error)}") from error
     return dict(zip(names, values, strict=True)), f"onnx.reference {packages.version('onnx')}"
 
 

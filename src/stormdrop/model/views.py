@@ -1,8 +1,8 @@
 """Layout operators that move no data, told as reshapes: the compiled model passes the same memory on.
 
-    permute_dims((1, 1, 1, 2048), [0, 3, 1, 2])  ->  reshape((1, 2048, 1, 1))
-    reshape(reshape(x))                          ->  reshape(x)
-    reshape(x) to its own shape                  ->  x
+permute_dims((1, 1, 1, 2048), [0, 3, 1, 2])  ->  reshape((1, 2048, 1, 1))
+reshape(reshape(x))                          ->  reshape(x)
+reshape(x) to its own shape                  ->  x
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ def simplify_views(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 @relax.expr_functor.mutator
-class _Views(relax.PyExprMutator):  # type: ignore[misc]
+class _Views(relax.PyExprMutator):
     def visit_call_(self, call: relax.Call) -> Any:
         call = self.visit_expr_post_order(call)
         name = getattr(call.op, "name", "")
         if name == "relax.permute_dims" and _moves_unit_axes_only(call):
             return self._reshape(call.args[0], call.ty.shape)
-        if name == "relax.reshape" and _static(call) is not None:
+        if name == "relax.reshape" and static_shape(call.ty) is not None:
             return self._reshape(call.args[0], call.ty.shape)
         return call
 
@@ -36,14 +36,14 @@ class _Views(relax.PyExprMutator):  # type: ignore[misc]
         bound = self.lookup_binding(source) if isinstance(source, relax.Var) else None
         if isinstance(bound, relax.Call) and getattr(bound.op, "name", "") == "relax.reshape":
             source = bound.args[0]
-        if _static(source) == tuple(int(extent) for extent in shape):
+        if static_shape(source.ty) == tuple(int(extent) for extent in shape):
             return source
         return self.builder_.normalize(relax.op.reshape(source, shape))
 
 
 def _moves_unit_axes_only(call: relax.Call) -> bool:
-    shape = _static(call.args[0])
-    if shape is None or _static(call) is None:
+    shape = static_shape(call.args[0].ty)
+    if shape is None or static_shape(call.ty) is None:
         return False
     axes = call.attrs.axes
     order = [int(axis) for axis in axes] if axes is not None else list(range(len(shape)))[::-1]
@@ -51,9 +51,9 @@ def _moves_unit_axes_only(call: relax.Call) -> bool:
     return moved == sorted(moved)
 
 
-def _static(expr: Any) -> tuple[int, ...] | None:
-    """The shape of a tensor whose extents are all known."""
-    shape = getattr(expr.ty, "shape", None)
+def static_shape(kind: Any) -> tuple[int, ...] | None:
+    """The shape of a Relax type, if it is a tensor whose extents are all known."""
+    shape = getattr(kind, "shape", None)
     if shape is None or not hasattr(shape, "values"):
         return None
     try:

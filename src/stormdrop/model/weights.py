@@ -92,7 +92,7 @@ class _Walk:
                     if values is not None:
                         self._values[weight] = values
             moment = self._moment(node)
-            self._moments.update({name: moment for name in node.output})
+            self._moments.update(dict.fromkeys(node.output, moment))
         return self._values
 
     def _computed(self, node: onnx.NodeProto) -> list[float]:

@@ -1,0 +1,92 @@
+"""stormdrop: near-peak tensor kernels in seconds.
+
+    tune         search the schedules of one operator or TensorIR function, measure, return the best
+    tune_model   the same for every kernel of an ONNX model; returns a compiled model
+    load         a saved compiled model
+    bench        an operator or a model beside its peers, interleaved, with intervals
+    operators    the operators that can be tuned: `operators.matmul(512, 512, 512)`
+    Target       the machine that is tuned for
+    peak         the machine's measured limits
+    open_store   the database of everything that was ever measured
+
+Names are loaded when they are first used: TVM settles its number of threads when it is loaded, and that number
+must be set before (see `threads`). `import stormdrop` alone loads nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from ._version import __version__
+from .errors import InputError, StormdropError
+
+if TYPE_CHECKING:
+    from .bench import bench
+    from .kernel import operators
+    from .kernel.target import Target
+    from .measure.peak import peak
+    from .model import load, tune_model
+    from .records import open_store
+    from .tune import Progress, tune
+
+__all__ = [
+    "InputError",
+    "Progress",
+    "StormdropError",
+    "Target",
+    "__version__",
+    "bench",
+    "load",
+    "open_store",
+    "operators",
+    "peak",
+    "tune",
+    "tune_model",
+]
+
+_HOME = {
+    "Progress": ".tune:Progress",
+    "Target": ".kernel.target:Target",
+    "bench": ".bench:bench",
+    "load": ".model:load",
+    "open_store": ".records:open_store",
+    "operators": ".kernel.operators:",
+    "peak": ".measure.peak:peak",
+    "tune": ".tune:tune",
+    "tune_model": ".model:tune_model",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from . import threads
+
+    threads.configure()
+    module, _, attribute = _HOME[name].partition(":")
+    home = importlib.import_module(module, __name__)
+    value = getattr(home, attribute) if attribute else home
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+class _Package(ModuleType):
+    """This package, whose functions `tune` and `bench` are called like the modules that they live in.
+
+    Importing a submodule binds it as an attribute of its package; for a public name that would hide the
+    function behind the module, depending on what was imported first.
+    """
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name in _HOME and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

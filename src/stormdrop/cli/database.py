@@ -1,0 +1,101 @@
+"""`stormdrop db`: what was ever measured."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from . import output
+from .options import DatabaseOption, JsonOption
+
+if TYPE_CHECKING:
+    from ..records import Absorbed
+
+app = typer.Typer(
+    help="List, export, import and merge tuning records.", pretty_exceptions_enable=False, rich_markup_mode=None
+)
+
+
+@app.command("list")
+def list_sessions(db: DatabaseOption = None, as_json: JsonOption = False) -> None:
+    """List what was tuned, newest first."""
+    from ..records import open_store
+
+    with open_store(db) as store:
+        found = store.sessions()
+    if as_json:
+        documents = [{**dataclasses.asdict(each), "state": each.state.value} for each in found]
+        output.emit({"sessions": documents})
+        return
+    if not found:
+        print("nothing was tuned yet")
+        return
+    rows = [
+        [
+            each.workload_name,
+            each.search,
+            str(each.trials),
+            str(each.failed),
+            output.seconds(each.best_seconds),
+            output.seconds(each.baseline_seconds),
+            each.state.value,
+            each.created[:19].replace("T", " "),
+            each.machine,
+        ]
+        for each in found
+    ]
+    output.table(["tuned", "search", "trials", "failed", "best", "default", "state", "begun (UTC)", "machine"], rows)
+
+
+@app.command("export")
+def export(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write, as JSON lines.")],
+    db: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write all records to a file."""
+    from ..records import export_file, open_store
+
+    with open_store(db) as store:
+        count = export_file(store, path)
+    if as_json:
+        output.emit({"file": str(path), "sessions": count})
+    else:
+        print(f"{count} sessions written to {path}")
+
+
+@app.command("import")
+def import_(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="A file that `db export` wrote.")],
+    db: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Take in the records of a file; what is known already changes nothing."""
+    from ..records import import_file, open_store
+
+    with open_store(db) as store:
+        _print_absorbed(import_file(store, path), as_json)
+
+
+@app.command("merge")
+def merge(
+    other: Annotated[str, typer.Argument(metavar="DATABASE", help="A file or a URL; it is not changed.")],
+    db: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Take in the records of another database."""
+    from ..records import merge_database, open_store
+
+    with open_store(db) as store:
+        _print_absorbed(merge_database(store, other), as_json)
+
+
+def _print_absorbed(absorbed: Absorbed, as_json: bool) -> None:
+    counts = dataclasses.asdict(absorbed)
+    if as_json:
+        output.emit(counts)
+    else:
+        print(", ".join(f"{count} {name}" for name, count in counts.items()))

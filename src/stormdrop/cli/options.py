@@ -1,0 +1,103 @@
+"""The options that several commands share, and how their text is read."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..errors import InputError, OperatorError
+
+TargetOption = Annotated[
+    str | None, typer.Option("--target", metavar="TARGET", help="What to tune for; this machine's CPU by default.")
+]
+SearchOption = Annotated[
+    str,
+    typer.Option(
+        "--search",
+        metavar="NAME",
+        help="droplet, random or grid. The default is droplet for now; storm, which explores first, comes later.",
+    ),
+]
+TrialsOption = Annotated[
+    int | None, typer.Option("--trials", metavar="N", help="Stop after N measured candidates, over the whole command.")
+]
+TimeOption = Annotated[
+    str | None,
+    typer.Option("--time", metavar="T", help="Stop after this wall time with everything in it: 90s, 3m, 1h, 15."),
+]
+DatabaseOption = Annotated[
+    str | None,
+    typer.Option("--db", metavar="URL", help="The database: a file or a URL; by default one in your data directory."),
+]
+SeedOption = Annotated[int, typer.Option("--seed", metavar="S", help="Seed of everything random.")]
+ResumeOption = Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run of the same kind.")]
+FreshOption = Annotated[bool, typer.Option("--fresh", help="Tune as if nothing were known yet.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
+ShowOption = Annotated[
+    list[str] | None,
+    typer.Option("--show", metavar="schedule|tir", help="Also print the winner's schedule, or its TensorIR."),
+]
+
+_DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(ms|s|m|h)?")
+_UNITS = {None: 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def duration(text: str | None, option: str = "--time") -> float | None:
+    """Seconds of "90s", "3m", "1h", "1h30m" or "15" (seconds); None for None.
+
+    Raises `InputError` for anything else, and for zero.
+    """
+    if text is None:
+        return None
+    compact = text.strip().lower()
+    parts = list(_DURATION.finditer(compact))
+    whole = bool(parts) and "".join(part.group(0) for part in parts) == compact
+    if not whole or (len(parts) > 1 and any(part.group(2) is None for part in parts)):
+        raise InputError(f"{option} {text}: not a duration; write 90s, 3m, 1h or a number of seconds")
+    seconds = sum(float(part.group(1)) * _UNITS[part.group(2)] for part in parts)
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise InputError(f"{option} {text}: must be longer than nothing")
+    return seconds
+
+
+def arguments(words: Sequence[str]) -> dict[str, str]:
+    """`["m=512", "n=64"]` as a mapping, values as text. Raises `OperatorError` for a word of another form."""
+    found: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not (name and equals and value):
+            raise OperatorError(f"argument {word!r}: write name=value, for example m=512")
+        if name in found:
+            raise OperatorError(f"argument {name} is given twice")
+        found[name] = value
+    return found
+
+
+def check_tuning(trials: int | None, seed: int, resume: bool, fresh: bool) -> None:
+    """Raises `InputError` for numbers out of range and for options that contradict each other."""
+    if trials is not None and trials < 1:
+        raise InputError(f"--trials {trials}: must be 1 or more")
+    if seed < 0:
+        raise InputError(f"--seed {seed}: must be 0 or more")
+    if resume and fresh:
+        raise InputError("--resume and --fresh contradict each other: go on with what is known, or forget it")
+
+
+def check_show(show: Sequence[str] | None) -> tuple[str, ...]:
+    """The values of --show. Raises `InputError` for one that is unknown."""
+    for word in show or ():
+        if word not in {"schedule", "tir"}:
+            raise InputError(f"--show {word}: must be schedule or tir")
+    return tuple(show or ())
+
+
+def writable(path: Path, option: str) -> Path:
+    """The path, if a file or directory can be made there. Raises `InputError` otherwise: before the work, not after."""
+    if not path.absolute().parent.is_dir():
+        raise InputError(f"{option} {path}: there is no directory {path.absolute().parent}")
+    return path

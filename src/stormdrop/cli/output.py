@@ -1,0 +1,110 @@
+"""What the commands print: one JSON document, or tables; and how figures are written."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+
+def emit(document: Mapping[str, Any]) -> None:
+    """Prints a document as JSON on standard output. Numbers that JSON lacks (not a number, infinite) become null."""
+    print(json.dumps(_plain(document), indent=2, allow_nan=False))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if hasattr(value, "item") and getattr(value, "shape", None) == ():
+        return _plain(value.item())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+@contextlib.contextmanager
+def stdout_for_json(active: bool) -> Iterator[None]:
+    """While active, everything that anything prints (libraries in C too) goes to standard error instead."""
+    if not active:
+        yield
+        return
+    sys.stdout.flush()
+    kept = os.dup(1)
+    try:
+        os.dup2(2, 1)
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def say(text: str) -> None:
+    """One plain line on standard error: notes and progress, never results."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> None:
+    """Prints a table on standard output: the first column left, the others right.
+
+    On a terminal it is fitted to its width; elsewhere every row is one line.
+    """
+    shown = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for position, heading in enumerate(headings):
+        shown.add_column(heading, justify="left" if position == 0 else "right", overflow="fold")
+    for row in rows:
+        shown.add_row(*map(Text, row))  # as text: a configuration's brackets are no markup
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=400)
+    with console.capture() as capture:
+        console.print(shown)
+    print("\n".join(line.rstrip() for line in capture.get().splitlines()))
+
+
+def seconds(value: float | None) -> str:
+    """A time with three significant digits and its unit."""
+    if value is None or not math.isfinite(value):
+        return "-"
+    for unit, factor in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
+        if value * factor >= 1.0 or unit == "us":
+            return f"{value * factor:.3g} {unit}" if value * factor < 1000 else f"{value * factor:.0f} {unit}"
+    raise AssertionError("unreachable")
+
+
+def interval(pair: Sequence[float] | None, unit: str = "time") -> str:
+    """A confidence interval: of a time, or of a ratio."""
+    if pair is None or any(bound is None or not math.isfinite(bound) for bound in pair):
+        return "-"
+    low, high = pair
+    if unit == "ratio":
+        return f"{low:.2f} to {high:.2f}"
+    return f"{seconds(low)} to {seconds(high)}"
+
+
+def size(count: float) -> str:
+    """Bytes with a binary unit; "unknown" for 0."""
+    if count <= 0:
+        return "unknown"
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:g} {unit}"
+        count /= 1024
+    return f"{count:g} GiB"
+
+
+def phases(split: Mapping[str, float]) -> str:
+    """Where the time went, largest part first."""
+    parts = sorted(split.items(), key=lambda part: -part[1])
+    return ", ".join(f"{name} {value:.1f} s" for name, value in parts)

@@ -1,0 +1,91 @@
+"""How far a run is: a bar on a terminal, a plain line every few seconds elsewhere. Always on standard error."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from .output import say, seconds
+
+if TYPE_CHECKING:
+    from ..tune import Progress as TuningProgress
+
+_EVERY = 5.0  # seconds between plain lines
+
+
+class Reporter:
+    """Takes the progress of a tuning run and shows it; a context manager, so that the bar is always taken down.
+
+    `opening` is said once, when the tuning has begun: bad input is found before, and is to stand alone.
+    """
+
+    def __init__(self, trials: int | None, opening: str = "") -> None:
+        self._trials = trials
+        self._opening = opening
+        self._bar: Progress | None = None
+        self._last = time.monotonic()
+        self._message = ""
+        if sys.stderr.isatty():
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.fields[detail]}"),
+                TimeElapsedColumn(),
+                console=Console(stderr=True),
+                transient=True,
+            )
+            self._task = self._bar.add_task("tuning", total=1.0, detail="")
+
+    def __enter__(self) -> Reporter:
+        if self._bar:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar:
+            self._bar.stop()
+
+    def __call__(self, progress: TuningProgress) -> None:
+        """Shows one step."""
+        if self._opening:
+            if self._bar:
+                self._bar.console.print(self._opening, markup=False, highlight=False)
+            else:
+                say(self._opening)
+            self._opening = ""
+        if self._bar:
+            self._bar.update(
+                self._task,
+                completed=self._share(progress),
+                description=progress.message or "tuning",
+                detail=_detail(progress),
+            )
+            return
+        now = time.monotonic()
+        new_message = bool(progress.message) and progress.message != self._message
+        if new_message or now - self._last >= _EVERY:
+            self._last, self._message = now, progress.message
+            prefix = f"{progress.message}: " if progress.message else ""
+            say(f"{prefix}{_detail(progress)}, {progress.elapsed:.0f} s")
+
+    def _share(self, progress: TuningProgress) -> float:
+        """The part of the budget that is spent, of time or of trials, whichever is further."""
+        shares = [0.0]
+        if progress.budget_seconds:
+            shares.append(progress.elapsed / progress.budget_seconds)
+        if self._trials:
+            shares.append(progress.trials / self._trials)
+        return min(1.0, max(shares))
+
+
+def _detail(progress: TuningProgress) -> str:
+    failed = f" ({progress.failed} failed)" if progress.failed else ""
+    best = f", best {seconds(progress.best_seconds)}" if progress.best_seconds else ""
+    return f"{progress.trials} trials{failed}{best}"

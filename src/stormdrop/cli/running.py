@@ -1,0 +1,223 @@
+"""`stormdrop run`, `bench` and `doctor`."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import platform
+import time
+import zipfile
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .._version import __version__
+from ..errors import InputError, OperatorError
+from . import options, output
+from .options import DatabaseOption, JsonOption, SeedOption, TargetOption
+from .progress import Reporter
+
+if TYPE_CHECKING:
+    from ..model.artifact import CompiledModel
+
+
+def run(
+    artifact: Annotated[Path, typer.Argument(metavar="ARTIFACT", help="A folder that `stormdrop tune` wrote.")],
+    inputs: Annotated[
+        Path | None, typer.Option("--input", metavar="X.npz", help="The inputs by name; random values without it.")
+    ] = None,
+    outputs: Annotated[
+        Path | None, typer.Option("--output", metavar="Y.npz", help="Where to write the outputs, by name.")
+    ] = None,
+    seed: SeedOption = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a tuned model."""
+    if outputs is not None:
+        options.writable(outputs, "--output")
+    with output.stdout_for_json(as_json):
+        import numpy as np
+
+        from ..model import load
+
+        model = load(artifact)
+        feeds = _feeds(model, inputs, seed)
+        model.run(feeds)  # starts the threads and fills the caches: the second run is the figure
+        start = time.perf_counter()
+        results = model.run(feeds)
+        seconds = time.perf_counter() - start
+        if outputs is not None:
+            with outputs.open("wb") as file:
+                np.savez(file, **results)  # type: ignore[arg-type]
+    described: dict[str, dict[str, Any]] = {
+        name: {"shape": list(value.shape), "dtype": str(value.dtype)} for name, value in results.items()
+    }
+    if as_json:
+        output.emit(
+            {"artifact": str(artifact), "outputs": described, "seconds": seconds, "output": outputs and str(outputs)}
+        )
+        return
+    rows = [[name, "x".join(map(str, each["shape"])), str(each["dtype"])] for name, each in described.items()]
+    output.table(["output", "shape", "type"], rows)
+    print(f"\n{output.seconds(seconds)}")
+
+
+def _feeds(model: CompiledModel, path: Path | None, seed: int) -> Mapping[str, Any]:
+    """The inputs from a file, or random ones. Raises `InputError` for a file that is no .npz."""
+    import numpy as np
+
+    from ..model.verify import random_feeds
+
+    if path is None:
+        return random_feeds(model.inputs, seed)
+    try:
+        archive = np.load(path, allow_pickle=False)
+        if isinstance(archive, np.ndarray):
+            raise InputError(f"{path}: holds a single array; save the inputs by name with numpy.savez")
+        with archive:
+            return {name: archive[name] for name in archive.files}
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise InputError(f"{path}: is no .npz file that can be read") from error
+
+
+def bench(
+    what: Annotated[str, typer.Argument(metavar="ARTIFACT|MODEL|OPERATOR", help="What to time.")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME=VALUE...", help="The operator's arguments.")
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option("--against", metavar="NAME,...", help="onnxruntime, openvino, torch; all there are by default."),
+    ] = None,
+    rounds: Annotated[int, typer.Option("--rounds", metavar="N", help="Interleaved rounds.")] = 15,
+    target: TargetOption = None,
+    db: DatabaseOption = None,
+    seed: SeedOption = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Time a tuned operator or model beside its peers; tunes it first where that was not done."""
+    given = options.arguments(arguments or ())
+    names = None if against is None else [name.strip() for name in against.split(",") if name.strip()]
+    with output.stdout_for_json(as_json):
+        from ..bench import bench as play
+        from ..kernel import operators
+        from ..kernel.target import Target
+        from ..records import open_store
+
+        path = Path(what)
+        is_file = path.exists() or path.suffix == ".onnx" or len(path.parts) > 1
+        if is_file and given:
+            raise OperatorError(f"{what} is a model and takes no arguments such as {(arguments or [''])[0]}")
+        contest = path if is_file else operators.create(what, given)
+        machine = Target.parse(target)
+        with open_store(db) as store, Reporter(None) as report:
+            result = play(contest, names, rounds=rounds, seed=seed, target=machine, store=store, on_progress=report)
+        document = result.to_json()
+    if as_json:
+        output.emit(document)
+    else:
+        print_bench(document)
+
+
+def print_bench(document: Mapping[str, Any]) -> None:
+    """Prints the document of a bench as a table."""
+    rows = [
+        [
+            each["name"],
+            output.seconds(each["seconds"]),
+            output.interval(each["interval"]),
+            f"{each['ratio']:.2f}",
+            output.interval(each["ratio_interval"], "ratio"),
+            f"{each['gflops']:.0f}" if each.get("gflops") else "-",
+            f"{each['max_error']:.0e}" if math.isfinite(each["max_error"]) else "different",
+        ]
+        for each in document["contenders"]
+    ]
+    title = f"{document['what']}: {document['runs']} interleaved rounds"
+    output.table(["", "median", "95% interval", "over ours", "95% interval", "GFLOP/s", "error"], rows, title)
+    for name, reason in document["skipped"].items():
+        print(f"{name}: skipped: {reason}")
+    if document["disturbed"]:
+        print(f"something else used the machine in {document['disturbed']} of the rounds: do not trust the figures")
+    for each in document["contenders"]:
+        if not each["agrees"]:
+            print(f"{each['name']}: its output differs from the reference")
+
+
+def doctor(
+    refresh: Annotated[bool, typer.Option("--refresh", help="Measure the limits again.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what this machine offers: cores, vectors, caches, measured limits, versions."""
+    with output.stdout_for_json(as_json):
+        from ..kernel.target import Target
+        from ..measure.peak import peak
+        from ..records import default_path
+
+        target = Target.detect()
+        limits = peak(target, refresh=refresh)
+        others = ["apache-tvm", "apache-tvm-ffi", "numpy", "onnx", "onnxruntime", "openvino", "torch"]
+        versions = {"stormdrop": __version__, **_versions(others)}
+        document: dict[str, Any] = {
+            "cpu": target.cpu,
+            "target": target.mcpu,
+            "cores": target.cores,
+            "lanes": target.lanes,
+            "registers": target.registers,
+            "caches": {"l1": target.l1, "l2": target.l2, "l3": target.l3},
+            "peak": {"flops": limits.flops, "bandwidth": limits.bandwidth, "undisturbed": limits.undisturbed},
+            "cuda": _cuda(),
+            "python": platform.python_version(),
+            "versions": versions,
+            "database": str(default_path()),
+        }
+    if as_json:
+        output.emit(document)
+        return
+    rows = [
+        ["CPU", target.cpu],
+        ["compiled for", target.mcpu],
+        ["cores", str(target.cores)],
+        ["vectors", f"{target.registers} registers of {target.lanes} float32"],
+        ["data caches", ", ".join(f"L{level} {output.size(size)}" for level, size in _levels(target))],
+        ["peak", f"{limits.flops / 1e9:.0f} GFLOP/s (float32 multiply-adds in registers, all cores)"],
+        ["bandwidth", f"{limits.bandwidth / 1e9:.1f} GB/s (copy, bytes read plus written, all cores)"],
+        ["CUDA", document["cuda"] or "no device; this version tunes for CPUs"],
+        ["Python", platform.python_version()],
+        *([name, version or "not installed"] for name, version in versions.items()),
+        ["database", str(default_path())],
+    ]
+    width = max(len(row[0]) for row in rows)
+    for name, value in rows:
+        print(f"{name:<{width}}  {value}")
+    if not limits.undisturbed:
+        print("something else used the machine while peak and bandwidth were measured: they are higher than shown")
+
+
+def _levels(target: Any) -> Sequence[tuple[int, int]]:
+    return [(1, target.l1), (2, target.l2), (3, target.l3)]
+
+
+def _versions(names: Sequence[str]) -> dict[str, str | None]:
+    found: dict[str, str | None] = {}
+    for name in names:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def _cuda() -> str | None:
+    """The name of the first CUDA device, or None."""
+    if importlib.util.find_spec("tvm") is None:
+        return None
+    import tvm
+
+    device = tvm.cuda(0)
+    return str(device.device_name) if device.exist else None

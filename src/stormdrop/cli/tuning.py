@@ -1,0 +1,210 @@
+"""`stormdrop tune-op` and `stormdrop tune`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..errors import ModelError
+from . import options, output
+from .options import (
+    DatabaseOption,
+    FreshOption,
+    JsonOption,
+    ResumeOption,
+    SearchOption,
+    SeedOption,
+    ShowOption,
+    TargetOption,
+    TimeOption,
+    TrialsOption,
+)
+from .progress import Reporter
+
+INTERRUPTED = 130
+
+
+def tune_op(
+    operator: Annotated[str, typer.Argument(metavar="OPERATOR", help="For example matmul, conv2d, softmax.")],
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="NAME=VALUE...", help="m=512 n=512 k=512")] = None,
+    target: TargetOption = None,
+    search: SearchOption = "droplet",
+    trials: TrialsOption = None,
+    time: TimeOption = None,
+    db: DatabaseOption = None,
+    seed: SeedOption = 0,
+    resume: ResumeOption = False,
+    fresh: FreshOption = False,
+    show: ShowOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Tune one operator on this machine."""
+    options.check_tuning(trials, seed, resume, fresh)
+    shown = options.check_show(show)
+    budget = options.duration(time)
+    given = options.arguments(arguments or ())
+    with output.stdout_for_json(as_json):
+        from ..kernel import operators
+        from ..kernel.target import Target
+        from ..records import open_store
+        from ..tune import DEFAULT_SECONDS, tune
+
+        workload = operators.create(operator, given)
+        machine = Target.parse(target)
+        store = open_store(db)
+        limit = _limit(search, trials, budget, DEFAULT_SECONDS)
+        with Reporter(trials, f"tuning {operator} {' '.join(arguments or ())} {limit}") as report:
+            result = tune(
+                workload,
+                target=machine,
+                search=search,
+                trials=trials,
+                time=budget,
+                seed=seed,
+                store=store,
+                resume=resume,
+                fresh=fresh,
+                on_progress=report,
+            )
+        document = result.to_json()
+        texts = {"schedule": result.schedule, "tir": result.tir}
+        extra = {word: texts[word]() for word in shown} if document.get("best") else {}
+    if as_json:
+        output.emit({**document, **extra})
+    else:
+        _print_operator(document)
+        for word, text in extra.items():
+            print(f"\n# {word}\n{text}")
+    return INTERRUPTED if result.interrupted else 0
+
+
+def tune(
+    model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The model to tune.")],
+    target: TargetOption = None,
+    search: SearchOption = "droplet",
+    trials: TrialsOption = None,
+    time: TimeOption = None,
+    db: DatabaseOption = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Where to save it; MODEL.sd by default.")
+    ] = None,
+    seed: SeedOption = 0,
+    resume: ResumeOption = False,
+    fresh: FreshOption = False,
+    as_json: JsonOption = False,
+) -> int:
+    """Tune every kernel of an ONNX model and save the compiled model."""
+    options.check_tuning(trials, seed, resume, fresh)
+    budget = options.duration(time)
+    if not model.is_file():
+        raise ModelError(f"{model}: no such file")
+    artifact = options.writable(out or Path(f"{model.stem}.sd"), "--out")
+    with output.stdout_for_json(as_json):
+        from ..kernel.target import Target
+        from ..model import DEFAULT_SECONDS, tune_model
+        from ..records import open_store
+
+        machine = Target.parse(target)
+        store = open_store(db)
+        limit = _limit(search, trials, budget, DEFAULT_SECONDS)
+        with Reporter(trials, f"tuning {model} {limit}") as report:
+            result = tune_model(
+                model,
+                target=machine,
+                search=search,
+                trials=trials,
+                time=budget,
+                seed=seed,
+                store=store,
+                resume=resume,
+                fresh=fresh,
+                on_progress=report,
+                out=artifact,
+            )
+        document = result.to_json()
+    if as_json:
+        output.emit(document)
+    else:
+        _print_model(document)
+    return INTERRUPTED if result.interrupted else 0
+
+
+def _limit(search: str, trials: int | None, budget: float | None, default: float) -> str:
+    """When a tuning ends, in words."""
+    if trials is None and budget is None:
+        return f"until {search} converges, {default:.0f} s at most"
+    parts = [f"{trials} trials"] if trials is not None else []
+    parts += [f"{budget:g} s"] if budget is not None else []
+    return f"until {search} converges, {' or '.join(parts)} at most"
+
+
+def _print_operator(document: Mapping[str, Any]) -> None:
+    best, baseline = document.get("best"), document.get("baseline") or {}
+    if not best:
+        print(f"{document['op']}: no candidate worked ({document['trials']} trials, {document['failed']} failed)")
+        return
+    rows = [
+        ["best", output.seconds(best["seconds"]), output.interval(best["interval"]), *_rate(best)],
+        ["default schedule", output.seconds(baseline.get("seconds")), "-", "-", "-"],
+    ]
+    title = f"{document['op']} on {document['target']}"
+    output.table(["", "time", "95% interval", "GFLOP/s", "of peak"], rows, title)
+    settings = ", ".join(f"{name}={value}" for name, value in best["config"].items())
+    print(f"\n{best['sketch']}: {settings}")
+    _print_effort(document)
+
+
+def _print_model(document: Mapping[str, Any]) -> None:
+    rows = [
+        [
+            task["name"],
+            str(task["weight"]),
+            output.seconds(task["seconds"]),
+            *_rate(task),
+            task.get("sketch") or "-",
+            str(task["trials"]),
+        ]
+        for task in document["tasks"]
+    ]
+    output.table(["task", "times", "each", "GFLOP/s", "of peak", "sketch", "trials"], rows)
+    latency, untuned = document.get("latency") or {}, document.get("untuned") or {}
+    latencies = [
+        ["tuned", output.seconds(latency.get("seconds")), output.interval(latency.get("interval"))],
+        ["untuned", output.seconds(untuned.get("seconds")), output.interval(untuned.get("interval"))],
+    ]
+    print()
+    output.table(["model", "latency", "95% interval"], latencies)
+    verified = document.get("verified")
+    if verified:
+        print(f"\nverified: error {verified['max_error']:.1e} against {verified['against']}")
+    if document.get("fallbacks"):
+        print(f"without a good sketch: {', '.join(document['fallbacks'])}")
+    _print_effort(document)
+    print(f"saved: {document['artifact']}")
+
+
+def _rate(entry: Mapping[str, Any]) -> list[str]:
+    gflops, share = entry.get("gflops"), entry.get("percent_of_peak")
+    return ["-" if not gflops else f"{gflops:.0f}", "-" if not share else f"{share:.0f}%"]
+
+
+def _print_effort(document: Mapping[str, Any]) -> None:
+    line = f"{document['trials']} trials, {document['failed']} failed, {document['seconds']:.1f} s"
+    if document.get("phases"):
+        line += f": {output.phases(document['phases'])}"
+    print(line)
+    reused = document.get("reused") or 0
+    if reused and reused == document["trials"]:
+        print("answered from earlier records; --fresh tunes again")
+        return
+    if reused:
+        print(f"{reused} of the trials are from an earlier run")
+    if document.get("suspect"):
+        print(f"something else used the machine during {document['suspect']} measurements")
+    if document.get("interrupted"):
+        print("interrupted: everything measured is kept, --resume goes on")
+    elif document.get("converged") is False:
+        print("stopped by its budget before it converged")

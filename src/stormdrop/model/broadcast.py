@@ -1,0 +1,123 @@
+"""Elementwise operators with constants, in the form that follows a change of layout.
+
+A constant of fewer axes than its partner, and a clip, keep a tensor in its layout: two transposes around each.
+
+    add(x, c)        ->  add(x, c'), c' with leading unit axes
+    clip(x, 0, 6)    ->  minimum(maximum(x, 0'), 6'), also where the importer made TensorIR of it already
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax, tirx
+from tvm.ir import GenericConst, TensorLoad
+from tvm.ir.prim import expr as prim
+from tvm.ir.prim.expr import FloatImm
+from tvm.s_tir import Schedule
+
+_RANK = 4
+"""Only tensors of two-dimensional convolutions change their layout."""
+
+_BINARY = {f"relax.{name}" for name in ("add", "subtract", "multiply", "divide", "maximum", "minimum", "power")}
+
+
+def expand_constants(mod: tvm.IRModule) -> tvm.IRModule:
+    """The module with such operators of `main` rewritten."""
+    mutator = _Expand(mod)
+    expanded = mutator.visit_expr(mod["main"])
+    mutator.builder_.update_func(mod.get_global_var("main"), expanded)
+    return mutator.builder_.get()
+
+
+@relax.expr_functor.mutator
+class _Expand(relax.PyExprMutator):
+    def __init__(self, mod: tvm.IRModule) -> None:
+        super().__init__(mod)
+        self._mod = mod
+
+    def visit_call_(self, call: relax.Call) -> Any:
+        call = self.visit_expr_post_order(call)
+        name = getattr(call.op, "name", "")
+        if name == "relax.call_tir" and _rank(call) == _RANK:
+            return self._bound(call)
+        if name == "relax.clip" and _rank(call) == _RANK:
+            return self._clip(call)
+        if name not in _BINARY or _rank(call) != _RANK:
+            return call
+        left, right = call.args
+        expanded = [self._expanded(argument) for argument in (left, right)]
+        if expanded[0].same_as(left) and expanded[1].same_as(right):
+            return call
+        return relax.Call(call.op, expanded, call.attrs)
+
+    def _bound(self, call: relax.Call) -> Any:
+        """call_tir(maximum, (x, low)) -> maximum(x, low'); the same for minimum, and for a number in the function."""
+        arguments = call.args[1].fields
+        found = _extremum(self._mod[call.args[0]])
+        if found is None:
+            return call
+        operator, bound = found
+        if bound is None:
+            constant = self._constant(arguments[1])
+            if constant is None:
+                return call
+            bound = float(constant.value.numpy())
+        value = relax.const(np.full((1,) * _RANK, bound, str(arguments[0].ty.dtype)))
+        return self.builder_.normalize(operator(arguments[0], value))
+
+    def _constant(self, expr: Any) -> GenericConst | None:
+        found = self.lookup_binding(expr) if isinstance(expr, relax.Var) else expr
+        return found if isinstance(found, GenericConst) else None
+
+    def _expanded(self, argument: Any) -> Any:
+        constant = self._constant(argument)
+        if constant is None or _rank(argument) in (_RANK, -1):
+            return argument
+        value = constant.value.numpy()
+        return relax.const(value.reshape((1,) * (_RANK - value.ndim) + value.shape))
+
+    def _clip(self, call: relax.Call) -> Any:
+        value, low, high = call.args
+        lower, upper = _number(low), _number(high)
+        if lower is None or upper is None:
+            return call
+        shape = (1,) * _RANK
+        bounds = [relax.const(np.full(shape, bound, str(value.ty.dtype))) for bound in (lower, upper)]
+        raised = self.builder_.emit(relax.op.maximum(value, bounds[0]))
+        return self.builder_.normalize(relax.op.minimum(raised, bounds[1]))
+
+
+def _rank(expr: Any) -> int:
+    """The number of axes of a tensor, -1 where it is unknown or no tensor."""
+    return int(getattr(expr.ty, "ndim", -1))
+
+
+def _number(expr: Any) -> float | None:
+    value = getattr(expr, "value", expr)
+    value = getattr(value, "value", value)
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _extremum(function: tirx.PrimFunc) -> tuple[Callable[[Any, Any], Any], float | None] | None:
+    """The Relax operator, and the number, of a function y[i, ...] = max(x[i, ...], number).
+
+    The number is None where it is the function's second parameter, of no axes; the result is None for another function.
+    """
+    schedule = Schedule(tvm.IRModule({"main": function}))
+    blocks = schedule.get_child_blocks(schedule.get_sblock("root"))
+    body: Any = schedule.get(blocks[0]).body if len(blocks) == 1 else None
+    value: Any = body.value if isinstance(body, tirx.BufferStore) else None
+    operator = {prim.Max: relax.op.maximum, prim.Min: relax.op.minimum}.get(type(value))
+    if operator is None or not isinstance(value.a, TensorLoad):
+        return None
+    same = len(value.a.indices) == len(body.indices)
+    if not same or not all(a.same_as(b) for a, b in zip(value.a.indices, body.indices, strict=True)):
+        return None
+    if isinstance(value.b, FloatImm) and len(function.params) == 2:
+        return operator, float(value.b.value)
+    scalar = isinstance(value.b, TensorLoad) and len(function.params) == 3 and len(function.params[1].shape) == 0
+    return (operator, None) if scalar else None

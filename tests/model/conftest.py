@@ -1,0 +1,20 @@
+"""A tiny imported model and this machine, shared by the tests of the model path."""
+
+from __future__ import annotations
+
+import pytest
+from tiny_models import residual_model
+
+from stormdrop.kernel.target import Target
+from stormdrop.model.graph import Graph, load_graph
+from stormdrop.model.weights import seed_weights
+
+
+@pytest.fixture(scope="session")
+def target() -> Target:
+    return Target.detect()
+
+
+@pytest.fixture(scope="session")
+def residual() -> Graph:
+    return load_graph(seed_weights(residual_model(), seed=1))

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import te, tirx
+
+from stormdrop.kernel.reference import evaluate
+from stormdrop.kernel.target import Target
+from stormdrop.model.fallback import schedule_fallback
+
+
+def scale_relu() -> tirx.PrimFunc:
+    x = te.placeholder((64, 128), name="x")
+    doubled = te.compute((64, 128), lambda i, j: x[i, j] * 2.0, name="doubled")
+    return te.create_prim_func([x, te.compute((64, 128), lambda i, j: te.max(doubled[i, j], 0.0), name="y")])
+
+
+def row_sums() -> tirx.PrimFunc:
+    x = te.placeholder((64, 128), name="x")
+    k = te.reduce_axis((0, 128))
+    return te.create_prim_func([x, te.compute((64, 1), lambda i, j: te.sum(x[i, k], axis=k), name="y")])
+
+
+def column_sums() -> tirx.PrimFunc:
+    x = te.placeholder((3, 64, 128), name="x")
+    k = te.reduce_axis((0, 64))
+    return te.create_prim_func([x, te.compute((3, 128), lambda i, j: te.sum(x[i, k, j], axis=k), name="y")])
+
+
+def tiny() -> tirx.PrimFunc:
+    x = te.placeholder((7,), name="x")
+    return te.create_prim_func([x, te.compute((7,), lambda i: x[i] + 1.0, name="y")])
+
+
+@pytest.mark.parametrize(
+    ("make", "reached", "marks"),
+    [
+        (scale_relu, "parallel, vectorised", ("T.parallel", "T.vectorized")),
+        (row_sums, "parallel", ("T.parallel",)),
+        (column_sums, "parallel, vectorised", ("T.parallel", "T.vectorized")),
+        (tiny, "parallel, vectorised", ()),
+    ],
+)
+def test_schedules_say_what_they_are_and_compute_the_same(
+    make: Callable[[], tirx.PrimFunc], reached: str, marks: tuple[str, ...], target: Target
+) -> None:
+    function = make()
+    fallback = schedule_fallback(function)
+    assert fallback.reached == reached
+    text = fallback.function.script()
+    assert all(mark in text for mark in marks)
+    arrays = [_integers(parameter) for parameter in function.params]
+    tensors = [tvm.runtime.tensor(array) for array in arrays]
+    tvm.compile(fallback.function, target.tvm()).jit()["main"](*tensors)
+    (expected,) = evaluate(function, arrays[:1])
+    assert np.array_equal(tensors[-1].numpy(), expected)
+
+
+def test_elementwise_chain_is_one_loop_nest() -> None:
+    assert "doubled" not in schedule_fallback(scale_relu()).function.script()
+
+
+def _integers(parameter: Any) -> np.ndarray:
+    shape = tuple(int(extent) for extent in parameter.shape)
+    return np.random.default_rng(0).integers(-4, 5, shape).astype(np.float32)

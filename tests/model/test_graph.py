@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import tvm
+import tvm_ffi
+from onnx import TensorProto, helper, numpy_helper
+from tiny_models import make_model
+from tvm import te
+from tvm.s_tir import Schedule
+
+from stormdrop.errors import ModelError
+from stormdrop.kernel.target import Target
+from stormdrop.model.compile import build
+from stormdrop.model.graph import Graph, load_graph
+from stormdrop.model.metadata import TensorInfo
+from stormdrop.model.tasks import normalise
+from stormdrop.model.verify import verify
+from stormdrop.model.weights import seed_weights
+
+
+def blocks(function: object) -> list[str]:
+    schedule = Schedule(tvm.IRModule({"main": function}))
+    return [schedule.get(block).name_hint for block in schedule.get_child_blocks(schedule.get_sblock("root"))]
+
+
+def test_tasks_are_fused_and_channels_last(residual: Graph) -> None:
+    found = [blocks(task.function) for task in residual.tasks]
+    assert ["pad_temp", "conv2d_nhwc", "T_add", "compute"] in found
+    # The 1x1 convolution takes bias, residual and ReLU; its padding by nothing is gone.
+    assert ["conv2d_nhwc", "T_add", "T_add1", "compute"] in found
+    assert sum("T_transpose" in names for names in found) == 1, "only the input changes its layout"
+    assert not any("T_reshape" in names for names in found)
+
+
+def test_constants_are_found(residual: Graph) -> None:
+    for task in residual.tasks:
+        assert task.constants == ((1, 2) if "conv2d" in task.name or "matmul" in task.name else ())
+
+
+def test_equal_functions_are_one_task() -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["a0"])]
+    for i in range(3):
+        nodes += [
+            helper.make_node("Conv", [f"a{2 * i}", f"w{i}"], [f"a{2 * i + 1}"], kernel_shape=[1, 1]),
+            helper.make_node("Relu", [f"a{2 * i + 1}"], [f"a{2 * i + 2}"]),
+        ]
+    nodes[-1].output[0] = "y"
+    weights = {f"w{i}": (8, 8, 1, 1) for i in range(3)}
+    graph = load_graph(seed_weights(make_model(nodes, weights, {"x": (1, 8, 4, 4)}, {"y": (1, 8, 4, 4)})))
+    (conv,) = [task for task in graph.tasks if "conv2d" in task.name]
+    assert conv.weight == 3 and conv.constants == (1,)
+    assert [task.index for task in graph.tasks] == list(range(len(graph.tasks)))
+
+
+def test_normal_form_forgets_symbol_and_attributes() -> None:
+    x = te.placeholder((4,), name="x")
+    function = te.create_prim_func([x, te.compute((4,), lambda i: x[i] + 1.0)])
+    renamed = function.with_attr("global_symbol", "other").with_attr("op_pattern", 4)
+    assert not tvm_ffi.structural_equal(function.with_attr("op_pattern", 1), renamed)
+    assert tvm_ffi.structural_equal(normalise(function), normalise(renamed))
+
+
+def test_clips_and_activations_stay_in_the_layout() -> None:
+    """An inverted residual block as mobile networks have it: depthwise, ReLU6 as a Clip, hard-swish."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w0"], ["a"], kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1]),
+        helper.make_node("Clip", ["a", "low", "high"], ["b"]),
+        helper.make_node("Conv", ["b", "w1"], ["c"], kernel_shape=[3, 3], pads=[1, 1, 1, 1], group=16),
+        helper.make_node("HardSwish", ["c"], ["d"]),
+        helper.make_node("GlobalAveragePool", ["d"], ["e"]),
+        helper.make_node("Flatten", ["e"], ["y"]),
+    ]
+    bounds = [numpy_helper.from_array(np.array(v, np.float32), k) for k, v in (("low", 0.0), ("high", 6.0))]
+    weights: dict[str, tuple[int, ...]] = {"w0": (16, 3, 3, 3), "w1": (16, 1, 3, 3)}
+    model = make_model(nodes, weights, {"x": (1, 3, 16, 16)}, {"y": (1, 16)}, opset=14, extra=bounds)
+    graph = load_graph(seed_weights(model))
+    assert [task.name for task in graph.tasks if "transpose" in task.name] == ["transpose"]
+    assert sum("conv2d" in task.name for task in graph.tasks) == 2, "each convolution takes its activation"
+    assert len(graph.tasks) == 5  # besides them the input's transpose, the mean, and the output's reshape
+    assert verify(build(graph, {}, Target.detect()), graph.source).max_error < 1e-4
+
+
+def test_transposed_convolution_keeps_its_layout() -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "w0"], ["a"], kernel_shape=[1, 1]),
+        helper.make_node("ConvTranspose", ["a", "w1"], ["y"], kernel_shape=[2, 2], strides=[2, 2]),
+    ]
+    weights: dict[str, tuple[int, ...]] = {"w0": (8, 3, 1, 1), "w1": (8, 4, 2, 2)}
+    graph = load_graph(seed_weights(make_model(nodes, weights, {"x": (1, 3, 4, 4)}, {"y": (1, 4, 8, 8)})))
+    assert verify(build(graph, {}, Target.detect()), graph.source).max_error < 1e-4
+
+
+def test_several_inputs_and_outputs_keep_their_names() -> None:
+    nodes = [helper.make_node("Sub", ["a/0", "b.1"], ["s"]), helper.make_node("Relu", ["s"], ["r:0"])]
+    shape = (2, 3)
+    graph = load_graph(make_model(nodes, {}, {"a/0": shape, "b.1": shape}, {"s": shape, "r:0": shape}))
+    a, b = np.full(shape, 1, np.float32), np.full(shape, 3, np.float32)
+    outputs = build(graph, {}, Target.detect()).run({"b.1": b, "a/0": a})
+    assert np.array_equal(outputs["s"], a - b) and np.array_equal(outputs["r:0"], np.zeros(shape))
+
+
+def test_import_prints_and_warns_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    model = make_model([helper.make_node("Relu", ["a/0"], ["y"])], {}, {"a/0": (2,)}, {"y": (2,)})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load_graph(model)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_output_shapes_follow_the_sizes_given() -> None:
+    nodes = [helper.make_node("Flatten", ["x"], ["f"]), helper.make_node("ArgMax", ["f"], ["y"], axis=1)]
+    model = make_model(nodes, {}, {"x": ("batch", 3, 2)}, {"y": ("batch", 1)})
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.INT64
+    graph = load_graph(model, {"x": (4, 3, 2)})
+    assert graph.outputs == (TensorInfo("y", (4, 1), "int64"),)
+
+
+def test_output_shape_that_depends_on_data() -> None:
+    model = make_model([helper.make_node("NonZero", ["x"], ["y"])], {}, {"x": (2, 3)}, {"y": (2, "found")})
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.INT64
+    with pytest.raises(ModelError, match="output 'y' depends on data"):
+        load_graph(model)

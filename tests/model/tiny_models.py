@@ -1,0 +1,54 @@
+"""Tiny ONNX models with every structure that the import has to simplify."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+
+def make_model(
+    nodes: list[onnx.NodeProto],
+    weights: dict[str, tuple[int, ...]],
+    inputs: dict[str, tuple[int | str, ...]],
+    outputs: dict[str, tuple[int | str, ...]],
+    opset: int = 13,
+    extra: list[onnx.TensorProto] | None = None,
+) -> onnx.ModelProto:
+    """A model whose float weights are all ones, as in the graphs that come without weights."""
+    tensors = [onnx.numpy_helper.from_array(np.ones(shape, np.float32), name) for name, shape in weights.items()]
+
+    def values(shapes: dict[str, tuple[int | str, ...]]) -> list[onnx.ValueInfoProto]:
+        return [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]
+
+    graph = helper.make_graph(nodes, "tiny", values(inputs), values(outputs), tensors + (extra or []))
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+def residual_model() -> onnx.ModelProto:
+    """conv, batch norm, relu, conv, batch norm, sum, relu, pool, dropout, global pool, flatten, gemm."""
+    norm = ["scale", "bias", "mean", "var"]
+    nodes = [
+        helper.make_node("Conv", ["x", "w1"], ["c1"], "conv1", kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+        helper.make_node("BatchNormalization", ["c1", *(f"{n}1" for n in norm)], ["n1"], "norm1"),
+        helper.make_node("Relu", ["n1"], ["r1"], "relu1"),
+        helper.make_node("Conv", ["r1", "w2"], ["c2"], "conv2", kernel_shape=[1, 1]),
+        helper.make_node("BatchNormalization", ["c2", *(f"{n}2" for n in norm)], ["n2"], "norm2"),
+        helper.make_node("Sum", ["n2", "r1"], ["s"], "sum"),
+        helper.make_node("Relu", ["s"], ["r2"], "relu2"),
+        helper.make_node("MaxPool", ["r2"], ["p"], "pool", kernel_shape=[2, 2], strides=[2, 2]),
+        helper.make_node("Dropout", ["p"], ["d"], "dropout"),
+        helper.make_node("GlobalAveragePool", ["d"], ["g"], "global"),
+        helper.make_node("Flatten", ["g"], ["f"], "flatten"),
+        helper.make_node("Gemm", ["f", "w3", "b3"], ["y"], "gemm", transB=1),
+    ]
+    weights: dict[str, tuple[int, ...]] = {"w1": (16, 3, 3, 3), "w2": (16, 16, 1, 1), "w3": (10, 16), "b3": (10,)}
+    weights |= {f"{name}{index}": (16,) for name in norm for index in (1, 2)}
+    return make_model(nodes, weights, {"x": (1, 3, 8, 8)}, {"y": (1, 10)})
+
+
+def zoo_model(name: str) -> onnx.ModelProto:
+    """A graph of the ONNX model zoo, as shipped inside the onnx package."""
+    return onnx.load(Path(onnx.__file__).parent / f"backend/test/data/light/light_{name}.onnx")

@@ -1,0 +1,416 @@
+"""The command line as a user or another tool meets it: exit codes, streams, documents."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import stormdrop
+from stormdrop.cli import options, output, run
+from stormdrop.cli.progress import Reporter
+from stormdrop.errors import InputError, OperatorError
+
+ROOT = Path(stormdrop.__file__).parents[1]
+SMALL = ["matmul", "m=32", "n=32", "k=32"]
+
+
+def command(*words: object) -> subprocess.CompletedProcess[str]:
+    """A command in a process of its own."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    environment.pop("TVM_NUM_THREADS", None)
+    return subprocess.run(
+        [sys.executable, "-m", "stormdrop", *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env=environment,
+        check=False,
+    )
+
+
+def document(*words: object) -> dict[str, Any]:
+    """The document of a command that succeeds."""
+    done = command(*words, "--json")
+    assert done.returncode == 0, done.stderr
+    parsed: dict[str, Any] = json.loads(done.stdout)
+    return parsed
+
+
+def complaint(capfd: pytest.CaptureFixture[str], *words: object) -> str:
+    """The one line on standard error with which bad input ends, after exit code 2 and an empty standard output."""
+    code = run([str(word) for word in words])
+    out, err = capfd.readouterr()
+    assert code == 2, err
+    assert out == ""
+    lines = err.splitlines()
+    assert len(lines) == 1, err
+    assert lines[0].startswith("stormdrop: ")
+    return lines[0].removeprefix("stormdrop: ")
+
+
+# ------------------------------------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "Missing command"),
+        (["--bogus"], "No such option: --bogus"),
+        (["tuneop"], "No such command 'tuneop'"),
+        (["tune-op"], "Missing argument 'OPERATOR'"),
+        (["tune"], "Missing argument 'MODEL.onnx'"),
+        (["tune-op", *SMALL, "--bogus"], "No such option: --bogus"),
+        (["tune-op", *SMALL, "--trials", "many"], "Invalid value for '--trials'"),
+        (["tune-op", *SMALL, "--trials", "0"], "--trials 0: must be 1 or more"),
+        (["tune-op", *SMALL, "--seed", "-1"], "--seed -1: must be 0 or more"),
+        (["tune-op", *SMALL, "--time", "soon"], "--time soon: not a duration; write 90s, 3m, 1h"),
+        (["tune-op", *SMALL, "--time", "0"], "--time 0: must be longer"),
+        (["tune-op", *SMALL, "--resume", "--fresh"], "--resume and --fresh contradict"),
+        (["tune-op", *SMALL, "--show", "assembly"], "--show assembly: must be schedule or tir"),
+        (["tune-op", *SMALL, "--search", "dropplet"], "unknown search 'dropplet'; did you mean 'droplet'"),
+        (["tune-op", *SMALL, "--target", "cuda"], "target 'cuda': this version tunes for the CPU"),
+        (["tune-op", *SMALL, "--target", "toaster"], "unknown target 'toaster'"),
+        (["tune-op", "matmull", "m=1"], "unknown operator 'matmull': did you mean matmul"),
+        (["tune-op", "matmul", "m=32", "n=32"], "matmul needs k"),
+        (["tune-op", "matmul", "m=32", "n=32", "k=32", "q=1"], "matmul has no argument 'q'"),
+        (["tune-op", "matmul", "m=32", "n=32", "k=x"], "k='x' is not a whole number"),
+        (["tune-op", "matmul", "m=32", "n=32", "k=1.5"], "k='1.5' is not a whole number"),
+        (["tune-op", "matmul", "m=32", "n=32", "k=0"], "k=0 must be positive"),
+        (["tune-op", "matmul", "m=32", "n=32", "k=-4"], "k=-4 must be positive"),
+        (["tune-op", "matmul", "m=32", "n=32", "k"], "argument 'k': write name=value"),
+        (["tune-op", "matmul", "m=32", "n=32", "k=3", "k=4"], "argument k is given twice"),
+        (["tune-op", "reduce", "shape=4xax4", "axis=1"], "is not a shape such as 128x512"),
+        (["tune-op", *SMALL, "dtype=bfloat16"], "dtype=bfloat16 is not supported yet"),
+        (["bench", *SMALL, "--against", "torhc"], "unknown peer 'torhc'"),
+        (["bench", *SMALL, "--rounds", "1"], "rounds 1: an interval needs 2 or more"),
+        (["bench", "nowhere.onnx"], "nowhere.onnx"),
+        (["bench", "nonsense"], "unknown operator 'nonsense'"),
+        (["run", "nowhere.sd"], "nowhere.sd: no such folder"),
+        (["db", "import", "nowhere.jsonl"], "nowhere.jsonl cannot be read"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(capfd: pytest.CaptureFixture[str], words: list[str], said: str) -> None:
+    assert said in complaint(capfd, *words)
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_bad_models(capfd: pytest.CaptureFixture[str], tmp_path: Path, flags: list[str]) -> None:
+    import onnx
+
+    graph = Path(onnx.__file__).parent / "backend/test/data/light/light_squeezenet.onnx"
+    (tmp_path / "cut.onnx").write_bytes(graph.read_bytes()[:1000])
+    (tmp_path / "text.onnx").write_text("no model")
+    (tmp_path / "empty.onnx").write_bytes(b"")
+    for name in ("missing.onnx", "cut.onnx", "text.onnx", "empty.onnx"):
+        assert name in complaint(capfd, "tune", tmp_path / name, "--db", tmp_path / "x.db", *flags)
+
+
+def test_an_unsupported_operator_is_named_with_its_node(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    import onnx
+    from onnx import TensorProto, helper
+
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3]) for name in "xy")
+    node = helper.make_node("FancyPool", ["x"], ["y"], name="the_odd_one", domain="example.org")
+    opsets = [helper.make_opsetid("", 13), helper.make_opsetid("example.org", 1)]
+    onnx.save(helper.make_model(helper.make_graph([node], "g", [x], [y]), opset_imports=opsets), tmp_path / "m.onnx")
+    line = complaint(capfd, "tune", tmp_path / "m.onnx", "--db", tmp_path / "x.db")
+    assert "FancyPool" in line
+    assert "the_odd_one" in line
+
+
+def test_bad_databases(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "text.db").write_text("this is no database, and long enough to be read as one" * 20)
+    for place in (tmp_path / "no" / "x.db", tmp_path, tmp_path / "text.db"):
+        assert str(place) in complaint(capfd, "tune-op", *SMALL, "--db", place)
+        assert str(place) in complaint(capfd, "db", "list", "--db", place)
+    assert "nosuch" in complaint(capfd, "db", "list", "--db", "nosuch://host/records")
+
+
+def test_out_must_be_possible_before_the_work(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    model = tmp_path / "m.onnx"
+    model.write_bytes(b"never read")
+    assert "there is no directory" in complaint(capfd, "tune", model, "--out", tmp_path / "no" / "m.sd")
+
+
+# ------------------------------------------------------------------------------------------ what it does
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with one tuning in it, finished within 12 trials."""
+    path = tmp_path_factory.mktemp("cli") / "records.db"
+    tuned = document("tune-op", *SMALL, "--trials", 12, "--db", path, "--show", "schedule", "--show", "tir")
+    keys = {"op", "target", "search", "seed", "trials", "failed", "reused", "seconds", "phases", "best", "baseline"}
+    assert keys | {"converged", "curve"} <= tuned.keys()
+    assert {"seconds", "interval", "gflops", "percent_of_peak", "config", "sketch"} <= tuned["best"].keys()
+    assert 1 <= tuned["trials"] <= 12
+    assert (tuned["search"], tuned["seed"], tuned["reused"]) == ("droplet", 0, 0)
+    best = tuned["best"]
+    assert best["gflops"] == pytest.approx(2 * 32**3 / best["seconds"] / 1e9)
+    assert best["interval"][0] <= best["seconds"] <= best["interval"][1]
+    assert best["sketch"] in tuned["schedule"]
+    assert "def main(" in tuned["tir"]
+    return path
+
+
+def test_what_is_known_is_answered_from_the_records(database: Path) -> None:
+    again = document("tune-op", *SMALL, "--db", database)
+    assert again["reused"] == again["trials"] > 0
+    fresh = document("tune-op", *SMALL, "--db", database, "--fresh", "--trials", 3, "--search", "random", "--seed", 5)
+    assert (fresh["reused"], fresh["search"], fresh["seed"]) == (0, "random", 5)
+    assert fresh["trials"] <= 3
+    begun = command("tune-op", *SMALL, "--db", database, "--fresh", "--trials", 2, "--time", "1m")
+    assert begun.stderr.startswith("tuning matmul m=32 n=32 k=32 until droplet converges, 2 trials or 60 s at most\n")
+
+
+def test_the_table_for_people(database: Path) -> None:
+    done = command("tune-op", *SMALL, "--db", database, "--show", "schedule")
+    assert done.returncode == 0
+    assert re.search(r"^best +[\d.]+ \w+ +[\d.]+ \w+ to [\d.]+ \w+ +\d+ +\d+%$", done.stdout, re.MULTILINE)
+    assert "answered from earlier records" in done.stdout
+    assert "# schedule" in done.stdout
+    assert done.stderr == ""
+
+
+def test_db(database: Path, tmp_path: Path) -> None:
+    (session, *_) = document("db", "list", "--db", database)["sessions"]
+    assert session["workload_name"].startswith("matmul m=32 n=32 k=32")
+    assert session["state"] == "finished"
+    exported = document("db", "export", tmp_path / "all.jsonl", "--db", database)
+    assert exported["sessions"] >= 1
+    first = document("db", "import", tmp_path / "all.jsonl", "--db", tmp_path / "other.db")
+    second = document("db", "merge", database, "--db", tmp_path / "other.db")
+    assert first["added"] == exported["sessions"] == second["known"]
+    assert second["added"] == 0
+    listed = command("db", "list", "--db", tmp_path / "other.db")
+    assert "matmul m=32 n=32 k=32" in listed.stdout
+    assert command("db", "list", "--db", tmp_path / "new.db").stdout.strip() == "nothing was tuned yet"
+
+
+def test_doctor() -> None:
+    found = document("doctor")
+    assert found["cores"] == stormdrop.threads.usable_cores()
+    assert found["peak"]["flops"] > found["peak"]["bandwidth"] > 0
+    assert found["versions"]["apache-tvm"] == "0.27.0.post1"
+    shown = command("doctor")
+    assert shown.returncode == 0
+    assert f"{found['peak']['flops'] / 1e9:.0f} GFLOP/s" in shown.stdout or "GFLOP/s" in shown.stdout
+
+
+def test_bench_of_an_operator(database: Path) -> None:
+    done = document("bench", *SMALL, "--db", database, "--against", "torch,onnxruntime", "--rounds", 3)
+    assert done["runs"] == 3
+    ours = done["contenders"][0]
+    assert (ours["name"], ours["ratio"], ours["agrees"]) == ("stormdrop", 1.0, True)
+    assert set(done["skipped"]) >= {"onnxruntime", "torch-packed"}
+    assert all(contender["agrees"] for contender in done["contenders"])
+    names = {contender["name"] for contender in done["contenders"]}
+    assert names | set(done["skipped"]) == {"stormdrop", "torch", "torch-packed", "onnxruntime"}
+
+
+@pytest.fixture(scope="module")
+def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small tuned model: a convolution with bias and ReLU, then a global average."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    folder = tmp_path_factory.mktemp("model")
+    rng = np.random.default_rng(0)
+    weight = numpy_helper.from_array(rng.standard_normal((16, 8, 3, 3)).astype("float32"), "w")
+    bias = numpy_helper.from_array(rng.standard_normal(16).astype("float32"), "b")
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c"], ["r"]),
+        helper.make_node("GlobalAveragePool", ["r"], ["y"]),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 8, 12, 12])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 16, 1, 1])
+    graph = helper.make_graph(nodes, "small", [x], [y], [weight, bias])
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), folder / "small.onnx"
+    )
+    out, records = folder / "small.sd", folder / "records.db"
+    tuned = document("tune", folder / "small.onnx", "--trials", 8, "--out", out, "--db", records)
+    keys = {
+        "model",
+        "target",
+        "search",
+        "seed",
+        "trials",
+        "failed",
+        "reused",
+        "seconds",
+        "phases",
+        "artifact",
+        "latency",
+    }
+    assert keys | {"untuned", "verified", "tasks", "fallbacks", "curve"} <= tuned.keys()
+    assert tuned["verified"]["max_error"] < 1e-4
+    assert tuned["artifact"] == str(out)
+    assert {"name", "weight", "sketch", "seconds", "gflops", "trials", "converged"} <= tuned["tasks"][0].keys()
+    return out
+
+
+def test_run(artifact: Path, tmp_path: Path) -> None:
+    x = np.random.default_rng(1).standard_normal((1, 8, 12, 12)).astype("float32")
+    np.savez(tmp_path / "x.npz", x=x)
+    done = document("run", artifact, "--input", tmp_path / "x.npz", "--output", tmp_path / "y.npz")
+    assert done["outputs"] == {"y": {"shape": [1, 16, 1, 1], "dtype": "float32"}}
+    assert done["seconds"] > 0
+    with np.load(tmp_path / "y.npz") as written:
+        y = written["y"]
+    assert y.shape == (1, 16, 1, 1)
+    session = pytest.importorskip("onnxruntime").InferenceSession(artifact.with_name("small.onnx"))
+    np.testing.assert_allclose(y, session.run(None, {"x": x})[0], rtol=1e-4, atol=1e-5)
+
+
+def test_run_with_bad_inputs(artifact: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    np.savez(tmp_path / "other.npz", z=np.zeros(3, "float32"))
+    np.savez(tmp_path / "shape.npz", x=np.zeros((1, 8, 12, 13), "float32"))
+    np.save(tmp_path / "one.npy", np.zeros(3))
+    (tmp_path / "text.npz").write_text("no archive")
+    for name, said in (
+        ("missing.npz", "no such file"),
+        ("text.npz", "no .npz file"),
+        ("one.npy", "single array"),
+        ("other.npz", "has no input 'z'"),
+        ("shape.npz", "has shape (1, 8, 12, 13), not (1, 8, 12, 12)"),
+    ):
+        assert said in complaint(capfd, "run", artifact, "--input", tmp_path / name)
+
+
+def test_bench_of_a_model(artifact: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    done = document("bench", artifact, "--against", "onnxruntime,torch", "--rounds", 3)
+    assert [contender["name"] for contender in done["contenders"]] == ["stormdrop", "onnxruntime"]
+    assert done["contenders"][1]["max_error"] < 1e-4
+    assert "torch does not run ONNX models" in done["skipped"]["torch"]
+
+
+def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
+    path = tmp_path / "records.db"
+    words = ["tune-op", "matmul", "m=96", "n=96", "k=96", "--search", "random", "--time", "5m", "--db", path, "--json"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "stormdrop", *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 120
+    while _trials(path) < 3:
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers too
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    told = json.loads(out)
+    assert told["interrupted"] is True
+    assert told["trials"] >= 3
+    assert told["best"]["seconds"] > 0
+    (session,) = document("db", "list", "--db", path)["sessions"]
+    assert session["state"] == "interrupted"
+    assert session["trials"] >= told["trials"]
+    resumed = document(*words[:-5], "--trials", told["trials"] + 2, "--db", path, "--resume")
+    assert resumed["reused"] == told["trials"]
+
+
+def _trials(path: Path) -> int:
+    if not path.exists():
+        return 0
+    from stormdrop.records import open_store
+
+    with open_store(str(path)) as store:
+        return sum(each.trials for each in store.sessions())
+
+
+def test_all_cores_are_used_where_the_user_chose_no_number() -> None:
+    program = (
+        "import os, stormdrop as sd\nassert 'TVM_NUM_THREADS' not in os.environ\n"
+        "sd.operators\nprint(os.environ['TVM_NUM_THREADS'])"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment.pop("TVM_NUM_THREADS", None)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True)
+    assert int(done.stdout) == stormdrop.threads.usable_cores()
+
+
+# ---------------------------------------------------------------------------------------- the parts
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("15", 15), ("90s", 90), ("3m", 180), ("1h", 3600), ("1h30m", 5400), ("0.5", 0.5), ("1.5m", 90), ("500ms", 0.5)],
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert options.duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "m", "3x", "-3", "3 m s", "1h30", "nan", "inf", "0s", "1e3"])
+def test_bad_durations(text: str) -> None:
+    with pytest.raises(InputError, match="--time"):
+        options.duration(text)
+
+
+def test_arguments() -> None:
+    assert options.arguments(["m=5", "layout=NHWC"]) == {"m": "5", "layout": "NHWC"}
+    for words in (["m"], ["=5"], ["m="], ["m=5", "m=6"]):
+        with pytest.raises(OperatorError):
+            options.arguments(words)
+
+
+def test_figures() -> None:
+    assert [output.seconds(value) for value in (12.0, 0.0123, 45.6e-6, 2e-7)] == [
+        "12 s",
+        "12.3 ms",
+        "45.6 us",
+        "0.2 us",
+    ]
+    assert output.seconds(None) == output.seconds(float("nan")) == "-"
+    assert output.interval((1e-3, 2e-3)) == "1 ms to 2 ms"
+    assert output.interval((0.912, 1.1), "ratio") == "0.91 to 1.10"
+    assert [output.size(count) for count in (0, 512, 48 << 10, 32 << 20)] == ["unknown", "512 B", "48 KiB", "32 MiB"]
+
+
+def test_documents_are_json_whatever_is_in_them(capfd: pytest.CaptureFixture[str]) -> None:
+    output.emit({"a": (1, float("inf")), "b": {2: np.float32(0.5)}, "c": [np.int64(3), None]})
+    assert json.loads(capfd.readouterr().out) == {"a": [1, None], "b": {"2": 0.5}, "c": [3, None]}
+
+
+def test_nothing_else_reaches_standard_output(capfd: pytest.CaptureFixture[str]) -> None:
+    with output.stdout_for_json(True):
+        print("a library's words")
+        os.write(1, b"a C library's words\n")
+    print("the document")
+    out, err = capfd.readouterr()
+    assert out == "the document\n"
+    assert "a library's words" in err
+    assert "a C library's words" in err
+
+
+def test_progress_in_plain_lines(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from stormdrop.tune import Progress
+
+    now = [100.0]
+    monkeypatch.setattr("stormdrop.cli.progress.time.monotonic", lambda: now[0])
+    with Reporter(None, "tuning a nap") as report:
+        for trials, best in ((1, None), (2, 1e-3), (3, 5e-4)):
+            report(Progress(trials, 1, best, elapsed=trials * 1.0, budget_seconds=60.0))
+            now[0] += 3.0
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err == "tuning a nap\n3 trials (1 failed), best 500 us, 3 s\n"
