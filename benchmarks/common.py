@@ -1,0 +1,68 @@
+"""What every benchmark says about where it ran, and where it writes."""
+
+from __future__ import annotations
+
+import json
+import platform
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from stormdrop import Target, peak
+
+OUT = Path(__file__).parent / "out"
+
+
+def machine() -> dict[str, Any]:
+    """CPU, cores, measured limits and versions."""
+    target = Target.detect()
+    limits = peak(target)
+    return {
+        "cpu": target.cpu,
+        "cores": target.cores,
+        "peak_gflops": limits.flops / 1e9,
+        "bandwidth_gbs": limits.bandwidth / 1e9,
+        "python": platform.python_version(),
+        "versions": {name: _version(name) for name in ("stormdrop", "apache-tvm", "torch", "onnxruntime", "openvino")},
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def save(name: str, document: dict[str, Any]) -> Path:
+    """Writes the document as JSON and returns its path."""
+    OUT.mkdir(exist_ok=True)
+    path = OUT / f"{name}.json"
+    path.write_text(json.dumps(document, indent=1) + "\n")
+    return path
+
+
+def bars(name: str, title: str, unit: str, groups: list[str], series: dict[str, list[float]]) -> Path:
+    """Draws grouped bars, one colour per series, and returns the path of the PNG."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+    import numpy as np
+
+    OUT.mkdir(exist_ok=True)
+    positions, width = np.arange(len(groups)), 0.8 / len(series)
+    figure, axes = plt.subplots(figsize=(max(6.0, 0.55 * len(groups) * len(series) ** 0.5 + 2), 4.2))
+    for index, (label, values) in enumerate(series.items()):
+        axes.bar(positions + (index - (len(series) - 1) / 2) * width, values, width, label=label)
+    axes.set_xticks(
+        positions, groups, rotation=30 if len(groups) > 4 else 0, ha="right" if len(groups) > 4 else "center"
+    )
+    axes.set_ylabel(unit)
+    axes.set_title(title)
+    axes.legend()
+    axes.grid(axis="y", alpha=0.3)
+    path = OUT / f"{name}.png"
+    figure.savefig(path, dpi=130, bbox_inches="tight")
+    plt.close(figure)
+    return path
