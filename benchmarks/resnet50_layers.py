@@ -67,11 +67,9 @@ def main() -> None:
                 phases[phase] = phases.get(phase, 0.0) + seconds
             rate = row["flops"] / row["seconds"] / 1e9
             default = row["flops"] / row["default_seconds"] / 1e9
-            print(
-                f"{row['name']:<22} x{count} {rate:6.0f} GFLOP/s (default {default:.0f}), "
-                f"{1e3 * row['seconds']:.3f} ms, {row['trials']} trials, {row['tuning_seconds']:.1f} s, {row['suspect']} suspect {row['config']}",
-                flush=True,
-            )
+            effort = f"{row['trials']} trials, {row['tuning_seconds']:.1f} s, {row['suspect']} suspect"
+            speed = f"{rate:6.0f} GFLOP/s (default {default:.0f}), {1e3 * row['seconds']:.3f} ms"
+            print(f"{row['name']:<22} x{count} {speed}, {effort} {row['config']}", flush=True)
     total = time.perf_counter() - begin
     flops = sum(row["count"] * row["flops"] for row in rows)
     seconds = sum(row["count"] * row["seconds"] for row in rows)

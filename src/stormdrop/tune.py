@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .kernel.target import Target
     from .kernel.workload import Workload
     from .measure.contract import Measurer
+    from .measure.local import Account
     from .measure.pool import WorkerPool
 
 DEFAULT_SECONDS = 60.0
@@ -283,12 +284,15 @@ class _Run:
 
     def to_the_end(self, measurer: Measurer) -> TuneResult:
         """Runs the search, races the finalists, and finishes the session."""
+        from .measure.local import LocalMeasurer
+
         interrupted = False
         ready = self.plan.elapsed
         try:
             self._search(measurer)
         except KeyboardInterrupt:
             interrupted = True
+        account = dataclasses.replace(measurer.account) if isinstance(measurer, LocalMeasurer) else None
         raced = clock.perf_counter()
         finalists: list[tuple[Candidate, Measurement]] = []
         if not interrupted:
@@ -296,7 +300,7 @@ class _Run:
                 finalists = self._race(measurer)
             except KeyboardInterrupt:
                 interrupted = True
-        phases = self._phases(measurer, ready, clock.perf_counter() - raced)
+        phases = self._phases(account, ready, clock.perf_counter() - raced)
         result = self._result(finalists, interrupted, phases)
         best = result.best
         outcome = Outcome(
@@ -439,24 +443,18 @@ class _Run:
         config = self.spaces[candidate.sketch].config(candidate.point)
         return Best(candidate.sketch, config, seconds, (low, high), speedup)
 
-    def _phases(self, measurer: Measurer, ready: float, racing: float) -> dict[str, float]:
+    def _phases(self, account: Account | None, ready: float, racing: float) -> dict[str, float]:
         """Wall seconds by what they went into; what ran on several workers at once counts once."""
         measured = [each.phases for all_of in self.measurements.values() for each in all_of]
         schedule, build = sum(each.schedule for each in measured), sum(each.build for each in measured)
-        account = getattr(measurer, "account", None)
-        check = sum(each.check for each in measured)
+        check, run = sum(each.check for each in measured), sum(each.run for each in measured)
         phases = {"start": ready, "search": self.searching, "check": check, "race": racing}
         if account is None:
-            phases.update(schedule=schedule, build=build, run=sum(each.run for each in measured))
+            phases.update(schedule=schedule, build=build, run=run)
         else:
             share = account.build / (schedule + build) if schedule + build else 0.0
-            phases.update(
-                schedule=schedule * share,
-                build=build * share,
-                run=max(0.0, account.run - account.lock - account.reference - check - racing),
-                lock=account.lock,
-                reference=account.reference,
-            )
+            phases.update(schedule=schedule * share, build=build * share, run=max(0.0, account.run - check))
+            phases.update(lock=account.lock, reference=account.reference)
         phases["other"] = max(0.0, self.plan.elapsed - sum(phases.values()))
         return phases
 
