@@ -31,7 +31,7 @@ from .measure.load import LoadThresholds, LoadWatch, read_counters
 from .measure.lock import MachineLock
 from .measure.timing import TimingPlan, sample
 
-LIMITS = LoadThresholds(delay_fraction=0.2, pressure_fraction=0.2, foreign_cores=0.4, stolen_fraction=0.1)
+LIMITS = LoadThresholds(foreign_cores=0.4, stolen_fraction=0.1)
 """When a turn counts as disturbed: the median of five samples survives the odd moment, not a steady competitor."""
 
 

@@ -63,7 +63,7 @@ class RegisterBlocked:
 
     def space(self, workload: Workload, target: Target) -> Space | None:
         """Knobs: rows per tile (one or two axes), columns, rows of tiles per block, reduction unroll, loop order,
-        packing where it is a choice. A tile's accumulators fit the register file."""
+        packing where it is a choice, padding apart or per task. A tile's accumulators fit the register file."""
         try:
             parts = _take_apart(workload)
         except UnsupportedFunction:
@@ -79,8 +79,8 @@ class RegisterBlocked:
         constraints = [
             Constraint(
                 (*row_names, "columns"),
-                lambda *sizes: math.prod(sizes[:-1]) * math.ceil(sizes[-1] / target.lanes) <= most,
-                f"accumulators fit {most} vector registers of {target.lanes}",
+                lambda *sizes: (math.prod(sizes[:-1]) + 1) * math.ceil(sizes[-1] / target.lanes) < target.registers,
+                f"accumulators, a row of columns and one more fit {target.registers} registers of {target.lanes}",
             )
         ]
         if len(extents) == 1:
@@ -94,6 +94,8 @@ class RegisterBlocked:
         knobs.append(Categorical("order", ["columns", "rows", "mixed"]))
         if parts.packable is not None and parts.constant is None:
             knobs.append(Categorical("pack", [1] if parts.must_pack else [0, 1]))
+        if parts.prologue is not None:
+            knobs.append(Categorical("prologue", ["apart", "task"]))
         space = Space(self.name, knobs, constraints, revision=_revision())
         origin = register_fill(space, parts, extents, target)
         return Space(self.name, knobs, constraints, origin=origin, revision=_revision())
@@ -103,9 +105,13 @@ class RegisterBlocked:
         parts = _take_apart(workload)
         tiled = _Tiled(parts, config)
         schedule = Schedule(tvm.IRModule({"main": tiled.graph.function()}), debug_mask=0)
-        _schedule_tile(schedule, tiled, target, config)
+        task = _schedule_tile(schedule, tiled, target, config)
+        inside = parts.prologue if config.get("prologue") == "task" else None
+        if inside is not None:
+            _schedule_inside(schedule, inside, task, target)
         for stage in (*parts.before, *parts.after):
-            schedule_streaming(schedule, stage, target)
+            if stage is not inside:
+                schedule_streaming(schedule, stage, target)
         if tiled.pack_stage is not None and tiled.transform is None:
             schedule_streaming(schedule, tiled.pack_stage, target)
         transforms = {} if tiled.transform is None else {_required(parts.constant): tiled.transform}
@@ -285,7 +291,17 @@ def _unflatten(axes: Sequence[Axis], position: Expr) -> dict[Any, Expr]:
     return mapping
 
 
-def _schedule_tile(schedule: Schedule, tiled: _Tiled, target: Target, config: Mapping[str, Any]) -> None:
+def _schedule_inside(schedule: Schedule, stage: Stage, task: Any, target: Target) -> None:
+    """Computes what a task needs of a stage at its beginning, in a buffer of its own."""
+    block = schedule.get_sblock(stage.name)
+    schedule.compute_at(block, task, preserve_unit_loops=True)
+    loop = schedule.get_loops(block)[-1]
+    width = math.gcd(int(schedule.get(loop).extent), target.lanes)
+    schedule.vectorize(schedule.split(loop, [None, width])[1])
+
+
+def _schedule_tile(schedule: Schedule, tiled: _Tiled, target: Target, config: Mapping[str, Any]) -> Any:
+    """Schedules contraction and epilogue, and returns the parallel loop over tasks."""
     contraction, epilogue = schedule.get_sblock("contraction"), schedule.get_sblock("epilogue")
     loops = schedule.get_loops(epilogue)
     outer, loops = loops[: len(tiled.outer)], loops[len(tiled.outer) :]
@@ -316,6 +332,7 @@ def _schedule_tile(schedule: Schedule, tiled: _Tiled, target: Target, config: Ma
         schedule.unroll(loop)
     _vectorize(schedule, spatial[-1], target.lanes)
     schedule.decompose_reduction(contraction, reduced[0] if len(reduced) > 1 else outermost)
+    return task
 
 
 def _vectorize(schedule: Schedule, loop: Any, lanes: int) -> None:

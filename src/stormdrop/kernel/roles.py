@@ -36,7 +36,8 @@ class Contraction:
     its columns), or several that `flat` says to walk as one. `packable` is the load that may be laid out anew so that
     columns are contiguous per reduction step (it has to be where `must_pack`), and `constant` the position of the
     input that it reads if that is a constant. `group` is the number of consecutive columns that share what they read
-    of the other operand, in a grouped convolution.
+    of the other operand, in a grouped convolution. `prologue` is the stage among those `before` that makes the other
+    operand (padding), if nothing else reads it.
     """
 
     graph: StageGraph
@@ -52,6 +53,7 @@ class Contraction:
     constant: int | None
     flat: bool
     group: int | None
+    prologue: Stage | None
 
 
 def take_apart(graph: StageGraph, constants: tuple[int, ...]) -> Contraction:
@@ -99,6 +101,7 @@ def take_apart(graph: StageGraph, constants: tuple[int, ...]) -> Contraction:
         constant,
         flat,
         _group(other, column),
+        _prologue(graph, before, other),
     )
 
 
@@ -229,6 +232,13 @@ def _column(stage: Stage, left: Any, right: Any, constants: Mapping[Any, int]) -
     spatial = {axis.var for axis in stage.spatial}
     operand, other = sorted((right, left), key=lambda load: len(_variables(load) & spatial))
     return last, operand, other
+
+
+def _prologue(graph: StageGraph, before: tuple[Stage, ...], load: Any) -> Stage | None:
+    for stage in before:
+        if stage.buffer.same_as(load.source) and stage.combine is None and len(graph.readers(stage.buffer)) == 1:
+            return stage
+    return None
 
 
 def _group(load: Any, column: Axis) -> int | None:

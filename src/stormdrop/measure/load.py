@@ -1,15 +1,18 @@
 """Foreign load: did something else use the machine while a kernel ran?
 
-Counters are read before and after a run (in the worker); `LoadWatch` judges the differences (in the parent). Four
+Counters are read before and after a run (in the worker); `LoadWatch` judges the differences (in the parent). Three
 signs, each where the platform has it:
 
     run delay          nanoseconds that our threads were ready but waited for a core (Linux schedstat)
-    pressure           microseconds in which any task of the machine waited for a core (Linux PSI)
     involuntary        context switches that we did not ask for, where there is no schedstat
     foreign, stolen    CPU seconds that other processes, or the hypervisor, took from the cores we may use
 
-The first three see a competitor within a few milliseconds when a kernel keeps all cores busy. The last two come in
+The first two see a competitor within a few milliseconds when a kernel keeps all cores busy. The last two come in
 ticks of 10 ms: they are summed over the latest runs, and see a competitor that runs beside a kernel of one thread.
+
+Linux's pressure figures are of no use here: TVM's threads yield while they spin, which counts as waiting. On an idle
+machine with two cores "some pressure" read 50% of the time, and the run delay 1.6% (a few runs up to 16%); beside one
+busy loop the run delay read 116%.
 """
 
 from __future__ import annotations
@@ -32,10 +35,8 @@ except ImportError:  # not on Windows
 class LoadThresholds:
     """When a run counts as disturbed. Fractions are of the run's wall time."""
 
-    delay_fraction: float = 0.05
-    delay_floor: float = 0.3e-3  # seconds: kernel threads take up to some 0.1 ms on an idle machine
-    pressure_fraction: float = 0.05
-    pressure_floor: float = 0.3e-3
+    delay_fraction: float = 0.2
+    delay_floor: float = 0.5e-3  # seconds: kernel threads take up to some 0.1 ms on an idle machine
     switches: int = 2  # involuntary ones that are forgiven in any run
     switches_per_second: float = 50.0  # a competitor causes some 250 per second and core
     window: float = 0.2  # seconds of runs over which ticks are summed before they are judged
@@ -50,7 +51,6 @@ class Counters:
     wall: float
     own_cpu: float | None = None
     run_delay: float | None = None
-    pressure: float | None = None
     involuntary: int | None = None
     busy: float | None = None
     stolen: float | None = None
@@ -60,7 +60,6 @@ class Counters:
             self.wall - earlier.wall,
             _minus(self.own_cpu, earlier.own_cpu),
             _minus(self.run_delay, earlier.run_delay),
-            _minus(self.pressure, earlier.pressure),
             None if self.involuntary is None or earlier.involuntary is None else self.involuntary - earlier.involuntary,
             _minus(self.busy, earlier.busy),
             _minus(self.stolen, earlier.stolen),
@@ -80,25 +79,17 @@ def read_counters() -> Counters:
         wall=time.perf_counter(),
         own_cpu=None if usage is None else usage.ru_utime + usage.ru_stime,
         run_delay=_run_delay(),
-        pressure=_pressure(),
         involuntary=None if usage is None else usage.ru_nivcsw,
         busy=busy,
         stolen=stolen if times and hasattr(times[0], "steal") else None,
     )
 
 
-def disturbed(run: Counters, whole_machine: bool, limits: LoadThresholds) -> bool:
-    """Whether one run alone shows a competitor. Pressure counts only where a kernel uses the whole machine."""
+def disturbed(run: Counters, limits: LoadThresholds) -> bool:
+    """Whether one run alone shows a competitor."""
     if run.run_delay is not None:
-        if run.run_delay > max(limits.delay_floor, limits.delay_fraction * run.wall):
-            return True
-    elif run.involuntary is not None and run.involuntary > limits.switches + limits.switches_per_second * run.wall:
-        return True
-    return (
-        whole_machine
-        and run.pressure is not None
-        and run.pressure > max(limits.pressure_floor, limits.pressure_fraction * run.wall)
-    )
+        return run.run_delay > max(limits.delay_floor, limits.delay_fraction * run.wall)
+    return run.involuntary is not None and run.involuntary > limits.switches + limits.switches_per_second * run.wall
 
 
 class LoadWatch:
@@ -108,7 +99,6 @@ class LoadWatch:
         self.cores = cores
         self.limits = LoadThresholds() if limits is None else limits
         self._allowed = len(_allowed_cores())
-        self._whole = cores >= (os.cpu_count() or cores)
         self._recent: deque[Counters] = deque()
 
     def suspect(self, run: Counters) -> bool:
@@ -116,7 +106,7 @@ class LoadWatch:
         self._recent.append(run)
         while sum(each.wall for each in self._recent) - self._recent[0].wall >= self.limits.window:
             self._recent.popleft()
-        return disturbed(run, self._whole, self.limits) or self._crowded()
+        return disturbed(run, self.limits) or self._crowded()
 
     def _crowded(self) -> bool:
         wall = sum(each.wall for each in self._recent)
@@ -152,12 +142,3 @@ def _run_delay() -> float | None:
     except (OSError, IndexError, ValueError):
         return None  # another platform, or a kernel built without it
     return total / 1e9
-
-
-def _pressure() -> float | None:
-    """Seconds in which any task of the machine waited for a core, since boot; None without PSI."""
-    try:
-        first = Path("/proc/pressure/cpu").read_text().splitlines()[0]
-        return int(first.rsplit("total=", 1)[1]) / 1e6
-    except (OSError, IndexError, ValueError):
-        return None  # another platform, or PSI is switched off
