@@ -44,10 +44,10 @@ def test_one_run(run: Counters, expected: bool) -> None:
 def test_a_competitor_on_the_other_core_is_seen_over_a_window() -> None:
     """A kernel of one thread, 10 ms a run; somebody keeps the other core busy: a tick of 10 ms per run."""
     watch = LoadWatch(_cores())
-    runs = [Counters(10e-3, 10e-3, run_delay=0.0, involuntary=0, busy=0.02, stolen=0.0)] * 40
+    runs = [Counters(10e-3, 10e-3, run_delay=0.0, involuntary=0, busy=0.02, stolen=0.0)] * 140
     answers = [watch.suspect(run) for run in runs]
     assert not answers[0]
-    assert all(answers[25:])
+    assert all(answers[105:])
 
 
 def test_ticks_that_are_ours_are_not_foreign() -> None:
@@ -61,9 +61,9 @@ def test_a_window_forgets() -> None:
     watch = LoadWatch(_cores())
     loaded = Counters(10e-3, 10e-3, 0.0, 0, busy=0.02, stolen=0.0)
     quiet = Counters(10e-3, 10e-3, 0.0, 0, busy=0.01, stolen=0.0)
-    for _ in range(40):
+    for _ in range(140):
         watch.suspect(loaded)
-    answers = [watch.suspect(quiet) for _ in range(40)]
+    answers = [watch.suspect(quiet) for _ in range(140)]
     assert answers[0]
     assert not answers[-1]
 
@@ -71,7 +71,7 @@ def test_a_window_forgets() -> None:
 def test_stolen_time_is_foreign() -> None:
     watch = LoadWatch(_cores())
     stolen = Counters(50e-3, 100e-3, 0.0, 0, busy=0.1, stolen=0.01 * _cores())
-    assert [watch.suspect(stolen) for _ in range(6)][-1]
+    assert [watch.suspect(stolen) for _ in range(25)][-1]
 
 
 def test_counters_notice_a_busy_loop_on_our_core() -> None:

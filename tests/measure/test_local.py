@@ -174,9 +174,7 @@ def test_a_suspect_run_is_repeated_once_and_marked(
     space = sketch.space(workload, target)
     assert space is not None
     strict = LoadThresholds(delay_fraction=-1.0, delay_floor=-1.0, switches=-1, switches_per_second=-1.0)
-    lax = LoadThresholds(
-        delay_fraction=9.0, pressure_fraction=9.0, switches=10**9, foreign_cores=99.0, stolen_fraction=9.0
-    )
+    lax = LoadThresholds(delay_fraction=9.0, switches=10**9, foreign_cores=99.0, stolen_fraction=9.0)
     for thresholds, suspect in ((strict, True), (lax, False)):
         with LocalMeasurer(
             workload, target, [sketch], [space], lock_path=tmp_path / "l", pool=pool, thresholds=thresholds

@@ -106,7 +106,8 @@ class Dispatcher:
                     yield at.job.key, Failed(Status.BUILD_TIMEOUT, f"not built within {seconds:g} s")
 
     def execute(self, worker: Worker, job: Job, seconds: float) -> Answer:
-        """Does one job in a worker that is ready. Raises Lost where the worker died before."""
+        """Does one job in a worker that is ready, the others paused. Raises Lost where the worker died before."""
+        self.pool.focus(worker)
         if not worker.expects:
             data = self._outputs()
             if not worker.send(data):

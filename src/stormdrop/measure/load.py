@@ -10,9 +10,9 @@ signs, each where the platform has it:
 The first two see a competitor within a few milliseconds when a kernel keeps all cores busy. The last two come in
 ticks of 10 ms: they are summed over the latest runs, and see a competitor that runs beside a kernel of one thread.
 
-Linux's pressure figures are of no use here: TVM's threads yield while they spin, which counts as waiting. On an idle
-machine with two cores "some pressure" read 50% of the time, and the run delay 1.6% (a few runs up to 16%); beside one
-busy loop the run delay read 116%.
+Linux's pressure figures are of no use here: TVM's threads yield while they spin, which counts as waiting (50% of the
+time on an idle machine). Run delay tells: 0.2% of a run on an idle machine of two cores (1% in one run of ten, while
+other workers are paused: their spinning made it 2 to 13%), 90% and more beside one busy loop.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ except ImportError:  # not on Windows
 class LoadThresholds:
     """When a run counts as disturbed. Fractions are of the run's wall time."""
 
-    delay_fraction: float = 0.2
+    delay_fraction: float = 0.1
     delay_floor: float = 0.5e-3  # seconds: kernel threads take up to some 0.1 ms on an idle machine
     switches: int = 2  # involuntary ones that are forgiven in any run
     switches_per_second: float = 50.0  # a competitor causes some 250 per second and core
-    window: float = 0.2  # seconds of runs over which ticks are summed before they are judged
+    window: float = 1.0  # seconds of runs over which ticks are summed: over 0.2 s they are off by 0.17 cores
     foreign_cores: float = 0.25  # cores' worth of foreign work over the window
     stolen_fraction: float = 0.02  # of all cores, over the window
 

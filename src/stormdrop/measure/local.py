@@ -174,7 +174,7 @@ class LocalMeasurer:
             if at == len(requests):
                 return
             self._reference.wait()
-            with self._lock.exclusive(), self._timed("run"):
+            with self._whole_machine():
                 while at < len(requests):
                     if at not in done:
                         worker = self._dispatch.home(keys[at])
@@ -208,7 +208,7 @@ class LocalMeasurer:
                     if isinstance(built, Failed):
                         failed[key] = _failure(built, spent.pop(key))
             self._reference.wait()
-            with self._lock.exclusive(), self._timed("run"):
+            with self._whole_machine():
                 try:
                     raced = self._race_built(worker, [key for key in keys if key not in failed], rounds, failed, spent)
                 except Lost:
@@ -293,6 +293,15 @@ class LocalMeasurer:
         median = statistics.median(answer.samples)
         self.best = median if self.best is None else min(self.best, median)
         return Measurement(Status.OK, answer.samples, "", spent, suspect)
+
+    @contextmanager
+    def _whole_machine(self) -> Iterator[None]:
+        """The exclusive side of the lock, for one worker after the other while the rest is paused."""
+        with self._lock.exclusive(), self._timed("run"):
+            try:
+                yield
+            finally:
+                self._pool.release()
 
     @contextmanager
     def _timed(self, phase: str) -> Iterator[None]:

@@ -69,6 +69,18 @@ class Worker:
         self._process.kill()
         self._bury(0.0)
 
+    def pause(self) -> None:
+        """Takes the process off the cores: TVM's threads spin for a while after a run, in wait for the next."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Lets a paused process go on; harmless where it is not paused."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.alive and self._process.poll() is None:
+            self._process.send_signal(number)
+
     def bury(self) -> str:
         """How a process ended whose pipe is closed: "SIGSEGV", "exit code 3"."""
         return describe_exit(self._bury(5.0))
@@ -152,6 +164,18 @@ class WorkerPool:
         except BaseException:
             self.close()
             raise
+
+    def focus(self, worker: Worker) -> None:
+        """Gives one worker the machine: all others are paused until `release`, or until one of them is focused on."""
+        for other in self.workers:
+            if other is not worker and other.ready:
+                other.pause()
+        worker.resume()
+
+    def release(self) -> None:
+        """Lets all workers go on."""
+        for worker in self.workers:
+            worker.resume()
 
     def revive(self, worker: Worker) -> None:
         """Starts another process for a worker that was killed, without waiting for it."""
