@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import stormdrop
-from stormdrop.threads import usable_cores
+from stormdrop.threads import chosen, usable_cores
 
 AFFINITY = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -69,3 +69,12 @@ def test_only_the_standard_library_is_loaded() -> None:
     environment = {**os.environ, "PYTHONPATH": str(Path(stormdrop.__file__).parents[1])}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_the_user_may_choose_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TVM_NUM_THREADS", "1")
+    assert chosen() == 1
+    monkeypatch.setenv("TVM_NUM_THREADS", "many")
+    assert chosen() == usable_cores()
+    monkeypatch.delenv("TVM_NUM_THREADS")
+    assert chosen() == usable_cores()

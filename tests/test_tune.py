@@ -110,6 +110,15 @@ def test_droplet_finds_the_bottom_of_a_convex_landscape() -> None:
         assert result.best.seconds <= 1.1 * min(np.median(samples) for samples in RECORDED.values())
 
 
+def test_resuming_what_is_finished_is_answered_from_the_record() -> None:
+    with open_store("sqlite://") as store:
+        first = replayed(store, Counting(), trials=12)
+        measurer = Counting()
+        again = replayed(store, measurer, trials=12, resume=True)
+        assert measurer.asked == []
+        assert (again.reused, again.trials) == (first.trials, first.trials)
+
+
 def test_a_finished_record_is_the_answer() -> None:
     with open_store("sqlite://") as store:
         first = replayed(store, Counting(), trials=12)

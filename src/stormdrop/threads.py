@@ -25,6 +25,12 @@ def usable_cores(root: Path = Path("/")) -> int:
     return cores if quota is None else max(1, min(cores, math.floor(quota)))
 
 
+def chosen() -> int:
+    """Threads that TVM uses once `configure` was called: the user's own number, or all usable cores."""
+    text = os.environ.get(_VARIABLE, "")
+    return int(text) if text.isdigit() and int(text) > 0 else usable_cores()
+
+
 def configure() -> None:
     """Give TVM all usable cores, unless the user chose a number or TVM is loaded already (then it is too late)."""
     if "tvm" not in sys.modules:

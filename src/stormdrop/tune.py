@@ -184,8 +184,8 @@ def tune(
     `trials` bounds the distinct candidates, `time` the wall seconds with everything in them (`started`, a reading of
     `time.perf_counter`, is where they began); without either the search runs until it converges, `DEFAULT_SECONDS`
     at most. A finished record of the same problem is the answer unless `fresh`; `resume` continues the latest
-    unfinished session of the same problem and setting. Ctrl-C ends the search and returns the best so far with
-    `interrupted` set; everything measured is kept.
+    unfinished session of the same problem and setting, if there is one. Ctrl-C ends the search and returns the best
+    so far with `interrupted` set; everything measured is kept.
 
     `sketches`, `measurer` and `pool` replace the built-in sketches, the measurer on this machine, and its workers.
     Raises `InputError` for a bad setting, `UnsupportedFunction` for a function that no sketch takes.
@@ -209,11 +209,11 @@ def tune(
     plan = _Plan(workload, machine, found, search, dict(options or {}), seed, trials, budget, begin, on_progress)
     opened = store if store is not None else open_store(None)
     try:
-        if not fresh and not resume:
+        session = opened.unfinished(plan.problem, plan.setting) if resume else None
+        if session is None and not fresh:
             known = opened.finished(plan.problem, plan.setting.sketches)
             if known is not None:
                 return _recorded(plan, opened, known)
-        session = opened.unfinished(plan.problem, plan.setting) if resume else None
         earlier = [] if session is None else opened.records(session)
         session = opened.open(plan.problem, plan.setting) if session is None else opened.resume(session)
         run = _Run(plan, opened, session, earlier)
@@ -481,7 +481,7 @@ def _recorded(plan: _Plan, store: Store, session: Session) -> TuneResult:
     candidates = {(each.sketch, tuple(sorted(each.config.items()))): each.measurement.ok for each in stored}
     curve: list[tuple[float, float]] = []
     for each in stored:
-        if each.measurement.ok and (not curve or min(each.measurement.seconds) < curve[-1][1]):
+        if each.measurement.ok and (not curve or np.median(each.measurement.seconds) < curve[-1][1]):
             curve.append((each.elapsed, float(np.median(each.measurement.seconds))))
     interval = outcome.interval or (outcome.seconds, outcome.seconds)
     return TuneResult(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import TargetError
-from ..threads import usable_cores
+from ..threads import chosen
 
 _CPUINFO = Path("/proc/cpuinfo")
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
@@ -48,11 +48,11 @@ class Target:
 
     @classmethod
     def detect(cls) -> Target:
-        """This machine, with the cores that this process may use."""
+        """This machine, with the cores that this process may use, or as many as TVM_NUM_THREADS says."""
         mcpu, features = _llvm_host()
         lanes, registers = _vector_unit(features)
         l1, l2, l3 = _caches()
-        return cls("cpu", cpu_model(), mcpu, usable_cores(), lanes, registers, l1, l2, l3)
+        return cls("cpu", cpu_model(), mcpu, chosen(), lanes, registers, l1, l2, l3)
 
     @property
     def machine(self) -> str:

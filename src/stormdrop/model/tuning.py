@@ -34,9 +34,13 @@ _RESERVE = 0.15  # of a time budget: importing is spent already, compiling and v
 
 @dataclass(frozen=True)
 class TunedTask:
-    """A task and what its tuning brought; `result` is None where no sketch takes its function."""
+    """A task and what its tuning brought.
+
+    `workload` is None where no sketch takes its function, `result` also where Ctrl-C came before its turn.
+    """
 
     task: Task
+    workload: Workload | None
     result: TuneResult | None
 
     def to_json(self) -> dict[str, Any]:
@@ -144,12 +148,14 @@ def tune_model(
         for phase, seconds in each.result.phases.items() if each.result is not None else ():
             phases[phase] = phases.get(phase, 0.0) + seconds
     start = clock.perf_counter()
-    variants = {each.task.index: _best(each.result) for each in tuned if each.result is not None}
+    defaults = {each.task.index: _default(each.workload, machine) for each in tuned if each.workload is not None}
+    found = {each.task.index: each.result.variant for each in tuned if each.result is not None and each.result.best}
+    variants = {**defaults, **found}
     provenance = {"search": search, "seed": seed, "trials": sum(each.result.trials for each in tuned if each.result)}
     if isinstance(model, str | Path):
         provenance["source"] = str(Path(model).resolve())
     compiled = build(graph, variants, machine, provenance=provenance)
-    untuned = build(graph, _defaults(tuned, machine), machine)
+    untuned = build(graph, defaults, machine)
     phases["compile"] = clock.perf_counter() - start
     start = clock.perf_counter()
     checked = verify(compiled, graph.source, seed)
@@ -223,7 +229,7 @@ def _tune_tasks(graph: Graph, plan: _Plan, pool: WorkerPool) -> tuple[list[Tuned
             search=plan.search,
             options=plan.options,
             trials=allowed,
-            time=seconds if not interrupted else 0.001,
+            time=seconds,
             seed=plan.seed,
             store=plan.store,
             resume=plan.resume,
@@ -233,10 +239,10 @@ def _tune_tasks(graph: Graph, plan: _Plan, pool: WorkerPool) -> tuple[list[Tuned
         )
         results[task.index] = result
         trials += result.trials
-        interrupted = interrupted or result.interrupted
+        interrupted = result.interrupted
         if interrupted:
             break
-    return [TunedTask(task, results.get(task.index)) for task in graph.tasks], interrupted
+    return [TunedTask(task, workloads.get(task.index), results.get(task.index)) for task in graph.tasks], interrupted
 
 
 def _effort(task: Task, workloads: Mapping[int, Workload]) -> float:
@@ -265,19 +271,9 @@ def _forwarded(plan: _Plan, name: str, position: str, before: int) -> Callable[[
     return forward
 
 
-def _best(result: TuneResult) -> Variant:
-    if result.best is not None:
-        return result.variant
-    return _default(result.workload, result.target)
-
-
 def _default(workload: Workload, target: Target) -> Variant:
     sketch, space = sketches_for(workload, target)[0]
     return sketch.apply(workload, target, space.config(space.origin))
-
-
-def _defaults(tuned: Sequence[TunedTask], target: Target) -> dict[int, Variant]:
-    return {each.task.index: _default(each.result.workload, target) for each in tuned if each.result is not None}
 
 
 def _latencies(models: Sequence[CompiledModel], seed: int) -> list[Interval]:
