@@ -29,6 +29,7 @@ ALLOWED: dict[str, set[str]] = {
     "measure": SHARED | {"kernel", "space", "statistics", "threads"},
     "records": SHARED | {"_version", "space", "statistics"},
     "report": SHARED | {"records", "statistics"},
+    "result": SHARED | {"kernel", "measure"},
 }
 """Rooms of ours that a room may import, besides itself. `TOP` brings rooms together and may import all."""
 

@@ -29,21 +29,12 @@ from tvm.tirx import PrimFunc
 
 from ..errors import UnsupportedFunction
 from ..space import Categorical, Constraint, Knob, Ordinal, Space
-from . import roles, stages, streaming
+from . import expressions, roles, stages, streaming
+from .expressions import Expr, rewrite_loads, substitute, variables
 from .prior import register_fill
 from .roles import Contraction, take_apart
 from .sketch import Variant, revision
-from .stages import (
-    Axis,
-    Expr,
-    Stage,
-    StageGraph,
-    intermediate,
-    rewrite_loads,
-    substitute,
-    variable,
-    variables,
-)
+from .stages import Axis, Stage, StageGraph, intermediate, variable
 from .streaming import schedule_streaming
 from .target import Target
 from .workload import Workload
@@ -119,7 +110,7 @@ class RegisterBlocked:
 
 
 def _revision() -> str:
-    return revision(__name__, roles.__name__, stages.__name__, streaming.__name__)
+    return revision(*(module.__name__ for module in (expressions, roles, stages, streaming)), __name__)
 
 
 def _required(value: int | None) -> int:

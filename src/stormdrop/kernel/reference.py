@@ -20,7 +20,8 @@ from tvm.ir.prim.expr import FloatImm, IntImm
 from tvm.tirx import PrimFunc
 
 from ..errors import UnsupportedFunction
-from .stages import Axis, Stage, StageGraph, children, shape_of, walk
+from .expressions import children, walk
+from .stages import Axis, Stage, StageGraph, shape_of
 
 Array = NDArray[Any]
 

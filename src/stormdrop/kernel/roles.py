@@ -24,7 +24,8 @@ from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import IntImm
 
 from ..errors import UnsupportedFunction
-from .stages import Axis, Stage, StageGraph, coefficients, shape_of, simplified, substitute, variables, walk
+from .expressions import coefficients, simplified, substitute, variables, walk
+from .stages import Axis, Stage, StageGraph, shape_of
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,10 +25,11 @@ from tvm.s_tir import Schedule
 from tvm.tirx import For, ForKind, SeqStmt
 
 from ..space import Categorical, Knob, Ordinal, Space
-from . import roles, stages
+from . import expressions, roles, stages
+from .expressions import rewrite_loads, substitute
 from .roles import contiguous, fused_epilogue, inlines_well
 from .sketch import Variant, revision
-from .stages import Axis, Stage, StageGraph, assemble, intermediate, rewrite_loads, substitute, variable
+from .stages import Axis, Stage, StageGraph, assemble, intermediate, variable
 from .target import Target
 from .workload import Workload
 
@@ -73,7 +74,7 @@ class Streaming:
             self.name,
             knobs,
             origin={key: value for key, value in origin.items() if key in names},
-            revision=revision(__name__, roles.__name__, stages.__name__),
+            revision=revision(*(module.__name__ for module in (expressions, roles, stages)), __name__),
         )
 
     def apply(self, workload: Workload, target: Target, config: Mapping[str, Any]) -> Variant:

@@ -19,18 +19,8 @@ from tvm.tirx import PrimFunc
 
 from ..errors import UnsupportedFunction
 from . import reference
-from .stages import (
-    Axis,
-    Buffer,
-    Stage,
-    StageGraph,
-    children,
-    intermediate,
-    rewrite_loads,
-    shape_of,
-    transform,
-    variable,
-)
+from .expressions import children, rewrite_loads, transform
+from .stages import Axis, Buffer, Stage, StageGraph, intermediate, shape_of, variable
 
 Array = NDArray[Any]
 

@@ -1,0 +1,131 @@
+"""Expressions of TensorIR: taking them apart, rewriting them, reading affine indices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from tvm.ir import Call, TensorLoad, Var
+from tvm.ir.prim import expr as prim
+from tvm.ir.prim.expr import FloatImm, IntImm
+from tvm.sym import Analyzer
+
+from ..errors import UnsupportedFunction
+
+Expr = Any
+
+
+def children(node: Expr) -> list[Expr]:
+    """The operands of an expression. Raises `UnsupportedFunction` for a kind that stages do not hold."""
+    if isinstance(node, Var | IntImm | FloatImm):
+        return []
+    if isinstance(node, prim.Cast):
+        return [node.value]
+    if isinstance(node, prim.Select):
+        return [node.condition, node.true_value, node.false_value]
+    if isinstance(node, TensorLoad):
+        return list(node.indices)
+    if isinstance(node, Call):
+        return list(node.args)
+    if isinstance(node, prim.Not | prim.BitwiseNot):
+        return [node.a]
+    if isinstance(node, prim.BinaryOpExpr | prim.CmpExpr | prim.LogicalExpr):
+        return [node.a, node.b]
+    if type(node).__name__ in {"StringImm", "GenericConst"}:
+        return []
+    raise UnsupportedFunction(f"expression of kind {type(node).__name__}")
+
+
+def walk(node: Expr) -> Iterator[Expr]:
+    """Every sub-expression, parents first."""
+    yield node
+    for child in children(node):
+        yield from walk(child)
+
+
+def rebuild(node: Expr, operands: list[Expr]) -> Expr:
+    """The same expression over other operands."""
+    if isinstance(node, prim.Cast):
+        return prim.Cast(node.ty, operands[0])
+    if isinstance(node, TensorLoad):
+        return node.source[tuple(operands)]
+    if isinstance(node, Call):
+        return Call(node.op, operands, attrs=node.attrs, ty_args=list(node.ty_args), ret_ty=node.ty)
+    return type(node)(*operands)
+
+
+def transform(node: Expr, visit: Callable[[Expr], Expr | None]) -> Expr:
+    """Rebuilds an expression; where `visit` returns an expression it stands for the node and all below it."""
+    replacement = visit(node)
+    if replacement is not None:
+        return replacement
+    operands = children(node)
+    if not operands:
+        return node
+    changed = [transform(operand, visit) for operand in operands]
+    if all(new is old for new, old in zip(changed, operands, strict=True)):
+        return node
+    return rebuild(node, changed)
+
+
+def substitute(node: Expr, mapping: Mapping[Any, Expr]) -> Expr:
+    """Replaces variables by expressions."""
+    return transform(node, lambda item: mapping.get(item) if isinstance(item, Var) else None)
+
+
+def simplified(node: Expr) -> Expr:
+    """The expression with the indices of its loads simplified (`i + 0` becomes `i`)."""
+    analyzer = Analyzer()
+
+    def visit(item: Expr) -> Expr | None:
+        if not isinstance(item, TensorLoad):
+            return None
+        return item.source[tuple(analyzer.simplify(index) for index in item.indices)]
+
+    return transform(node, visit)
+
+
+def rewrite_loads(node: Expr, replaced: Callable[[Any], Expr | None]) -> Expr:
+    """Replaces loads (after their own indices were rewritten) where `replaced` returns an expression."""
+
+    def visit(item: Expr) -> Expr | None:
+        if not isinstance(item, TensorLoad):
+            return None
+        indices = [transform(index, visit) for index in item.indices]
+        unchanged = all(new is old for new, old in zip(indices, item.indices, strict=True))
+        load = item if unchanged else item.source[tuple(indices)]
+        replacement = replaced(load)
+        return load if replacement is None else replacement
+
+    return transform(node, visit)
+
+
+def variables(node: Expr) -> set[Any]:
+    """The index variables in an expression, without the buffers that it loads from."""
+    return {item for item in walk(node) if isinstance(item, Var)}
+
+
+def coefficients(node: Expr, over: set[Any]) -> dict[Any, int] | None:
+    """The integer coefficients of an affine expression in the given variables; None where it is not affine.
+
+    `4 * i + j + 1` over {i, j} gives {i: 4, j: 1}.
+    """
+    if isinstance(node, IntImm):
+        return {}
+    if isinstance(node, Var):
+        return {node: 1} if node in over else {}
+    if isinstance(node, prim.Add | prim.Sub):
+        left, right = coefficients(node.a, over), coefficients(node.b, over)
+        if left is None or right is None:
+            return None
+        sign = 1 if isinstance(node, prim.Add) else -1
+        merged = dict(left)
+        for key, factor in right.items():
+            merged[key] = merged.get(key, 0) + sign * factor
+        return merged
+    if isinstance(node, prim.Mul):
+        for factor, other in ((node.a, node.b), (node.b, node.a)):
+            if isinstance(factor, IntImm):
+                inner = coefficients(other, over)
+                return None if inner is None else {key: int(factor) * value for key, value in inner.items()}
+    return None if variables(node) & over else {}
