@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -101,6 +101,28 @@ class Workload:
     def bytes(self) -> float:
         """Bytes that one execution must move at least: every input and output once."""
         return float(sum(spec.bytes for spec in (*self.inputs, *self.outputs)))
+
+    def placed(self, offset: int, total: int) -> Workload:
+        """The same function, writing its output into a slice of the last axis of a wider one, which it leaves alone.
+
+        Before:     y[i, j] = ...            with j < 64
+        After:      y[i, offset + j] = ...   with y's last axis of length `total`
+
+        Raises `UnsupportedFunction` for a function of several outputs, or one that reads its output.
+        """
+        (output, *others) = self.graph.outputs
+        if others or self.graph.readers(output):
+            raise UnsupportedFunction(f"{self.name} cannot write into a slice of its output")
+        wide = intermediate(str(output.name), (*shape_of(output)[:-1], total), str(output.dtype))
+        parameters = tuple(wide if buffer.same_as(output) else buffer for buffer in self.graph.parameters)
+
+        def moved(stage: Stage) -> Stage:
+            if not stage.buffer.same_as(output):
+                return stage
+            return replace(stage, buffer=wide, indices=(*stage.indices[:-1], stage.indices[-1] + offset))
+
+        stages = tuple(moved(stage) for stage in self.graph.stages)
+        return Workload(self.name, StageGraph(parameters, stages).function(), self.constants, self.arguments)
 
     def random_inputs(self, seed: int) -> list[Array]:
         """Seeded inputs of small integers (-3 to 3), with which every reordering of sums is exact in float32."""

@@ -16,6 +16,7 @@ from ..errors import ModelError
 from ..kernel.sketch import Variant
 from ..kernel.target import Target
 from .artifact import CompiledModel
+from .concatenation import Concatenation, Place, find_concatenations
 from .fallback import schedule_fallback
 from .graph import Graph
 from .messages import first_line
@@ -30,16 +31,19 @@ def build(
     variants: Mapping[int, Variant],
     target: Target,
     *,
+    place: Callable[[int, Place], Variant] | None = None,
     provenance: Mapping[str, Any] | None = None,
     evaluate: Evaluate | None = None,
 ) -> CompiledModel:
     """Compile a graph with a variant per task (by `Task.index`); tasks without one get a plain schedule.
 
-    The transforms of constant inputs are computed here, by `evaluate` (by default the NumPy reference), and stored
-    in the model. What was scheduled plainly is in the result's `metadata.fallbacks`. `provenance` is kept with the
+    `place` gives the variant of a task that writes its result into a slice of a wider output: with it, the inputs of
+    concatenations are written where they belong. The transforms of constant inputs are computed here, by `evaluate`
+    (by default the NumPy reference), and stored in the model. What was scheduled plainly is in the result's
+    `metadata.fallbacks`. `provenance` is kept with the
     model as it is given. Raises `ModelError` where a variant does not fit its task, or the model does not compile.
     """
-    mod, fallbacks = apply(graph, variants, lanes=target.lanes, evaluate=evaluate)
+    mod, fallbacks = apply(graph, variants, lanes=target.lanes, place=place, evaluate=evaluate)
     try:
         executable = tvm.compile(mod, target.tvm())
     except Exception as error:
@@ -59,7 +63,12 @@ def build(
 
 
 def apply(
-    graph: Graph, variants: Mapping[int, Variant], *, lanes: int = 16, evaluate: Evaluate | None = None
+    graph: Graph,
+    variants: Mapping[int, Variant],
+    *,
+    lanes: int = 16,
+    place: Callable[[int, Place], Variant] | None = None,
+    evaluate: Evaluate | None = None,
 ) -> tuple[tvm.IRModule, tuple[FallbackReport, ...]]:
     """The graph's module with every kernel scheduled and every constant as its kernel wants it."""
     if evaluate is None:
@@ -79,7 +88,9 @@ def apply(
             variant = Variant(fallback.function)
         _check(graph.name, task, variant)
         chosen.update(dict.fromkeys(task.callees, (task, variant)))
-    rewriter = _CallSites(graph.mod, chosen, evaluate)
+    tasks = {callee: task for callee, (task, _) in chosen.items()}
+    placed = find_concatenations(graph.mod, tasks, lambda task: task.index in variants) if place else []
+    rewriter = _CallSites(graph.mod, chosen, evaluate, placed, place)
     rewritten = rewriter.visit_expr(graph.mod["main"])
     rewriter.builder_.update_func(graph.mod.get_global_var("main"), rewritten)
     mod = relax.transform.DeadCodeElimination()(rewriter.builder_.get())
@@ -101,27 +112,68 @@ def _check(model: str, task: Task, variant: Variant) -> None:
 class _CallSites(relax.PyExprMutator):
     """Replaces callees by their scheduled form, and constants by their transformed values."""
 
-    def __init__(self, mod: tvm.IRModule, chosen: Mapping[str, tuple[Task, Variant]], evaluate: Evaluate) -> None:
+    def __init__(
+        self,
+        mod: tvm.IRModule,
+        chosen: Mapping[str, tuple[Task, Variant]],
+        evaluate: Evaluate,
+        concatenations: Sequence[Concatenation],
+        place: Callable[[int, Place], Variant] | None,
+    ) -> None:
         super().__init__(mod)
         self._chosen = chosen
         self._evaluate = evaluate
+        self._place = place
         self._call_tir = tvm.ir.Op.get("relax.call_tir")
-        self._functions: dict[int, Any] = {}
+        self._functions: dict[tuple[int, Place | None], Any] = {}
+        self._parts = {part: (whole, where) for whole in concatenations for part, where in whole.parts}
+        self._wholes = {whole.whole: whole for whole in concatenations}
+        self._written: dict[Any, Any] = {}  # the whole so far, by the variable of the concatenation
+
+    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
+        if binding.var in self._parts:
+            whole, where = self._parts[binding.var]
+            call = self.visit_expr_post_order(binding.value)
+            self._written[whole.whole] = self.builder_.emit(self._placed(call, where, self._written.get(whole.whole)))
+        elif binding.var in self._wholes:
+            self.set_var_remap(binding.var, self._written[binding.var])
+        else:
+            super().visit_var_binding_(binding)
 
     def visit_call_(self, call: relax.Call) -> Any:
         call = self.visit_expr_post_order(call)
         if call.op != self._call_tir or call.args[0].name_hint not in self._chosen:
             return call
         task, variant = self._chosen[call.args[0].name_hint]
-        if task.index not in self._functions:
+        (result,) = call.ty_args
+        results = list(result.fields) if isinstance(result, relax.TupleType) else [result]
+        return relax.call_tir(self._function(task, variant, None), relax.Tuple(self._arguments(call, variant)), results)
+
+    def _placed(self, call: relax.Call, where: Place, whole: Any | None) -> Any:
+        """A call that writes a slice of `whole`, which the first of them makes."""
+        task, _ = self._chosen[call.args[0].name_hint]
+        assert self._place is not None
+        variant = self._place(task.index, where)
+        function, arguments = self._function(task, variant, where), self._arguments(call, variant)
+        (result,) = call.ty_args
+        shape = [*(int(extent) for extent in list(result.shape.values)[:-1]), where.total]
+        wide = relax.TensorType(shape, result.dtype)
+        if whole is None:
+            return relax.call_tir(function, relax.Tuple(arguments), [wide])
+        return relax.op.call_tir_inplace(function, relax.Tuple([*arguments, whole]), [len(arguments)], [wide])
+
+    def _function(self, task: Task, variant: Variant, where: Place | None) -> Any:
+        if (task.index, where) not in self._functions:
             function = variant.main.without_attr("global_symbol").with_attr("tirx.noalias", True)
-            self._functions[task.index] = self.builder_.add_func(function, f"{task.name}_scheduled")
+            name = f"{task.name}_scheduled" if where is None else f"{task.name}_at{where.offset}_of{where.total}"
+            self._functions[task.index, where] = self.builder_.add_func(function, name)
+        return self._functions[task.index, where]
+
+    def _arguments(self, call: relax.Call, variant: Variant) -> list[Any]:
         arguments = list(call.args[1].fields)
         for position, transform in variant.transforms.items():
             arguments[position] = self._transformed(arguments[position], transform)
-        (result,) = call.ty_args
-        results = list(result.fields) if isinstance(result, relax.TupleType) else [result]
-        return relax.call_tir(self._functions[task.index], relax.Tuple(arguments), results)
+        return arguments
 
     def _transformed(self, constant: GenericConst, transform: tirx.PrimFunc) -> GenericConst:
         (value,) = self._evaluate(transform, [constant.value.numpy()])

@@ -24,6 +24,7 @@ from ..tune import Progress, TuneResult, tune
 from . import DEFAULT_SECONDS
 from .artifact import CompiledModel
 from .compile import build
+from .concatenation import Place
 from .graph import Graph, load_graph
 from .tasks import Task
 from .verify import Verification, random_feeds, verify
@@ -154,7 +155,7 @@ def tune_model(
     provenance = {"search": search, "seed": seed, "trials": sum(each.result.trials for each in tuned if each.result)}
     if isinstance(model, str | Path):
         provenance["source"] = str(Path(model).resolve())
-    compiled = build(graph, variants, machine, provenance=provenance)
+    compiled = build(graph, variants, machine, place=_placing(tuned, machine), provenance=provenance)
     untuned = build(graph, defaults, machine)
     phases["compile"] = clock.perf_counter() - start
     start = clock.perf_counter()
@@ -274,6 +275,23 @@ def _forwarded(plan: _Plan, name: str, position: str, before: int) -> Callable[[
 def _default(workload: Workload, target: Target) -> Variant:
     sketch, space = sketches_for(workload, target)[0]
     return sketch.apply(workload, target, space.config(space.origin))
+
+
+def _placing(tuned: Sequence[TunedTask], target: Target) -> Callable[[int, Place], Variant]:
+    """How a task writes into a slice of a wider output: by the schedule that was found for it alone."""
+    by_index = {each.task.index: each for each in tuned}
+
+    def place(index: int, where: Place) -> Variant:
+        each = by_index[index]
+        assert each.workload is not None
+        workload = each.workload.placed(where.offset, where.total)
+        if each.result is not None and each.result.best is not None:
+            best = each.result.best
+            return each.result.sketches[best.sketch].apply(workload, target, best.config)
+        sketch, space = sketches_for(each.workload, target)[0]
+        return sketch.apply(workload, target, space.config(space.origin))
+
+    return place
 
 
 def _latencies(models: Sequence[CompiledModel], seed: int) -> list[Interval]:
