@@ -30,6 +30,8 @@ def test_text_and_python_make_the_same_workload() -> None:
         ("dense", {"m": "4", "n": "4", "k": "4", "act": "gelu"}, "act=gelu must be"),
         ("dense", {"m": "4", "n": "4", "k": "4", "bias": "2"}, "bias=2 must be 0 or 1"),
         ("softmax", {"m": "4", "n": "1e3"}, "n='1e3' is not a whole number"),
+        ("matmul", {"m": "99999999999", "n": "4", "k": "4"}, "m=99999999999 must be less than"),
+        ("matmul", {"m": "100000", "n": "100000", "k": "4"}, "its tensors take 40 GB"),
     ],
 )
 def test_bad_arguments_get_one_clear_line(name: str, arguments: dict[str, str], message: str) -> None:
@@ -69,3 +71,10 @@ def test_usage_names_every_argument() -> None:
         "reduce",
         "softmax",
     }
+
+
+def test_python_calls_are_checked_too() -> None:
+    with pytest.raises(OperatorError, match="m=0 must be positive"):
+        operators.matmul(0, 4, 4)
+    with pytest.raises(OperatorError, match="shape=-1 must be positive"):
+        operators.elementwise((4, -1))

@@ -29,13 +29,13 @@ from tvm.tirx import PrimFunc
 
 from ..errors import UnsupportedFunction
 from ..space import Categorical, Constraint, Knob, Ordinal, Space
-from . import expressions, roles, stages, streaming
+from . import compile, expressions, loops, prior, roles, stages
 from .expressions import Expr, rewrite_loads, substitute, variables
+from .loops import stream
 from .prior import register_fill
 from .roles import Contraction, take_apart
 from .sketch import Variant, revision
-from .stages import Axis, Stage, StageGraph, intermediate, variable
-from .streaming import schedule_streaming
+from .stages import Axis, Stage, StageGraph, assemble, intermediate, variable
 from .target import Target
 from .workload import Workload
 
@@ -55,62 +55,63 @@ class RegisterBlocked:
     def space(self, workload: Workload, target: Target) -> Space | None:
         """Knobs: rows per tile (one or two axes), columns, rows of tiles per block, reduction unroll, loop order,
         packing where it is a choice, padding apart or per task. A tile's accumulators fit the register file."""
-        try:
-            parts = _take_apart(workload)
-        except UnsupportedFunction:
-            return None
-        extents = _row_extents(parts)
-        most = target.registers - 2
-        knobs: list[Knob] = []
-        row_names = []
-        for position, extent in enumerate(extents):
-            row_names.append("rows" if position == len(extents) - 1 else "rows_outer")
-            knobs.append(Ordinal(row_names[-1], _covers(extent, most if len(extents) == 1 else 14)))
-        knobs.append(Ordinal("columns", _columns(parts.column.extent, target.lanes, parts.group)))
-        constraints = [
-            Constraint(
-                (*row_names, "columns"),
-                lambda *sizes: (math.prod(sizes[:-1]) + 1) * math.ceil(sizes[-1] / target.lanes) < target.registers,
-                f"accumulators, a row of columns and one more fit {target.registers} registers of {target.lanes}",
-            )
-        ]
-        if len(extents) == 1:
-            blocks = [block for block in (1, 2, 4, 8, 16, 32, 64) if block == 1 or block * 2 <= extents[0]]
-            knobs.append(Ordinal("block", blocks))
-            constraints.append(
-                Constraint(("rows", "block"), lambda rows, block: _blocks_well(extents[0], rows, block), "blocks")
-            )
-        inner = parts.stage.reductions[-1].extent
-        knobs.append(Ordinal("unroll", [factor for factor in (1, 2, 3, 4, 5, 6, 7, 8) if inner % factor == 0]))
-        knobs.append(Categorical("order", ["columns", "rows", "mixed"]))
-        if parts.packable is not None and parts.constant is None:
-            knobs.append(Categorical("pack", [1] if parts.must_pack else [0, 1]))
-        if parts.prologue is not None:
-            knobs.append(Categorical("prologue", ["apart", "task"]))
-        space = Space(self.name, knobs, constraints, revision=_revision())
-        origin = register_fill(space, parts, extents, target)
-        return Space(self.name, knobs, constraints, origin=origin, revision=_revision())
+        return _space(workload, target)
 
     def apply(self, workload: Workload, target: Target, config: Mapping[str, Any]) -> Variant:
         """The schedule at a configuration; raises `UnsupportedFunction` for a function without one contraction."""
         parts = _take_apart(workload)
-        tiled = _Tiled(parts, config)
-        schedule = Schedule(tvm.IRModule({"main": tiled.graph.function()}), debug_mask=0)
+        tiled = _Tiled(parts, config, per_task=config.get("prologue") == "task")
+        schedule = Schedule(tvm.IRModule({"main": tiled.kernel()}), debug_mask=0)
         task = _schedule_tile(schedule, tiled, target, config)
-        inside = parts.prologue if config.get("prologue") == "task" else None
-        if inside is not None:
-            _schedule_inside(schedule, inside, task, target)
-        for stage in (*parts.before, *parts.after):
-            if stage is not inside:
-                schedule_streaming(schedule, stage, target)
-        if tiled.pack_stage is not None and tiled.transform is None:
-            schedule_streaming(schedule, tiled.pack_stage, target)
+        if tiled.inside is not None:
+            _schedule_inside(schedule, tiled.inside, task, target)
         transforms = {} if tiled.transform is None else {_required(parts.constant): tiled.transform}
-        return Variant(schedule.mod["main"], transforms)
+        return Variant(tiled.around(schedule.mod["main"], target), transforms)
+
+
+@lru_cache(maxsize=64)
+def _space(workload: Workload, target: Target) -> Space | None:
+    try:
+        parts = _take_apart(workload)
+    except UnsupportedFunction:
+        return None
+    extents = _row_extents(parts)
+    most = target.registers - 2
+    knobs: list[Knob] = []
+    row_names = []
+    for position, extent in enumerate(extents):
+        row_names.append("rows" if position == len(extents) - 1 else "rows_outer")
+        knobs.append(Ordinal(row_names[-1], _covers(extent, most if len(extents) == 1 else 14)))
+    knobs.append(Ordinal("columns", _columns(parts.column.extent, target.lanes, parts.group)))
+    constraints = [
+        Constraint(
+            (*row_names, "columns"),
+            lambda *sizes: (math.prod(sizes[:-1]) + 1) * math.ceil(sizes[-1] / target.lanes) < target.registers,
+            f"accumulators, a row of columns and one more fit {target.registers} registers of {target.lanes}",
+        )
+    ]
+    if len(extents) == 1:
+        blocks = [block for block in (1, 2, 4, 8, 16, 32, 64) if block == 1 or block * 2 <= extents[0]]
+        knobs.append(Ordinal("block", blocks))
+        constraints.append(
+            Constraint(("rows", "block"), lambda rows, block: _blocks_well(extents[0], rows, block), "blocks")
+        )
+    inner = parts.stage.reductions[-1].extent
+    knobs.append(Ordinal("unroll", [factor for factor in (1, 2, 3, 4, 5, 6, 7, 8) if inner % factor == 0]))
+    knobs.append(Categorical("order", ["columns", "rows", "mixed"]))
+    if parts.packable is not None and parts.constant is None:
+        knobs.append(Categorical("pack", [1] if parts.must_pack else [0, 1]))
+    if parts.prologue is not None:
+        knobs.append(Categorical("prologue", ["apart", "task"]))
+    digest = _revision()
+    space = Space(RegisterBlocked.name, knobs, constraints, revision=digest)
+    origin = register_fill(space, parts, extents, target)
+    return Space(RegisterBlocked.name, knobs, constraints, origin=origin, revision=digest)
 
 
 def _revision() -> str:
-    return revision(*(module.__name__ for module in (expressions, roles, stages, streaming)), __name__)
+    modules = (compile, expressions, loops, prior, roles, stages)
+    return revision(*(module.__name__ for module in modules), __name__)
 
 
 def _required(value: int | None) -> int:
@@ -180,9 +181,13 @@ def _tile(name: str, extent: int, size: int, block: int | None = None) -> _Tilin
 
 
 class _Tiled:
-    """The function over tiles: stages whose loops divide perfectly, ready to be scheduled."""
+    """The function over tiles: stages whose loops divide perfectly, ready to be scheduled.
 
-    def __init__(self, parts: Contraction, config: Mapping[str, Any]) -> None:
+    `kernel` is the contraction with its epilogue (and with the prologue, `inside`, where it is computed per task) as
+    a function of its own, for TVM's schedule; `around` puts the stages before and after it back.
+    """
+
+    def __init__(self, parts: Contraction, config: Mapping[str, Any], per_task: bool) -> None:
         extents = _row_extents(parts)
         sizes = [config["rows"]] if len(extents) == 1 else [config["rows_outer"], config["rows"]]
         self.column = _tile("column", parts.column.extent, config["columns"])
@@ -230,7 +235,28 @@ class _Tiled:
             parts.stage.identity,
         )
         epilogue = self._epilogue(parts, mapping, accumulators)
-        self.graph = StageGraph(tuple(parameters), (*before, contraction, epilogue, *parts.after))
+        self.inside = parts.prologue if per_task else None
+        self.before = tuple(stage for stage in before if stage is not self.inside)
+        self.after = parts.after
+        self.parameters = tuple(parameters)
+        inside = () if self.inside is None else (self.inside,)
+        self.stages = (*inside, contraction, epilogue)
+
+    def kernel(self) -> PrimFunc:
+        """The contraction alone: it reads what the stages before it have written as if these were inputs."""
+        written = {stage.buffer for stage in self.stages}
+        read = dict.fromkeys(load.source for stage in self.stages for load in stage.loads())
+        return assemble([*(buffer for buffer in read if buffer not in written), self.stages[-1].buffer], self.stages)
+
+    def around(self, kernel: PrimFunc, target: Target) -> PrimFunc:
+        """The scheduled contraction between its neighbours."""
+        neighbours = (*self.before, *self.after)
+        read = {load.source for stage in (*self.stages, *neighbours) for load in stage.loads()}
+        before, first = stream(self.before, read, target)
+        after, last = stream(self.after, read, target)
+        root = kernel.body.block
+        statements = [*before, root.body, *after]
+        return assemble(self.parameters, (*first, self.stages[-1], *last), statements, root.alloc_buffers)
 
     def _axes(self) -> list[Axis]:
         return [*self.outer, *self.column.tiles, *self.tile_axes, *self.inner_axes, self.column.inner]

@@ -9,6 +9,7 @@ Weights (of dense and the convolutions) are constant inputs: a sketch may lay th
 from __future__ import annotations
 
 import difflib
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -26,8 +27,38 @@ _ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "relu": lambda x: tirx.max(x, tirx.const(0, "float32")),
 }
 _DTYPES = ("float32",)
+_MAY_BE_ZERO = {"pad", "bias", "transpose_b"}
+_FLAGS = {"bias", "transpose_b"}
+_MOST_BYTES = 8 << 30  # of all inputs and outputs together
+
+OPERATORS: dict[str, Builder] = {}
+"""The operators by name."""
 
 
+def _operator(builder: Builder) -> Builder:
+    """Checks the arguments of a builder before, and the size of its tensors after."""
+    signature = inspect.signature(builder)
+
+    @functools.wraps(builder)
+    def checked(*positional: Any, **named: Any) -> Workload:
+        bound = signature.bind(*positional, **named)
+        for key, value in bound.arguments.items():
+            for number in value if isinstance(value, tuple) else (value,):
+                if isinstance(number, int) and key != "axis":
+                    _check_number(builder.__name__, key, number)
+        workload = builder(*positional, **named)
+        size = sum(spec.bytes for spec in (*workload.inputs, *workload.outputs))
+        if size > _MOST_BYTES:
+            raise OperatorError(
+                f"{builder.__name__}: its tensors take {size / 1e9:.3g} GB; {_MOST_BYTES >> 30} GiB is the most"
+            )
+        return workload
+
+    OPERATORS[builder.__name__] = checked
+    return checked
+
+
+@_operator
 def matmul(m: int, n: int, k: int, dtype: str = "float32") -> Workload:
     """C[m, n] = A[m, k] B[k, n]."""
     a, b = te.placeholder((m, k), dtype, name="a"), te.placeholder((k, n), dtype, name="b")
@@ -36,6 +67,7 @@ def matmul(m: int, n: int, k: int, dtype: str = "float32") -> Workload:
     return _workload("matmul", [a, b], c, locals())
 
 
+@_operator
 def dense(m: int, n: int, k: int, bias: int = 0, act: str = "none", dtype: str = "float32") -> Workload:
     """C[m, n] = act(A[m, k] W[n, k]^T + bias[n]) with constant weights."""
     a, w = te.placeholder((m, k), dtype, name="a"), te.placeholder((n, k), dtype, name="w")
@@ -45,6 +77,7 @@ def dense(m: int, n: int, k: int, bias: int = 0, act: str = "none", dtype: str =
     return _workload("dense", inputs, c, locals(), constants=_weights(bias))
 
 
+@_operator
 def batch_matmul(b: int, m: int, n: int, k: int, transpose_b: int = 0, dtype: str = "float32") -> Workload:
     """C[b, m, n] = A[b, m, k] B[b, k, n], or B[b, n, k] with `transpose_b`."""
     x = te.placeholder((b, m, k), dtype, name="a")
@@ -58,6 +91,7 @@ def batch_matmul(b: int, m: int, n: int, k: int, transpose_b: int = 0, dtype: st
     return _workload("batch_matmul", [x, y], c, locals())
 
 
+@_operator
 def conv2d(
     n: int,
     h: int,
@@ -102,6 +136,7 @@ def conv2d(
     return _workload("conv2d", inputs, c, locals(), constants=_weights(bias))
 
 
+@_operator
 def depthwise_conv2d(
     n: int,
     h: int,
@@ -144,6 +179,7 @@ def depthwise_conv2d(
     return _workload("depthwise_conv2d", inputs, c, locals(), constants=_weights(bias))
 
 
+@_operator
 def pool2d(
     n: int,
     h: int,
@@ -179,6 +215,7 @@ def pool2d(
     return _workload("pool2d", [x], pooled, locals())
 
 
+@_operator
 def reduce(shape: tuple[int, ...], axis: int, kind: str = "sum", dtype: str = "float32") -> Workload:
     """Sum, maximum or minimum over one axis."""
     _check_choice("reduce", "kind", kind, ("sum", "max", "min"))
@@ -198,6 +235,7 @@ def reduce(shape: tuple[int, ...], axis: int, kind: str = "sum", dtype: str = "f
     return _workload("reduce", [x], y, locals())
 
 
+@_operator
 def softmax(m: int, n: int, dtype: str = "float32") -> Workload:
     """exp(x - max) / sum(exp(x - max)) along the rows of x[m, n]."""
     x = te.placeholder((m, n), dtype, name="x")
@@ -209,6 +247,7 @@ def softmax(m: int, n: int, dtype: str = "float32") -> Workload:
     return _workload("softmax", [x], y, locals())
 
 
+@_operator
 def elementwise(shape: tuple[int, ...], kind: str = "relu", dtype: str = "float32") -> Workload:
     """One function of each element, or of the elements of two inputs (add, mul)."""
     unary: dict[str, Callable[[Any], Any]] = {
@@ -225,12 +264,6 @@ def elementwise(shape: tuple[int, ...], kind: str = "relu", dtype: str = "float3
     else:
         y = te.compute(shape, lambda *i: binary[kind](inputs[0][i], inputs[1][i]), name="elementwise")
     return _workload("elementwise", inputs, y, locals())
-
-
-OPERATORS: dict[str, Builder] = {
-    builder.__name__: builder
-    for builder in (matmul, dense, batch_matmul, conv2d, depthwise_conv2d, pool2d, reduce, softmax, elementwise)
-}
 
 
 def names() -> list[str]:
@@ -270,9 +303,6 @@ def create(name: str, arguments: Mapping[str, str]) -> Workload:
     return OPERATORS[name](**values)
 
 
-_MAY_BE_ZERO = {"pad", "bias", "transpose_b"}
-
-
 def _read(operator: str, key: str, annotation: str, text: str) -> Any:
     if annotation == "str":
         return text
@@ -286,12 +316,19 @@ def _integer(operator: str, key: str, text: str, wanted: str) -> int:
         value = int(text)
     except ValueError:
         raise OperatorError(f"{operator}: {key}={text!r} is not {wanted}") from None
-    if key != "axis" and (value < 0 or (value == 0 and key not in _MAY_BE_ZERO)):
-        least = "0 or more" if key in _MAY_BE_ZERO else "positive"
-        raise OperatorError(f"{operator}: {key}={text} must be {least}")
-    if key in {"bias", "transpose_b"} and value > 1:
-        raise OperatorError(f"{operator}: {key}={text} must be 0 or 1")
+    if key != "axis":
+        _check_number(operator, key, value)
     return value
+
+
+def _check_number(operator: str, key: str, value: int) -> None:
+    if value < 0 or (value == 0 and key not in _MAY_BE_ZERO):
+        least = "0 or more" if key in _MAY_BE_ZERO else "positive"
+        raise OperatorError(f"{operator}: {key}={value} must be {least}")
+    if key in _FLAGS and value > 1:
+        raise OperatorError(f"{operator}: {key}={value} must be 0 or 1")
+    if value >= 2**31:
+        raise OperatorError(f"{operator}: {key}={value} must be less than 2147483648")
 
 
 def _workload(

@@ -69,6 +69,7 @@ _INTRINSICS: dict[str, Callable[..., Array]] = {
     "trunc": np.trunc,
     "if_then_else": np.where,
 }
+_PARTIAL = {"sqrt", "rsqrt", "log", "log2", "log10", "pow"}  # not defined for all real numbers
 _REDUCE: dict[str, Any] = {"sum": np.add, "product": np.multiply, "max": np.maximum, "min": np.minimum}
 _EXACT_NODES = (prim.Add, prim.Sub, prim.Mul, prim.Min, prim.Max, prim.CmpExpr, prim.LogicalExpr, prim.Select)
 
@@ -94,6 +95,42 @@ def evaluate_graph(graph: StageGraph, inputs: Sequence[Array]) -> list[Array]:
     return [values[buffer].astype(str(buffer.dtype)) for buffer in graph.outputs]
 
 
+def check(graph: StageGraph) -> None:
+    """Raises `UnsupportedFunction` where a function holds something that cannot be evaluated here."""
+    known = (IntImm, FloatImm, Var, TensorLoad, prim.Cast, prim.Not, prim.Select, prim.Div, *_BINARY)
+    for stage in graph.stages:
+        for expression in (stage.value, *stage.indices):
+            for node in walk(expression):
+                if isinstance(node, Call) and node.op.name.split(".")[-1] not in _INTRINSICS:
+                    raise UnsupportedFunction(f"the NumPy reference does not know the intrinsic {node.op.name}")
+                if not isinstance(node, (Call, *known)):
+                    raise UnsupportedFunction(f"the NumPy reference does not know {type(node).__name__}")
+
+
+def domain(graph: StageGraph) -> str:
+    """Which inputs say most about a function.
+
+    "integers" where small ones stay exact; "positive" where some operation is not defined everywhere (a division,
+    a root, a logarithm); else "reals".
+    """
+    if is_exact(graph):
+        return "integers"
+    for stage in graph.stages:
+        for node in walk(stage.value):
+            if isinstance(node, Call) and node.op.name.split(".")[-1] in {
+                "sqrt",
+                "rsqrt",
+                "log",
+                "log2",
+                "log10",
+                "pow",
+            }:
+                return "positive"
+            if isinstance(node, prim.Div | prim.Mod) and not isinstance(node.b, FloatImm | IntImm):
+                return "positive"
+    return "reals"
+
+
 def is_exact(graph: StageGraph) -> bool:
     """Whether small-integer inputs stay exact in float32 whatever the order of the reductions.
 
@@ -103,7 +140,7 @@ def is_exact(graph: StageGraph) -> bool:
     for stage in graph.stages:
         for node in walk(stage.value):
             if isinstance(node, FloatImm):
-                if float(node.value) != int(node.value) and abs(float(node.value)) < 1e30:
+                if np.isfinite(node.value) and abs(node.value) < 1e30 and not float(node.value).is_integer():
                     return False
             elif isinstance(node, Call):
                 if node.op.name.split(".")[-1] not in {"if_then_else", "fabs", "abs"}:

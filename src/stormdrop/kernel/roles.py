@@ -27,6 +27,8 @@ from ..errors import UnsupportedFunction
 from .expressions import coefficients, simplified, substitute, variables, walk
 from .stages import Axis, Stage, StageGraph, shape_of
 
+_MOST_COPIED = 64  # nodes of an expression that inlining may make of one that is read more than once
+
 
 @dataclass(frozen=True, eq=False)
 class Contraction:
@@ -69,8 +71,6 @@ def take_apart(graph: StageGraph, constants: tuple[int, ...]) -> Contraction:
     position = graph.stages.index(stage)
     before = tuple(item for item in graph.stages[:position] if item not in fused)
     after = tuple(item for item in graph.stages[position + 1 :] if item not in fused)
-    if any(load.source in {item.buffer for item in after} for load in epilogue.loads()):
-        raise UnsupportedFunction("the epilogue reads what is computed after the contraction")
     late = _needed(epilogue, after)
     before, after = (*before, *late), tuple(item for item in after if item not in late)
 
@@ -85,6 +85,8 @@ def take_apart(graph: StageGraph, constants: tuple[int, ...]) -> Contraction:
     moving = [axis for axis in rows if axis.extent > 1]
     flat = len(moving) > 1 and _flattens(moving, [other, *epilogue.loads()], epilogue)
     tiled = tuple(moving if flat else moving[-2:]) or tuple(rows[-1:])
+    if not tiled:
+        raise UnsupportedFunction("a contraction with one spatial axis has no rows to tile")
     constant = None
     if packable is not None and packable.source in constant_buffers and len(graph.readers(packable.source)) == 1:
         constant = constant_buffers[packable.source]
@@ -107,7 +109,7 @@ def take_apart(graph: StageGraph, constants: tuple[int, ...]) -> Contraction:
 
 
 def is_contraction(stage: Stage) -> bool:
-    """Whether a stage sums the product of two loads (casts aside) of different buffers."""
+    """Whether a stage sums the product of two loads of different buffers."""
     if stage.combine != "sum" or not isinstance(stage.value, prim.Mul):
         return False
     left, right = stage.value.a, stage.value.b
@@ -145,8 +147,10 @@ def inlines_well(graph: StageGraph, stage: Stage, contraction: Stage | None = No
     guarded = any(isinstance(node, Call) and "if_then_else" in node.op.name for node in walk(stage.value))
     if guarded and any(reader.combine is not None for reader in readers):
         return False
+    loads = sum(load.source.same_as(stage.buffer) for reader in readers for load in reader.loads())
     costly = any(isinstance(node, Call) and "if_then_else" not in node.op.name for node in walk(stage.value))
-    return len(readers) == 1 or not costly
+    # Each load becomes a copy of the value: a chain of squares would double with every link.
+    return loads <= 1 or (not costly and loads * sum(1 for _ in walk(stage.value)) <= _MOST_COPIED)
 
 
 def fused_epilogue(graph: StageGraph, stage: Stage, alone: bool = False) -> tuple[Stage, list[Stage]]:
@@ -237,7 +241,8 @@ def _column(stage: Stage, left: Any, right: Any, constants: Mapping[Any, int]) -
 
 def _prologue(graph: StageGraph, before: tuple[Stage, ...], load: Any) -> Stage | None:
     for stage in before:
-        if stage.buffer.same_as(load.source) and stage.combine is None and len(graph.readers(stage.buffer)) == 1:
+        alone = len(graph.readers(stage.buffer)) == 1 and stage.buffer not in graph.parameters
+        if stage.buffer.same_as(load.source) and stage.combine is None and alone:
             return stage
     return None
 

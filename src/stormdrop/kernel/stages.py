@@ -19,11 +19,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import tvm
 from tvm import tirx
 from tvm.ir import Range, TensorLoad, Var
 from tvm.ir.prim import expr as prim
-from tvm.ir.prim.expr import IntImm
+from tvm.ir.prim.expr import FloatImm, IntImm
 from tvm.s_tir import SBlock, SBlockRealize
 from tvm.tirx import BufferRegion, BufferStore, For, IterVar, PrimFunc, SeqStmt, decl_buffer
 
@@ -118,6 +119,9 @@ class StageGraph:
         body = function.body
         if not isinstance(body, SBlockRealize) or body.block.iter_vars:
             raise UnsupportedFunction("the body is not one root block")
+        for parameter in function.params:
+            if not hasattr(parameter.ty, "shape"):
+                raise UnsupportedFunction(f"parameter {parameter.name} is no tensor")
         root = body.block
         nests = list(root.body) if isinstance(root.body, SeqStmt) else [root.body]
         stages: list[Stage] = []
@@ -182,16 +186,25 @@ class StageGraph:
 
     def function(self) -> PrimFunc:
         """The stages as a TensorIR function named "main"."""
-        return assemble(self.parameters, self.stages, [stage.statement() for stage in self.stages])
+        return assemble(self.parameters, self.stages)
 
 
-def assemble(parameters: Sequence[Buffer], stages: Sequence[Stage], statements: Sequence[Any]) -> PrimFunc:
-    """A function named "main" of the given statements; what the stages write beside the parameters is allocated."""
-    intermediates: list[Buffer] = []
+def assemble(
+    parameters: Sequence[Buffer],
+    stages: Sequence[Stage],
+    statements: Sequence[Any] | None = None,
+    allocated: Sequence[Buffer] = (),
+) -> PrimFunc:
+    """A function named "main" of the given statements (by default the plain loop nests of the stages).
+
+    What the stages write and is no parameter is allocated, with what is `allocated` besides.
+    """
+    intermediates = list(allocated)
     for stage in stages:
         if stage.buffer not in parameters and stage.buffer not in intermediates:
             intermediates.append(stage.buffer)
-    body = statements[0] if len(statements) == 1 else SeqStmt(list(statements))
+    loops = [stage.statement() for stage in stages] if statements is None else list(statements)
+    body = loops[0] if len(loops) == 1 else SeqStmt(loops)
     root = SBlock([], [], [], "root", body, alloc_buffers=intermediates)
     attrs = {"global_symbol": "main", "s_tir": True, "tirx.noalias": True}
     realized = SBlockRealize([], True, root)
@@ -252,8 +265,11 @@ def _parse_nest(nest: Any) -> Stage:
     store = block.body
     shape_of(store.buffer)
     stage = Stage(str(block.name_hint), tuple(axes), store.buffer, tuple(store.indices), store.value)
-    stage.loads()
+    if any(isinstance(node, TensorLoad) for load in stage.loads() for index in load.indices for node in walk(index)):
+        raise UnsupportedFunction(f"block {stage.name} reads where data tells it to")
     if not stage.reductions:
+        if any(load.source.same_as(stage.buffer) for load in stage.loads()):
+            raise UnsupportedFunction(f"block {stage.name} reads the buffer that it writes")
         return stage
     return _as_reduction(stage, block.init)
 
@@ -269,7 +285,22 @@ def _as_reduction(stage: Stage, init: Any) -> Stage:
     left, right = stage.value.a, stage.value.b
     if is_self(left) == is_self(right):
         raise UnsupportedFunction(f"block {stage.name} does not accumulate into its own element")
-    return replace(stage, value=right if is_self(left) else left, combine=kind, identity=init.value)
+    if not _is_neutral(kind, init.value):
+        raise UnsupportedFunction(f"block {stage.name} starts from something else than the neutral element of a {kind}")
+    term = right if is_self(left) else left
+    if any(is_self(node) for node in walk(term)):
+        raise UnsupportedFunction(f"block {stage.name} reads the buffer that it writes")
+    return replace(stage, value=term, combine=kind, identity=init.value)
+
+
+def _is_neutral(combine: str, value: Expr) -> bool:
+    if not isinstance(value, IntImm | FloatImm):
+        return False
+    number, dtype = value.value, str(value.ty.dtype)
+    if combine in {"sum", "product"}:
+        return bool(number == (0 if combine == "sum" else 1))
+    limits = np.finfo(dtype) if dtype.startswith("float") else np.iinfo(dtype)
+    return bool(number <= limits.min if combine == "max" else number >= limits.max)
 
 
 def _writes_axes(stage: Stage) -> bool:

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import tvm
 from numpy.typing import NDArray
-from tvm.ir import Var
+from tvm.ir import Call, TensorLoad, Var
 from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import IntImm
 from tvm.tirx import PrimFunc
 
 from ..errors import UnsupportedFunction
 from . import reference
-from .expressions import children, rewrite_loads, transform
+from .expressions import children, rebuild, rewrite_loads, walk
 from .stages import Axis, Buffer, Stage, StageGraph, intermediate, shape_of, variable
 
 Array = NDArray[Any]
@@ -61,6 +61,7 @@ class Workload:
     ) -> Workload:
         """Normalises a TensorIR function. Raises `UnsupportedFunction` where its form is not understood."""
         graph = StageGraph.parse(function)
+        reference.check(graph)
         wide = [str(item.buffer.name) for item in graph.stages if str(item.buffer.dtype) == "int64"]
         if wide:
             raise UnsupportedFunction(f"{wide[0]} holds 64-bit integers")
@@ -125,9 +126,25 @@ class Workload:
         return Workload(self.name, StageGraph(parameters, stages).function(), self.constants, self.arguments)
 
     def random_inputs(self, seed: int) -> list[Array]:
-        """Seeded inputs of small integers (-3 to 3), with which every reordering of sums is exact in float32."""
+        """Seeded inputs: small integers (-3 to 3), with which every reordering of sums is exact in float32.
+
+        Where rounding is part of the function, real values instead: around 0, or positive where an operation is not
+        defined everywhere. Integer and boolean inputs are 0 to 3, and 0 or 1.
+        """
         rng = np.random.default_rng(seed)
-        return [rng.integers(-3, 4, size=spec.shape, dtype=np.int8).astype(spec.dtype) for spec in self.inputs]
+        kind = reference.domain(self.graph)
+
+        def values(spec: TensorSpec) -> Array:
+            if spec.dtype == "bool":
+                return rng.integers(0, 2, size=spec.shape, dtype=np.int8).astype(bool)
+            if not spec.dtype.startswith("float"):
+                return rng.integers(0, 4, size=spec.shape, dtype=np.int8).astype(spec.dtype)
+            if kind == "integers":
+                return rng.integers(-3, 4, size=spec.shape, dtype=np.int8).astype(spec.dtype)
+            low, high = (0.5, 1.5) if kind == "positive" else (-1.0, 1.0)
+            return rng.uniform(low, high, size=spec.shape).astype(spec.dtype)
+
+        return [values(spec) for spec in self.inputs]
 
     def reference(self, inputs: Sequence[Array]) -> list[Array]:
         """The outputs by NumPy. Raises `UnsupportedFunction` for an intrinsic that NumPy's evaluator lacks."""
@@ -135,7 +152,7 @@ class Workload:
 
     def tolerance(self, outputs: Sequence[Array]) -> float:
         """The bound on max|difference| / max|reference|: 0 (bit-identical) where integers stay exact, else 1e-4."""
-        small = all(not output.size or float(np.max(np.abs(output))) < 2**24 for output in outputs)
+        small = all(float(np.max(np.abs(output), initial=0.0)) < 2**24 for output in outputs)
         return 0.0 if reference.is_exact(self.graph) and small else 1e-4
 
     def __getstate__(self) -> dict[str, Any]:
@@ -193,15 +210,17 @@ def _canonical(graph: StageGraph) -> StageGraph:
         renamed = {old.var: new.var for old, new in zip(stage.axes, axes, strict=True)}
 
         def moved(node: Any, renamed: dict[Any, Any] = renamed) -> Any:
-            narrow = transform(node, lambda item: _narrowed(item, renamed))
-            return rewrite_loads(narrow, lambda load: buffers[load.source][tuple(load.indices)])
+            return rewrite_loads(_narrowed(node, renamed), lambda load: buffers[load.source][tuple(load.indices)])
+
+        def index(node: Any, renamed: dict[Any, Any] = renamed) -> Any:
+            return _as_index(_narrowed(node, renamed))
 
         stages.append(
             Stage(
                 f"s{position}",
                 axes,
                 buffers[stage.buffer],
-                tuple(moved(index) for index in stage.indices),
+                tuple(index(each) for each in stage.indices),
                 moved(stage.value),
                 stage.combine,
                 None if stage.identity is None else moved(stage.identity),
@@ -211,12 +230,41 @@ def _canonical(graph: StageGraph) -> StageGraph:
     return StageGraph(parameters, tuple(stages))
 
 
-def _narrowed(node: Any, renamed: dict[Any, Any]) -> Any | None:
-    """Variables under their new names, and 64-bit index arithmetic (Relax writes it) as the 32-bit it fits into."""
+def _narrowed(node: Any, renamed: dict[Any, Any]) -> Any:
+    """Variables under their new names, and 64-bit index arithmetic (Relax writes it) as the 32-bit it fits into.
+
+    Values stay as wide as they are: only what is computed from variables and constants alone becomes narrower.
+    """
     if isinstance(node, Var):
-        return renamed.get(node)
-    if isinstance(node, IntImm) and str(node.ty.dtype) == "int64":
-        return IntImm("int32", int(node))
-    if isinstance(node, prim.Cast) and str(node.ty.dtype) == "int64" and str(node.value.ty.dtype) in {"int32", "int64"}:
-        return transform(node.value, lambda item: _narrowed(item, renamed))
-    return None
+        return renamed[node]
+    if isinstance(node, TensorLoad):
+        return node.source[tuple(_as_index(_narrowed(index, renamed)) for index in node.indices)]
+    if isinstance(node, prim.Cast) and str(node.ty.dtype) == "int64":
+        inner = _narrowed(node.value, renamed)
+        is_index = not any(isinstance(item, TensorLoad) for item in walk(inner))
+        return inner if is_index and str(inner.ty.dtype) == "int32" else prim.Cast("int64", inner)
+    operands = [_narrowed(operand, renamed) for operand in children(node)]
+    if isinstance(node, prim.Select | Call):
+        chosen = slice(1, 3)
+        operands[chosen] = _alike(operands[chosen])
+    elif len(operands) == 2:
+        operands = _alike(operands)
+    return rebuild(node, operands) if operands else node
+
+
+def _alike(operands: list[Any]) -> list[Any]:
+    """Two operands of the same integer type: a constant follows the other, else both are 64 bits wide."""
+    if {str(operand.ty.dtype) for operand in operands} != {"int32", "int64"}:
+        return operands
+    narrow = all(isinstance(operand, IntImm) for operand in operands if str(operand.ty.dtype) == "int64")
+    return [_as_index(operand) if narrow else _as_wide(operand) for operand in operands]
+
+
+def _as_index(node: Any) -> Any:
+    return IntImm("int32", int(node)) if isinstance(node, IntImm) else node
+
+
+def _as_wide(node: Any) -> Any:
+    if str(node.ty.dtype) == "int64":
+        return node
+    return IntImm("int64", int(node)) if isinstance(node, IntImm) else prim.Cast("int64", node)
