@@ -9,7 +9,8 @@ from tvm import te
 
 from stormdrop.kernel import operators
 from stormdrop.kernel.contraction import RegisterBlocked
-from stormdrop.kernel.registry import sketches_for
+from stormdrop.kernel.registry import SKETCHES, sketches_for
+from stormdrop.kernel.sketch import Sketch
 from stormdrop.kernel.streaming import Streaming
 from stormdrop.kernel.target import Target
 from stormdrop.kernel.workload import Workload
@@ -119,6 +120,15 @@ def test_the_origin_fills_the_registers() -> None:
         config = space.config(space.origin)
         rows = config["rows"] * config.get("rows_outer", 1)
         assert rows * (config["columns"] / TARGET.lanes) >= 8
+
+
+@pytest.mark.parametrize("sketch", SKETCHES, ids=lambda sketch: sketch.name)
+def test_every_sketch_that_exists_keeps_its_promises(sketch: Sketch) -> None:
+    samples = [operators.matmul(17, 35, 8), operators.conv2d(1, 9, 9, 4, 20, 3, 3, pad=1), operators.softmax(9, 20)]
+    taken = [workload for workload in samples if sketch.space(workload, TARGET) is not None]
+    assert taken
+    for workload in taken:
+        check_sketch(sketch, workload, TARGET, samples=2)
 
 
 def test_what_applies() -> None:

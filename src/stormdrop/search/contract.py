@@ -67,12 +67,14 @@ Steps = Generator[list[Request], list[Trial], None]
 class GeneratorSearch(ABC):
     """A search whose algorithm is a generator of batches; this base turns it into ask and tell.
 
-    A subclass sets `name` and `Options` and writes `steps`. In `steps`, `self.width` is the n that the driver
+    A subclass sets `name` and `Options` (and `asks_again` where that holds) and writes `steps`. In `steps`, `self.width` is the n that the driver
     asks with, and `self.converged` is set before returning where that is why it ends.
     """
 
     name: ClassVar[str]
     Options: ClassVar[type[AnyOptions]] = AnyOptions
+    asks_again: ClassVar[bool] = False
+    """Whether it asks for more samples of candidates that it knows."""
 
     def __init__(self, spaces: Sequence[Space], rng: np.random.Generator, options: AnyOptions | None = None) -> None:
         """Raises `SearchError` without a space, or where two spaces have the same name."""

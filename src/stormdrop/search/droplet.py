@@ -83,6 +83,7 @@ class Droplet(GeneratorSearch):
 
     name = "droplet"
     Options = DropletOptions
+    asks_again = True
     options: DropletOptions
 
     def __init__(self, spaces: Sequence[Space], rng: np.random.Generator, options: AnyOptions | None = None) -> None:
