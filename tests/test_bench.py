@@ -78,6 +78,21 @@ class NeedsPackage(Sleeper):
         import a_package_that_nobody_has  # noqa: F401
 
 
+class DyingEarly(Sleeper):
+    """A contender whose library ends the process while it is prepared."""
+
+    def __init__(self, threads: int) -> None:
+        print("illegal instruction", file=sys.stderr, flush=True)
+        os._exit(4)
+
+
+class DyingAtOutputs(Sleeper):
+    """A contender that runs, and dies when it is asked for its outputs."""
+
+    def outputs(self) -> list[Any]:
+        os._exit(5)
+
+
 class Dying(Sleeper):
     """A contender that does not survive its third execution."""
 
@@ -286,7 +301,17 @@ def test_a_match_reports_ratios_errors_and_who_is_missing() -> None:
     assert (wrong["max_error"], wrong["agrees"]) == (0.5, False)
 
 
-def test_without_our_own_kernel_there_is_no_bench() -> None:
-    match = play._Match("a nap", [entry(Absent, "stormdrop")], None, {})
-    with pytest.raises(MeasureError, match="our own kernel cannot run: it has no form"):
+def test_a_peer_that_dies_while_it_is_prepared_is_skipped() -> None:
+    entries = [entry(Sleeper, "stormdrop"), entry(DyingEarly, "early"), entry(DyingAtOutputs, "late"), entry(Sleeper)]
+    document = play._play(play._Match("a nap", entries, None, {}), 1, 2, {}).to_json()
+    assert [each["name"] for each in document["contenders"]] == ["stormdrop", "Sleeper"]
+    assert document["skipped"].keys() == {"early", "late"}
+    assert document["skipped"]["early"] == "early: its process ended (exit code 4): illegal instruction"
+    assert "exit code 5" in document["skipped"]["late"]
+
+
+@pytest.mark.parametrize(("kind", "said"), [(Absent, "it has no form"), (DyingEarly, "exit code 4")])
+def test_without_our_own_kernel_there_is_no_bench(kind: type[Sleeper], said: str) -> None:
+    match = play._Match("a nap", [entry(kind, "stormdrop")], None, {})
+    with pytest.raises(MeasureError, match=f"our own kernel cannot run: .*{said}"):
         play._play(match, 1, 4, {})

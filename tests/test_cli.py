@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -16,9 +17,10 @@ import numpy as np
 import pytest
 
 import stormdrop
+from stormdrop import records
 from stormdrop.cli import options, output, run
 from stormdrop.cli.progress import Reporter
-from stormdrop.errors import InputError, OperatorError
+from stormdrop.errors import InputError, MeasureError, OperatorError, StormdropError, UnsupportedFunction
 
 ROOT = Path(stormdrop.__file__).parents[1]
 SMALL = ["matmul", "m=32", "n=32", "k=32"]
@@ -140,6 +142,91 @@ def test_out_must_be_possible_before_the_work(capfd: pytest.CaptureFixture[str],
     model = tmp_path / "m.onnx"
     model.write_bytes(b"never read")
     assert "there is no directory" in complaint(capfd, "tune", model, "--out", tmp_path / "no" / "m.sd")
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "thesis.txt").write_text("mine")
+    for name in ("file", "folder"):
+        line = complaint(capfd, "tune", model, "--out", tmp_path / name)
+        assert line == f"--out {tmp_path / name}: exists and is no stormdrop model; it is left as it is"
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "older").mkdir()
+    (tmp_path / "older" / "metadata.json").write_text("{}")
+    for name in ("empty", "older", "new.sd"):
+        assert options.artifact_folder(tmp_path / name, "--out") == tmp_path / name
+    assert "is a directory" in complaint(capfd, "run", "nowhere.sd", "--output", tmp_path)
+
+
+def test_a_folder_that_a_model_may_be_saved_to_is_one_that_the_command_takes(tmp_path: Path) -> None:
+    """The command line has the rule of `CompiledModel.save` without loading TVM: here they are held together."""
+    from stormdrop.model.artifact import CompiledModel
+
+    model = CompiledModel.__new__(CompiledModel)
+    model._write = lambda folder: None  # type: ignore[method-assign]
+    for make in ("new", "empty", "older", "file", "folder"):
+        path = tmp_path / make
+        if make == "file":
+            path.write_text("mine")
+        elif make != "new":
+            path.mkdir()
+        if make in ("older", "folder"):
+            (path / ("metadata.json" if make == "older" else "thesis.txt")).write_text("{}")
+        refused = []
+        for attempt in (lambda at: options.artifact_folder(at, "--out"), model.save):
+            try:
+                attempt(path)
+            except InputError as error:
+                refused.append(str(error).removeprefix("--out "))
+        assert refused in ([], [f"{path}: exists and is no stormdrop model; it is left as it is"] * 2)
+        assert bool(refused) == (make in ("file", "folder"))
+
+
+@pytest.mark.parametrize("sizes", [["m=99999999999", "n=4", "k=4"], ["m=100000", "n=100000", "k=4"]])
+def test_absurd_sizes(capfd: pytest.CaptureFixture[str], tmp_path: Path, sizes: list[str]) -> None:
+    assert "matmul" in complaint(capfd, "tune-op", "matmul", *sizes, "--db", tmp_path / "x.db")
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (OperatorError("m is too large:\n  1e30"), 2),
+        (UnsupportedFunction("m is too large: 1e30"), 2),
+        (MeasureError("m is too large: 1e30"), 1),
+        (StormdropError("m is too large: 1e30"), 1),
+        (MemoryError("m is too large: 1e30"), 1),
+    ],
+)
+def test_every_error_of_ours_is_one_line_and_closes_the_database(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception, code: int
+) -> None:
+    def fail(*arguments: Any, **named: Any) -> Any:
+        raise error
+
+    def open_store(url: str | None) -> Any:
+        store = real(url)
+        close = store.close
+        monkeypatch.setattr(store, "close", lambda: (closed.append(True), close()))
+        return store
+
+    closed: list[bool] = []
+    real = records.open_store
+    monkeypatch.setattr(records, "open_store", open_store)
+    monkeypatch.setattr(importlib.import_module("stormdrop.tune"), "tune", fail)
+    monkeypatch.setattr(importlib.import_module("stormdrop.model"), "tune_model", fail)
+    (tmp_path / "m.onnx").write_bytes(b"never read")
+    for words in (["tune-op", *SMALL], ["tune", str(tmp_path / "m.onnx")]):
+        assert run([*words, "--db", str(tmp_path / "x.db")]) == code
+        out, err = capfd.readouterr()
+        assert out == ""
+        assert re.fullmatch(r"stormdrop: (out of memory: )?m is too large: 1e30\n", err)
+    assert closed == [True, True]
+
+
+def test_the_help_names_every_search() -> None:
+    from stormdrop.search import names
+
+    shown = command("tune-op", "--help").stdout
+    listed = " ".join(shown.split()).replace("- ", "-")
+    assert ", ".join(names()) in listed
 
 
 # ------------------------------------------------------------------------------------------ what it does
@@ -164,7 +251,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_what_is_known_is_answered_from_the_records(database: Path) -> None:
-    again = document("tune-op", *SMALL, "--db", database)
+    again = document("tune-op", *SMALL, "--db", database, "--trials", 12)
     assert again["reused"] == again["trials"] > 0
     fresh = document("tune-op", *SMALL, "--db", database, "--fresh", "--trials", 3, "--search", "random", "--seed", 5)
     assert (fresh["reused"], fresh["search"], fresh["seed"]) == (0, "random", 5)
@@ -174,7 +261,7 @@ def test_what_is_known_is_answered_from_the_records(database: Path) -> None:
 
 
 def test_the_table_for_people(database: Path) -> None:
-    done = command("tune-op", *SMALL, "--db", database, "--show", "schedule")
+    done = command("tune-op", *SMALL, "--db", database, "--trials", 12, "--show", "schedule")
     assert done.returncode == 0
     assert re.search(r"^best +[\d.]+ \w+ +[\d.]+ \w+ to [\d.]+ \w+ +\d+ +\d+%$", done.stdout, re.MULTILINE)
     assert "answered from earlier records" in done.stdout
@@ -287,6 +374,31 @@ def test_run_with_bad_inputs(artifact: Path, tmp_path: Path, capfd: pytest.Captu
         ("shape.npz", "has shape (1, 8, 12, 13), not (1, 8, 12, 12)"),
     ):
         assert said in complaint(capfd, "run", artifact, "--input", tmp_path / name)
+
+
+def test_every_key_of_the_documents_is_described(artifact: Path, database: Path, tmp_path: Path) -> None:
+    guide = ROOT.parent / "docs" / "commands.md"
+    if not guide.is_file():
+        pytest.skip("the package is installed without its repository")
+    sections = {text.split()[0]: text for text in guide.read_text().split("\n## ")[1:]}
+    sections["tune"] += sections["tune-op"]  # "as above"
+    records = artifact.with_name("records.db")
+    tuned = document(
+        "tune", artifact.with_name("small.onnx"), "--trials", 8, "--out", tmp_path / "m.sd", "--db", records
+    )
+    operator = document("tune-op", *SMALL, "--db", database, "--trials", 12, "--show", "schedule", "--show", "tir")
+    listed = document("db", "list", "--db", database)
+    ran = document("run", artifact)
+    found = {
+        "tune-op": [operator, operator["best"]],
+        "tune": [tuned, tuned["verified"], tuned["phases"], *tuned["tasks"]],
+        "run": [ran, *ran["outputs"].values()],
+        "doctor": [document("doctor")],
+        "db": [listed, *listed["sessions"]],
+    }
+    for name, documents in found.items():
+        missing = {key for each in documents for key in each if f"`{key}`" not in sections[name]}
+        assert not missing, f"{name}: {missing}"
 
 
 def test_bench_of_a_model(artifact: Path) -> None:

@@ -15,7 +15,7 @@ import stormdrop
 
 ROOT = Path(stormdrop.__file__).parent
 SHARED = {"errors", "trial"}  # values that every room may use
-TOP = {"__init__", "__main__", "_version", "bench", "cli", "contest", "model", "peers", "testing", "tune"}
+TOP = {"__init__", "__main__", "_version", "bench", "cli", "contest", "model", "peers", "plan", "testing", "tune"}
 
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
@@ -29,11 +29,25 @@ ALLOWED: dict[str, set[str]] = {
     "measure": SHARED | {"kernel", "space", "statistics", "threads"},
     "records": SHARED | {"_version", "space", "statistics"},
     "report": SHARED | {"records", "statistics"},
-    "result": SHARED | {"kernel", "measure"},
+    "answers": SHARED | {"records", "space"},
+    "finals": SHARED | {"statistics"},
+    "result": SHARED | {"kernel", "measure", "records"},
 }
 """Rooms of ours that a room may import, besides itself. `TOP` brings rooms together and may import all."""
 
-WITHOUT_TVM = {"errors", "records", "report", "search", "space", "statistics", "surrogate", "threads", "trial"}
+WITHOUT_TVM = {
+    "answers",
+    "errors",
+    "finals",
+    "records",
+    "report",
+    "search",
+    "space",
+    "statistics",
+    "surrogate",
+    "threads",
+    "trial",
+}
 
 
 def modules() -> dict[str, Path]:

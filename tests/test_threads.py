@@ -78,3 +78,36 @@ def test_the_user_may_choose_the_number_of_threads(monkeypatch: pytest.MonkeyPat
     assert chosen() == usable_cores()
     monkeypatch.delenv("TVM_NUM_THREADS")
     assert chosen() == usable_cores()
+
+
+USED_BEFORE = """
+import os, warnings
+os.environ["TVM_NUM_THREADS"] = "1"
+import threading, time
+threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+import tvm
+{first_use}
+os.environ.pop("TVM_NUM_THREADS")
+from stormdrop.threads import configure
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    configure()
+    configure()
+print(len(told), tvm.get_global_func("runtime.NumThreads")(), *(each.message for each in told))
+"""
+
+
+def after_tvm(first_use: str) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(Path(stormdrop.__file__).parents[1])}
+    program = [sys.executable, "-c", USED_BEFORE.format(first_use=first_use)]
+    return subprocess.run(program, env=environment, capture_output=True, text=True, check=True).stdout.strip()
+
+
+@pytest.mark.skipif(AFFINITY < 2 or usable_cores() < 2, reason="one core cannot be half used")
+def test_tvm_that_runs_on_fewer_threads_already_is_said_once() -> None:
+    said = after_tvm('tvm.get_global_func("runtime.NumThreads")()')
+    assert said.startswith(f"1 1 TVM was used before stormdrop and runs on 1 of {usable_cores()} threads")
+
+
+def test_tvm_that_was_only_imported_still_gets_all_cores() -> None:
+    assert after_tvm("pass") == f"0 {usable_cores()}"

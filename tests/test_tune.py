@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -16,13 +17,14 @@ import numpy as np
 import pytest
 from tvm import te
 
-from stormdrop.errors import InputError, SearchError, UnsupportedFunction
+from stormdrop import finals
+from stormdrop.errors import InputError, MeasureError, SearchError, UnsupportedFunction
 from stormdrop.kernel import operators
 from stormdrop.kernel.registry import sketches_for
 from stormdrop.kernel.target import Target
-from stormdrop.measure.local import LocalMeasurer
+from stormdrop.measure.local import Account, LocalMeasurer
 from stormdrop.measure.replay import ReplayMeasurer
-from stormdrop.records import SqlStore, State, open_store
+from stormdrop.records import Filter, Outcome, SqlStore, State, open_store
 from stormdrop.testing.faults import FAULTS, Plain, RandomFaults
 from stormdrop.trial import Candidate, Measurement, Request, Status, Trial
 from stormdrop.tune import BATCH, Progress, TuneResult, tune
@@ -266,3 +268,352 @@ def test_killed_and_resumed(tmp_path: Path) -> None:
         assert store.sessions()[0].state is State.FINISHED
     assert everything[: len(kept)] == kept
     assert len({(sketch, config) for sketch, config, _ in everything}) == len(everything) == 40
+
+
+# What a finished record answers
+
+
+def test_a_starved_record_is_no_answer_to_a_larger_request() -> None:
+    with open_store("sqlite://") as store:
+        replayed(store, Counting(), search="random", trials=1)
+        measurer = Counting()
+        result = replayed(store, measurer)  # neither trials nor time
+        assert measurer.asked
+        assert (result.reused, result.converged) == (0, True)
+
+
+def test_a_record_answers_what_asks_for_no_more() -> None:
+    with open_store("sqlite://") as store:
+        replayed(store, Counting(), search="random", trials=12)
+        smaller, larger, whole = Counting(), Counting(), Counting()
+        assert replayed(store, smaller, search="random", trials=7).reused == 12
+        assert smaller.asked == []
+        assert replayed(store, larger, search="random", trials=10**6).reused == 0
+        assert set(larger.asked) == set(RECORDED)
+        assert replayed(store, whole, search="random", trials=10**7).reused == len(RECORDED)  # there is no more
+        assert whole.asked == []
+
+
+@pytest.mark.parametrize(("asked", "answered"), [(5.0, True), (10.0, True), (11.0, False), (None, False)])
+def test_a_record_answers_what_asks_for_no_more_time(asked: float | None, answered: bool) -> None:
+    """Of the record's 12 seconds 10 were its budget; without a limit a minute is meant."""
+    (_, space), *_ = sketches_for(WORKLOAD, TARGET)
+    with open_store("sqlite://") as store:
+        replayed(store, Counting(), search="random", trials=1)
+        first = store.session(store.sessions()[0].id)
+        planted = store.open(first.problem, first.setting)
+        extra = {"budget": 10.0, "seconds": 12.0}
+        store.finish(planted, Outcome(space.name, space.config(space.origin), 1e-3, extra=extra))
+        measurer = Counting()
+        replayed(store, measurer, time=asked)
+        assert (measurer.asked == []) is answered
+
+
+def test_a_converged_record_answers_everything() -> None:
+    with open_store("sqlite://") as store:
+        first = replayed(store, Counting(), trials=400)
+        assert first.converged
+        for settings in ({}, {"time": 1e6}, {"trials": 10**6}, {"search": "random"}):
+            measurer = Counting()
+            assert replayed(store, measurer, **settings).reused == first.trials
+            assert measurer.asked == []
+
+
+def test_a_record_of_another_compiler_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = importlib.import_module("stormdrop.plan")
+    with open_store("sqlite://") as store:
+        with monkeypatch.context() as patch:
+            patch.setattr(plan.metadata, "version", lambda name: "0.1")
+            first = replayed(store, Counting(), trials=400)
+            assert first.converged
+        again = replayed(store, Counting(), trials=400)
+        assert again.reused == 0
+
+
+def test_a_new_session_is_not_worse_than_the_record() -> None:
+    """The recorded best is among the finalists of a search that would never have come there."""
+    bottom = min(RECORDED, key=lambda each: float(np.median(RECORDED[each])))
+    with open_store("sqlite://") as store:
+        replayed(store, Counting(), search="random", trials=1)
+        (summary,) = store.sessions(Filter())
+        session = store.session(summary.id)
+        (_, space), *_ = sketches_for(WORKLOAD, TARGET)
+        planted = store.open(session.problem, session.setting)
+        store.finish(planted, Outcome(bottom.sketch, space.config(bottom.point), float(np.median(RECORDED[bottom]))))
+        result = replayed(store, Counting(), search="random", trials=3)
+        assert (result.trials, result.reused) == (3, 0)
+        assert result.best is not None
+        assert result.best.config == space.config(bottom.point)
+        assert result.best.speedup is not None and result.best.speedup[1] > 1
+        fresh = replayed(store, Counting(), search="random", trials=3, fresh=True)
+        assert fresh.best is not None and fresh.best.config != result.best.config
+
+
+# Resuming
+
+
+def test_a_resumed_run_goes_on_where_it_was() -> None:
+    settings = {"search": "random", "seed": 3, "trials": 24}
+    with open_store("sqlite://") as store:
+        first, second = Counting(interrupt_after=12), Counting()
+        replayed(store, first, **settings)
+        (summary,) = store.sessions()
+        before = store.records(store.session(summary.id))
+        second.resume(first.taken)
+        seen: list[Progress] = []
+        resumed = replayed(store, second, resume=True, on_progress=seen.append, **settings)
+        after = store.records(store.session(summary.id))[len(before) :]
+        best_before = min(float(np.median(each.measurement.seconds)) for each in before)
+        assert resumed.curve[0] == (before[0].elapsed, float(np.median(before[0].measurement.seconds)))
+        assert all(each.best_seconds is not None and each.best_seconds <= best_before for each in seen)
+        assert [entry[0] for entry in resumed.curve] == sorted(entry[0] for entry in resumed.curve)
+        assert min(each.elapsed for each in after) >= before[-1].elapsed
+        assert min(each.batch for each in after) > max(each.batch for each in before)
+        here = sum(each.measurement.phases.run for each in after)
+        assert resumed.phases["run"] == pytest.approx(here)
+
+
+def test_a_resumed_measurer_knows_what_is_hopeless(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+
+    class Local(Counting):
+        account, best = Account(), None
+
+        def __init__(self, *_: Any, **__: Any) -> None:
+            super().__init__()
+            made.append(self)
+
+    monkeypatch.setattr("stormdrop.measure.local.LocalMeasurer", Local)
+    with open_store("sqlite://") as store:
+        first = Counting(interrupt_after=12)
+        replayed(store, first, trials=24)
+        tune(WORKLOAD, target=TARGET, store=store, trials=24, resume=True)
+    assert made[0].best == min(trial.median for trial in first.taken)
+
+
+# Time
+
+
+class Clock:
+    """Time that passes when something is measured."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+class Slow(Counting):
+    """Every measurement takes a second of the clock's."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self.clock = clock
+        self.abandoned = 0
+        self.rounds = 0
+
+    def measure(self, requests: Sequence[Request]) -> Iterator[Measurement]:
+        for taken, measurement in enumerate(super().measure(requests), start=1):
+            self.clock.now += 1.0
+            try:
+                yield measurement
+            except GeneratorExit:
+                self.abandoned += taken < len(requests)
+                raise
+
+    def race(self, candidates: Sequence[Candidate], rounds: int) -> list[Measurement]:
+        self.rounds = rounds
+        return super().race(candidates, rounds)
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Slow:
+    clock = Clock()
+    for module in ("stormdrop.tune", "stormdrop.plan"):
+        monkeypatch.setattr(importlib.import_module(module), "clock", clock)
+    return Slow(clock)
+
+
+def test_a_batch_is_cut_to_the_time_that_is_left(slow: Slow) -> None:
+    """Of 20 s one is for the race: two batches of 8, and 3 more, without abandoning any."""
+    with open_store("sqlite://") as store:
+        result = replayed(store, slow, search="random", time=20.0)
+    assert result.trials == 19
+    assert slow.abandoned == 0
+
+
+def test_a_batch_ends_when_the_time_is_clearly_over(slow: Slow) -> None:
+    with open_store("sqlite://") as store:
+        result = replayed(store, slow, search="random", time=5.0)
+        assert store.sessions()[0].trials == result.trials == 5
+    assert result.best is not None
+
+
+def test_without_time_nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    local = importlib.import_module("stormdrop.measure.local")
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("a measurer was started")
+
+    monkeypatch.setattr(local, "LocalMeasurer", refuse)
+    with open_store("sqlite://") as store:
+        result = tune(WORKLOAD, target=TARGET, store=store, time=1e-9)
+        assert store.sessions() == []
+    assert (result.best, result.trials) == (None, 0)
+
+
+def test_a_race_fits_its_second() -> None:
+    assert finals.rounds([1e-4, 1e-4]) == 15
+    assert finals.rounds([0.02] * 4) == 6
+    assert finals.rounds([2.0, 3.0]) == 3
+
+
+# The last decision
+
+
+class Fixed(Counting):
+    """Another truth in the race than the search saw: samples by candidate, failures where there are none."""
+
+    def __init__(self, default: float, others: float) -> None:
+        super().__init__()
+        (_, space), *_ = sketches_for(WORKLOAD, TARGET)
+        self.default = Candidate(space.name, space.origin)
+        self.times = default, others
+        self.entrants: list[Candidate] = []
+
+    def race(self, candidates: Sequence[Candidate], rounds: int) -> list[Measurement]:
+        self.entrants = list(candidates)
+        rng = np.random.default_rng(0)
+        times = [self.times[each != self.default] for each in candidates]
+        return [Measurement(Status.OK, tuple(t * rng.lognormal(0, 0.02, rounds))) for t in times]
+
+
+@pytest.mark.parametrize("others", [1.0, 0.995, 1.2])
+def test_no_significant_difference_keeps_the_default_schedule(others: float) -> None:
+    with open_store("sqlite://") as store:
+        measurer = Fixed(1e-3, others * 1e-3)
+        result = replayed(store, measurer, trials=60)
+        assert result.best is not None and len(measurer.entrants) > 1
+        (_, space), *_ = sketches_for(WORKLOAD, TARGET)
+        assert result.best.config == space.config(space.origin)
+        assert result.best.speedup is None
+        assert result.baseline == pytest.approx(result.best.seconds)
+
+
+def test_a_significant_difference_wins_with_its_interval() -> None:
+    with open_store("sqlite://") as store:
+        result = replayed(store, Fixed(1e-3, 0.8e-3), trials=60)
+        assert result.best is not None and result.best.speedup is not None
+        ratio, low, high = result.best.speedup
+        assert 1 < low <= ratio <= high
+        again = replayed(store, Counting(), trials=60)
+        assert again.best is not None and again.best.speedup == result.best.speedup
+
+
+def test_the_incumbent_of_the_search_races() -> None:
+    default, incumbent, *ranked = (Candidate("s", (i,)) for i in range(9))
+    assert finals.enter(default, ranked, incumbent, None) == [default, incumbent, *ranked[:3]]
+    assert finals.enter(None, ranked, None, incumbent) == [incumbent, *ranked[:3]]
+    with open_store("sqlite://") as store:
+        measurer = Fixed(1e-3, 1e-3)
+        result = replayed(store, measurer, trials=400)
+        assert result.converged
+        assert len(measurer.entrants) >= 3
+
+
+def test_choosing_the_best_of_many_is_corrected_for() -> None:
+    """A challenger that wins alone does not win as one of many."""
+    rng = np.random.default_rng(3)
+    default, *others = (Candidate("s", (i,)) for i in range(9))
+    base = tuple(rng.lognormal(0, 0.02, 15))
+    lucky = tuple(sample / ratio for sample, ratio in zip(base, [0.99] * 3 + [1.02] * 12, strict=True))
+    dull = {each: tuple(1.1 * sample for sample in base) for each in others[1:]}
+    alone = finals.decide(default, {default: base, others[0]: lucky})
+    among = finals.decide(default, {default: base, others[0]: lucky, **dull})
+    assert alone is not None and alone.winner == others[0]
+    assert among is not None and among.winner == default
+
+
+def test_a_default_schedule_that_failed_does_not_race() -> None:
+    (_, space), *_ = sketches_for(WORKLOAD, TARGET)
+    origin = Candidate(space.name, space.origin)
+
+    class Failing(Fixed):
+        def measure(self, requests: Sequence[Request]) -> Iterator[Measurement]:
+            for request, found in zip(requests, super().measure(requests), strict=True):
+                yield Measurement(Status.RUNTIME, (), "died") if request.candidate == origin else found
+
+    with open_store("sqlite://") as store:
+        measurer = Failing(1e-3, 1e-3)
+        result = replayed(store, measurer, trials=40)
+    assert measurer.entrants and origin not in measurer.entrants
+    assert result.baseline is None
+    assert result.best is not None and result.best.speedup is None
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+def test_a_race_in_which_everyone_fails_is_run_once_more(failures: int) -> None:
+    class Disturbed(Fixed):
+        disturbed = failures
+
+        def race(self, candidates: Sequence[Candidate], rounds: int) -> list[Measurement]:
+            self.disturbed -= 1
+            if self.disturbed >= 0:
+                return [Measurement(Status.RUN_TIMEOUT, (), "not done")] * len(candidates)
+            return super().race(candidates, rounds)
+
+    with open_store("sqlite://") as store:
+        result = replayed(store, Disturbed(1e-3, 0.8e-3), trials=60)
+    assert result.best is not None
+    assert (result.best.speedup is not None) == (result.baseline is not None) == (failures == 1)
+
+
+# Errors
+
+
+def test_an_unknown_option_of_a_search() -> None:
+    with open_store("sqlite://") as store:
+        with pytest.raises(SearchError, match="did you mean 'repeats'"):
+            replayed(store, Counting(), options={"repeat": 3})
+        assert store.sessions() == []
+
+
+def test_a_result_without_a_schedule_says_so() -> None:
+    class Broken(Counting):
+        def measure(self, requests: Sequence[Request]) -> Iterator[Measurement]:
+            for _ in requests:
+                yield Measurement(Status.RUNTIME, (), "died")
+
+        def race(self, candidates: Sequence[Candidate], rounds: int) -> list[Measurement]:
+            return [Measurement(Status.RUNTIME, (), "died")] * len(candidates)
+
+    with open_store("sqlite://") as store:
+        result = replayed(store, Broken(), trials=5)
+    assert (result.best, result.failed) == (None, 5)
+    with pytest.raises(UnsupportedFunction, match="no candidate worked"):
+        _ = result.variant
+    with pytest.raises(UnsupportedFunction, match="no candidate worked"):
+        result.schedule()
+
+
+def test_a_document_without_a_peak(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> None:
+        raise MeasureError("no")
+
+    monkeypatch.setattr("stormdrop.measure.peak.peak", fails)
+    with open_store("sqlite://") as store:
+        document = replayed(store, Counting(), trials=8).to_json()
+    assert document["best"]["percent_of_peak"] is None
+    assert document["best"]["gflops"] > 0
+
+
+def test_a_measurer_that_gives_up_leaves_a_session_to_resume() -> None:
+    class Dead(Counting):
+        def measure(self, requests: Sequence[Request]) -> Iterator[Measurement]:
+            raise MeasureError("no worker starts")
+
+    with open_store("sqlite://") as store:
+        with pytest.raises(MeasureError):
+            replayed(store, Dead(), trials=8)
+        assert store.sessions()[0].state is State.INTERRUPTED

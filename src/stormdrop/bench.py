@@ -108,8 +108,9 @@ def bench(
     """Times our kernel or model beside the peers named in `against` (by default all there are).
 
     `what` is an operator (`operators.matmul(512, 512, 512)`), an ONNX file, or a saved tuned model. What has no
-    finished tuning in the store is tuned first. A peer that is not installed, or has no form for this, is
-    skipped with a reason. Raises `InputError` for an unknown peer or a `what` that is none of these.
+    finished tuning in the store is tuned first. A peer that is not installed, has no form for this, or dies
+    before its first turn is skipped with a reason. Raises `InputError` for an unknown peer or a `what` that is none of
+    these.
     """
     from .kernel.target import Target
     from .kernel.workload import Workload
@@ -198,15 +199,18 @@ def _model(path: Path, names: Sequence[str], how: _How) -> _Match:
 def _play(match: _Match, threads: int, rounds: int, skipped: Mapping[str, str]) -> BenchResult:
     left_out = {**skipped, **match.skipped}
     players: list[Player] = []
+    outputs: list[list[Array]] = []  # of each player
     try:
         for entry in match.entries:
             try:
-                players.append(Player(entry, threads))
-            except Unavailable as reason:
+                player, arrays = _prepared(entry, threads)
+            except (Unavailable, MeasureError) as reason:
                 if entry.name == OURS:
                     raise MeasureError(f"{match.what}: our own kernel cannot run: {reason}") from reason
                 left_out[entry.name] = str(reason)
-        outputs = [player.outputs() for player in players]
+            else:
+                players.append(player)
+                outputs.append(arrays)
         reference = outputs[0] if match.reference is None else match.reference
         times = compete(players, rounds, Turn())
         standings = tuple(
@@ -217,6 +221,16 @@ def _play(match: _Match, threads: int, rounds: int, skipped: Mapping[str, str]) 
         for player in players:
             player.close()
     return BenchResult(match.what, rounds, times.disturbed, standings, left_out, match.flops)
+
+
+def _prepared(entry: Entry, threads: int) -> tuple[Player, list[Array]]:
+    """A contender that works, and its outputs. Raises `Unavailable`, or `MeasureError` where its process dies."""
+    player = Player(entry, threads)
+    try:
+        return player, player.outputs()
+    except BaseException:
+        player.close()
+        raise
 
 
 def _standing(player: Player, ours: Sequence[float], theirs: Sequence[float], error: float) -> Standing:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import math
 import os
 import sys
+import warnings
 from pathlib import Path
 
 _VARIABLE = "TVM_NUM_THREADS"
+_settled = False  # whether `configure` has done all that it can do in this process
 
 
 def usable_cores(root: Path = Path("/")) -> int:
@@ -32,9 +34,39 @@ def chosen() -> int:
 
 
 def configure() -> None:
-    """Give TVM all usable cores, unless the user chose a number or TVM is loaded already (then it is too late)."""
+    """Give TVM all usable cores, unless the user chose a number.
+
+    Where TVM was loaded before and its pool has started, this is too late: a `RuntimeWarning` says so, once.
+    """
+    global _settled
+    if _settled or _VARIABLE in os.environ:
+        return
+    _settled = True
+    wanted = _cores_of_any_thread()
+    os.environ[_VARIABLE] = str(wanted)
     if "tvm" not in sys.modules:
-        os.environ.setdefault(_VARIABLE, str(usable_cores()))
+        return
+    running = int(sys.modules["tvm"].get_global_func("runtime.NumThreads")())  # starts the pool if nothing has
+    if running < wanted:
+        os.environ[_VARIABLE] = str(running)
+        warnings.warn(
+            f"TVM was used before stormdrop and runs on {running} of {wanted} threads: use stormdrop first, or set"
+            f" {_VARIABLE}={wanted} in the environment",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
+def _cores_of_any_thread() -> int:
+    """`usable_cores`, also where TVM has pinned the calling thread to one core, as its pool does when it starts."""
+    cores = usable_cores()
+    try:
+        tasks = [int(task.name) for task in Path("/proc/self/task").iterdir()]
+        widest = max(len(os.sched_getaffinity(task)) for task in tasks)
+    except (OSError, AttributeError):
+        return cores  # not Linux, or a thread has just ended
+    quota = _cgroup_quota(Path("/"))
+    return max(cores, widest if quota is None else min(widest, math.floor(quota)))
 
 
 def _cgroup_quota(root: Path) -> float | None:

@@ -10,20 +10,17 @@ from __future__ import annotations
 
 import dataclasses
 import time as clock
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from importlib import metadata
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import threads
-from .errors import InputError, UnsupportedFunction
-from .records import Outcome, Problem, Record, Session, Setting, Store, StoredTrial, open_store
-from .result import Best, Progress, TuneResult
-from .search import create, options_of
-from .space import Space
-from .statistics import median_interval, ratio_interval
+from . import answers, finals, threads
+from .errors import InputError, MeasureError
+from .plan import BATCH, DEFAULT_SECONDS, Plan, make_plan
+from .records import Outcome, Record, Session, Store, StoredTrial, open_store
+from .result import Best, Progress, TuneResult, recorded_result
+from .statistics import median_interval
 from .trial import Candidate, Measurement, Request, Trial
 
 if TYPE_CHECKING:
@@ -36,17 +33,7 @@ if TYPE_CHECKING:
     from .measure.local import Account
     from .measure.pool import WorkerPool
 
-__all__ = ["BATCH", "DEFAULT_SECONDS", "Best", "Progress", "TuneResult", "tune"]
-
-DEFAULT_SECONDS = 60.0
-"""Wall time of a tuning that is given neither trials nor time."""
-
-BATCH = 8
-"""Requests per ask. The same in every run, so that a resumed search makes the asks of the interrupted one."""
-
-_FINALISTS = 3
-_ROUNDS = 15
-_RACE_SECONDS = 1.0  # of a time budget, kept for the last race
+__all__ = ["BATCH", "DEFAULT_SECONDS", "Best", "Progress", "TuneResult", "recall", "tune"]
 
 
 def tune(
@@ -71,151 +58,158 @@ def tune(
 
     `trials` bounds the distinct candidates, `time` the wall seconds with everything in them (`started`, a reading of
     `time.perf_counter`, is where they began); without either the search runs until it converges, `DEFAULT_SECONDS`
-    at most. A finished record of the same problem is the answer unless `fresh`; `resume` continues the latest
+    at most. A finished record of the same problem is the answer where it converged, or had at least this budget; what
+    an insufficient one found takes part in the last race. `fresh` ignores all records; `resume` continues the latest
     unfinished session of the same problem and setting, if there is one. Ctrl-C ends the search and returns the best
     so far with `interrupted` set; everything measured is kept.
 
     `sketches`, `measurer` and `pool` replace the built-in sketches, the measurer on this machine, and its workers.
-    Raises `InputError` for a bad setting, `UnsupportedFunction` for a function that no sketch takes.
+    Raises `InputError` for a bad setting, `UnsupportedFunction` for a function that no sketch takes, `MeasureError`
+    where nothing can be measured.
     """
     begin = clock.perf_counter() if started is None else started
     threads.configure()
-    from .kernel.target import Target
-    from .kernel.workload import Workload
-
     if trials is not None and trials < 1:
         raise InputError(f"trials={trials} must be 1 or more")
     if time is not None and time <= 0:
         raise InputError(f"time={time:g} must be more than 0 seconds")
     if resume and fresh:
         raise InputError("resume and fresh exclude each other: continue a session, or tune as if nothing were known")
-    if not isinstance(workload, Workload):
-        workload = Workload.create("function", workload)
-    machine = target or Target.detect()
-    found = _sketches(workload, machine, sketches)
-    budget = time if time is not None or trials is not None else DEFAULT_SECONDS
-    plan = _Plan(workload, machine, found, search, dict(options or {}), seed, trials, budget, begin, on_progress)
+    plan = make_plan(workload, target, search, options, trials, time, seed, sketches, begin, on_progress)
     opened = store if store is not None else open_store(None)
     try:
-        session = opened.unfinished(plan.problem, plan.setting) if resume else None
+        session = answers.to_resume(opened, plan.problem, plan.setting) if resume else None
         if session is None and not fresh:
-            known = opened.finished(plan.problem, plan.setting.sketches)
+            known = answers.answering(opened, plan.problem, plan.setting, trials, plan.seconds)
             if known is not None:
                 return _recorded(plan, opened, known)
-        earlier = [] if session is None else opened.records(session)
+        rival = None if fresh else answers.best_known(opened, plan.problem, plan.spaces)
+        run = _Run(plan, opened, [] if session is None else opened.records(session), rival)
+        if run.out_of_time:
+            return run.result([], False, {"start": plan.elapsed})
         session = opened.open(plan.problem, plan.setting) if session is None else opened.resume(session)
-        run = _Run(plan, opened, session, earlier)
-        if measurer is not None:
-            return run.to_the_end(measurer)
-        from .measure.local import LocalMeasurer
+        try:
+            if measurer is not None:
+                return run.to_the_end(session, measurer)
+            from .measure.local import LocalMeasurer
 
-        chosen, spaces = [sketch for sketch, _ in found], [space for _, space in found]
-        with LocalMeasurer(workload, machine, chosen, spaces, seed=seed, pool=pool) as local:
-            return run.to_the_end(local)
+            chosen, spaces = [sketch for sketch, _ in plan.sketches], list(plan.spaces.values())
+            with LocalMeasurer(plan.workload, plan.target, chosen, spaces, seed=seed, pool=pool) as local:
+                local.best = run.fastest
+                return run.to_the_end(session, local)
+        except MeasureError:
+            opened.interrupt(session)
+            raise
     finally:
         if store is None:
             opened.close()
 
 
-@dataclass(frozen=True)
-class _Plan:
-    workload: Workload
-    target: Target
-    sketches: Sequence[tuple[Sketch, Space]]
-    search: str
-    options: Mapping[str, Any]
-    seed: int
-    trials: int | None
-    seconds: float | None
-    begin: float
-    on_progress: Callable[[Progress], None] | None
+def recall(
+    workload: Workload,
+    *,
+    target: Target,
+    search: str,
+    options: Mapping[str, Any],
+    trials: int | None,
+    time: float | None,
+    seed: int,
+    store: Store,
+    resume: bool,
+) -> TuneResult | None:
+    """The result that `tune` would take from the records, nothing measured; None where it would measure.
 
-    @property
-    def problem(self) -> Problem:
-        workload, target = self.workload, self.target
-        return Problem(workload.key, workload.text, workload.name, f"llvm {target.mcpu}", target.machine)
-
-    @property
-    def setting(self) -> Setting:
-        defaults = dataclasses.asdict(options_of(self.search)(**self.options))
-        return Setting(
-            search=self.search,
-            seed=self.seed,
-            sketches={space.name: space.fingerprint for _, space in self.sketches},
-            options=defaults,
-            method={"batch": BATCH},
-            versions=_versions(),
-        )
-
-    @property
-    def elapsed(self) -> float:
-        return clock.perf_counter() - self.begin
+    With trials=0 any finished record of the same spaces will do.
+    """
+    plan = make_plan(workload, target, search, options, trials, time, seed, None, clock.perf_counter(), None)
+    if resume and answers.to_resume(store, plan.problem, plan.setting) is not None:
+        return None
+    known = answers.answering(store, plan.problem, plan.setting, trials, plan.seconds)
+    return None if known is None else _recorded(plan, store, known)
 
 
 class _Run:
-    """One session under way."""
+    """One session under way; `earlier` are its trials where it was interrupted and goes on."""
 
-    def __init__(self, plan: _Plan, store: Store, session: Session, earlier: Iterable[StoredTrial]) -> None:
-        self.plan, self.store, self.session = plan, store, session
-        self.spaces = {space.name: space for _, space in plan.sketches}
-        rng = np.random.default_rng(plan.seed)
-        self.search = create(plan.search, list(self.spaces.values()), rng, **plan.options)
+    def __init__(
+        self, plan: Plan, store: Store, earlier: Iterable[StoredTrial], rival: tuple[Candidate, float] | None
+    ) -> None:
+        self.plan, self.store, self.rival = plan, store, rival
+        self.search, self.spaces = plan.searcher, plan.spaces
         self.measurements: dict[Candidate, list[Measurement]] = {}
+        self.here: list[Measurement] = []  # those of this run
         self.curve: list[tuple[float, float]] = []
-        self.batch = 0
-        self.searching = 0.0
-        known = [trial for stored in earlier if (trial := self._trial(stored)) is not None]
-        for trial in known:
-            self._take(trial, None)
+        self.batch, self.before = 0, 0.0  # where the stored numbers and times go on
+        self.searching = self.measuring = 0.0
+        known = []
+        for stored, trial in answers.known_trials(earlier, self.spaces):
+            self.batch, self.before = max(self.batch, stored.batch + 1), max(self.before, stored.elapsed)
+            self._take(trial, stored.elapsed)
+            known.append(trial)
         self.reused = len(self.measurements)
         self.search.tell(known)
 
-    def to_the_end(self, measurer: Measurer) -> TuneResult:
+    @property
+    def fastest(self) -> float | None:
+        """Median seconds of the fastest candidate so far."""
+        return self.curve[-1][1] if self.curve else None
+
+    @property
+    def out_of_time(self) -> bool:
+        left = self._left()
+        return left is not None and left <= 0
+
+    def to_the_end(self, session: Session, measurer: Measurer) -> TuneResult:
         """Runs the search, races the finalists, and finishes the session."""
         from .measure.local import LocalMeasurer
 
         interrupted = False
         ready = self.plan.elapsed
         try:
-            self._search(measurer)
+            self._search(session, measurer)
         except KeyboardInterrupt:
             interrupted = True
+        timed_out = self.out_of_time
         account = dataclasses.replace(measurer.account) if isinstance(measurer, LocalMeasurer) else None
-        raced = clock.perf_counter()
-        finalists: list[tuple[Candidate, Measurement]] = []
+        start = clock.perf_counter()
+        raced: list[tuple[Candidate, Measurement]] = []
         if not interrupted:
             try:
-                finalists = self._race(measurer)
+                raced = self._race(measurer)
             except KeyboardInterrupt:
                 interrupted = True
-        phases = self._phases(account, ready, clock.perf_counter() - raced)
-        result = self._result(finalists, interrupted, phases)
-        best = result.best
-        outcome = Outcome(
-            None if best is None else best.sketch,
-            None if best is None else dict(best.config),
-            None if best is None else best.seconds,
-            None if best is None else best.interval,
-            result.baseline,
-            result.converged,
-            {"seconds": result.seconds, "phases": dict(phases)},
-        )
-        if interrupted:
-            self.store.interrupt(self.session, outcome)
-        else:
-            self.store.finish(self.session, outcome)
+        phases = self._phases(account, ready, clock.perf_counter() - start)
+        result = self.result(raced, interrupted, phases)
+        # What a later request is measured by: the time that was granted, where the search used it up.
+        budget = self.before + max(result.seconds, self.plan.seconds or 0.0 if timed_out else 0.0)
+        extra: dict[str, Any] = {
+            "seconds": result.seconds,
+            "phases": dict(phases),
+            "budget": budget,
+            "exhausted": self.search.finished,
+            "disturbed": any(found.suspect for _, found in raced),
+        }
+        outcome = Outcome(baseline_seconds=result.baseline, converged=result.converged, extra=extra)
+        if result.best is not None:
+            best = result.best
+            extra["speedup"] = None if best.speedup is None else list(best.speedup)
+            found: dict[str, Any] = {"sketch": best.sketch, "config": dict(best.config), "seconds": best.seconds}
+            outcome = dataclasses.replace(outcome, **found, interval=best.interval)
+        (self.store.interrupt if interrupted else self.store.finish)(session, outcome)
         return result
 
-    def _search(self, measurer: Measurer) -> None:
+    def _search(self, session: Session, measurer: Measurer) -> None:
+        queue: list[Request] = []
         while not self._spent():
-            requests = self._ask()
-            if not requests:
+            queue = queue or self._ask()
+            if not queue:
                 return
-            records = self._measured(measurer, requests)
+            trials = self._measured(session, measurer, queue[: self._affordable()])
             start = clock.perf_counter()
-            self.search.tell(records)
+            self.search.tell(trials)
             self.searching += clock.perf_counter() - start
-            self.batch += 1
+            queue = queue[len(trials) :]
+            self.batch += not queue
 
     def _ask(self) -> list[Request]:
         start = clock.perf_counter()
@@ -225,62 +219,94 @@ class _Run:
             return requests
         room = self.plan.trials - len(self.measurements)
         allowed: list[Request] = []
+        new: set[Candidate] = set()
         for request in requests:
             if request.candidate not in self.measurements:
-                room -= 1
-            if room < 0:
+                new.add(request.candidate)
+            if len(new) > room:
                 break
             allowed.append(request)
         return allowed
 
-    def _measured(self, measurer: Measurer, requests: Sequence[Request]) -> list[Trial]:
-        """Measures a batch; each trial is in the store before the next one begins."""
-        trials = []
-        for request, measurement in zip(requests, measurer.measure(requests), strict=True):
+    def _measured(self, session: Session, measurer: Measurer, requests: Sequence[Request]) -> list[Trial]:
+        """Measures requests, until the time is clearly over; each trial is in the store before the next one begins."""
+        trials: list[Trial] = []
+        start = clock.perf_counter()
+        answered = measurer.measure(requests)
+        for request, measurement in zip(requests, answered, strict=True):
             trial = Trial(request.candidate, measurement)
-            elapsed = self.plan.elapsed
+            elapsed = self.before + self.plan.elapsed
             config = self.spaces[request.candidate.sketch].config(request.candidate.point)
             record = Record(request.candidate.sketch, config, measurement, elapsed)
-            self.store.append(self.session, self.batch, [record])
+            self.store.append(session, self.batch, [record])
             self._take(trial, elapsed)
+            self.here.append(measurement)
             trials.append(trial)
+            if self.plan.seconds is not None and self.plan.elapsed >= self.plan.seconds and len(trials) < len(requests):
+                if isinstance(answered, Generator):
+                    answered.close()  # ends the workers that are at work: only where the race's time is gone, too
+                break
+        self.measuring += clock.perf_counter() - start
         self._report()
         return trials
 
-    def _take(self, trial: Trial, elapsed: float | None) -> None:
+    def _take(self, trial: Trial, elapsed: float) -> None:
         self.measurements.setdefault(trial.candidate, []).append(trial.measurement)
-        if trial.ok and elapsed is not None and (not self.curve or trial.median < self.curve[-1][1]):
+        if trial.ok and (not self.curve or trial.median < self.curve[-1][1]):
             self.curve.append((elapsed, trial.median))
 
+    def _left(self) -> float | None:
+        """Seconds left for the search; the last race has its own."""
+        budget = self.plan.seconds
+        return None if budget is None else budget - min(finals.RACE_SECONDS, budget / 4) - self.plan.elapsed
+
     def _spent(self) -> bool:
-        plan = self.plan
-        if plan.trials is not None and len(self.measurements) >= plan.trials:
-            return True
-        return plan.seconds is not None and plan.elapsed >= plan.seconds - min(_RACE_SECONDS, plan.seconds / 4)
+        return self.out_of_time or (self.plan.trials is not None and len(self.measurements) >= self.plan.trials)
+
+    def _affordable(self) -> int:
+        """Requests that can be measured in the time that is left, as far as one can tell."""
+        left = self._left()
+        if left is None or not self.here:
+            return BATCH
+        return max(1, int(left / max(self.measuring / len(self.here), 1e-9)))
 
     def _race(self, measurer: Measurer) -> list[tuple[Candidate, Measurement]]:
-        """The default schedule and the fastest few, interleaved; the default first. Failures are left out."""
-        ranked = sorted(self._working(), key=self._estimate)[:_FINALISTS]
-        if not ranked:
+        """The default schedule and the fastest few, interleaved."""
+        ranked = sorted(self._working(), key=self._estimate)
+        default: Candidate | None = self.plan.default
+        incumbent: Candidate | None = getattr(self.search, "best", None)
+        working = {*ranked, *({self.plan.default} - self.measurements.keys())}
+        entrants = finals.enter(
+            default if default in working else None,
+            ranked,
+            incumbent if incumbent in working else None,
+            None if self.rival is None else self.rival[0],
+        )
+        if not entrants:
             return []
-        first = self.plan.sketches[0][1]
-        baseline = Candidate(first.name, first.origin)
-        entrants = list(dict.fromkeys([baseline, *ranked]))
-        measured = measurer.race(entrants, _ROUNDS)
-        return [(candidate, result) for candidate, result in zip(entrants, measured, strict=True) if result.ok]
+        times = {each: self._estimate(each) for each in ranked} | (dict([self.rival]) if self.rival else {})
+        slowest = max((times[each] for each in entrants if each in times), default=0.0)
+        rounds = finals.rounds([times.get(each, slowest) for each in entrants])
+        raced = measurer.race(entrants, rounds)
+        if not any(each.ok for each in raced):  # all have worked before: it was the machine, or one took all with it
+            raced = measurer.race(entrants, rounds)
+        return list(zip(entrants, raced, strict=True))
 
     def _working(self) -> list[Candidate]:
         return [candidate for candidate, all_of in self.measurements.items() if all(each.ok for each in all_of)]
 
-    def _estimate(self, candidate: Candidate) -> float:
-        return float(np.median([sample for each in self.measurements[candidate] for sample in each.seconds]))
+    def _samples(self, candidate: Candidate) -> list[float]:
+        return [sample for each in self.measurements[candidate] for sample in each.seconds]
 
-    def _result(
-        self, finalists: Sequence[tuple[Candidate, Measurement]], interrupted: bool, phases: Mapping[str, float]
+    def _estimate(self, candidate: Candidate) -> float:
+        return float(np.median(self._samples(candidate)))
+
+    def result(
+        self, raced: Sequence[tuple[Candidate, Measurement]], interrupted: bool, phases: Mapping[str, float]
     ) -> TuneResult:
+        """What is known now, given how the last race went."""
         plan = self.plan
-        best, baseline = self._best(finalists)
-        failed = sum(1 for all_of in self.measurements.values() if not all(each.ok for each in all_of))
+        best, baseline = self._best(raced)
         everything = [each for all_of in self.measurements.values() for each in all_of]
         statuses: dict[str, int] = {}
         for each in everything:
@@ -288,10 +314,10 @@ class _Run:
         return TuneResult(
             workload=plan.workload,
             target=plan.target,
-            search=plan.search,
-            seed=plan.seed,
+            search=plan.setting.search,
+            seed=plan.setting.seed,
             trials=len(self.measurements),
-            failed=failed,
+            failed=len(self.measurements) - len(self._working()),
             reused=self.reused,
             seconds=plan.elapsed,
             phases=phases,
@@ -305,38 +331,42 @@ class _Run:
             sketches={space.name: sketch for sketch, space in plan.sketches},
         )
 
-    def _best(self, finalists: Sequence[tuple[Candidate, Measurement]]) -> tuple[Best | None, float | None]:
-        if not finalists:
-            working = self._working()
-            if not working:
-                return None, None
-            candidate = min(working, key=self._estimate)
-            samples = [sample for each in self.measurements[candidate] for sample in each.seconds]
-            return self._as_best(candidate, samples, None), None
-        first = self.plan.sketches[0][1]
-        origin = Candidate(first.name, first.origin)
-        default = next((result.seconds for candidate, result in finalists if candidate == origin), None)
-        winner, measured = min(finalists, key=lambda entry: float(np.median(entry[1].seconds)))
-        speedup = None
-        if default is not None and winner != origin:
-            interval = ratio_interval(default, measured.seconds)
-            speedup = tuple(interval) if interval.low > 1 else None
-        found = self._as_best(winner, measured.seconds, speedup)
-        return found, None if default is None else float(np.median(default))
+    def _best(self, raced: Sequence[tuple[Candidate, Measurement]]) -> tuple[Best | None, float | None]:
+        final = finals.decide(self.plan.default, {each: found.seconds for each, found in raced if found.ok})
+        if final is not None:
+            speedup = None if final.speedup is None else (final.speedup.estimate, final.speedup.low, final.speedup.high)
+            baseline = None if final.default is None else float(np.median(final.default))
+            return self._as_best(final.winner, final.seconds, speedup), baseline
+        # No race, or nobody worked in it: the best of many, as it was measured on the way.
+        working = self._working()
+        if not working:
+            return None, None
+        candidate = min(working, key=self._estimate)
+        return self._as_best(candidate, self._samples(candidate), None), None
 
-    def _as_best(self, candidate: Candidate, samples: Sequence[float], speedup: Any) -> Best:
+    def _as_best(
+        self, candidate: Candidate, samples: Sequence[float], speedup: tuple[float, float, float] | None
+    ) -> Best:
+        seconds = low = high = samples[0]
         if len(samples) > 1:
             seconds, low, high = median_interval(samples)
-        else:
-            seconds = low = high = samples[0]
         config = self.spaces[candidate.sketch].config(candidate.point)
-        return Best(candidate.sketch, config, seconds, (low, high), speedup)
+        return Best(
+            sketch=candidate.sketch,
+            config=config,
+            seconds=seconds,
+            interval=(low, high),
+            speedup=speedup,
+            workload=self.plan.workload,
+            target=self.plan.target,
+            apply=next(sketch.apply for sketch, space in self.plan.sketches if space.name == candidate.sketch),
+        )
 
     def _phases(self, account: Account | None, ready: float, racing: float) -> dict[str, float]:
-        """Wall seconds by what they went into; what ran on several workers at once counts once."""
-        measured = [each.phases for all_of in self.measurements.values() for each in all_of]
-        schedule, build = sum(each.schedule for each in measured), sum(each.build for each in measured)
-        check, run = sum(each.check for each in measured), sum(each.run for each in measured)
+        """Wall seconds of this run by what they went into; what ran on several workers at once counts once."""
+        spent = [each.phases for each in self.here]
+        schedule, build = sum(each.schedule for each in spent), sum(each.build for each in spent)
+        check, run = sum(each.check for each in spent), sum(each.run for each in spent)
         phases = {"start": ready, "search": self.searching, "check": check, "race": racing}
         if account is None:
             phases.update(schedule=schedule, build=build, run=run)
@@ -347,58 +377,14 @@ class _Run:
         phases["other"] = max(0.0, self.plan.elapsed - sum(phases.values()))
         return phases
 
-    def _trial(self, stored: StoredTrial) -> Trial | None:
-        space = self.spaces.get(stored.sketch)
-        if space is None or space.fingerprint != stored.fingerprint:
-            return None
-        return Trial(Candidate(stored.sketch, space.point(stored.config)), stored.measurement)
-
     def _report(self) -> None:
         if self.plan.on_progress is None:
             return
-        failed = sum(1 for all_of in self.measurements.values() if not all(each.ok for each in all_of))
-        best = self.curve[-1][1] if self.curve else None
-        self.plan.on_progress(Progress(len(self.measurements), failed, best, self.plan.elapsed, self.plan.seconds))
+        tried, elapsed = len(self.measurements), self.plan.elapsed
+        failed = tried - len(self._working())
+        self.plan.on_progress(Progress(tried, failed, self.fastest, elapsed, self.plan.seconds))
 
 
-def _recorded(plan: _Plan, store: Store, session: Session) -> TuneResult:
-    """The result of a finished session: nothing is measured."""
-    outcome = session.outcome
-    assert outcome is not None
-    assert outcome.sketch is not None and outcome.config is not None and outcome.seconds is not None
-    stored = store.records(session)
-    candidates = {(each.sketch, tuple(sorted(each.config.items()))): each.measurement.ok for each in stored}
-    curve: list[tuple[float, float]] = []
-    for each in stored:
-        if each.measurement.ok and (not curve or np.median(each.measurement.seconds) < curve[-1][1]):
-            curve.append((each.elapsed, float(np.median(each.measurement.seconds))))
-    interval = outcome.interval or (outcome.seconds, outcome.seconds)
-    return TuneResult(
-        workload=plan.workload,
-        target=plan.target,
-        search=session.setting.search,
-        seed=session.setting.seed,
-        trials=len(candidates),
-        failed=sum(1 for ok in candidates.values() if not ok),
-        reused=len(candidates),
-        seconds=plan.elapsed,
-        phases={},
-        best=Best(outcome.sketch, outcome.config, outcome.seconds, interval),
-        baseline=outcome.baseline_seconds,
-        converged=outcome.converged,
-        curve=curve,
-        sketches={space.name: sketch for sketch, space in plan.sketches},
-    )
-
-
-def _sketches(workload: Workload, target: Target, given: Sequence[Sketch] | None) -> Sequence[tuple[Sketch, Space]]:
-    from .kernel.registry import sketches_for
-
-    found = sketches_for(workload, target, given)
-    if not found:
-        raise UnsupportedFunction(f"{workload.name}: no sketch applies to this function")
-    return found
-
-
-def _versions() -> dict[str, str]:
-    return {name: metadata.version(name) for name in ("apache-tvm", "apache-tvm-ffi", "numpy")}
+def _recorded(plan: Plan, store: Store, session: Session) -> TuneResult:
+    sketches = {space.name: sketch for sketch, space in plan.sketches}
+    return recorded_result(plan.workload, plan.target, sketches, session, store.records(session), plan.elapsed)

@@ -9,11 +9,13 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
+from numpy.typing import NDArray
 
 from stormdrop.errors import MeasureError
 from stormdrop.kernel import operators
@@ -23,6 +25,7 @@ from stormdrop.measure.contract import Measurer
 from stormdrop.measure.load import LoadThresholds
 from stormdrop.measure.local import LocalMeasurer
 from stormdrop.measure.lock import MachineLock
+from stormdrop.measure.messages import Data
 from stormdrop.measure.pool import WorkerPool
 from stormdrop.testing import MeasurerConformance
 from stormdrop.testing.faults import ChosenFaults, Plain
@@ -190,6 +193,55 @@ def test_unknown_sketches_and_points(measurer: LocalMeasurer) -> None:
     assert answer.status is Status.INSTANTIATION
     with pytest.raises(MeasureError, match="no sketch is called 'nonesuch'"):
         list(measurer.measure([Request(Candidate("nonesuch", (0,)))]))
+
+
+class Bomb:
+    """Ends the process that unpickles it."""
+
+    def __reduce__(self) -> tuple[Callable[[int], object], tuple[int]]:
+        return os._exit, (3,)
+
+
+def test_workers_that_die_of_the_expected_outputs(measurer: LocalMeasurer, candidate: Make) -> None:
+    """Each worker is lost before it begins: that must end, and not be tried for ever."""
+    outputs = measurer._dispatch._outputs
+    measurer._dispatch._outputs = lambda: Data(outputs=(Bomb(),))  # type: ignore[arg-type]
+    with pytest.raises(MeasureError, match="die before they run"):
+        list(measurer.measure([Request(candidate(4), 1)]))
+    measurer._dispatch._outputs = outputs
+    assert next(measurer.measure([Request(candidate(4), 1)])).ok
+
+
+def test_the_reference_begins_with_the_first_measurement_and_ends_with_the_measurer(
+    workload: Workload,
+    target: Target,
+    pool: WorkerPool,
+    tmp_path: Path,
+    candidate: Make,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun, ended = threading.Event(), threading.Event()
+    inner = Workload.reference
+
+    def patient(self: Workload, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        begun.set()
+        time.sleep(0.5)
+        outputs = inner(self, inputs)
+        ended.set()
+        return outputs
+
+    monkeypatch.setattr(Workload, "reference", patient)
+    sketch = ChosenFaults(Plain())
+    space = sketch.space(workload, target)
+    assert space is not None
+    measurer = LocalMeasurer(workload, target, [sketch], [space], lock_path=tmp_path / "lock", pool=pool)
+    assert not begun.is_set()
+    answers = measurer.measure([Request(candidate(4, "raise"), 1), Request(candidate(8), 1)])
+    assert next(answers).status is Status.INSTANTIATION
+    assert begun.is_set()
+    answers.close()  # type: ignore[attr-defined]
+    measurer.close()
+    assert ended.is_set()
 
 
 _SESSION = """

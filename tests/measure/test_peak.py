@@ -120,3 +120,13 @@ def test_a_measurement_that_fails_says_why() -> None:
     shape: dict[str, Any] = {**module._shape(TARGET), "lanes": 0}
     with pytest.raises(MeasureError, match=r"measuring this machine's peak failed: .+"):
         module._measure_in_child(shape)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="this system does not list open files")
+def test_the_machine_lock_is_given_back(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(module, "_measure_flops", lambda shape: (1e12, True))
+    monkeypatch.setattr(module, "_measure_bandwidth", lambda shape: (1e11, True))
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    module._main("{}")
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert json.loads(capfd.readouterr().out) == {"flops": 1e12, "bandwidth": 1e11, "undisturbed": True}

@@ -15,7 +15,7 @@ import typer
 
 from .. import threads
 from .._version import __version__
-from ..errors import InputError, StormdropError
+from ..errors import InputError, StormdropError, UnsupportedFunction
 from . import database, running, tuning
 
 app = typer.Typer(
@@ -64,10 +64,12 @@ def run(arguments: Sequence[str]) -> int:
         code = app(list(arguments), standalone_mode=False, prog_name="stormdrop")
         sys.stdout.flush()
         return int(code or 0)
-    except InputError as error:
+    except (InputError, UnsupportedFunction) as error:  # what the user named is what no sketch takes
         return _complain(str(error), 2)
     except StormdropError as error:
         return _complain(str(error), 1)
+    except MemoryError as error:
+        return _complain(f"out of memory{f': {error}' if str(error) else ''}", 1)
     except (KeyboardInterrupt, typer.Abort):
         return _complain("interrupted; what was measured so far is kept", tuning.INTERRUPTED)
     except BrokenPipeError:

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from ..errors import InputError, OperatorError
+from ..search import names
 
 TargetOption = Annotated[
     str | None, typer.Option("--target", metavar="TARGET", help="What to tune for; this machine's CPU by default.")
@@ -20,7 +21,7 @@ SearchOption = Annotated[
     typer.Option(
         "--search",
         metavar="NAME",
-        help="droplet, random or grid. The default is droplet for now; storm, which explores first, comes later.",
+        help=f"{', '.join(names())}. The default is droplet for now; storm, which explores first, comes later.",
     ),
 ]
 TrialsOption = Annotated[
@@ -96,8 +97,25 @@ def check_show(show: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(show or ())
 
 
-def writable(path: Path, option: str) -> Path:
-    """The path, if a file or directory can be made there. Raises `InputError` otherwise: before the work, not after."""
+def artifact_folder(path: Path, option: str) -> Path:
+    """The path, if a model can be saved there, by the rule of `CompiledModel.save`: nothing else is overwritten.
+
+    Raises `InputError` otherwise: before the work, not after.
+    """
+    _check_parent(path, option)
+    if path.exists() and not (path / "metadata.json").is_file() and (not path.is_dir() or any(path.iterdir())):
+        raise InputError(f"{option} {path}: exists and is no stormdrop model; it is left as it is")
+    return path
+
+
+def writable_file(path: Path, option: str) -> Path:
+    """The path, if a file can be written there. Raises `InputError` otherwise: before the work, not after."""
+    _check_parent(path, option)
+    if path.is_dir():
+        raise InputError(f"{option} {path}: is a directory")
+    return path
+
+
+def _check_parent(path: Path, option: str) -> None:
     if not path.absolute().parent.is_dir():
         raise InputError(f"{option} {path}: there is no directory {path.absolute().parent}")
-    return path

@@ -37,7 +37,7 @@ def run(
 ) -> None:
     """Run a tuned model."""
     if outputs is not None:
-        options.writable(outputs, "--output")
+        options.writable_file(outputs, "--output")
     with output.stdout_for_json(as_json):
         import numpy as np
 

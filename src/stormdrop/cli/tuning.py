@@ -54,9 +54,9 @@ def tune_op(
 
         workload = operators.create(operator, given)
         machine = Target.parse(target)
-        store = open_store(db)
         limit = _limit(search, trials, budget, DEFAULT_SECONDS)
-        with Reporter(trials, f"tuning {operator} {' '.join(arguments or ())} {limit}") as report:
+        opening = f"tuning {operator} {' '.join(arguments or ())} {limit}"
+        with open_store(db) as store, Reporter(trials, opening) as report:
             result = tune(
                 workload,
                 target=machine,
@@ -101,16 +101,15 @@ def tune(
     budget = options.duration(time)
     if not model.is_file():
         raise ModelError(f"{model}: no such file")
-    artifact = options.writable(out or Path(f"{model.stem}.sd"), "--out")
+    artifact = options.artifact_folder(out or Path(f"{model.stem}.sd"), "--out")
     with output.stdout_for_json(as_json):
         from ..kernel.target import Target
         from ..model import DEFAULT_SECONDS, tune_model
         from ..records import open_store
 
         machine = Target.parse(target)
-        store = open_store(db)
         limit = _limit(search, trials, budget, DEFAULT_SECONDS)
-        with Reporter(trials, f"tuning {model} {limit}") as report:
+        with open_store(db) as store, Reporter(trials, f"tuning {model} {limit}") as report:
             result = tune_model(
                 model,
                 target=machine,

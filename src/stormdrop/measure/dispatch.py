@@ -48,6 +48,7 @@ class Dispatcher:
         self._outputs = outputs
         self._homes: dict[Key, tuple[Worker, int]] = {}
         self._busy: set[Worker] = set()
+        self._losses = 0  # in `execute`, since the last answer
 
     def home(self, key: Key) -> Worker | None:
         """The worker that holds this kernel, built; None where there is none, or none any more."""
@@ -106,34 +107,37 @@ class Dispatcher:
                     yield at.job.key, Failed(Status.BUILD_TIMEOUT, f"not built within {seconds:g} s")
 
     def execute(self, worker: Worker, job: Job, seconds: float) -> Answer:
-        """Does one job in a worker that is ready, the others paused. Raises Lost where the worker died before."""
+        """Does one job in a worker that is ready, the others paused.
+
+        Raises Lost where the worker died before it began, and MeasureError where that goes on and on: all workers
+        may have been killed while they were idle, but not again and again.
+        """
         self.pool.focus(worker)
         if not worker.expects:
             data = self._outputs()
             if not worker.send(data):
-                self._bury(worker)
-                raise Lost
+                raise self._lose(worker)
             worker.expects = True
         if not self._dispatch(worker, job):
-            self._bury(worker)
-            raise Lost
+            raise self._lose(worker)
         phase = ""
         deadline = time.perf_counter() + seconds
         while True:
             if not wait([worker.connection], max(0.0, deadline - time.perf_counter())):
                 self._stop(worker)
+                self._losses = 0
                 return Failed(Status.RUN_TIMEOUT, f"not done within {seconds:.3g} s")
             message = worker.receive()
             if isinstance(message, Step):
                 phase = message.phase
                 continue
             self._busy.discard(worker)
+            if message is None and not phase:
+                raise self._lose(worker)
+            self._losses = 0
             if message is not None:
                 answer: Answer = message
                 return answer
-            if not phase:
-                self._bury(worker)
-                raise Lost
             return _died(worker, phase)
 
     def abandon(self) -> None:
@@ -179,9 +183,15 @@ class Dispatcher:
         if lost[key] >= _LOST:
             raise MeasureError(f"the workers die before they begin: {worker.complaint()}")
 
-    def _bury(self, worker: Worker) -> None:
+    def _lose(self, worker: Worker) -> Lost | MeasureError:
+        """What to raise for a worker that died before it began to run a kernel."""
         self._busy.discard(worker)
         worker.bury()
+        self._losses += 1
+        if self._losses < _LOST + len(self.pool.workers):
+            return Lost()
+        self._losses = 0
+        return MeasureError(f"the workers die before they run a kernel: {worker.complaint()}")
 
     def _stop(self, worker: Worker) -> None:
         self._busy.discard(worker)

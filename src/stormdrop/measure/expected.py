@@ -19,19 +19,34 @@ Array = NDArray[Any]
 
 
 class Expectation:
-    """The expected outputs, computed in a thread of their own. `waited`: seconds that callers waited for them."""
+    """The expected outputs, computed in a thread of their own. `waited`: seconds that callers waited for them.
+
+    The thread begins at `start`, so that who never measures never computes, and ends before `close` returns.
+    """
 
     def __init__(self, workload: Workload, inputs: Sequence[Array]) -> None:
         self.waited = 0.0
         self._outcome: Data | Exception | None = None
         self._thread = threading.Thread(target=self._compute, args=(workload, inputs), daemon=True)
-        self._thread.start()
+        self._started = False
+
+    def start(self) -> None:
+        """Begins to compute, unless that was done before."""
+        if not self._started:
+            self._started = True
+            self._thread.start()
 
     def wait(self) -> None:
         """Returns when the thread is done: it must not compute beside a kernel that is timed."""
+        self.start()
         start = time.perf_counter()
         self._thread.join()
         self.waited += time.perf_counter() - start
+
+    def close(self) -> None:
+        """Waits for the thread, where it was started: NumPy cannot be stopped, and must disturb nobody later."""
+        if self._started:
+            self._thread.join()
 
     def data(self) -> Data:
         """Raises MeasureError where the reference could not be computed."""

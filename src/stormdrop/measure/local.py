@@ -122,6 +122,7 @@ class LocalMeasurer:
 
     def measure(self, requests: Sequence[Request]) -> Iterator[Measurement]:
         """One measurement per request, in order, each as soon as it is known. Raises MeasureError."""
+        self._reference.start()
         try:
             yield from self._measure(list(requests))
         except BaseException:  # Ctrl-C, a closed iterator, or an error of ours: nothing may keep running
@@ -133,6 +134,7 @@ class LocalMeasurer:
 
         Raises MeasureError.
         """
+        self._reference.start()
         try:
             return self._race(list(candidates), rounds)
         except BaseException:  # as above
@@ -140,10 +142,11 @@ class LocalMeasurer:
             raise
 
     def close(self) -> None:
-        """Ends the worker processes, unless the pool was given."""
+        """Ends the worker processes, unless the pool was given, and waits for the reference's thread."""
         if self._owned is not None:
             self._owned.close()
         self._lock.close()
+        self._reference.close()
 
     def __enter__(self) -> Self:
         return self

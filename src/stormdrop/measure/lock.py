@@ -4,11 +4,12 @@ Two locks make it fair: whoever wants the machine first passes a gate, and keeps
 that waits for the compilations of others is not overtaken by new ones, and two tuning runs take turns.
 
 Both are `flock`s on files that all users of the machine share; the kernel drops them when their owner dies, however
-it dies. Platforms without `flock` (Windows) get no exclusion between processes.
+it dies. This needs a POSIX system.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import tempfile
 import time
@@ -17,11 +18,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..errors import MeasureError
-
-try:
-    import fcntl
-except ImportError:  # no flock on this platform
-    fcntl = None  # type: ignore[assignment]
 
 
 def default_lock_path() -> Path:
@@ -73,17 +69,16 @@ class MachineLock:
         start = time.perf_counter()
         self._held = True
         try:
-            if fcntl is not None:
-                try:
-                    fcntl.flock(self._gate, fcntl.LOCK_EX)
-                    fcntl.flock(self._main, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
-                finally:
-                    fcntl.flock(self._gate, fcntl.LOCK_UN)
+            try:
+                fcntl.flock(self._gate, fcntl.LOCK_EX)
+                fcntl.flock(self._main, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
+            finally:
+                fcntl.flock(self._gate, fcntl.LOCK_UN)
             self.waited += time.perf_counter() - start
             yield
         finally:
             self._held = False
-            if fcntl is not None and self._main >= 0:
+            if self._main >= 0:
                 fcntl.flock(self._main, fcntl.LOCK_UN)
 
 

@@ -11,6 +11,7 @@ because the number of threads is settled once, when TVM is loaded. The result is
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -196,7 +197,7 @@ def _main(argument: str) -> None:
     from .lock import MachineLock
 
     shape = json.loads(argument)
-    with MachineLock().exclusive():
+    with contextlib.closing(MachineLock()) as lock, lock.exclusive():
         flops, calm_flops = _measure_flops(shape)
         bandwidth, calm_copy = _measure_bandwidth(shape)
     print(json.dumps(asdict(Peak(flops, bandwidth, undisturbed=calm_flops and calm_copy))))

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 _KERNELS = 40  # built kernels that a worker keeps: two batches and the incumbents
+_SENTINEL = 1.2345e30  # in float outputs before a kernel writes them
 _TRANSFORMED_BYTES = 512 << 20  # transformed constants that a worker keeps
 
 
@@ -153,7 +154,7 @@ class Workbench:
     def _first(self, call: Callable[[], object]) -> float:
         """Seconds of one execution into outputs that hold what no kernel computes: unwritten elements are noticed."""
         for view in self._views:
-            view.fill(np.nan if view.dtype.kind == "f" else True if view.dtype.kind == "b" else 0x55)
+            fill(view)
         self._step("run")
         start = time.perf_counter()
         call()
@@ -187,21 +188,38 @@ class Workbench:
         return next(filter(None, lines), "")
 
 
+def fill(view: Array) -> None:
+    """Fills an output with what no reference of small integers holds: elements that stay unwritten are noticed.
+
+    Finite, because NaN and infinity may be what is expected; of both signs, because a maximum or a minimum that is
+    taken over what was there would hide one of them.
+    """
+    if view.dtype.kind != "f":
+        view.fill(True if view.dtype.kind == "b" else 0x55)
+        return
+    sentinel = min(_SENTINEL, 0.7 * float(np.finfo(view.dtype).max))
+    view.fill(sentinel)
+    view.reshape(-1)[1::2] = -sentinel
+
+
 def difference(name: str, actual: Array, expected: Array, tolerance: float) -> str:
-    """One line about the largest difference; nothing where it is within tolerance * max|expected| (0: equal)."""
-    if tolerance == 0.0 and np.array_equal(actual, expected):
-        return ""
+    """One line about the largest difference; nothing where it is within tolerance * max|expected| (0: equal).
+
+    The maximum is over the finite elements; where NaN or an infinity is expected, it must be there.
+    """
+    ours, theirs = actual.astype(np.float64), expected.astype(np.float64)
     with np.errstate(all="ignore"):
-        gap = np.abs(actual.astype(np.float64) - expected.astype(np.float64))
-    gap[np.isnan(gap)] = np.inf  # also where nothing was written
-    allowed = tolerance * float(np.max(np.abs(expected), initial=0.0))
+        gap = np.abs(ours - theirs)
+    gap[np.isnan(gap)] = np.inf
+    gap[(ours == theirs) | (np.isnan(ours) & np.isnan(theirs))] = 0.0
+    allowed = tolerance * float(np.max(np.abs(theirs), where=np.isfinite(theirs), initial=0.0))
     if not gap.size or float(gap.max()) <= allowed:
         return ""
     where = np.unravel_index(int(gap.argmax()), gap.shape)
     share = int(np.count_nonzero(gap > allowed))
     position = ", ".join(str(int(index)) for index in where)
     return (
-        f"{name}[{position}] is {actual[where]:.6g}, not {expected[where]:.6g};"
+        f"{name}[{position}] is {ours[where]:.6g}, not {theirs[where]:.6g};"
         f" {share} of {gap.size} elements differ by more than {allowed:.3g}"
     )
 

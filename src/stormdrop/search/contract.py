@@ -67,8 +67,9 @@ Steps = Generator[list[Request], list[Trial], None]
 class GeneratorSearch(ABC):
     """A search whose algorithm is a generator of batches; this base turns it into ask and tell.
 
-    A subclass sets `name` and `Options` (and `asks_again` where that holds) and writes `steps`. In `steps`, `self.width` is the n that the driver
-    asks with, and `self.converged` is set before returning where that is why it ends.
+    A subclass sets `name` and `Options` (and `asks_again` where that holds) and writes `steps`. In `steps`,
+    `self.width` is the n that the driver asks with, and `self.converged` is set before returning where that is why it
+    ends.
     """
 
     name: ClassVar[str]

@@ -1,0 +1,100 @@
+"""What the records say about a request: the session to continue, the one that answers it, the best schedule so far.
+
+A finished session answers a request where it had nothing more to find, or had at least the budget that the request
+brings. A short session must not be the answer to a long one for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from .errors import SpaceError
+from .records import Filter, Outcome, Problem, Session, Setting, State, Store, StoredTrial
+from .space import Space
+from .trial import Candidate, Trial
+
+_COMPILER = "apache-tvm"  # among a setting's versions: other code is generated, so other times are measured
+
+
+def to_resume(store: Store, problem: Problem, setting: Setting) -> Session | None:
+    """The latest unfinished session of a problem and setting, unless its trials were measured in another way."""
+    found = store.unfinished(problem, setting)
+    if found is None or not _same_compiler(found, setting) or dict(found.setting.method) != dict(setting.method):
+        return None
+    return found
+
+
+def answering(
+    store: Store, problem: Problem, setting: Setting, trials: int | None, seconds: float | None
+) -> Session | None:
+    """The finished session that answers a request of so many trials, or of so many seconds; None where none does.
+
+    Any answers that was not disturbed at its end, has the same spaces and the same version of TVM, and converged,
+    exhausted its spaces, or had at least `trials` distinct candidates (where `trials` is None: `seconds` of tuning).
+    One that converged comes first, then the latest.
+    """
+    found = []
+    for session in _finished(store, problem):
+        if dict(session.setting.sketches) != dict(setting.sketches) or not _same_compiler(session, setting):
+            continue
+        assert session.outcome is not None
+        if session.outcome.extra.get("disturbed"):
+            continue  # something else used the machine while its finalists were raced: its figures are no answer
+        if session.outcome.converged:
+            return session
+        if _enough(store, session, session.outcome, trials, seconds):
+            found.append(session)
+    return found[0] if found else None
+
+
+def best_known(store: Store, problem: Problem, spaces: Mapping[str, Space]) -> tuple[Candidate, float] | None:
+    """The fastest result of all finished sessions that is a point of these spaces (by sketch), and its seconds."""
+    best: tuple[Candidate, float] | None = None
+    for session in _finished(store, problem):
+        outcome = session.outcome
+        assert outcome is not None and outcome.sketch is not None
+        assert outcome.config is not None and outcome.seconds is not None
+        space = spaces.get(outcome.sketch)
+        if space is None or session.setting.sketches.get(outcome.sketch) != space.fingerprint:
+            continue
+        try:
+            candidate = Candidate(outcome.sketch, space.point(outcome.config))
+        except SpaceError:
+            continue  # a record from elsewhere; what it names is no point here
+        if best is None or outcome.seconds < best[1]:
+            best = candidate, outcome.seconds
+    return best
+
+
+def known_trials(stored: Iterable[StoredTrial], spaces: Mapping[str, Space]) -> Iterator[tuple[StoredTrial, Trial]]:
+    """Recorded trials as a search takes them; those of a space that has changed are left out."""
+    for each in stored:
+        space = spaces.get(each.sketch)
+        if space is not None and space.fingerprint == each.fingerprint:
+            yield each, Trial(Candidate(each.sketch, space.point(each.config)), each.measurement)
+
+
+def _finished(store: Store, problem: Problem) -> Iterator[Session]:
+    """The finished sessions of a problem that found something, newest first."""
+    where = Filter(
+        workload_key=problem.workload_key, target=problem.target, machine=problem.machine, state=State.FINISHED
+    )
+    for summary in store.sessions(where):
+        session = store.session(summary.id)
+        solved = session.outcome is not None and session.outcome.seconds is not None
+        if solved and session.problem.workload_text == problem.workload_text:
+            yield session
+
+
+def _enough(store: Store, session: Session, outcome: Outcome, trials: int | None, seconds: float | None) -> bool:
+    if outcome.extra.get("exhausted"):
+        return True
+    if trials is not None:
+        distinct = {(each.sketch, repr(sorted(each.config.items()))) for each in store.records(session)}
+        return len(distinct) >= trials
+    had = outcome.extra.get("budget", outcome.extra.get("seconds"))
+    return seconds is not None and had is not None and float(had) >= seconds
+
+
+def _same_compiler(session: Session, setting: Setting) -> bool:
+    return session.setting.versions.get(_COMPILER) == setting.versions.get(_COMPILER)
