@@ -21,6 +21,7 @@ ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "trial": set(),
     "threads": set(),
+    "duration": {"errors"},
     "statistics": set(),
     "space": SHARED,
     "surrogate": SHARED | {"space", "statistics"},

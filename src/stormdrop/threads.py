@@ -29,8 +29,7 @@ def usable_cores(root: Path = Path("/")) -> int:
 
 def chosen() -> int:
     """Threads that TVM uses once `configure` was called: the user's own number, or all usable cores."""
-    text = os.environ.get(_VARIABLE, "")
-    return int(text) if text.isdigit() and int(text) > 0 else usable_cores()
+    return _users_choice() or usable_cores()
 
 
 def configure() -> None:
@@ -39,7 +38,7 @@ def configure() -> None:
     Where TVM was loaded before and its pool has started, this is too late: a `RuntimeWarning` says so, once.
     """
     global _settled
-    if _settled or _VARIABLE in os.environ:
+    if _settled or _users_choice() is not None:
         return
     _settled = True
     wanted = _cores_of_any_thread()
@@ -55,6 +54,12 @@ def configure() -> None:
             RuntimeWarning,
             stacklevel=3,
         )
+
+
+def _users_choice() -> int | None:
+    """The number in the environment; None where there is none, or what stands there is no number of threads."""
+    text = os.environ.get(_VARIABLE, "")
+    return int(text) if text.isdigit() and int(text) > 0 else None
 
 
 def _cores_of_any_thread() -> int:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import answers, finals, threads
+from .duration import seconds_of
 from .errors import InputError, MeasureError
 from .plan import BATCH, DEFAULT_SECONDS, Plan, make_plan
 from .records import Outcome, Record, Session, Store, StoredTrial, open_store
@@ -43,7 +44,7 @@ def tune(
     search: str = "droplet",
     options: Mapping[str, Any] | None = None,
     trials: int | None = None,
-    time: float | None = None,
+    time: float | str | None = None,
     seed: int = 0,
     store: Store | None = None,
     resume: bool = False,
@@ -56,9 +57,9 @@ def tune(
 ) -> TuneResult:
     """Searches the schedules of one function and returns the fastest, measured beside the default schedule.
 
-    `trials` bounds the distinct candidates, `time` the wall seconds with everything in them (`started`, a reading of
-    `time.perf_counter`, is where they began); without either the search runs until it converges, `DEFAULT_SECONDS`
-    at most. A finished record of the same problem is the answer where it converged, or had at least this budget; what
+    `trials` bounds the distinct candidates, `time` (seconds, or "3m") the wall time with everything in it (`started`,
+    a reading of `time.perf_counter`, is where it began); without either the search runs until it converges,
+    `DEFAULT_SECONDS` at most. A finished record of the same problem is the answer where it converged, or had at least this budget; what
     an insufficient one found takes part in the last race. `fresh` ignores all records; `resume` continues the latest
     unfinished session of the same problem and setting, if there is one. Ctrl-C ends the search and returns the best
     so far with `interrupted` set; everything measured is kept.
@@ -71,11 +72,10 @@ def tune(
     threads.configure()
     if trials is not None and trials < 1:
         raise InputError(f"trials={trials} must be 1 or more")
-    if time is not None and time <= 0:
-        raise InputError(f"time={time:g} must be more than 0 seconds")
+    granted = seconds_of(time)
     if resume and fresh:
         raise InputError("resume and fresh exclude each other: continue a session, or tune as if nothing were known")
-    plan = make_plan(workload, target, search, options, trials, time, seed, sketches, begin, on_progress)
+    plan = make_plan(workload, target, search, options, trials, granted, seed, sketches, begin, on_progress)
     opened = store if store is not None else open_store(None)
     try:
         session = answers.to_resume(opened, plan.problem, plan.setting) if resume else None

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ..duration import seconds_of
 from ..errors import InputError, OperatorError
 from ..search import names
 
@@ -44,26 +43,10 @@ ShowOption = Annotated[
     typer.Option("--show", metavar="schedule|tir", help="Also print the winner's schedule, or its TensorIR."),
 ]
 
-_DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(ms|s|m|h)?")
-_UNITS = {None: 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-
 
 def duration(text: str | None, option: str = "--time") -> float | None:
-    """Seconds of "90s", "3m", "1h", "1h30m" or "15" (seconds); None for None.
-
-    Raises `InputError` for anything else, and for zero.
-    """
-    if text is None:
-        return None
-    compact = text.strip().lower()
-    parts = list(_DURATION.finditer(compact))
-    whole = bool(parts) and "".join(part.group(0) for part in parts) == compact
-    if not whole or (len(parts) > 1 and any(part.group(2) is None for part in parts)):
-        raise InputError(f"{option} {text}: not a duration; write 90s, 3m, 1h or a number of seconds")
-    seconds = sum(float(part.group(1)) * _UNITS[part.group(2)] for part in parts)
-    if not (math.isfinite(seconds) and seconds > 0):
-        raise InputError(f"{option} {text}: must be longer than nothing")
-    return seconds
+    """Seconds of "90s", "3m", "1h", "1h30m" or "15" (seconds); None for None. Raises `InputError`."""
+    return seconds_of(text, option)
 
 
 def arguments(words: Sequence[str]) -> dict[str, str]:

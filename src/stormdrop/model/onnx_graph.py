@@ -111,7 +111,7 @@ def _fill_shapes(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]], 
             if dim.dim_value <= 0:
                 symbol = f" ({dim.dim_param})" if dim.dim_param else ""
                 raise ModelError(
-                    f"{name}: dimension {axis}{symbol} of input {key!r} has no size; give the input's shape"
+                    f"{name}: dimension {axis}{symbol} of input {key!r} has no size; save the model with a static shape"
                 )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from ..duration import seconds_of
 from ..errors import ModelError
 from ..kernel.registry import sketches_for
 from ..kernel.sketch import Variant
@@ -40,7 +41,10 @@ Reordered sums in float32 stay below 1e-4 in deep networks; a misplaced weight m
 
 @dataclass(frozen=True, eq=False)
 class ModelResult:
-    """A tuned model: `latency` beside `untuned` (every kernel by its default schedule), interleaved, in seconds."""
+    """A tuned model: `latency` beside `untuned` (every kernel by its default schedule), interleaved, in seconds.
+
+    `untuned` is None after Ctrl-C: what was found is compiled, and nothing more.
+    """
 
     model: CompiledModel
     name: str
@@ -51,7 +55,7 @@ class ModelResult:
     phases: Mapping[str, float]
     artifact: Path | None
     latency: Interval
-    untuned: Interval
+    untuned: Interval | None
     verified: Verification
     tasks: Sequence[TunedTask]
     curve: Sequence[tuple[float, float]]
@@ -78,7 +82,7 @@ class ModelResult:
             "phases": dict(self.phases),
             "artifact": None if self.artifact is None else str(self.artifact),
             "latency": _timing(self.latency),
-            "untuned": _timing(self.untuned),
+            "untuned": None if self.untuned is None else _timing(self.untuned),
             "verified": {"max_error": self.verified.max_error, "against": self.verified.against},
             "tasks": [each.to_json() for each in self.tasks],
             "fallbacks": [report.task for report in self.model.metadata.fallbacks],
@@ -95,7 +99,7 @@ def tune_model(
     search: str = "droplet",
     options: Mapping[str, Any] | None = None,
     trials: int | None = None,
-    time: float | None = None,
+    time: float | str | None = None,
     seed: int = 0,
     store: Store | None = None,
     resume: bool = False,
@@ -114,7 +118,8 @@ def tune_model(
     """
     begin = clock.perf_counter()
     machine = target or Target.detect()
-    budget = time if time is not None or trials is not None else DEFAULT_SECONDS
+    given = seconds_of(time)
+    budget = given if given is not None or trials is not None else DEFAULT_SECONDS
     graph = load_graph(model)
     phases = {"import": clock.perf_counter() - begin}
     opened = store if store is not None else open_store(None)
@@ -145,8 +150,8 @@ def tune_model(
     provenance = {"search": search, "seed": seed, "trials": sum(each.result.trials for each in tuned if each.result)}
     if isinstance(model, str | Path):
         provenance["source"] = str(Path(model).resolve())
-    compiled = build(graph, variants, machine, place=_placing(tuned, machine), provenance=provenance)
-    untuned = build(graph, defaults, machine)
+    compiled = build(graph, variants, machine, place=_placing(tuned, machine, found=True), provenance=provenance)
+    untuned = None if interrupted else build(graph, defaults, machine, place=_placing(tuned, machine, found=False))
     phases["compile"] = clock.perf_counter() - start
     start = clock.perf_counter()
     checked = verify(compiled, graph.source, seed)
@@ -157,7 +162,7 @@ def tune_model(
         )
     phases["verify"] = clock.perf_counter() - start
     start = clock.perf_counter()
-    latency, default = _latencies([compiled, untuned], seed)
+    latency, *default = _latencies([compiled] if untuned is None else [compiled, untuned], seed)
     phases["latency"] = clock.perf_counter() - start
     artifact = None if out is None else compiled.save(out)
     seconds = clock.perf_counter() - begin
@@ -171,7 +176,7 @@ def tune_model(
         phases=phases,
         artifact=artifact,
         latency=latency,
-        untuned=default,
+        untuned=default[0] if default else None,
         verified=checked,
         tasks=tuned,
         curve=_curve(tuned),
@@ -184,17 +189,17 @@ def _default(workload: Workload, target: Target) -> Variant:
     return sketch.apply(workload, target, space.config(space.origin))
 
 
-def _placing(tuned: Sequence[TunedTask], target: Target) -> Callable[[int, Place], Variant]:
-    """How a task writes into a slice of a wider output: by the schedule that was found for it alone."""
+def _placing(tuned: Sequence[TunedTask], target: Target, found: bool) -> Callable[[int, Place], Variant]:
+    """How a task writes into a slice of a wider output: by the schedule found for it alone, or by its default."""
     by_index = {each.task.index: each for each in tuned}
 
     def place(index: int, where: Place) -> Variant:
         each = by_index[index]
         assert each.workload is not None
         workload = each.workload.placed(where.offset, where.total)
-        if each.result is not None and each.result.best is not None:
+        if found and each.result is not None and each.result.best is not None:
             best = each.result.best
-            return each.result.sketches[best.sketch].apply(workload, target, best.config)
+            return best.apply(workload, target, best.config)
         sketch, space = sketches_for(each.workload, target)[0]
         return sketch.apply(workload, target, space.config(space.origin))
 
