@@ -60,7 +60,7 @@ def bars(name: str, title: str, unit: str, groups: list[str], series: dict[str, 
     )
     axes.set_ylabel(unit)
     axes.set_title(title)
-    axes.legend()
+    axes.legend(loc="lower right")
     axes.grid(axis="y", alpha=0.3)
     path = OUT / f"{name}.png"
     figure.savefig(path, dpi=130, bbox_inches="tight")

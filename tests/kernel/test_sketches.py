@@ -122,6 +122,20 @@ def test_the_origin_fills_the_registers() -> None:
         assert rows * (config["columns"] / TARGET.lanes) >= 8
 
 
+def test_the_origin_keeps_rows_apart_in_the_cache() -> None:
+    """Rows 4096 bytes apart share a set of the first cache: no more of them than it has ways."""
+    conflicting, harmless = (
+        operators.conv2d(1, 28, 28, 512, 256, 1, 1, stride=2),
+        operators.conv2d(1, 28, 28, 96, 256, 1, 1, stride=2),
+    )
+    rows = []
+    for workload in (conflicting, harmless):
+        space = RegisterBlocked().space(workload, TARGET)
+        assert space is not None
+        rows.append(space.config(space.origin)["rows"])
+    assert rows[0] <= 8 < rows[1]
+
+
 @pytest.mark.parametrize("sketch", SKETCHES, ids=lambda sketch: sketch.name)
 def test_every_sketch_that_exists_keeps_its_promises(sketch: Sketch) -> None:
     samples = [operators.matmul(17, 35, 8), operators.conv2d(1, 9, 9, 4, 20, 3, 3, pad=1), operators.softmax(9, 20)]
