@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 from stormdrop.contest import Entry, Player, Times, Turn, Unavailable, compete
@@ -129,7 +130,8 @@ def test_a_waiting_contender_uses_no_cpu() -> None:
         time.sleep(0.1)  # the last of its own time is being accounted for
         before = player.cpu_seconds
         time.sleep(0.3)
-        assert player.cpu_seconds == before
+        assert player.cpu_seconds - before < 0.1  # it would have taken 0.3 s; what it used before may be counted late
+        before = player.cpu_seconds
         player.take_turn(SHORT)
         assert player.cpu_seconds > before
 
@@ -168,13 +170,15 @@ def test_the_order_of_contenders_does_not_matter(order: tuple[float, float]) -> 
 def test_steady_competitors_are_noticed() -> None:
     loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(usable_cores())]
     try:
+        while any(psutil.Process(loop.pid).cpu_times().user < 0.1 for loop in loops):
+            time.sleep(0.01)  # they are still starting
         with Player(entry(Burner), usable_cores()) as player:
-            disturbed = [player.take_turn(Turn(5, 20e-3))[1] for _ in range(4)]
+            disturbed = [player.take_turn(Turn(5, 20e-3))[1] for _ in range(6)]
     finally:
         for loop in loops:
             loop.kill()
             loop.wait()
-    assert sum(disturbed) >= 3
+    assert sum(disturbed) >= 4
 
 
 class Scripted:
