@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import defaultdict, deque
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, runtime_checkable
 
@@ -99,6 +99,17 @@ class GeneratorSearch(ABC):
     @abstractmethod
     def steps(self) -> Steps:
         """The algorithm. A yielded batch must not be empty."""
+
+    def in_batches(self, candidates: Iterable[Candidate], repeats: int) -> Steps:
+        """Steps of a search that learns nothing: the candidates in their order, in batches of the driver's width."""
+        batch: list[Request] = []
+        for candidate in candidates:
+            batch.append(Request(candidate, repeats))
+            if len(batch) == self.width:
+                yield batch
+                batch = []
+        if batch:
+            yield batch
 
     def ask(self, n: int) -> list[Request]:
         """See `Search.ask`. Raises ValueError for n < 1."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..errors import SearchError
-from ..trial import Candidate, Request
+from ..trial import Candidate
 from .contract import GeneratorSearch, Options, Steps
 
 
@@ -30,14 +30,7 @@ class Grid(GeneratorSearch):
 
     def steps(self) -> Steps:
         """Batches of the driver's width."""
-        batch: list[Request] = []
-        for candidate in self._candidates():
-            batch.append(Request(candidate, self.options.repeats))
-            if len(batch) == self.width:
-                yield batch
-                batch = []
-        if batch:
-            yield batch
+        yield from self.in_batches(self._candidates(), self.options.repeats)
 
     def _candidates(self) -> Iterator[Candidate]:
         walks = {space.name: space.points() for space in self.spaces}

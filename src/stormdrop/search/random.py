@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..errors import SearchError
 from ..space import Space
-from ..trial import Candidate, Request
+from ..trial import Candidate
 from .contract import GeneratorSearch, Options, Steps
 
 # Up to this many points all are listed and shuffled; beyond, points are drawn and known ones drawn again.
@@ -39,14 +39,7 @@ class Random(GeneratorSearch):
 
     def steps(self) -> Steps:
         """Batches of the driver's width."""
-        batch: list[Request] = []
-        for candidate in self._candidates():
-            batch.append(Request(candidate, self.options.repeats))
-            if len(batch) == self.width:
-                yield batch
-                batch = []
-        if batch:
-            yield batch
+        yield from self.in_batches(self._candidates(), self.options.repeats)
 
     def _candidates(self) -> Iterator[Candidate]:
         seen: set[Candidate] = set()
