@@ -274,7 +274,7 @@ class _Run:
         """The default schedule and the fastest few, interleaved."""
         ranked = sorted(self._working(), key=self._estimate)
         default: Candidate | None = self.plan.default
-        incumbent: Candidate | None = getattr(self.search, "best", None)
+        incumbent = self.search.best
         working = {*ranked, *({self.plan.default} - self.measurements.keys())}
         entrants = finals.enter(
             default if default in working else None,

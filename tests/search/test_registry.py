@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 
 from stormdrop.errors import SearchError
-from stormdrop.search import Search, create, names, options_of
+from stormdrop.search import Knowledge, Search, create, names, options_of
 from stormdrop.space import Ordinal, Space
+from stormdrop.trial import Candidate
 
 SPACE = Space("s", [Ordinal("a", [1, 2])])
 RNG = np.random.default_rng(0)
@@ -29,8 +30,6 @@ def test_searches_are_found_by_name() -> None:
         ("droplet", {"confidence": 1.5}, "confidence"),
         ("droplet", {"repeats": 0}, "repeats >= 1"),
         ("droplet", {"max_iterations": 0}, "max_iterations"),
-        ("droplet", {"start": (9,)}, "cannot start there"),
-        ("droplet", {"start": {"b": 1}}, "cannot start there: .*no knob 'b'"),
         ("random", {"repeats": 0}, "at least 1"),
         ("grid", {"repeats": 0}, "at least 1"),
     ],
@@ -53,3 +52,9 @@ def test_spaces_are_needed_and_must_differ() -> None:
 def test_ask_for_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one request"):
         create("random", [SPACE], RNG).ask(0)
+
+
+@pytest.mark.parametrize(("start", "message"), [(Candidate("s", (9, 9)), "outside"), (Candidate("t", (0,)), "sketch")])
+def test_a_start_must_be_a_candidate(start: Candidate, message: str) -> None:
+    with pytest.raises(SearchError, match=message):
+        create("droplet", [SPACE], np.random.default_rng(0), Knowledge(starts=(start,)))

@@ -20,20 +20,37 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import defaultdict, deque
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import SearchError
 from ..space import Space
+from ..surrogate import Features, knob_encodings
 from ..trial import Candidate, Request, Trial
 
 
 @dataclass(frozen=True)
 class Options:
     """Base of every search's options: a frozen dataclass of plain values with defaults."""
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """What a search may be given beside its spaces, all of it optional.
+
+    features    what its cost model sees of a candidate; without them the knobs' encodings
+    prior       estimated seconds of candidates, shape `(n,)`, up to a factor: it orders them before any is measured
+    starts      candidates to begin with, the best first: an explorer's best, the best of similar kernels. A search
+                measures them before anything else and begins there in place of the origins
+    """
+
+    features: Features | None = None
+    prior: Callable[[Sequence[Candidate]], NDArray[np.float64]] | None = None
+    starts: tuple[Candidate, ...] = ()
 
 
 AnyOptions = Options  # inside a search class, `Options` is that class's own
@@ -53,6 +70,10 @@ class Search(Protocol):
     def converged(self) -> bool:
         """It finished because it found no way to improve, and not because it ran out of points or iterations."""
 
+    @property
+    def best(self) -> Candidate | None:
+        """The candidate that it holds for the best; None where it leaves that to who measures."""
+
     def ask(self, n: int) -> list[Request]:
         """At most n requests that were not handed out before; see the module for what an empty list means."""
 
@@ -68,8 +89,8 @@ class GeneratorSearch(ABC):
     """A search whose algorithm is a generator of batches; this base turns it into ask and tell.
 
     A subclass sets `name` and `Options` (and `asks_again` where that holds) and writes `steps`. In `steps`,
-    `self.width` is the n that the driver asks with, and `self.converged` is set before returning where that is why it
-    ends.
+    `self.width` is the n that the driver asks with; `self.converged` is set before returning where that is why it
+    ends, and `self.best` where the search weighs samples itself.
     """
 
     name: ClassVar[str]
@@ -77,8 +98,14 @@ class GeneratorSearch(ABC):
     asks_again: ClassVar[bool] = False
     """Whether it asks for more samples of candidates that it knows."""
 
-    def __init__(self, spaces: Sequence[Space], rng: np.random.Generator, options: AnyOptions | None = None) -> None:
-        """Raises `SearchError` without a space, or where two spaces have the same name."""
+    def __init__(
+        self,
+        spaces: Sequence[Space],
+        rng: np.random.Generator,
+        options: AnyOptions | None = None,
+        knowledge: Knowledge | None = None,
+    ) -> None:
+        """Raises `SearchError` without a space, where two have the same name, and for a start that is in none."""
         names = [space.name for space in spaces]
         if not names:
             raise SearchError(f"search {self.name!r} needs at least one space")
@@ -87,7 +114,16 @@ class GeneratorSearch(ABC):
         self.spaces = tuple(spaces)
         self.rng = rng
         self.options = options if options is not None else self.Options()
+        self.knowledge = knowledge if knowledge is not None else Knowledge()
+        self.by_name = {space.name: space for space in self.spaces}
+        for start in self.knowledge.starts:
+            if start.sketch not in self.by_name:
+                raise SearchError(f"search {self.name!r} cannot start in sketch {start.sketch!r}: there is {names}")
+            if not self.by_name[start.sketch].contains(start.point):
+                raise SearchError(f"search {self.name!r} cannot start at {start}: it is outside its space")
+        self.features = self.knowledge.features or knob_encodings(self.spaces)
         self.width = 1
+        self.best: Candidate | None = None
         self.converged = False
         self.finished = False
         self._steps: Steps | None = None

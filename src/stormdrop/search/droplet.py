@@ -22,16 +22,15 @@ from __future__ import annotations
 
 import difflib
 import itertools
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from ..errors import SearchError, SpaceError
+from ..errors import SearchError
 from ..space import Space
-from ..trial import Candidate, Point, Request, Trial
-from .contract import AnyOptions, GeneratorSearch, Options, Steps
+from ..trial import Candidate, Request, Trial
+from .contract import AnyOptions, GeneratorSearch, Knowledge, Options, Steps
 from .judge import Judge, judge
 
 TESTS = ("ours", "student", "rank", "none")
@@ -46,7 +45,6 @@ class DropletOptions(Options):
     repeats         samples per request
     speculation     whether batches are filled up to the driver's width
     max_iterations  per sketch; None is no limit
-    start           a Candidate, or a point or configuration of the first space, instead of its origin
     contests        "ours" only: how often a decision may ask for more samples
     restarts        random points to try where the origin and all its neighbours fail
     drop            times slower than the best so far, at which a sketch is dropped
@@ -57,7 +55,6 @@ class DropletOptions(Options):
     repeats: int = 3
     speculation: bool = True
     max_iterations: int | None = None
-    start: Candidate | Point | Mapping[str, Any] | None = None
     contests: int = 8
     restarts: int = 64
     drop: float = 2.0
@@ -86,17 +83,21 @@ class Droplet(GeneratorSearch):
     asks_again = True
     options: DropletOptions
 
-    def __init__(self, spaces: Sequence[Space], rng: np.random.Generator, options: AnyOptions | None = None) -> None:
-        """Raises `SearchError` for a `start` that is in no space, besides what the base raises."""
-        super().__init__(spaces, rng, options)
+    def __init__(
+        self,
+        spaces: Sequence[Space],
+        rng: np.random.Generator,
+        options: AnyOptions | None = None,
+        knowledge: Knowledge | None = None,
+    ) -> None:
+        super().__init__(spaces, rng, options, knowledge)
         o = self.options
-        self.best: Candidate | None = None
         self._judge: Judge = judge(o.test, o.confidence, o.repeats, o.contests)
-        self._origins = [Candidate(space.name, space.origin) for space in self.spaces]
-        if o.start is not None:
-            start = self._start(o.start)
-            self._origins.sort(key=lambda origin: origin.sketch != start.sketch)
-            self._origins[0] = start
+        # One per sketch: its first start, else its origin; sketches with starts first.
+        first: dict[str, Candidate] = {}
+        for origin in [*self.knowledge.starts, *(Candidate(space.name, space.origin) for space in self.spaces)]:
+            first.setdefault(origin.sketch, origin)
+        self._origins = list(first.values())
 
     def steps(self) -> Steps:
         """One descent per sketch; the best of their ends."""
@@ -205,19 +206,3 @@ class Droplet(GeneratorSearch):
     def _working_best(self) -> Candidate | None:
         """The best so far, unless it failed when it was measured again beside a later sketch."""
         return self.best if self.best is not None and self._judge.ok(self.best) else None
-
-    def _start(self, start: Candidate | Point | Mapping[str, Any]) -> Candidate:
-        sketch = start.sketch if isinstance(start, Candidate) else self.spaces[0].name
-        for space in self.spaces:
-            if space.name == sketch:
-                break
-        else:
-            raise SearchError(f"droplet's start names sketch {sketch!r}, which is none of the spaces")
-        try:
-            if isinstance(start, Mapping):
-                return Candidate(sketch, space.point(start))
-            point = start.point if isinstance(start, Candidate) else tuple(start)
-            space.config(point)
-        except SpaceError as error:
-            raise SearchError(f"droplet cannot start there: {error}") from error
-        return Candidate(sketch, point)

@@ -15,10 +15,12 @@ import numpy as np
 
 from ..errors import SearchError
 from ..space import Space
-from .contract import GeneratorSearch, Options, Search
+from .contract import GeneratorSearch, Knowledge, Options, Search
 
 
-def create(name: str, spaces: Sequence[Space], rng: np.random.Generator, **options: Any) -> Search:
+def create(
+    name: str, spaces: Sequence[Space], rng: np.random.Generator, knowledge: Knowledge | None = None, **options: Any
+) -> Search:
     """The search of this name on these spaces. Raises `SearchError` for an unknown name, option or value."""
     found = _found()
     if name not in found:
@@ -28,7 +30,7 @@ def create(name: str, spaces: Sequence[Space], rng: np.random.Generator, **optio
     for option in options:
         if option not in known:
             raise SearchError(f"search {name!r} has no option {option!r}; {_hint(option, known)}")
-    return cls(spaces, rng, cls.Options(**options))
+    return cls(spaces, rng, cls.Options(**options), knowledge)
 
 
 def names() -> list[str]:
