@@ -15,7 +15,24 @@ import stormdrop
 
 ROOT = Path(stormdrop.__file__).parent
 SHARED = {"errors", "trial"}  # values that every room may use
-TOP = {"__init__", "__main__", "_version", "bench", "cli", "contest", "model", "peers", "plan", "testing", "tune"}
+TOP = {
+    "__init__",
+    "__main__",
+    "_version",
+    "arena",
+    "bench",
+    "cli",
+    "compare",
+    "contest",
+    "landscape",
+    "minimize",
+    "model",
+    "peers",
+    "recordings",
+    "testing",
+    "tune",
+    "walk",
+}
 
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
@@ -32,7 +49,10 @@ ALLOWED: dict[str, set[str]] = {
     "report": SHARED | {"records", "statistics"},
     "answers": SHARED | {"records", "space"},
     "finals": SHARED | {"statistics"},
-    "result": SHARED | {"kernel", "measure", "records"},
+    "loop": SHARED | {"answers", "finals", "measure", "plan", "records", "result", "statistics", "tally"},
+    "plan": SHARED | {"duration", "records", "result", "search", "space"},
+    "result": SHARED | {"kernel", "measure"},
+    "tally": SHARED,
 }
 """Rooms of ours that a room may import, besides itself. `TOP` brings rooms together and may import all."""
 
@@ -40,12 +60,16 @@ WITHOUT_TVM = {
     "answers",
     "errors",
     "finals",
+    "loop",
+    "minimize",
+    "plan",
     "records",
     "report",
     "search",
     "space",
     "statistics",
     "surrogate",
+    "tally",
     "threads",
     "trial",
 }
@@ -153,14 +177,20 @@ def loaded_by(statement: str) -> set[str]:
         "import stormdrop",
         "import stormdrop.search, stormdrop.space",
         "import stormdrop.records",
+        "import stormdrop.recordings",
         "import stormdrop.contest, stormdrop.peers",  # what a peer's process loads beside the peer
         "import stormdrop.cli",
+        "import stormdrop as sd; sd.minimize(sd.Space('s', [sd.Ordinal('x', [1, 2])]), lambda c: c['x'], trials=2)",
     ],
 )
 def test_tvm_is_not_loaded(statement: str) -> None:
     loaded = loaded_by(statement)
     assert "stormdrop" in loaded
     assert not loaded & {"tvm", "torch", "onnxruntime", "openvino"}
+
+
+def test_what_the_command_line_needs_first_loads_no_database() -> None:
+    assert not loaded_by("import stormdrop.plan, stormdrop.result") & {"sqlalchemy", "tvm"}
 
 
 def test_public_names_are_sorted_and_there() -> None:
@@ -172,9 +202,9 @@ def test_public_names_are_sorted_and_there() -> None:
 
 def test_a_public_function_is_not_hidden_by_its_module() -> None:
     program = (
-        "import stormdrop.tune, stormdrop.bench, stormdrop as sd\n"
+        "import stormdrop.tune, stormdrop.minimize, stormdrop.bench, stormdrop as sd\n"
         "from types import FunctionType\n"
-        "assert isinstance(sd.tune, FunctionType) and isinstance(sd.bench, FunctionType)"
+        "assert all(isinstance(each, FunctionType) for each in (sd.tune, sd.minimize, sd.bench))"
     )
     assert "stormdrop" in loaded_by(program)  # the process did not fail
 

@@ -69,7 +69,7 @@ class Counting(ReplayMeasurer):
 
 
 def replayed(store: SqlStore, measurer: ReplayMeasurer, **settings: Any) -> TuneResult:
-    return tune(WORKLOAD, target=TARGET, store=store, measurer=measurer, **settings)
+    return tune(WORKLOAD, target=TARGET, store=store, measurer=measurer, **{"search": "droplet", **settings})
 
 
 def stored_trials(store: SqlStore) -> list[tuple[str, str, tuple[float, ...]]]:
@@ -346,10 +346,9 @@ def test_a_converged_record_answers_everything() -> None:
 
 
 def test_a_record_of_another_compiler_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = importlib.import_module("stormdrop.plan")
     with open_store("sqlite://") as store:
         with monkeypatch.context() as patch:
-            patch.setattr(plan.metadata, "version", lambda name: "0.1")
+            patch.setattr("importlib.metadata.version", lambda name: "0.1")
             first = replayed(store, Counting(), trials=400)
             assert first.converged
         again = replayed(store, Counting(), trials=400)
@@ -456,7 +455,7 @@ class Slow(Counting):
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> Slow:
     clock = Clock()
-    for module in ("stormdrop.tune", "stormdrop.plan"):
+    for module in ("stormdrop.tune", "stormdrop.loop", "stormdrop.plan"):
         monkeypatch.setattr(importlib.import_module(module), "clock", clock)
     return Slow(clock)
 
@@ -490,9 +489,30 @@ def test_without_time_nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_race_fits_its_second() -> None:
-    assert finals.rounds([1e-4, 1e-4]) == 15
-    assert finals.rounds([0.02] * 4) == 6
-    assert finals.rounds([2.0, 3.0]) == 3
+    assert finals.rounds([2e-3, 2e-3]) == 15
+    assert finals.rounds([0.04] * 4) == 6
+    assert finals.rounds([4.0, 6.0]) == 3
+
+
+def test_a_turn_is_a_warm_up_and_a_sample() -> None:
+    """Three kernels and the default, each of 10 ms: turns of 20 ms, of which 50 fit into a second."""
+
+    class Constant(Counting):
+        rounds: tuple[int, int] = (0, 0)
+
+        def measure(self, requests: Sequence[Request]) -> Iterator[Measurement]:
+            return (Measurement(Status.OK, (10e-3,) * request.repeats) for request in requests)
+
+        def race(self, candidates: Sequence[Candidate], rounds: int) -> list[Measurement]:
+            self.rounds = len(candidates), rounds
+            return super().race(candidates, rounds)
+
+    with open_store("sqlite://") as store:
+        measurer = Constant()
+        replayed(store, measurer, search="random", trials=20)
+    entrants, rounds = measurer.rounds
+    assert entrants in (3, 4)  # the default may be one of the three
+    assert rounds == 50 // entrants
 
 
 # The last decision

@@ -2,6 +2,7 @@
 
     tune         search the schedules of one operator or TensorIR function, measure, return the best
     tune_model   the same for every kernel of an ONNX model; returns a compiled model
+    minimize     the same for any Python callable, over a Space of Ordinal, Categorical, Tile and Split knobs
     load         a saved compiled model
     bench        an operator or a model beside its peers, interleaved, with intervals
     operators    the operators that can be tuned: `operators.matmul(512, 512, 512)`
@@ -28,18 +29,28 @@ if TYPE_CHECKING:
     from .kernel import operators
     from .kernel.target import Target
     from .measure.peak import peak
+    from .minimize import minimize
     from .model import load, tune_model
     from .records import open_store
-    from .tune import Progress, tune
+    from .result import Progress
+    from .space import Categorical, Constraint, Ordinal, Space, Split, Tile
+    from .tune import tune
 
 __all__ = [
+    "Categorical",
+    "Constraint",
     "InputError",
+    "Ordinal",
     "Progress",
+    "Space",
+    "Split",
     "StormdropError",
     "Target",
+    "Tile",
     "__version__",
     "bench",
     "load",
+    "minimize",
     "open_store",
     "operators",
     "peak",
@@ -48,10 +59,17 @@ __all__ = [
 ]
 
 _HOME = {
-    "Progress": ".tune:Progress",
+    "Categorical": ".space:Categorical",
+    "Constraint": ".space:Constraint",
+    "Ordinal": ".space:Ordinal",
+    "Progress": ".result:Progress",
+    "Space": ".space:Space",
+    "Split": ".space:Split",
     "Target": ".kernel.target:Target",
+    "Tile": ".space:Tile",
     "bench": ".bench:bench",
     "load": ".model:load",
+    "minimize": ".minimize:minimize",
     "open_store": ".records:open_store",
     "operators": ".kernel.operators:",
     "peak": ".measure.peak:peak",
@@ -78,7 +96,7 @@ def __dir__() -> list[str]:
 
 
 class _Package(ModuleType):
-    """This package, whose functions `tune` and `bench` are called like the modules that they live in.
+    """This package, whose functions `tune`, `minimize` and `bench` are called like the modules that they live in.
 
     Importing a submodule binds it as an attribute of its package; for a public name that would hide the
     function behind the module, depending on what was imported first.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from .errors import SpaceError
-from .records import Filter, Outcome, Problem, Session, Setting, State, Store, StoredTrial
+from .records import Config, Filter, Outcome, Problem, Session, Setting, State, Store, StoredTrial
 from .space import Space
 from .trial import Candidate, Trial
 
@@ -54,24 +54,29 @@ def best_known(store: Store, problem: Problem, spaces: Mapping[str, Space]) -> t
         outcome = session.outcome
         assert outcome is not None and outcome.sketch is not None
         assert outcome.config is not None and outcome.seconds is not None
-        space = spaces.get(outcome.sketch)
-        if space is None or session.setting.sketches.get(outcome.sketch) != space.fingerprint:
-            continue
-        try:
-            candidate = Candidate(outcome.sketch, space.point(outcome.config))
-        except SpaceError:
-            continue  # a record from elsewhere; what it names is no point here
-        if best is None or outcome.seconds < best[1]:
+        fingerprint = session.setting.sketches.get(outcome.sketch)
+        candidate = _candidate(outcome.sketch, fingerprint, outcome.config, spaces)
+        if candidate is not None and (best is None or outcome.seconds < best[1]):
             best = candidate, outcome.seconds
     return best
 
 
 def known_trials(stored: Iterable[StoredTrial], spaces: Mapping[str, Space]) -> Iterator[tuple[StoredTrial, Trial]]:
-    """Recorded trials as a search takes them; those of a space that has changed are left out."""
+    """Recorded trials as a search takes them; those that are no points of these spaces are left out."""
     for each in stored:
-        space = spaces.get(each.sketch)
-        if space is not None and space.fingerprint == each.fingerprint:
-            yield each, Trial(Candidate(each.sketch, space.point(each.config)), each.measurement)
+        candidate = _candidate(each.sketch, each.fingerprint, each.config, spaces)
+        if candidate is not None:
+            yield each, Trial(candidate, each.measurement)
+
+
+def _candidate(sketch: str, fingerprint: str | None, config: Config, spaces: Mapping[str, Space]) -> Candidate | None:
+    space = spaces.get(sketch)
+    if space is None or space.fingerprint != fingerprint:
+        return None
+    try:
+        return Candidate(sketch, space.point(config))
+    except SpaceError:
+        return None  # from elsewhere, or of a constraint that has changed and does not say so
 
 
 def _finished(store: Store, problem: Problem) -> Iterator[Session]:

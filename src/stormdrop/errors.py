@@ -7,7 +7,8 @@ StormdropError
 │   ├── TargetError        a target that is unknown, or that this machine does not have
 │   ├── SearchError        unknown search or option
 │   ├── StoreError         a database that cannot be opened, or that is no stormdrop database
-│   └── ArtifactError      a saved model that cannot be loaded here
+│   ├── ArtifactError      a saved model that cannot be loaded here
+│   └── SpaceFileError     a file of recorded measurements that cannot be read, or a landscape that is unknown
 ├── SpaceError             a point, a configuration or a knob that does not fit its space
 ├── UnsupportedFunction    a sketch does not apply to a function (TensorIR outside its form)
 └── MeasureError           the measurer itself cannot work (no worker starts)
@@ -46,6 +47,10 @@ class StoreError(InputError):
 
 class ArtifactError(InputError):
     """A saved model that cannot be loaded here."""
+
+
+class SpaceFileError(InputError):
+    """A file of recorded measurements that cannot be read, or an analytic landscape that is unknown."""
 
 
 class SpaceError(StormdropError):

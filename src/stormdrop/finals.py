@@ -1,9 +1,9 @@
-"""The last decision of a tuning: the fastest few and the default schedule, raced side by side.
+"""The last decision of a tuning: the fastest few and the default, raced side by side.
 
     enter -> rounds -> (a measurer's race) -> decide
 
 What was fastest in a search is a best of many, measured at another time than its rivals. Only samples taken in
-turns, and a correction for choosing among several, say whether it is faster than what an untuned compile would use.
+turns, and a correction for choosing among several, say whether it is faster than what is used untuned.
 """
 
 from __future__ import annotations
@@ -18,18 +18,20 @@ from .trial import Candidate
 RACE_SECONDS = 1.0
 """What a race should take at most; of a time budget, this much is kept for it."""
 
+LEAST_ROUNDS = 3
+"""Rounds of a race, however long they take."""
+
+_MOST_ROUNDS = 15
 _FINALISTS = 3  # of those that a search measured, by their samples
-_MOST_ROUNDS, _LEAST_ROUNDS = 15, 3
-_SAMPLE_SECONDS = 2e-3  # a sample takes at least this long, however short the kernel
 _ALPHA = 0.05
 
 
 @dataclass(frozen=True)
 class Final:
-    """How a race ended: the winner with its samples (seconds), those of the default schedule, and their ratio.
+    """How a race ended: the winner with its samples (seconds), those of the default, and their ratio.
 
-    `default` is None where the default schedule does not work. `speedup` is None where there is nothing to compare
-    with, or no significant difference: then the winner is the default schedule.
+    `default` is None where the default does not work. `speedup` is None where there is nothing to compare with, or no
+    significant difference: then the winner is the default.
     """
 
     winner: Candidate
@@ -41,7 +43,7 @@ class Final:
 def enter(
     default: Candidate | None, ranked: Sequence[Candidate], incumbent: Candidate | None, recorded: Candidate | None
 ) -> list[Candidate]:
-    """Who races: the default schedule first, what the search itself ended at, an earlier result, the fastest few.
+    """Who races: the default first, what the search itself ended at, an earlier result, the fastest few.
 
     `default` is None where it is known to fail; `ranked` are the working candidates of a search, fastest first.
     """
@@ -49,19 +51,17 @@ def enter(
     return list(dict.fromkeys([*given, *ranked[:_FINALISTS]]))
 
 
-def rounds(estimates: Sequence[float]) -> int:
-    """Rounds that fit into `RACE_SECONDS` for kernels of these times (seconds): 3 at least, 15 at most."""
-    # Per round and kernel, one execution to warm up and one sample.
-    once = sum(seconds + max(seconds, _SAMPLE_SECONDS) for seconds in estimates)
-    return max(_LEAST_ROUNDS, min(_MOST_ROUNDS, int(RACE_SECONDS / max(once, _SAMPLE_SECONDS))))
+def rounds(turns: Sequence[float]) -> int:
+    """Rounds that fit into `RACE_SECONDS`, each of turns that take so long (wall seconds): 3 at least, 15 at most."""
+    return max(LEAST_ROUNDS, min(_MOST_ROUNDS, int(RACE_SECONDS / max(sum(turns), 1e-9))))
 
 
 def decide(default: Candidate, raced: Mapping[Candidate, Sequence[float]]) -> Final | None:
     """The winner of a race, given the samples by round of those that worked; None where nobody did.
 
-    The fastest of those that are significantly faster than the default schedule, at 95% over all of them together
-    (Bonferroni: each interval has 1 - 0.05 / k, k being the number of challengers); the default schedule where
-    nobody is; the fastest where the default schedule does not work.
+    The fastest of those that are significantly faster than the default, at 95% over all of them together (Bonferroni:
+    each interval has 1 - 0.05 / k, k being the number of challengers); the default where nobody is; the fastest where
+    the default does not work.
     """
     if not raced:
         return None

@@ -1,4 +1,4 @@
-"""A request to tune, made definite: the sketches that apply with their spaces, the search, what records go by."""
+"""A request to search, made definite: the spaces, the search on them, the budget, and what records go by."""
 
 from __future__ import annotations
 
@@ -6,24 +6,22 @@ import dataclasses
 import time as clock
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .errors import UnsupportedFunction
-from .records import Problem, Setting
-from .result import Progress
+from .duration import seconds_of
+from .errors import InputError
 from .search import Search, create, options_of
 from .space import Space
 from .trial import Candidate
 
 if TYPE_CHECKING:
-    from tvm.tirx import PrimFunc
+    from .records import Problem, Setting
+    from .result import Progress
 
-    from .kernel.sketch import Sketch
-    from .kernel.target import Target
-    from .kernel.workload import Workload
+DEFAULT_SEARCH = "droplet"
+"""The search that is used where none is named."""
 
 DEFAULT_SECONDS = 60.0
 """Wall time of a tuning that is given neither trials nor time."""
@@ -36,29 +34,19 @@ BATCH = 8
 class Plan:
     """All that a tuning needs but a measurer and a store. `seconds` of wall time are granted from `begin` on."""
 
-    workload: Workload
-    target: Target
-    sketches: Sequence[tuple[Sketch, Space]]
-    searcher: Search
+    problem: Problem
     setting: Setting
+    spaces: Mapping[str, Space]
+    searcher: Search
     trials: int | None
     seconds: float | None
     begin: float
     on_progress: Callable[[Progress], None] | None
 
     @property
-    def problem(self) -> Problem:
-        workload, target = self.workload, self.target
-        return Problem(workload.key, workload.text, workload.name, f"llvm {target.mcpu}", target.machine)
-
-    @property
-    def spaces(self) -> dict[str, Space]:
-        return {space.name: space for _, space in self.sketches}
-
-    @property
     def default(self) -> Candidate:
-        """The default schedule."""
-        first = self.sketches[0][1]
+        """What the others are compared with: the origin of the first space."""
+        first = next(iter(self.spaces.values()))
         return Candidate(first.name, first.origin)
 
     @property
@@ -66,41 +54,44 @@ class Plan:
         return clock.perf_counter() - self.begin
 
 
+def check_request(trials: int | None, time: float | str | None, resume: bool, fresh: bool) -> float | None:
+    """The seconds of a time as people write it. Raises `InputError` for bad numbers and contradictions."""
+    if trials is not None and trials < 1:
+        raise InputError(f"trials={trials} must be 1 or more")
+    seconds = seconds_of(time)
+    if resume and fresh:
+        raise InputError("resume and fresh exclude each other: continue a session, or tune as if nothing were known")
+    return seconds
+
+
 def make_plan(
-    workload: Workload | PrimFunc,
-    target: Target | None,
+    problem: Problem,
+    spaces: Sequence[Space],
     search: str,
     options: Mapping[str, Any] | None,
+    versions: Mapping[str, str],
     trials: int | None,
-    time: float | None,
+    seconds: float | None,
     seed: int,
-    sketches: Sequence[Sketch] | None,
     begin: float,
     on_progress: Callable[[Progress], None] | None,
 ) -> Plan:
-    """The plan of a request; see `tune` for the arguments.
+    """The plan of a request. `versions` are those of the tools that the measured times depend on.
 
-    Raises `SearchError` for an unknown search or option, `UnsupportedFunction` for a function that no sketch takes.
+    Raises `SearchError` for an unknown search or option, for no space, and for two of the same name.
     """
-    from .kernel.registry import sketches_for
-    from .kernel.target import Target
-    from .kernel.workload import Workload
+    from .records import Setting  # here: the command line needs the defaults above before it needs a database
 
-    if not isinstance(workload, Workload):
-        workload = Workload.create("function", workload)
-    machine = target or Target.detect()
-    found = sketches_for(workload, machine, sketches)
-    if not found:
-        raise UnsupportedFunction(f"{workload.name}: no sketch applies to this function")
-    spaces, given = [space for _, space in found], dict(options or {})
+    given = dict(options or {})
     searcher = create(search, spaces, np.random.default_rng(seed), **given)  # checks the name and the options
     setting = Setting(
         search=search,
         seed=seed,
         sketches={space.name: space.fingerprint for space in spaces},
         options=dataclasses.asdict(options_of(search)(**given)),
-        method={"batch": BATCH},
-        versions={name: metadata.version(name) for name in ("apache-tvm", "apache-tvm-ffi", "numpy")},
+        method={"batch": BATCH, "spaces": {space.name: space.describe() for space in spaces}},
+        versions=versions,
     )
-    budget = time if time is not None or trials is not None else DEFAULT_SECONDS
-    return Plan(workload, machine, found, searcher, setting, trials, budget, begin, on_progress)
+    budget = seconds if seconds is not None or trials is not None else DEFAULT_SECONDS
+    by_name = {space.name: space for space in spaces}
+    return Plan(problem, setting, by_name, searcher, trials, budget, begin, on_progress)

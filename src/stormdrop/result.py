@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from .errors import MeasureError, UnsupportedFunction
-from .records import Session, StoredTrial
 
 if TYPE_CHECKING:
     from .kernel.compile import TunedKernel
@@ -32,11 +30,11 @@ class Progress:
 
 @dataclass(frozen=True)
 class Best:
-    """A schedule as it was measured last, beside the default schedule.
+    """A configuration as it was measured last, beside the default one. `sketch` is the name of its space.
 
-    `seconds` per execution with its 95% `interval`; `speedup` over the default schedule as (ratio, low, high), the
-    interval holding for the best of all that were raced. None where this is the default schedule (nothing was
-    significantly faster), or where the two were not raced. `apply` makes the schedule.
+    `seconds` per execution with its 95% `interval`; `speedup` over the default as (ratio, low, high), the interval
+    holding for the best of all that were raced. None where this is the default (nothing was significantly faster),
+    or where the two were not raced.
     """
 
     sketch: str
@@ -44,6 +42,22 @@ class Best:
     seconds: float
     interval: tuple[float, float]
     speedup: tuple[float, float, float] | None
+
+    def to_json(self) -> dict[str, Any]:
+        """`best` in the document of a result."""
+        return {
+            "seconds": self.seconds,
+            "interval": list(self.interval),
+            "config": dict(self.config),
+            "sketch": self.sketch,
+            "speedup": None if self.speedup is None else list(self.speedup),
+        }
+
+
+@dataclass(frozen=True)
+class BestSchedule(Best):
+    """The best of a kernel. `apply` makes the schedule."""
+
     workload: Workload = field(compare=False, repr=False)
     target: Target = field(compare=False, repr=False)
     apply: Callable[[Workload, Target, Mapping[str, Any]], Variant] = field(compare=False, repr=False)
@@ -55,19 +69,36 @@ class Best:
 
         return TunedKernel(self.workload, self.target, self.apply(self.workload, self.target, self.config))
 
+    def to_json(self) -> dict[str, Any]:
+        """With its rates; `percent_of_peak` is null where the peak cannot be measured."""
+        rate = self.workload.flops / self.seconds
+        return {
+            **super().to_json(),
+            "gflops": rate / 1e9,
+            "percent_of_peak": self._percent_of_peak(rate),
+            "gigabytes_per_second": self.workload.bytes / self.seconds / 1e9,
+        }
+
+    def _percent_of_peak(self, rate: float) -> float | None:
+        from .measure.peak import peak
+
+        try:
+            return 100 * rate / peak(self.target).flops
+        except MeasureError:  # the result stands without it
+            return None
+
 
 @dataclass(frozen=True, eq=False)
-class TuneResult:
-    """What a tuning brought.
+class SearchResult:
+    """What a search brought, whatever was tuned.
 
     `trials` counts distinct candidates, `failed` those among them that failed, `reused` those that came from the
-    store; `seconds` is the wall time of this run with everything in it and `phases` where it went. `curve` holds
-    (seconds of tuning, best seconds per execution so far), earlier runs of a resumed session included; `statuses`
-    counts measurements by status, `sketches` are those searched.
+    store; `seconds` is the wall time of this run with everything in it and `phases` where it went. `baseline` are
+    the seconds of the default, the first space's origin, in the same race as the best. `curve` holds (seconds of
+    tuning, best seconds per execution so far), earlier runs of a resumed session included; `statuses` counts
+    measurements by status, and `error` is the line that most of those that failed brought.
     """
 
-    workload: Workload
-    target: Target
     search: str
     seed: int
     trials: int
@@ -79,10 +110,60 @@ class TuneResult:
     baseline: float | None
     converged: bool
     curve: Sequence[tuple[float, float]]
-    suspect: int = 0
-    interrupted: bool = False
-    statuses: Mapping[str, int] = field(default_factory=dict)
-    sketches: Mapping[str, Sketch] = field(default_factory=dict)
+    suspect: int
+    interrupted: bool
+    statuses: Mapping[str, int]
+    error: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The result as a JSON document."""
+        return {
+            "search": self.search,
+            "seed": self.seed,
+            "trials": self.trials,
+            "failed": self.failed,
+            "reused": self.reused,
+            "suspect": self.suspect,
+            "seconds": self.seconds,
+            "phases": dict(self.phases),
+            "statuses": dict(self.statuses),
+            "best": None if self.best is None else self.best.to_json(),
+            "baseline": {"seconds": self.baseline},
+            "converged": self.converged,
+            "interrupted": self.interrupted,
+            "curve": [list(entry) for entry in self.curve],
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class MinimizeResult(SearchResult):
+    """What minimizing a callable brought; `name` is what its records are kept under."""
+
+    name: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The result as a JSON document."""
+        return {"name": self.name, "error": self.error, **super().to_json()}
+
+
+@dataclass(frozen=True, eq=False)
+class TuneResult(SearchResult):
+    """What tuning a kernel brought; `sketches` are those searched."""
+
+    best: BestSchedule | None
+    workload: Workload
+    target: Target
+    sketches: Mapping[str, Sketch]
+
+    @classmethod
+    def of(cls, found: SearchResult, workload: Workload, target: Target, sketches: Mapping[str, Sketch]) -> TuneResult:
+        """The result of a search over the spaces of these sketches, by name."""
+        best: BestSchedule | None = None
+        if found.best is not None:
+            best = BestSchedule(
+                **vars(found.best), workload=workload, target=target, apply=sketches[found.best.sketch].apply
+            )
+        return cls(**{**vars(found), "best": best}, workload=workload, target=target, sketches=sketches)
 
     @property
     def variant(self) -> Variant:
@@ -105,99 +186,10 @@ class TuneResult:
         return str(self.variant.main.script())
 
     def to_json(self) -> dict[str, Any]:
-        """The document of `stormdrop tune-op --json`; `percent_of_peak` is null where the peak cannot be measured."""
-        best: dict[str, Any] | None = None
-        if self.best is not None:
-            rate = self.workload.flops / self.best.seconds
-            best = {
-                "seconds": self.best.seconds,
-                "interval": list(self.best.interval),
-                "gflops": rate / 1e9,
-                "percent_of_peak": self._percent_of_peak(rate),
-                "gigabytes_per_second": self.workload.bytes / self.best.seconds / 1e9,
-                "config": dict(self.best.config),
-                "sketch": self.best.sketch,
-                "speedup": None if self.best.speedup is None else list(self.best.speedup),
-            }
-        return {
-            "op": self.workload.name,
-            "target": self.target.machine,
-            "search": self.search,
-            "seed": self.seed,
-            "trials": self.trials,
-            "failed": self.failed,
-            "reused": self.reused,
-            "suspect": self.suspect,
-            "seconds": self.seconds,
-            "phases": dict(self.phases),
-            "statuses": dict(self.statuses),
-            "best": best,
-            "baseline": {"seconds": self.baseline},
-            "converged": self.converged,
-            "interrupted": self.interrupted,
-            "curve": [list(entry) for entry in self.curve],
-        }
+        """The document of `stormdrop tune-op --json`."""
+        return {"op": self.workload.name, "target": self.target.machine, **super().to_json()}
 
-    def _found(self) -> Best:
+    def _found(self) -> BestSchedule:
         if self.best is None:
             raise UnsupportedFunction(f"{self.workload.name}: no candidate worked")
         return self.best
-
-    def _percent_of_peak(self, rate: float) -> float | None:
-        from .measure.peak import peak
-
-        try:
-            return 100 * rate / peak(self.target).flops
-        except MeasureError:  # the result stands without it
-            return None
-
-
-def recorded_result(
-    workload: Workload,
-    target: Target,
-    sketches: Mapping[str, Sketch],
-    session: Session,
-    stored: Sequence[StoredTrial],
-    elapsed: float,
-) -> TuneResult:
-    """The result of a finished session that found something, with its trials; `elapsed`: seconds to look it up."""
-    outcome = session.outcome
-    assert outcome is not None
-    assert outcome.sketch is not None and outcome.config is not None and outcome.seconds is not None
-    worked: dict[tuple[str, str], bool] = {}
-    curve: list[tuple[float, float]] = []
-    for each in stored:
-        candidate = each.sketch, repr(sorted(each.config.items()))
-        worked[candidate] = worked.get(candidate, True) and each.measurement.ok
-        if each.measurement.ok:
-            median = statistics.median(each.measurement.seconds)
-            if not curve or median < curve[-1][1]:
-                curve.append((each.elapsed, median))
-    speedup = outcome.extra.get("speedup")
-    best = Best(
-        sketch=outcome.sketch,
-        config=outcome.config,
-        seconds=outcome.seconds,
-        interval=outcome.interval or (outcome.seconds, outcome.seconds),
-        speedup=tuple(speedup) if speedup else None,
-        workload=workload,
-        target=target,
-        apply=sketches[outcome.sketch].apply,
-    )
-    return TuneResult(
-        workload=workload,
-        target=target,
-        search=session.setting.search,
-        seed=session.setting.seed,
-        trials=len(worked),
-        failed=sum(1 for ok in worked.values() if not ok),
-        reused=len(worked),
-        seconds=elapsed,
-        phases={},
-        best=best,
-        baseline=outcome.baseline_seconds,
-        converged=outcome.converged,
-        curve=curve,
-        suspect=sum(1 for each in stored if each.measurement.suspect),
-        sketches=sketches,
-    )

@@ -6,11 +6,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from stormdrop.errors import SearchError
 from stormdrop.search import Knowledge, create
 from stormdrop.search.droplet import Droplet
+from stormdrop.search.judge import judge, least_repeats
 from stormdrop.space import Categorical, Constraint, Ordinal, Space, Tile
 from stormdrop.testing import drive, objective_of
-from stormdrop.trial import Candidate, Trial
+from stormdrop.trial import Candidate, Measurement, Status, Trial
 
 KNOBS = [
     Ordinal("a", [1, 2, 4, 8, 16, 32]),
@@ -44,6 +46,67 @@ def test_it_reaches_the_optimum_of_a_convex_landscape(test: str, n: int) -> None
     assert search.best == Candidate("s", (4, 3, 2, 1))
     assert search.converged
     assert new(trials) < SPACE.size / 2
+
+
+@pytest.mark.parametrize("speculation", [True, False])
+@pytest.mark.parametrize("confidence", [0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 0.99999])
+def test_it_reaches_the_optimum_at_any_confidence(confidence: float, speculation: bool) -> None:
+    """Steps of 8% and more, noise of 0.01%: with the fewest samples that can decide, three for Student's t."""
+    for test, repeats in [("ours", 3), ("student", 3), ("rank", least_repeats(confidence))]:
+        search = droplet(test=test, confidence=confidence, repeats=repeats, speculation=speculation)
+        trials = drive(search, objective_of(bowl, within=1e-4), 8)
+        assert search.best == Candidate("s", (4, 3, 2, 1)), test
+        assert search.converged
+        assert {len(trial.measurement.seconds) for trial in trials} == {repeats}
+
+
+def test_a_higher_confidence_stops_earlier_and_not_at_a_better_end() -> None:
+    """Figure 12 of the paper: the search takes longer at low confidence. Steps of 1% under noise of 0.7%."""
+
+    def run(test: str, confidence: float, repeats: int) -> tuple[float, float]:
+        evaluations, ends = [], []
+        for seed in range(20):
+            search = droplet(test=test, confidence=confidence, repeats=repeats, seed=seed)
+            evaluations.append(new(drive(search, objective_of(lambda c: bowl(c, steep=0.01), within=7e-3, seed=seed))))
+            assert search.best is not None
+            ends.append(bowl(search.best, steep=0.01))
+        return float(np.mean(evaluations)), float(np.mean(ends))
+
+    for test, repeats in [("student", 3), ("rank", 13)]:
+        evaluations, ends = zip(*(run(test, c, repeats) for c in (0.5, 0.95, 0.99999)), strict=True)
+        assert evaluations[0] > evaluations[1] > evaluations[2]
+        assert ends[0] < ends[1] < ends[2]
+
+
+def test_even_odds_compare_the_means() -> None:
+    """Student's t at a confidence of 0.5 accepts every smaller mean, as the test "none" does."""
+    for seed in range(10):
+        noisy = objective_of(bowl, within=0.05, seed=seed)
+        even, none = droplet(test="student", confidence=0.5, seed=seed), droplet(test="none", seed=seed)
+        assert drive(even, noisy) == drive(none, noisy)
+
+
+@pytest.mark.parametrize(
+    ("confidence", "repeats"), [(0.5, 2), (0.75, 2), (0.9, 3), (0.95, 4), (0.99, 5), (0.999, 8), (0.99999, 13)]
+)
+def test_the_rank_test_needs_samples_that_can_decide(confidence: float, repeats: int) -> None:
+    """1 / C(2n, n) must be below 1 - confidence: 1/20 is not below 0.05, 1/70 is; 1/252 is below 0.01."""
+    assert droplet(test="rank", confidence=confidence, repeats=repeats).options.repeats == repeats
+    line = f"never accept with {repeats - 1} samples at confidence {confidence}; use repeats={repeats} or more$"
+    with pytest.raises(SearchError, match=line):
+        droplet(test="rank", confidence=confidence, repeats=repeats - 1)
+
+
+def test_three_samples_are_not_enough_for_a_rank_test_at_95_percent() -> None:
+    """The smallest p is 1/20, not below 0.05; 1 - 0.95 is, in binary, a little more than 0.05."""
+    faster, slower = Candidate("s", (0, 0, 0, 0)), Candidate("s", (1, 0, 0, 0))
+    for n, expected in [(3, None), (4, faster)]:
+        referee = judge("rank", 0.95, n, 0)
+        samples = {slower: tuple(2.0 + 0.01 * i for i in range(n)), faster: tuple(1.0 + 0.01 * i for i in range(n))}
+        referee.record([Trial(c, Measurement(Status.OK, s)) for c, s in samples.items()], None)
+        with pytest.raises(StopIteration) as decided:
+            next(referee.decide([faster], slower))
+        assert decided.value.value == expected
 
 
 def test_it_descends_step_by_step_as_the_figure_says() -> None:
@@ -100,6 +163,20 @@ def test_it_stops_in_a_local_optimum() -> None:
     search = droplet(space, starts=(Candidate("s", (17,)),))
     drive(search, objective_of(two_basins, within=1e-4), 2)
     assert search.best == Candidate("s", (15,))
+
+
+@pytest.mark.parametrize("test", ["ours", "student"])
+def test_of_several_starts_the_best_that_works_replaces_the_origin(test: str) -> None:
+    """Three starts in one sketch, the fastest of which fails, and one in another: all are measured first."""
+    line, other = Space("line", [Ordinal("a", list(range(30)))]), Space("other", [Ordinal("a", list(range(30)))])
+    starts = (Candidate("line", (2,)), Candidate("line", (20,)), Candidate("line", (24,)), Candidate("other", (25,)))
+    objective = objective_of(lambda c: bowl(c, (25,), 0.01), within=1e-4, fails=lambda c: c.point == (24,))
+    search = droplet(line, other, test=test, speculation=False, starts=starts)
+    trials = drive(search, objective, 1)
+    assert [trial.candidate for trial in trials[:4]] == list(starts)
+    assert {c.point[0] for c in (t.candidate for t in trials) if c.sketch == "line"} == {2, 19, 20, 21, 22, 23, 24}
+    assert search.best == Candidate("other", (25,))
+    assert sum(trial.candidate == starts[2] for trial in trials) == 1
 
 
 def loss(test: str, seed: int, between: float, seconds: Callable[[Candidate], float] = bowl) -> float:

@@ -133,6 +133,56 @@ def test_counting_does_not_enumerate_what_is_free() -> None:
     assert space.contains(space.sample(np.random.default_rng(0)))
 
 
+@settings(max_examples=40, deadline=None)
+@given(spaces(), st.sets(st.integers(0, 10**6), min_size=1, max_size=40), st.booleans(), st.integers(0, 2**32))
+def test_a_listed_space_holds_what_is_listed(space: Space, picks: set[int], reverse: bool, seed: int) -> None:
+    points = list(space.points())
+    listed = sorted({points[pick % len(points)] for pick in picks})
+    names = [knob.name for knob in space.knobs]
+    members = [tuple(space.config(point).values()) for point in listed]
+    if reverse:  # the knobs of a constraint come in any order
+        names, members = names[::-1], [member[::-1] for member in members]
+    found = Space("s", space.knobs, [*space.constraints, Constraint.one_of(names, members)])
+    assert list(found.points()) == listed
+    check_space(found, np.random.default_rng(seed), checked=20)
+
+
+def test_listed_members_are_not_looked_for_among_all_combinations() -> None:
+    """Of 10^40 combinations some hundreds are listed: enumerating or drawing would not end."""
+    rng = np.random.default_rng(0)
+    members = [tuple(int(x) for x in row) for row in rng.integers(0, 10, (300, 40))]
+    knobs = [Ordinal(f"k{i}", list(range(10))) for i in range(40)]
+    space = Space("s", knobs, [Constraint.one_of([knob.name for knob in knobs], members)])
+    assert space.bound == 10**40
+    assert list(space.points()) == sorted(members)
+    assert space.size == len(members)
+    drawn = [space.sample(rng) for _ in range(100 * space.size)]
+    counts = np.array([drawn.count(point) for point in members[:50]])
+    assert abs(counts - 100).max() < 50  # five standard deviations
+
+
+def test_listed_members_of_some_knobs_beside_others() -> None:
+    knobs = [Ordinal("a", [1, 2, 3]), Ordinal("b", [1, 2, 3]), Ordinal("c", [1, 2, 3])]
+    pairs = Constraint.one_of(("c", "a"), [(1, 3), (2, 1), (3, 3)])
+    free = Space("s", knobs, [pairs])
+    assert free.size == 9
+    check_space(free, np.random.default_rng(0))
+    tied = Space("s", knobs, [pairs, Constraint(("a", "b"), lambda a, b: a <= b, "")])
+    assert list(tied.points()) == [(0, 0, 1), (0, 1, 1), (0, 2, 1), (2, 2, 0), (2, 2, 2)]
+    check_space(tied, np.random.default_rng(0))
+
+
+def test_a_list_is_part_of_the_fingerprint_and_its_order_is_not() -> None:
+    def make(*members: tuple[int, str]) -> str:
+        constraint = Constraint.one_of(("a", "b"), members)
+        return Space("s", [Ordinal("a", [1, 2, 3]), Categorical("b", "xy")], [constraint]).fingerprint
+
+    one, other, third = (1, "x"), (2, "y"), (3, "x")
+    assert make(one, other) == make(other, one, one)
+    assert make(one, other) != make(one, third) != make(one, other, third)
+    assert make(one, other) == "00e080fb619e0443"  # stable across processes and versions
+
+
 def test_fingerprint_tells_apart_what_matters() -> None:
     def make(**changes: object) -> str:
         args: dict[str, object] = {
@@ -175,6 +225,8 @@ A = Ordinal("a", [1, 2])
         (lambda: Space("s", [A], [Constraint(("a",), lambda a: a > 2, "c")]), "'s' is empty"),
         (lambda: Space("s", [A], [Constraint(("a",), lambda a: a > 1, "big")], {"a": 1}), "violates 'big'"),
         (lambda: Space("s", [A], origin={"a": 3}), "no value 3"),
+        (lambda: Space("s", [A], [Constraint.one_of(("a",), [])]), "'s' is empty"),
+        (lambda: Space("s", [A], [Constraint.one_of(("a",), [(3,)])]), "no value 3"),
         (lambda: Space("s", [A]).point({}), "lacks knob 'a'"),
         (lambda: Space("s", [A]).point({"a": 1, "z": 1}), "no knob 'z'"),
         (lambda: Space("s", [A]).config((5,)), "outside space 's'"),

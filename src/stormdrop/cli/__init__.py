@@ -1,4 +1,4 @@
-"""The command line: `stormdrop tune`, `tune-op`, `run`, `bench`, `doctor`, `db`.
+"""The command line: `stormdrop tune`, `tune-op`, `run`, `bench`, `compare`, `landscape`, `doctor`, `db`.
 
 Exit codes: 0 success; 1 something of ours failed; 2 bad usage or bad input, with one line on standard error that
 begins with "stormdrop:"; 130 after Ctrl-C, with everything measured so far kept.
@@ -16,7 +16,7 @@ import typer
 from .. import threads
 from .._version import __version__
 from ..errors import InputError, StormdropError, UnsupportedFunction
-from . import database, running, tuning
+from . import comparing, database, running, tuning
 
 app = typer.Typer(
     name="stormdrop",
@@ -30,6 +30,8 @@ app.command("tune")(tuning.tune)
 app.command("tune-op")(tuning.tune_op)
 app.command("run")(running.run)
 app.command("bench")(running.bench)
+app.command("compare")(comparing.compare)
+app.command("landscape")(comparing.landscape)
 app.command("doctor")(running.doctor)
 app.add_typer(database.app, name="db")
 

@@ -10,6 +10,7 @@ import typer
 
 from ..duration import seconds_of
 from ..errors import InputError, OperatorError
+from ..plan import DEFAULT_SEARCH
 from ..search import names
 
 TargetOption = Annotated[
@@ -20,7 +21,7 @@ SearchOption = Annotated[
     typer.Option(
         "--search",
         metavar="NAME",
-        help=f"{', '.join(names())}. The default is droplet for now; storm, which explores first, comes later.",
+        help=f"{', '.join(names())}; {DEFAULT_SEARCH} by default.",
     ),
 ]
 TrialsOption = Annotated[

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import ModelError
+from ..plan import DEFAULT_SEARCH
 from . import options, output
 from .options import (
     DatabaseOption,
@@ -31,7 +32,7 @@ def tune_op(
     operator: Annotated[str, typer.Argument(metavar="OPERATOR", help="For example matmul, conv2d, softmax.")],
     arguments: Annotated[list[str] | None, typer.Argument(metavar="NAME=VALUE...", help="m=512 n=512 k=512")] = None,
     target: TargetOption = None,
-    search: SearchOption = "droplet",
+    search: SearchOption = DEFAULT_SEARCH,
     trials: TrialsOption = None,
     time: TimeOption = None,
     db: DatabaseOption = None,
@@ -84,7 +85,7 @@ def tune_op(
 def tune(
     model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The model to tune.")],
     target: TargetOption = None,
-    search: SearchOption = "droplet",
+    search: SearchOption = DEFAULT_SEARCH,
     trials: TrialsOption = None,
     time: TimeOption = None,
     db: DatabaseOption = None,

@@ -19,7 +19,8 @@ class Measurer(Protocol):
     def measure(self, requests: Sequence[Request]) -> Iterator[Measurement]:
         """One measurement per request, in order, each yielded as soon as it is known.
 
-        A measurement that is OK holds `repeats` samples or fewer (a hopeless candidate may be cut after one).
+        A measurement that is OK holds `repeats` samples or fewer (a hopeless candidate may be cut after one), or
+        more where one execution brings several.
         The caller may stop taking before the end: what was not taken is abandoned.
         """
 

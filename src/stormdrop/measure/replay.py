@@ -1,4 +1,9 @@
-"""A measurer that answers from recorded data: every search can be run, compared and resumed without a machine."""
+"""A measurer that answers from recorded data: every search can be run, compared and resumed without a machine.
+
+Recorded         what is known of one candidate
+Recording        a whole ground of them: its spaces, what is known of each candidate, the best of all
+ReplayMeasurer   answers from them
+"""
 
 from __future__ import annotations
 
@@ -7,10 +12,12 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import TracebackType
 
 import numpy as np
 
+from ..space import Space
 from ..trial import Candidate, Measurement, Phases, Request, Status, Trial
 
 
@@ -30,6 +37,46 @@ class Recorded:
     def __post_init__(self) -> None:
         if (self.status is Status.OK) != bool(self.seconds):
             raise ValueError(f"a record has samples exactly when it is OK: {self.status}, {self.seconds}")
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """A ground that was recorded, exhaustively or in part: every candidate of `recorded` is a point of `spaces`.
+
+    Raises ValueError where no candidate worked: there is no optimum then.
+    """
+
+    name: str
+    spaces: tuple[Space, ...]
+    recorded: Mapping[Candidate, Recorded]
+
+    def __post_init__(self) -> None:
+        if not any(known.seconds for known in self.recorded.values()):
+            raise ValueError(f"recording {self.name!r} holds no candidate that worked")
+
+    @cached_property
+    def optimum(self) -> Candidate:
+        """The candidate with the least median; the first of them in order where several have it."""
+        return min(self._medians, key=lambda candidate: (self._medians[candidate], candidate))
+
+    @property
+    def optimum_seconds(self) -> float:
+        """The recorded median of the optimum, in seconds."""
+        return self._medians[self.optimum]
+
+    def truth(self, candidate: Candidate) -> float | None:
+        """The median of a candidate's samples, in seconds; None for one that failed or is not recorded."""
+        return self._medians.get(candidate)
+
+    def measurer(self, rng: np.random.Generator | None = None, *, exact: bool = False) -> ReplayMeasurer:
+        """A measurer over what is recorded; the arguments are `ReplayMeasurer`'s."""
+        return ReplayMeasurer(self.recorded, rng, exact=exact)
+
+    @cached_property
+    def _medians(self) -> dict[Candidate, float]:
+        return {
+            candidate: statistics.median(known.seconds) for candidate, known in self.recorded.items() if known.seconds
+        }
 
 
 class ReplayMeasurer:

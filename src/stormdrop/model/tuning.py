@@ -19,6 +19,7 @@ from ..kernel.sketch import Variant
 from ..kernel.target import Target
 from ..kernel.workload import Workload
 from ..measure.lock import MachineLock
+from ..plan import DEFAULT_SEARCH
 from ..records import Store, open_store
 from ..result import Progress
 from ..statistics import Interval, median_interval
@@ -96,7 +97,7 @@ def tune_model(
     model: str | Path | onnx.ModelProto,
     *,
     target: Target | None = None,
-    search: str = "droplet",
+    search: str = DEFAULT_SEARCH,
     options: Mapping[str, Any] | None = None,
     trials: int | None = None,
     time: float | str | None = None,

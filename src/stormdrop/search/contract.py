@@ -14,6 +14,11 @@ Rules that the conformance suite (`stormdrop.testing.searches`) checks:
   So a fresh search with the same seed, told all recorded trials in order, continues with exactly the request
   that the interrupted one would have made next, in the middle of a batch too.
 - A failed trial is an answer. The search is deterministic for a seed and a sequence of trials.
+- All starts are asked for before anything else, each once; a start that fails is survived, one that is in no space
+  is refused with `SearchError`.
+- No candidate is asked for again, except for more samples of one that worked, where `asks_again` says so.
+- On a convex landscape of 216 points without noise it comes within one step of the optimum in 216 trials.
+- Features may have several rows for a candidate; what a search does not use of its knowledge it ignores.
 """
 
 from __future__ import annotations
@@ -21,7 +26,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import defaultdict, deque
 from collections.abc import Callable, Generator, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
@@ -114,7 +119,8 @@ class GeneratorSearch(ABC):
         self.spaces = tuple(spaces)
         self.rng = rng
         self.options = options if options is not None else self.Options()
-        self.knowledge = knowledge if knowledge is not None else Knowledge()
+        given = knowledge if knowledge is not None else Knowledge()
+        self.knowledge = replace(given, starts=tuple(dict.fromkeys(given.starts)))
         self.by_name = {space.name: space for space in self.spaces}
         for start in self.knowledge.starts:
             if start.sketch not in self.by_name:

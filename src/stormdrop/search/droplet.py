@@ -13,6 +13,7 @@ paper leaves open, or where the default differs from it:
   by speculation competes with those of this batch. Former incumbents do not.
 - *Failures* are never moved to. If the origin fails, the search goes on from its best neighbour; if all fail,
   from the first random point that works, out of at most `restarts`; if none does, the sketch is given up.
+- *Several starts* are measured together, before anything else; the best of a sketch replaces its origin.
 - *Several sketches* are descended one after the other, each from its origin. A sketch is dropped after its first
   batch if the best of it takes more than `drop` times the time of the best so far. The end of a later sketch
   replaces the best so far only if the test finds it faster.
@@ -31,7 +32,7 @@ from ..errors import SearchError
 from ..space import Space
 from ..trial import Candidate, Request, Trial
 from .contract import AnyOptions, GeneratorSearch, Knowledge, Options, Steps
-from .judge import Judge, judge
+from .judge import Judge, judge, least_repeats
 
 TESTS = ("ours", "student", "rank", "none")
 
@@ -69,9 +70,10 @@ class DropletOptions(Options):
             raise SearchError("droplet needs repeats >= 1, contests >= 0, restarts >= 0 and drop >= 1")
         if self.max_iterations is not None and self.max_iterations < 1:
             raise SearchError(f"droplet's max_iterations must be at least 1, not {self.max_iterations}")
-        if self.test == "rank" and self.repeats < 5:
+        if self.test == "rank" and self.repeats < (least := least_repeats(self.confidence)):
             raise SearchError(
-                f"droplet's rank test can never accept with {self.repeats} samples; use repeats=5 or more"
+                f"droplet's rank test can never accept with {self.repeats} samples at confidence {self.confidence}; "
+                f"use repeats={least} or more"
             )
 
 
@@ -93,16 +95,14 @@ class Droplet(GeneratorSearch):
         super().__init__(spaces, rng, options, knowledge)
         o = self.options
         self._judge: Judge = judge(o.test, o.confidence, o.repeats, o.contests)
-        # One per sketch: its first start, else its origin; sketches with starts first.
-        first: dict[str, Candidate] = {}
-        for origin in [*self.knowledge.starts, *(Candidate(space.name, space.origin) for space in self.spaces)]:
-            first.setdefault(origin.sketch, origin)
-        self._origins = list(first.values())
 
     def steps(self) -> Steps:
         """One descent per sketch; the best of their ends."""
+        starts = list(dict.fromkeys(self.knowledge.starts))
+        if len(starts) > 1:
+            yield from self._measure(starts, starts[0])
         converged = True
-        for origin in self._origins:
+        for origin in self._origins(starts):
             end, by_itself = yield from self._descend(origin)
             converged = converged and by_itself
             if end is None:
@@ -111,6 +111,14 @@ class Droplet(GeneratorSearch):
             if rival is None or (yield from self._judge.decide([end], rival)) == end:
                 self.best = end
         self.converged = converged and self.best is not None
+
+    def _origins(self, starts: Sequence[Candidate]) -> list[Candidate]:
+        """One per sketch: its best start, else its origin; sketches with starts first."""
+        working = sorted((start for start in starts if self._judge.ok(start)), key=self._judge.estimate)
+        first: dict[str, Candidate] = {}
+        for origin in [*working, *starts, *(Candidate(space.name, space.origin) for space in self.spaces)]:
+            first.setdefault(origin.sketch, origin)
+        return list(first.values())
 
     def _descend(self, origin: Candidate) -> Generator[list[Request], list[Trial], tuple[Candidate | None, bool]]:
         """The figure's `search`. Returns where it ended (None if dropped or given up), and whether by itself."""
@@ -145,7 +153,12 @@ class Droplet(GeneratorSearch):
     def _first_batch(self, space: Space, origin: Candidate) -> Generator[list[Request], list[Trial], Candidate | None]:
         """Measure the origin and its neighbours. Returns where the descent starts, None where it should not."""
         batch = [origin, *self._neighbours(space, origin)]
-        yield from self._measure(batch, self._working_best() or origin)
+        new = [candidate for candidate in batch if not self._judge.known(candidate)]
+        failed = self._judge.known(origin) and not self._judge.ok(origin)
+        if self._judge.brackets and origin not in new and not failed:
+            new = [origin, *new]  # one of several starts: it has not been measured beside its neighbours
+        if new:
+            yield from self._measure(new, self._working_best() or (None if failed else origin))
         working = [candidate for candidate in batch if self._judge.ok(candidate)]
         if not working:
             working = yield from self._restart(space)

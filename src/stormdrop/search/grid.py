@@ -22,7 +22,7 @@ class GridOptions(Options):
 
 
 class Grid(GeneratorSearch):
-    """Takes one point of each space in turn (round robin), until all are exhausted."""
+    """The candidates that it was given to start from, then a point of each space in turn, until all are exhausted."""
 
     name = "grid"
     Options = GridOptions
@@ -33,11 +33,14 @@ class Grid(GeneratorSearch):
         yield from self.in_batches(self._candidates(), self.options.repeats)
 
     def _candidates(self) -> Iterator[Candidate]:
+        starts = dict.fromkeys(self.knowledge.starts)
+        yield from starts
         walks = {space.name: space.points() for space in self.spaces}
         while walks:
             for name in list(walks):
-                point = next(walks[name], None)
-                if point is None:
+                ahead = (Candidate(name, point) for point in walks[name])
+                candidate = next((c for c in ahead if c not in starts), None)
+                if candidate is None:
                     del walks[name]
                 else:
-                    yield Candidate(name, point)
+                    yield candidate

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from ..errors import SearchError
 from ..space import Space
@@ -27,11 +29,7 @@ class RandomOptions(Options):
 
 
 class Random(GeneratorSearch):
-    """Draws each space with a probability in proportion to its size, and a point of it uniformly.
-
-    Exhaustive: it finishes when every point of every space has been asked. The size of a space that is too
-    large to count on the way is taken as its `bound`, the product of its knobs' counts.
-    """
+    """The candidates that it was given to start from, then `draws`. Finishes when every point has been asked."""
 
     name = "random"
     Options = RandomOptions
@@ -42,22 +40,35 @@ class Random(GeneratorSearch):
         yield from self.in_batches(self._candidates(), self.options.repeats)
 
     def _candidates(self) -> Iterator[Candidate]:
-        seen: set[Candidate] = set()
-        if sum(space.bound for space in self.spaces) > _LISTED:
-            weights = [_weight(space) for space in self.spaces]
-            shares = [weight / sum(weights) for weight in weights]
-            while True:
-                for _ in range(_REDRAWS):
-                    space = self.spaces[int(self.rng.choice(len(shares), p=shares))]
-                    candidate = Candidate(space.name, space.sample(self.rng))
-                    if candidate not in seen:
-                        break
-                else:
+        starts = dict.fromkeys(self.knowledge.starts)
+        yield from starts
+        yield from draws(self.spaces, self.rng, set(starts))
+
+
+def draws(spaces: Sequence[Space], rng: np.random.Generator, taken: set[Candidate]) -> Iterator[Candidate]:
+    """Candidates drawn uniformly from the union of the spaces; ends when every point is in `taken`.
+
+    Passes over what is in `taken`, to which it adds what it yields; the caller may add to it meanwhile. A space is
+    drawn with a probability in proportion to its size; of one that is too large to count on the way, its `bound`.
+    """
+    if sum(space.bound for space in spaces) > _LISTED:
+        weights = [_weight(space) for space in spaces]
+        shares = [weight / sum(weights) for weight in weights]
+        while True:
+            for _ in range(_REDRAWS):
+                space = spaces[int(rng.choice(len(shares), p=shares))]
+                candidate = Candidate(space.name, space.sample(rng))
+                if candidate not in taken:
                     break
-                seen.add(candidate)
-                yield candidate
-        rest = [Candidate(s.name, p) for s in self.spaces for p in s.points() if Candidate(s.name, p) not in seen]
-        for i in self.rng.permutation(len(rest)).tolist():
+            else:
+                break
+            taken.add(candidate)
+            yield candidate
+    rest = [Candidate(space.name, point) for space in spaces for point in space.points()]
+    rest = [candidate for candidate in rest if candidate not in taken]
+    for i in rng.permutation(len(rest)).tolist():
+        if rest[i] not in taken:
+            taken.add(rest[i])
             yield rest[i]
 
 

@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from .knob import Coords, Knob, Value
+from .members import Members
 
 Test = tuple[Callable[..., bool], tuple[int, ...]]
 """A predicate, and the positions (in the space) of the knobs whose values it takes."""
@@ -38,6 +39,9 @@ class Component:
 
     def walk(self) -> Iterator[tuple[Coords, ...]]:
         """All combinations that pass, one tuple of coordinates per knob, in lexicographic order."""
+        if self._members is not None:
+            yield from self._members
+            return
         if not self._knobs:
             yield ()
             return
@@ -67,10 +71,14 @@ class Component:
         """The number of combinations that pass."""
         if not self._tests:
             return self._bound
+        if self._members is not None:
+            return len(self._members)
         return sum(1 for _ in self.walk())
 
     def sample(self, rng: np.random.Generator) -> tuple[Coords, ...]:
         """One of the combinations that pass, each with the same probability."""
+        if self._members is not None:
+            return self._members[int(rng.integers(len(self._members)))]
         for _ in range(_TRIES_SMALL if self._bound <= _SMALL else _TRIES_LARGE):
             drawn = tuple(knob.sample(rng) for knob in self._knobs)
             if not self._tests or self._passes(drawn):
@@ -84,6 +92,19 @@ class Component:
     @cached_property
     def _listed(self) -> list[tuple[Coords, ...]]:
         return list(self.walk())
+
+    @cached_property
+    def _members(self) -> list[tuple[Coords, ...]] | None:
+        """All combinations that pass, where one of the tests lists the values of every knob of the component."""
+        for predicate, used in self._tests:
+            if isinstance(predicate, Members) and len(set(used)) == len(self._knobs):
+                at = [used.index(i) for i in range(len(self._knobs))]
+                listed = sorted(
+                    tuple(knob.coordinates(member[i]) for knob, i in zip(self._knobs, at, strict=True))
+                    for member in predicate.all
+                )
+                return listed if len(self._tests) == 1 else [coords for coords in listed if self._passes(coords)]
+        return None
 
     def _passes(self, drawn: tuple[Coords, ...]) -> bool:
         values = [knob.value(coords) for knob, coords in zip(self._knobs, drawn, strict=True)]

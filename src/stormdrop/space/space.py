@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, pairwise
@@ -23,6 +23,7 @@ from ..errors import SpaceError
 from ..trial import Point
 from .component import Component, connected
 from .knob import Knob, Value
+from .members import Members
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,17 @@ class Constraint:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "knobs", tuple(self.knobs))
+
+    @classmethod
+    def one_of(cls, knobs: Sequence[str], members: Iterable[Sequence[Value]]) -> Constraint:
+        """The values are one of the combinations in a list, such as those that were recorded.
+
+        Where it concerns all knobs that are tied together, they are enumerated, counted and sampled from the list,
+        however few of their combinations it holds; all values must then be values of the knobs. The description
+        holds a digest of the list.
+        """
+        listed = Members(members)
+        return cls(tuple(knobs), listed, f"one of {len(listed.all)} combinations, {listed.digest}")
 
 
 class Space:
@@ -196,8 +208,7 @@ class Space:
 
     def points(self) -> Iterator[Point]:
         """All points in lexicographic order; a constraint prunes as soon as all its knobs are set."""
-        whole = Component(self.knobs, self._tests, range(len(self.knobs)))
-        return (tuple(chain.from_iterable(coords)) for coords in whole.walk())
+        return (tuple(chain.from_iterable(coords)) for coords in self._whole.walk())
 
     def sample(self, rng: np.random.Generator) -> Point:
         """One of the points, each with the same probability.
@@ -238,6 +249,13 @@ class Space:
         if not all(component.possible for component in components):
             raise SpaceError(f"space {self.name!r} is empty: no point satisfies its constraints")
         return components
+
+    @cached_property
+    def _whole(self) -> Component:
+        """All knobs as one component, in whose order the points come."""
+        if len(self._components) == 1:
+            return self._components[0]
+        return Component(self.knobs, self._tests, range(len(self.knobs)))
 
     def _values(self, point: Point) -> list[Value]:
         return [knob.value(point[at]) for knob, at in zip(self.knobs, self._slices, strict=True)]

@@ -1,0 +1,281 @@
+"""`stormdrop compare` and `stormdrop landscape`."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..errors import InputError
+from ..search import names
+from . import options, output
+from .options import JsonOption, SeedOption
+from .progress import Reporter
+from .tuning import INTERRUPTED
+
+if TYPE_CHECKING:
+    from ..kernel.workload import Workload
+    from ..measure.replay import Recording
+
+_MOST_MARKS = 6  # numbers of evaluations in a table
+
+GroundArgument = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="OPERATOR NAME=VALUE...|SPACE-FILE",
+        help="What to search: an operator, measured here, or a recorded space: a Kernel Tuner cache (.json, .json.gz), "
+        "exported records (.jsonl), or analytic:NAME.",
+    ),
+]
+SearchesOption = Annotated[
+    str,
+    typer.Option(
+        "--search",
+        metavar="NAME[:OPTION=VALUE]...,...",
+        help=f"{', '.join(names())}; with options, as in droplet:test=student.",
+    ),
+]
+
+
+def compare(
+    what: GroundArgument,
+    search: SearchesOption,
+    seeds: Annotated[int, typer.Option("--seeds", metavar="N", help="Runs of each search.")] = 10,
+    trials: Annotated[int, typer.Option("--trials", metavar="N", help="Candidates that a run may measure.")] = 200,
+    time: Annotated[
+        str | None, typer.Option("--time", metavar="T", help="Wall time of a run, recorded or here: 90s, 3m, 1h.")
+    ] = None,
+    exact: Annotated[bool, typer.Option("--exact", help="Answer from recordings without noise.")] = False,
+    jobs: Annotated[int, typer.Option("--jobs", metavar="N", help="Runs on recordings side by side.")] = 1,
+    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Where to write plots.")] = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Compare searches side by side, on an operator or on recorded spaces."""
+    for name, value in (("--seeds", seeds), ("--trials", trials), ("--jobs", jobs)):
+        _at_least_one(name, value)
+    budget = options.duration(time)
+    folder = None if out is None else _folder(out)
+    with output.stdout_for_json(as_json):
+        from ..compare import compare as run
+        from ..walk import contenders
+
+        searches = contenders(search)
+        grounds = _grounds(what)
+        most = seeds * trials * len(searches) * (len(grounds) if isinstance(grounds, list) else 1)
+        limits: dict[str, Any] = {"seeds": seeds, "trials": trials, "time": budget, "exact": exact, "jobs": jobs}
+        with Reporter(most, f"comparing {search} from {seeds} seeds, {trials} trials each at most") as report:
+            try:
+                comparison = run(grounds, searches, **limits, on_progress=report)
+            except KeyboardInterrupt:
+                output.say("stormdrop: interrupted before every search had finished its first seed")
+                return INTERRUPTED
+        document = comparison.to_json()
+        document["files"] = [] if folder is None else _plot_comparison(document, folder)
+    if as_json:
+        output.emit(document)
+    else:
+        print_comparison(document)
+    return INTERRUPTED if comparison.interrupted else 0
+
+
+def landscape(
+    what: GroundArgument,
+    knobs: Annotated[str, typer.Option("--knobs", metavar="A,B", help="The two knobs that vary.")],
+    search: Annotated[str, typer.Option("--search", metavar="NAME[:OPTION=VALUE]...", help="Who walks.")] = "droplet",
+    seed: SeedOption = 0,
+    trials: Annotated[int, typer.Option("--trials", metavar="N", help="Candidates that the walk may look at.")] = 200,
+    at: Annotated[
+        str | None, typer.Option("--at", metavar="KNOB=VALUE,...", help="Values of other knobs; the best's by default.")
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", metavar="FILE.png", help="The picture.")] = Path("landscape.png"),
+    as_json: JsonOption = False,
+) -> int:
+    """Draw the times over two knobs of a space, and the path of a search on them."""
+    _at_least_one("--trials", trials)
+    if seed < 0:
+        raise InputError(f"--seed {seed}: must be 0 or more")
+    if out.suffix != ".png":
+        raise InputError(f"--out {out}: must end in .png")
+    options.writable_file(out, "--out")
+    fixed = options.arguments(_words(at or ""))
+    with output.stdout_for_json(as_json):
+        from ..landscape import landscape as run
+        from ..report.landscape import heat_map
+        from ..report.style import save
+        from ..walk import contenders
+
+        searches = contenders(search)
+        if len(searches) != 1:
+            raise InputError(f"--search {search}: one search walks on a landscape")
+        grounds = _grounds(what)
+        if isinstance(grounds, list) and len(grounds) != 1:
+            raise InputError(f"{what[1]}: a landscape is of one space")
+        ground = grounds[0] if isinstance(grounds, list) else grounds
+        with Reporter(None, f"measuring every point of {knobs}") as report:
+            try:
+                found = run(ground, _words(knobs), searches[0], at=fixed, trials=trials, seed=seed, on_progress=report)
+            except KeyboardInterrupt:
+                output.say("stormdrop: interrupted before every point was measured: nothing is drawn")
+                return INTERRUPTED
+        document = {**found.to_json(), "file": str(out)}
+        save(heat_map(document), out)
+    if as_json:
+        output.emit(document)
+        return 0
+    best, ratio = document["best"], document["best_over_optimum"]
+    print(f"{document['ground']}: the best of the plane takes {output.seconds(document['optimum'])}")
+    ending = "nothing worked" if ratio is None else f"ends at {output.seconds(best)}, {ratio:.3f} times the best"
+    print(f"{document['search']}: {document['evaluations']} evaluations, {ending}")
+    if document["suspect"]:
+        print(f"something else used the machine during {document['suspect']} measurements")
+    print(f"saved: {out}")
+    return 0
+
+
+def print_comparison(document: Mapping[str, Any]) -> None:
+    """Prints the document of a comparison: a table per ground, one over all, and how the searches differ."""
+    from ..report.summary import reference
+
+    grounds = document["grounds"]
+    seeds = f"{grounds[0]['summary'][0]['runs']} seeds"
+    for ground in grounds:
+        aim = reference([ground])
+        known = output.seconds(ground["optimum"])
+        _print_summary(f"{ground['ground']} ({aim} {known})", f"time / {aim}", seeds, ground["summary"])
+        print()
+    if len(grounds) > 1:
+        _print_summary(f"mean over {len(grounds)} spaces", "time / optimum", seeds, document["summary"])
+        print()
+    for line in _difference_lines(document):
+        print(line)
+    suspect = sum(run["suspect"] for run in document["runs"])
+    if suspect:
+        print(f"something else used the machine during {suspect} measurements")
+    if document["interrupted"]:
+        print("interrupted: these are the seeds that every search had finished")
+    for file in document["files"]:
+        print(f"saved: {file}")
+
+
+def _print_summary(title: str, what: str, seeds: str, summary: Sequence[Mapping[str, Any]]) -> None:
+    marks = [*summary[0]["at"]][-_MOST_MARKS:]
+    rows = []
+    for each in summary:
+        reached = [each["at"][mark]["best_over_optimum"] for mark in marks]
+        rows.append(
+            [
+                each["search"],
+                *(f"{_ratio(ratio['mean'])} ({_ratio(ratio['median'])})" for ratio in reached),
+                *(f"{share:.0%}" for share in each["within"].values()),
+                f"{each['evaluations']:.0f}",
+                f"{each['search_ms_per_evaluation']:.2g}",
+            ]
+        )
+    headings = ["", *(f"at {mark}" for mark in marks), "within 5%", "10%", "evaluations", "search ms each"]
+    print(f"{title}: {what} after so many evaluations, mean (median) of {seeds}")
+    output.table(headings, rows)
+
+
+def _ratio(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _difference_lines(document: Mapping[str, Any]) -> list[str]:
+    """The search with the least mean beside every other."""
+    from ..report.differences import ALPHA
+
+    means = {each["search"]: each["best_over_optimum"]["mean"] for each in document["summary"]}
+    ends = {search: mean for search, mean in means.items() if mean is not None}
+    if not ends or len(document["searches"]) < 2:
+        return []
+    best = min(ends, key=ends.__getitem__)
+    pairs = document["differences"]
+    lines = []
+    if len(pairs) * _least_p(max(pair["pairs"] for pair in pairs)) >= ALPHA:
+        enough = next(n for n in itertools.count(1) if len(pairs) * _least_p(n) < ALPHA)
+        lines.append(f"too few runs for any difference to be significant: of so many searches it takes {enough} pairs")
+    for pair in pairs:
+        if best not in (pair["a"], pair["b"]):
+            continue
+        swapped = pair["a"] == best
+        other = pair["b"] if swapped else pair["a"]
+        said = f"{other}: " if pair["significant"] else f"{other}: not significantly different from {best}, "
+        if pair["ratio"] is not None:
+            bounds = [pair["ratio"], *pair["interval"]]
+            ratio, *interval = [1 / bound for bound in bounds] if swapped else bounds
+            said += f"{ratio:.3f} times the time of {best} (95% interval {min(interval):.3f} to {max(interval):.3f}), "
+        elif pair["significant"]:
+            said += f"different from {best}, "
+        lines.append(f"{said}p = {pair['p']:.2g} over {pair['pairs']} pairs")
+    return lines
+
+
+def _least_p(pairs: int) -> float:
+    """The least p that a signed-rank test of so many pairs can have."""
+    return float(2.0 ** (1 - pairs))
+
+
+def _grounds(words: Sequence[str]) -> list[Recording] | Workload:
+    """Recordings, or one operator. Raises `InputError`, for both together too."""
+    files = [word for word in words if _is_source(word)]
+    if files:
+        from ..recordings import load
+
+        for word in words:
+            if word not in files:
+                raise InputError(f"{word}: give one operator with its arguments, or space files; not both")
+        return [load(word) for word in words]
+    from ..kernel import operators
+
+    return operators.create(words[0], options.arguments(words[1:]))
+
+
+def _is_source(word: str) -> bool:
+    path = Path(word.partition("#")[0])
+    return (
+        word.startswith("analytic:")
+        or path.suffix in {".json", ".jsonl", ".gz"}
+        or "/" in word.partition("=")[0]
+        or path.is_file()
+    )
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _at_least_one(name: str, value: int) -> None:
+    if value < 1:
+        raise InputError(f"{name} {value}: must be 1 or more")
+
+
+def _folder(path: Path) -> Path:
+    """A folder to write to, made where it is missing. Raises `InputError`: before the work, not after."""
+    try:
+        path.mkdir(exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--out {path}: no folder can be there: {error.strerror}") from error
+    return path
+
+
+def _plot_comparison(document: Mapping[str, Any], folder: Path) -> list[str]:
+    """Writes the document and its plots; returns the files."""
+    from ..report import costs, curves
+    from ..report.style import save
+
+    figures = {
+        "best_by_evaluations": curves.by_evaluations,
+        "best_by_seconds": curves.by_seconds,
+        "within": curves.within,
+        "time": costs.time,
+        "statuses": costs.statuses,
+    }
+    written = folder / "comparison.json"
+    written.write_text(json.dumps(document, allow_nan=False))
+    for name, figure in figures.items():
+        save(figure(document), folder / f"{name}.png")
+    return [str(written), *(str(folder / f"{name}.png") for name in figures)]

@@ -1,0 +1,136 @@
+"""A measurer that calls a Python function in this process: whatever can be called can be searched."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import SpaceError
+from ..space import Space
+from ..trial import Candidate, Measurement, Phases, Request, Status
+
+Seconds = float | Sequence[float] | NDArray[np.floating[Any]]
+"""What an objective returns: one sample, or several. All are finite and greater than zero: logs are compared."""
+
+Objective = Callable[[str, dict[str, Any]], Seconds]
+"""Takes the name of a space and a configuration of it, which it may keep and change."""
+
+_CUTOFF = 3.0  # times the fastest: slower candidates are hopeless
+
+
+class CallableMeasurer:
+    """Measures by calling the objective, one call at a time; implements `Measurer`.
+
+    An objective that returns one number is called until there are as many samples as are wanted; one that returns
+    several is called once, and these are the samples, however many. In a race each turn is one call, and the median
+    of what it returns. What it raises is the failure of this candidate (RUNTIME), and so is what it returns that is
+    no time (WRONG_ANSWER); only what is no `Exception`, such as KeyboardInterrupt, goes through.
+
+    The objective alone knows what it measures, so that nothing here guards it: no lock, no time limit, no watch for
+    foreign load. What may hang or crash belongs in a process of its own, with a limit.
+
+    `best` is the median of the fastest candidate so far, in seconds: a candidate whose sample exceeds three times
+    that is hopeless and gets no more samples.
+    """
+
+    def __init__(self, spaces: Sequence[Space], objective: Objective, best: float | None = None) -> None:
+        self.best = best
+        self._spaces = {space.name: space for space in spaces}
+        self._objective = objective
+
+    def measure(self, requests: Sequence[Request]) -> Iterator[Measurement]:
+        """See `Measurer.measure`; there are more samples than wanted where one call brings more."""
+        for request in requests:
+            taken = _Taken()
+            while taken.ok and len(taken.seconds) < request.repeats:
+                samples = self._call(request.candidate, taken)
+                taken.seconds += samples
+                if len(samples) > 1 or (self.best is not None and samples and samples[0] > _CUTOFF * self.best):
+                    break
+            if taken.ok:
+                median = statistics.median(taken.seconds)
+                self.best = median if self.best is None else min(self.best, median)
+            yield taken.measurement()
+
+    def race(self, candidates: Sequence[Candidate], rounds: int) -> list[Measurement]:
+        """See `Measurer.race`; whoever fails once is out."""
+        racing = [(candidate, _Taken()) for candidate in candidates]
+        for turn in range(rounds):
+            for candidate, taken in racing if turn % 2 == 0 else reversed(racing):
+                if taken.ok and (samples := self._call(candidate, taken)):
+                    taken.seconds.append(statistics.median(samples))
+        return [taken.measurement() for _, taken in racing]
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    def __enter__(self) -> CallableMeasurer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _call(self, candidate: Candidate, taken: _Taken) -> list[float]:
+        """The samples of one call; none where it failed, and then `taken` says why."""
+        samples: list[float] = []
+        start = time.perf_counter()
+        try:
+            config = self._spaces[candidate.sketch].config(candidate.point)
+        except SpaceError as error:
+            taken.status, taken.error = Status.INSTANTIATION, _line(str(error))
+            return samples
+        try:
+            samples = _samples(self._objective(candidate.sketch, config))
+        except _NoTime as error:
+            taken.status, taken.error = Status.WRONG_ANSWER, _line(str(error))
+        except Exception as error:  # noqa: BLE001  whatever an objective raises is this candidate's failure
+            taken.status, taken.error = Status.RUNTIME, _line(f"{type(error).__name__}: {error}")
+        taken.wall += time.perf_counter() - start
+        return samples
+
+
+@dataclass
+class _Taken:
+    """What the calls for one candidate brought so far; `wall` is in seconds."""
+
+    seconds: list[float] = field(default_factory=list)
+    status: Status = Status.OK
+    error: str = ""
+    wall: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        return self.status is Status.OK
+
+    def measurement(self) -> Measurement:
+        return Measurement(self.status, tuple(self.seconds) if self.ok else (), self.error, Phases(run=self.wall))
+
+
+class _NoTime(Exception):
+    """An objective returned what is no time. Never leaves this module."""
+
+
+def _samples(returned: object) -> list[float]:
+    """What an objective returned, as samples in seconds. Raises `_NoTime`."""
+    values = np.atleast_1d(np.asarray(returned))
+    if (
+        values.dtype.kind not in "iuf"
+        or values.ndim != 1
+        or not values.size
+        or not np.all((values > 0) & (values < np.inf))
+    ):
+        raise _NoTime(f"not seconds, one number or several, finite and above zero: {returned!r}")
+    return [float(value) for value in values]
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())[:300]

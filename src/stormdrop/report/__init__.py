@@ -1,0 +1,1 @@
+"""Tables and plots: pure functions of the documents that commands print as JSON."""

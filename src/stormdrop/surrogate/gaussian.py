@@ -1,0 +1,131 @@
+"""A small Gaussian process over points whose columns are levels of ordered knobs.
+
+The covariance of two points is a product over columns of  f + (1 - f) M(distance / length),  M the Matérn-5/2
+function, the distance counted in levels and scaled to 1 over the whole column. The floor f leaves points correlated
+that agree in the other columns, however far apart they are in this one. Multiplied out, the product is a sum over
+all subsets of columns (the ANOVA kernel), in which a subset of s columns weighs (1 - f)^s f^(d - s): main effects
+first, interactions of many columns last. So what a knob does by itself is learned from few points.
+
+Rasmussen and Williams, *Gaussian Processes for Machine Learning*, algorithm 2.1 and section 5.4.1 (the likelihood
+and its gradient). Lengths and the nugget are at the maximum of the posterior under log-normal priors, the scale is
+at its maximum likelihood in closed form.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Levels = NDArray[np.intp]
+
+FLOOR = 0.6
+# Log-normal priors: of the lengths (in units of the whole column) and of the nugget (a share of the variance).
+LENGTH, LENGTH_SPREAD = 0.5, 1.0
+NUGGET, NUGGET_SPREAD = 0.02, 1.0
+_JITTER = 1e-8
+# Steps of the optimiser: from the priors' medians, and from the last optimum.
+_COLD, _WARM = 30, 8
+
+
+class GaussianProcess:
+    """Fitted again and again to a growing set of points; each fit starts from the parameters of the last one."""
+
+    def __init__(self, sizes: Sequence[int], floor: float = FLOOR) -> None:
+        """`sizes`: the number of levels of each column; a column of one level is ignored."""
+        self._columns = [column for column, size in enumerate(sizes) if size > 1]
+        self._sizes = [sizes[column] for column in self._columns]
+        self._steps = [np.abs(np.subtract.outer(*[np.arange(size) / (size - 1)] * 2)) for size in self._sizes]
+        self._floor = floor
+        columns = len(self._columns)
+        self._centre = np.append(np.full(columns, math.log(LENGTH)), math.log(NUGGET))
+        self._spread = np.append(np.full(columns, LENGTH_SPREAD), NUGGET_SPREAD)
+        self._parameters = self._centre.copy()
+        self._fitted = False
+
+    def fit(self, levels: Levels, values: Floats, learn: bool = True) -> None:
+        """Condition on `values` (n,) at `levels` (n, d); `learn` says whether lengths and nugget move first."""
+        from scipy import linalg  # here and below: 70 ms that a command that fits nothing need not wait for
+
+        self._levels = levels
+        self._mean, self._unit = float(values.mean()), float(values.std()) or 1.0
+        standard = (values - self._mean) / self._unit
+        if learn:
+            self._learn(levels, standard)
+        self._factors = self._tables(self._parameters)
+        covariance = self._covariance(levels, levels)
+        covariance[np.diag_indices(len(values))] += math.exp(self._parameters[-1]) + _JITTER
+        self._factor = np.linalg.cholesky(covariance)
+        self._weights = linalg.cho_solve((self._factor, True), standard)
+        self._scale = math.sqrt(max(float(standard @ self._weights) / len(values), 1e-6))
+
+    def predict(self, levels: Levels) -> tuple[Floats, Floats]:
+        """Mean and standard deviation of the noise-free values at `levels` (m, d), each of shape (m,)."""
+        from scipy import linalg
+
+        cross = self._covariance(levels, self._levels)
+        explained = linalg.solve_triangular(self._factor, cross.T, lower=True, check_finite=False)
+        variance = np.maximum(1.0 - np.einsum("ij,ij->j", explained, explained), 1e-9)
+        return self._mean + self._unit * (cross @ self._weights), self._unit * self._scale * np.sqrt(variance)
+
+    def _tables(self, parameters: Floats) -> list[Floats]:
+        """Per column the factor of the covariance between each two levels."""
+        tables = []
+        for steps, log_length in zip(self._steps, parameters, strict=False):
+            r = steps * (math.sqrt(5) / math.exp(log_length))
+            tables.append(self._floor + (1 - self._floor) * (1 + r + r * r / 3) * np.exp(-r))
+        return tables
+
+    def _covariance(self, a: Levels, b: Levels) -> Floats:
+        product = np.ones((len(a), len(b)))
+        for column, table in zip(self._columns, self._factors, strict=True):
+            product *= np.take(table[a[:, column]], b[:, column], axis=1)
+        return product
+
+    def _learn(self, levels: Levels, standard: Floats) -> None:
+        from scipy import linalg, optimize
+
+        n = len(standard)
+        pairs = [
+            (levels[:, column, None] * size + levels[None, :, column]).ravel()
+            for column, size in zip(self._columns, self._sizes, strict=True)
+        ]
+        identity = np.eye(n)
+
+        def negative_log_posterior(parameters: Floats) -> tuple[float, Floats]:
+            tables = self._tables(parameters)
+            covariance = np.ones(n * n)
+            for pair, table in zip(pairs, tables, strict=True):
+                covariance *= table.ravel()[pair]
+            nugget = math.exp(parameters[-1])
+            noisy = covariance.reshape(n, n) + (nugget + _JITTER) * identity
+            factor = np.linalg.cholesky(noisy)
+            inverse = linalg.cho_solve((factor, True), identity, check_finite=False)
+            weights = inverse @ standard
+            scale = float(standard @ weights) / n
+            slope = inverse - np.outer(weights, weights) / scale
+            weighted = slope.ravel() * covariance
+            gradient = np.empty(len(parameters))
+            for i, (pair, table, steps) in enumerate(zip(pairs, tables, self._steps, strict=True)):
+                r = steps * (math.sqrt(5) / math.exp(parameters[i]))
+                ratio = (1 - self._floor) * (r * r / 3) * (1 + r) * np.exp(-r) / table
+                gradient[i] = 0.5 * np.bincount(pair, weighted, minlength=ratio.size) @ ratio.ravel()
+            gradient[-1] = 0.5 * nugget * np.trace(slope)
+            off = (parameters - self._centre) / self._spread
+            value = 0.5 * n * math.log(scale) + float(np.log(np.diag(factor)).sum()) + 0.5 * float(off @ off)
+            return value, gradient + off / self._spread
+
+        bounds = [*[(-4.0, 4.0)] * len(self._columns), (-9.0, 1.0)]
+        steps = _WARM if self._fitted else _COLD
+        found = optimize.minimize(
+            negative_log_posterior,
+            self._parameters,
+            jac=True,
+            method="L-BFGS-B",
+            bounds=bounds,
+            options={"maxiter": steps},
+        )
+        self._parameters, self._fitted = found.x, True
