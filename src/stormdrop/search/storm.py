@@ -11,14 +11,17 @@ Ours, the default; what it is made of was found on recorded spaces (docs/claims.
   and the neighbours of the best few, then uphill from neighbour to neighbour. So a descent is what happens where the
   landscape is smooth, and where it is not, the search is not bound to neighbours. Looking at a random part only is
   deliberate: it keeps a wrong belief from repeating itself. Within a batch each proposal is believed to come true.
-- *Noise.* Each batch begins with a reference, by which estimates of different batches are compared. What seems to
-  be the best is measured again before anything is built on it, so that it cannot live on one lucky measurement.
+- *Noise.* What seems to be the best is measured again before anything is built on it, so that it cannot live on one
+  lucky measurement; those that the belief holds for the best few are, too, so that one bad measurement cannot hide
+  them. That costs time, but no new kernel. The more often a point was measured, the more the belief trusts it.
 - *The end.* Converged when for some time nothing has promised a gain that is worth a trial.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
+from collections import Counter, defaultdict
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -32,12 +35,11 @@ from ..surrogate.gaussian import GaussianProcess
 from ..surrogate.levels import Levels
 from ..trial import Candidate, Point, Request, Trial
 from .contract import GeneratorSearch, Options, Steps
-from .judge import SharedBatches
 
 _LISTED = 100_000  # a space of so many combinations at most is listed as a whole
 _DRAWN, _MORE, _MOST = 1_000, 20, 20_000  # points drawn of larger ones: at first, per batch, in all
-_BEST = 5  # points whose neighbours are looked at
-_GROUPS = 3  # measurements of a candidate before it is taken for the best
+_BEST = 5  # points whose neighbours are looked at, and that are measured again
+_GROUPS = 3  # measurements of a candidate after which its time is taken for known
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,10 @@ class StormOptions(Options):
     opening    points that are measured before anything is believed, over all sketches
     look       random points whose expected improvement is looked at for one proposal
     soft       log ratio to the best from which on the slow end is compressed
-    memory     measured points that the belief is made of at most: the best half, and the latest of the others
+    floor      of the belief's covariance, and
+    length     the median of its prior over lengths: see `surrogate/gaussian.py`
+    alignments whether the belief sees how often two divides a number: see `surrogate/levels.py`
+    memory     measured points that are remembered at most; beyond, the best half and the latest quarter are kept
     refit      growth of the known points after which the belief's parameters are learned again
     worth      expected gain (share of the best time) below which a proposal is not worth its trial
     patience   proposals in a row that were not worth their trials, after which it has converged
@@ -58,6 +63,9 @@ class StormOptions(Options):
     opening: int = 10
     look: int = 500
     soft: float = 0.5
+    floor: float = 0.6
+    length: float = 0.5
+    alignments: bool = True
     memory: int = 300
     refit: float = 0.05
     worth: float = 0.0005
@@ -68,6 +76,8 @@ class StormOptions(Options):
             raise SearchError("storm needs repeats, opening, look and patience of at least 1")
         if self.soft <= 0 or self.refit < 0 or not 0 <= self.worth < 1:
             raise SearchError("storm needs soft > 0, refit >= 0 and worth from 0 to 1")
+        if not (0 <= self.floor < 1 and self.length > 0):
+            raise SearchError("storm needs a floor from 0 to 1 and length > 0")
         if self.memory < 20:
             raise SearchError(f"storm needs a memory of at least 20 points, not {self.memory}")
 
@@ -82,9 +92,9 @@ class Storm(GeneratorSearch):
 
     def steps(self) -> Steps:
         """Opening, then batches of proposals until none is worth its trial or no point is left."""
-        self._judge = SharedBatches(0.05, self.options.repeats, 0)
-        self._groups: dict[Candidate, int] = {}
-        self._reference: Candidate | None = None
+        self._times: dict[Candidate, float] = {}  # medians of what is remembered, infinite where it failed
+        self._samples: defaultdict[Candidate, tuple[float, ...]] = defaultdict(tuple)
+        self._groups: Counter[Candidate] = Counter()  # how often each was measured
         beliefs = [_Belief(space, self.rng, self.options) for space in self.spaces]
         yield from self._measure(self._opening(beliefs))
         fitted = idle = 0
@@ -93,15 +103,16 @@ class Storm(GeneratorSearch):
             learn = known >= max(fitted + 5, fitted * (1 + self.options.refit))
             fitted = known if learn else fitted
             for belief in beliefs:
-                belief.update(self._times(belief.space), learn)
-            proposals = self._propose(beliefs)
+                belief.update(self._observed(belief.space), learn)
+            again = self._doubtful(beliefs)
+            proposals = self._propose(beliefs, max(1, self.width - len(again)))
             if not proposals:
                 return
             idle = 0 if any(self._worthwhile(gain) for _, gain in proposals) else idle + len(proposals)
             if idle >= self.options.patience:
                 self.converged = True
                 return
-            yield from self._measure([candidate for candidate, _ in proposals])
+            yield from self._measure([*again, *(candidate for candidate, _ in proposals)])
 
     def _opening(self, beliefs: Sequence[_Belief]) -> list[Candidate]:
         first = [*self.knowledge.starts, *(Candidate(space.name, space.origin) for space in self.spaces)]
@@ -111,10 +122,16 @@ class Storm(GeneratorSearch):
             first += belief.spread(share)
         return list(dict.fromkeys(first))
 
-    def _propose(self, beliefs: Sequence[_Belief]) -> list[tuple[Candidate, float]]:
-        """At most a batch of new candidates, each with the logarithm of what it is expected to gain."""
+    def _doubtful(self, beliefs: Sequence[_Belief]) -> list[Candidate]:
+        """Those believed to be the best that were not measured often: one bad measurement must not hide them."""
+        ranked = sorted(offer for belief in beliefs for offer in belief.best())[:_BEST]
+        doubtful = [each for _, each in ranked if self._works(each) and self._groups[each] < _GROUPS]
+        return doubtful[: max(1, self.width // 2)]
+
+    def _propose(self, beliefs: Sequence[_Belief], count: int) -> list[tuple[Candidate, float]]:
+        """At most so many new candidates, each with the logarithm of what it is expected to gain."""
         proposals: list[tuple[Candidate, float]] = []
-        while len(proposals) < self.width:
+        while len(proposals) < count:
             if self.best is None:  # nothing works so far
                 offers = [(belief, c.point, 0.0) for belief in beliefs for c in belief.spread(1)]
             else:
@@ -130,34 +147,41 @@ class Storm(GeneratorSearch):
         return self.best is None or math.exp(log_gain) > self.options.worth
 
     def _measure(self, batch: Sequence[Candidate]) -> Generator[list[Request], list[Trial], None]:
-        """The batch beside the reference; then what seems to be the best again, until that was seen often enough."""
+        """The batch; then what seems to be the best again, until it was seen often enough to be taken for it."""
         while batch:
-            again = [] if self._reference is None else [self._reference]
-            trials = yield [Request(candidate, self.options.repeats) for candidate in [*again, *batch]]
-            self._judge.record(trials, self._reference)
+            trials = yield [Request(candidate, self.options.repeats) for candidate in batch]
             for trial in trials:
-                self._groups[trial.candidate] = self._groups.get(trial.candidate, 0) + 1
-            working = [candidate for candidate in self._groups if self._judge.ok(candidate)]
-            best = min(working, key=self._judge.estimate, default=None)
-            if self._reference is None or not self._judge.ok(self._reference):
-                self._reference = best
-            if best is None or best == self._reference or self._groups[best] >= _GROUPS:
-                self.best = best
-                return
-            batch = [best]
+                self._learn(trial)
+            working = filter(self._works, self._times)
+            self.best = min(working, key=self._times.__getitem__, default=None)
+            batch = [self.best] if self.best is not None and self._groups[self.best] < _GROUPS else []
+        if len(self._times) > self.options.memory:
+            by_time = sorted(self._times, key=self._times.__getitem__)
+            kept = set(by_time[: self.options.memory // 2])
+            kept.update([each for each in self._times if each not in kept][-self.options.memory // 4 :])
+            self._times = {candidate: time for candidate, time in self._times.items() if candidate in kept}
 
-    def _times(self, space: Space) -> dict[Point, float]:
-        """Log ratio to the best, compressed, of all known points of a space; infinite for those that failed."""
-        if self.best is None:
-            return {}
-        best, soft = self._judge.estimate(self.best), self.options.soft
-        return {
-            candidate.point: soft * math.log1p(max(math.log(self._judge.estimate(candidate) / best), 0.0) / soft)
-            if self._judge.ok(candidate)
-            else math.inf
-            for candidate in self._groups
-            if candidate.sketch == space.name
-        }
+    def _learn(self, trial: Trial) -> None:
+        candidate = trial.candidate
+        self._groups[candidate] += 1
+        self._samples[candidate] += trial.measurement.seconds
+        failed = not trial.ok or self._times.get(candidate) == math.inf
+        self._times[candidate] = math.inf if failed else statistics.median(self._samples[candidate])
+
+    def _works(self, candidate: Candidate) -> bool:
+        return self._times.get(candidate, math.inf) < math.inf
+
+    def _observed(self, space: Space) -> dict[Point, tuple[float, int]]:
+        """Per remembered point of a space its value (infinite where it failed) and how often it was measured."""
+        known = [candidate for candidate in self._times if candidate.sketch == space.name]
+        return {candidate.point: (self._value(candidate), self._groups[candidate]) for candidate in known}
+
+    def _value(self, candidate: Candidate) -> float:
+        """The logarithm of its time relative to the best, compressed where that is large."""
+        if self.best is None or not self._works(candidate):
+            return math.inf
+        ratio = math.log(self._times[candidate] / self._times[self.best])
+        return self.options.soft * math.log1p(ratio / self.options.soft)
 
 
 class _Belief:
@@ -166,16 +190,16 @@ class _Belief:
     def __init__(self, space: Space, rng: np.random.Generator, options: StormOptions) -> None:
         self.space = space
         self._rng, self._options = rng, options
-        self._levels = Levels(space)
+        self._levels = Levels(space, options.alignments)
         self._scale = np.maximum(np.array(self._levels.sizes) - 1, 1)
-        self._model = GaussianProcess(self._levels.sizes)
+        self._model = GaussianProcess(self._levels.sizes, options.floor, options.length)
         self._points: list[Point] = []
         self._number: dict[Point, int] = {}
         self._rows = np.empty((0, len(self._levels.sizes)), dtype=np.intp)
         self._asked = np.empty(0, dtype=bool)
         self._around: dict[int, list[int]] = {}
-        self._known: list[int] = []
-        self._values = np.empty(0)
+        self._known = np.empty(0, dtype=np.intp)  # numbers of what the model is fitted to, their values and groups
+        self._values = self._groups = np.empty(0)
         self._all = space.bound <= _LISTED
         points = list(space.points()) if self._all else [space.sample(rng) for _ in range(_DRAWN)]
         # In no order: where points are equally far, the first is taken, and it should not always be the same.
@@ -200,32 +224,35 @@ class _Belief:
         self.mark(chosen)
         return [Candidate(self.space.name, point) for point in chosen]
 
-    def update(self, values: dict[Point, float], learn: bool) -> None:
-        """Take in what is known: a value per point, infinite for failures."""
+    def update(self, observed: dict[Point, tuple[float, int]], learn: bool) -> None:
+        """Take in what is known: per point a value, infinite for failures, and how often it was observed."""
         if not self._all and len(self._points) < _MOST:
             self._look_up(self.space.sample(self._rng) for _ in range(_MORE))
-        self._known = self._look_up(values)
-        found = np.array(list(values.values()))
-        finite = found[np.isfinite(found)]
-        found[~np.isfinite(found)] = finite.max(initial=0.0)
-        self._values = found
-        if len(found) > self._options.memory:
-            half = self._options.memory // 2
-            order = np.argsort(found, kind="stable")
-            kept = np.sort(np.concatenate([order[:half], np.sort(order[half:])[-half:]]))
-            self._known, self._values = [self._known[i] for i in kept], found[kept]
-        if len(found):
-            self._model.fit(self._rows[self._known], self._values, learn)
+        known = np.array(self._look_up(observed), dtype=np.intp)
+        values, groups = np.array(list(observed.values())).reshape(-1, 2).T
+        working = np.isfinite(values)
+        values[~working] = values[working].max(initial=0.0)
+        self._known, self._values, self._groups = known, values, groups
+        if len(known):
+            self._model.fit(self._rows[self._known], self._values, self._groups, learn)
 
     def believe(self, point: Point) -> None:
         """Take a proposal as asked, and as if it had come out as expected."""
         self.mark([point])
-        if self._known:
+        if len(self._known):
             number = self._number[point]
             mean, _ = self._model.predict(self._rows[[number]])
-            self._known = [*self._known, number]
+            self._known, self._groups = np.append(self._known, number), np.append(self._groups, 1)
             self._values = np.append(self._values, mean)
-            self._model.fit(self._rows[self._known], self._values, learn=False)
+            self._model.fit(self._rows[self._known], self._values, self._groups, learn=False)
+
+    def best(self) -> list[tuple[float, Candidate]]:
+        """The few that are believed to be the best of the known ones, with their expected values."""
+        if not len(self._known):
+            return []
+        mean, _ = self._model.predict(self._rows[self._known])
+        order = np.argsort(mean, kind="stable")[:_BEST]
+        return [(float(mean[at]), Candidate(self.space.name, self._points[self._known[at]])) for at in order]
 
     def propose(self) -> tuple[Point, float] | None:
         """The unasked point of the greatest expected improvement, with its logarithm; None where none is left."""
@@ -233,7 +260,7 @@ class _Belief:
         if len(free) > self._options.look:
             free = self._rng.choice(free, self._options.look, replace=False)
         best = np.argsort(self._values, kind="stable")[:_BEST]
-        near = [number for at in best for number in self._neighbours(self._known[at])]
+        near = [number for at in best for number in self._neighbours(int(self._known[at]))]
         looked_at = np.unique(np.concatenate([free, np.array(near, dtype=np.intp)]))
         if not len(looked_at):
             return None

@@ -22,10 +22,9 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Levels = NDArray[np.intp]
 
-FLOOR = 0.6
 # Log-normal priors: of the lengths (in units of the whole column) and of the nugget (a share of the variance).
-LENGTH, LENGTH_SPREAD = 0.5, 1.0
-NUGGET, NUGGET_SPREAD = 0.02, 1.0
+_LENGTH_SPREAD = 1.0
+_NUGGET, _NUGGET_SPREAD = 0.02, 1.0
 _JITTER = 1e-8
 # Steps of the optimiser: from the priors' medians, and from the last optimum.
 _COLD, _WARM = 30, 8
@@ -34,30 +33,33 @@ _COLD, _WARM = 30, 8
 class GaussianProcess:
     """Fitted again and again to a growing set of points; each fit starts from the parameters of the last one."""
 
-    def __init__(self, sizes: Sequence[int], floor: float = FLOOR) -> None:
-        """`sizes`: the number of levels of each column; a column of one level is ignored."""
+    def __init__(self, sizes: Sequence[int], floor: float = 0.6, length: float = 0.5) -> None:
+        """`sizes`: the levels of each column, one of a single level is ignored. `length`: median of its prior."""
         self._columns = [column for column, size in enumerate(sizes) if size > 1]
         self._sizes = [sizes[column] for column in self._columns]
         self._steps = [np.abs(np.subtract.outer(*[np.arange(size) / (size - 1)] * 2)) for size in self._sizes]
         self._floor = floor
         columns = len(self._columns)
-        self._centre = np.append(np.full(columns, math.log(LENGTH)), math.log(NUGGET))
-        self._spread = np.append(np.full(columns, LENGTH_SPREAD), NUGGET_SPREAD)
+        self._centre = np.append(np.full(columns, math.log(length)), math.log(_NUGGET))
+        self._spread = np.append(np.full(columns, _LENGTH_SPREAD), _NUGGET_SPREAD)
         self._parameters = self._centre.copy()
         self._fitted = False
 
-    def fit(self, levels: Levels, values: Floats, learn: bool = True) -> None:
-        """Condition on `values` (n,) at `levels` (n, d); `learn` says whether lengths and nugget move first."""
+    def fit(self, levels: Levels, values: Floats, groups: Floats, learn: bool = True) -> None:
+        """Condition on `values` (n,) at `levels` (n, d); `learn` says whether lengths and nugget move first.
+
+        `groups` (n,) counts how often each value was observed: by so much its share of the nugget is smaller.
+        """
         from scipy import linalg  # here and below: 70 ms that a command that fits nothing need not wait for
 
         self._levels = levels
         self._mean, self._unit = float(values.mean()), float(values.std()) or 1.0
         standard = (values - self._mean) / self._unit
-        if learn:
-            self._learn(levels, standard)
+        if learn and standard.any():  # values that are all the same teach nothing
+            self._learn(levels, standard, groups)
         self._factors = self._tables(self._parameters)
         covariance = self._covariance(levels, levels)
-        covariance[np.diag_indices(len(values))] += math.exp(self._parameters[-1]) + _JITTER
+        covariance[np.diag_indices(len(values))] += math.exp(self._parameters[-1]) / groups + _JITTER
         self._factor = np.linalg.cholesky(covariance)
         self._weights = linalg.cho_solve((self._factor, True), standard)
         self._scale = math.sqrt(max(float(standard @ self._weights) / len(values), 1e-6))
@@ -85,7 +87,7 @@ class GaussianProcess:
             product *= np.take(table[a[:, column]], b[:, column], axis=1)
         return product
 
-    def _learn(self, levels: Levels, standard: Floats) -> None:
+    def _learn(self, levels: Levels, standard: Floats, groups: Floats) -> None:
         from scipy import linalg, optimize
 
         n = len(standard)
@@ -101,7 +103,7 @@ class GaussianProcess:
             for pair, table in zip(pairs, tables, strict=True):
                 covariance *= table.ravel()[pair]
             nugget = math.exp(parameters[-1])
-            noisy = covariance.reshape(n, n) + (nugget + _JITTER) * identity
+            noisy = covariance.reshape(n, n) + np.diag(nugget / groups + _JITTER)
             factor = np.linalg.cholesky(noisy)
             inverse = linalg.cho_solve((factor, True), identity, check_finite=False)
             weights = inverse @ standard
@@ -113,7 +115,7 @@ class GaussianProcess:
                 r = steps * (math.sqrt(5) / math.exp(parameters[i]))
                 ratio = (1 - self._floor) * (r * r / 3) * (1 + r) * np.exp(-r) / table
                 gradient[i] = 0.5 * np.bincount(pair, weighted, minlength=ratio.size) @ ratio.ravel()
-            gradient[-1] = 0.5 * nugget * np.trace(slope)
+            gradient[-1] = 0.5 * nugget * float(np.sum(np.diag(slope) / groups))
             off = (parameters - self._centre) / self._spread
             value = 0.5 * n * math.log(scale) + float(np.log(np.diag(factor)).sum()) + 0.5 * float(off @ off)
             return value, gradient + off / self._spread

@@ -20,14 +20,16 @@ class Levels:
       Vectors, warps, cache lines and banks come in powers of two, so 128 and 256 are alike where 144 is not.
     """
 
-    def __init__(self, space: Space) -> None:
+    def __init__(self, space: Space, alignments: bool = True) -> None:
         self._tables: list[tuple[slice, dict[tuple[int, ...], tuple[int, ...]]]] = []
         sizes: list[int] = []
         begin = 0
         for knob in space.knobs:
             here = slice(begin, begin := begin + len(knob.sizes))
             coords = list(knob)
-            columns = [*np.array([knob.encode(each) for each in coords]).T, *_alignments(knob, coords)]
+            columns = list(np.array([knob.encode(each) for each in coords]).T)
+            if alignments:
+                columns += map(np.array, _alignments(knob, coords))
             ranks = [np.unique(column, return_inverse=True)[1].ravel().tolist() for column in columns]
             sizes += [max(column) + 1 for column in ranks]
             self._tables.append((here, dict(zip(coords, zip(*ranks, strict=True), strict=True))))

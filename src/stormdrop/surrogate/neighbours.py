@@ -17,7 +17,6 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.spatial.distance import cdist
 
 
 class WeightedNeighbours:
@@ -38,6 +37,8 @@ class WeightedNeighbours:
 
     def estimate(self, c: Sequence[Sequence[float]]) -> NDArray[np.float64]:
         """f^ of M configurations, shape `(M,)`, in the unit of y. Raises ValueError while nothing was observed."""
+        from scipy.spatial.distance import cdist  # here: a command that estimates nothing need not wait for it
+
         if not self._observed:
             raise ValueError("nothing was observed: there is no neighbour to estimate from")
         c_n, y = map(np.array, zip(*self._observed, strict=True))
