@@ -78,7 +78,7 @@ def stored_trials(store: SqlStore) -> list[tuple[str, str, tuple[float, ...]]]:
     return [(each.sketch, json.dumps(dict(each.config)), each.measurement.seconds) for each in trials]
 
 
-@pytest.mark.parametrize("search", ["droplet", "random"])
+@pytest.mark.parametrize("search", ["droplet", "random", "storm"])
 @pytest.mark.parametrize("prefix", [0, 1, 5, 8, 13])
 def test_a_resumed_run_ends_as_an_undisturbed_one(search: str, prefix: int) -> None:
     settings = {"search": search, "seed": 3, "trials": 40}
@@ -96,6 +96,45 @@ def test_a_resumed_run_ends_as_an_undisturbed_one(search: str, prefix: int) -> N
         assert not resumed.interrupted
         assert resumed.best == whole.best
         assert len(first.asked) + len(second.asked) == len(stored_trials(undisturbed))
+
+
+OTHER = operators.matmul(32, 64, 48)  # its space has the same knobs and values
+
+
+def other(store: SqlStore, **settings: Any) -> TuneResult:
+    return tune(OTHER, target=TARGET, store=store, measurer=Counting(), search="droplet", **settings)
+
+
+def first_asked(store: SqlStore, **settings: Any) -> Candidate:
+    measurer = Counting()
+    replayed(store, measurer, search="storm", trials=4, **settings)
+    return measurer.asked[0]
+
+
+def test_a_kernel_begins_where_similar_ones_ended() -> None:
+    (_, space), (_, others) = sketches_for(WORKLOAD, TARGET)[0], sketches_for(OTHER, TARGET)[0]
+    with open_store("sqlite://") as store:
+        best = other(store).best
+        assert best is not None
+        ended = Candidate(space.name, space.point(best.config))
+        assert ended not in {Candidate(space.name, space.origin), Candidate(others.name, others.origin)}
+        assert first_asked(store) == ended
+        assert first_asked(store, fresh=True) == Candidate(space.name, space.origin)
+
+
+def test_a_resumed_run_keeps_its_starts() -> None:
+    """What the records have learned since the session began does not move its search."""
+    settings = {"search": "storm", "seed": 3, "trials": 20}
+    with open_store("sqlite://") as undisturbed, open_store("sqlite://") as store:
+        replayed(undisturbed, Counting(), **settings)
+        first, second = Counting(interrupt_after=6), Counting()
+        replayed(store, first, **settings)
+        other(store)
+        second.resume(first.taken)
+        replayed(store, second, resume=True, **settings)
+        whole = [each.config for each in undisturbed.records(undisturbed.session(undisturbed.sessions()[0].id))]
+        (summary,) = store.sessions(Filter(search="storm"))
+        assert [each.config for each in store.records(store.session(summary.id))] == whole
 
 
 def test_trials_count_distinct_candidates() -> None:

@@ -6,22 +6,59 @@ brings. A short session must not be the answer to a long one for ever.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
 
 from .errors import SpaceError
 from .records import Config, Filter, Outcome, Problem, Session, Setting, State, Store, StoredTrial
 from .space import Space
 from .trial import Candidate, Trial
 
+_STARTS = "starts"  # among a setting's method: where the search began, from what the records knew at that time
+_STARTS_AT_MOST = 3
+_RECENT = 100  # sessions that are looked through for starts
 _COMPILER = "apache-tvm"  # among a setting's versions: other code is generated, so other times are measured
 
 
 def to_resume(store: Store, problem: Problem, setting: Setting) -> Session | None:
     """The latest unfinished session of a problem and setting, unless its trials were measured in another way."""
     found = store.unfinished(problem, setting)
-    if found is None or not _same_compiler(found, setting) or dict(found.setting.method) != dict(setting.method):
+    if found is None or not _same_compiler(found, setting):
         return None
-    return found
+    method = {key: value for key, value in found.setting.method.items() if key != _STARTS}
+    return found if method == dict(setting.method) else None
+
+
+def with_starts(setting: Setting, starts: Sequence[Candidate], spaces: Mapping[str, Space]) -> Setting:
+    """The setting of a session that begins at these candidates."""
+    noted = [{"sketch": start.sketch, "config": spaces[start.sketch].config(start.point)} for start in starts]
+    return dataclasses.replace(setting, method={**setting.method, _STARTS: noted})
+
+
+def starts_of(session: Session, spaces: Mapping[str, Space]) -> list[Candidate]:
+    """The candidates that a session began at."""
+    return [Candidate(each["sketch"], spaces[each["sketch"]].point(each["config"])) for each in _noted(session)]
+
+
+def similar(store: Store, problem: Problem, spaces: Mapping[str, Space]) -> list[Candidate]:
+    """The results of other problems on this machine that are points of these spaces, those most often found first.
+
+    Kernels of one kind like similar schedules: a network's next layer may begin where the others have ended.
+    """
+    where = Filter(target=problem.target, machine=problem.machine, state=State.FINISHED)
+    found: Counter[Candidate] = Counter()
+    for summary in store.sessions(where)[:_RECENT]:
+        outcome = store.session(summary.id).outcome
+        if summary.workload_key == problem.workload_key or outcome is None or outcome.config is None:
+            continue
+        space = spaces.get(outcome.sketch or "")
+        with suppress(SpaceError):  # another extent's tile sizes, or another version's knobs
+            if space is not None:
+                found[Candidate(space.name, space.point(outcome.config))] += 1
+    return [candidate for candidate, _ in found.most_common(_STARTS_AT_MOST)]
 
 
 def answering(
@@ -77,6 +114,11 @@ def _candidate(sketch: str, fingerprint: str | None, config: Config, spaces: Map
         return Candidate(sketch, space.point(config))
     except SpaceError:
         return None  # from elsewhere, or of a constraint that has changed and does not say so
+
+
+def _noted(session: Session) -> Sequence[Mapping[str, Any]]:
+    noted: Sequence[Mapping[str, Any]] = session.setting.method.get(_STARTS, ())
+    return noted
 
 
 def _finished(store: Store, problem: Problem) -> Iterator[Session]:

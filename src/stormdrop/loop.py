@@ -56,10 +56,15 @@ def run(plan: Plan, subject: Subject[M], store: Store, *, resume: bool, fresh: b
         if known is not None:
             return known
     rival = None if fresh else answers.best_known(store, plan.problem, plan.spaces)
+    if session is not None:
+        plan = plan.starting(answers.starts_of(session, plan.spaces))
+    elif not fresh:
+        plan = plan.starting(answers.similar(store, plan.problem, plan.spaces))
     going = _Run(plan, subject, store, session, rival)
     if going.out_of_time:
         return going.result([], False, {"start": plan.elapsed})
-    session = store.open(plan.problem, plan.setting) if session is None else store.resume(session)
+    setting = answers.with_starts(plan.setting, plan.searcher.knowledge.starts, plan.spaces)
+    session = store.open(plan.problem, setting) if session is None else store.resume(session)
     try:
         with subject.measurer(going.tally.fastest) as measurer:
             return going.to_the_end(session, measurer)

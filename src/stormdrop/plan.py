@@ -12,7 +12,7 @@ import numpy as np
 
 from .duration import seconds_of
 from .errors import InputError
-from .search import Search, create, options_of
+from .search import Knowledge, Search, create, options_of
 from .space import Space
 from .trial import Candidate
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .records import Problem, Setting
     from .result import Progress
 
-DEFAULT_SEARCH = "droplet"
+DEFAULT_SEARCH = "storm"
 """The search that is used where none is named."""
 
 DEFAULT_SECONDS = 60.0
@@ -48,6 +48,14 @@ class Plan:
         """What the others are compared with: the origin of the first space."""
         first = next(iter(self.spaces.values()))
         return Candidate(first.name, first.origin)
+
+    def starting(self, starts: Sequence[Candidate]) -> Plan:
+        """The same with a search that begins at these candidates."""
+        spaces, rng = list(self.spaces.values()), np.random.default_rng(self.setting.seed)
+        knowledge = Knowledge(starts=tuple(starts))
+        return dataclasses.replace(
+            self, searcher=create(self.setting.search, spaces, rng, knowledge, **self.setting.options)
+        )
 
     @property
     def elapsed(self) -> float:

@@ -43,18 +43,22 @@ class Options:
     """Base of every search's options: a frozen dataclass of plain values with defaults."""
 
 
+Prior = Callable[[Sequence[Candidate]], NDArray[np.float64]]
+"""Estimated seconds of candidates, shape `(n,)`, up to a factor."""
+
+
 @dataclass(frozen=True)
 class Knowledge:
     """What a search may be given beside its spaces, all of it optional.
 
     features    what its cost model sees of a candidate; without them the knobs' encodings
-    prior       estimated seconds of candidates, shape `(n,)`, up to a factor: it orders them before any is measured
+    prior       orders candidates before any is measured
     starts      candidates to begin with, the best first: an explorer's best, the best of similar kernels. A search
                 measures them before anything else and begins there in place of the origins
     """
 
     features: Features | None = None
-    prior: Callable[[Sequence[Candidate]], NDArray[np.float64]] | None = None
+    prior: Prior | None = None
     starts: tuple[Candidate, ...] = ()
 
 
@@ -66,6 +70,7 @@ class Search(Protocol):
     """What the tuning loop needs. Not thread-safe: one loop owns a search."""
 
     name: ClassVar[str]
+    knowledge: Knowledge
 
     @property
     def finished(self) -> bool:

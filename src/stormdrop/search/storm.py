@@ -34,12 +34,12 @@ from ..space import Space
 from ..surrogate.gaussian import GaussianProcess
 from ..surrogate.levels import Levels
 from ..trial import Candidate, Point, Request, Trial
-from .contract import GeneratorSearch, Options, Steps
+from .contract import GeneratorSearch, Options, Prior, Steps
 
 _LISTED = 100_000  # a space of so many combinations at most is listed as a whole
 _DRAWN, _MORE, _MOST = 1_000, 20, 20_000  # points drawn of larger ones: at first, per batch, in all
 _BEST = 5  # points whose neighbours are looked at, and that are measured again
-_GROUPS = 3  # measurements of a candidate after which its time is taken for known
+_GROUPS = 5  # measurements of a candidate after which its time is taken for known
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class StormOptions(Options):
     repeats: int = 3
     opening: int = 10
     look: int = 500
-    soft: float = 0.5
+    soft: float = 1.0
     floor: float = 0.6
     length: float = 0.5
     alignments: bool = True
@@ -119,7 +119,7 @@ class Storm(GeneratorSearch):
         share = max(1, self.options.opening // len(beliefs))
         for belief in beliefs:
             belief.mark(candidate.point for candidate in first if candidate.sketch == belief.space.name)
-            first += belief.spread(share)
+            first += belief.spread(share, self.knowledge.prior)
         return list(dict.fromkeys(first))
 
     def _doubtful(self, beliefs: Sequence[_Belief]) -> list[Candidate]:
@@ -207,11 +207,18 @@ class _Belief:
 
     def mark(self, points: Iterable[Point]) -> None:
         """Points that are asked for."""
-        self._asked[self._look_up(points)] = True
+        numbers = self._look_up(points)  # may lengthen what is indexed
+        self._asked[numbers] = True
 
-    def spread(self, count: int) -> list[Candidate]:
-        """Unasked points far from one another and from all that were asked, now marked as asked."""
+    def spread(self, count: int, prior: Prior | None = None) -> list[Candidate]:
+        """Unasked points far from one another and from all that were asked, now marked as asked.
+
+        With a prior, of the better half by it.
+        """
         free = np.flatnonzero(~self._asked)
+        if prior is not None and len(free) > 2 * count:
+            expected = prior([Candidate(self.space.name, self._points[number]) for number in free])
+            free = np.sort(free[np.argsort(expected, kind="stable")[: len(free) // 2]])
         places = self._rows[free] / self._scale
         distance = np.full(len(free), np.inf)
         for row in self._rows[self._asked] / self._scale:
