@@ -171,10 +171,10 @@ def test_large_spaces_are_drawn_from_not_listed() -> None:
     ends = []
     for seed in range(2):
         search = storm(space, seed=seed)
-        drive(search, objective_of(seconds), 8, budget=120)
+        drive(search, objective_of(seconds), 8, budget=150)
         assert search.best is not None
         ends.append(seconds(search.best))
-    assert np.mean(ends) < 1.5e-3  # the best of 120 random points: 2.6e-3
+    assert np.mean(ends) < 1.4e-3  # the best of 150 random points: 2.0e-3 or more
 
 
 def test_the_expected_improvement_agrees_with_sampling_and_goes_on_where_it_underflows() -> None:

@@ -35,15 +35,32 @@ def test_the_prediction_is_the_conditional_normal() -> None:
     y, groups = rng.normal(3.0, 2.0, 12), rng.integers(1, 4, 12).astype(float)
     model = GaussianProcess(SIZES, floor=0.6, length=0.5)
     model.fit(x, y, groups, learn=False)
-    mean, deviation = model.predict(z)
+    found = model.predict(z)
     noisy = kernel(x, x, 0.5, 0.6) + np.diag(0.02 / groups + 1e-8)
     standard = (y - y.mean()) / y.std()
     weights = np.linalg.solve(noisy, standard)
     cross = kernel(z, x, 0.5, 0.6)
     scale = standard @ weights / len(y)
     variance = scale * (1 - np.einsum("ij,ji->i", cross, np.linalg.solve(noisy, cross.T)))
-    assert mean == pytest.approx(y.mean() + y.std() * (cross @ weights))
-    assert deviation == pytest.approx(y.std() * np.sqrt(variance))
+    assert found.mean == pytest.approx(y.mean() + y.std() * (cross @ weights))
+    assert found.deviation == pytest.approx(y.std() * np.sqrt(variance))
+
+
+def test_to_believe_is_to_observe_what_is_expected() -> None:
+    rng = np.random.default_rng(4)
+    x, z, extra = points(rng, 12), points(rng, 6), np.array([[7, 4, 0, 1]])
+    y = smooth(x)
+    model, again = GaussianProcess(SIZES), GaussianProcess(SIZES)
+    model.fit(x, y, np.ones(12), learn=False)
+    kept = model.predict(z)
+    before = kept.deviation
+    expected = model.predict(extra).mean
+    model.believe(extra, [kept])
+    assert (kept.deviation <= before).all() and (kept.deviation < 0.999 * before).any()
+    assert kept.deviation == pytest.approx(model.predict(z).deviation)
+    assert kept.mean == pytest.approx(model.predict(z).mean)
+    again.fit(np.vstack([x, extra]), np.append(y, expected), np.ones(13), learn=False)
+    assert again.predict(z).mean == pytest.approx(kept.mean, rel=0.01)  # it is centred anew
 
 
 def test_learning_raises_the_likelihood_and_finds_what_matters() -> None:
@@ -75,11 +92,10 @@ def test_it_predicts_a_smooth_function_and_knows_where_it_has_not_been() -> None
     x, z = points(rng, 40), points(rng, 60)
     model = GaussianProcess(SIZES)
     model.fit(x, smooth(x), np.ones(40))
-    mean, _ = model.predict(z)
-    assert spearmanr(mean, smooth(z)).statistic > 0.97
+    assert spearmanr(model.predict(z).mean, smooth(z)).statistic > 0.97
     left = np.array([[level, 0, 0, 0] for level in range(4)])
     model.fit(left, smooth(left), np.ones(4), learn=False)
-    _, deviation = model.predict(np.array([[1, 0, 0, 0], [7, 4, 0, 2]]))
+    deviation = model.predict(np.array([[1, 0, 0, 0], [7, 4, 0, 2]])).deviation
     assert deviation[1] > 3 * deviation[0]
 
 
@@ -90,7 +106,7 @@ def test_a_point_seen_often_is_trusted_more() -> None:
     for count in (1.0, 100.0):
         model = GaussianProcess(SIZES)
         model.fit(x, y, np.array([count, 1.0]), learn=False)
-        off.append(abs(float(model.predict(x)[0][0]) - 1.0))
+        off.append(abs(float(model.predict(x).mean[0]) - 1.0))
     assert off[1] < 0.1 * off[0]
 
 
@@ -98,10 +114,10 @@ def test_values_that_are_all_the_same_and_no_columns() -> None:
     model = GaussianProcess(SIZES)
     x = points(np.random.default_rng(3), 6)
     model.fit(x, np.full(6, 2.5), np.ones(6))
-    assert model.predict(x)[0] == pytest.approx(np.full(6, 2.5))
+    assert model.predict(x).mean == pytest.approx(np.full(6, 2.5))
     empty = GaussianProcess(())
     empty.fit(np.empty((1, 0), dtype=np.intp), np.array([1.0]), np.ones(1))
-    assert empty.predict(np.empty((1, 0), dtype=np.intp))[0] == pytest.approx([1.0])
+    assert empty.predict(np.empty((1, 0), dtype=np.intp)).mean == pytest.approx([1.0])
 
 
 def test_levels_are_ranks_and_alignments() -> None:

@@ -31,7 +31,7 @@ from scipy.special import ndtr
 
 from ..errors import SearchError
 from ..space import Space
-from ..surrogate.gaussian import GaussianProcess
+from ..surrogate.gaussian import GaussianProcess, Prediction
 from ..surrogate.levels import Levels
 from ..trial import Candidate, Point, Request, Trial
 from .contract import GeneratorSearch, Options, Prior, Steps
@@ -67,7 +67,7 @@ class StormOptions(Options):
     length: float = 0.5
     alignments: bool = True
     memory: int = 300
-    refit: float = 0.05
+    refit: float = 0.1
     worth: float = 0.0005
     patience: int = 24
 
@@ -200,6 +200,8 @@ class _Belief:
         self._around: dict[int, list[int]] = {}
         self._known = np.empty(0, dtype=np.intp)  # numbers of what the model is fitted to, their values and groups
         self._values = self._groups = np.empty(0)
+        self._looked_at = np.empty(0, dtype=np.intp)  # what proposals of this batch are chosen from
+        self._seen: Prediction | None = None
         self._all = space.bound <= _LISTED
         points = list(space.points()) if self._all else [space.sample(rng) for _ in range(_DRAWN)]
         # In no order: where points are equally far, the first is taken, and it should not always be the same.
@@ -239,7 +241,7 @@ class _Belief:
         values, groups = np.array(list(observed.values())).reshape(-1, 2).T
         working = np.isfinite(values)
         values[~working] = values[working].max(initial=0.0)
-        self._known, self._values, self._groups = known, values, groups
+        self._known, self._values, self._groups, self._seen = known, values, groups, None
         if len(known):
             self._model.fit(self._rows[self._known], self._values, self._groups, learn)
 
@@ -247,44 +249,41 @@ class _Belief:
         """Take a proposal as asked, and as if it had come out as expected."""
         self.mark([point])
         if len(self._known):
-            number = self._number[point]
-            mean, _ = self._model.predict(self._rows[[number]])
-            self._known, self._groups = np.append(self._known, number), np.append(self._groups, 1)
-            self._values = np.append(self._values, mean)
-            self._model.fit(self._rows[self._known], self._values, self._groups, learn=False)
+            self._model.believe(self._rows[[self._number[point]]], [self._seen] if self._seen else [])
 
     def best(self) -> list[tuple[float, Candidate]]:
         """The few that are believed to be the best of the known ones, with their expected values."""
         if not len(self._known):
             return []
-        mean, _ = self._model.predict(self._rows[self._known])
+        mean = self._model.predict(self._rows[self._known]).mean
         order = np.argsort(mean, kind="stable")[:_BEST]
         return [(float(mean[at]), Candidate(self.space.name, self._points[self._known[at]])) for at in order]
 
     def propose(self) -> tuple[Point, float] | None:
         """The unasked point of the greatest expected improvement, with its logarithm; None where none is left."""
+        if self._seen is None:
+            self._looked_at = self._look()
+            self._seen = self._model.predict(self._rows[self._looked_at])
+        free = np.flatnonzero(~self._asked[self._looked_at])
+        if not len(free):
+            return None
+        gains = _gains(self._seen)[free]
+        number, gain = int(self._looked_at[free[np.argmax(gains)]]), float(gains.max())
+        while near := self._neighbours(number):
+            gains = _gains(self._model.predict(self._rows[near]))
+            if gains.max() <= gain:
+                break
+            number, gain = near[int(np.argmax(gains))], float(gains.max())
+        return self._points[number], gain
+
+    def _look(self) -> NDArray[np.intp]:
+        """Numbers of some unasked points, and of the neighbours of the best few."""
         free = np.flatnonzero(~self._asked)
         if len(free) > self._options.look:
             free = self._rng.choice(free, self._options.look, replace=False)
         best = np.argsort(self._values, kind="stable")[:_BEST]
         near = [number for at in best for number in self._neighbours(int(self._known[at]))]
-        looked_at = np.unique(np.concatenate([free, np.array(near, dtype=np.intp)]))
-        if not len(looked_at):
-            return None
-        number, gain = self._most(looked_at)
-        while near := self._neighbours(number):
-            further, more = self._most(np.array(near))
-            if more <= gain:
-                break
-            number, gain = further, more
-        return self._points[number], gain
-
-    def _most(self, numbers: NDArray[np.intp]) -> tuple[int, float]:
-        mean, deviation = self._model.predict(self._rows[numbers])
-        # the best of all sketches has the value 0
-        gains = log_expected_improvement(mean, deviation, 0.0)
-        at = int(np.argmax(gains))
-        return int(numbers[at]), float(gains[at])
+        return np.unique(np.concatenate([free, np.array(near, dtype=np.intp)]))
 
     def _neighbours(self, number: int) -> list[int]:
         if number not in self._around:
@@ -301,6 +300,11 @@ class _Belief:
             self._rows = np.concatenate([self._rows, self._levels(new)])
             self._asked = np.concatenate([self._asked, np.zeros(len(new), dtype=bool)])
         return [self._number[point] for point in points]
+
+
+def _gains(prediction: Prediction) -> NDArray[np.float64]:
+    # the best of all sketches has the value 0
+    return log_expected_improvement(prediction.mean, prediction.deviation, 0.0)
 
 
 def log_expected_improvement(

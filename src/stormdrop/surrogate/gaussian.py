@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,23 @@ _NUGGET, _NUGGET_SPREAD = 0.02, 1.0
 _JITTER = 1e-8
 # Steps of the optimiser: from the priors' medians, and from the last optimum.
 _COLD, _WARM = 30, 8
+
+
+@dataclass
+class Prediction:
+    """Of m points: their `levels` (m, d), `mean` (m,), and what their `deviation` (m,) is made of."""
+
+    levels: Levels
+    mean: Floats
+    explained: Floats
+    variance: Floats
+    unit: float
+
+    @property
+    def deviation(self) -> Floats:
+        """Standard deviation of the noise-free value."""
+        found: Floats = self.unit * np.sqrt(np.maximum(self.variance, 1e-9))
+        return found
 
 
 class GaussianProcess:
@@ -64,14 +82,34 @@ class GaussianProcess:
         self._weights = linalg.cho_solve((self._factor, True), standard)
         self._scale = math.sqrt(max(float(standard @ self._weights) / len(values), 1e-6))
 
-    def predict(self, levels: Levels) -> tuple[Floats, Floats]:
-        """Mean and standard deviation of the noise-free values at `levels` (m, d), each of shape (m,)."""
+    def predict(self, levels: Levels) -> Prediction:
+        """Mean and deviation of the noise-free values at `levels` (m, d)."""
         from scipy import linalg
 
         cross = self._covariance(levels, self._levels)
         explained = linalg.solve_triangular(self._factor, cross.T, lower=True, check_finite=False)
-        variance = np.maximum(1.0 - np.einsum("ij,ij->j", explained, explained), 1e-9)
-        return self._mean + self._unit * (cross @ self._weights), self._unit * self._scale * np.sqrt(variance)
+        mean = self._mean + self._unit * (cross @ self._weights)
+        variance = 1.0 - np.einsum("ij,ij->j", explained, explained)
+        return Prediction(levels, mean, explained, variance, self._unit * self._scale)
+
+    def believe(self, level: Levels, predictions: Sequence[Prediction] = ()) -> None:
+        """Condition on one more point (1, d), as if what is expected there had been observed; adapt `predictions`.
+
+        No mean is changed by that, but deviations are: of a batch, no two points should be there to say the same.
+        """
+        from scipy import linalg
+
+        row = linalg.solve_triangular(self._factor, self._covariance(self._levels, level), lower=True)[:, 0]
+        corner = math.sqrt(max(1.0 + math.exp(self._parameters[-1]) + _JITTER - float(row @ row), _JITTER))
+        for each in predictions:
+            further = (self._covariance(level, each.levels)[0] - row @ each.explained) / corner
+            each.explained = np.vstack([each.explained, further])
+            each.variance = each.variance - further**2
+        size = len(row)
+        factor = np.zeros((size + 1, size + 1))
+        factor[:size, :size], factor[size, :size], factor[size, size] = self._factor, row, corner
+        self._factor, self._levels = factor, np.vstack([self._levels, level])
+        self._weights = np.append(self._weights, 0.0)
 
     def _tables(self, parameters: Floats) -> list[Floats]:
         """Per column the factor of the covariance between each two levels."""
