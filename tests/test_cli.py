@@ -243,7 +243,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert keys | {"converged", "curve"} <= tuned.keys()
     assert {"seconds", "interval", "gflops", "percent_of_peak", "config", "sketch"} <= tuned["best"].keys()
     assert 1 <= tuned["trials"] <= 12
-    assert (tuned["search"], tuned["seed"], tuned["reused"]) == ("droplet", 0, 0)
+    assert (tuned["search"], tuned["seed"], tuned["reused"]) == ("storm", 0, 0)
     best = tuned["best"]
     assert best["gflops"] == pytest.approx(2 * 32**3 / best["seconds"] / 1e9)
     assert best["interval"][0] <= best["seconds"] <= best["interval"][1]
@@ -263,7 +263,7 @@ def test_what_is_known_is_answered_from_the_records(database: Path) -> None:
     assert (fresh["reused"], fresh["search"], fresh["seed"]) == (0, "random", 5)
     assert fresh["trials"] <= 3
     begun = command("tune-op", *SMALL, "--db", database, "--fresh", "--trials", 2, "--time", "1m")
-    assert begun.stderr.startswith("tuning matmul m=32 n=32 k=32 until droplet converges, 2 trials or 60 s at most\n")
+    assert begun.stderr.startswith("tuning matmul m=32 n=32 k=32 until storm converges, 2 trials or 60 s at most\n")
 
 
 def test_the_table_for_people(database: Path) -> None:

@@ -451,7 +451,7 @@ def test_a_resumed_measurer_knows_what_is_hopeless(monkeypatch: pytest.MonkeyPat
     with open_store("sqlite://") as store:
         first = Counting(interrupt_after=12)
         replayed(store, first, trials=24)
-        tune(WORKLOAD, target=TARGET, store=store, trials=24, resume=True)
+        tune(WORKLOAD, target=TARGET, store=store, search="droplet", trials=24, resume=True)
     assert made[0].best == min(trial.median for trial in first.taken)
 
 

@@ -68,7 +68,7 @@ class StormOptions(Options):
     alignments: bool = True
     memory: int = 300
     refit: float = 0.1
-    worth: float = 0.0005
+    worth: float = 0.001
     patience: int = 24
 
     def __post_init__(self) -> None:
