@@ -26,7 +26,8 @@ def main() -> None:
 
     print("tuning SqueezeNet on this machine's CPU ...", flush=True)
     with sd.open_store(str(OUT / "demo.db")) as store:
-        tuned = sd.tune_model(source, out=OUT / "squeezenet.sd", store=store, fresh=True, on_progress=show).to_json()
+        where: dict[str, Any] = {"out": OUT / "squeezenet.sd", "store": store, "fresh": True, "on_progress": show}
+        tuned = sd.tune_model(source, time=90, **where).to_json()
         print("timing it beside onnxruntime ...", flush=True)
         bench = sd.bench(OUT / "squeezenet.sd", ["onnxruntime"], store=store).to_json()
 

@@ -1,4 +1,4 @@
-"""Droplet Search on analytic landscapes: does it end at the optimum, after how many evaluations, under each of its tests?
+"""Droplet Search on analytic landscapes: does it end at the optimum, and after how many evaluations, by each test?
 
     python benchmarks/searches/analytic.py [--quick]
 
@@ -7,7 +7,8 @@ batches of 8. An end counts as the optimum where its cost is the least one: some
 of true costs, in percent of the least one; of TLI, whose costs are negative, they are differences.
 
 Without noise (1e-6, for a test needs some) all tests should agree. With noise of the machine's order they stop at
-steps that they cannot prove, which is what they are for; the gap says what that costs.
+steps that they cannot prove, which is what they are for; the gap says what that costs. Requests are of three samples,
+droplet's default, but of four for the rank test, which could never accept with fewer.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from recorded import place
 from stormdrop.plan import BATCH
 from stormdrop.report import style
 from stormdrop.search import create
-from stormdrop.search.droplet import TESTS
+from stormdrop.search.droplet import TESTS, DropletOptions
+from stormdrop.search.judge import least_repeats
 from stormdrop.space.analytic import Landscape, landscapes
 from stormdrop.testing import drive, objective_of
 from stormdrop.trial import Candidate
@@ -43,11 +45,11 @@ def main() -> None:
     levels = [float(level) for level in asked.noise.split(",")]
     where = place("numpy", "scipy")
 
-    grounds = landscapes()
+    known = landscapes()
     results = [
         summary(landscape, test, noise, [descend(landscape, test, noise, seed) for seed in range(seeds)])
         for noise in levels
-        for landscape in grounds.values()
+        for landscape in known.values()
         for test in TESTS
     ]
     for noise in levels:
@@ -55,12 +57,14 @@ def main() -> None:
         own = [each for each in results if each["noise"] == noise]
         table(["", "points", *(f"{test}: {head}" for test in TESTS for head in ("", "evaluations", "gap"))], _rows(own))
     print(save("analytic", {"machine": where, "seeds": seeds, "batch": BATCH, "descents": results}))
-    print(_draw(results, list(grounds), levels))
+    print(_draw(results, list(known), levels))
 
 
 def descend(landscape: Landscape, test: str, noise: float, seed: int) -> dict[str, Any]:
     """One descent from the origin: how far it ends above the least cost, and what it measured."""
-    search = create("droplet", [landscape.space], np.random.default_rng(seed), test=test)
+    defaults = DropletOptions()
+    repeats = least_repeats(defaults.confidence) if test == "rank" else defaults.repeats
+    search = create("droplet", [landscape.space], np.random.default_rng(seed), test=test, repeats=repeats)
     trials = drive(search, objective_of(landscape.seconds, within=noise, seed=seed), BATCH)
     least = landscape.cost(landscape.optimum)
     end = search.best or Candidate(landscape.space.name, landscape.space.origin)

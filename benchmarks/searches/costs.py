@@ -10,7 +10,8 @@ switched off (worth=0), dpansor ends when its droplet does. Wall seconds and CPU
 a search needs is not counted, but its own start is. `growth` is the exponent p of marginal cost ~ evaluations^p: what
 an evaluation costs when so many were made, fitted to four parts of the range.
 
-Run it alone: it measures time, one search after the other.
+Run it alone: it measures time, one search after the other. Linear algebra has the threads that it takes by itself;
+OPENBLAS_NUM_THREADS changes that, and is told in the result.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import argparse
 import gc
 import itertools
 import math
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -68,6 +70,7 @@ def main() -> None:
         results.append(summary(contender, run(contender, trials, asked.seed)))
         print(f"{contender.label}: {results[-1]['evaluations']} evaluations", flush=True)
     _show(results, [mark for mark in MARKS if mark <= trials])
+    where["OPENBLAS_NUM_THREADS"] = os.environ.get("OPENBLAS_NUM_THREADS")
     document = {"machine": where, "points": size, "batch": BATCH, "trials": trials, "seed": asked.seed}
     print(save("costs", {**document, "searches": results}))
     print(_draw(results))
@@ -187,7 +190,7 @@ def ground() -> tuple[Space, Objective]:
 
     def fails(candidate: Candidate) -> bool:
         config = [knob.values[at] for knob, at in zip(knobs, candidate.point, strict=True)]
-        return (config[0] + config[1]) * config[4] * config[7] > 2**15  # the stages do not fit
+        return bool((config[0] + config[1]) * config[4] * config[7] > 2**15)  # the stages do not fit
 
     return space, objective_of(seconds, between=0.005, within=0.01, fails=fails)
 

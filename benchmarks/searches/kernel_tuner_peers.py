@@ -32,7 +32,7 @@ from typing import Any
 
 import numpy as np
 from grounds import DATA
-from recorded import caches, place, report
+from recorded import caches, place, report, share_cores
 
 from stormdrop import recordings
 from stormdrop.arena import Limits
@@ -79,6 +79,7 @@ def main() -> None:
     seeds = 1 if asked.quick else asked.seeds
     strategies = _QUICK if asked.quick else asked.strategies.split(",")
     where = place("numpy", "scipy", "kernel_tuner", "scikit-learn")
+    share_cores(asked.jobs)
 
     grounds = {path: recordings.load(path) for path in caches(asked.data)}
     found = runs(grounds, strategies, seeds=seeds, trials=asked.trials, jobs=asked.jobs)

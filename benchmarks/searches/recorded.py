@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import platform
 import statistics
 import sys
@@ -62,11 +63,12 @@ def main() -> None:
     seeds = 1 if asked.quick else asked.seeds
     paths = caches(asked.data)
     where = place("numpy", "scipy", "xgboost-cpu", "kernel_tuner")
+    share_cores(asked.jobs)
 
     grounds = [recordings.load(path) for path in paths]
     searches = contenders(asked.searches)
     settings: dict[str, Any] = {"seeds": seeds, "trials": asked.trials, "jobs": asked.jobs}
-    comparison = compare(grounds, searches, **settings, exact=asked.exact, on_progress=_progress)
+    comparison = compare(grounds, searches, **settings, exact=asked.exact, on_progress=show)
     print(file=sys.stderr)
     if asked.strategies == "" or comparison.interrupted:
         pass
@@ -105,6 +107,15 @@ def place(*packages: str) -> dict[str, Any]:
     where = {"cpu": target.cpu, "cores": target.cores, "python": platform.python_version()}
     print(f"{target.cpu}, {target.cores} cores, Python {where['python']}, stormdrop {sd.__version__}, {versions}")
     return {**where, "versions": {"stormdrop": sd.__version__, **versions}}
+
+
+def share_cores(jobs: int) -> None:
+    """One thread of linear algebra for each of several processes to come: more of them wait for one another.
+
+    Two runs of storm side by side took ten times as long with two threads each, on two cores.
+    """
+    if jobs > 1:
+        os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 
 def report(name: str, document: Document, where: Document) -> None:
@@ -182,7 +193,8 @@ def _untimed(document: Document) -> dict[str, Any]:
     return {**document, "summary": told(document["summary"]), "grounds": grounds, "runs": runs}
 
 
-def _progress(progress: Progress) -> None:
+def show(progress: Progress) -> None:
+    """How far a comparison is, on one line of standard error."""
     print(f"\r{progress.message:<28}{progress.trials} evaluations, {progress.elapsed:.0f} s", end="", file=sys.stderr)
 
 

@@ -43,7 +43,7 @@ SearchesOption = Annotated[
 
 def compare(
     what: GroundArgument,
-    search: SearchesOption,
+    search: SearchesOption = "storm,droplet,random",
     seeds: Annotated[int, typer.Option("--seeds", metavar="N", help="Runs of each search.")] = 10,
     trials: Annotated[int, typer.Option("--trials", metavar="N", help="Candidates that a run may measure.")] = 200,
     time: Annotated[
