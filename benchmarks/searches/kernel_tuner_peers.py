@@ -119,6 +119,7 @@ def evaluated(task: tuple[Path, str, int, int]) -> list[list[Values]]:
 
     path, strategy, seeds, trials = task
     warnings.filterwarnings("ignore", module="kernel_tuner")  # of parameters without thread blocks, invalid neighbours
+    warnings.filterwarnings("ignore", module="scipy.optimize")  # its slopes of what fails, which is 1e308
     orders = []
     with tempfile.TemporaryDirectory() as folder:
         plain = Path(folder) / "cache.json"
