@@ -184,7 +184,7 @@ class FakeMachine(MachineArena):
     """A machine that only races, with these medians; what is not among them has stopped working."""
 
     def __init__(self, raced: dict[Candidate, float]) -> None:
-        self.raced, self.entrants = raced, list[Candidate]()
+        self.raced, self.entrants, self.raced_first = raced, list[Candidate](), set[Candidate]()
 
     def measurer(self) -> Any:
         return self
@@ -196,6 +196,7 @@ class FakeMachine(MachineArena):
 
     def race(self, candidates: list[Candidate], rounds: int) -> list[Measurement]:
         self.entrants = candidates
+        self.raced_first = self.raced_first or set(candidates)
         failed = Measurement(Status.RUNTIME, error="died")
         return [Measurement(Status.OK, (self.raced[c],) * rounds) if c in self.raced else failed for c in candidates]
 
@@ -207,9 +208,10 @@ def test_runs_on_the_machine_are_judged_by_a_race_of_all_that_led() -> None:
     second = Walk([Lead(1, 1, spent, c), Lead(1, 2, spent, d)], medians={c: 2.0, d: 1.4, b: 1.2})
     machine = FakeMachine({b: 1.3, c: 1.9})
     optimum, times = machine.judge([first, second], race=True)
-    assert set(machine.entrants) == {b, c, d}  # a is far from the best
+    assert machine.entrants == [d]  # the second time; a is far from the best
+    assert machine.raced_first == {b, c, d}
     assert optimum == (b, 1.3)
-    assert times == [[9.0, 1.3], [1.9, pytest.approx(1.45)]]  # d died in the race: its runs are all that is known
+    assert times == [[9.0, 1.3], [1.9, None]]  # d died in both races
     optimum, times = machine.judge([first, second], race=False)
     assert optimum == (b, pytest.approx(1.1))
     assert machine.judge([Walk()], race=True) == (None, [[]])

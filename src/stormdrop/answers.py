@@ -40,7 +40,8 @@ def with_starts(setting: Setting, starts: Sequence[Candidate], spaces: Mapping[s
 
 def starts_of(session: Session, spaces: Mapping[str, Space]) -> list[Candidate]:
     """The candidates that a session began at."""
-    return [Candidate(each["sketch"], spaces[each["sketch"]].point(each["config"])) for each in _noted(session)]
+    noted: Sequence[Mapping[str, Any]] = session.setting.method.get(_STARTS, ())
+    return [Candidate(each["sketch"], spaces[each["sketch"]].point(each["config"])) for each in noted]
 
 
 def similar(store: Store, problem: Problem, spaces: Mapping[str, Space]) -> list[Candidate]:
@@ -114,11 +115,6 @@ def _candidate(sketch: str, fingerprint: str | None, config: Config, spaces: Map
         return Candidate(sketch, space.point(config))
     except SpaceError:
         return None  # from elsewhere, or of a constraint that has changed and does not say so
-
-
-def _noted(session: Session) -> Sequence[Mapping[str, Any]]:
-    noted: Sequence[Mapping[str, Any]] = session.setting.method.get(_STARTS, ())
-    return noted
 
 
 def _finished(store: Store, problem: Problem) -> Iterator[Session]:

@@ -36,6 +36,7 @@ Optimum = tuple[Candidate, float]
 _RACE_SECONDS = 20.0  # what the last race on an operator should take at most
 _MOST_ROUNDS, _LEAST_ROUNDS = 25, 5
 _FAR = 3.0  # times the best: what is as slow as that is not measured again
+_MOST_RACED = 32  # of what led, the fastest: a worker holds some more kernels at once
 
 
 @dataclass(frozen=True)
@@ -129,9 +130,9 @@ class MachineArena:
             return walk(search, measurer, self._limits.trials, self._limits.time, live=True)
 
     def judge(self, walks: Sequence[Walk], race: bool) -> tuple[Optimum | None, list[Times]]:
-        """Runs are minutes apart, and so are their times: in the end all that ever led are measured in turns.
+        """Runs are minutes apart, and so are their times: in the end the fastest that led are measured in turns.
 
-        Not those whose time in their run is far from the best: there it need not be exact.
+        For the others, which are slower anyway, their time in their run has to do.
         """
         known: dict[Candidate, float] = {}
         for candidate in dict.fromkeys(lead.candidate for walked in walks for lead in walked.leads):
@@ -139,7 +140,13 @@ class MachineArena:
             if candidate is not None and seen:
                 known[candidate] = statistics.median(seen)
         if race and known:
-            known |= self._race({each: s for each, s in known.items() if s <= _FAR * min(known.values())})
+            ranked = sorted(known.items(), key=lambda each: each[1])
+            near = {each: seconds for each, seconds in ranked[:_MOST_RACED] if seconds <= _FAR * ranked[0][1]}
+            raced = self._race(near)
+            if len(raced) < len(near):  # once more: it may have been the machine, or one that took others with it
+                raced |= self._race({each: seconds for each, seconds in near.items() if each not in raced})
+            if raced:  # what has stopped working has no time
+                known = {each: seconds for each, seconds in known.items() if each not in near} | raced
         times = [[None if lead.candidate is None else known.get(lead.candidate) for lead in w.leads] for w in walks]
         return min(known.items(), key=lambda each: each[1], default=None), list(times)
 

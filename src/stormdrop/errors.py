@@ -16,6 +16,9 @@ StormdropError
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class StormdropError(Exception):
     """Root of everything that stormdrop raises on purpose."""
@@ -63,3 +66,10 @@ class UnsupportedFunction(StormdropError):
 
 class MeasureError(StormdropError):
     """The measurer itself cannot work."""
+
+
+def hint(wrong: object, valid: Iterable[str]) -> str:
+    """The end of a line about a wrong name: the nearest valid one, or all of them where none is near."""
+    names = list(dict.fromkeys(valid))
+    near = difflib.get_close_matches(str(wrong), names, n=1, cutoff=0.5)
+    return f"did you mean {near[0]!r}?" if near else f"there is {', '.join(names) if names else 'none'}"

@@ -6,7 +6,6 @@ path lies in it. Of an operator the plane is measured first; the walk is then on
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import time as clock
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .arena import Limits, MachineArena
-from .errors import InputError, SpaceError
+from .errors import InputError, SpaceError, hint
 from .measure.replay import Recorded, Recording
 from .plan import BATCH
 from .result import Progress
@@ -175,9 +174,7 @@ def _space_with(spaces: Sequence[Space], names: Sequence[str], optimum: Candidat
     known = [knob.name for space in ordered for knob in space.knobs]
     for name in names:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(dict.fromkeys(known))}"
-            raise InputError(f"no knob is called {name}; {hint}")
+            raise InputError(f"no knob is called {name}; {hint(name, known)}")
     raise InputError(f"no sketch has all of the knobs {', '.join(names)}")
 
 
@@ -185,10 +182,7 @@ def _value(knob: Knob, text: str) -> Value:
     """The value that is written like this. Raises `InputError`."""
     values = {_written(value): value for value in map(knob.value, knob)}
     if text not in values:
-        near = difflib.get_close_matches(text, values, n=1)
-        shown = [*values][:12]
-        hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(shown)}{' ...' * (len(values) > 12)}"
-        raise InputError(f"knob {knob.name} has no value {text}; {hint}")
+        raise InputError(f"knob {knob.name} has no value {text}; {hint(text, values)}")
     return values[text]
 
 

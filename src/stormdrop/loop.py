@@ -28,6 +28,8 @@ from .trial import Candidate, Measurement, Phases, Request, Trial
 
 M = TypeVar("M", bound=Measurer)
 
+_COUNTABLE = 1_000_000  # combinations up to which the points of a space are counted
+
 
 class Subject(Protocol[M]):
     """What is tuned, where the loop must know of what kind it is."""
@@ -46,9 +48,10 @@ def run(plan: Plan, subject: Subject[M], store: Store, *, resume: bool, fresh: b
     """Searches, races the fastest few with the default, and keeps everything in the store.
 
     `resume` continues the latest unfinished session of the same problem and setting, if there is one. Where nothing
-    is resumed and `answered` holds, a finished record that suffices is the answer. What an insufficient one found
-    takes part in the last race, unless `fresh`. Ctrl-C ends the search and returns the best so far. Raises
-    `MeasureError` where nothing can be measured.
+    is resumed and `answered` holds, a finished record that suffices is the answer; without one the search begins
+    where those of similar problems have ended. What an insufficient one found takes part in the last race, unless
+    `fresh`. Ctrl-C ends the search and returns the best so far. Raises `MeasureError` where nothing can be
+    measured.
     """
     session = answers.to_resume(store, plan.problem, plan.setting) if resume else None
     if session is None and answered:
@@ -58,7 +61,7 @@ def run(plan: Plan, subject: Subject[M], store: Store, *, resume: bool, fresh: b
     rival = None if fresh else answers.best_known(store, plan.problem, plan.spaces)
     if session is not None:
         plan = plan.starting(answers.starts_of(session, plan.spaces))
-    elif not fresh:
+    elif answered:
         plan = plan.starting(answers.similar(store, plan.problem, plan.spaces))
     going = _Run(plan, subject, store, session, rival)
     if going.out_of_time:
@@ -154,7 +157,7 @@ class _Run(Generic[M]):
             "seconds": result.seconds,
             "phases": phases,
             "budget": budget,
-            "exhausted": self.search.finished,
+            "exhausted": self._exhausted,
             "disturbed": any(found.suspect for _, found in raced),
         }
         outcome = Outcome(baseline_seconds=result.baseline, converged=result.converged, extra=extra)
@@ -165,6 +168,13 @@ class _Run(Generic[M]):
             outcome = dataclasses.replace(outcome, **found, interval=best.interval)
         (self.store.interrupt if interrupted else self.store.finish)(session, outcome)
         return result
+
+    @property
+    def _exhausted(self) -> bool:
+        """Whether every point was measured: a search may also end at a limit of its own."""
+        spaces = self.spaces.values()
+        countable = all(space.bound <= _COUNTABLE for space in spaces)
+        return self.search.finished and countable and len(self.tally) >= sum(space.size for space in spaces)
 
     def _search(self, session: Session, measurer: M) -> None:
         queue: list[Request] = []

@@ -95,12 +95,16 @@ class _Callable:
         """A call takes what it takes, whatever time it reports: a few rounds show how many more fit."""
         raced = measurer.race(entrants, finals.LEAST_ROUNDS)
         more = finals.rounds([each.phases.run / finals.LEAST_ROUNDS for each in raced]) - finals.LEAST_ROUNDS
-        return [_joined(*each) for each in zip(raced, measurer.race(entrants, more), strict=True)] if more else raced
+        working = [at for at, found in enumerate(raced) if found.ok]
+        if more and working:
+            for at, later in zip(working, measurer.race([entrants[at] for at in working], more), strict=True):
+                raced[at] = _joined(raced[at], later)
+        return raced
 
 
 def _joined(earlier: Measurement, later: Measurement) -> Measurement:
-    if not (earlier.ok and later.ok):
-        return later if earlier.ok else earlier
+    if not later.ok:
+        return later
     return Measurement(Status.OK, earlier.seconds + later.seconds, "", earlier.phases + later.phases)
 
 

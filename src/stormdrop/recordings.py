@@ -24,7 +24,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from .errors import SpaceError, SpaceFileError
+from .errors import SpaceError, SpaceFileError, hint
 from .measure.kernel_tuner import kernel_tuner_recording, unpacked
 from .measure.replay import Recorded, Recording
 from .records import Config, Problem, Session, StoredTrial, read_lines
@@ -42,8 +42,11 @@ def load(source: str | Path) -> Recording:
     text = str(source)
     if text.startswith(_ANALYTIC):
         return _analytic(text.removeprefix(_ANALYTIC).lower())
-    place, _, workload = (text, "", "") if Path(text).expanduser().exists() else text.partition("#")
-    path = Path(place).expanduser()
+    try:
+        place, _, workload = (text, "", "") if Path(text).expanduser().exists() else text.partition("#")
+        path = Path(place).expanduser()
+    except (OSError, RuntimeError) as error:  # a name that is too long, a home that nobody has
+        raise SpaceFileError(f"{text} cannot be read: {error}") from error
     content = unpacked(path)
     if not content.startswith(b'{"header"') and ".jsonl" not in path.suffixes:
         return kernel_tuner_recording(content, path)
@@ -53,9 +56,7 @@ def load(source: str | Path) -> Recording:
 def _analytic(name: str) -> Recording:
     known = landscapes()
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
-        meant = f"; did you mean {near[0]}?" if near else ""
-        raise SpaceFileError(f"there is no analytic landscape {name!r}{meant} There is {', '.join(known)}")
+        raise SpaceFileError(f"unknown analytic landscape {name!r}; {hint(name, known)}")
     landscape = known[name]
     candidates = [Candidate(landscape.space.name, point) for point in landscape.space.points()]
     recorded = {candidate: Recorded((landscape.seconds(candidate),)) for candidate in candidates}

@@ -55,7 +55,8 @@ def tune(
     `trials` bounds the distinct candidates, `time` (seconds, or "3m") the wall time with everything in it (`started`,
     a reading of `time.perf_counter`, is where it began); without either the search runs until it converges,
     `DEFAULT_SECONDS` at most. A finished record of the same problem is the answer where it converged, or had at least
-    this budget; what an insufficient one found takes part in the last race. `fresh` ignores all records; `resume`
+    this budget; what an insufficient one found takes part in the last race, and the search begins where those of
+    similar kernels on this machine have ended. `fresh` ignores all records; `resume`
     continues the latest unfinished session of the same problem and setting, if there is one. Ctrl-C ends the search
     and returns the best so far with `interrupted` set; everything measured is kept.
 

@@ -9,7 +9,6 @@ failed; when it has finished and holds another for the best (`Search.best`), tha
 
 from __future__ import annotations
 
-import difflib
 import statistics
 import time as clock
 import types
@@ -21,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from .errors import InputError, SearchError
+from .errors import InputError, SearchError, hint
 from .measure.contract import Measurer
 from .plan import BATCH
 from .search import Search, create, options_of
@@ -201,9 +200,7 @@ def _contender(label: str) -> Contender:
         if not (option and equals and value):
             raise SearchError(f"{label}: write an option as name=value, not {setting!r}")
         if option not in hints:
-            near = difflib.get_close_matches(option, hints, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]!r}?" if near else f"there is {', '.join(sorted(hints)) or 'none'}"
-            raise SearchError(f"search {name!r} has no option {option!r}; {hint}")
+            raise SearchError(f"search {name!r} has no option {option!r}; {hint(option, hints)}")
         if option in options:
             raise SearchError(f"{label}: option {option} is given twice")
         options[option] = _value(label, option, value, hints[option])

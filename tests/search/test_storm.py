@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from stormdrop.errors import SearchError
 from stormdrop.search import Knowledge, create
-from stormdrop.search.storm import Storm, log_expected_improvement
+from stormdrop.search.belief import log_expected_improvement
+from stormdrop.search.storm import Storm
 from stormdrop.space import Categorical, Constraint, Ordinal, Space
 from stormdrop.testing import drive, objective_of
 from stormdrop.trial import Candidate, Trial
@@ -150,6 +151,34 @@ def test_the_better_sketch_gets_the_trials() -> None:
     assert search.best is not None and search.best.sketch == "s"
 
 
+def test_it_goes_on_where_most_fails() -> None:
+    """One point in twenty works. What failed does not say that nothing is to be gained."""
+    rng = np.random.default_rng(3)
+    works = {point for point in SPACE.points() if rng.random() < 0.05}
+    best = min(bowl(Candidate("s", point)) for point in works)
+    ends = []
+    for seed in range(4):
+        search = storm(seed=seed)
+        trials = drive(search, objective_of(bowl, fails=lambda c: c.point not in works), 8, budget=300)
+        tried = sum(trial.candidate.point in works for trial in trials)
+        assert search.finished <= (tried > 10)
+        ends.append(bowl(search.best) / best if search.best else 10.0)
+    assert np.mean(ends) < 1.5
+
+
+def test_while_nothing_works_all_sketches_are_tried_alike() -> None:
+    one = Candidate("s", (7, 2, 1, 2))
+    broken = Space("broken", SPACE.knobs, SPACE.constraints)
+    search = storm(broken, SPACE)
+    trials = drive(search, objective_of(bowl, fails=lambda c: c != one), 8, budget=10_000)
+    asked = Counter(trial.candidate.sketch for trial in trials)
+    assert search.best == one
+    first = next(at for at, trial in enumerate(trials) if trial.candidate == one)
+    before = Counter(trial.candidate.sketch for trial in trials[:first])
+    assert abs(before["s"] - before["broken"]) <= 2
+    assert asked["s"] + asked["broken"] <= 2 * SPACE.size + 5
+
+
 def test_it_remembers_a_bounded_number_of_points() -> None:
     search = storm(memory=40, worth=0.0)
     trials = drive(search, objective_of(bowl, within=0.01), 8, budget=200)
@@ -188,7 +217,17 @@ def test_the_expected_improvement_agrees_with_sampling_and_goes_on_where_it_unde
 
 
 @pytest.mark.parametrize(
-    "options", [{"opening": 0}, {"soft": 0.0}, {"worth": 1.0}, {"memory": 5}, {"floor": 1.0}, {"length": 0.0}]
+    "options",
+    [
+        {"opening": 0},
+        {"soft": 0.0},
+        {"soft": float("nan")},
+        {"length": float("inf")},
+        {"worth": 1.0},
+        {"memory": 5},
+        {"floor": 1.0},
+        {"length": 0.0},
+    ],
 )
 def test_options_out_of_range(options: dict[str, float]) -> None:
     with pytest.raises(SearchError, match="storm needs"):

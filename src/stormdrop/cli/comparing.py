@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -141,8 +142,9 @@ def print_comparison(document: Mapping[str, Any]) -> None:
     from ..report.summary import reference
 
     grounds = document["grounds"]
-    seeds = f"{grounds[0]['summary'][0]['runs']} seeds"
+    seeds = ""
     for ground in grounds:
+        seeds = f"{ground['summary'][0]['runs']} seeds"
         aim = reference([ground])
         known = output.seconds(ground["optimum"])
         _print_summary(f"{ground['ground']} ({aim} {known})", f"time / {aim}", seeds, ground["summary"])
@@ -259,6 +261,8 @@ def _folder(path: Path) -> Path:
         path.mkdir(exist_ok=True)
     except OSError as error:
         raise InputError(f"--out {path}: no folder can be there: {error.strerror}") from error
+    if not os.access(path, os.W_OK):
+        raise InputError(f"--out {path}: nothing can be written there")
     return path
 
 

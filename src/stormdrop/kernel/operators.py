@@ -8,7 +8,6 @@ Weights (of dense and the convolutions) are constant inputs: a sketch may lay th
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 from collections.abc import Callable, Mapping
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 from tvm import te, tirx
 
-from ..errors import OperatorError
+from ..errors import OperatorError, hint
 from .workload import Workload
 
 Builder = Callable[..., Workload]
@@ -287,9 +286,7 @@ def create(name: str, arguments: Mapping[str, str]) -> Workload:
     argument that is unknown, missing, no number, zero or negative.
     """
     if name not in OPERATORS:
-        near = difflib.get_close_matches(name, OPERATORS, 1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise OperatorError(f"unknown operator {name!r}: {hint}known are {', '.join(names())}")
+        raise OperatorError(f"unknown operator {name!r}; {hint(name, names())}")
     parameters = inspect.signature(OPERATORS[name]).parameters
     unknown = [key for key in arguments if key not in parameters]
     if unknown:

@@ -27,7 +27,7 @@ from .dispatch import Dispatcher, Lost
 from .expected import Expectation
 from .load import LoadThresholds, LoadWatch
 from .lock import MachineLock
-from .messages import Answer, Build, Built, Data, Failed, Key, Race, Raced, Ran, Run
+from .messages import KERNELS, Answer, Build, Built, Data, Failed, Key, Race, Raced, Ran, Run
 from .pool import Worker, WorkerPool
 from .timing import TimingPlan
 
@@ -132,8 +132,10 @@ class LocalMeasurer:
     def race(self, candidates: Sequence[Candidate], rounds: int) -> list[Measurement]:
         """Samples of a few candidates taken in turns in one worker: entry r of each belongs to round r.
 
-        Raises MeasureError.
+        Raises MeasureError, and ValueError for more than `KERNELS` candidates, which no worker holds at once.
         """
+        if len(set(candidates)) > KERNELS:
+            raise ValueError(f"a race of {len(set(candidates))} kernels: a worker holds {KERNELS} at once")
         self._reference.start()
         try:
             return self._race(list(candidates), rounds)

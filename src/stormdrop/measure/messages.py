@@ -20,6 +20,9 @@ from .timing import TimingPlan
 
 Key = int
 
+KERNELS = 40
+"""Built kernels that a worker keeps: two batches and the incumbents; so many can race at most."""
+
 
 @dataclass(frozen=True)
 class Load:

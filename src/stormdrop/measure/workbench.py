@@ -18,7 +18,7 @@ from ..kernel.reference import evaluate
 from ..kernel.stages import shape_of
 from ..trial import Phases, Status
 from .load import read_counters
-from .messages import Build, Built, Data, Failed, Key, Race, Raced, Ran, Run
+from .messages import KERNELS, Build, Built, Data, Failed, Key, Race, Raced, Ran, Run
 from .timing import interleaved, sample
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
-_KERNELS = 40  # built kernels that a worker keeps: two batches and the incumbents
 _SENTINEL = 1.2345e30  # in float outputs before a kernel writes them
 _TRANSFORMED_BYTES = 512 << 20  # transformed constants that a worker keeps
 
@@ -90,7 +89,7 @@ class Workbench:
             return Failed(Status.COMPILE_HOST, one_line(error), phases)
         self._built[job.key] = built
         dropped = []
-        while len(self._built) > _KERNELS:
+        while len(self._built) > KERNELS:
             dropped.append(self._built.popitem(last=False)[0])
         return Built(Phases(schedule=scheduled - start, build=time.perf_counter() - scheduled), tuple(dropped))
 

@@ -27,7 +27,6 @@ five times as long. With the knobs' encodings a request costs 2 to 5 ms of one c
 
 from __future__ import annotations
 
-import difflib
 import heapq
 import math
 from collections.abc import Sequence, Set
@@ -39,7 +38,7 @@ from typing import cast, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import SearchError
+from ..errors import SearchError, hint
 from ..space import Space
 from ..surrogate import Features
 from ..surrogate.boosted import BoostedTrees, TreeObjective
@@ -84,8 +83,7 @@ class AnnealingOptions(Options):
 
     def __post_init__(self) -> None:
         if self.objective not in OBJECTIVES:
-            near = difflib.get_close_matches(str(self.objective), OBJECTIVES, n=1) or [" or ".join(OBJECTIVES)]
-            raise SearchError(f"annealing has no objective {self.objective!r}; did you mean {near[0]}?")
+            raise SearchError(f"annealing has no objective {self.objective!r}; {hint(self.objective, OBJECTIVES)}")
         if min(self.plan_size, self.chains, self.iterations, self.early_stop, self.repeats) < 1:
             raise SearchError("annealing needs plan_size, chains, iterations, early_stop and repeats >= 1")
         if not 0 <= self.epsilon <= 1:
@@ -108,7 +106,7 @@ class Annealing(GeneratorSearch):
     def steps(self) -> Steps:
         """One batch per round."""
         o = self.options
-        starts = list(dict.fromkeys(self.knowledge.starts))
+        starts = list(self.knowledge.starts)
         taken = set(starts)
         fresh = draws(self.spaces, self.rng, taken)
         batch = [*starts, *islice(fresh, max(o.plan_size - len(starts), 0))]

@@ -74,7 +74,7 @@ class Search(Protocol):
 
     @property
     def finished(self) -> bool:
-        """Nothing more to ask: converged or exhausted."""
+        """Nothing more to ask: converged, exhausted, or at a limit of its own."""
 
     @property
     def converged(self) -> bool:

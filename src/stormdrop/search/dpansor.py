@@ -116,10 +116,17 @@ class DPAnsor(GeneratorSearch):
         )
 
     def _driven(self, search: Search, limit: int) -> Generator[list[Request], list[Trial], list[Trial]]:
-        """The trials of a search that is asked until it has nothing more to ask, or for `limit` trials."""
+        """The trials of a search that is asked until it has nothing more to ask, or for `limit` distinct candidates."""
         trials: list[Trial] = []
-        while len(trials) < limit and (requests := search.ask(self.width)):
-            answers = yield requests[: limit - len(trials)]
+        known: set[Candidate] = set()
+        while len(known) < limit and (requests := search.ask(self.width)):
+            batch: list[Request] = []
+            for request in requests:
+                if len(known | {request.candidate}) > limit:
+                    break
+                known.add(request.candidate)
+                batch.append(request)
+            answers = yield batch
             search.tell(answers)
             trials += answers
         return trials

@@ -21,14 +21,14 @@ paper leaves open, or where the default differs from it:
 
 from __future__ import annotations
 
-import difflib
 import itertools
+import math
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import SearchError
+from ..errors import SearchError, hint
 from ..space import Space
 from ..trial import Candidate, Request, Trial
 from .contract import AnyOptions, GeneratorSearch, Knowledge, Options, Steps
@@ -62,11 +62,10 @@ class DropletOptions(Options):
 
     def __post_init__(self) -> None:
         if self.test not in TESTS:
-            near = difflib.get_close_matches(str(self.test), TESTS, n=1) or [" or ".join(TESTS)]
-            raise SearchError(f"droplet has no test {self.test!r}; did you mean {near[0]}?")
+            raise SearchError(f"droplet has no test {self.test!r}; {hint(self.test, TESTS)}")
         if not 0.5 <= self.confidence < 1:
             raise SearchError(f"droplet's confidence must be at least 0.5 and below 1, not {self.confidence}")
-        if self.repeats < 1 or self.contests < 0 or self.restarts < 0 or self.drop < 1:
+        if self.repeats < 1 or self.contests < 0 or self.restarts < 0 or not 1 <= self.drop < math.inf:
             raise SearchError("droplet needs repeats >= 1, contests >= 0, restarts >= 0 and drop >= 1")
         if self.max_iterations is not None and self.max_iterations < 1:
             raise SearchError(f"droplet's max_iterations must be at least 1, not {self.max_iterations}")
@@ -98,7 +97,7 @@ class Droplet(GeneratorSearch):
 
     def steps(self) -> Steps:
         """One descent per sketch; the best of their ends."""
-        starts = list(dict.fromkeys(self.knowledge.starts))
+        starts = list(self.knowledge.starts)
         if len(starts) > 1:
             yield from self._measure(starts, starts[0])
         converged = True

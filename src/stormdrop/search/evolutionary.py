@@ -89,7 +89,7 @@ class Evolutionary(GeneratorSearch):
         taken = set(self.knowledge.starts)
         fresh = unmeasured(self.spaces, self.rng, taken)
         model = CostModel(self.features, self.rng)
-        starts = list(dict.fromkeys(self.knowledge.starts))
+        starts = list(self.knowledge.starts)
         batch = starts + list(islice(fresh, max(o.batch - len(starts), 0)))
         while batch:
             trials = yield [Request(candidate, o.repeats) for candidate in batch]

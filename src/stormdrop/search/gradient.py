@@ -109,7 +109,7 @@ class Gradient(GeneratorSearch):
         """A batch of random candidates; then windows of a walk, and random points one by one."""
         o = self.options
         fresh = unmeasured(self.spaces, self.rng, self._taken)
-        starts = list(dict.fromkeys(self.knowledge.starts))
+        starts = list(self.knowledge.starts)
         first = starts + list(islice(fresh, max(o.samples - len(starts), 0)))
         yield from self._measure(first)
         speeds = self._model.measured

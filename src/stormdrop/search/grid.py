@@ -33,7 +33,7 @@ class Grid(GeneratorSearch):
         yield from self.in_batches(self._candidates(), self.options.repeats)
 
     def _candidates(self) -> Iterator[Candidate]:
-        starts = dict.fromkeys(self.knowledge.starts)
+        starts = self.knowledge.starts
         yield from starts
         walks = {space.name: space.points() for space in self.spaces}
         while walks:

@@ -35,6 +35,7 @@ What the paper leaves open, or where this differs from it:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -69,7 +70,7 @@ class NoseOptions(Options):
     def __post_init__(self) -> None:
         if self.population < 1 or self.k < 1 or self.repeats < 1:
             raise SearchError("nose needs population >= 1, k >= 1 and repeats >= 1")
-        if not 0 < self.elite <= self.offspring:
+        if not 0 < self.elite <= self.offspring < math.inf:
             raise SearchError(f"nose needs 0 < elite <= offspring, not {self.elite} and {self.offspring}")
         if not 0 <= self.mutation <= 1:
             raise SearchError(f"nose's mutation is a probability, from 0 to 1, not {self.mutation}")

@@ -40,7 +40,7 @@ class Random(GeneratorSearch):
         yield from self.in_batches(self._candidates(), self.options.repeats)
 
     def _candidates(self) -> Iterator[Candidate]:
-        starts = dict.fromkeys(self.knowledge.starts)
+        starts = self.knowledge.starts
         yield from starts
         yield from draws(self.spaces, self.rng, set(starts))
 

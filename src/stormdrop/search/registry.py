@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from ..errors import SearchError
+from ..errors import SearchError, hint
 from ..space import Space
 from .contract import GeneratorSearch, Knowledge, Options, Search
 
@@ -24,12 +23,12 @@ def create(
     """The search of this name on these spaces. Raises `SearchError` for an unknown name, option or value."""
     found = _found()
     if name not in found:
-        raise SearchError(f"unknown search {name!r}; {_hint(name, found)}")
+        raise SearchError(f"unknown search {name!r}; {hint(name, sorted(found))}")
     cls = found[name]
     known = [field.name for field in dataclasses.fields(cls.Options)]
     for option in options:
         if option not in known:
-            raise SearchError(f"search {name!r} has no option {option!r}; {_hint(option, known)}")
+            raise SearchError(f"search {name!r} has no option {option!r}; {hint(option, known)}")
     return cls(spaces, rng, cls.Options(**options), knowledge)
 
 
@@ -42,7 +41,7 @@ def options_of(name: str) -> type[Options]:
     """The options dataclass of a search: names, types and defaults. Raises `SearchError` for an unknown name."""
     found = _found()
     if name not in found:
-        raise SearchError(f"unknown search {name!r}; {_hint(name, found)}")
+        raise SearchError(f"unknown search {name!r}; {hint(name, sorted(found))}")
     return found[name].Options
 
 
@@ -58,9 +57,3 @@ def _found() -> dict[str, type[GeneratorSearch]]:
             if issubclass(cls, GeneratorSearch) and found.setdefault(cls.name, cls) is not cls:
                 raise RuntimeError(f"two searches are named {cls.name!r}: {found[cls.name]} and {cls}")
     return found
-
-
-def _hint(wrong: str, valid: Iterable[str]) -> str:
-    names = sorted(valid)
-    near = difflib.get_close_matches(wrong, names, n=1, cutoff=0.5)
-    return f"did you mean {near[0]!r}?" if near else f"there is {', '.join(names) if names else 'none'}"

@@ -1,11 +1,11 @@
-"""storm: a Gaussian process says where to look, from the schedules that a prior or earlier records suggest.
+"""storm: a Gaussian process says where to look, from the default schedule and where similar kernels have ended.
 
-Ours, the default; what it is made of was found on recorded spaces (docs/claims.md has the figures).
+Ours, the default; what it is made of was found on recorded spaces (docs/results.md has the figures).
 
 - *Opening.* The starts and the origins, and points that are far from one another and from them, so that each knob
-  is seen at both its ends; with a prior, only from the better half by it.
-- *Belief.* Per sketch a Gaussian process (`surrogate/gaussian.py`) on the logarithm of the times relative to the
-  best, the slow end compressed: what is three times too slow need not be told from what is ten times too slow.
+  is seen at both its ends; where the caller has a prior, only from the better half by it.
+- *Belief.* Per sketch (`belief.py`) a Gaussian process (`surrogate/gaussian.py`) on the logarithm of the times relative
+  to the best, the slow end compressed: what is three times too slow need not be told from what is ten times too slow.
   A failure counts as the slowest that was seen.
 - *Proposals.* The point of the greatest expected improvement over the best of all sketches, among some random ones
   and the neighbours of the best few, then uphill from neighbour to neighbour. So a descent is what happens where the
@@ -22,23 +22,14 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-from scipy.special import ndtr
-
 from ..errors import SearchError
-from ..space import Space
-from ..surrogate.gaussian import GaussianProcess, Prediction
-from ..surrogate.levels import Levels
-from ..trial import Candidate, Point, Request, Trial
-from .contract import GeneratorSearch, Options, Prior, Steps
+from ..trial import Candidate, Request, Trial
+from .belief import BEST, Belief
+from .contract import GeneratorSearch, Options, Steps
 
-_LISTED = 100_000  # a space of so many combinations at most is listed as a whole
-_DRAWN, _MORE, _MOST = 1_000, 20, 20_000  # points drawn of larger ones: at first, per batch, in all
-_BEST = 5  # points whose neighbours are looked at, and that are measured again
 _GROUPS = 5  # measurements of a candidate after which its time is taken for known
 
 
@@ -47,7 +38,7 @@ class StormOptions(Options):
     """Raises `SearchError` for a value that makes no sense.
 
     repeats    samples per request
-    opening    points that are measured before anything is believed, over all sketches
+    opening    points far apart, over all sketches, that are measured first, beside starts and origins
     look       random points whose expected improvement is looked at for one proposal
     soft       log ratio to the best from which on the slow end is compressed
     floor      of the belief's covariance, and
@@ -56,7 +47,7 @@ class StormOptions(Options):
     memory     measured points that are remembered at most; beyond, the best half and the latest quarter are kept
     refit      growth of the known points after which the belief's parameters are learned again
     worth      expected gain (share of the best time) below which a proposal is not worth its trial
-    patience   proposals in a row that were not worth their trials, after which it has converged
+    patience   proposals in a row that worked and were not worth their trials, after which it has converged
     """
 
     repeats: int = 3
@@ -74,9 +65,9 @@ class StormOptions(Options):
     def __post_init__(self) -> None:
         if min(self.repeats, self.opening, self.look, self.patience) < 1:
             raise SearchError("storm needs repeats, opening, look and patience of at least 1")
-        if self.soft <= 0 or self.refit < 0 or not 0 <= self.worth < 1:
+        if not (0 < self.soft < math.inf and 0 <= self.refit < math.inf and 0 <= self.worth < 1):
             raise SearchError("storm needs soft > 0, refit >= 0 and worth from 0 to 1")
-        if not (0 <= self.floor < 1 and self.length > 0):
+        if not (0 <= self.floor < 1 and 0 < self.length < math.inf):
             raise SearchError("storm needs a floor from 0 to 1 and length > 0")
         if self.memory < 20:
             raise SearchError(f"storm needs a memory of at least 20 points, not {self.memory}")
@@ -95,45 +86,53 @@ class Storm(GeneratorSearch):
         self._times: dict[Candidate, float] = {}  # medians of what is remembered, infinite where it failed
         self._samples: defaultdict[Candidate, tuple[float, ...]] = defaultdict(tuple)
         self._groups: Counter[Candidate] = Counter()  # how often each was measured
-        beliefs = [_Belief(space, self.rng, self.options) for space in self.spaces]
+        o = self.options
+        beliefs = [Belief(space, self.rng, o.look, o.floor, o.length, o.alignments) for space in self.spaces]
         yield from self._measure(self._opening(beliefs))
-        fitted = idle = 0
+        fitted = idle = 0  # known points when last learned; proposals since the last that was worthwhile
         while True:
             known = len(self._groups)
-            learn = known >= max(fitted + 5, fitted * (1 + self.options.refit))
+            learn = known >= max(fitted + 5, fitted * (1 + o.refit))
             fitted = known if learn else fitted
+            values = self._values()
             for belief in beliefs:
-                belief.update(self._observed(belief.space), learn)
+                here = [candidate for candidate in values if candidate.sketch == belief.space.name]
+                belief.update({each.point: (values[each], self._groups[each]) for each in here}, learn)
             again = self._doubtful(beliefs)
             proposals = self._propose(beliefs, max(1, self.width - len(again)))
             if not proposals:
                 return
-            idle = 0 if any(self._worthwhile(gain) for _, gain in proposals) else idle + len(proposals)
-            if idle >= self.options.patience:
+            if any(self.best is None or math.exp(gain) > o.worth for _, gain in proposals):
+                idle = 0
+            elif idle >= o.patience:
                 self.converged = True
                 return
-            yield from self._measure([*again, *(candidate for candidate, _ in proposals)])
+            asked = [candidate for candidate, _ in proposals]
+            yield from self._measure([*again, *asked])
+            idle += sum(map(self._works, asked))  # what failed says nothing about what can be gained
 
-    def _opening(self, beliefs: Sequence[_Belief]) -> list[Candidate]:
+    def _opening(self, beliefs: Sequence[Belief]) -> list[Candidate]:
         first = [*self.knowledge.starts, *(Candidate(space.name, space.origin) for space in self.spaces)]
         share = max(1, self.options.opening // len(beliefs))
         for belief in beliefs:
             belief.mark(candidate.point for candidate in first if candidate.sketch == belief.space.name)
-            first += belief.spread(share, self.knowledge.prior)
+            points = belief.farthest(share, self.knowledge.prior)
+            belief.mark(points)
+            first += [Candidate(belief.space.name, point) for point in points]
         return list(dict.fromkeys(first))
 
-    def _doubtful(self, beliefs: Sequence[_Belief]) -> list[Candidate]:
+    def _doubtful(self, beliefs: Sequence[Belief]) -> list[Candidate]:
         """Those believed to be the best that were not measured often: one bad measurement must not hide them."""
-        ranked = sorted(offer for belief in beliefs for offer in belief.best())[:_BEST]
+        ranked = sorted(offer for belief in beliefs for offer in belief.best())[:BEST]
         doubtful = [each for _, each in ranked if self._works(each) and self._groups[each] < _GROUPS]
         return doubtful[: max(1, self.width // 2)]
 
-    def _propose(self, beliefs: Sequence[_Belief], count: int) -> list[tuple[Candidate, float]]:
+    def _propose(self, beliefs: Sequence[Belief], count: int) -> list[tuple[Candidate, float]]:
         """At most so many new candidates, each with the logarithm of what it is expected to gain."""
         proposals: list[tuple[Candidate, float]] = []
         while len(proposals) < count:
-            if self.best is None:  # nothing works so far
-                offers = [(belief, c.point, 0.0) for belief in beliefs for c in belief.spread(1)]
+            if self.best is None:  # nothing works so far: from all sketches alike
+                offers = [(belief, point, -float(belief.asked)) for belief in beliefs for point in belief.farthest(1)]
             else:
                 offers = [(belief, *offer) for belief in beliefs if (offer := belief.propose()) is not None]
             if not offers:
@@ -142,9 +141,6 @@ class Storm(GeneratorSearch):
             belief.believe(point)
             proposals.append((Candidate(belief.space.name, point), gain))
         return proposals
-
-    def _worthwhile(self, log_gain: float) -> bool:
-        return self.best is None or math.exp(log_gain) > self.options.worth
 
     def _measure(self, batch: Sequence[Candidate]) -> Generator[list[Request], list[Trial], None]:
         """The batch; then what seems to be the best again, until it was seen often enough to be taken for it."""
@@ -171,149 +167,16 @@ class Storm(GeneratorSearch):
     def _works(self, candidate: Candidate) -> bool:
         return self._times.get(candidate, math.inf) < math.inf
 
-    def _observed(self, space: Space) -> dict[Point, tuple[float, int]]:
-        """Per remembered point of a space its value (infinite where it failed) and how often it was measured."""
-        known = [candidate for candidate in self._times if candidate.sketch == space.name]
-        return {candidate.point: (self._value(candidate), self._groups[candidate]) for candidate in known}
+    def _values(self) -> dict[Candidate, float]:
+        """Of what is remembered: the logarithm of the time relative to the best, compressed where that is large.
 
-    def _value(self, candidate: Candidate) -> float:
-        """The logarithm of its time relative to the best, compressed where that is large."""
-        if self.best is None or not self._works(candidate):
-            return math.inf
-        ratio = math.log(self._times[candidate] / self._times[self.best])
-        return self.options.soft * math.log1p(ratio / self.options.soft)
-
-
-class _Belief:
-    """What is believed about one sketch: every point that was looked at has a row of levels and a number."""
-
-    def __init__(self, space: Space, rng: np.random.Generator, options: StormOptions) -> None:
-        self.space = space
-        self._rng, self._options = rng, options
-        self._levels = Levels(space, options.alignments)
-        self._scale = np.maximum(np.array(self._levels.sizes) - 1, 1)
-        self._model = GaussianProcess(self._levels.sizes, options.floor, options.length)
-        self._points: list[Point] = []
-        self._number: dict[Point, int] = {}
-        self._rows = np.empty((0, len(self._levels.sizes)), dtype=np.intp)
-        self._asked = np.empty(0, dtype=bool)
-        self._around: dict[int, list[int]] = {}
-        self._known = np.empty(0, dtype=np.intp)  # numbers of what the model is fitted to, their values and groups
-        self._values = self._groups = np.empty(0)
-        self._looked_at = np.empty(0, dtype=np.intp)  # what proposals of this batch are chosen from
-        self._seen: Prediction | None = None
-        self._all = space.bound <= _LISTED
-        points = list(space.points()) if self._all else [space.sample(rng) for _ in range(_DRAWN)]
-        # In no order: where points are equally far, the first is taken, and it should not always be the same.
-        self._look_up(points[i] for i in rng.permutation(len(points)).tolist())
-
-    def mark(self, points: Iterable[Point]) -> None:
-        """Points that are asked for."""
-        numbers = self._look_up(points)  # may lengthen what is indexed
-        self._asked[numbers] = True
-
-    def spread(self, count: int, prior: Prior | None = None) -> list[Candidate]:
-        """Unasked points far from one another and from all that were asked, now marked as asked.
-
-        With a prior, of the better half by it.
+        What failed is as slow as the slowest, and not less than twice as slow as the best.
         """
-        free = np.flatnonzero(~self._asked)
-        if prior is not None and len(free) > 2 * count:
-            expected = prior([Candidate(self.space.name, self._points[number]) for number in free])
-            free = np.sort(free[np.argsort(expected, kind="stable")[: len(free) // 2]])
-        places = self._rows[free] / self._scale
-        distance = np.full(len(free), np.inf)
-        for row in self._rows[self._asked] / self._scale:
-            distance = np.minimum(distance, np.abs(places - row).sum(axis=1))
-        chosen: list[Point] = []
-        for _ in range(min(count, len(free))):
-            farthest = int(np.argmax(distance))
-            chosen.append(self._points[free[farthest]])
-            distance = np.minimum(distance, np.abs(places - places[farthest]).sum(axis=1))
-        self.mark(chosen)
-        return [Candidate(self.space.name, point) for point in chosen]
-
-    def update(self, observed: dict[Point, tuple[float, int]], learn: bool) -> None:
-        """Take in what is known: per point a value, infinite for failures, and how often it was observed."""
-        if not self._all and len(self._points) < _MOST:
-            self._look_up(self.space.sample(self._rng) for _ in range(_MORE))
-        known = np.array(self._look_up(observed), dtype=np.intp)
-        values, groups = np.array(list(observed.values())).reshape(-1, 2).T
-        working = np.isfinite(values)
-        values[~working] = values[working].max(initial=0.0)
-        self._known, self._values, self._groups, self._seen = known, values, groups, None
-        if len(known):
-            self._model.fit(self._rows[self._known], self._values, self._groups, learn)
-
-    def believe(self, point: Point) -> None:
-        """Take a proposal as asked, and as if it had come out as expected."""
-        self.mark([point])
-        if len(self._known):
-            self._model.believe(self._rows[[self._number[point]]], [self._seen] if self._seen else [])
-
-    def best(self) -> list[tuple[float, Candidate]]:
-        """The few that are believed to be the best of the known ones, with their expected values."""
-        if not len(self._known):
-            return []
-        mean = self._model.predict(self._rows[self._known]).mean
-        order = np.argsort(mean, kind="stable")[:_BEST]
-        return [(float(mean[at]), Candidate(self.space.name, self._points[self._known[at]])) for at in order]
-
-    def propose(self) -> tuple[Point, float] | None:
-        """The unasked point of the greatest expected improvement, with its logarithm; None where none is left."""
-        if self._seen is None:
-            self._looked_at = self._look()
-            self._seen = self._model.predict(self._rows[self._looked_at])
-        free = np.flatnonzero(~self._asked[self._looked_at])
-        if not len(free):
-            return None
-        gains = _gains(self._seen)[free]
-        number, gain = int(self._looked_at[free[np.argmax(gains)]]), float(gains.max())
-        while near := self._neighbours(number):
-            gains = _gains(self._model.predict(self._rows[near]))
-            if gains.max() <= gain:
-                break
-            number, gain = near[int(np.argmax(gains))], float(gains.max())
-        return self._points[number], gain
-
-    def _look(self) -> NDArray[np.intp]:
-        """Numbers of some unasked points, and of the neighbours of the best few."""
-        free = np.flatnonzero(~self._asked)
-        if len(free) > self._options.look:
-            free = self._rng.choice(free, self._options.look, replace=False)
-        best = np.argsort(self._values, kind="stable")[:_BEST]
-        near = [number for at in best for number in self._neighbours(int(self._known[at]))]
-        return np.unique(np.concatenate([free, np.array(near, dtype=np.intp)]))
-
-    def _neighbours(self, number: int) -> list[int]:
-        if number not in self._around:
-            self._around[number] = self._look_up(self.space.neighbours(self._points[number]))
-        return [each for each in self._around[number] if not self._asked[each]]
-
-    def _look_up(self, points: Iterable[Point]) -> list[int]:
-        """The numbers of points; those that are new get one."""
-        points = list(points)
-        new = [point for point in dict.fromkeys(points) if point not in self._number]
-        if new:
-            self._number.update(zip(new, range(len(self._points), len(self._points) + len(new)), strict=True))
-            self._points += new
-            self._rows = np.concatenate([self._rows, self._levels(new)])
-            self._asked = np.concatenate([self._asked, np.zeros(len(new), dtype=bool)])
-        return [self._number[point] for point in points]
-
-
-def _gains(prediction: Prediction) -> NDArray[np.float64]:
-    # the best of all sketches has the value 0
-    return log_expected_improvement(prediction.mean, prediction.deviation, 0.0)
-
-
-def log_expected_improvement(
-    mean: NDArray[np.float64], deviation: NDArray[np.float64], goal: float
-) -> NDArray[np.float64]:
-    """The logarithm of E[max(goal - value, 0)] for normal values; by its asymptote where that underflows."""
-    z = (goal - mean) / deviation
-    near = np.maximum(z, -5.0)
-    exact = np.log(np.exp(-0.5 * near**2) / math.sqrt(2 * math.pi) + near * ndtr(near))
-    tail = -0.5 * z**2 - 0.5 * math.log(2 * math.pi) - 2 * np.log(np.maximum(-z, 1.0))
-    improvement: NDArray[np.float64] = np.where(z < -5.0, tail, exact) + np.log(deviation)
-    return improvement
+        if self.best is None:
+            return dict.fromkeys(self._times, 1.0)
+        soft, best = self.options.soft, self._times[self.best]
+        slowest = max([2 * best, *(time for time in self._times.values() if time < math.inf)])
+        return {
+            candidate: soft * math.log1p(math.log(min(time, slowest) / best) / soft)
+            for candidate, time in self._times.items()
+        }

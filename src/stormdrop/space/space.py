@@ -234,7 +234,7 @@ class Space:
             "name": self.name,
             "knobs": [knob.describe() for knob in self.knobs],
             "constraints": [{"knobs": list(c.knobs), "description": c.description} for c in self.constraints],
-            "origin": self.config(self.origin),
+            "origin": {k: list(v) if isinstance(v, tuple) else v for k, v in self.config(self.origin).items()},
             "revision": self.revision,
         }
 
