@@ -19,9 +19,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from grounds import Settings, document, geomean, loaded, save, table
+from grounds import OUT, Settings, document, geomean, loaded, save, table
 
 from stormdrop.compare import compare
+from stormdrop.report.costs import statuses, time
+from stormdrop.report.curves import by_evaluations, by_seconds
+from stormdrop.report.style import save as save_figure
 from stormdrop.report.summary import best_after, best_at
 from stormdrop.walk import contenders
 
@@ -56,6 +59,8 @@ def searches(asked: Settings) -> None:
         "gradient": _gradient(runs, optima, trials),
     }
     save("claim_searches", document(asked, trials=trials, **results, comparison=side))
+    for name, draw in (("evaluations", by_evaluations), ("seconds", by_seconds), ("errors", statuses), ("time", time)):
+        save_figure(draw(side), OUT / f"claim_searches_{name}.png")
 
 
 # Droplet Search: Figures 18 and 19
