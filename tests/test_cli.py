@@ -84,7 +84,7 @@ def complaint(capfd: pytest.CaptureFixture[str], *words: object) -> str:
         (["tune-op", *SMALL, "--search", "dropplet"], "unknown search 'dropplet'; did you mean 'droplet'"),
         (["tune-op", *SMALL, "--target", "cuda"], "target 'cuda': this version tunes for the CPU"),
         (["tune-op", *SMALL, "--target", "toaster"], "unknown target 'toaster'"),
-        (["tune-op", "matmull", "m=1"], "unknown operator 'matmull': did you mean matmul"),
+        (["tune-op", "matmull", "m=1"], "unknown operator 'matmull'; did you mean 'matmul'"),
         (["tune-op", "matmul", "m=32", "n=32"], "matmul needs k"),
         (["tune-op", "matmul", "m=32", "n=32", "k=32", "q=1"], "matmul has no argument 'q'"),
         (["tune-op", "matmul", "m=32", "n=32", "k=x"], "k='x' is not a whole number"),

@@ -151,7 +151,7 @@ def test_contenders_have_typed_options() -> None:
         ("droplet:max_iterations=x", "option max_iterations must be int or none, not 'x'"),
         ("droplet:repeats", "write an option as name=value, not 'repeats'"),
         ("droplet:repeats=3:repeats=4", "option repeats is given twice"),
-        ("droplet:test=studnet", "did you mean student?"),
+        ("droplet:test=studnet", "did you mean 'student'?"),
     ],
 )
 def test_bad_contenders(text: str, said: str) -> None:

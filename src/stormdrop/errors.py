@@ -68,8 +68,12 @@ class MeasureError(StormdropError):
     """The measurer itself cannot work."""
 
 
+_SHOWN = 16  # names in a list of all
+
+
 def hint(wrong: object, valid: Iterable[str]) -> str:
     """The end of a line about a wrong name: the nearest valid one, or all of them where none is near."""
     names = list(dict.fromkeys(valid))
     near = difflib.get_close_matches(str(wrong), names, n=1, cutoff=0.5)
-    return f"did you mean {near[0]!r}?" if near else f"there is {', '.join(names) if names else 'none'}"
+    shown = ", ".join(names[:_SHOWN]) + " ..." * (len(names) > _SHOWN)
+    return f"did you mean {near[0]!r}?" if near else f"there is {shown or 'none'}"

@@ -17,7 +17,7 @@ def test_text_and_python_make_the_same_workload() -> None:
 @pytest.mark.parametrize(
     ("name", "arguments", "message"),
     [
-        ("matmull", {}, "did you mean matmul"),
+        ("matmull", {}, "did you mean 'matmul'"),
         ("matmul", {"m": "4", "n": "4"}, "needs k"),
         ("matmul", {"m": "4", "n": "4", "k": "4", "q": "1"}, "no argument 'q'"),
         ("matmul", {"m": "four", "n": "4", "k": "4"}, "m='four' is not a whole number"),

@@ -137,8 +137,8 @@ def test_a_huge_space_is_no_problem() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"objective": "rang"}, "no objective 'rang'; did you mean rank"),
-        ({"objective": "xyz"}, "did you mean rank or regression or pack-sum"),
+        ({"objective": "rang"}, "no objective 'rang'; did you mean 'rank'"),
+        ({"objective": "xyz"}, "there is rank, regression, pack-sum"),
         ({"plan_size": 0}, "plan_size"),
         ({"chains": 0}, "chains"),
         ({"iterations": 0}, "iterations"),

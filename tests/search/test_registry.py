@@ -27,7 +27,7 @@ def test_searches_are_found_by_name() -> None:
         ("dropplet", {}, "unknown search 'dropplet'; did you mean 'droplet'"),
         ("xyzzy", {}, "unknown search 'xyzzy'; there is .*droplet.*grid.*random"),
         ("droplet", {"speculate": True}, "no option 'speculate'; did you mean 'speculation'"),
-        ("droplet", {"test": "students"}, "no test 'students'; did you mean student"),
+        ("droplet", {"test": "students"}, "no test 'students'; did you mean 'student'"),
         ("droplet", {"test": "rank"}, "use repeats=4 or more"),
         ("droplet", {"confidence": 1.5}, "confidence"),
         ("droplet", {"repeats": 0}, "repeats >= 1"),
