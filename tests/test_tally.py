@@ -29,7 +29,7 @@ def test_candidates_are_counted_once_and_measurements_each() -> None:
     tally = tallied((A, ok(1.0)), (A, ok(3.0, suspect=True)), (B, failed("no")), (B, failed("no")))
     assert (len(tally), tally.failed, tally.suspect) == (2, 1, 1)
     assert tally.statuses == {"ok": 2, "runtime": 2}
-    assert A in tally and C not in tally
+    assert A in tally.measurements and C not in tally.measurements
 
 
 def test_who_failed_once_does_not_work() -> None:

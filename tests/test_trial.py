@@ -1,6 +1,6 @@
 import pytest
 
-from stormdrop.trial import Candidate, Measurement, Phases, Request, Status, Trial
+from stormdrop.trial import Candidate, Measurement, Phases, Request, Status, Trial, within
 
 
 def test_a_measurement_has_samples_exactly_when_it_is_ok() -> None:
@@ -34,3 +34,12 @@ def test_values_are_hashable_and_ordered() -> None:
     a, b = Candidate("s", (1, 2)), Candidate("s", (1, 3))
     assert a < b
     assert len({a, Candidate("s", (1, 2)), b}) == 2
+
+
+def test_requests_are_cut_before_one_candidate_too_many() -> None:
+    a, b, c = (Request(Candidate("s", (i,))) for i in range(3))
+    known = {a.candidate}
+    assert within([a, b, a, b, c, a], known, 2) == [a, b, a, b]
+    assert within([a, b], known, 1) == [a]
+    assert within([a, b, c], set(), 3) == [a, b, c]
+    assert known == {a.candidate}

@@ -24,7 +24,7 @@ from .records import Outcome, Record, Session, Setting, Store
 from .result import Best, Progress, SearchResult
 from .statistics import median_interval
 from .tally import Tally
-from .trial import Candidate, Measurement, Phases, Request, Trial
+from .trial import Candidate, Measurement, Phases, Request, Trial, within
 
 M = TypeVar("M", bound=Measurer)
 
@@ -195,16 +195,7 @@ class _Run(Generic[M]):
         self.searching += clock.perf_counter() - start
         if self.plan.trials is None:
             return requests
-        room = self.plan.trials - len(self.tally)
-        allowed: list[Request] = []
-        new: set[Candidate] = set()
-        for request in requests:
-            if request.candidate not in self.tally:
-                new.add(request.candidate)
-            if len(new) > room:
-                break
-            allowed.append(request)
-        return allowed
+        return within(requests, self.tally.measurements, self.plan.trials)
 
     def _measured(self, session: Session, measurer: M, requests: Sequence[Request]) -> list[Trial]:
         """Measures requests, until the time is clearly over; each trial is in the store before the next one begins."""

@@ -26,9 +26,6 @@ class Tally:
         """Distinct candidates."""
         return len(self.measurements)
 
-    def __contains__(self, candidate: Candidate) -> bool:
-        return candidate in self.measurements
-
     @property
     def fastest(self) -> float | None:
         """Lowest median of one measurement, in seconds."""

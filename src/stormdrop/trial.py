@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import enum
 import statistics
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 Point = tuple[int, ...]
@@ -50,6 +51,19 @@ class Request:
     def __post_init__(self) -> None:
         if self.repeats < 1:
             raise ValueError(f"a request needs at least one repeat, not {self.repeats}")
+
+
+def within(requests: Iterable[Request], known: Collection[Candidate], limit: int) -> list[Request]:
+    """The requests before the first that would make more than `limit` distinct candidates of the known and the new."""
+    allowed: list[Request] = []
+    new: set[Candidate] = set()
+    for request in requests:
+        if request.candidate not in known:
+            new.add(request.candidate)
+        if len(known) + len(new) > limit:
+            break
+        allowed.append(request)
+    return allowed
 
 
 @dataclass(frozen=True)

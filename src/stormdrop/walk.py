@@ -14,7 +14,7 @@ import time as clock
 import types
 import typing
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +25,7 @@ from .measure.contract import Measurer
 from .plan import BATCH
 from .search import Search, create, options_of
 from .space import Space
-from .trial import Candidate, Phases, Request, Status, Trial
+from .trial import Candidate, Phases, Status, Trial, within
 
 PARTS = ("search", "schedule", "build", "run", "check")
 """What wall time goes into: asking and telling the search, and the phases of its measurements."""
@@ -106,7 +106,7 @@ def walk(search: Search, measurer: Measurer, trials: int, time: float | None = N
     walked = observed.walk
     while len(walked.evaluated) < trials and (time is None or sum(walked.seconds) < time):
         start = clock.perf_counter()
-        requests = _within(search.ask(BATCH), walked.evaluated.keys(), trials)
+        requests = within(search.ask(BATCH), walked.evaluated, trials)
         walked.seconds[0] += clock.perf_counter() - start
         if not requests:
             break
@@ -163,18 +163,6 @@ class _Observed:
         if candidate != self.walk.winner:
             lead = Lead(self.batch, len(self.walk.evaluated), tuple(self.walk.seconds), candidate)
             self.walk.leads.append(lead)
-
-
-def _within(requests: Sequence[Request], known: Collection[Candidate], trials: int) -> list[Request]:
-    """The requests up to the first that would be one evaluation too many."""
-    allowed: list[Request] = []
-    seen = set(known)
-    for request in requests:
-        seen.add(request.candidate)
-        if len(seen) > trials:
-            break
-        allowed.append(request)
-    return allowed
 
 
 def _as_waited(phases: Phases, waited: float) -> Phases:

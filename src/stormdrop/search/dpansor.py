@@ -32,7 +32,7 @@ import numpy as np
 
 from ..errors import SearchError
 from ..space import Space
-from ..trial import Candidate, Request, Trial
+from ..trial import Candidate, Request, Trial, within
 from . import registry
 from .contract import AnyOptions, GeneratorSearch, Knowledge, Options, Search, Steps
 
@@ -120,14 +120,9 @@ class DPAnsor(GeneratorSearch):
         trials: list[Trial] = []
         known: set[Candidate] = set()
         while len(known) < limit and (requests := search.ask(self.width)):
-            batch: list[Request] = []
-            for request in requests:
-                if len(known | {request.candidate}) > limit:
-                    break
-                known.add(request.candidate)
-                batch.append(request)
-            answers = yield batch
+            answers = yield within(requests, known, limit)
             search.tell(answers)
+            known.update(trial.candidate for trial in answers)
             trials += answers
         return trials
 

@@ -121,7 +121,7 @@ class Droplet(GeneratorSearch):
 
     def _descend(self, origin: Candidate) -> Generator[list[Request], list[Trial], tuple[Candidate | None, bool]]:
         """The figure's `search`. Returns where it ended (None if dropped or given up), and whether by itself."""
-        space = next(space for space in self.spaces if space.name == origin.sketch)
+        space = self.by_name[origin.sketch]
         candidate = yield from self._first_batch(space, origin)
         if candidate is None:
             return None, True
