@@ -1,0 +1,46 @@
+"""The operators that can be named: each builds a `Workload` from its arguments.
+
+    matmul(512, 512, 512)                           the Python call
+    create("matmul", {"m": "512", ...})             the same from text, as the command line does
+
+Weights (of dense, the convolutions and the normalisations) are constant inputs: a sketch may lay them out ahead of
+time. Inputs come in the order in which the formulas name them.
+
+    declare.py        what makes a function an operator; reading and checking arguments
+    epilogue.py       what follows a contraction: bias, residual, activation
+    contractions.py   matmul, dense, batch_matmul, attention_scores
+    windows.py        conv1d, conv2d, depthwise_conv2d, pool2d, global_pool2d
+    rows.py           reduce, softmax, layer_norm, rms_norm
+    movement.py       elementwise, transpose, concatenate
+"""
+
+from __future__ import annotations
+
+from .contractions import attention_scores, batch_matmul, dense, matmul
+from .declare import OPERATORS, create, names, usage
+from .movement import concatenate, elementwise, transpose
+from .rows import layer_norm, reduce, rms_norm, softmax
+from .windows import conv1d, conv2d, depthwise_conv2d, global_pool2d, pool2d
+
+__all__ = [
+    "OPERATORS",
+    "attention_scores",
+    "batch_matmul",
+    "concatenate",
+    "conv1d",
+    "conv2d",
+    "create",
+    "dense",
+    "depthwise_conv2d",
+    "elementwise",
+    "global_pool2d",
+    "layer_norm",
+    "matmul",
+    "names",
+    "pool2d",
+    "reduce",
+    "rms_norm",
+    "softmax",
+    "transpose",
+    "usage",
+]
