@@ -212,76 +212,15 @@ def test_a_machine_that_stays_disturbed_is_reported() -> None:
     assert player.turns == 8
 
 
-# ------------------------------------------------------------------------------------------------ the peers
-
-OPERATORS: list[tuple[str, dict[str, str]]] = [
-    ("matmul", {"m": "24", "n": "40", "k": "33"}),
-    ("dense", {"m": "8", "n": "48", "k": "32", "bias": "1", "act": "relu"}),
-    ("dense", {"m": "8", "n": "48", "k": "32"}),
-    ("batch_matmul", {"b": "3", "m": "8", "n": "40", "k": "32"}),
-    ("batch_matmul", {"b": "3", "m": "8", "n": "40", "k": "32", "transpose_b": "1"}),
-    ("conv2d", dict(n="1", h="9", w="11", ci="16", co="32", kh="3", kw="3", pad="1", bias="1", act="relu")),
-    ("conv2d", dict(n="2", h="9", w="11", ci="16", co="32", kh="3", kw="3", stride="2", dilation="2", groups="2")),
-    ("conv2d", dict(n="2", h="9", w="11", ci="16", co="32", kh="3", kw="3", pad="1", layout="NCHW", act="relu")),
-    ("depthwise_conv2d", dict(n="1", h="9", w="11", ci="16", kh="3", kw="3", pad="1", bias="1", act="relu")),
-    ("depthwise_conv2d", dict(n="1", h="9", w="11", ci="16", kh="3", kw="3", stride="2", layout="NCHW")),
-    ("pool2d", dict(n="1", h="9", w="11", c="16", kh="3", kw="3", stride="2", pad="1")),
-    ("pool2d", dict(n="1", h="9", w="11", c="16", kh="3", kw="3", stride="2", pad="1", kind="avg", layout="NCHW")),
-    ("reduce", {"shape": "6x7x5", "axis": "1", "kind": "max"}),
-    ("reduce", {"shape": "6x7x5", "axis": "2"}),
-    ("softmax", {"m": "12", "n": "33"}),
-    ("elementwise", {"shape": "12x33"}),
-    ("elementwise", {"shape": "12x33", "kind": "sigmoid"}),
-    ("elementwise", {"shape": "12x33", "kind": "mul"}),
-]
-PACKED = {"conv2d", "depthwise_conv2d", "dense"}
-
-
-@pytest.mark.parametrize(("operator", "arguments"), OPERATORS)
-def test_torch_computes_the_same_operator(operator: str, arguments: dict[str, str]) -> None:
-    pytest.importorskip("torch")
-    from stormdrop.kernel import operators
-    from stormdrop.peers import Torch, TorchPacked
-
-    workload = operators.create(operator, arguments)
-    inputs = workload.random_inputs(3)
-    (expected,) = workload.reference(inputs)
-    for kind in (Torch, TorchPacked):
-        if kind is TorchPacked and operator not in PACKED:
-            with pytest.raises(Unavailable, match="no constant weights"):
-                kind(operator, workload.arguments, inputs, 1)
-            continue
-        (output,) = kind(operator, workload.arguments, inputs, 1).outputs()
-        assert output.shape == expected.shape
-        np.testing.assert_allclose(output, expected, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("kind", ["OnnxRuntime", "OpenVino"])
-def test_model_peers_compute_the_model(kind: str) -> None:
-    pytest.importorskip(kind.lower())
-    from onnx import TensorProto, helper
-
-    from stormdrop import peers
-
-    tensors = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3]) for name in ("x", "z", "y")]
-    graph = helper.make_graph([helper.make_node("Sub", ["x", "z"], ["y"])], "g", tensors[:2], tensors[2:])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    x, z = np.arange(6, dtype="float32").reshape(2, 3), np.ones((2, 3), "float32")
-    contender = getattr(peers, kind)(model=model.SerializeToString(), inputs={"z": z, "x": x}, threads=1)
-    (output,) = contender.outputs()
-    np.testing.assert_array_equal(output, x - z)
-    assert contender.settings["threads"] == 1
-
-
 # ------------------------------------------------------------------------------------------------- the bench
 
 
 def test_names_of_peers() -> None:
     assert play._names(["torch"], play.OPERATOR_PEERS) == (["torch", "torch-packed"], {})
     assert play._names(None, play.MODEL_PEERS)[0] == ["onnxruntime", "openvino"]
-    names, skipped = play._names(["onnxruntime", "torch"], play.OPERATOR_PEERS)
-    assert names == ["torch", "torch-packed"]
-    assert "onnxruntime does not run operators" in skipped["onnxruntime"]
+    names, skipped = play._names(["onnxruntime", "torch"], play.MODEL_PEERS)
+    assert names == ["onnxruntime"]
+    assert "torch does not run ONNX models" in skipped["torch"]
     with pytest.raises(InputError, match="unknown peer 'torhc'"):
         play._names(["torhc"], play.OPERATOR_PEERS)
 

@@ -169,7 +169,7 @@ def _operator(workload: Workload, names: Sequence[str], how: _How) -> _Match:
     inputs = workload.random_inputs(how.seed)
     ours = {"workload": workload, "sketch": result.best.sketch, "config": dict(result.best.config), "inputs": inputs}
     theirs = {"operator": workload.name.split()[0], "arguments": dict(workload.arguments), "inputs": inputs}
-    entries = [Entry(OURS, "stormdrop.peers:TunedOperator", ours)]
+    entries = [Entry(OURS, "stormdrop.peers.ours:TunedOperator", ours)]
     entries += [Entry(name, OPERATOR_PEERS[name], theirs) for name in names]
     return _Match(workload.name, entries, workload.reference(inputs), {}, workload.flops)
 
@@ -187,7 +187,7 @@ def _model(path: Path, names: Sequence[str], how: _How) -> _Match:
             path, target=how.target, seed=how.seed, store=how.store, on_progress=how.on_progress, out=artifact
         ).model
     feeds = random_feeds(model.inputs, how.seed)
-    entries = [Entry(OURS, "stormdrop.peers:TunedModel", {"artifact": str(artifact), "inputs": feeds})]
+    entries = [Entry(OURS, "stormdrop.peers.ours:TunedModel", {"artifact": str(artifact), "inputs": feeds})]
     if not source.is_file():
         reason = f"the ONNX file that {path} was made from is not there ({source})"
         return _Match(str(path), entries, None, dict.fromkeys(names, reason))

@@ -1,0 +1,70 @@
+"""The picture of the kernel benchmark: each shape's ratio to its best peer, and all of them under the roofline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
+from results import LOWEST
+from shapes import COMPUTE, MEMORY
+
+from stormdrop.report.style import COLOURS, save
+
+_COLOURS = {COMPUTE: COLOURS[0], MEMORY: COLOURS[1]}
+
+
+def draw(path: Path, machine: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> None:
+    """Writes the PNG; `rows` are those of `results.row` that have a peer."""
+    figure = Figure(figsize=(max(8.0, 0.24 * len(rows) + 2), 9.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    ratios, roofline = figure.subplots(2, 1)
+    _bars(ratios, rows)
+    _roofline(roofline, machine, rows)
+    figure.suptitle(f"float32 kernels, tuned from nothing, on {machine['cpu']}, {machine['cores']} cores", fontsize=11)
+    save(figure, path)
+
+
+def _bars(axis: Any, rows: Sequence[Mapping[str, Any]]) -> None:
+    for at, row in enumerate(rows):
+        low, high = row["ratio_interval"]
+        axis.bar(at, row["ratio"] - 1, 0.75, bottom=1, color=_COLOURS[row["kind"]])
+        axis.plot([at, at], [low, high], color="black", linewidth=1.0)
+    for bound in (COMPUTE, MEMORY):
+        axis.bar(0, 0, bottom=1, color=_COLOURS[bound], label=f"{bound}-bound")
+    axis.axhline(1.0, color="black", linewidth=0.8)
+    axis.axhline(LOWEST, color="0.4", linewidth=0.8, linestyle=":")
+    axis.set_yscale("log")
+    axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 1.5, 2.0, 3.0, 5.0, 7.0)))
+    axis.yaxis.set_major_formatter("{x:g}")
+    axis.yaxis.set_minor_formatter(NullFormatter())
+    axis.set_xticks(range(len(rows)), [f"{row['name']}\n{row['peer']}" for row in rows], rotation=90, fontsize=7)
+    axis.set_xlim(-0.7, len(rows) - 0.3)
+    axis.set_ylabel("time of the best peer / ours, with 95% interval", fontsize=9)
+    axis.grid(axis="y", alpha=0.25, linewidth=0.6)
+    axis.legend(fontsize=8, frameon=False)
+
+
+def _roofline(axis: Any, machine: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> None:
+    peak, bandwidth = machine["peak_gflops"], machine["bandwidth_gbs"]
+    intensities = [row["intensity"] for row in rows] + [peak / bandwidth]
+    ends = [min(intensities) / 2, peak / bandwidth, max(intensities) * 2]
+    axis.plot(ends, [min(peak, bandwidth * end) for end in ends], color="black", linewidth=1.2)
+    for in_cache, marker, where in ((False, "o", "beyond the caches"), (True, "^", "within the caches")):
+        chosen = [row for row in rows if row["in_cache"] == in_cache]
+        if chosen:
+            ours = [row["gflops"] for row in chosen]
+            theirs = [row["gflops"] / row["ratio"] for row in chosen]
+            places = [row["intensity"] for row in chosen]
+            axis.vlines(places, theirs, ours, color="0.7", linewidth=0.8)
+            axis.plot(places, theirs, marker, color="0.55", markersize=4, linestyle="", label=f"best peer, {where}")
+            axis.plot(places, ours, marker, color=COLOURS[0], markersize=5, linestyle="", label=f"ours, {where}")
+    axis.set_xscale("log")
+    axis.set_yscale("log")
+    axis.set_xlabel("operations per byte moved (every input and output once)", fontsize=9)
+    axis.set_ylabel("GFLOP/s; line: what was measured at most", fontsize=9)
+    axis.grid(alpha=0.25, linewidth=0.6)
+    axis.legend(fontsize=8, frameon=False, loc="lower right")

@@ -1,0 +1,74 @@
+"""What the kernel benchmark says about its entries: a row per shape, and a summary of all of them."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from shapes import COMPUTE, MEMORY
+
+LOWEST = 0.95  # of the best peer's speed: the kernels below it are counted
+
+_NORMAL = 1.96  # standard errors on either side of a 95% interval
+
+
+def row(entry: Mapping[str, Any], machine: Mapping[str, Any]) -> dict[str, Any]:
+    """The figures of one benched entry: ours, and the fastest of the peers whose output agrees with NumPy's.
+
+    `ratio` is the peer's time over ours, None without a peer. The best of several peers by the same rounds looks a
+    little faster than it is: that is at our expense.
+    """
+    ours, *peers = entry["bench"]["contenders"]
+    seconds = ours["seconds"]
+    best = min((peer for peer in peers if peer["agrees"]), key=lambda peer: peer["ratio"], default=None)
+    gflops, gbs = entry["flops"] / seconds / 1e9, entry["bytes"] / seconds / 1e9
+    return {
+        "name": entry["name"],
+        "kind": entry["kind"],
+        "in_cache": entry["in_cache"],
+        "seconds": seconds,
+        "agrees": ours["agrees"],
+        "gflops": gflops,
+        "gigabytes_per_second": gbs,
+        "intensity": entry["flops"] / entry["bytes"],
+        "share": gflops / machine["peak_gflops"] if entry["kind"] == COMPUTE else gbs / machine["bandwidth_gbs"],
+        "peer": best["name"] if best else None,
+        "ratio": best["ratio"] if best else None,
+        "ratio_interval": best["ratio_interval"] if best else None,
+    }
+
+
+def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Over all rows: mean ratio, how many fall behind, medians of what is reached of the machine."""
+    against = [each for each in rows if each["ratio"] is not None]
+    return {
+        "shapes": len(rows),
+        "wrong": [each["name"] for each in rows if not each["agrees"]],
+        "geometric_mean": geometric_mean(against),
+        "below": [each["name"] for each in against if each["ratio"] < LOWEST],
+        "surely_below": [each["name"] for each in against if each["ratio_interval"][1] < LOWEST],
+        "share_of_peak": _median(rows, COMPUTE, None),
+        "share_of_bandwidth": _median(rows, MEMORY, False),
+        "share_of_bandwidth_in_cache": _median(rows, MEMORY, True),
+    }
+
+
+def geometric_mean(rows: Sequence[Mapping[str, Any]]) -> list[float] | None:
+    """The geometric mean of the ratios with its interval, [estimate, low, high]; None for no rows.
+
+    The interval is that of the measurement, for these shapes: their ratios' errors are taken for independent and
+    normal on the log scale.
+    """
+    if not rows:
+        return None
+    middle = statistics.fmean(math.log(each["ratio"]) for each in rows)
+    errors = [math.log(each["ratio_interval"][1] / each["ratio_interval"][0]) / 2 / _NORMAL for each in rows]
+    half = _NORMAL * math.hypot(*errors) / len(rows)
+    return [math.exp(middle), math.exp(middle - half), math.exp(middle + half)]
+
+
+def _median(rows: Sequence[Mapping[str, Any]], kind: str, in_cache: bool | None) -> float | None:
+    shares = [each["share"] for each in rows if each["kind"] == kind and in_cache in (None, each["in_cache"])]
+    return statistics.median(shares) if shares else None

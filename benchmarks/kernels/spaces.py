@@ -1,0 +1,202 @@
+"""How large the spaces of each operator are, and how long searches take on them until they converge.
+
+    spaces.py [--operators conv2d,softmax] [--time 20] [--seeds 2] [--show]
+
+Three ways to make a space: our sketches (those that `sd.tune` searches), sketches derived by rules as Ansor derives
+them, and MetaSchedule's own design spaces. Ours are searched by droplet and by storm, from nothing, until the search
+*ends*: it converges, or has tried all points; else until `--time` is over. Seconds are wall time with everything in
+it: the start of the workers, the last race. `over best` is against the best of all runs, not raced.
+
+A kernel is kept in benchmarks/out/spaces.json as soon as it is done, and left out by the next run with the same
+`--time` and `--seeds`, unless the spaces or the versions of its sketches have changed; `--show` prints what is there
+and measures nothing. All 20 take up to 27 minutes. Run it on an idle machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from common import OUT, machine, save
+
+import stormdrop as sd
+from stormdrop.cli.output import table
+from stormdrop.kernel.meta_schedule import meta_schedule_sketches
+from stormdrop.kernel.registry import sketches_for
+from stormdrop.kernel.rules import derive
+
+KERNELS = """
+matmul m=512 n=512 k=512
+dense m=128 n=768 k=768 bias=1
+dense m=1 n=1000 k=2048 bias=1
+batch_matmul b=12 m=128 n=64 k=128
+attention_scores b=12 m=128 n=128 k=64
+conv1d n=1 l=128 ci=256 co=256 k=3 pad=1 bias=1 act=relu
+conv2d n=1 h=28 w=28 ci=128 co=128 kh=3 kw=3 pad=1 bias=1 act=relu
+conv2d n=1 h=28 w=28 ci=128 co=512 kh=1 kw=1 bias=1 act=relu
+depthwise_conv2d n=1 h=56 w=56 ci=144 kh=3 kw=3 pad=1 bias=1 act=relu6
+pool2d n=1 h=112 w=112 c=64 kh=3 kw=3 stride=2 pad=1
+global_pool2d n=1 h=7 w=7 c=2048
+reduce shape=128x512x256 axis=2
+reduce shape=512x4096 axis=0
+softmax m=1536 n=128
+layer_norm m=128 n=768
+rms_norm m=128 n=768
+elementwise shape=1024x1024 kind=add
+transpose shape=12x128x64 perm=1x0x2
+transpose shape=1024x768 perm=1x0
+concatenate shape=56x56x64 shape2=56x56x32 axis=2
+""".strip().splitlines()
+SEARCHES = ("droplet", "storm")
+
+_NAME = "spaces"
+
+
+def main() -> None:
+    options = _options()
+    where = machine()
+    entries = kept(_NAME, where)
+    for text in options.kernels:
+        operator, *arguments = text.split()
+        workload = sd.operators.create(operator, dict(each.split("=") for each in arguments))
+        setting = {"operator": operator, "time": options.time, "seeds": options.seeds, "sketches": _ours(workload)}
+        known = entries.get(text, {})
+        if options.show or all(known.get(key) == value for key, value in setting.items()):
+            continue
+        print(text, file=sys.stderr)
+        points = sum(each["points"] for each in setting["sketches"])
+        entries[text] = {**setting, "derived": _derived(workload), "runs": _runs(workload, points, options)}
+        save(_NAME, {"machine": where, "kernels": entries})
+    print(f"{where['cpu']}, {where['cores']} cores")
+    chosen = {text: entries[text] for text in options.kernels if text in entries}
+    show(chosen)
+
+
+def kept(name: str, where: Mapping[str, Any], key: str = "kernels") -> dict[str, Any]:
+    """The entries that earlier runs of a script on this machine have left under `key`."""
+    path = OUT / f"{name}.json"
+    if not path.exists():
+        return {}
+    document = json.loads(path.read_text())
+    if any(document["machine"][each] != where[each] for each in ("cpu", "cores")):
+        sys.exit(f"{path} is of another machine ({document['machine']['cpu']}): move it away first")
+    entries: dict[str, Any] = document[key]
+    return entries
+
+
+def fingerprints(workload: Any) -> dict[str, str]:
+    """The spaces that `sd.tune` would search, by sketch: what was measured on others says nothing of these."""
+    return {space.name: space.fingerprint for _, space in sketches_for(workload, sd.Target.detect())}
+
+
+def show(entries: Mapping[str, Mapping[str, Any]]) -> None:
+    """Prints a row per kernel: sizes, and medians over the seeds of trials and seconds of each search."""
+    headings = ["", "sketches: points", "by rules", "MetaSchedule"]
+    for search in SEARCHES:
+        headings += [f"{search}: trials", "share", "seconds", "ended", "over best"]
+    rows = []
+    for text, entry in entries.items():
+        total = sum(each["points"] for each in entry["sketches"])
+        row = [text, ", ".join(f"{each['name']}: {each['points']}" for each in entry["sketches"])]
+        row += [_sizes(entry["derived"][each]) for each in ("rules", "meta_schedule")]
+        best = min((run["best"] for run in entry["runs"] if run["best"]), default=None)
+        for search in SEARCHES:
+            runs = [run for run in entry["runs"] if run["search"] == search]
+            trials = statistics.median(run["trials"] for run in runs)
+            ends = [run["best"] / best for run in runs if run["best"]]
+            row += [
+                f"{trials:.0f}",
+                f"{trials / total:.1%}",
+                f"{statistics.median(run['seconds'] for run in runs):.1f}",
+                f"{sum(run['ended'] for run in runs)} of {len(runs)}",
+                f"{statistics.median(ends):.3f}" if ends else "-",
+            ]
+        rows.append(row)
+    table(headings, rows)
+    runs = [run for entry in entries.values() for run in entry["runs"]]
+    suspect, every = (sum(run[key] for run in runs) for key in ("suspect", "measurements"))
+    print(f"measured beside foreign load: {suspect} of {every} times")
+    for search in SEARCHES:
+        own = [run for run in runs if run["search"] == search]
+        done = [run for run in own if run["ended"]]
+        if done:
+            trials, seconds = (statistics.median(run[key] for run in done) for key in ("trials", "seconds"))
+            middle = f"{trials:.0f} trials and {seconds:.1f} s"
+            print(f"{search}: {len(done)} of {len(own)} runs ended, at the median after {middle}")
+
+
+def _ours(workload: Any) -> list[dict[str, Any]]:
+    return [
+        {"name": space.name, "points": space.size, "knobs": len(space.knobs), "fingerprint": space.fingerprint}
+        for _, space in sketches_for(workload, sd.Target.detect())
+    ]
+
+
+def _derived(workload: Any) -> dict[str, list[int]]:
+    """The sizes of the spaces that others' ways make of the workload, one per sketch."""
+    target = sd.Target.detect()
+    found = {"rules": derive(workload, target), "meta_schedule": meta_schedule_sketches(workload, target)}
+    spaces = {name: [sketch.space(workload, target) for sketch in sketches] for name, sketches in found.items()}
+    return {name: [space.size for space in its if space is not None] for name, its in spaces.items()}
+
+
+def _runs(workload: Any, points: int, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Seed by seed, the searches in turns; `points` are all that there are."""
+    runs = []
+    for seed in range(options.seeds):
+        for search in SEARCHES:
+            with sd.open_store("sqlite://") as store:
+                result = sd.tune(workload, search=search, time=options.time, seed=seed, store=store, fresh=True)
+            if result.interrupted:
+                sys.exit(130)
+            runs.append(
+                {
+                    "search": search,
+                    "seed": seed,
+                    "trials": result.trials,
+                    "failed": result.failed,
+                    "suspect": result.suspect,
+                    "measurements": sum(result.statuses.values()),
+                    "seconds": result.seconds,
+                    "phases": dict(result.phases),
+                    "ended": result.converged or result.trials == points,
+                    "best": result.best.seconds if result.best else None,
+                    "sketch": result.best.sketch if result.best else None,
+                    "default": result.baseline,
+                }
+            )
+    return runs
+
+
+def _sizes(sizes: Sequence[int]) -> str:
+    return f"{len(sizes)}: {sum(sizes):.3g}" if sum(sizes) >= 1e5 else f"{len(sizes)}: {sum(sizes)}"
+
+
+def _options() -> argparse.Namespace:
+    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked.add_argument("--operators", help="names of operators (default: all)")
+    asked.add_argument("--time", type=float, default=20.0, help="seconds of a run, at most (%(default)s)")
+    asked.add_argument("--seeds", type=int, default=2, help="runs of each search (%(default)s)")
+    asked.add_argument("--show", action="store_true", help="print what is there, and measure nothing")
+    options = asked.parse_args()
+    if options.seeds < 1:
+        asked.error("--seeds must be 1 or more")
+    there = {text.split()[0] for text in KERNELS}
+    if absent := [name for name in sd.operators.names() if name not in there]:
+        sys.exit(f"no kernel here is of operator {', '.join(absent)}: add one to KERNELS")
+    wanted = options.operators.split(",") if options.operators else sorted(there)
+    if unknown := [name for name in wanted if name not in there]:
+        sys.exit(f"there is no operator {unknown[0]}: there is {', '.join(sorted(there))}")
+    options.kernels = [text for text in KERNELS if text.split()[0] in wanted]
+    return options
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""Our own kernels and models as contenders."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from ..kernel.sketch import Variant
+    from ..kernel.workload import Workload
+
+Array = NDArray[Any]
+
+
+class ScheduledOperator:
+    """A schedule of an operator, its constants transformed ahead, compiled in this process."""
+
+    def __init__(
+        self, workload: Workload, variant: Variant, inputs: Sequence[Array], settings: Mapping[str, Any]
+    ) -> None:
+        import tvm
+
+        from ..kernel.compile import compile_kernel
+        from ..kernel.reference import evaluate
+        from ..kernel.target import Target
+
+        arrays = list(inputs)
+        for index, transform in variant.transforms.items():
+            arrays[index] = evaluate(transform, [arrays[index]])[0]
+        self._kernel = compile_kernel(variant.main, Target.detect().tvm())
+        self._outputs = [tvm.runtime.empty(spec.shape, spec.dtype) for spec in workload.outputs]
+        self._arguments = [tvm.runtime.tensor(np.ascontiguousarray(array)) for array in arrays] + self._outputs
+        self.versions = {"tvm": tvm.__version__}
+        self.settings = settings
+
+    def run(self) -> object:
+        return self._kernel.call(*self._arguments)
+
+    def outputs(self) -> list[Array]:
+        self.run()
+        return [output.numpy() for output in self._outputs]
+
+
+class TunedOperator(ScheduledOperator):
+    """Our kernel of an operator, by the name of a sketch that exists and its configuration."""
+
+    def __init__(
+        self, workload: Workload, sketch: str, config: Mapping[str, Any], inputs: Sequence[Array], threads: int
+    ) -> None:
+        from ..kernel.registry import sketches
+        from ..kernel.target import Target
+
+        (found,) = [each for each in sketches() if each.name == sketch]
+        variant = found.apply(workload, Target.detect(), config)
+        super().__init__(workload, variant, inputs, {"threads": threads, "sketch": sketch, "config": dict(config)})
+
+
+class TunedModel:
+    """A saved tuned model."""
+
+    def __init__(self, artifact: str, inputs: Mapping[str, Array], threads: int) -> None:
+        from ..model import load
+
+        self._model = load(artifact)
+        self._inputs = dict(inputs)
+        self.versions = {"tvm": self._model.metadata.tvm, "stormdrop": self._model.metadata.stormdrop}
+        self.settings = {"threads": threads}
+
+    def run(self) -> object:
+        return self._model.run(self._inputs)
+
+    def outputs(self) -> list[Array]:
+        return list(self._model.run(self._inputs).values())

@@ -1,0 +1,26 @@
+"""Peers of whole models."""
+
+from __future__ import annotations
+
+import importlib
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from stormdrop.peers import MODEL_PEERS
+
+
+@pytest.mark.parametrize("peer", MODEL_PEERS)
+def test_model_peers_compute_the_model(peer: str) -> None:
+    pytest.importorskip(peer)
+    tensors = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3]) for name in ("x", "z", "y")]
+    graph = helper.make_graph([helper.make_node("Sub", ["x", "z"], ["y"])], "g", tensors[:2], tensors[2:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    x, z = np.arange(6, dtype="float32").reshape(2, 3), np.ones((2, 3), "float32")
+    module, _, name = MODEL_PEERS[peer].partition(":")
+    kind = getattr(importlib.import_module(module), name)
+    contender = kind(model=model.SerializeToString(), inputs={"z": z, "x": x}, threads=1)
+    (output,) = contender.outputs()
+    np.testing.assert_array_equal(output, x - z)
+    assert contender.settings["threads"] == 1
