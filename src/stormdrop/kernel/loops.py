@@ -1,13 +1,18 @@
-"""Loop nests for stages: parallel outer axes, vectors along the last, reductions in registers.
+"""Loops for a nest: parallel outer axes, vectors along the contiguous axis, reductions in registers.
 
-    for outer axes in parallel:
-        for vectors of the last axis:
-            accumulators[vector] = identity                       registers, where the stage reduces
-            for reduction: accumulators[vector] += ...            unrolled where it is short
-            output[vector] = epilogue(accumulators)
+    for outer axes, the first ones in parallel:
+        for steps of some vectors along the last axis:
+            registers[vectors] = identity                         where the nest reduces
+            for reduction: registers[vectors] += ...              unrolled where it is short
+            output[vectors] = epilogue(registers)
 
-A reduction along the contiguous axis of its input keeps one partial result per vector lane and combines them at the
-end. An axis that a step of vectors does not divide is covered by letting the last step overlap the one before it.
+- An axis that a step does not divide is covered by letting the last step overlap the one before it.
+- A nest that reduces along memory (`by_lanes`) has its vectors along that axis; half of them is added to the other
+  half until one value is left.
+- A nest that transposes also takes some positions along the axis in which its input is contiguous, unrolled: LLVM
+  makes vector loads and shuffles of the strided loads of such a tile.
+- Where the value depends on a comparison of the vectorised axis with constants (concatenation, padding) each piece of
+  the axis between them has a loop of its own.
 """
 
 from __future__ import annotations
@@ -15,230 +20,232 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
-from tvm.ir import Var
+from tvm.ir import Call
 from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import IntImm
-from tvm.tirx import For, ForKind, SeqStmt
+from tvm.sym import Analyzer
+from tvm.tirx import AttrStmt, For, ForKind, SeqStmt
 
-from .expressions import rewrite_loads, substitute
-from .roles import contiguous, fused_epilogue
+from .expressions import Expr, children, coefficients, rebuild, substitute, transform, variables, walk
+from .nests import Group, Nest, by_lanes, flattened, groups_of, in_parts, nests_of, stride, unflattened
 from .stages import Axis, Stage, StageGraph, intermediate, variable
 from .target import Target
 
 _TASKS_PER_CORE = 4
+_WORTH_A_THREAD = 1 << 14  # elements computed; below, waking threads costs more than they save
+_MOST_PIECES = 16
+_MOST_STRIDED = 16  # unrolled steps of a reduction with strided loads
+# Names of axes that say how their loops run.
+_CHUNK, _ROW, _LANE = "chunk", "row", "lane"
+_UNROLLED = {_CHUNK, _ROW}
+_COMPARISONS = (prim.LT, prim.LE, prim.GT, prim.GE, prim.EQ, prim.NE)
 
 
-@dataclass(frozen=True, eq=False)
-class Nest:
-    """What one loop nest computes: a store, and the reduction that feeds it if there is one."""
+@dataclass(frozen=True)
+class Steps:
+    """How far a nest goes at a time.
 
-    store: Stage
-    reduction: Stage | None
-
-
-def nests_of(graph: StageGraph, kept: Collection[Any] = ()) -> list[Nest]:
-    """The loop nests of the stages in their order, epilogues fused into reductions.
-
-    Buffers in `kept` are read from outside: what writes them stays as it is.
+    `vectors` of `lanes` elements per step; reductions of at most `unroll` steps are unrolled. Where a nest transposes,
+    a step is `across` positions along one axis and one vector of `columns` elements along the other. A reduction of few
+    results runs in `parts`.
     """
-    nests: list[Nest] = []
-    taken: set[Any] = set()
-    later = {stage.buffer for stage in graph.stages}
-    for stage in graph.stages:
-        later.discard(stage.buffer)
-        if stage.buffer in taken:
-            continue
-        if stage.combine is None:
-            nests.append(Nest(stage, None))
-            continue
-        store, fused = fused_epilogue(graph, stage, alone=stage.buffer in kept)
-        if len(fused) > 1 and any(load.source in later - taken for load in store.loads()):
-            store, fused = fused_epilogue(graph, stage, alone=True)
-        taken |= {item.buffer for item in fused}
-        nests.append(Nest(replace(store, name=f"{stage.name}_store"), stage))
-    return nests
+
+    lanes: int
+    vectors: int = 4
+    unroll: int = 16
+    across: int = 16
+    columns: int = 8
+    parts: int = 1
 
 
 def stream(stages: Sequence[Stage], kept: Collection[Any], target: Target) -> tuple[list[Any], list[Stage]]:
     """Loops for stages that stand beside a scheduled kernel, by fixed choices.
 
-    Returns the statements and the stages that they hold (whose buffers have to be allocated).
+    Buffers in `kept` are read from outside, or are parameters. Returns the statements and the stages that they hold
+    (whose buffers have to be allocated).
     """
     statements, written = [], []
-    for nest in nests_of(StageGraph((), tuple(stages)), kept):
-        for piece in by_lanes(nest, 2 * target.lanes):
-            loops = Loops(piece, target.lanes, 2, 0)
-            statements.append(parallel(loops.outer[: tasks(loops.outer, target.cores)], body_of(loops, 16)))
-            written += loops.stages
+    for group in groups_of(nests_of(StageGraph((), tuple(stages)), kept), kept, target.cores):
+        for loops in laid_out(group, Steps(target.lanes), target.cores):
+            statements.append(in_parallel(loops, group.shared, tasks(loops, target.cores)))
+            written += [stage for each in loops for stage in each.stages]
     return statements, written
 
 
-def tasks(axes: Sequence[Axis], cores: int) -> int:
-    """How many leading axes to run in parallel: as few as keep the cores busy, for index arithmetic costs."""
+def laid_out(group: Group, steps: Steps, cores: int) -> list[list[Loops]]:
+    """The loops of a group: one list for each parallel loop. Reductions of few results alone run in parts."""
+    nests = [by_lanes(flattened(nest, group.shared), group.shared, steps.lanes, steps.vectors) for nest in group.nests]
+    loops = [Loops(nest, steps, group.shared) for nest in nests]
+    if group.shared or steps.parts == 1 or not idle(loops[0], cores):
+        return [loops]
+    return [[Loops(nest, steps)] for nest in in_parts(nests[0], steps.parts)]
+
+
+def idle(loops: Loops, cores: int) -> bool:
+    """Whether a nest reduces to so few results that cores wait."""
+    return loops.reduces and math.prod(axis.extent for axis in loops.outer) < _TASKS_PER_CORE * cores
+
+
+def in_parallel(loops: Sequence[Loops], shared: int, leading: int) -> Any:
+    """One loop over what nests share, else over `leading` outer axes of the only nest; parallel unless that is 0."""
+    kind = ForKind.PARALLEL if leading else ForKind.SERIAL
+    return _one_loop(loops[0].outer[: shared or leading], kind, lambda at: [_apart(each.body(at)) for each in loops])
+
+
+def tasks(loops: Sequence[Loops], cores: int) -> int:
+    """How many leading axes to run in parallel: as few as keep the cores busy, for index arithmetic costs.
+
+    None where the work is so little that waking threads takes longer.
+    """
+    if sum(each.size for each in loops) < _WORTH_A_THREAD:
+        return 0
+    axes = loops[0].outer
     for count in range(1, len(axes)):
         if math.prod(axis.extent for axis in axes[:count]) >= _TASKS_PER_CORE * cores:
             return count
     return len(axes)
 
 
-def shared_axes(nests: list[Nest]) -> int:
-    """How many leading axes all nests have in common, each element depending on its own row only."""
-    stores = [nest.store for nest in nests]
-    written = {stage.buffer for stage in stores}
-    most = min(len(stage.spatial) for stage in stores)
-    count = 0
-    for at in range(most):
-        axes = [stage.spatial[at] for stage in stores]
-        if len({axis.extent for axis in axes}) != 1:
-            break
-        aligned = True
-        for nest, axis in zip(nests, axes, strict=True):
-            accesses = [list(nest.store.indices)] if nest.store.buffer in written else []
-            for stage in (nest.store, nest.reduction):
-                if stage is not None:
-                    accesses += [list(load.indices) for load in stage.loads() if load.source in written]
-            aligned &= all(
-                len(index) > at and isinstance(index[at], Var) and index[at].same_as(axis.var) for index in accesses
-            )
-        if not aligned:
-            break
-        count = at + 1
-    return count
-
-
-def by_lanes(nest: Nest, most: int) -> list[Nest]:
-    """Splits a reduction along the contiguous axis of its input into partial results per lane and their combination.
-
-    Before:     y[i] = sum over r of x[i, r]
-    After:      partial[i, l] = sum over r0 of x[i, r0 * lanes + l];  y[i] = sum over l of partial[i, l]
-    """
-    stage = nest.reduction
-    if stage is None or not _reduces_along_memory(stage):
-        return [nest]
-    along = stage.reductions[-1]
-    width = max(size for size in range(1, min(most, along.extent) + 1) if along.extent % size == 0)
-    if width < 4:
-        return [nest]
-    lane, step = Axis(variable("lane"), width), Axis(variable("step"), along.extent // width, True)
-    rest = tuple(axis for axis in stage.reductions if axis is not along)
-    fresh = {axis.var: variable(f"{axis.name}_part") for axis in (*stage.spatial, *rest)}
-    spatial = tuple(Axis(fresh[axis.var], axis.extent) for axis in stage.spatial)
-    others = tuple(Axis(fresh[axis.var], axis.extent, True) for axis in rest)
-    partial = intermediate(f"{stage.name}_partial", [axis.extent for axis in (*spatial, lane)], str(stage.buffer.dtype))
-    mapping = {**fresh, along.var: step.var * width + lane.var}
-    store_at = tuple(axis.var for axis in (*spatial, lane))
-    accumulate = Stage(
-        f"{stage.name}_lanes",
-        (*spatial, lane, *others, step),
-        partial,
-        store_at,
-        substitute(stage.value, mapping),
-        stage.combine,
-        stage.identity,
-    )
-    total = Axis(variable("lane_total"), width, True)
-    lanes = (*(axis.var for axis in stage.spatial), total.var)
-    combine = replace(
-        stage,
-        axes=(*stage.spatial, total),
-        value=partial[lanes],
-    )
-    own = Stage(f"{stage.name}_lanes_store", (*spatial, lane), partial, store_at, partial[store_at])
-    return [Nest(own, accumulate), replace(nest, reduction=combine)]
-
-
-def _reduces_along_memory(stage: Stage) -> bool:
-    along, spatial = stage.reductions[-1].var, [axis.var for axis in stage.spatial if axis.extent > 1]
-    loads = stage.loads()
-    vectorised = any(contiguous(load, spatial[-1]) for load in loads) if spatial else False
-    return not vectorised and any(contiguous(load, along) for load in loads)
-
-
 class Loops:
-    """The loops of one nest: outer axes, then vectors along the last axis (the last may overlap its predecessor).
+    """The loops of one nest, of which the first `shared` axes are given from outside."""
 
-    Accumulators are registers of one step of vectors.
-    """
+    def __init__(self, nest: Nest, steps: Steps, shared: int = 0) -> None:
+        self.reduces = nest.reduction is not None
+        self.transposes = False
+        work = [math.prod(axis.extent for axis in term.axes) for term in nest.terms]
+        own = nest.store.axes if nest.lane is None else (*nest.store.axes, nest.lane)
+        self.size = math.prod(axis.extent for axis in own) * sum(work or [1])
+        free = nest.store.axes[shared:]
+        if nest.lane is None and free and any(stride(load, free[-1].var) not in (0, 1) for load in nest.reads()):
+            # Each lane is a load of its own: keep the code short.
+            steps = replace(steps, vectors=min(steps.vectors, 2), unroll=min(steps.unroll, _MOST_STRIDED))
+        self._unroll = steps.unroll
+        if nest.lane is not None:
+            self.outer, stages = nest.store.axes, _reduction(nest, nest.store.axes, nest.lane, steps.lanes, {})
+        elif nest.reduction is not None:
+            self.outer, stages = _columns(nest, free, steps)
+        else:
+            across = _transposed(nest, free[-1], free[:-1]) if free else None
+            self.transposes = across is not None
+            self.outer, stages = _map(nest, free, across, steps)
+        self.stages = [_renamed(stage) for stage in stages]
 
-    def __init__(self, nest: Nest, lanes: int, vectors: int, shared: int) -> None:
-        store, reduction = nest.store, nest.reduction
-        axis = next((item for item in reversed(store.spatial[shared:]) if item.extent > 1), None)
-        size = 1 if axis is None else _step(axis.extent, lanes, vectors)
-        width = math.gcd(size, lanes)
-        self.chunk, self.lane = Axis(variable("chunk"), size // width), Axis(variable("lane"), width)
-        inner = self.chunk.var * width + self.lane.var
-        mapping: dict[Any, Any] = {}
-        tiles: tuple[Axis, ...] = ()
-        if axis is not None:
-            count = -(-axis.extent // size)
-            tile = Axis(variable(f"{axis.name}_tile"), count)
-            start = tile.var * size
-            if count * size != axis.extent:
-                start = prim.Min(start, IntImm("int32", axis.extent - size))
-            mapping, tiles = {axis.var: start + inner}, (tile,)
-        self.outer = (*(item for item in store.spatial if item is not axis), *tiles)
-        axes = (*self.outer, self.chunk, self.lane)
-        self.update: Stage | None = None
-        self.init: Stage | None = None
-        value = store.value
-        if reduction is not None:
-            registers = intermediate(f"{reduction.name}_registers", [size], str(reduction.buffer.dtype), "local")
-            element = (inner,)
-            identity = substitute(reduction.identity, mapping)
-            self.init = _renamed(Stage(f"{reduction.name}_init", axes, registers, element, identity))
-            accumulate = replace(
-                reduction,
-                axes=(*axes, *reduction.reductions),
-                buffer=registers,
-                indices=element,
-                value=substitute(reduction.value, mapping),
-                identity=None,
-            )
-            order = (*self.outer, *reduction.reductions, self.chunk, self.lane)
-            self.update = _renamed(replace(accumulate, axes=order))
-            value = rewrite_loads(
-                value, lambda load: registers[element] if load.source.same_as(reduction.buffer) else None
-            )
-        self.store = replace(
-            store,
-            axes=axes,
-            indices=tuple(substitute(index, mapping) for index in store.indices),
-            value=substitute(value, mapping),
-        )
-
-    @property
-    def stages(self) -> list[Stage]:
-        return [stage for stage in (self.init, self.update, self.store) if stage is not None]
-
-    def body(self, around: list[Any], unroll: int) -> Any:
+    def body(self, around: list[Any]) -> Any:
         """The loops inside of those that give the first outer axes their values."""
         rest = self.outer[len(around) :]
         loops = [variable(axis.name) for axis in rest]
         at = [*around, *loops]
-        statements = [stage.statement(at, self._kinds(stage, unroll)) for stage in self.stages]
-        body: Any = statements[0] if len(statements) == 1 else SeqStmt(statements)
+        body: Any = _sequence([stage.statement(at, self._kinds(stage)) for stage in self.stages])
         for loop, axis in zip(reversed(loops), reversed(rest), strict=True):
             body = For(loop, 0, axis.extent, ForKind.SERIAL, body)
         return body
 
-    @staticmethod
-    def _kinds(stage: Stage, unroll: int) -> dict[Any, Any]:
-        """The last two axes are the vectors of a step; reductions are unrolled from the inside as far as asked."""
-        kinds = {stage.axes[-2].var: ForKind.UNROLLED, stage.axes[-1].var: ForKind.VECTORIZED}
+    def _kinds(self, stage: Stage) -> dict[Any, Any]:
+        """The last axis is a vector; what is named so is unrolled, and reductions from the inside as far as asked."""
+        kinds = {axis.var: ForKind.UNROLLED for axis in stage.axes if axis.name in _UNROLLED}
+        kinds.update({axis.var: ForKind.VECTORIZED for axis in stage.axes if axis.name == _LANE})
         size = 1
         for axis in reversed(stage.reductions):
             size *= axis.extent
-            if size > unroll:
+            if size > self._unroll:
                 break
             kinds[axis.var] = ForKind.UNROLLED
         return kinds
 
 
-def body_of(loops: Loops, unroll: int) -> Callable[[list[Any]], list[Any]]:
-    """What `parallel` asks for, of one nest."""
-    return lambda at: [loops.body(at, unroll)]
+def _map(nest: Nest, free: Sequence[Axis], across: Axis | None, steps: Steps) -> tuple[tuple[Axis, ...], list[Stage]]:
+    """Stores without a reduction: the outer axes and one stage for each piece of the last axis."""
+    store = nest.store
+    if not free:
+        return store.axes, [store]
+    axis = free[-1]
+    outer = [item for item in store.axes if item is not axis and item is not across]
+    mapping: dict[Any, Expr] = {}
+    rows: list[Axis] = []
+    lanes, vectors = steps.lanes, steps.vectors
+    if across is not None:
+        lanes, vectors = steps.columns, 1
+        rows = [Axis(variable(_ROW), _step(across.extent, steps.across, 1))]
+        tile, start = _tile(across, rows[0].extent)
+        outer.append(tile)
+        mapping[across.var] = start + rows[0].var
+    pieces = _pieces(store.value, axis)
+    stages = []
+    for first, last in pieces:
+        piece = Axis(axis.var, last - first)
+        size = _step(piece.extent, lanes, vectors)
+        tile, start = _tile(piece, size)
+        inner, position = _vector(size, lanes)
+        value = store.value if len(pieces) == 1 else _decided(store.value, axis.var, first)
+        mapping[axis.var] = start + position + first if first else start + position
+        stages.append(_over(replace(store, value=value), (*outer, tile, *rows, *inner), mapping))
+    if len(pieces) == 1:
+        outer.append(tile)
+    return tuple(outer), stages
+
+
+def _columns(nest: Nest, free: Sequence[Axis], steps: Steps) -> tuple[tuple[Axis, ...], list[Stage]]:
+    """A reduction with vectors along its last spatial axis (single values where there is none)."""
+    axis = free[-1] if free else Axis(variable("one"), 1)
+    size = _step(axis.extent, steps.lanes, steps.vectors)
+    tile, start = _tile(axis, size)
+    outer = (*(item for item in nest.store.axes if item is not axis), tile)
+    lane = Axis(variable("column"), size)
+    return outer, _reduction(nest, outer, lane, steps.lanes, {axis.var: start + lane.var})
+
+
+def _reduction(nest: Nest, outer: Sequence[Axis], lane: Axis, lanes: int, mapping: dict[Any, Expr]) -> list[Stage]:
+    """The stages of a reduction over outer axes, in registers along `lane`.
+
+    With a lane of the nest's own the registers are combined to one value, else each is stored.
+    """
+    reduction = nest.reduction
+    assert reduction is not None
+    # TVM puts a small buffer on the stack, whence LLVM takes it into registers, unless its scope is "local".
+    registers = intermediate(f"{reduction.name}_registers", [lane.extent], str(reduction.buffer.dtype))
+    name = reduction.name
+
+    def vectors(count: int) -> tuple[tuple[Axis, Axis], Expr]:
+        return _vector(count, lanes)
+
+    inner, element = vectors(lane.extent)
+    at = {lane.var: element}
+    stages = [Stage(f"{name}_init", (*outer, *inner), registers, (element,), reduction.identity)]
+    for term in nest.terms:
+        value = substitute(substitute(term.value, mapping), at)
+        axes = (*outer, *term.axes, *inner)
+        stages.append(Stage(f"{name}_update", axes, registers, (element,), value, reduction.combine))
+    store = nest.store
+    if nest.lane is None:
+        moved = substitute(nest.with_result(registers[lane.var]), mapping)
+        indices = tuple(substitute(substitute(index, mapping), at) for index in store.indices)
+        return [*stages, replace(store, axes=(*outer, *inner), indices=indices, value=substitute(moved, at))]
+    width = lane.extent
+    while width > 1:
+        width //= 2
+        inner, element = vectors(width)
+        halves = Stage(f"{name}_halves", (*outer, *inner), registers, (element,), registers[element + width])
+        stages.append(replace(halves, combine=reduction.combine))
+    return [*stages, replace(store, axes=tuple(outer), value=nest.with_result(registers[0]))]
+
+
+def _tile(axis: Axis, size: int) -> tuple[Axis, Expr]:
+    """The axis of tiles of a size, and where one starts: the last may overlap its predecessor."""
+    tile = Axis(variable(f"{axis.name}_tile"), -(-axis.extent // size))
+    start = tile.var * size
+    if tile.extent * size != axis.extent:
+        start = prim.Min(start, IntImm("int32", axis.extent - size))
+    return tile, start
+
+
+def _vector(size: int, lanes: int) -> tuple[tuple[Axis, Axis], Expr]:
+    """The two axes of some vectors, and the position in them."""
+    width = math.gcd(size, lanes)
+    chunk, lane = Axis(variable(_CHUNK), size // width), Axis(variable(_LANE), width)
+    return (chunk, lane), chunk.var * width + lane.var
 
 
 def _step(extent: int, lanes: int, vectors: int) -> int:
@@ -250,28 +257,86 @@ def _step(extent: int, lanes: int, vectors: int) -> int:
     return max(lanes * count for count in range(1, vectors + 1) if lanes * count <= extent)
 
 
+def _over(stage: Stage, axes: Sequence[Axis], mapping: dict[Any, Expr]) -> Stage:
+    indices = tuple(substitute(index, mapping) for index in stage.indices)
+    return replace(stage, axes=tuple(axes), indices=indices, value=substitute(stage.value, mapping))
+
+
 def _renamed(stage: Stage) -> Stage:
     """The same stage over new variables: blocks do not share theirs."""
     fresh = {axis.var: variable(axis.name) for axis in stage.axes}
-    return replace(
-        stage,
-        axes=tuple(replace(axis, var=fresh[axis.var]) for axis in stage.axes),
-        indices=tuple(substitute(index, fresh) for index in stage.indices),
-        value=substitute(stage.value, fresh),
-    )
+    axes = tuple(replace(axis, var=fresh[axis.var]) for axis in stage.axes)
+    return _over(stage, axes, fresh)
 
 
-def parallel(axes: tuple[Axis, ...], body: Callable[[list[Any]], list[Any]]) -> Any:
-    """One parallel loop over several axes; the body is told where on each axis it is."""
-    if not axes:
-        return SeqStmt(statements) if len(statements := body([])) > 1 else statements[0]
+def _transposed(nest: Nest, axis: Axis, others: Sequence[Axis]) -> Axis | None:
+    """The axis along which an input is contiguous, if that is not the one along which the output is."""
+    for load in nest.reads():
+        if stride(load, axis.var) not in (0, 1):
+            for other in others:
+                if stride(load, other.var) == 1:
+                    return other
+    return None
+
+
+def _pieces(value: Expr, axis: Axis) -> list[tuple[int, int]]:
+    """The stretches of an axis on which all comparisons of it with constants stay as they are."""
+    cuts = {0, axis.extent}
+    for node in walk(value):
+        if isinstance(node, _COMPARISONS):
+            at = _crossing(node, axis.var)
+            if at is not None:
+                before, here, after = (_holds(node, axis.var, at + offset) for offset in (-1, 0, 1))
+                cuts |= {at} if before != here else set()
+                cuts |= {at + 1} if here != after else set()
+    inside = sorted(cut for cut in cuts if 0 <= cut <= axis.extent)
+    return list(pairwise(inside)) if len(inside) <= _MOST_PIECES else [(0, axis.extent)]
+
+
+def _crossing(comparison: Any, name: Any) -> int | None:
+    """Where on an axis the sides of a comparison are equal, if it depends on nothing else and moves by one."""
+    difference = comparison.a - comparison.b
+    factors = coefficients(difference, {name})
+    if variables(difference) != {name} or factors is None or factors.get(name) not in (1, -1):
+        return None
+    return -factors[name] * int(Analyzer().simplify(substitute(difference, {name: IntImm("int32", 0)})))
+
+
+def _holds(comparison: Any, name: Any, at: int) -> bool:
+    return bool(int(Analyzer().simplify(substitute(comparison, {name: IntImm("int32", at)}))))
+
+
+def _decided(value: Expr, name: Any, first: int) -> Expr:
+    """The value on a piece that starts at `first`, without the choices that are made there once and for all."""
+
+    def visit(node: Expr) -> Expr | None:
+        if isinstance(node, _COMPARISONS) and _crossing(node, name) is not None:
+            return IntImm("bool", int(_holds(node, name, first)))
+        if isinstance(node, prim.Select) or (isinstance(node, Call) and "if_then_else" in node.op.name):
+            condition, *branches = children(node)
+            condition = Analyzer().simplify(transform(condition, visit))
+            if isinstance(condition, IntImm):
+                return transform(branches[0 if int(condition) else 1], visit)
+            return rebuild(node, [condition, *(transform(branch, visit) for branch in branches)])
+        return None
+
+    return transform(value, visit)
+
+
+def _one_loop(axes: Sequence[Axis], kind: Any, body: Callable[[list[Any]], list[Any]]) -> Any:
+    """One loop over several axes; the body is told where on each axis it is. No loop over one iteration."""
+    count = math.prod(axis.extent for axis in axes)
+    if count == 1:
+        return _sequence(body([IntImm("int32", 0) for _ in axes]))
     task = variable("task")
-    at: list[Any] = []
-    remaining: Any = task
-    for axis in reversed(axes[1:]):
-        at.insert(0, prim.FloorMod(remaining, IntImm("int32", axis.extent)))
-        remaining = prim.FloorDiv(remaining, IntImm("int32", axis.extent))
-    at.insert(0, remaining)
-    statements = body(at)
-    inside = statements[0] if len(statements) == 1 else SeqStmt(statements)
-    return For(task, 0, math.prod(axis.extent for axis in axes), ForKind.PARALLEL, inside)
+    at = unflattened(axes, task)
+    return For(task, 0, count, kind, _sequence(body([at[axis.var] for axis in axes])))
+
+
+def _apart(statement: Any) -> Any:
+    """A statement whose result TVM does not write over what it reads: steps that overlap read that again."""
+    return AttrStmt(IntImm("int32", 0), "extern_scope", IntImm("int32", 1), statement)
+
+
+def _sequence(statements: list[Any]) -> Any:
+    return statements[0] if len(statements) == 1 else SeqStmt(statements)

@@ -36,9 +36,9 @@ class Contraction:
 
     `epilogue` writes the result from the contraction's buffer, over axes renamed to the contraction's; where
     nothing consumes the contraction it is a plain copy. `rows` are the axes to tile: one, two (rows of an image and
-    its columns), or several that `flat` says to walk as one. `packable` is the load that may be laid out anew so that
-    columns are contiguous per reduction step (it has to be where `must_pack`), and `constant` the position of the
-    input that it reads if that is a constant. `group` is the number of consecutive columns that share what they read
+    its columns), or several that `flat` says to walk as one. `operand` is the load that follows the columns. It is
+    `packable` where it may be laid out anew so that columns are contiguous per reduction step (it has to be where
+    `must_pack`); `constant` is the position of the input that it reads if that is a constant. `group` is the number of consecutive columns that share what they read
     of the other operand, in a grouped convolution. `prologue` is the stage among those `before` that makes the other
     operand (padding), if nothing else reads it.
     """
@@ -51,6 +51,7 @@ class Contraction:
     column: Axis
     rows: tuple[Axis, ...]
     outer: tuple[Axis, ...]
+    operand: Any
     packable: Any | None
     must_pack: bool
     constant: int | None
@@ -99,6 +100,7 @@ def take_apart(graph: StageGraph, constants: tuple[int, ...]) -> Contraction:
         column,
         tiled,
         tuple(axis for axis in rest if axis not in tiled),
+        operand,
         packable,
         packable is not None and not contiguous(packable, column.var),
         constant,

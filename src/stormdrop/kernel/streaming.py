@@ -1,67 +1,134 @@
 """Parallel, vectorised, unrolled loops for all that is no contraction: pooling, reductions, softmax, elementwise.
 
-`loops` says what the loops look like. Stages that hand each other whole rows (softmax) may run row by row inside one
-parallel loop.
+`nests` says what the loop nests compute, `loops` what their loops look like. Nests that hand each other whole rows
+(softmax, layer norm) may run row by row inside one parallel loop, with the rows between them in the first cache.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, ClassVar
 
-from ..space import Categorical, Knob, Ordinal, Space
-from . import compile, expressions, loops, roles, stages
-from .loops import Loops, body_of, by_lanes, nests_of, parallel, shared_axes, tasks
+from tvm.ir import Call
+
+from ..space import Categorical, Constraint, Knob, Ordinal, Space
+from . import compile, expressions, intrinsics, loops, nests, roles, stages
+from .expressions import variables, walk
+from .intrinsics import in_vectors
+from .loops import Steps, idle, in_parallel, laid_out, tasks
+from .nests import Group, groups_of, nests_of
 from .roles import inlines_well
 from .sketch import Variant, revision
-from .stages import StageGraph, assemble
+from .stages import Stage, StageGraph, assemble
 from .target import Target
 from .workload import Workload
+
+_STEPS = ("vectors", "unroll", "across", "columns", "parts")
+_MOST_TILE = 256  # elements of a transposing tile, all unrolled: more take LLVM seconds
+_SMALL = 1 << 20  # elements computed; above, threads are worth waking in any case
 
 
 class Streaming:
     """The sketch of this module; see there."""
 
     name: ClassVar[str] = "streaming"
+    max_error: ClassVar[float] = 0.0
 
     def space(self, workload: Workload, target: Target) -> Space | None:
-        """Knobs: vectors per step, leading loops that run in parallel, unrolling of reductions, rows together."""
-        nests = nests_of(_inlined(workload))
-        outer = nests[-1].store.spatial
-        knobs: list[Knob] = [
-            Ordinal("vectors", [1, 2, 4, 8]),
-            Ordinal("parallel", list(range(1, max(1, len(outer)) + 1))),
-        ]
-        if any(nest.reduction is not None for nest in nests):
-            knobs.append(Ordinal("unroll", [1, 4, 16, 64]))
-        if len(nests) > 1 and shared_axes(nests):
-            knobs.append(Categorical("together", [0, 1]))
-        origin = {"vectors": 2, "parallel": max(1, tasks(outer, target.cores)), "unroll": 16, "together": 1}
-        names = {knob.name for knob in knobs}
-        return Space(
-            self.name,
-            knobs,
-            origin={key: value for key, value in origin.items() if key in names},
-            revision=revision(*(module.__name__ for module in (compile, expressions, loops, roles, stages)), __name__),
-        )
+        """Knobs, where they make a difference: vectors per step (or the tile of a transpose), leading loops that run in
+        parallel, unrolling of reductions, parts of a reduction of few results, rows together, padding apart or in the
+        reduction that reads it."""
+        return _space(workload, target)
 
     def apply(self, workload: Workload, target: Target, config: Mapping[str, Any]) -> Variant:
         """The schedule at a configuration."""
-        graph = _inlined(workload)
-        nests = [piece for nest in nests_of(graph) for piece in by_lanes(nest, target.lanes * config["vectors"])]
-        shared = shared_axes(nests) if config.get("together") else 0
-        every = [Loops(nest, target.lanes, config["vectors"], shared) for nest in nests]
-        written = [stage for each in every for stage in each.stages]
-        unroll = config.get("unroll", 1)
-        if shared:
-            statement = parallel(every[-1].outer[:shared], lambda at: [each.body(at, unroll) for each in every])
-            return Variant(assemble(graph.parameters, written, [statement]))
-        statements = [parallel(each.outer[: config["parallel"]], body_of(each, unroll)) for each in every]
-        return Variant(assemble(graph.parameters, written, statements))
+        graph = _inlined(workload, config.get("padding") == "inside")
+        steps = _steps(target, config)
+        statements, written = [], []
+        for group in _groups(graph, target, bool(config.get("together"))):
+            for each in laid_out(group, steps, target.cores):
+                statements.append(in_parallel(each, group.shared, min(config["parallel"], len(each[0].outer))))
+                written += [stage for nest in each for stage in nest.stages]
+        return Variant(in_vectors(assemble(graph.parameters, written, statements)))
 
 
 @lru_cache(maxsize=64)
-def _inlined(workload: Workload) -> StageGraph:
+def _space(workload: Workload, target: Target) -> Space:
+    lanes, cores = target.lanes, target.cores
+    origin: dict[str, Any] = {"vectors": 4, "unroll": 16, "across": lanes, "columns": max(4, lanes // 2), "together": 1}
+    knobs: list[Knob] = []
+    constraints: list[Constraint] = []
+    padding = _padding(workload.graph)
+    if padding is not None:
+        # A condition that holds for whole vectors is a branch; else it would take the vectors apart.
+        origin["padding"] = "apart" if padding.axes[-1].var in _guards(padding) else "inside"
+        knobs.append(Categorical("padding", ["apart", "inside"]))
+    graph = _inlined(workload, origin.get("padding") == "inside")
+    groups = _groups(graph, target, together=True)
+    every = [nest for group in groups for each in laid_out(group, _steps(target, origin), cores) for nest in each]
+    small = sum(nest.size for nest in every) <= _SMALL
+    if any(group.shared for group in groups):
+        knobs.append(Categorical("together", [0, 1]))
+    if any(nest.transposes for nest in every):
+        knobs += [Ordinal("across", [4, 8, 16, 32]), Ordinal("columns", [4, 8, 16])]
+        constraints.append(Constraint(("across", "columns"), lambda *tile: math.prod(tile) <= _MOST_TILE, "tile"))
+    if not all(nest.transposes for nest in every):
+        knobs.append(Ordinal("vectors", [1, 2, 4, 8]))
+    if any(nest.reduces for nest in every):
+        knobs.append(Ordinal("unroll", [1, 4, 16, 64]))
+        origin["vectors"] = 8
+    if any(idle(nest, cores) for nest in every):
+        knobs.append(Ordinal("parts", [1, *(cores * count for count in (1, 2, 4) if cores > 1)]))
+        origin["parts"] = 1 if small or cores == 1 else 2 * cores
+    units = [(group, each) for group in groups for each in laid_out(group, _steps(target, origin), cores)]
+    most = max(1, *(1 if group.shared else len(each[0].outer) for group, each in units))
+    knobs.append(Ordinal("parallel", range(0 if small else 1, most + 1)))
+    origin["parallel"] = max(min(tasks(each, cores), most) for _, each in units)
+    if not small:
+        origin["parallel"] = max(1, origin["parallel"])
+    names = {knob.name for knob in knobs}
+    modules = (compile, expressions, intrinsics, loops, nests, roles, stages)
+    return Space(
+        Streaming.name,
+        knobs,
+        constraints,
+        origin={key: value for key, value in origin.items() if key in names},
+        revision=revision(*(module.__name__ for module in modules), __name__),
+    )
+
+
+def _steps(target: Target, config: Mapping[str, Any]) -> Steps:
+    return Steps(target.lanes, **{key: config[key] for key in _STEPS if key in config})
+
+
+def _groups(graph: StageGraph, target: Target, together: bool) -> list[Group]:
+    every = nests_of(graph)
+    if together:
+        return groups_of(every, graph.parameters, target.cores)
+    return [Group((nest,), 0) for nest in every]
+
+
+@lru_cache(maxsize=64)
+def _inlined(workload: Workload, padding: bool) -> StageGraph:
     graph = workload.graph
-    return graph.inlined(lambda stage: not inlines_well(graph, stage))
+    inside = _padding(graph) if padding else None
+    return graph.inlined(lambda stage: not inlines_well(graph, stage) and stage is not inside)
+
+
+def _padding(graph: StageGraph) -> Stage | None:
+    """A stage that pads what one reduction reads."""
+    for stage in graph.stages:
+        readers = graph.readers(stage.buffer)
+        if _guards(stage) and len(readers) == 1 and readers[0].combine is not None and stage.combine is None:
+            return stage
+    return None
+
+
+def _guards(stage: Stage) -> set[Any]:
+    """The variables in the conditions of a stage."""
+    conditions = [
+        node.args[0] for node in walk(stage.value) if isinstance(node, Call) and "if_then_else" in node.op.name
+    ]
+    return {name for condition in conditions for name in variables(condition)}

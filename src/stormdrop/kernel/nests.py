@@ -1,0 +1,348 @@
+"""What each loop nest of a function computes, and rewrites of nests that make them fast.
+
+A nest stores one value per element, which may read the result of a reduction. `nests_of` reads them off the stages;
+`groups_of` finds those that hand each other whole rows (softmax, layer norm) and so may run row by row in one loop.
+
+    flattened   walks neighbouring axes as one where every access takes them as whole consecutive dimensions
+    by_lanes    gives a reduction along the contiguous axis of its input a partial result per vector lane
+    in_parts    splits a reduction of few results into parts that run in parallel, and their combination
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+from tvm.ir import TensorLoad, Var
+from tvm.ir.prim import expr as prim
+from tvm.ir.prim.expr import IntImm
+from tvm.sym import Analyzer
+
+from .expressions import Expr, children, coefficients, rewrite_loads, simplified, substitute, variables, walk
+from .roles import fused_epilogue
+from .stages import Axis, Stage, StageGraph, intermediate, shape_of, variable
+
+
+@dataclass(frozen=True, eq=False)
+class Term:
+    """Something that a reduction combines: a value over the axes of the nest, and over axes of its own."""
+
+    axes: tuple[Axis, ...]
+    value: Expr
+
+
+@dataclass(frozen=True, eq=False)
+class Nest:
+    """A store over spatial axes.
+
+    Where `reduction` is given, the store's loads of that stage's buffer stand for the combination of all terms. With
+    a `lane`, the terms have one more spatial axis, over which their results are combined last.
+    """
+
+    store: Stage
+    reduction: Stage | None = None
+    terms: tuple[Term, ...] = ()
+    lane: Axis | None = None
+
+    def reads(self) -> list[Any]:
+        """All loads but those of the reduction's result."""
+        loads = [load for load in self.store.loads() if not self._is_result(load)]
+        for term in self.terms:
+            loads += _loads(term.value)
+        return loads
+
+    def with_result(self, element: Expr) -> Expr:
+        """The value to store, with an element in place of the reduction's result."""
+        return rewrite_loads(self.store.value, lambda load: element if self._is_result(load) else None)
+
+    def substituted(self, mapping: Mapping[Any, Expr]) -> Nest:
+        """The nest with variables replaced in all that it reads and stores; its axes stay."""
+        store = replace(
+            self.store,
+            indices=tuple(substitute(index, mapping) for index in self.store.indices),
+            value=substitute(self.store.value, mapping),
+        )
+        terms = tuple(replace(term, value=substitute(term.value, mapping)) for term in self.terms)
+        return replace(self, store=store, terms=terms)
+
+    def _is_result(self, load: Any) -> bool:
+        return self.reduction is not None and bool(load.source.same_as(self.reduction.buffer))
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Nests that run one after the other inside a loop over their first `shared` axes; alone where that is 0."""
+
+    nests: tuple[Nest, ...]
+    shared: int
+
+
+def nests_of(graph: StageGraph, kept: Collection[Any] = ()) -> list[Nest]:
+    """The loop nests of the stages in their order, epilogues fused into reductions.
+
+    Buffers in `kept` are read from outside: what writes them stays as it is.
+    """
+    nests: list[Nest] = []
+    taken: set[Any] = set()
+    later = {stage.buffer for stage in graph.stages}
+    for stage in graph.stages:
+        later.discard(stage.buffer)
+        if stage.buffer in taken:
+            continue
+        if stage.combine is None:
+            nests.append(Nest(stage))
+            continue
+        store, fused = fused_epilogue(graph, stage, alone=stage.buffer in kept)
+        if len(fused) > 1 and any(load.source in later - taken for load in store.loads()):
+            store, fused = fused_epilogue(graph, stage, alone=True)
+        taken |= {item.buffer for item in fused}
+        nests.append(Nest(replace(store, name=f"{stage.name}_store"), stage, (Term(stage.reductions, stage.value),)))
+    return nests
+
+
+def groups_of(nests: Sequence[Nest], kept: Collection[Any], least: int) -> list[Group]:
+    """Neighbouring nests in groups that share axes with at least `least` elements.
+
+    Buffers that nothing outside of a group reads (`kept` names what else is read) are no wider than a row there.
+    """
+    groups: list[list[Nest]] = []
+    for nest in nests:
+        if groups and shared_axes([*groups[-1], nest], least):
+            groups[-1].append(nest)
+        else:
+            groups.append([nest])
+    found = []
+    for at, group in enumerate(groups):
+        shared = shared_axes(group, least) if len(group) > 1 else 0
+        others = [nest for other in groups[:at] + groups[at + 1 :] for nest in other]
+        outside = {*kept, *(load.source for nest in others for load in nest.reads())}
+        found.append(Group(tuple(_rows_only(group, outside, shared)), shared))
+    return found
+
+
+def shared_axes(nests: Sequence[Nest], least: int) -> int:
+    """How many leading axes all nests have in common, each element depending on its own row only.
+
+    At least one axis stays with the nest that has the most; 0 where the axes have fewer than `least` elements.
+    """
+    stores = [nest.store for nest in nests]
+    written = {store.buffer for store in stores}
+    longest = max(len(nest.store.axes) + max((len(term.axes) for term in nest.terms), default=0) for nest in nests)
+    most = min(*(len(store.axes) for store in stores), longest - 1)
+    count, size = 0, 1
+    for at in range(most):
+        axes = [store.axes[at] for store in stores]
+        if len({axis.extent for axis in axes}) != 1:
+            break
+        aligned = True
+        for nest, axis in zip(nests, axes, strict=True):
+            accesses = [load.indices for load in nest.reads() if load.source in written] + [nest.store.indices]
+            aligned &= all(
+                len(index) > at and isinstance(index[at], Var) and index[at].same_as(axis.var) for index in accesses
+            )
+        if not aligned:
+            break
+        count, size = at + 1, size * axes[0].extent
+    return count if size >= least else 0
+
+
+def _rows_only(group: Sequence[Nest], outside: Collection[Any], shared: int) -> list[Nest]:
+    """The nests of a group with their private buffers lacking the shared dimensions."""
+    private: dict[Any, Any] = {}
+    read = {load.source for nest in group for load in nest.reads()}
+    for nest in group if shared else ():
+        buffer = nest.store.buffer
+        if buffer in read and buffer not in outside:
+            private[buffer] = intermediate(str(buffer.name), shape_of(buffer)[shared:] or (1,), str(buffer.dtype))
+
+    def row(load: Any) -> Expr | None:
+        if load.source not in private:
+            return None
+        return private[load.source][tuple(load.indices[shared:]) or (0,)]
+
+    def moved(nest: Nest) -> Nest:
+        store = nest.store
+        if store.buffer in private:
+            indices = tuple(store.indices[shared:]) or (IntImm("int32", 0),)
+            store = replace(store, buffer=private[store.buffer], indices=indices)
+        # The result of the nest's own reduction is no load: it may have the very buffer that was replaced.
+        value = rewrite_loads(store.value, lambda load: None if nest._is_result(load) else row(load))
+        terms = tuple(replace(term, value=rewrite_loads(term.value, row)) for term in nest.terms)
+        return replace(nest, store=replace(store, value=value), terms=terms)
+
+    return [moved(nest) for nest in group]
+
+
+def flattened(nest: Nest, shared: int) -> Nest:
+    """The nest with neighbouring axes (spatial ones beyond the shared, reductions) walked as one where that is free.
+
+    Before:     y[n, h, w, c] = max(x[n, h, w, c] + b[c], 0)
+    After:      y[i / (H W), i / W % H, i % W, c] = ...          addresses i C + c
+    """
+    nest = _without_unit_axes(nest, shared)
+    accesses = [(load.source, load.indices) for load in nest.reads()] + [(nest.store.buffer, nest.store.indices)]
+    loose = set().union(*(_loose(value) for value in (nest.store.value, *(term.value for term in nest.terms))))
+    store_axes, mapping = _merged(nest.store.axes[shared:], accesses, loose)
+    (first, *_) = nest.terms or (Term((), nest.store.value),)
+    term_axes, more = _merged(first.axes, accesses, loose)
+    mapping.update(more)
+    if not mapping:
+        return nest
+    nest = nest.substituted(mapping)
+    terms = tuple(replace(term, axes=tuple(term_axes)) for term in nest.terms)
+    return replace(nest, store=replace(nest.store, axes=(*nest.store.axes[:shared], *store_axes)), terms=terms)
+
+
+def unflattened(axes: Sequence[Axis], position: Expr) -> dict[Any, Expr]:
+    """Where each of some consecutive axes is when they are walked as one."""
+    mapping: dict[Any, Expr] = {}
+    for axis in reversed(axes[1:]):
+        mapping[axis.var] = prim.FloorMod(position, IntImm("int32", axis.extent))
+        position = prim.FloorDiv(position, IntImm("int32", axis.extent))
+    if axes:
+        mapping[axes[0].var] = position
+    return mapping
+
+
+def stride(load: Any, name: Any) -> int | None:
+    """How many elements a load moves by when a variable moves by one; None where that is no constant."""
+    shape = shape_of(load.source)
+    offset = sum((index * math.prod(shape[at + 1 :]) for at, index in enumerate(load.indices)), IntImm("int32", 0))
+    factors = coefficients(Analyzer().simplify(offset), {name})
+    return None if factors is None else factors.get(name, 0)
+
+
+def _without_unit_axes(nest: Nest, shared: int) -> Nest:
+    axes = (*nest.store.axes[shared:], *(axis for term in nest.terms for axis in term.axes))
+    unit = {axis.var: IntImm("int32", 0) for axis in axes if axis.extent == 1}
+    if not unit:
+        return nest
+    nest = nest.substituted(unit)
+    kept = tuple(axis for axis in nest.store.axes if axis.var not in unit)
+    store = replace(nest.store, axes=kept, value=simplified(nest.store.value))
+    terms = (
+        Term(tuple(axis for axis in term.axes if axis.var not in unit), simplified(term.value)) for term in nest.terms
+    )
+    return replace(nest, store=store, terms=tuple(terms))
+
+
+def _merged(
+    axes: Sequence[Axis], accesses: Sequence[tuple[Any, Sequence[Expr]]], loose: set[Any]
+) -> tuple[list[Axis], dict[Any, Expr]]:
+    runs: list[list[Axis]] = [[axis] for axis in axes[:1]]
+    for left, right in pairwise(axes):
+        together = not {left.var, right.var} & loose and all(
+            _consecutive(shape_of(buffer), indices, left, right) for buffer, indices in accesses
+        )
+        if together:
+            runs[-1].append(right)
+        else:
+            runs.append([right])
+    merged: list[Axis] = []
+    mapping: dict[Any, Expr] = {}
+    for run in runs:
+        if len(run) == 1:
+            merged += run
+            continue
+        whole = Axis(variable("flat"), math.prod(axis.extent for axis in run), run[0].reduce)
+        mapping.update(unflattened(run, whole.var))
+        merged.append(whole)
+    return merged, mapping
+
+
+def _consecutive(shape: Sequence[int], indices: Sequence[Expr], left: Axis, right: Axis) -> bool:
+    """Whether an access takes two axes as neighbouring dimensions, the right one whole, or takes neither."""
+    used = [at for at, index in enumerate(indices) if variables(index) & {left.var, right.var}]
+    if not used:
+        return True
+    if len(used) != 2 or any(extent != 1 for extent in shape[used[0] + 1 : used[1]]):
+        return False
+    first, second = indices[used[0]], indices[used[1]]
+    return bool(left.var.same_as(first) and right.var.same_as(second)) and shape[used[1]] == right.extent
+
+
+def by_lanes(nest: Nest, shared: int, lanes: int, vectors: int) -> Nest:
+    """Splits a reduction along the contiguous axis of its input into partial results per lane.
+
+    Before:     y[i] = sum over r < 100 of x[i, r]
+    After:      y[i] = sum over l < 32 of (sum over s < 3 of x[i, 32 s + l] + (x[i, 68 + l] if l >= 28 else 0))
+
+    Not where vectors along a spatial axis beyond the shared ones do better.
+    """
+    if nest.reduction is None:
+        return nest
+    (term,) = nest.terms
+    if not term.axes:
+        return nest
+    along = term.axes[-1]
+    free = [axis.var for axis in nest.store.axes[shared:] if axis.extent > 1]
+    loads = _loads(term.value)
+    if not any(stride(load, along.var) == 1 for load in loads) or along.extent < 4:
+        return nest
+    if free and (any(stride(load, free[-1]) == 1 for load in loads) or along.extent < lanes // 2):
+        return nest
+    width = min(lanes * vectors, 1 << (along.extent.bit_length() - 1))
+    steps = along.extent // width
+    rest = along.extent - steps * width
+    lane, step = Axis(variable("lane"), width), Axis(variable("step"), steps, True)
+    others = term.axes[:-1]
+    terms = [Term((*others, step), substitute(term.value, {along.var: step.var * width + lane.var}))]
+    if rest:
+        # The last lanes once more from the end; those that were counted already stay out.
+        last = substitute(term.value, {along.var: lane.var + (along.extent - width)})
+        terms.append(Term(others, prim.Select(lane.var >= width - rest, last, nest.reduction.identity)))
+    return replace(nest, terms=tuple(terms), lane=lane)
+
+
+def in_parts(nest: Nest, parts: int) -> list[Nest]:
+    """Splits the longest axis of a reduction into parts, which are spatial: each has a result of its own.
+
+    Before:     y = sum over r < 103 of x[r]
+    After:      partial[p] = sum over r < 25 of x[25 p + r]             p < 4
+                y = sum over p < 4 of partial[p] + sum over r < 3 of x[100 + r]
+    """
+    if nest.reduction is None or not nest.terms[0].axes:
+        return [nest]
+    main, *terms = nest.terms
+    axis = max(main.axes, key=lambda item: item.extent)
+    parts = min(parts, axis.extent)
+    if parts < 2:
+        return [nest]
+    size = axis.extent // parts
+    part, which = Axis(variable("part"), parts), Axis(variable("part"), parts, True)
+    inner = Axis(variable("inner"), size, True)
+    lane = () if nest.lane is None else (nest.lane,)
+    axes = (part, *nest.store.axes, *lane)
+    buffer = intermediate(
+        f"{nest.reduction.name}_partial", [item.extent for item in axes], str(nest.reduction.buffer.dtype)
+    )
+    at = tuple(item.var for item in axes)
+
+    def over(new: Axis, position: Expr) -> Term:
+        swapped = tuple(new if item is axis else item for item in main.axes)
+        return Term(swapped, substitute(main.value, {axis.var: position}))
+
+    store = Stage(f"{nest.reduction.name}_part", axes, buffer, at, buffer[at])
+    first = Nest(store, replace(nest.reduction, buffer=buffer), (over(inner, part.var * size + inner.var),))
+    of_part = (which.var, *at[1:])
+    found = [Term((which,), buffer[of_part])]
+    if axis.extent > parts * size:
+        rest = Axis(variable("rest"), axis.extent - parts * size, True)
+        found.append(over(rest, rest.var + parts * size))
+    return [first, replace(nest, terms=(*found, *terms))]
+
+
+def _loads(value: Expr) -> list[Any]:
+    return [node for node in walk(value) if isinstance(node, TensorLoad)]
+
+
+def _loose(node: Expr) -> set[Any]:
+    """The variables that a value uses outside of its loads' indices."""
+    if isinstance(node, TensorLoad):
+        return set()
+    if isinstance(node, Var):
+        return {node}
+    return set().union(*(_loose(child) for child in children(node)))
