@@ -1,0 +1,319 @@
+"""The loops of a Winograd convolution in one configuration; `winograd` says what they are.
+
+Sums with constant factors are written out, so that a row or a column of a tile is a Python number there. All else is
+loops, unrolled or not: TVM's passes are slow on long functions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from tvm import tirx
+from tvm.ir.prim import expr as prim
+from tvm.ir.prim.expr import IntImm
+from tvm.tirx import BufferStore, For, ForKind, IfThenElse, PrimFunc, SeqStmt
+
+from .expressions import Expr, rewrite_loads, substitute
+from .intrinsics import in_vectors
+from .loops import stream
+from .roles import contiguous
+from .sketch import Variant
+from .stages import Axis, Buffer, Stage, StageGraph, assemble, intermediate, variable
+from .target import Target
+from .winograd_convolution import Convolution
+from .winograd_transforms import Matrix, matrices, rows_of_input, rows_of_output
+
+_ZERO = tirx.const(0.0, "float32")
+
+
+class WinogradLoops:
+    """F(m x m, 3x3) for one convolution; `variant` is the result.
+
+    `inputs` is V [(block,) alpha^2, chunk of channels, tile, channel], `weights` U [column tile, alpha^2, channel,
+    column] and `products` M [tile, alpha^2, column]. Where `fused`, every task has a V of its own.
+    """
+
+    def __init__(self, conv: Convolution, m: int, target: Target, config: Mapping[str, Any]) -> None:
+        self.conv, self.m, self.alpha, self.target = conv, m, m + 2, target
+        self.unroll: int = config["unroll"]
+        self.order: str = config["order"]
+        self.grid, self.tiles = conv.grid(m), conv.tiles(m)
+        self.rows: int = min(config["rows"], self.tiles)
+        self.block: int = min(self.rows * config["block"], self.tiles)
+        self.blocks = -(-self.tiles // self.block)
+        self.columns: int = config["columns"]
+        self.column_tiles = -(-conv.column.extent // self.columns)
+        self.lanes = math.gcd(self.columns, target.lanes)
+        self.width = math.gcd(conv.channel.extent, target.lanes)
+        self.chunks = conv.channel.extent // self.width
+        positions = self.alpha**2
+        per_block = [positions, self.chunks, self.block, self.width]
+        self.inputs = _buffer("V", per_block if self.order == "fused" else [self.blocks, *per_block])
+        self.weights = _buffer("U", [self.column_tiles, positions, conv.channel.extent, self.columns])
+        self.products = _buffer("M", [self.block, positions, self.columns])
+        self.half_input = _buffer("half_input", [self.alpha, self.alpha, self.width], "local")
+        self.half_output = _buffer("half_output", [m, self.alpha, self.lanes], "local")
+        self.results = _buffer("results", [m, self.lanes], "local")
+        self.accumulators = _buffer("accumulators", [self.rows, self.columns], "local")
+
+    def variant(self) -> Variant:
+        """The scheduled function between the stages before and after it, and the transform of the weights."""
+        conv, parts = self.conv, self.conv.parts
+        neighbours = (*conv.before, parts.epilogue, *parts.after)
+        read = {conv.data.source, *(load.source for stage in neighbours for load in stage.loads())}
+        before, first = stream(conv.before, read, self.target)
+        after, last = stream(parts.after, read, self.target)
+        old = conv.weight.source
+        parameters = [self.weights if buffer.same_as(old) else buffer for buffer in parts.graph.parameters]
+        own = [self.inputs, self.products, self.half_input, self.half_output, self.results, self.accumulators]
+        if parts.epilogue.buffer not in parameters:
+            own.append(parts.epilogue.buffer)
+        main = assemble(
+            parameters,
+            (*first, *last),
+            [*map(_without_calls, before), *self._phases(), *map(_without_calls, after)],
+            own,
+        )
+        return Variant(main, {conv.constant: self._transform()})
+
+    def _transform(self) -> PrimFunc:
+        """From the weights to U: G g G^T, rows first, then packed."""
+        conv = self.conv
+        (_, ry), (_, rx) = conv.image
+        factors = _buffer("G", [self.alpha, 3])
+        half = _buffer("half", [self.alpha, 3, conv.channel.extent, conv.column.extent])
+        row, tap = _axes(i=self.alpha, j=3)
+        fill = Stage("G", (row, tap), factors, (row.var, tap.var), _element(matrices(self.m).weight, row.var, tap.var))
+        e, x, c, o, r = _axes(e=self.alpha, x=3, c=conv.channel.extent, o=conv.column.extent, r=-3)
+        old = {ry.var: r.var, rx.var: x.var, conv.channel.var: c.var, conv.column.var: o.var}
+        value = factors[e.var, r.var] * substitute(conv.weight, old)
+        rows = Stage("rows", (e, x, c, o, r), half, (e.var, x.var, c.var, o.var), value, "sum", _ZERO)
+        t, e, v, c, o, r = _axes(
+            t=self.column_tiles, e=self.alpha, v=self.alpha, c=conv.channel.extent, o=self.columns, r=-3
+        )
+        value = factors[v.var, r.var] * half[e.var, r.var, c.var, self._column(t.var, o.var)]
+        at = (t.var, e.var * self.alpha + v.var, c.var, o.var)
+        columns = Stage("columns", (t, e, v, c, o, r), self.weights, at, value, "sum", _ZERO)
+        return StageGraph((conv.weight.source, self.weights), (fill, rows, columns)).function()
+
+    def _phases(self) -> list[Any]:
+        if self.order == "fused":
+            return [_loop(self.blocks, self._fused, ForKind.PARALLEL)]
+        inputs = _parallel(
+            [self.blocks, self.block, self.chunks], lambda block, tile, chunk: self._input([block], block, tile, chunk)
+        )
+        if self.order == "tiles":
+            rest = _parallel([self.blocks, self.column_tiles], lambda block, to: self._outputs([block], block, to))
+        else:
+            rest = _parallel([self.column_tiles, self.blocks], lambda to, block: self._outputs([block], block, to))
+        return [inputs, rest]
+
+    def _fused(self, block: Expr) -> Any:
+        def inputs(tile: Expr) -> Any:
+            return _loop(self.chunks, lambda chunk: self._input([], block, tile, chunk))
+
+        return SeqStmt([_loop(self.block, inputs), _loop(self.column_tiles, lambda to: self._outputs([], block, to))])
+
+    def _outputs(self, prefix: list[Expr], block: Expr, to: Expr) -> Any:
+        """The outputs of the tiles of a block in one tile of columns."""
+        row_tiles = -(-self.block // self.rows)
+
+        def product(position: Expr) -> Any:
+            return _loop(
+                row_tiles, lambda tile: self._product(prefix, to, position, _start(tile, self.rows, self.block))
+            )
+
+        def output(tile: Expr) -> Any:
+            return _loop(self.columns // self.lanes, lambda vector: self._output(block, to, tile, vector))
+
+        return SeqStmt([_loop(self.alpha**2, product), _loop(self.block, output)])
+
+    def _input(self, prefix: list[Expr], block: Expr, tile: Expr, chunk: Expr) -> Any:
+        """V = B^T d B of one tile and one chunk of channels, columns first."""
+        conv, place = self.conv, _Place(self, block, tile)
+        (_, ry), (_, rx) = conv.image
+
+        def element(row: int, column: Expr, lane: Expr) -> Expr:
+            window = {ry.var: _int(row), rx.var: column, conv.channel.var: chunk * self.width + lane}
+            return substitute(conv.data, {**place.corner, **window})
+
+        def down(column: Expr, lane: Expr) -> Any:
+            values = rows_of_input(self.m, [element(row, column, lane) for row in range(self.alpha)])
+            return SeqStmt(
+                [BufferStore(self.half_input, value, [row, column, lane]) for row, value in enumerate(values)]
+            )
+
+        def across(row: Expr, lane: Expr) -> Any:
+            values = rows_of_input(self.m, [self.half_input[row, column, lane] for column in range(self.alpha)])
+            at = [[*prefix, row * self.alpha + column, chunk, tile, lane] for column in range(self.alpha)]
+            return SeqStmt([BufferStore(self.inputs, value, index) for value, index in zip(values, at, strict=True)])
+
+        return SeqStmt(
+            [*place.bindings, _vectors(self.alpha, self.width, down), _vectors(self.alpha, self.width, across)]
+        )
+
+    def _product(self, prefix: list[Expr], to: Expr, position: Expr, start: Expr) -> Any:
+        """M of some tiles at one of the alpha^2 positions: a product of small matrices, accumulated in registers."""
+        accumulators = self.accumulators
+
+        def each(statement: Callable[[Expr, Expr], Any]) -> Any:
+            def vectors(row: Expr) -> Any:
+                count = self.columns // self.lanes
+                return _vectors(count, self.lanes, lambda at, lane: statement(row, at * self.lanes + lane))
+
+            return _loop(self.rows, vectors, ForKind.UNROLLED)
+
+        def multiply(chunk: Expr, channel: Expr) -> Any:
+            def statement(row: Expr, column: Expr) -> Any:
+                at = (*prefix, position, chunk, start + row, channel)
+                weight = self.weights[to, position, chunk * self.width + channel, column]
+                return BufferStore(accumulators, accumulators[row, column] + self.inputs[at] * weight, [row, column])
+
+            return each(statement)
+
+        def channels(chunk: Expr) -> Any:
+            def steps(first: Expr) -> Any:
+                return _loop(self.unroll, lambda step: multiply(chunk, first * self.unroll + step), ForKind.UNROLLED)
+
+            return _loop(self.width // self.unroll, steps)
+
+        def store(row: Expr, column: Expr) -> Any:
+            return BufferStore(self.products, accumulators[row, column], [start + row, position, column])
+
+        clear = each(lambda row, column: BufferStore(accumulators, _ZERO, [row, column]))
+        return SeqStmt([clear, _loop(self.chunks, channels), each(store)])
+
+    def _output(self, block: Expr, to: Expr, tile: Expr, vector: Expr) -> Any:
+        """A^T M A of one tile and one vector of columns, columns of the tile first, and the epilogue."""
+        parts, place = self.conv.parts, _Place(self, block, tile)
+        (y, _), (x, _) = self.conv.image
+
+        written = parts.epilogue.buffer[parts.epilogue.indices]
+        # A vector that goes to many places is one store per element: compiling them unrolled takes seconds.
+        kind = ForKind.UNROLLED if contiguous(written, self.conv.column.var) else ForKind.SERIAL
+
+        def down(column: Expr, lane: Expr) -> Any:
+            at = [(tile, row * self.alpha + column, vector * self.lanes + lane) for row in range(self.alpha)]
+            values = rows_of_output(self.m, [self.products[index] for index in at])
+            return SeqStmt(
+                [BufferStore(self.half_output, value, [row, column, lane]) for row, value in enumerate(values)]
+            )
+
+        def across(row: Expr, lane: Expr) -> Any:
+            values = rows_of_output(self.m, [self.half_output[row, column, lane] for column in range(self.alpha)])
+            return SeqStmt([BufferStore(self.results, value, [column, lane]) for column, value in enumerate(values)])
+
+        def store(row: Expr, column: Expr, lane: Expr) -> Any:
+            mapping = {**place.corner, self.conv.column.var: self._column(to, vector * self.lanes + lane)}
+            mapping[y.var], mapping[x.var] = mapping[y.var] + row, mapping[x.var] + column
+            indices = [substitute(index, mapping) for index in parts.epilogue.indices]
+            result, buffer = parts.stage.buffer, self.results
+            # Two steps: a load of the result has to be recognised before its indices change.
+            value = rewrite_loads(
+                parts.epilogue.value, lambda load: buffer[column, lane] if load.source.same_as(result) else None
+            )
+            return BufferStore(parts.epilogue.buffer, substitute(value, mapping), indices)
+
+        def guarded(row: Expr, column: Expr) -> Any:
+            statement = _loop(self.lanes, lambda lane: store(row, column, lane), ForKind.VECTORIZED)
+            # What the tile before computes too is stored there only.
+            own = [
+                number * self.m <= place.corner[axis.var] + offset
+                for axis, number, offset in zip((y, x), place.numbers, (row, column), strict=True)
+                if axis.extent % self.m
+            ]
+            return IfThenElse(tirx.all(*own), statement, None) if own else statement
+
+        def outputs(row: Expr) -> Any:
+            vector_of_row = _loop(self.lanes, lambda lane: across(row, lane), ForKind.VECTORIZED)
+            stores = _loop(self.m, lambda column: guarded(row, column), kind)
+            return SeqStmt([vector_of_row, _without_calls(stores)])
+
+        return SeqStmt([*place.bindings, _vectors(self.alpha, self.lanes, down), _loop(self.m, outputs, kind)])
+
+    def _column(self, tile: Expr, inner: Expr) -> Expr:
+        return _start(tile, self.columns, self.conv.column.extent) + inner
+
+
+class _Place:
+    """Where a tile of a block is. Its variables are bound once: TVM's passes are slow on what they stand for.
+
+    `corner` maps the batch axes and the axes of the image to where it begins, `numbers` says how many tiles lie above
+    and to the left of it.
+    """
+
+    def __init__(self, loops: WinogradLoops, block: Expr, tile: Expr) -> None:
+        self.bindings: list[Any] = []
+        number = self._bound(_start(block, loops.block, loops.tiles) + tile)
+        *batch, row, column = [self._bound(place) for place in _unflattened(number, loops.grid)]
+        self.numbers = [row, column]
+        self.corner = {axis.var: place for axis, place in zip(loops.conv.batch, batch, strict=True)}
+        for (axis, _), place in zip(loops.conv.image, self.numbers, strict=True):
+            self.corner[axis.var] = self._bound(_start(place, loops.m, axis.extent))
+
+    def _bound(self, value: Expr) -> Expr:
+        name = variable("at")
+        self.bindings.append(tirx.Bind(name, value))
+        return name
+
+
+def _without_calls(statement: Any) -> Any:
+    """The statement with elementary functions as arithmetic (`in_vectors` does not know `Bind`)."""
+    return in_vectors(PrimFunc([], statement)).body
+
+
+def _start(number: Expr, size: int, extent: int) -> Expr:
+    """Where a piece begins; the last overlaps the one before it where the size does not divide the extent."""
+    start = number * size
+    return start if extent % size == 0 else prim.Min(start, _int(extent - size))
+
+
+def _unflattened(position: Expr, extents: Sequence[int]) -> list[Expr]:
+    places: list[Expr] = []
+    for extent in reversed(extents[1:]):
+        places.insert(0, prim.FloorMod(position, _int(extent)))
+        position = prim.FloorDiv(position, _int(extent))
+    return [position, *places]
+
+
+def _element(matrix: Matrix, row: Expr, column: Expr) -> Expr:
+    """An element of a constant matrix at variable indices."""
+    value: Expr = _ZERO
+    for (i, j), element in np.ndenumerate(matrix):
+        value = prim.Select(tirx.all(row == i, column == j), tirx.const(float(element), "float32"), value)
+    return value
+
+
+def _axes(**extents: int) -> list[Axis]:
+    """Axes of these names and extents; a negative one reduces."""
+    return [Axis(variable(name), abs(extent), extent < 0) for name, extent in extents.items()]
+
+
+def _buffer(name: str, shape: Sequence[int], scope: str = "global") -> Buffer:
+    return intermediate(name, shape, "float32", scope)
+
+
+def _int(value: int) -> Expr:
+    return IntImm("int32", value)
+
+
+def _loop(extent: int, body: Callable[[Expr], Any], kind: Any = ForKind.SERIAL) -> Any:
+    name = variable("i")
+    return For(name, 0, extent, kind, body(name))
+
+
+def _vectors(extent: int, lanes: int, statement: Callable[[Expr, Expr], Any]) -> Any:
+    """A vectorised statement, unrolled over an extent."""
+
+    def vector(at: Expr) -> Any:
+        return _loop(lanes, lambda lane: statement(at, lane), ForKind.VECTORIZED)
+
+    return _loop(extent, vector, ForKind.UNROLLED)
+
+
+def _parallel(extents: Sequence[int], body: Callable[..., Any]) -> Any:
+    """One parallel loop over several extents."""
+    return _loop(math.prod(extents), lambda task: body(*_unflattened(task, extents)), ForKind.PARALLEL)
