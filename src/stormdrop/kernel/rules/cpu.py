@@ -1,0 +1,30 @@
+"""The rules for a CPU, in the order in which each block passes them."""
+
+from __future__ import annotations
+
+from .cache_write import CacheWrite
+from .contract import Rule
+from .inline import Inline
+from .location import ComputeLocation
+from .packing import Pack
+from .parallel import Parallel
+from .rfactor import FactorLanes, FactorTasks
+from .tiling import Tile, TileAndFuse
+from .unroll import Unroll
+from .vectorise import Vectorise
+
+CPU_RULES: tuple[Rule, ...] = (
+    # the structure
+    Inline(),
+    FactorTasks(),
+    FactorLanes(),
+    CacheWrite(),
+    TileAndFuse(),
+    Tile(),
+    Pack(),
+    # annotations
+    ComputeLocation(),
+    Vectorise(),
+    Parallel(),
+    Unroll(),
+)

@@ -1,0 +1,24 @@
+"""Unroll: small inner loops, up to a number of steps in all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .contract import Annotation, Applies, State
+
+
+@dataclass(frozen=True)
+class Unroll(Annotation):
+    """Inner loops that come to at most this many steps together are unrolled (Ansor's `auto_unroll_max_step`)."""
+
+    name = "unroll"
+
+    def applies(self, state: State, block: str) -> Applies:
+        return Applies.MUST
+
+    def apply(self, state: State, block: str) -> None:
+        steps = state.knobs.ordinal("unroll", [0, 16, 64, 512], default=64)
+        loops = state.schedule.get_loops(block)
+        if steps and loops and state.at_root(block):
+            state.schedule.annotate(loops[0], "pragma_auto_unroll_max_step", steps)
+            state.schedule.annotate(loops[0], "pragma_unroll_explicit", 1)
