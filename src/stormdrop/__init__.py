@@ -9,6 +9,8 @@
     Target       the machine that is tuned for
     peak         the machine's measured limits
     open_store   the database of everything that was ever measured
+    template     makes a sketch of a function of yours that schedules a kernel and declares knobs as it goes
+    rules        sketches derived by rules, and how to add your own (docs/templates.md)
 
 Names are loaded when they are first used: TVM settles its number of threads when it is loaded, and that number
 must be set before (see `threads`). `import stormdrop` alone loads nothing.
@@ -26,8 +28,9 @@ from .errors import InputError, StormdropError
 
 if TYPE_CHECKING:
     from .bench import bench
-    from .kernel import operators
+    from .kernel import operators, rules
     from .kernel.target import Target
+    from .kernel.template import template
     from .measure.peak import peak
     from .minimize import minimize
     from .model import load, tune_model
@@ -54,6 +57,8 @@ __all__ = [
     "open_store",
     "operators",
     "peak",
+    "rules",
+    "template",
     "tune",
     "tune_model",
 ]
@@ -73,6 +78,8 @@ _HOME = {
     "open_store": ".records:open_store",
     "operators": ".kernel.operators:",
     "peak": ".measure.peak:peak",
+    "rules": ".kernel.rules:",
+    "template": ".kernel.template:template",
     "tune": ".tune:tune",
     "tune_model": ".model:tune_model",
 }

@@ -12,7 +12,7 @@ import numpy as np
 
 from .duration import seconds_of
 from .errors import InputError
-from .search import Knowledge, Search, create, options_of
+from .search import Knowledge, Prior, Search, create, options_of
 from .space import Space
 from .trial import Candidate
 
@@ -42,6 +42,7 @@ class Plan:
     seconds: float | None
     begin: float
     on_progress: Callable[[Progress], None] | None
+    prior: Prior | None = None
 
     @property
     def default(self) -> Candidate:
@@ -52,7 +53,7 @@ class Plan:
     def starting(self, starts: Sequence[Candidate]) -> Plan:
         """The same with a search that begins at these candidates."""
         spaces, rng = list(self.spaces.values()), np.random.default_rng(self.setting.seed)
-        knowledge = Knowledge(starts=tuple(starts))
+        knowledge = Knowledge(prior=self.prior, starts=tuple(starts))
         return dataclasses.replace(
             self, searcher=create(self.setting.search, spaces, rng, knowledge, **self.setting.options)
         )
@@ -83,6 +84,7 @@ def make_plan(
     seed: int,
     begin: float,
     on_progress: Callable[[Progress], None] | None,
+    prior: Prior | None = None,
 ) -> Plan:
     """The plan of a request. `versions` are those of the tools that the measured times depend on.
 
@@ -91,7 +93,10 @@ def make_plan(
     from .records import Setting  # here: the command line needs the defaults above before it needs a database
 
     given = dict(options or {})
-    searcher = create(search, spaces, np.random.default_rng(seed), **given)  # checks the name and the options
+    knowledge = Knowledge(prior=prior)
+    searcher = create(
+        search, spaces, np.random.default_rng(seed), knowledge, **given
+    )  # checks the name and the options
     setting = Setting(
         search=search,
         seed=seed,
@@ -102,4 +107,4 @@ def make_plan(
     )
     budget = seconds if seconds is not None or trials is not None else DEFAULT_SECONDS
     by_name = {space.name: space for space in spaces}
-    return Plan(problem, setting, by_name, searcher, trials, budget, begin, on_progress)
+    return Plan(problem, setting, by_name, searcher, trials, budget, begin, on_progress, prior)

@@ -11,7 +11,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from . import answers, finals, loop, threads
-from .errors import UnsupportedFunction
+from .errors import InputError, UnsupportedFunction
 from .plan import BATCH, DEFAULT_SEARCH, DEFAULT_SECONDS, Plan, check_request, make_plan
 from .records import Problem, Store, open_store
 from .result import Best, Progress, SearchResult, TuneResult
@@ -45,7 +45,8 @@ def tune(
     resume: bool = False,
     fresh: bool = False,
     on_progress: Callable[[Progress], None] | None = None,
-    sketches: Sequence[Sketch] | None = None,
+    sketches: Sequence[Sketch] | str | None = None,
+    max_error: float | None = None,
     measurer: Measurer | None = None,
     pool: WorkerPool | None = None,
     started: float | None = None,
@@ -60,14 +61,17 @@ def tune(
     continues the latest unfinished session of the same problem and setting, if there is one. Ctrl-C ends the search
     and returns the best so far with `interrupted` set; everything measured is kept.
 
-    `sketches`, `measurer` and `pool` replace the built-in sketches, the measurer on this machine, and its workers.
+    `max_error` is what a schedule may differ from the reference (max|difference| / max|reference|, 1e-4 by default)
+    because it computes in another way, as Winograd's convolutions do; with 0 there are none of these.
+    `sketches`, `measurer` and `pool` replace the built-in sketches (by a list, or by "rules" for those that rules derive or
+    "meta_schedule" for TVM's), the measurer on this machine, and its workers.
     Raises `InputError` for a bad setting, `UnsupportedFunction` for a function that no sketch takes, `MeasureError`
     where nothing can be measured.
     """
     begin = clock.perf_counter() if started is None else started
     threads.configure()
     seconds = check_request(trials, time, resume, fresh)
-    kernel = _kernel(workload, target, sketches, seed, measurer, pool)
+    kernel = _kernel(workload, target, sketches, max_error, seed, measurer, pool)
     plan = kernel.plan(search, options, trials, seconds, begin, on_progress)
     with open_store(None) if store is None else nullcontext(store) as opened:
         return kernel.result(loop.run(plan, kernel, opened, resume=resume, fresh=fresh, answered=not fresh))
@@ -84,12 +88,13 @@ def recall(
     seed: int,
     store: Store,
     resume: bool,
+    max_error: float | None = None,
 ) -> TuneResult | None:
     """The result that `tune` would take from the records, nothing measured; None where it would measure.
 
     With trials=0 any finished record of the same spaces will do.
     """
-    kernel = _kernel(workload, target, None, seed, None, None)
+    kernel = _kernel(workload, target, None, max_error, seed, None, None)
     plan = kernel.plan(search, options, trials, time, clock.perf_counter(), None)
     if resume and answers.to_resume(store, plan.problem, plan.setting) is not None:
         return None
@@ -117,11 +122,16 @@ class _Kernel:
         begin: float,
         on_progress: Callable[[Progress], None] | None,
     ) -> Plan:
+        from .kernel import registry
+
         workload, target = self.workload, self.target
         problem = Problem(workload.key, workload.text, workload.name, f"llvm {target.mcpu}", target.machine)
         versions = {name: metadata.version(name) for name in ("apache-tvm", "apache-tvm-ffi", "numpy")}
         spaces = [space for _, space in self.sketches]
-        return make_plan(problem, spaces, search, options, versions, trials, seconds, self.seed, begin, on_progress)
+        expected = registry.prior(self.sketches, workload, target)
+        return make_plan(
+            problem, spaces, search, options, versions, trials, seconds, self.seed, begin, on_progress, expected
+        )
 
     def result(self, found: SearchResult) -> TuneResult:
         return TuneResult.of(found, self.workload, self.target, {space.name: sketch for sketch, space in self.sketches})
@@ -157,20 +167,23 @@ class _Kernel:
 def _kernel(
     workload: Workload | PrimFunc,
     target: Target | None,
-    sketches: Sequence[Sketch] | None,
+    sketches: Sequence[Sketch] | str | None,
+    max_error: float | None,
     seed: int,
     measurer: Measurer | None,
     pool: WorkerPool | None,
 ) -> _Kernel:
     """Raises `UnsupportedFunction` for a function that no sketch takes."""
-    from .kernel.registry import sketches_for
+    from .kernel.registry import MAX_ERROR, sketches_for
     from .kernel.target import Target
     from .kernel.workload import Workload
 
     if not isinstance(workload, Workload):
         workload = Workload.create("function", workload)
     machine = target or Target.detect()
-    found = sketches_for(workload, machine, sketches)
+    if max_error is not None and not 0 <= max_error < 1:
+        raise InputError(f"max_error={max_error} must be from 0 to less than 1")
+    found = sketches_for(workload, machine, sketches, MAX_ERROR if max_error is None else max_error)
     if not found:
         raise UnsupportedFunction(f"{workload.name}: no sketch applies to this function")
     return _Kernel(workload, machine, found, seed, measurer, pool)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import dataclasses
 
 import pytest
@@ -9,7 +11,7 @@ from tvm import te
 
 from stormdrop.kernel import operators
 from stormdrop.kernel.contraction import RegisterBlocked
-from stormdrop.kernel.registry import SKETCHES, sketches_for
+from stormdrop.kernel.registry import sketches, sketches_for
 from stormdrop.kernel.sketch import Sketch
 from stormdrop.kernel.streaming import Streaming
 from stormdrop.kernel.target import Target
@@ -125,18 +127,20 @@ def test_the_origin_fills_the_registers() -> None:
 def test_the_origin_keeps_rows_apart_in_the_cache() -> None:
     """Rows 4096 bytes apart share a set of the first cache: no more of them than it has ways."""
     conflicting, harmless = (
-        operators.conv2d(1, 28, 28, 512, 256, 1, 1, stride=2),
+        operators.conv2d(1, 28, 28, 512, 256, 1, 1, stride=2),  # 4096 bytes from column to column
         operators.conv2d(1, 28, 28, 96, 256, 1, 1, stride=2),
     )
     rows = []
     for workload in (conflicting, harmless):
         space = RegisterBlocked().space(workload, TARGET)
         assert space is not None
-        rows.append(space.config(space.origin)["rows"])
-    assert rows[0] <= 8 < rows[1]
+        config = space.config(space.origin)
+        rows.append((config["rows_outer"], config["rows"]))
+    # The strides of an output row and column of the first one are multiples of 4096 bytes.
+    assert math.prod(rows[0]) <= 8 < math.prod(rows[1])
 
 
-@pytest.mark.parametrize("sketch", SKETCHES, ids=lambda sketch: sketch.name)
+@pytest.mark.parametrize("sketch", sketches(), ids=lambda sketch: sketch.name)
 def test_every_sketch_that_exists_keeps_its_promises(sketch: Sketch) -> None:
     samples = [operators.matmul(17, 35, 8), operators.conv2d(1, 9, 9, 4, 20, 3, 3, pad=1), operators.softmax(9, 20)]
     taken = [workload for workload in samples if sketch.space(workload, TARGET) is not None]
@@ -172,3 +176,25 @@ def test_a_function_of_the_user() -> None:
     assert space.config(space.origin)["pack"] == 0  # [ky, kx, c, o] is contiguous in the columns as it is
     check_point(sketch, workload, TARGET, space, space.origin)
     check_sketch(sketch, workload, TARGET, samples=6)
+
+
+@pytest.mark.parametrize("contraction", [False, True], ids=["streaming", "register_blocked"])
+def test_overlapping_steps_do_not_read_what_was_written_over(contraction: bool) -> None:
+    """Intermediates that die where the next is written: TVM would let them share memory, and the last step, which
+    overlaps the one before it, would read the wrong one."""
+    shape = (5, 37)
+    x = te.placeholder(shape, name="x")
+    first = te.compute(shape, lambda i, j: te.exp(x[i, j]))
+    inputs = [x]
+    if contraction:
+        p, q, r = te.placeholder((5, 8), name="p"), te.placeholder((8, 37), name="q"), te.reduce_axis((0, 8))
+        product = te.compute(shape, lambda i, j: te.sum(p[i, r] * q[r, j], axis=r))
+        result = te.compute(shape, lambda i, j: product[i, j] * first[i, j] + first[i, j] * first[i, j])
+        inputs += [p, q]
+    else:
+        second = te.compute(shape, lambda i, j: te.exp(first[i, j]) * first[i, j])
+        result = te.compute(shape, lambda i, j: second[i, j] * second[i, j] + second[i, j])
+    workload = Workload.create("chain", te.create_prim_func([*inputs, result]))
+    for sketch, space in sketches_for(workload, TARGET):
+        for point in list(space.points())[::7]:
+            check_point(sketch, workload, TARGET, space, point)

@@ -81,6 +81,7 @@ class _Partial:
     """A sketch that copies its input and leaves the last `holes` elements out."""
 
     name = "partial"
+    max_error = 0.0
 
     def apply(self, workload: Workload, target: Target, config: Any) -> Any:
         from stormdrop.kernel.sketch import Variant

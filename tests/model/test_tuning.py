@@ -80,6 +80,7 @@ def tuned(graph: Graph, target: Target, store: SqlStore, **budget: Any) -> list[
         store=store,
         resume=False,
         fresh=False,
+        max_error=None,
         on_progress=None,
     )
     assert not interrupted

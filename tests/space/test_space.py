@@ -207,6 +207,30 @@ def test_fingerprint_tells_apart_what_matters() -> None:
     assert make() == make() == "5b0d6e34a7dc9431"  # stable across processes and versions: records depend on it
 
 
+@settings(max_examples=40, deadline=None)
+@given(spaces(), st.integers(0, 2**32))
+def test_columns_are_the_configurations_knob_by_knob(space: Space, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    points = [space.sample(rng) for _ in range(12)]  # some of them twice
+    columns = space.columns(points)
+    assert list(columns) == [knob.name for knob in space.knobs]
+    assert all(len(column) == len(points) for column in columns.values())
+    for row, point in enumerate(points):
+        found = {name: column[row].tolist() for name, column in columns.items()}
+        assert space.config(point) == {n: tuple(v) if isinstance(v, list) else v for n, v in found.items()}
+
+
+def test_columns_can_be_computed_with() -> None:
+    space = Space("s", [Ordinal("a", [1, 2, 4]), Categorical("c", ["x", "y"]), Tile("t", 8, 2), Ordinal("f", [0.5, 1])])
+    columns = space.columns([(2, 1, 3, 0), (0, 0, 0, 1), (2, 0, 1, 0)])
+    assert (2 * columns["a"]).tolist() == [8, 2, 8]
+    assert (columns["c"] == "y").tolist() == [True, False, False]
+    assert columns["t"].shape == (3, 2)
+    assert columns["t"].prod(axis=1).tolist() == [8, 8, 8]
+    assert columns["f"].tolist() == [0.5, 1.0, 0.5]
+    assert {name: len(column) for name, column in space.columns([]).items()} == {"a": 0, "c": 0, "t": 0, "f": 0}
+
+
 def test_the_origin_is_declared_or_the_first_point() -> None:
     knobs = [Ordinal("a", [1, 2, 4])]
     assert Space("s", knobs, origin={"a": 4}).origin == (2,)

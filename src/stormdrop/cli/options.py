@@ -38,6 +38,24 @@ DatabaseOption = Annotated[
 SeedOption = Annotated[int, typer.Option("--seed", metavar="S", help="Seed of everything random.")]
 ResumeOption = Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run of the same kind.")]
 FreshOption = Annotated[bool, typer.Option("--fresh", help="Tune as if nothing were known yet.")]
+MaxErrorOption = Annotated[
+    float | None,
+    typer.Option(
+        "--max-error",
+        metavar="E",
+        help="How far kernels that compute in another way (Winograd) may be off, relative to the largest output: "
+        "1e-4 by default; 0 for none of these.",
+    ),
+]
+SpaceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--space",
+        metavar="NAME",
+        help="What is searched: builtin, rules (sketches derived as Ansor does) or meta_schedule (TVM's); by default "
+        "builtin.",
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
 ShowOption = Annotated[
     list[str] | None,

@@ -15,10 +15,12 @@ from .options import (
     DatabaseOption,
     FreshOption,
     JsonOption,
+    MaxErrorOption,
     ResumeOption,
     SearchOption,
     SeedOption,
     ShowOption,
+    SpaceOption,
     TargetOption,
     TimeOption,
     TrialsOption,
@@ -39,6 +41,8 @@ def tune_op(
     seed: SeedOption = 0,
     resume: ResumeOption = False,
     fresh: FreshOption = False,
+    max_error: MaxErrorOption = None,
+    space: SpaceOption = None,
     show: ShowOption = None,
     as_json: JsonOption = False,
 ) -> int:
@@ -68,6 +72,8 @@ def tune_op(
                 store=store,
                 resume=resume,
                 fresh=fresh,
+                max_error=max_error,
+                sketches=space,
                 on_progress=report,
             )
         document = result.to_json()
@@ -95,6 +101,7 @@ def tune(
     seed: SeedOption = 0,
     resume: ResumeOption = False,
     fresh: FreshOption = False,
+    max_error: MaxErrorOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Tune every kernel of an ONNX model and save the compiled model."""
@@ -121,6 +128,7 @@ def tune(
                 store=store,
                 resume=resume,
                 fresh=fresh,
+                max_error=max_error,
                 on_progress=report,
                 out=artifact,
             )

@@ -1,14 +1,19 @@
 """From a scheduled function to a callable: in process, without a C compiler and without files.
 
-Two settings differ from TVM's defaults; both were measured on convolutions and leave the kernel's speed alone:
+What differs from TVM's defaults was measured on convolutions, matmul, depthwise and softmax, and leaves the results
+alone to the last bit (`benchmarks/kernels/cost.py` says what a candidate costs):
 
-- TVM's common subexpression elimination is off: it takes 9 to 32 of some 100 ms on unrolled kernels, and LLVM does
-  the same job anyway.
+- Accumulators are on the stack (see `lowering`). LLVM has less to find out: it saves 10 to 20 of some 100 ms, and the
+  kernels are faster.
+- LLVM's level is 2 (see `Target.tvm`), which saves 5 to 15 ms. Level 1 would save 5 ms more, but leaves strided loads
+  alone that 2 makes vectors of.
+- TVM's common subexpression elimination is off: it takes 9 to 32 ms on unrolled kernels, and LLVM does the same job
+  anyway.
 - The checks of the arguments' types and shapes are off: generating them takes 5 ms and compiling them another 12,
   more than many a kernel. `check_arguments` makes the same checks once, in Python.
 
-(LLVM's level 1 would save 20 ms more, but a large register tile then runs at a third of its speed; level 2 and the
-other just-in-time engine save nothing.)
+(The other just-in-time engine saves nothing. Some 12 ms go into conversions of half precision that TVM adds to every
+module.)
 """
 
 from __future__ import annotations
@@ -22,6 +27,7 @@ import tvm
 from numpy.typing import NDArray
 from tvm.tirx import PrimFunc
 
+from .lowering import PIPELINE
 from .reference import evaluate
 from .sketch import Variant
 from .stages import shape_of
@@ -44,11 +50,20 @@ def compile_kernel(function: PrimFunc, target: Any) -> Kernel:
 
     The callable takes tensors in the order of the function's parameters and does not check them.
     """
-    module = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
-    with tvm.transform.PassContext(config=PASS_CONFIG):
-        built = tvm.tirx.build(module, target)
+    built = _built(function, target)
     # Looking the function up is what generates the machine code.
     return Kernel(built["main"], built)
+
+
+def assembler(function: PrimFunc, target: Any) -> str:
+    """The assembler text of a scheduled function, for any machine that LLVM knows."""
+    return str(_built(function, target).inspect_source("asm"))
+
+
+def _built(function: PrimFunc, target: Any) -> Any:
+    module = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
+    with tvm.transform.PassContext(config=PASS_CONFIG):
+        return tvm.tirx.build(module, target, pipeline=PIPELINE)
 
 
 def check_arguments(function: PrimFunc, arguments: Sequence[tuple[tuple[int, ...], str]]) -> None:

@@ -16,12 +16,14 @@ predicate nor padding. Row axes that every access takes as whole consecutive dim
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, ClassVar
 
+import numpy as np
 import tvm
+from numpy.typing import NDArray
 from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import IntImm
 from tvm.s_tir import Schedule
@@ -29,10 +31,11 @@ from tvm.tirx import PrimFunc
 
 from ..errors import UnsupportedFunction
 from ..space import Categorical, Constraint, Knob, Ordinal, Space
-from . import compile, expressions, loops, prior, roles, stages
+from . import compile, expressions, intrinsics, loops, nests, prior, roles, stages
 from .expressions import Expr, rewrite_loads, substitute, variables
+from .intrinsics import in_vectors
 from .loops import stream
-from .prior import register_fill
+from .nests import unflattened
 from .roles import Contraction, take_apart
 from .sketch import Variant, revision
 from .stages import Axis, Stage, StageGraph, assemble, intermediate, variable
@@ -51,11 +54,17 @@ class RegisterBlocked:
     """The sketch of this module; see there."""
 
     name: ClassVar[str] = "register_blocked"
+    max_error: ClassVar[float] = 0.0
 
     def space(self, workload: Workload, target: Target) -> Space | None:
         """Knobs: rows per tile (one or two axes), columns, rows of tiles per block, reduction unroll, loop order,
         packing where it is a choice, padding apart or per task. A tile's accumulators fit the register file."""
         return _space(workload, target)
+
+    def estimate(self, workload: Workload, target: Target, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
+        """See `prior`."""
+        parts = _take_apart(workload)
+        return prior.cycles(prior.shape(parts, _row_extents(parts)), knobs, target)
 
     def apply(self, workload: Workload, target: Target, config: Mapping[str, Any]) -> Variant:
         """The schedule at a configuration; raises `UnsupportedFunction` for a function without one contraction."""
@@ -66,7 +75,7 @@ class RegisterBlocked:
         if tiled.inside is not None:
             _schedule_inside(schedule, tiled.inside, task, target)
         transforms = {} if tiled.transform is None else {_required(parts.constant): tiled.transform}
-        return Variant(tiled.around(schedule.mod["main"], target), transforms)
+        return Variant(in_vectors(tiled.around(schedule.mod["main"], target)), transforms)
 
 
 @lru_cache(maxsize=64)
@@ -105,12 +114,14 @@ def _space(workload: Workload, target: Target) -> Space | None:
         knobs.append(Categorical("prologue", ["apart", "task"]))
     digest = _revision()
     space = Space(RegisterBlocked.name, knobs, constraints, revision=digest)
-    origin = register_fill(space, parts, extents, target)
+    points = list(space.points())
+    expected = prior.cycles(prior.shape(parts, extents), space.columns(points), target)
+    origin = space.config(points[int(np.argmin(expected))])
     return Space(RegisterBlocked.name, knobs, constraints, origin=origin, revision=digest)
 
 
 def _revision() -> str:
-    modules = (compile, expressions, loops, prior, roles, stages)
+    modules = (compile, expressions, intrinsics, loops, nests, prior, roles, stages)
     return revision(*(module.__name__ for module in modules), __name__)
 
 
@@ -199,7 +210,7 @@ class _Tiled:
         mapping: dict[Any, Expr] = {parts.column.var: self.column.position}
         mapping.update((old.var, new.var) for old, new in zip(parts.outer, self.outer, strict=True))
         if parts.flat:
-            mapping.update(_unflatten(parts.rows, self.rows[0].position))
+            mapping.update(unflattened(parts.rows, self.rows[0].position))
         else:
             mapping.update((axis.var, tiling.position) for axis, tiling in zip(parts.rows, self.rows, strict=True))
         self.tile_axes = [axis for tiling in self.rows for axis in tiling.tiles]
@@ -295,17 +306,6 @@ class _Tiled:
         epilogue = parts.epilogue
         indices = tuple(moved(index) for index in epilogue.indices)
         return replace(epilogue, axes=tuple(fresh), indices=indices, value=moved(epilogue.value))
-
-
-def _unflatten(axes: Sequence[Axis], position: Expr) -> dict[Any, Expr]:
-    """Where each of some consecutive axes is when they are walked as one."""
-    mapping: dict[Any, Expr] = {}
-    remaining = position
-    for axis in reversed(axes[1:]):
-        mapping[axis.var] = prim.FloorMod(remaining, IntImm("int32", axis.extent))
-        remaining = prim.FloorDiv(remaining, IntImm("int32", axis.extent))
-    mapping[axes[0].var] = remaining
-    return mapping
 
 
 def _schedule_inside(schedule: Schedule, stage: Stage, task: Any, target: Target) -> None:

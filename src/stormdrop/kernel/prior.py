@@ -1,96 +1,203 @@
-"""What to expect of a schedule before anything is measured: it picks the origin of a space."""
+"""What to expect of a schedule before anything is measured: it orders a space and picks its origin.
+
+The cost of a register-blocked contraction in cycles of one core, from its configuration alone:
+
+    per reduction step   the multiply-adds of the tile, or its loads, or the latency that too few accumulators leave
+                         bare, whichever is most; the loop's own instructions; rows that evict each other
+    per tile             accumulators set to zero, epilogue, stores
+    memory               what a tile reads of either operand, over the bandwidth of the cache that holds it since it was
+                         read last; which one that is follows from the order of the loops
+    beside               packing, padding, the start of tasks
+    all of it            what tiles compute twice, and what cores wait for
+
+The constants were fitted to measurements of random points on one core of a Zen 4; of two schedules it says which is
+likely to be faster, not how long either takes. `benchmarks/kernels/prior.py` says how often it is right.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ..space import Space
 from .expressions import coefficients
+from .nests import stride
 from .roles import Contraction
 from .stages import shape_of
 from .target import Target
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+Floats = NDArray[np.float64]
 
-# Two fused multiply-adds and two loads per cycle, and a latency of four cycles: eight independent accumulators hide
-# it. So it is on x86 cores since Haswell and Zen 2, and nearly so on large ARM cores.
-_FMA_PER_CYCLE = 2
-_LOADS_PER_CYCLE = 2
-_IN_FLIGHT = 8
-# Addresses that are a multiple of this apart share a set of the first cache, which has eight to twelve ways.
-_SAME_SET = 4096
-_WAYS = 8
-_CONFLICT = 2.0  # measured: 14 rows 4096 bytes apart run at 0.42 of the speed of 7
+_UNROLL = 4  # steps beyond which unrolling gains nothing
+_LINE, _SETS = 64, 64  # bytes of a cache line; sets of a first cache (32 KiB in 8 ways, 48 KiB in 12)
+_SHARING = 11  # rows that can share a set: those beyond the ways are not all needed at once
+_FAR = 2048  # bytes from one step's columns to the next's, from which on nothing fetches them ahead
 
 
-def register_fill(space: Space, parts: Contraction, extents: Sequence[int], target: Target) -> Mapping[str, Any]:
-    """The configuration with the least expected cycles per useful multiply-add.
+@dataclass(frozen=True)
+class Costs:
+    """Cycles (of a core that starts one multiply-add per cycle), or bytes per cycle."""
 
-    A register tile of R rows and V vectors needs R V multiply-adds and R + V loads per reduction step, and R V
-    independent accumulators to hide the latency; what tiles compute twice and what cores wait for is added. Among
-    tiles that this leaves equal, two vectors and as few loads per multiply-add as possible are best. Then memory:
-    the operand that is smaller as a whole is the one to stream again and again, and padding is computed per task
-    where a task covers all columns; rows that share a set of the first cache evict each other. (Measured on
-    ResNet-50's layers: the order alone is worth up to 14%.)
+    load: float = 1.0  # of a vector
+    broadcast: float = 0.75
+    latency: float = 4.0  # of a multiply-add
+    loop: float = 1.0  # per iteration of the reduction
+    store: float = 100.0  # per vector of a tile: zero, epilogue, store
+    l2: float = 26.0
+    l3: float = 16.0
+    memory: float = 4.0
+    exposed: float = 0.1  # share of the transfers that is never hidden by computation
+    conflict: float = 0.25  # per row, step, and row too many, where rows share a set of the first cache
+    spill: float = 1.0  # per register too many
+    stride: float = 2.2  # per vector of columns that are not contiguous from step to step
+    copy: float = 15.0  # bytes per cycle of packing and padding
+    task: float = 500.0
+
+
+@dataclass(frozen=True, eq=False)
+class Shape:
+    """What the model needs to know of a contraction; see `shape`.
+
+    `reads` has one entry per dimension of the other operand: its extent over the reductions alone, the steps per row
+    of each row axis, whether it follows the columns, and its size.
     """
-    streamed = _elements(parts.packable)
-    rows_first = 2 * streamed <= _elements(parts.stage.value.a, parts.stage.value.b)
-    best = min(space.points(), key=lambda point: _cost(space.config(point), parts, extents, target, rows_first))
-    return space.config(best)
+
+    rows: tuple[int, ...]
+    columns: int
+    outer: int
+    steps: int
+    strides: tuple[int, ...]
+    reads: tuple[tuple[int, tuple[tuple[int, int], ...], bool, int], ...]
+    follows_columns: bool
+    other_bytes: int
+    column_bytes: int
+    column_varies: bool
+    column_stride: int
+    padded_bytes: int
 
 
-def _row_stride(parts: Contraction) -> int:
-    """Bytes between what two neighbouring rows read; 1 where that is no constant."""
-    row = parts.rows[-1].var
-    for load in (parts.stage.value.a, parts.stage.value.b):
-        factors = [coefficients(index, {row}) for index in load.indices]
-        if None in factors:
-            return 1
-        shape = shape_of(load.source)
-        elements = sum((each or {}).get(row, 0) * math.prod(shape[at + 1 :]) for at, each in enumerate(factors))
-        if elements:
-            return int(elements) * np.dtype(str(load.source.dtype)).itemsize
-    return 1
-
-
-def _elements(*loads: Any) -> int:
-    return sum(math.prod(shape_of(load.source)) for load in loads if load is not None)
-
-
-def _cost(
-    config: Mapping[str, Any], parts: Contraction, extents: Sequence[int], target: Target, rows_first: bool
-) -> tuple[float, ...]:
-    sizes = [config["rows"]] if len(extents) == 1 else [config["rows_outer"], config["rows"]]
-    rows, vectors = math.prod(sizes), math.ceil(config["columns"] / target.lanes)
-    lanes_used = config["columns"] / (vectors * target.lanes)
-    fma = rows * vectors / _FMA_PER_CYCLE
-    loads = (rows + vectors) / _LOADS_PER_CYCLE
-    latency = _IN_FLIGHT / _FMA_PER_CYCLE
-    cycles = max(fma, loads, latency) / (rows * vectors) / lanes_used
-    if sizes[-1] > _WAYS and _row_stride(parts) % _SAME_SET == 0:
-        cycles *= _CONFLICT
-    tiles = [-(-extent // size) for extent, size in zip(extents, sizes, strict=True)]
-    columns = -(-parts.column.extent // config["columns"])
-    waste = math.prod(count * size for count, size in zip(tiles, sizes, strict=True)) / math.prod(extents)
-    waste *= columns * config["columns"] / parts.column.extent
-    tasks = math.prod(axis.extent for axis in parts.outer)
-    blocks = [-(-tiles[0] // config["block"])] if len(extents) == 1 else tiles
-    tasks *= {"columns": columns * blocks[0], "rows": math.prod(blocks), "mixed": columns * blocks[0]}[config["order"]]
-    rounds = -(-tasks // target.cores)
-    imbalance = rounds * target.cores / tasks
-    order = "rows" if rows_first and columns > 1 else "columns"
-    preference = (
-        abs(vectors - 2),
-        round((rows + vectors) / (rows * vectors), 2),
-        0 if config["order"] == order else 1,
-        0 if config.get("prologue") in (None, "task" if order == "rows" else "apart") else 1,
-        abs(config["unroll"] - 2),
-        config.get("block", 1),
-        config.get("pack", 0),
-        sizes[0],
+def shape(parts: Contraction, extents: Sequence[int]) -> Shape:
+    """The numbers of a contraction whose row axes are walked with these extents."""
+    steps = {axis.var: axis.extent for axis in parts.stage.reductions}
+    rows = [axis.var for axis in parts.rows]
+    left, right = parts.stage.value.a, parts.stage.value.b
+    other = right if parts.operand.source.same_as(left.source) else left
+    sizes = shape_of(other.source)
+    every = {*steps, *rows, parts.column.var, *(axis.var for axis in parts.outer)}
+    factors = [coefficients(index, every) or {} for index in other.indices]
+    item = np.dtype(str(other.source.dtype)).itemsize
+    strides = [
+        sum(int(each.get(row, 0)) * math.prod(sizes[at + 1 :]) for at, each in enumerate(factors)) * item
+        for row in rows
+    ]
+    reads = tuple(
+        (
+            1 + sum(abs(int(factor)) * (steps[name] - 1) for name, factor in each.items() if name in steps),
+            tuple((rows.index(name), abs(int(factor))) for name, factor in each.items() if name in rows),
+            parts.column.var in each,
+            size,
+        )
+        for each, size in zip(factors, sizes, strict=True)
     )
-    return (round(cycles * waste * imbalance, 2), *preference)
+    prologue = parts.prologue
+    return Shape(
+        tuple(extents),
+        parts.column.extent,
+        math.prod(axis.extent for axis in parts.outer),
+        math.prod(steps.values()),
+        tuple(strides[-1:] if parts.flat else strides),
+        reads,
+        any(parts.column.var in each for each in factors),
+        item * math.prod(sizes),
+        item * math.prod(shape_of(parts.operand.source)),
+        parts.packable is not None and parts.constant is None,
+        abs(stride(parts.operand, parts.stage.reductions[-1].var) or 0) * item,
+        0 if prologue is None else item * math.prod(shape_of(prologue.buffer)),
+    )
+
+
+def cycles(shape: Shape, knobs: Mapping[str, NDArray[Any]], target: Target, costs: Costs = Costs()) -> Floats:
+    """Expected cycles of n configurations of a register-blocked contraction, given as n values of each knob."""
+    two = len(shape.rows) == 2
+    sizes = [knobs[name] for name in (("rows_outer", "rows") if two else ("rows",))]
+    columns, order = knobs["columns"], knobs["order"]
+    by_column, by_row, mixed = order == "columns", order == "rows", order == "mixed"
+    rows, vectors = np.prod(sizes, axis=0), columns / np.gcd(columns, target.lanes)
+
+    tiles = [np.ceil(extent / size) for extent, size in zip(shape.rows, sizes, strict=True)]
+    blocks = tiles[0] if two else np.ceil(tiles[0] / knobs["block"])
+    per_block = tiles[1] if two else knobs["block"]
+    column_tiles = np.ceil(shape.columns / columns)
+    tile_count = shape.outer * blocks * per_block * column_tiles
+    tasks = shape.outer * blocks * np.where(by_row, per_block if two else 1, column_tiles)
+
+    loads = vectors * (1 + rows) if shape.follows_columns else vectors
+    broadcasts = 0 if shape.follows_columns else rows
+    step = np.maximum(rows * vectors, loads * costs.load + broadcasts * costs.broadcast)
+    step = np.maximum(step, costs.latency) + costs.loop / np.minimum(knobs["unroll"], _UNROLL)
+    if shape.follows_columns:
+        # The compiler keeps what neighbouring rows share in registers, too.
+        step = step + costs.spill * np.maximum(0, (2 * rows + 1) * vectors - target.registers)
+    else:
+        step = step + costs.conflict * np.array([_conflicts(shape.strides, each) for each in _tuples(sizes)])
+    own, panel = _read(shape, sizes, columns), 4.0 * shape.steps * columns
+    if shape.column_varies:
+        spread = (knobs["pack"] == 0) & (panel > target.l1 / 2) & (shape.column_stride >= _FAR)
+        step = step + np.where(spread, costs.stride * vectors, 0)
+    tile = shape.steps * step + costs.store * rows * vectors
+
+    def per_byte(held: Floats) -> Floats:
+        """Cycles per byte that comes from the cache which holds so many bytes."""
+        outside = np.where(held < target.l3, 1 / costs.l3, 1 / costs.memory)
+        return np.where(held < 0.9 * target.l1, 0.0, np.where(held < 0.9 * target.l2, 1 / costs.l2, outside))
+
+    all_rows = shape.other_bytes / shape.outer
+    all_columns = shape.column_bytes / (shape.outer if shape.column_varies else 1)
+    slab = own * per_block
+    held_rows = panel + np.where(by_column, all_rows, np.where(by_row, own, slab))
+    near, far = panel + own, np.where(by_row, all_columns + own, all_columns + slab)
+    again = np.where(by_column, 1.0, np.where(mixed, 1 - 1 / per_block, 0.0))
+    moved = own * per_byte(held_rows) + panel * (again * per_byte(near) + (1 - again) * per_byte(far))
+    total = tile_count * (np.maximum(tile, moved) + costs.exposed * moved) + tasks * costs.task
+    if shape.column_varies:
+        total = total + knobs["pack"] * 2 * shape.column_bytes / costs.copy
+    if shape.padded_bytes:
+        region = np.where(by_row, own * (column_tiles if shape.follows_columns else 1), slab)
+        total = total + np.where(knobs["prologue"] == "task", 2 * tasks * region, shape.padded_bytes) / costs.copy
+    rounds = np.ceil(tasks / target.cores)
+    return np.asarray(total * rounds / tasks, dtype=np.float64)
+
+
+def _tuples(sizes: Sequence[NDArray[Any]]) -> list[tuple[int, ...]]:
+    return [tuple(int(size) for size in each) for each in zip(*sizes, strict=True)]
+
+
+@lru_cache(maxsize=4096)
+def _conflicts(strides: tuple[int, ...], rows: tuple[int, ...]) -> int:
+    """Lines of a tile's rows times those too many of them in the same set of the first cache, summed over the sets."""
+    places = (sum(at * stride for at, stride in zip(index, strides, strict=True)) for index in np.ndindex(*rows))
+    sets = Counter(line % _SETS for line in {place // _LINE for place in places})
+    return sum(count * max(0, count - _SHARING) for count in sets.values())
+
+
+def _read(shape: Shape, sizes: Sequence[NDArray[Any]], columns: NDArray[Any]) -> Floats:
+    """Bytes of the other operand that a tile reads."""
+    total = np.full(len(columns), 4.0)
+    flat = len(shape.rows) < sum(bool(follows) for _, follows, _, _ in shape.reads)
+    if flat:
+        total = total * sizes[0]
+    for extent, follows, along, size in shape.reads:
+        span = np.full(len(columns), float(extent))
+        if not flat:
+            for axis, factor in follows:
+                span = span + factor * (sizes[axis] - 1)
+        elif follows:
+            continue
+        total = total * np.minimum(columns if along else span, size)
+    return total

@@ -7,6 +7,7 @@ slices of a leading axis where that would not fit.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,7 +21,7 @@ from tvm.ir.prim.expr import FloatImm, IntImm
 from tvm.tirx import PrimFunc
 
 from ..errors import UnsupportedFunction
-from .expressions import children, walk
+from .expressions import children, simplified, substitute, variables, walk
 from .stages import Axis, Stage, StageGraph, shape_of
 
 Array = NDArray[Any]
@@ -160,6 +161,10 @@ def _evaluate_stage(stage: Stage, values: Mapping[Any, Array]) -> Array:
     shape = shape_of(stage.buffer)
     kind = np.float64 if str(stage.buffer.dtype).startswith("float") else np.int64
     result = np.full(shape, np.nan if kind is np.float64 else 0, dtype=kind)
+    window = _window(stage)
+    if window:
+        _store(stage, result, _over_window(stage, window, values), {})
+        return result
     product = _product_of_loads(stage)
     if product is not None:
         _store(stage, result, _einsum(stage, product, values), {})
@@ -176,6 +181,45 @@ def _evaluate_stage(stage: Stage, values: Mapping[Any, Array]) -> Array:
         axes = tuple(replace(axis, extent=count) if axis is leading else axis for axis in stage.axes)
         piece = replace(stage, axes=axes)
         _store(piece, result, _evaluate_piece(piece, values, {leading.var: start}), {leading.var: start})
+    return result
+
+
+def _window(stage: Stage) -> list[Axis]:
+    """The reductions that move along a dimension together with a spatial axis (the window of a convolution).
+
+    None where all that they read fits into a slice: it is gathered at once, then.
+    """
+    spatial = {axis.var for axis in stage.spatial}
+    together: set[Any] = set()
+    for load in stage.loads():
+        names = [variables(index) for index in load.indices]
+        size = math.prod(axis.extent for axis in stage.axes if axis.var in set().union(*names))
+        if size > _SLICE:
+            together.update(*(found for found in names if found & spatial))
+    return [axis for axis in stage.reductions if axis.var in together]
+
+
+def _over_window(stage: Stage, window: Sequence[Axis], values: Mapping[Any, Array]) -> Array:
+    """The value of a reduction over the spatial axes, one position of the window after the other.
+
+    Each reads a regular part of its input; gathered at once they would be as many copies of it.
+    """
+    assert stage.combine is not None
+    rest = tuple(axis for axis in stage.axes if axis not in window)
+    total: Array | None = None
+    for position in np.ndindex(*(axis.extent for axis in window)):
+        at = {axis.var: IntImm("int32", each) for axis, each in zip(window, position, strict=True)}
+        part = replace(stage, axes=rest, value=simplified(substitute(stage.value, at)))
+        product = _product_of_loads(part) if part.reductions else None
+        if product is not None:
+            value = _einsum(part, product, values)
+        elif part.reductions:
+            value = _evaluate_piece(part, values, {})
+        else:
+            value = _Evaluator(rest, values, {})(part.value)
+        total = value if total is None else _REDUCE[stage.combine](total, value)
+    assert total is not None and stage.identity is not None
+    result: Array = _REDUCE[stage.combine](total, _Evaluator(stage.spatial, values, {})(stage.identity))
     return result
 
 
@@ -269,7 +313,10 @@ class _Evaluator:
         order: list[int] = []
         for dimension, index in enumerate(indices):
             flat = index.reshape(-1)
-            if not np.array_equal(flat, np.arange(array.shape[dimension])):
+            step = int(flat[1] - flat[0]) if flat.size > 1 else 1
+            if step > 0 and np.array_equal(flat, np.arange(flat.size) * step + flat[0]):
+                array = array[(slice(None),) * dimension + (slice(int(flat[0]), int(flat[-1]) + 1, step),)]
+            else:
                 array = np.take(array, flat, axis=dimension)
         shape: list[int] = []
         for index in indices:

@@ -1,36 +1,83 @@
-"""The sketches that exist, and which of them apply to a workload."""
+"""The sketches that exist, which of them apply to a workload, and what they expect of their schedules."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import InputError, hint
 from ..space import Space
+from ..trial import Candidate
 from .contraction import RegisterBlocked
-from .sketch import Sketch
+from .sketch import Estimator, Sketch
 from .streaming import Streaming
 from .target import Target
+from .winograd import Winograd
 from .workload import Workload
 
-SKETCHES: tuple[Sketch, ...] = (RegisterBlocked(), Streaming())
+MAX_ERROR = 1e-4
+"""What a schedule that computes in another way may differ from the reference: max|difference| / max|reference|."""
+
+
+def sketches(max_error: float = MAX_ERROR) -> tuple[Sketch, ...]:
+    """Those that exist; with `max_error` 0 only those that compute what the function says, in another order."""
+    inexact = (Winograd(4, max_error), Winograd(2, max_error)) if max_error else ()
+    return (RegisterBlocked(), *inexact, Streaming())
+
+
+SOURCES = ("builtin", "rules", "meta_schedule")
+"""Where sketches come from: those of `sketches`, those that rules derive, and TVM MetaSchedule's own."""
 
 
 def sketches_for(
-    workload: Workload, target: Target, sketches: Sequence[Sketch] | None = None
+    workload: Workload, target: Target, given: Sequence[Sketch] | str | None = None, max_error: float = MAX_ERROR
 ) -> list[tuple[Sketch, Space]]:
-    """The sketches that apply to a workload with their spaces, the most promising first.
+    """The sketches that apply to a workload with their spaces, in the order in which they are given.
 
-    Of those given, in their order; by default of all that exist, and then only the first that applies: the register
-    blocks leave nothing to loops that stream.
+    `given` may be one of `SOURCES`, "builtin" by default; `Streaming` is then only there where no other applies: it
+    does the same with less.
     """
-    if sketches is None:
-        return _all(workload, target, SKETCHES)[:1]
-    return _all(workload, target, sketches)
-
-
-def _all(workload: Workload, target: Target, sketches: Sequence[Sketch]) -> list[tuple[Sketch, Space]]:
-    found = []
-    for sketch in sketches:
+    if isinstance(given, str):
+        given = _sourced(given, workload, target)
+    found: list[tuple[Sketch, Space]] = []
+    for sketch in sketches(max_error) if given is None else given:
+        if given is None and found and isinstance(sketch, Streaming):
+            continue
         space = sketch.space(workload, target)
         if space is not None:
             found.append((sketch, space))
     return found
+
+
+def _sourced(source: str, workload: Workload, target: Target) -> Sequence[Sketch] | None:
+    if source not in SOURCES:
+        raise InputError(f"unknown space {source!r}; {hint(source, SOURCES)}")
+    if source == "rules":
+        from .rules import derive
+
+        return derive(workload, target)
+    if source == "meta_schedule":
+        from .meta_schedule import meta_schedule_sketches  # loads much of TVM
+
+        return meta_schedule_sketches(workload, target)
+    return None
+
+
+def prior(
+    found: Sequence[tuple[Sketch, Space]], workload: Workload, target: Target
+) -> Callable[[Sequence[Candidate]], NDArray[np.float64]] | None:
+    """What candidates of these sketches are expected to cost, shape `(n,)`; NaN where a sketch does not say."""
+    telling = [(sketch, space) for sketch, space in found if isinstance(sketch, Estimator)]
+
+    def expected(candidates: Sequence[Candidate]) -> NDArray[np.float64]:
+        costs = np.full(len(candidates), np.nan)
+        for sketch, space in telling:
+            rows = [row for row, candidate in enumerate(candidates) if candidate.sketch == space.name]
+            if rows:
+                columns = space.columns([candidates[row].point for row in rows])
+                costs[rows] = sketch.estimate(workload, target, columns)
+        return costs
+
+    return expected if telling else None

@@ -12,7 +12,10 @@ import importlib
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from tvm.tirx import PrimFunc
@@ -39,10 +42,16 @@ class Variant:
 class Sketch(Protocol):
     """A family of schedules.
 
-    Stateless: the same workload, target and configuration give the same variant, in any process.
+    Stateless: the same workload, target and configuration give the same variant, in any process. `max_error` is
+    what its schedules may differ from the reference (max|difference| / max|reference|) because they compute in another
+    way, such as Winograd's; 0 where they only reorder.
     """
 
-    name: ClassVar[str]
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def max_error(self) -> float: ...
 
     def space(self, workload: Workload, target: Target) -> Space | None:
         """The space of this sketch for a workload, named after the sketch, or None where it does not apply.
@@ -54,14 +63,25 @@ class Sketch(Protocol):
         """The schedule at a configuration. Raises `UnsupportedFunction` where `space` is None."""
 
 
+@runtime_checkable
+class Estimator(Protocol):
+    """A sketch that knows what to expect of its schedules before any is measured."""
+
+    def estimate(self, workload: Workload, target: Target, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
+        """Expected cycles, shape `(n,)`, of n configurations given as n values of each knob.
+
+        All that matters is their order, and between sketches of the same function their ratio.
+        """
+
+
 def revision(*modules: str) -> str:
-    """A digest of the code of some modules, comments and layout aside: it enters a space's fingerprint.
+    """A digest of the code of some modules and of the lowering, comments and layout aside: for a space's fingerprint.
 
     A sketch whose code changed may give another schedule for the same configuration, so its old records do not
     count for it any more.
     """
     digest = hashlib.sha256()
-    for module in modules:
+    for module in (f"{__package__}.lowering", *modules):
         source = inspect.getsource(importlib.import_module(module))
         digest.update(ast.dump(ast.parse(source)).encode())
     return digest.hexdigest()[:16]

@@ -26,7 +26,7 @@ from tvm.ir import Range, TensorLoad, Var
 from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import FloatImm, IntImm
 from tvm.s_tir import SBlock, SBlockRealize
-from tvm.tirx import BufferRegion, BufferStore, For, IterVar, PrimFunc, SeqStmt, decl_buffer
+from tvm.tirx import AttrStmt, BufferRegion, BufferStore, For, IterVar, PrimFunc, SeqStmt, decl_buffer
 
 from ..errors import UnsupportedFunction
 from .expressions import Expr, rewrite_loads, substitute, walk
@@ -203,7 +203,11 @@ def assemble(
     for stage in stages:
         if stage.buffer not in parameters and stage.buffer not in intermediates:
             intermediates.append(stage.buffer)
-    loops = [stage.statement() for stage in stages] if statements is None else list(statements)
+    if statements is None:
+        loops = [stage.statement() for stage in stages]
+    else:
+        # Steps that overlap read again what TVM would otherwise write over in place: it never does so in such a scope.
+        loops = [AttrStmt(IntImm("int32", 0), "extern_scope", IntImm("int32", 1), each) for each in statements]
     body = loops[0] if len(loops) == 1 else SeqStmt(loops)
     root = SBlock([], [], [], "root", body, alloc_buffers=intermediates)
     attrs = {"global_symbol": "main", "s_tir": True, "tirx.noalias": True}

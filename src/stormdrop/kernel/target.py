@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +21,8 @@ class Target:
     """A CPU.
 
     `lanes` are float32 values per vector register, `registers` the number of vector registers; `l1`, `l2` and
-    `l3` are bytes of data cache that one core sees (0 where unknown).
+    `l3` are bytes of data cache that one core sees (0 where unknown). `mcpu` and `triple` are LLVM's names; the triple
+    is empty for this machine. Kernels for another machine can be compiled, but not measured.
     """
 
     name: str
@@ -32,19 +34,23 @@ class Target:
     l1: int
     l2: int
     l3: int
+    triple: str = ""
 
     @classmethod
     def parse(cls, text: str | None = None) -> Target:
-        """The target with this name. None, "cpu", "llvm" and "native" are this machine.
+        """The target with this name. None, "cpu", "llvm" and "native" are this machine; `OTHERS` has the rest.
 
-        Raises `TargetError` for a target that is unknown, or that this machine does not have.
+        Raises `TargetError` for a target that is unknown, or that this version makes no kernels for.
         """
         name = (text or "cpu").strip().lower()
         if name in {"cpu", "llvm", "native", "host"}:
             return cls.detect()
+        if name in OTHERS:
+            return OTHERS[name]
         if name.split("/")[0] in {"cuda", "nvidia", "gpu", "rocm", "metal", "vulkan", "opencl"}:
             raise TargetError(f"target {text!r}: this version tunes for the CPU of this machine only; use --target cpu")
-        raise TargetError(f"unknown target {text!r}: use --target cpu (this machine)")
+        others = ", ".join(OTHERS)
+        raise TargetError(f"unknown target {text!r}: use --target cpu (this machine); only to compile: {others}")
 
     @classmethod
     def detect(cls) -> Target:
@@ -56,14 +62,23 @@ class Target:
 
     @property
     def machine(self) -> str:
-        """The identity under which measurements are recorded: CPU model and cores used."""
+        """The identity under which measurements are recorded: CPU model and cores used.
+
+        Raises `TargetError` for another machine: no measurement taken here may pass as one of it.
+        """
+        if self.triple:
+            raise TargetError(
+                f"target {self.name} is another machine: its kernels are compiled here, not measured; use --target cpu"
+            )
         return f"{self.cpu}, {self.cores} core{'s' if self.cores > 1 else ''}"
 
     @cached_property
     def _tvm_target(self) -> Any:
         import tvm
 
-        return tvm.target.Target({"kind": "llvm", "mcpu": self.mcpu, "num-cores": self.cores})
+        triple = {"mtriple": self.triple} if self.triple else {}
+        level = {"opt-level": 2}  # see `compile`: 3 takes longer and makes nothing faster
+        return tvm.target.Target({"kind": "llvm", "mcpu": self.mcpu, "num-cores": self.cores, **level, **triple})
 
     def tvm(self) -> Any:
         """The target for TVM's compiler."""
@@ -71,6 +86,28 @@ class Target:
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in self.__dict__.items() if key != "_tvm_target"}
+
+
+_KIB, _MIB = 1024, 1024**2
+_LINUX_X86, _LINUX_ARM, _MACOS = "x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu", "arm64-apple-macos"
+
+OTHERS: Mapping[str, Target] = {
+    f"cpu/{mcpu}": Target(f"cpu/{mcpu}", cpu, mcpu, cores, lanes, registers, l1, l2, l3, triple)
+    for mcpu, cpu, cores, lanes, registers, l1, l2, l3, triple in (
+        ("x86-64-v3", "x86-64 with AVX2", 4, 8, 16, 32 * _KIB, 256 * _KIB, 8 * _MIB, _LINUX_X86),
+        ("x86-64-v4", "x86-64 with AVX-512", 4, 16, 32, 32 * _KIB, 1 * _MIB, 16 * _MIB, _LINUX_X86),
+        ("cortex-a76", "Arm Cortex-A76", 4, 4, 32, 64 * _KIB, 512 * _KIB, 2 * _MIB, _LINUX_ARM),
+        ("neoverse-n1", "Arm Neoverse N1", 64, 4, 32, 64 * _KIB, 1 * _MIB, 32 * _MIB, _LINUX_ARM),
+        ("neoverse-v1", "Arm Neoverse V1", 64, 4, 32, 64 * _KIB, 1 * _MIB, 32 * _MIB, _LINUX_ARM),
+        ("apple-m1", "Apple M1", 4, 4, 32, 128 * _KIB, 12 * _MIB, 0, _MACOS),
+    )
+}
+"""Machines that kernels can be compiled for but not measured, by name: `cpu/` and LLVM's name of the processor.
+
+Where a processor comes in several sizes, these are the cores and caches of one that is common: the Raspberry Pi 5
+(A76), Graviton 2 and 3 (N1, V1; vectors of 128 bits, not SVE), the performance cores of an M1. Others are made with
+`dataclasses.replace`.
+"""
 
 
 def cpu_model() -> str:

@@ -38,6 +38,7 @@ _TRANSFORMED_BYTES = 512 << 20  # transformed constants that a worker keeps
 class _Built:
     kernel: Kernel
     transforms: Mapping[int, PrimFunc]
+    max_error: float
 
 
 class Workbench:
@@ -74,14 +75,15 @@ class Workbench:
         start = time.perf_counter()
         self._step("schedule")
         try:
-            variant = self.sketches[job.sketch].apply(self.workload, self.target, job.config)
+            sketch = self.sketches[job.sketch]
+            variant = sketch.apply(self.workload, self.target, job.config)
             self._check_parameters(variant.main, variant.transforms)
         except Exception as error:  # noqa: BLE001  whatever a sketch raises is this candidate's failure
             return Failed(Status.INSTANTIATION, one_line(error), Phases(schedule=time.perf_counter() - start))
         scheduled = time.perf_counter()
         self._step("build")
         try:
-            built = _Built(compile_kernel(variant.main, self._tvm_target), variant.transforms)
+            built = _Built(compile_kernel(variant.main, self._tvm_target), variant.transforms, sketch.max_error)
             for index, transform in variant.transforms.items():
                 self._transformed.get(transform, index, self._inputs[index])
         except Exception as error:  # noqa: BLE001  the compiler's word is the record of why this candidate failed
@@ -162,10 +164,11 @@ class Workbench:
     def _check(self, key: Key) -> str:
         """What is wrong with the output, or nothing. No candidate is blamed for what an earlier one did to inputs."""
         self._step("check")
-        wrong = self._difference()
+        tolerance = max(self._tolerance, self._built[key].max_error)
+        wrong = self._difference(tolerance)
         if wrong and self._restore():
             self._first(self._call(key))
-            wrong = self._difference()
+            wrong = self._difference(tolerance)
             if wrong:
                 self._restore()
         return wrong
@@ -179,9 +182,9 @@ class Workbench:
                 suspicious = True
         return suspicious
 
-    def _difference(self) -> str:
+    def _difference(self, tolerance: float) -> str:
         lines = [
-            difference(spec.name, view, expected, self._tolerance)
+            difference(spec.name, view, expected, tolerance)
             for spec, view, expected in zip(self.workload.outputs, self._views, self._expected, strict=True)
         ]
         return next(filter(None, lines), "")

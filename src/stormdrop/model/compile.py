@@ -13,6 +13,7 @@ from tvm import relax, tirx
 from tvm.ir import GenericConst
 
 from ..errors import ModelError
+from ..kernel.lowering import PIPELINE
 from ..kernel.sketch import Variant
 from ..kernel.target import Target
 from .artifact import CompiledModel
@@ -45,7 +46,7 @@ def build(
     """
     mod, fallbacks = apply(graph, variants, lanes=target.lanes, place=place, evaluate=evaluate)
     try:
-        executable = tvm.compile(mod, target.tvm())
+        executable = tvm.compile(mod, target.tvm(), tir_pipeline=PIPELINE)
     except Exception as error:
         # Lowering and code generation raise anything from ValueError to TVM's InternalError.
         raise ModelError(f"{graph.name}: cannot be compiled: {first_line(error)}") from error

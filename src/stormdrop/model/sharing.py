@@ -104,13 +104,21 @@ def tune_tasks(
     store: Store,
     resume: bool,
     fresh: bool,
+    max_error: float | None,
     on_progress: Callable[[Progress], None] | None,
 ) -> tuple[list[TunedTask], bool]:
     """All tasks of a graph, in its order, and whether Ctrl-C came between. Raises `InputError` for a bad setting."""
     workloads, reasons = _workloads(graph, target)
     order = sorted(workloads, key=lambda index: -_effort(graph.tasks[index], workloads[index]))
     shares = _shares([_effort(graph.tasks[index], workloads[index]) for index in order])
-    how: dict[str, Any] = {"target": target, "search": search, "options": options, "seed": seed, "store": store}
+    how: dict[str, Any] = {
+        "target": target,
+        "search": search,
+        "options": options,
+        "seed": seed,
+        "store": store,
+        "max_error": max_error,
+    }
     results: dict[int, TuneResult] = {}
     for position, index in enumerate(order if not fresh else ()):
         trials, seconds = budget.sure(position, shares)

@@ -1,6 +1,6 @@
 """Where to look next: searches that propose candidates and learn from trials."""
 
-from .contract import GeneratorSearch, Knowledge, Options, Search, Steps
+from .contract import GeneratorSearch, Knowledge, Options, Prior, Search, Steps
 from .registry import create, names, options_of
 
-__all__ = ["GeneratorSearch", "Knowledge", "Options", "Search", "Steps", "create", "names", "options_of"]
+__all__ = ["GeneratorSearch", "Knowledge", "Options", "Prior", "Search", "Steps", "create", "names", "options_of"]

@@ -107,6 +107,17 @@ class Space:
         self._require(point)
         return dict(zip(self._position, self._values(point), strict=True))
 
+    def columns(self, points: Sequence[Point]) -> dict[str, NDArray[Any]]:
+        """The values at n points inside, by knob name: one array of n entries per knob, of `(n, parts)` for a tile."""
+        table = np.array(points, dtype=np.intp).reshape(len(points), self._length)
+        columns = {}
+        for knob, at in zip(self.knobs, self._slices, strict=True):
+            coords, row = np.unique(table[:, at], axis=0, return_inverse=True)
+            values = [knob.value(tuple(each)) for each in coords.tolist()]
+            mixed = len({type(value) for value in values}) > 1
+            columns[knob.name] = np.array(values, dtype=object if mixed else None)[row.reshape(-1)]
+        return columns
+
     def point(self, config: Mapping[str, Any]) -> Point:
         """The point of a configuration. Raises `SpaceError` for a missing or unknown knob, or a point outside."""
         for name in config:

@@ -63,6 +63,7 @@ class Plain:
     """Parallel rows and tiled columns of a function of one stage. Its only knob is `tile`."""
 
     name: str = "plain"
+    max_error: float = 0.0
 
     def space(self, workload: Workload, target: Target) -> Space | None:
         if len(workload.graph.stages) != 1 or len(workload.graph.stages[0].spatial) < 2:
@@ -84,6 +85,7 @@ class ChosenFaults:
 
     inner: Sketch
     name: str = "chosen_faults"
+    max_error: float = 0.0
 
     def space(self, workload: Workload, target: Target) -> Space | None:
         space = self.inner.space(workload, target)
@@ -106,6 +108,7 @@ class RandomFaults:
     share: float = 0.1
     kinds: tuple[str, ...] = tuple(FAULTS)
     name: str = "random_faults"
+    max_error: float = 0.0
 
     def space(self, workload: Workload, target: Target) -> Space | None:
         space = self.inner.space(workload, target)

@@ -44,7 +44,7 @@ def check_point(sketch: Sketch, workload: Workload, target: Target, space: Space
     inputs = workload.random_inputs(1)
     expected = workload.reference(inputs)
     actual = run(variant, workload, target, inputs)
-    tolerance = workload.tolerance(expected)
+    tolerance = max(workload.tolerance(expected), sketch.max_error)
     where = f"{sketch.name} {config} on {workload.name}"
     for ours, theirs in zip(actual, expected, strict=True):
         finite = np.isfinite(theirs)
