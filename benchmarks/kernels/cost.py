@@ -28,8 +28,6 @@ from typing import Any
 
 import numpy as np
 
-# As in the workers: tvm_ffi would import torch for conversions that nobody makes here.
-sys.modules["torch"] = None  # type: ignore[assignment]
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from common import machine, save
@@ -67,11 +65,10 @@ def main() -> None:
             )
     tunings = []
     for name in options.kernels.split(",") if options.seconds else ():
-        tunings.append({"kernel": name, **tuned(KERNELS[name](), options.seconds)})
-        print(
-            f"\n{name}: {tunings[-1]['per_second']:.1f} candidates per second, {tunings[-1]['trials']} in all; ", end=""
-        )
-        print(", ".join(f"{phase} {seconds:.2f} s" for phase, seconds in tunings[-1]["phases"].items()))
+        found = tuned(KERNELS[name](), options.seconds)
+        tunings.append({"kernel": name, **found})
+        phases = ", ".join(f"{phase} {seconds:.2f} s" for phase, seconds in found["phases"].items())
+        print(f"\n{name}: {found['per_second']:.1f} candidates per second, {found['trials']} in all; {phases}")
     print(f"\n{save('candidate_cost', {'machine': where, 'candidates': rows, 'tunings': tunings})}")
 
 

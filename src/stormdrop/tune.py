@@ -63,8 +63,8 @@ def tune(
 
     `max_error` is what a schedule may differ from the reference (max|difference| / max|reference|, 1e-4 by default)
     because it computes in another way, as Winograd's convolutions do; with 0 there are none of these.
-    `sketches`, `measurer` and `pool` replace the built-in sketches (by a list, or by "rules" for those that rules derive or
-    "meta_schedule" for TVM's), the measurer on this machine, and its workers.
+    `sketches`, `measurer` and `pool` replace the built-in sketches (by a list, or by "rules" for those that rules
+    derive, or "meta_schedule" for TVM's), the measurer on this machine, and its workers.
     Raises `InputError` for a bad setting, `UnsupportedFunction` for a function that no sketch takes, `MeasureError`
     where nothing can be measured.
     """

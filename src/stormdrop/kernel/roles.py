@@ -38,9 +38,9 @@ class Contraction:
     nothing consumes the contraction it is a plain copy. `rows` are the axes to tile: one, two (rows of an image and
     its columns), or several that `flat` says to walk as one. `operand` is the load that follows the columns. It is
     `packable` where it may be laid out anew so that columns are contiguous per reduction step (it has to be where
-    `must_pack`); `constant` is the position of the input that it reads if that is a constant. `group` is the number of consecutive columns that share what they read
-    of the other operand, in a grouped convolution. `prologue` is the stage among those `before` that makes the other
-    operand (padding), if nothing else reads it.
+    `must_pack`); `constant` is the position of the input that it reads if that is a constant. `group` is the number of
+    consecutive columns that share what they read of the other operand, in a grouped convolution. `prologue` is the
+    stage among those `before` that makes the other operand (padding), if nothing else reads it.
     """
 
     graph: StageGraph

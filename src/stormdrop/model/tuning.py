@@ -113,9 +113,9 @@ def tune_model(
 
     `trials` bounds the distinct candidates that are measured over all kernels, `time` the wall seconds with import,
     compilation and verification in them; without either, `DEFAULT_SECONDS` at most. What the store knows already is
-    taken from there and costs nothing of either. `max_error` is that of `tune`, per kernel. Kernels with most operations come first; each may take its share of
-    what is left, and where nothing is left, it has its default schedule. Ctrl-C ends the tuning: what was found so
-    far is compiled. Raises `ModelError` for a model that cannot be imported, or whose compiled form is wrong (its
+    taken from there and costs nothing of either. Kernels with most operations come first; each may take its share of
+    what is left, and where nothing is left, it has its default schedule. `max_error` is that of `tune`, per kernel.
+    Ctrl-C ends the tuning: what was found so far is compiled. Raises `ModelError` for a model that cannot be imported, or whose compiled form is wrong (its
     error is not below `WRONG_FROM`), `InputError` for a bad setting.
     """
     begin = clock.perf_counter()
