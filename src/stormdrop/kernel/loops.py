@@ -30,7 +30,7 @@ from tvm.sym import Analyzer
 from tvm.tirx import AttrStmt, For, ForKind, SeqStmt
 
 from .expressions import Expr, children, coefficients, rebuild, substitute, transform, variables, walk
-from .nests import Group, Nest, by_lanes, flattened, groups_of, in_parts, nests_of, stride, unflattened
+from .nests import Group, Nest, by_lanes, flattened, groups_of, in_parts, nests_of, stride, unflattened, walked
 from .stages import Axis, Stage, StageGraph, intermediate, variable
 from .target import Target
 
@@ -124,7 +124,7 @@ class Loops:
             steps = replace(steps, vectors=min(steps.vectors, 2), unroll=min(steps.unroll, _MOST_STRIDED))
         self._unroll = steps.unroll
         if nest.lane is not None:
-            self.outer, stages = nest.store.axes, _reduction(nest, nest.store.axes, nest.lane, steps.lanes, {})
+            self.outer, stages = nest.store.axes, _reduction(nest, nest.store.axes, nest.lane, steps.lanes)
         elif nest.reduction is not None:
             self.outer, stages = _columns(nest, free, steps)
         else:
@@ -180,8 +180,8 @@ def _map(nest: Nest, free: Sequence[Axis], across: Axis | None, steps: Steps) ->
         tile, start = _tile(piece, size)
         inner, position = _vector(size, lanes)
         value = store.value if len(pieces) == 1 else _decided(store.value, axis.var, first)
-        mapping[axis.var] = start + position + first if first else start + position
-        stages.append(_over(replace(store, value=value), (*outer, tile, *rows, *inner), mapping))
+        place = (axis.var, start + first if first else start, position)
+        stages.append(_over(replace(store, value=value), (*outer, tile, *rows, *inner), place, mapping))
     if len(pieces) == 1:
         outer.append(tile)
     return tuple(outer), stages
@@ -194,10 +194,12 @@ def _columns(nest: Nest, free: Sequence[Axis], steps: Steps) -> tuple[tuple[Axis
     tile, start = _tile(axis, size)
     outer = (*(item for item in nest.store.axes if item is not axis), tile)
     lane = Axis(variable("column"), size)
-    return outer, _reduction(nest, outer, lane, steps.lanes, {axis.var: start + lane.var})
+    terms = tuple(replace(term, value=walked(term.value, axis.var, start, lane.var)) for term in nest.terms)
+    store = _over(nest.store, nest.store.axes, (axis.var, start, lane.var), {})
+    return outer, _reduction(replace(nest, store=store, terms=terms), outer, lane, steps.lanes)
 
 
-def _reduction(nest: Nest, outer: Sequence[Axis], lane: Axis, lanes: int, mapping: dict[Any, Expr]) -> list[Stage]:
+def _reduction(nest: Nest, outer: Sequence[Axis], lane: Axis, lanes: int) -> list[Stage]:
     """The stages of a reduction over outer axes, in registers along `lane`.
 
     With a lane of the nest's own the registers are combined to one value, else each is stored.
@@ -215,14 +217,13 @@ def _reduction(nest: Nest, outer: Sequence[Axis], lane: Axis, lanes: int, mappin
     at = {lane.var: element}
     stages = [Stage(f"{name}_init", (*outer, *inner), registers, (element,), reduction.identity)]
     for term in nest.terms:
-        value = substitute(substitute(term.value, mapping), at)
-        axes = (*outer, *term.axes, *inner)
+        axes, value = (*outer, *term.axes, *inner), substitute(term.value, at)
         stages.append(Stage(f"{name}_update", axes, registers, (element,), value, reduction.combine))
     store = nest.store
     if nest.lane is None:
-        moved = substitute(nest.with_result(registers[lane.var]), mapping)
-        indices = tuple(substitute(substitute(index, mapping), at) for index in store.indices)
-        return [*stages, replace(store, axes=(*outer, *inner), indices=indices, value=substitute(moved, at))]
+        indices = tuple(substitute(index, at) for index in store.indices)
+        value = substitute(nest.with_result(registers[lane.var]), at)
+        return [*stages, replace(store, axes=(*outer, *inner), indices=indices, value=value)]
     width = lane.extent
     while width > 1:
         width //= 2
@@ -257,16 +258,21 @@ def _step(extent: int, lanes: int, vectors: int) -> int:
     return max(lanes * count for count in range(1, vectors + 1) if lanes * count <= extent)
 
 
-def _over(stage: Stage, axes: Sequence[Axis], mapping: dict[Any, Expr]) -> Stage:
-    indices = tuple(substitute(index, mapping) for index in stage.indices)
-    return replace(stage, axes=tuple(axes), indices=indices, value=substitute(stage.value, mapping))
+def _over(stage: Stage, axes: Sequence[Axis], place: tuple[Any, Expr, Expr], mapping: dict[Any, Expr]) -> Stage:
+    """A store over other axes: where one of the old axes is (see `walked`), and others."""
+
+    def moved(node: Expr) -> Expr:
+        return substitute(walked(node, *place), mapping)
+
+    return replace(stage, axes=tuple(axes), indices=tuple(map(moved, stage.indices)), value=moved(stage.value))
 
 
 def _renamed(stage: Stage) -> Stage:
     """The same stage over new variables: blocks do not share theirs."""
     fresh = {axis.var: variable(axis.name) for axis in stage.axes}
     axes = tuple(replace(axis, var=fresh[axis.var]) for axis in stage.axes)
-    return _over(stage, axes, fresh)
+    indices = tuple(substitute(index, fresh) for index in stage.indices)
+    return replace(stage, axes=axes, indices=indices, value=substitute(stage.value, fresh))
 
 
 def _transposed(nest: Nest, axis: Axis, others: Sequence[Axis]) -> Axis | None:

@@ -21,9 +21,22 @@ from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import IntImm
 from tvm.sym import Analyzer
 
-from .expressions import Expr, children, coefficients, rewrite_loads, simplified, substitute, variables, walk
+from .expressions import (
+    Expr,
+    children,
+    coefficients,
+    rewrite_loads,
+    simplified,
+    substitute,
+    transform,
+    variables,
+    walk,
+)
 from .roles import fused_epilogue
 from .stages import Axis, Stage, StageGraph, intermediate, shape_of, variable
+
+
+_FLAT = "flat"  # the name of an axis that stands for several
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,6 +209,25 @@ def flattened(nest: Nest, shared: int) -> Nest:
     return replace(nest, store=replace(nest.store, axes=(*nest.store.axes[:shared], *store_axes)), terms=terms)
 
 
+def walked(node: Expr, name: Any, start: Expr, inner: Expr) -> Expr:
+    """The expression at `start + inner` of an axis, where `inner` runs over a vector.
+
+    Of an axis that `flattened` made, the last dimension takes `inner` as it is, past its end if need be: so the address
+    moves by one with it for all to see, and no vector is divided.
+    """
+
+    def visit(item: Expr) -> Expr | None:
+        if isinstance(item, prim.FloorDiv | prim.FloorMod) and name.name == _FLAT and name.same_as(item.a):
+            return (
+                prim.FloorDiv(start, item.b)
+                if isinstance(item, prim.FloorDiv)
+                else prim.FloorMod(start, item.b) + inner
+            )
+        return start + inner if name.same_as(item) else None
+
+    return transform(node, visit)
+
+
 def unflattened(axes: Sequence[Axis], position: Expr) -> dict[Any, Expr]:
     """Where each of some consecutive axes is when they are walked as one."""
     mapping: dict[Any, Expr] = {}
@@ -247,7 +279,7 @@ def _merged(
         if len(run) == 1:
             merged += run
             continue
-        whole = Axis(variable("flat"), math.prod(axis.extent for axis in run), run[0].reduce)
+        whole = Axis(variable(_FLAT), math.prod(axis.extent for axis in run), run[0].reduce)
         mapping.update(unflattened(run, whole.var))
         merged.append(whole)
     return merged, mapping
@@ -289,10 +321,10 @@ def by_lanes(nest: Nest, shared: int, lanes: int, vectors: int) -> Nest:
     rest = along.extent - steps * width
     lane, step = Axis(variable("lane"), width), Axis(variable("step"), steps, True)
     others = term.axes[:-1]
-    terms = [Term((*others, step), substitute(term.value, {along.var: step.var * width + lane.var}))]
+    terms = [Term((*others, step), walked(term.value, along.var, step.var * width, lane.var))]
     if rest:
         # The last lanes once more from the end; those that were counted already stay out.
-        last = substitute(term.value, {along.var: lane.var + (along.extent - width)})
+        last = walked(term.value, along.var, IntImm("int32", along.extent - width), lane.var)
         terms.append(Term(others, prim.Select(lane.var >= width - rest, last, nest.reduction.identity)))
     return replace(nest, terms=tuple(terms), lane=lane)
 

@@ -34,6 +34,7 @@ from .target import Target
 
 Floats = NDArray[np.float64]
 
+_EMBEDS = 16  # lanes of vectors whose instructions broadcast an operand from memory
 _UNROLL = 4  # steps beyond which unrolling gains nothing
 _LINE, _SETS = 64, 64  # bytes of a cache line; sets of a first cache (32 KiB in 8 ways, 48 KiB in 12)
 _SHARING = 11  # rows that can share a set: those beyond the ways are not all needed at once
@@ -139,12 +140,20 @@ def cycles(shape: Shape, knobs: Mapping[str, NDArray[Any]], target: Target, cost
 
     loads = vectors * (1 + rows) if shape.follows_columns else vectors
     broadcasts = 0 if shape.follows_columns else rows
-    step = np.maximum(rows * vectors, loads * costs.load + broadcasts * costs.broadcast)
+    # Below AVX-512 no instruction takes a scalar operand from memory: it needs a load and a register of its own.
+    apart = target.lanes < _EMBEDS
+    broadcast = 1.0 if apart else costs.broadcast
+    step = np.maximum(rows * vectors, loads * costs.load + broadcasts * broadcast)
     step = np.maximum(step, costs.latency) + costs.loop / np.minimum(knobs["unroll"], _UNROLL)
     if shape.follows_columns:
         # The compiler keeps what neighbouring rows share in registers, too.
         step = step + costs.spill * np.maximum(0, (2 * rows + 1) * vectors - target.registers)
     else:
+        if apart:
+            # Of one vector per row LLVM holds several steps at once; of more, some scalars beside them.
+            alone = (vectors == 1) & (knobs["unroll"] > 1)
+            live = np.where(alone, 2 * rows + 1, (rows + 1) * vectors + target.registers // 8 - 1)
+            step = step + costs.spill * np.maximum(0, live - target.registers)
         step = step + costs.conflict * np.array([_conflicts(shape.strides, each) for each in _tuples(sizes)])
     own, panel = _read(shape, sizes, columns), 4.0 * shape.steps * columns
     if shape.column_varies:

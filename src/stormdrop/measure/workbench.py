@@ -209,6 +209,8 @@ def difference(name: str, actual: Array, expected: Array, tolerance: float) -> s
 
     The maximum is over the finite elements; where NaN or an infinity is expected, it must be there.
     """
+    if _close(actual, expected, tolerance):
+        return ""
     ours, theirs = actual.astype(np.float64), expected.astype(np.float64)
     with np.errstate(all="ignore"):
         gap = np.abs(ours - theirs)
@@ -224,6 +226,15 @@ def difference(name: str, actual: Array, expected: Array, tolerance: float) -> s
         f"{name}[{position}] is {ours[where]:.6g}, not {theirs[where]:.6g};"
         f" {share} of {gap.size} elements differ by more than {allowed:.3g}"
     )
+
+
+def _close(actual: Array, expected: Array, tolerance: float) -> bool:
+    """Whether all is surely within the tolerance: what most kernels are asked, in a tenth of the time of the rest."""
+    if expected.dtype.kind != "f" or not expected.size:
+        return False
+    with np.errstate(all="ignore"):
+        gap, scale = float(np.max(np.abs(actual - expected))), float(np.max(np.abs(expected)))
+    return gap <= 0.999 * tolerance * scale < np.inf
 
 
 def one_line(error: BaseException) -> str:
