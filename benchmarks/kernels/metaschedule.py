@@ -124,7 +124,7 @@ def tune(shape: Shape, trials: int, seed: int) -> dict[str, Any]:
         begin = time.perf_counter()
         ms.tune_tir(
             tunable(workload),
-            target.tvm(),
+            {"kind": "llvm", "mcpu": target.mcpu, "num-cores": target.cores},  # without the options of ours
             scratch,
             trials,
             num_trials_per_iter=BATCH,
