@@ -31,14 +31,14 @@ from tvm.tirx import PrimFunc
 
 from ..errors import UnsupportedFunction
 from ..space import Categorical, Constraint, Knob, Ordinal, Space
-from . import compile, expressions, intrinsics, loops, nests, prior, roles, stages
+from . import prior
 from .expressions import Expr, rewrite_loads, substitute, variables
 from .intrinsics import in_vectors
 from .loops import stream
 from .nests import unflattened
 from .roles import Contraction, take_apart
 from .sketch import Variant, revision
-from .stages import Axis, Stage, StageGraph, assemble, intermediate, variable
+from .stages import Axis, Stage, StageGraph, assemble, intermediate, loads_of, variable
 from .target import Target
 from .workload import Workload
 
@@ -112,17 +112,12 @@ def _space(workload: Workload, target: Target) -> Space | None:
         knobs.append(Categorical("pack", [1] if parts.must_pack else [0, 1]))
     if parts.prologue is not None:
         knobs.append(Categorical("prologue", ["apart", "task"]))
-    digest = _revision()
+    digest = revision(prior.__name__, __name__)
     space = Space(RegisterBlocked.name, knobs, constraints, revision=digest)
     points = list(space.points())
     expected = prior.cycles(prior.shape(parts, extents), space.columns(points), target)
     origin = space.config(points[int(np.argmin(expected))])
     return Space(RegisterBlocked.name, knobs, constraints, origin=origin, revision=digest)
-
-
-def _revision() -> str:
-    modules = (compile, expressions, intrinsics, loops, nests, prior, roles, stages)
-    return revision(*(module.__name__ for module in modules), __name__)
 
 
 def _required(value: int | None) -> int:
@@ -261,10 +256,8 @@ class _Tiled:
 
     def around(self, kernel: PrimFunc, target: Target) -> PrimFunc:
         """The scheduled contraction between its neighbours."""
-        neighbours = (*self.before, *self.after)
-        read = {load.source for stage in (*self.stages, *neighbours) for load in stage.loads()}
-        before, first = stream(self.before, read, target)
-        after, last = stream(self.after, read, target)
+        before, first = stream(self.before, {*self.parameters, *loads_of(self.stages, self.after)}, target)
+        after, last = stream(self.after, {*self.parameters, *loads_of(self.stages, self.before)}, target)
         root = kernel.body.block
         statements = [*before, root.body, *after]
         return assemble(self.parameters, (*first, self.stages[-1], *last), statements, root.alloc_buffers)

@@ -20,28 +20,25 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any
 
-from tvm.ir import Call
 from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import IntImm
-from tvm.sym import Analyzer
 from tvm.tirx import AttrStmt, For, ForKind, SeqStmt
 
-from .expressions import Expr, children, coefficients, rebuild, substitute, transform, variables, walk
-from .nests import Group, Nest, by_lanes, flattened, groups_of, in_parts, nests_of, stride, unflattened, walked
+from .expressions import Expr, substitute
+from .groups import Group, groups_of
+from .nests import Nest, by_lanes, flattened, in_parts, nests_of, stride, unflattened, walked
+from .pieces import decided, pieces_of
 from .stages import Axis, Stage, StageGraph, intermediate, variable
 from .target import Target
 
 _TASKS_PER_CORE = 4
 _WORTH_A_THREAD = 1 << 14  # elements computed; below, waking threads costs more than they save
-_MOST_PIECES = 16
 _MOST_STRIDED = 16  # unrolled steps of a reduction with strided loads
 # Names of axes that say how their loops run.
 _CHUNK, _ROW, _LANE = "chunk", "row", "lane"
 _UNROLLED = {_CHUNK, _ROW}
-_COMPARISONS = (prim.LT, prim.LE, prim.GT, prim.GE, prim.EQ, prim.NE)
 
 
 @dataclass(frozen=True)
@@ -69,15 +66,19 @@ def stream(stages: Sequence[Stage], kept: Collection[Any], target: Target) -> tu
     """
     statements, written = [], []
     for group in groups_of(nests_of(StageGraph((), tuple(stages)), kept), kept, target.cores):
-        for loops in laid_out(group, Steps(target.lanes), target.cores):
+        for loops in laid_out(group, Steps(target.lanes), target.cores, exact=True):
             statements.append(in_parallel(loops, group.shared, tasks(loops, target.cores)))
             written += [stage for each in loops for stage in each.stages]
     return statements, written
 
 
-def laid_out(group: Group, steps: Steps, cores: int) -> list[list[Loops]]:
-    """The loops of a group: one list for each parallel loop. Reductions of few results alone run in parts."""
-    nests = [by_lanes(flattened(nest, group.shared), group.shared, steps.lanes, steps.vectors) for nest in group.nests]
+def laid_out(group: Group, steps: Steps, cores: int, exact: bool = False) -> list[list[Loops]]:
+    """The loops of a group: one list for each parallel loop. Reductions of few results alone run in parts.
+
+    `exact` where what the nests store may be an intermediate buffer of several dimensions (see `flattened`).
+    """
+    shared = group.shared
+    nests = [by_lanes(flattened(nest, shared, exact), shared, steps.lanes, steps.vectors) for nest in group.nests]
     loops = [Loops(nest, steps, group.shared) for nest in nests]
     if group.shared or steps.parts == 1 or not idle(loops[0], cores):
         return [loops]
@@ -172,14 +173,14 @@ def _map(nest: Nest, free: Sequence[Axis], across: Axis | None, steps: Steps) ->
         tile, start = _tile(across, rows[0].extent)
         outer.append(tile)
         mapping[across.var] = start + rows[0].var
-    pieces = _pieces(store.value, axis)
+    pieces = pieces_of(store.value, axis)
     stages = []
     for first, last in pieces:
         piece = Axis(axis.var, last - first)
         size = _step(piece.extent, lanes, vectors)
         tile, start = _tile(piece, size)
         inner, position = _vector(size, lanes)
-        value = store.value if len(pieces) == 1 else _decided(store.value, axis.var, first)
+        value = store.value if len(pieces) == 1 else decided(store.value, axis.var, first)
         place = (axis.var, start + first if first else start, position)
         stages.append(_over(replace(store, value=value), (*outer, tile, *rows, *inner), place, mapping))
     if len(pieces) == 1:
@@ -283,50 +284,6 @@ def _transposed(nest: Nest, axis: Axis, others: Sequence[Axis]) -> Axis | None:
                 if stride(load, other.var) == 1:
                     return other
     return None
-
-
-def _pieces(value: Expr, axis: Axis) -> list[tuple[int, int]]:
-    """The stretches of an axis on which all comparisons of it with constants stay as they are."""
-    cuts = {0, axis.extent}
-    for node in walk(value):
-        if isinstance(node, _COMPARISONS):
-            at = _crossing(node, axis.var)
-            if at is not None:
-                before, here, after = (_holds(node, axis.var, at + offset) for offset in (-1, 0, 1))
-                cuts |= {at} if before != here else set()
-                cuts |= {at + 1} if here != after else set()
-    inside = sorted(cut for cut in cuts if 0 <= cut <= axis.extent)
-    return list(pairwise(inside)) if len(inside) <= _MOST_PIECES else [(0, axis.extent)]
-
-
-def _crossing(comparison: Any, name: Any) -> int | None:
-    """Where on an axis the sides of a comparison are equal, if it depends on nothing else and moves by one."""
-    difference = comparison.a - comparison.b
-    factors = coefficients(difference, {name})
-    if variables(difference) != {name} or factors is None or factors.get(name) not in (1, -1):
-        return None
-    return -factors[name] * int(Analyzer().simplify(substitute(difference, {name: IntImm("int32", 0)})))
-
-
-def _holds(comparison: Any, name: Any, at: int) -> bool:
-    return bool(int(Analyzer().simplify(substitute(comparison, {name: IntImm("int32", at)}))))
-
-
-def _decided(value: Expr, name: Any, first: int) -> Expr:
-    """The value on a piece that starts at `first`, without the choices that are made there once and for all."""
-
-    def visit(node: Expr) -> Expr | None:
-        if isinstance(node, _COMPARISONS) and _crossing(node, name) is not None:
-            return IntImm("bool", int(_holds(node, name, first)))
-        if isinstance(node, prim.Select) or (isinstance(node, Call) and "if_then_else" in node.op.name):
-            condition, *branches = children(node)
-            condition = Analyzer().simplify(transform(condition, visit))
-            if isinstance(condition, IntImm):
-                return transform(branches[0 if int(condition) else 1], visit)
-            return rebuild(node, [condition, *(transform(branch, visit) for branch in branches)])
-        return None
-
-    return transform(value, visit)
 
 
 def _one_loop(axes: Sequence[Axis], kind: Any, body: Callable[[list[Any]], list[Any]]) -> Any:

@@ -39,7 +39,6 @@ from tvm.tirx import For, PrimFunc, SeqStmt
 
 from ..errors import SpaceError, UnsupportedFunction
 from ..space import Categorical, Knob, Ordinal, Space, Tile
-from . import stages
 from .sketch import Variant, revision
 from .stages import StageGraph
 from .target import Target
@@ -91,7 +90,7 @@ class MetaSchedule:
         locations = _locations(design, trace)
         knobs = [_knob(name, instruction, trace, locations) for name, instruction in sampled.items()]
         instructions = json.dumps(trace.as_json()[0], default=_number)
-        versions = f"tvm {metadata.version('apache-tvm')}, {revision(stages.__name__, __name__)}"
+        versions = f"tvm {metadata.version('apache-tvm')}, {revision(__name__)}"
         return Space(
             self.name,
             knobs,

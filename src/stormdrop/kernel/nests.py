@@ -1,9 +1,8 @@
 """What each loop nest of a function computes, and rewrites of nests that make them fast.
 
-A nest stores one value per element, which may read the result of a reduction. `nests_of` reads them off the stages;
-`groups_of` finds those that hand each other whole rows (softmax, layer norm) and so may run row by row in one loop.
+A nest stores one value per element, which may read the result of a reduction. `nests_of` reads them off the stages.
 
-    flattened   walks neighbouring axes as one where every access takes them as whole consecutive dimensions
+    flattened   walks neighbouring axes as one where every access goes on from one to the next
     by_lanes    gives a reduction along the contiguous axis of its input a partial result per vector lane
     in_parts    splits a reduction of few results into parts that run in parallel, and their combination
 """
@@ -29,12 +28,10 @@ from .expressions import (
     simplified,
     substitute,
     transform,
-    variables,
     walk,
 )
 from .roles import fused_epilogue
 from .stages import Axis, Stage, StageGraph, intermediate, shape_of, variable
-
 
 _FLAT = "flat"  # the name of an axis that stands for several
 
@@ -62,14 +59,14 @@ class Nest:
 
     def reads(self) -> list[Any]:
         """All loads but those of the reduction's result."""
-        loads = [load for load in self.store.loads() if not self._is_result(load)]
+        loads = [load for load in self.store.loads() if not self.is_result(load)]
         for term in self.terms:
             loads += _loads(term.value)
         return loads
 
     def with_result(self, element: Expr) -> Expr:
         """The value to store, with an element in place of the reduction's result."""
-        return rewrite_loads(self.store.value, lambda load: element if self._is_result(load) else None)
+        return rewrite_loads(self.store.value, lambda load: element if self.is_result(load) else None)
 
     def substituted(self, mapping: Mapping[Any, Expr]) -> Nest:
         """The nest with variables replaced in all that it reads and stores; its axes stay."""
@@ -81,16 +78,9 @@ class Nest:
         terms = tuple(replace(term, value=substitute(term.value, mapping)) for term in self.terms)
         return replace(self, store=store, terms=terms)
 
-    def _is_result(self, load: Any) -> bool:
+    def is_result(self, load: Any) -> bool:
+        """Whether a load in the store's value stands for the combination of the terms."""
         return self.reduction is not None and bool(load.source.same_as(self.reduction.buffer))
-
-
-@dataclass(frozen=True, eq=False)
-class Group:
-    """Nests that run one after the other inside a loop over their first `shared` axes; alone where that is 0."""
-
-    nests: tuple[Nest, ...]
-    shared: int
 
 
 def nests_of(graph: StageGraph, kept: Collection[Any] = ()) -> list[Nest]:
@@ -116,89 +106,26 @@ def nests_of(graph: StageGraph, kept: Collection[Any] = ()) -> list[Nest]:
     return nests
 
 
-def groups_of(nests: Sequence[Nest], kept: Collection[Any], least: int) -> list[Group]:
-    """Neighbouring nests in groups that share axes with at least `least` elements.
-
-    Buffers that nothing outside of a group reads (`kept` names what else is read) are no wider than a row there.
-    """
-    groups: list[list[Nest]] = []
-    for nest in nests:
-        if groups and shared_axes([*groups[-1], nest], least):
-            groups[-1].append(nest)
-        else:
-            groups.append([nest])
-    found = []
-    for at, group in enumerate(groups):
-        shared = shared_axes(group, least) if len(group) > 1 else 0
-        others = [nest for other in groups[:at] + groups[at + 1 :] for nest in other]
-        outside = {*kept, *(load.source for nest in others for load in nest.reads())}
-        found.append(Group(tuple(_rows_only(group, outside, shared)), shared))
-    return found
+def offset(shape: Sequence[int], indices: Sequence[Expr]) -> Expr:
+    """Where an element of a buffer of this shape is in memory, in elements."""
+    terms = (index * math.prod(shape[at + 1 :]) for at, index in enumerate(indices))
+    return Analyzer().simplify(sum(terms, IntImm("int32", 0)))
 
 
-def shared_axes(nests: Sequence[Nest], least: int) -> int:
-    """How many leading axes all nests have in common, each element depending on its own row only.
-
-    At least one axis stays with the nest that has the most; 0 where the axes have fewer than `least` elements.
-    """
-    stores = [nest.store for nest in nests]
-    written = {store.buffer for store in stores}
-    longest = max(len(nest.store.axes) + max((len(term.axes) for term in nest.terms), default=0) for nest in nests)
-    most = min(*(len(store.axes) for store in stores), longest - 1)
-    count, size = 0, 1
-    for at in range(most):
-        axes = [store.axes[at] for store in stores]
-        if len({axis.extent for axis in axes}) != 1:
-            break
-        aligned = True
-        for nest, axis in zip(nests, axes, strict=True):
-            accesses = [load.indices for load in nest.reads() if load.source in written] + [nest.store.indices]
-            aligned &= all(
-                len(index) > at and isinstance(index[at], Var) and index[at].same_as(axis.var) for index in accesses
-            )
-        if not aligned:
-            break
-        count, size = at + 1, size * axes[0].extent
-    return count if size >= least else 0
-
-
-def _rows_only(group: Sequence[Nest], outside: Collection[Any], shared: int) -> list[Nest]:
-    """The nests of a group with their private buffers lacking the shared dimensions."""
-    private: dict[Any, Any] = {}
-    read = {load.source for nest in group for load in nest.reads()}
-    for nest in group if shared else ():
-        buffer = nest.store.buffer
-        if buffer in read and buffer not in outside:
-            private[buffer] = intermediate(str(buffer.name), shape_of(buffer)[shared:] or (1,), str(buffer.dtype))
-
-    def row(load: Any) -> Expr | None:
-        if load.source not in private:
-            return None
-        return private[load.source][tuple(load.indices[shared:]) or (0,)]
-
-    def moved(nest: Nest) -> Nest:
-        store = nest.store
-        if store.buffer in private:
-            indices = tuple(store.indices[shared:]) or (IntImm("int32", 0),)
-            store = replace(store, buffer=private[store.buffer], indices=indices)
-        # The result of the nest's own reduction is no load: it may have the very buffer that was replaced.
-        value = rewrite_loads(store.value, lambda load: None if nest._is_result(load) else row(load))
-        terms = tuple(replace(term, value=rewrite_loads(term.value, row)) for term in nest.terms)
-        return replace(nest, store=replace(store, value=value), terms=terms)
-
-    return [moved(nest) for nest in group]
-
-
-def flattened(nest: Nest, shared: int) -> Nest:
+def flattened(nest: Nest, shared: int, exact: bool) -> Nest:
     """The nest with neighbouring axes (spatial ones beyond the shared, reductions) walked as one where that is free.
 
     Before:     y[n, h, w, c] = max(x[n, h, w, c] + b[c], 0)
     After:      y[i / (H W), i / W % H, i % W, c] = ...          addresses i C + c
+
+    Where the store is `exact` its axes stay, see `walked`.
     """
     nest = _without_unit_axes(nest, shared)
-    accesses = [(load.source, load.indices) for load in nest.reads()] + [(nest.store.buffer, nest.store.indices)]
+    accesses = [*nest.reads(), nest.store.buffer[nest.store.indices]]
     loose = set().union(*(_loose(value) for value in (nest.store.value, *(term.value for term in nest.terms))))
     store_axes, mapping = _merged(nest.store.axes[shared:], accesses, loose)
+    if exact:
+        store_axes, mapping = list(nest.store.axes[shared:]), {}
     (first, *_) = nest.terms or (Term((), nest.store.value),)
     term_axes, more = _merged(first.axes, accesses, loose)
     mapping.update(more)
@@ -213,7 +140,8 @@ def walked(node: Expr, name: Any, start: Expr, inner: Expr) -> Expr:
     """The expression at `start + inner` of an axis, where `inner` runs over a vector.
 
     Of an axis that `flattened` made, the last dimension takes `inner` as it is, past its end if need be: so the address
-    moves by one with it for all to see, and no vector is divided.
+    moves by one with it for all to see, and no vector is divided. TVM allocates no more of an intermediate buffer than
+    it sees written, therefore what is written so has to be a parameter or one-dimensional.
     """
 
     def visit(item: Expr) -> Expr | None:
@@ -241,9 +169,7 @@ def unflattened(axes: Sequence[Axis], position: Expr) -> dict[Any, Expr]:
 
 def stride(load: Any, name: Any) -> int | None:
     """How many elements a load moves by when a variable moves by one; None where that is no constant."""
-    shape = shape_of(load.source)
-    offset = sum((index * math.prod(shape[at + 1 :]) for at, index in enumerate(load.indices)), IntImm("int32", 0))
-    factors = coefficients(Analyzer().simplify(offset), {name})
+    factors = coefficients(offset(shape_of(load.source), load.indices), {name})
     return None if factors is None else factors.get(name, 0)
 
 
@@ -261,14 +187,10 @@ def _without_unit_axes(nest: Nest, shared: int) -> Nest:
     return replace(nest, store=store, terms=tuple(terms))
 
 
-def _merged(
-    axes: Sequence[Axis], accesses: Sequence[tuple[Any, Sequence[Expr]]], loose: set[Any]
-) -> tuple[list[Axis], dict[Any, Expr]]:
+def _merged(axes: Sequence[Axis], accesses: Sequence[Any], loose: set[Any]) -> tuple[list[Axis], dict[Any, Expr]]:
     runs: list[list[Axis]] = [[axis] for axis in axes[:1]]
     for left, right in pairwise(axes):
-        together = not {left.var, right.var} & loose and all(
-            _consecutive(shape_of(buffer), indices, left, right) for buffer, indices in accesses
-        )
+        together = not {left.var, right.var} & loose and all(_consecutive(load, left, right) for load in accesses)
         if together:
             runs[-1].append(right)
         else:
@@ -285,15 +207,10 @@ def _merged(
     return merged, mapping
 
 
-def _consecutive(shape: Sequence[int], indices: Sequence[Expr], left: Axis, right: Axis) -> bool:
-    """Whether an access takes two axes as neighbouring dimensions, the right one whole, or takes neither."""
-    used = [at for at, index in enumerate(indices) if variables(index) & {left.var, right.var}]
-    if not used:
-        return True
-    if len(used) != 2 or any(extent != 1 for extent in shape[used[0] + 1 : used[1]]):
-        return False
-    first, second = indices[used[0]], indices[used[1]]
-    return bool(left.var.same_as(first) and right.var.same_as(second)) and shape[used[1]] == right.extent
+def _consecutive(load: Any, left: Axis, right: Axis) -> bool:
+    """Whether a load goes on with the next of the left axis where it leaves the right one."""
+    outer, inner = stride(load, left.var), stride(load, right.var)
+    return inner is not None and outer == inner * right.extent
 
 
 def by_lanes(nest: Nest, shared: int, lanes: int, vectors: int) -> Nest:

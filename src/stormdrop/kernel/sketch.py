@@ -25,6 +25,21 @@ if TYPE_CHECKING:
     from .workload import Workload
 
 
+SHARED = (
+    "compile",
+    "expressions",
+    "groups",
+    "intrinsics",
+    "loops",
+    "lowering",
+    "nests",
+    "pieces",
+    "roles",
+    "stages",
+)
+"""Modules of this package that take part in whatever a sketch makes."""
+
+
 @dataclass(frozen=True)
 class Variant:
     """One schedule of a function.
@@ -75,13 +90,13 @@ class Estimator(Protocol):
 
 
 def revision(*modules: str) -> str:
-    """A digest of the code of some modules and of the lowering, comments and layout aside: for a space's fingerprint.
+    """A digest of the code of some modules and of `SHARED`, comments and layout aside: for a space's fingerprint.
 
     A sketch whose code changed may give another schedule for the same configuration, so its old records do not
     count for it any more.
     """
     digest = hashlib.sha256()
-    for module in (f"{__package__}.lowering", *modules):
+    for module in (*(f"{__package__}.{name}" for name in SHARED), *modules):
         source = inspect.getsource(importlib.import_module(module))
         digest.update(ast.dump(ast.parse(source)).encode())
     return digest.hexdigest()[:16]

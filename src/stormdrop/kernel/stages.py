@@ -215,6 +215,11 @@ def assemble(
     return PrimFunc(list(parameters), realized, attrs=tvm.ir.make_node("ir.DictAttrs", **attrs))
 
 
+def loads_of(*stages: Sequence[Stage]) -> set[Buffer]:
+    """The buffers that some stages read."""
+    return {load.source for some in stages for stage in some for load in stage.loads()}
+
+
 def intermediate(name: str, shape: Sequence[int], dtype: str, scope: str = "global") -> Buffer:
     """A new buffer that a stage can write."""
     return decl_buffer([int(extent) for extent in shape], dtype, name, scope=scope, layout=None)

@@ -1,7 +1,7 @@
 """Parallel, vectorised, unrolled loops for all that is no contraction: pooling, reductions, softmax, elementwise.
 
-`nests` says what the loop nests compute, `loops` what their loops look like. Nests that hand each other whole rows
-(softmax, layer norm) may run row by row inside one parallel loop, with the rows between them in the first cache.
+`nests` says what the loop nests compute, `groups` which of them run row by row inside one parallel loop, and `loops`
+what their loops look like.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any, ClassVar
 from tvm.ir import Call
 
 from ..space import Categorical, Constraint, Knob, Ordinal, Space
-from . import compile, expressions, intrinsics, loops, nests, roles, stages
 from .expressions import variables, walk
+from .groups import Group, groups_of
 from .intrinsics import in_vectors
 from .loops import Steps, idle, in_parallel, laid_out, tasks
-from .nests import Group, groups_of, nests_of
+from .nests import nests_of
 from .roles import inlines_well
 from .sketch import Variant, revision
 from .stages import Stage, StageGraph, assemble
@@ -66,36 +66,37 @@ def _space(workload: Workload, target: Target) -> Space:
         origin["padding"] = "apart" if padding.axes[-1].var in _guards(padding) else "inside"
         knobs.append(Categorical("padding", ["apart", "inside"]))
     graph = _inlined(workload, origin.get("padding") == "inside")
-    groups = _groups(graph, target, together=True)
-    every = [nest for group in groups for each in laid_out(group, _steps(target, origin), cores) for nest in each]
+    found = _groups(graph, target, together=True)
+    every = [nest for group in found for each in laid_out(group, _steps(target, origin), cores) for nest in each]
     small = sum(nest.size for nest in every) <= _SMALL
-    if any(group.shared for group in groups):
+    if any(group.shared for group in found):
         knobs.append(Categorical("together", [0, 1]))
     if any(nest.transposes for nest in every):
         knobs += [Ordinal("across", [4, 8, 16, 32]), Ordinal("columns", [4, 8, 16])]
-        constraints.append(Constraint(("across", "columns"), lambda *tile: math.prod(tile) <= _MOST_TILE, "tile"))
+        constraints.append(
+            Constraint(("across", "columns"), lambda *tile: math.prod(tile) <= _MOST_TILE, f"{_MOST_TILE} elements")
+        )
     if not all(nest.transposes for nest in every):
         knobs.append(Ordinal("vectors", [1, 2, 4, 8]))
     if any(nest.reduces for nest in every):
         knobs.append(Ordinal("unroll", [1, 4, 16, 64]))
         origin["vectors"] = 8
-    if any(idle(nest, cores) for nest in every):
-        knobs.append(Ordinal("parts", [1, *(cores * count for count in (1, 2, 4) if cores > 1)]))
-        origin["parts"] = 1 if small or cores == 1 else 2 * cores
-    units = [(group, each) for group in groups for each in laid_out(group, _steps(target, origin), cores)]
+    if cores > 1 and any(idle(nest, cores) for nest in every):
+        knobs.append(Ordinal("parts", [1, cores, 2 * cores, 4 * cores]))
+        origin["parts"] = 1 if small else 2 * cores
+    units = [(group, each) for group in found for each in laid_out(group, _steps(target, origin), cores)]
     most = max(1, *(1 if group.shared else len(each[0].outer) for group, each in units))
     knobs.append(Ordinal("parallel", range(0 if small else 1, most + 1)))
     origin["parallel"] = max(min(tasks(each, cores), most) for _, each in units)
     if not small:
         origin["parallel"] = max(1, origin["parallel"])
     names = {knob.name for knob in knobs}
-    modules = (compile, expressions, intrinsics, loops, nests, roles, stages)
     return Space(
         Streaming.name,
         knobs,
         constraints,
         origin={key: value for key, value in origin.items() if key in names},
-        revision=revision(*(module.__name__ for module in modules), __name__),
+        revision=revision(__name__),
     )
 
 
@@ -104,10 +105,7 @@ def _steps(target: Target, config: Mapping[str, Any]) -> Steps:
 
 
 def _groups(graph: StageGraph, target: Target, together: bool) -> list[Group]:
-    every = nests_of(graph)
-    if together:
-        return groups_of(every, graph.parameters, target.cores)
-    return [Group((nest,), 0) for nest in every]
+    return groups_of(nests_of(graph), graph.parameters, target.cores if together else None)
 
 
 @lru_cache(maxsize=64)

@@ -32,7 +32,6 @@ from tvm.tirx import IndexMap, PrimFunc
 from ..errors import SpaceError, UnsupportedFunction
 from ..space import Categorical, Constraint, Knob, Ordinal, Space, Split, Tile
 from ..space.knob import Value
-from . import compile, expressions, stages
 from .expressions import walk
 from .sketch import Variant, revision
 from .stages import Axis, Stage, StageGraph, intermediate, shape_of, variable
@@ -100,7 +99,7 @@ class Template:
 def _space(sketch: Template, workload: Workload, target: Target) -> Space:
     knobs = Knobs(sketch.name, workload, target, None)
     sketch.function(knobs.schedule, knobs)
-    digest = f"{sketch.revision} {revision(*(module.__name__ for module in (compile, expressions, stages)), __name__)}"
+    digest = f"{sketch.revision} {revision(__name__)}"
     return Space(sketch.name, list(knobs.declared.values()), knobs.constraints, knobs.values, revision=digest)
 
 

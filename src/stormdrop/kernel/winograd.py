@@ -29,38 +29,14 @@ from numpy.typing import NDArray
 
 from ..errors import UnsupportedFunction
 from ..space import Categorical, Constraint, Knob, Ordinal, Space
-from . import (
-    compile,
-    expressions,
-    intrinsics,
-    loops,
-    nests,
-    roles,
-    stages,
-    winograd_convolution,
-    winograd_loops,
-    winograd_prior,
-    winograd_transforms,
-)
+from . import winograd_convolution, winograd_loops, winograd_prior, winograd_transforms
 from .sketch import Variant, revision
 from .target import Target
 from .winograd_convolution import find_convolution
 from .winograd_loops import WinogradLoops
 from .workload import Workload
 
-_MODULES = (
-    compile,
-    expressions,
-    intrinsics,
-    loops,
-    nests,
-    roles,
-    stages,
-    winograd_convolution,
-    winograd_loops,
-    winograd_prior,
-    winograd_transforms,
-)
+_OWN = (winograd_convolution, winograd_loops, winograd_prior, winograd_transforms)
 _ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 18, 20, 24, 28)
 _BLOCKS = (1, 2, 3, 4, 6, 8, 12, 16)
 _WASTE = 1.16  # blocks and columns may compute up to this many times the elements
@@ -126,7 +102,7 @@ def _space(sketch: Winograd, workload: Workload, target: Target) -> Space | None
             f"{tiles} tiles in blocks without much waste",
         ),
     ]
-    digest = f"{revision(*(module.__name__ for module in _MODULES), __name__)} {sketch.max_error}"
+    digest = f"{revision(*(module.__name__ for module in _OWN), __name__)} {sketch.max_error}"
     space = Space(sketch.name, knobs, constraints, revision=digest)
     points = list(space.points())
     expected = sketch.estimate(workload, target, space.columns(points))

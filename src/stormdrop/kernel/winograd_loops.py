@@ -21,7 +21,7 @@ from .intrinsics import in_vectors
 from .loops import stream
 from .roles import contiguous
 from .sketch import Variant
-from .stages import Axis, Buffer, Stage, StageGraph, assemble, intermediate, variable
+from .stages import Axis, Buffer, Stage, StageGraph, assemble, intermediate, loads_of, variable
 from .target import Target
 from .winograd_convolution import Convolution
 from .winograd_transforms import Matrix, matrices, rows_of_input, rows_of_output
@@ -62,10 +62,9 @@ class WinogradLoops:
     def variant(self) -> Variant:
         """The scheduled function between the stages before and after it, and the transform of the weights."""
         conv, parts = self.conv, self.conv.parts
-        neighbours = (*conv.before, parts.epilogue, *parts.after)
-        read = {conv.data.source, *(load.source for stage in neighbours for load in stage.loads())}
-        before, first = stream(conv.before, read, self.target)
-        after, last = stream(parts.after, read, self.target)
+        around = {*parts.graph.parameters, conv.data.source}
+        before, first = stream(conv.before, around | loads_of([parts.epilogue], parts.after), self.target)
+        after, last = stream(parts.after, around | loads_of([parts.epilogue], conv.before), self.target)
         old = conv.weight.source
         parameters = [self.weights if buffer.same_as(old) else buffer for buffer in parts.graph.parameters]
         own = [self.inputs, self.products, self.half_input, self.half_output, self.results, self.accumulators]

@@ -115,8 +115,8 @@ def tune_model(
     compilation and verification in them; without either, `DEFAULT_SECONDS` at most. What the store knows already is
     taken from there and costs nothing of either. Kernels with most operations come first; each may take its share of
     what is left, and where nothing is left, it has its default schedule. `max_error` is that of `tune`, per kernel.
-    Ctrl-C ends the tuning: what was found so far is compiled. Raises `ModelError` for a model that cannot be imported, or whose compiled form is wrong (its
-    error is not below `WRONG_FROM`), `InputError` for a bad setting.
+    Ctrl-C ends the tuning: what was found so far is compiled. Raises `ModelError` for a model that cannot be imported,
+    or whose compiled form is wrong (its error is not below `WRONG_FROM`), `InputError` for a bad setting.
     """
     begin = clock.perf_counter()
     machine = target or Target.detect()
