@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import platform
+import sys
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,18 @@ def _version(name: str) -> str | None:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return None
+
+
+def kept(name: str, where: Mapping[str, Any], key: str = "kernels") -> dict[str, Any]:
+    """The entries that earlier runs of a script on this machine have left under `key`."""
+    path = OUT / f"{name}.json"
+    if not path.exists():
+        return {}
+    document = json.loads(path.read_text())
+    if any(document["machine"][each] != where[each] for each in ("cpu", "cores")):
+        sys.exit(f"{path} is of another machine ({document['machine']['cpu']}): move it away first")
+    entries: dict[str, Any] = document[key]
+    return entries
 
 
 def save(name: str, document: dict[str, Any]) -> Path:

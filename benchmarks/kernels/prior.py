@@ -35,9 +35,9 @@ from scipy.stats import spearmanr
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import machine, save
+from common import kept, machine, save
 from shapes import SHAPES
-from spaces import fingerprints, kept
+from spaces import fingerprints
 
 import stormdrop as sd
 from stormdrop.cli.output import table

@@ -14,7 +14,6 @@ listed apart where memory is the bound. 56 shapes take half an hour. Run it on a
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Mapping
@@ -23,7 +22,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import OUT, machine, save
+from common import OUT, kept, machine, save
 from figures import draw
 from match import beside
 from results import LOWEST, row, summary
@@ -46,25 +45,25 @@ HEADINGS = (
 def main() -> None:
     options = _options()
     where, name = machine(), "kernels_direct" if options.direct else "kernels"
-    kept = _kept(name, where)
+    entries = kept(name, where, "shapes")
     print(f"{where['cpu']}, {where['cores']} cores, {where['peak_gflops']:.0f} GFLOP/s, ", end="")
     print(f"{where['bandwidth_gbs']:.1f} GB/s, {where['versions']}\n\n{HEADINGS}")
     for shape in options.shapes:
-        known = kept.get(shape.name)
+        known = entries.get(shape.name)
         if not options.show and not (options.resume and known and "bench" in known):
             if options.skip_tuning and not (known and "tuned" in known):
                 print(f"{shape.name:<5}was not tuned yet")
                 continue
-            kept[shape.name] = measured(shape, options, where, known if options.skip_tuning else None)
-            kept = {each: kept[each] for each in SHAPES if each in kept}
-            save(name, {"machine": where, "summary": summary(_rows(kept, where)), "shapes": kept})
-        if shape.name in kept:
-            print(_line(kept[shape.name], where), flush=True)
+            entries[shape.name] = measured(shape, options, where, known if options.skip_tuning else None)
+            entries = {each: entries[each] for each in SHAPES if each in entries}
+            save(name, {"machine": where, "summary": summary(_rows(entries, where)), "shapes": entries})
+        if shape.name in entries:
+            print(_line(entries[shape.name], where), flush=True)
     print()
-    asked = {shape.name: kept[shape.name] for shape in options.shapes if shape.name in kept}
+    asked = {shape.name: entries[shape.name] for shape in options.shapes if shape.name in entries}
     for line in _summary_lines(summary(_rows(asked, where))):
         print(line)
-    if drawn := [each for each in _rows(kept, where) if each["ratio"] is not None]:
+    if drawn := [each for each in _rows(entries, where) if each["ratio"] is not None]:
         draw(OUT / f"{name}.png", where, drawn)
         print(OUT / f"{name}.png")
 
@@ -191,18 +190,6 @@ def _summary_lines(found: Mapping[str, Any]) -> list[str]:
 def _interval(bounds: Any) -> str:
     low, high = bounds
     return f"{low:.3f} to {high:.3f}"
-
-
-def _kept(name: str, where: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries of earlier runs on this machine."""
-    path = OUT / f"{name}.json"
-    if not path.exists():
-        return {}
-    document = json.loads(path.read_text())
-    if any(document["machine"][key] != where[key] for key in ("cpu", "cores")):
-        sys.exit(f"{path} is of another machine ({document['machine']['cpu']}): move it away first")
-    entries: dict[str, Any] = document["shapes"]
-    return entries
 
 
 def _options() -> argparse.Namespace:

@@ -38,9 +38,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import OUT, machine, save
+from common import OUT, kept, machine, save
 from matplotlib.image import imsave
-from spaces import fingerprints, kept
+from spaces import fingerprints
 
 import stormdrop as sd
 from stormdrop.cli.output import table

@@ -15,7 +15,6 @@ and measures nothing. All 20 take up to 27 minutes. Run it on an idle machine.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -24,7 +23,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import OUT, machine, save
+from common import kept, machine, save
 
 import stormdrop as sd
 from stormdrop.cli.output import table
@@ -77,18 +76,6 @@ def main() -> None:
     print(f"{where['cpu']}, {where['cores']} cores")
     chosen = {text: entries[text] for text in options.kernels if text in entries}
     show(chosen)
-
-
-def kept(name: str, where: Mapping[str, Any], key: str = "kernels") -> dict[str, Any]:
-    """The entries that earlier runs of a script on this machine have left under `key`."""
-    path = OUT / f"{name}.json"
-    if not path.exists():
-        return {}
-    document = json.loads(path.read_text())
-    if any(document["machine"][each] != where[each] for each in ("cpu", "cores")):
-        sys.exit(f"{path} is of another machine ({document['machine']['cpu']}): move it away first")
-    entries: dict[str, Any] = document[key]
-    return entries
 
 
 def fingerprints(workload: Any) -> dict[str, str]:

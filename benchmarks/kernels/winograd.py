@@ -24,9 +24,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import machine, save
+from common import kept, machine, save
 from shapes import SHAPES
-from spaces import kept
 
 import stormdrop as sd
 from stormdrop.cli.output import table

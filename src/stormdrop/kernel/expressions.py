@@ -8,7 +8,9 @@ from typing import Any
 from tvm.ir import Call, TensorLoad, Var
 from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import FloatImm, IntImm
+from tvm.s_tir import SBlock, SBlockRealize
 from tvm.sym import Analyzer
+from tvm.tirx import AttrStmt, For, IfThenElse, SeqStmt
 
 from ..errors import UnsupportedFunction
 
@@ -66,6 +68,29 @@ def transform(node: Expr, visit: Callable[[Expr], Expr | None]) -> Expr:
     if all(new is old for new, old in zip(changed, operands, strict=True)):
         return node
     return rebuild(node, changed)
+
+
+def transform_statement(node: Any, visit: Callable[[Any], Any]) -> Any:
+    """Rebuilds a statement with `visit` of what holds no other statement: stores, allocations, bindings."""
+
+    def inside(body: Any) -> Any:
+        return None if body is None else transform_statement(body, visit)
+
+    if isinstance(node, SeqStmt):
+        return SeqStmt([inside(each) for each in node.seq])
+    if isinstance(node, AttrStmt):
+        return AttrStmt(node.node, node.attr_key, node.value, inside(node.body))
+    if isinstance(node, IfThenElse):
+        return IfThenElse(node.condition, inside(node.then_case), inside(node.else_case))
+    if isinstance(node, SBlockRealize):
+        return SBlockRealize(node.iter_values, node.predicate, inside(node.block))
+    if isinstance(node, For):
+        loop = (node.loop_var, node.min, node.extent, node.kind, inside(node.body))
+        return For(*loop, node.thread_binding, node.annotations, node.step)
+    if isinstance(node, SBlock):
+        outside = (node.iter_vars, node.reads, node.writes, node.name_hint, inside(node.body), inside(node.init))
+        return SBlock(*outside, node.alloc_buffers, node.match_buffers, node.annotations)
+    return visit(node)
 
 
 def substitute(node: Expr, mapping: Mapping[Any, Expr]) -> Expr:

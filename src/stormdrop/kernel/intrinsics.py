@@ -23,10 +23,9 @@ from tvm import tirx
 from tvm.ir import Call, Var
 from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import FloatImm
-from tvm.s_tir import SBlock, SBlockRealize
-from tvm.tirx import AttrStmt, BufferStore, For, IfThenElse, PrimFunc, SeqStmt
+from tvm.tirx import BufferStore, PrimFunc
 
-from .expressions import Expr, children, rebuild, transform
+from .expressions import Expr, children, rebuild, transform, transform_statement
 
 # Binds a value to a variable, and returns that.
 Let = Callable[[Expr], Expr]
@@ -63,45 +62,13 @@ def in_vectors(function: PrimFunc) -> PrimFunc:
 
     For a function that has a schedule already: what this puts into it (`Let`) is no longer read as stages.
     """
-    return PrimFunc(list(function.params), _statement(function.body), function.ret_type, function.attrs)
+    return PrimFunc(
+        list(function.params), transform_statement(function.body, _statement), function.ret_type, function.attrs
+    )
 
 
 def _statement(node: Any) -> Any:
-    if isinstance(node, SeqStmt):
-        return SeqStmt([_statement(each) for each in node.seq])
-    if isinstance(node, For):
-        return For(
-            node.loop_var,
-            node.min,
-            node.extent,
-            node.kind,
-            _statement(node.body),
-            node.thread_binding,
-            node.annotations,
-            node.step,
-        )
-    if isinstance(node, SBlockRealize):
-        return SBlockRealize(node.iter_values, node.predicate, _statement(node.block))
-    if isinstance(node, SBlock):
-        return SBlock(
-            node.iter_vars,
-            node.reads,
-            node.writes,
-            node.name_hint,
-            _statement(node.body),
-            None if node.init is None else _statement(node.init),
-            node.alloc_buffers,
-            node.match_buffers,
-            node.annotations,
-        )
-    if isinstance(node, AttrStmt):
-        return AttrStmt(node.node, node.attr_key, node.value, _statement(node.body))
-    if isinstance(node, IfThenElse):
-        other = None if node.else_case is None else _statement(node.else_case)
-        return IfThenElse(node.condition, _statement(node.then_case), other)
-    if isinstance(node, BufferStore):
-        return BufferStore(node.buffer, _value(node.value), node.indices)
-    raise TypeError(f"statement of kind {type(node).__name__}")
+    return BufferStore(node.buffer, _value(node.value), node.indices) if isinstance(node, BufferStore) else node
 
 
 def _value(node: Expr) -> Expr:

@@ -14,6 +14,8 @@ from tvm import tirx
 from tvm.s_tir.pipeline import default_s_tir_pipeline
 from tvm.tirx.compilation_pipeline import PIPELINE_MAP
 
+from .expressions import transform_statement
+
 PIPELINE = "stormdrop"
 """The name under which TVM knows these passes: `tvm.tirx.build(..., pipeline=PIPELINE)`."""
 
@@ -22,24 +24,14 @@ def _pipeline() -> tuple[Any, Any, Any]:
     lower, host, device = default_s_tir_pipeline()
     # After StorageRewrite, which drops annotations.
     stack = tirx.transform.prim_func_pass(
-        lambda function, *_: function.with_body(_on_stack(function.body)), opt_level=0, name="stormdrop.OnStack"
+        lambda function, *_: function.with_body(transform_statement(function.body, _on_stack)),
+        opt_level=0,
+        name="stormdrop.OnStack",
     )
     return lower, lambda: tvm.ir.transform.Sequential([stack, host()]), device
 
 
 def _on_stack(node: Any) -> Any:
-    if isinstance(node, tirx.SeqStmt):
-        return tirx.SeqStmt([_on_stack(each) for each in node.seq])
-    if isinstance(node, tirx.AttrStmt):
-        return tirx.AttrStmt(node.node, node.attr_key, node.value, _on_stack(node.body))
-    if isinstance(node, tirx.For):
-        body = _on_stack(node.body)
-        return tirx.For(
-            node.loop_var, node.min, node.extent, node.kind, body, node.thread_binding, node.annotations, node.step
-        )
-    if isinstance(node, tirx.IfThenElse):
-        other = None if node.else_case is None else _on_stack(node.else_case)
-        return tirx.IfThenElse(node.condition, _on_stack(node.then_case), other)
     if isinstance(node, tirx.AllocBuffer) and node.buffer.scope() == "local":
         return tirx.AllocBuffer(node.buffer, {"disable_lower_builtin": tirx.IntImm("int32", 1)})
     return node

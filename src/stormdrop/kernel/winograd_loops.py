@@ -73,10 +73,10 @@ class WinogradLoops:
         main = assemble(
             parameters,
             (*first, *last),
-            [*map(_without_calls, before), *self._phases(), *map(_without_calls, after)],
+            [*before, *self._phases(), *after],
             own,
         )
-        return Variant(main, {conv.constant: self._transform()})
+        return Variant(in_vectors(main), {conv.constant: self._transform()})
 
     def _transform(self) -> PrimFunc:
         """From the weights to U: G g G^T, rows first, then packed."""
@@ -229,7 +229,7 @@ class WinogradLoops:
         def outputs(row: Expr) -> Any:
             vector_of_row = _loop(self.lanes, lambda lane: across(row, lane), ForKind.VECTORIZED)
             stores = _loop(self.m, lambda column: guarded(row, column), kind)
-            return SeqStmt([vector_of_row, _without_calls(stores)])
+            return SeqStmt([vector_of_row, stores])
 
         return SeqStmt([*place.bindings, _vectors(self.alpha, self.lanes, down), _loop(self.m, outputs, kind)])
 
@@ -257,11 +257,6 @@ class _Place:
         name = variable("at")
         self.bindings.append(tirx.Bind(name, value))
         return name
-
-
-def _without_calls(statement: Any) -> Any:
-    """The statement with elementary functions as arithmetic (`in_vectors` does not know `Bind`)."""
-    return in_vectors(PrimFunc([], statement)).body
 
 
 def _start(number: Expr, size: int, extent: int) -> Expr:
