@@ -35,6 +35,7 @@ from . import prior
 from .expressions import Expr, rewrite_loads, substitute, variables
 from .intrinsics import in_vectors
 from .loops import stream
+from .lowering import stored, stores_knob
 from .nests import unflattened
 from .roles import Contraction, take_apart
 from .sketch import Variant, revision
@@ -58,7 +59,8 @@ class RegisterBlocked:
 
     def space(self, workload: Workload, target: Target) -> Space | None:
         """Knobs: rows per tile (one or two axes), columns, rows of tiles per block, reduction unroll, loop order,
-        packing where it is a choice, padding apart or per task. A tile's accumulators fit the register file."""
+        packing where it is a choice, padding apart or per task, stores past the caches. A tile's accumulators fit the
+        register file."""
         return _space(workload, target)
 
     def estimate(self, workload: Workload, target: Target, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
@@ -75,7 +77,7 @@ class RegisterBlocked:
         if tiled.inside is not None:
             _schedule_inside(schedule, tiled.inside, task, target)
         transforms = {} if tiled.transform is None else {_required(parts.constant): tiled.transform}
-        return Variant(in_vectors(tiled.around(schedule.mod["main"], target)), transforms)
+        return Variant(stored(in_vectors(tiled.around(schedule.mod["main"], target)), config), transforms)
 
 
 @lru_cache(maxsize=64)
@@ -112,6 +114,7 @@ def _space(workload: Workload, target: Target) -> Space | None:
         knobs.append(Categorical("pack", [1] if parts.must_pack else [0, 1]))
     if parts.prologue is not None:
         knobs.append(Categorical("prologue", ["apart", "task"]))
+    knobs += stores_knob(workload, target)
     digest = revision(prior.__name__, __name__)
     space = Space(RegisterBlocked.name, knobs, constraints, revision=digest)
     points = list(space.points())

@@ -34,6 +34,7 @@ from .target import Target
 
 Floats = NDArray[np.float64]
 
+_THROUGH_MEMORY = 3  # a copy that fits no cache is fetched to be written, written, and read again
 _EMBEDS = 16  # lanes of vectors whose instructions broadcast an operand from memory
 _UNROLL = 4  # steps beyond which unrolling gains nothing
 _LINE, _SETS = 64, 64  # bytes of a cache line; sets of a first cache (32 KiB in 8 ways, 48 KiB in 12)
@@ -178,7 +179,10 @@ def cycles(shape: Shape, knobs: Mapping[str, NDArray[Any]], target: Target, cost
         total = total + knobs["pack"] * 2 * shape.column_bytes / costs.copy
     if shape.padded_bytes:
         region = np.where(by_row, own * (column_tiles if shape.follows_columns else 1), slab)
-        total = total + np.where(knobs["prologue"] == "task", 2 * tasks * region, shape.padded_bytes) / costs.copy
+        whole = shape.padded_bytes / costs.copy
+        if shape.padded_bytes > target.cores * target.l2 + target.l3:
+            whole = _THROUGH_MEMORY * shape.padded_bytes / costs.memory
+        total = total + np.where(knobs["prologue"] == "task", 2 * tasks * region / costs.copy, whole)
     rounds = np.ceil(tasks / target.cores)
     return np.asarray(total * rounds / tasks, dtype=np.float64)
 

@@ -18,6 +18,7 @@ from .expressions import variables, walk
 from .groups import Group, groups_of
 from .intrinsics import in_vectors
 from .loops import Steps, idle, in_parallel, laid_out, tasks
+from .lowering import NON_TEMPORAL, STORES, stored, stores_knob
 from .nests import nests_of
 from .roles import inlines_well
 from .sketch import Variant, revision
@@ -39,7 +40,7 @@ class Streaming:
     def space(self, workload: Workload, target: Target) -> Space | None:
         """Knobs, where they make a difference: vectors per step (or the tile of a transpose), leading loops that run in
         parallel, unrolling of reductions, parts of a reduction of few results, rows together, padding apart or in the
-        reduction that reads it."""
+        reduction that reads it, stores past the caches."""
         return _space(workload, target)
 
     def apply(self, workload: Workload, target: Target, config: Mapping[str, Any]) -> Variant:
@@ -51,7 +52,7 @@ class Streaming:
             for each in laid_out(group, steps, target.cores):
                 statements.append(in_parallel(each, group.shared, min(config["parallel"], len(each[0].outer))))
                 written += [stage for nest in each for stage in nest.stages]
-        return Variant(in_vectors(assemble(graph.parameters, written, statements)))
+        return Variant(stored(in_vectors(assemble(graph.parameters, written, statements)), config))
 
 
 @lru_cache(maxsize=64)
@@ -90,6 +91,8 @@ def _space(workload: Workload, target: Target) -> Space:
     origin["parallel"] = max(min(tasks(each, cores), most) for _, each in units)
     if not small:
         origin["parallel"] = max(1, origin["parallel"])
+    knobs += stores_knob(workload, target)
+    origin[STORES] = NON_TEMPORAL
     names = {knob.name for knob in knobs}
     return Space(
         Streaming.name,
