@@ -5,7 +5,8 @@
 Each shape is written to benchmarks/out/kernels.json as soon as it is done: an interrupted run goes on with `--resume`.
 Without it the shapes asked for are measured anew; those already there stay. `--skip-tuning` benches the schedules
 that are kept there, `--show` prints and draws what is there and measures nothing, `--direct` leaves out sketches that
-compute something else than the plain sum (Winograd) and keeps its own file, kernels_direct.json.
+compute something else than the plain sum (Winograd) and keeps its own file, kernels_direct.json; shapes that have no
+such sketch are taken from kernels.json where they are there.
 
 Bytes are every input and output once; a kernel whose bytes fit into the caches (all L2 and the L3 together) is
 listed apart where memory is the bound. 56 shapes take half an hour. Run it on an idle machine.
@@ -31,6 +32,7 @@ from shapes import SHAPES, Shape, kind, moved
 import stormdrop as sd
 from stormdrop.bench import ROUNDS
 from stormdrop.errors import InputError, MeasureError, StormdropError
+from stormdrop.kernel.registry import sketches_for
 from stormdrop.peers import GROUPS, OPERATOR_PEERS
 
 BENCH_SECONDS = 6.0
@@ -46,11 +48,13 @@ def main() -> None:
     options = _options()
     where, name = machine(), "kernels_direct" if options.direct else "kernels"
     entries = kept(name, where, "shapes")
+    taken = _without_choice(kept("kernels", where, "shapes")) if options.direct else {}
+    entries.update(taken)
     print(f"{where['cpu']}, {where['cores']} cores, {where['peak_gflops']:.0f} GFLOP/s, ", end="")
     print(f"{where['bandwidth_gbs']:.1f} GB/s, {where['versions']}\n\n{HEADINGS}")
     for shape in options.shapes:
         known = entries.get(shape.name)
-        if not options.show and not (options.resume and known and "bench" in known):
+        if not options.show and shape.name not in taken and not (options.resume and known and "bench" in known):
             if options.skip_tuning and not (known and "tuned" in known):
                 print(f"{shape.name:<5}was not tuned yet")
                 continue
@@ -104,6 +108,16 @@ def measured(
     except StormdropError as error:
         entry["failed"] = str(error)
     return entry
+
+
+def _without_choice(entries: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the shapes for which every sketch computes the plain sum: `--direct` changes nothing there."""
+    target = sd.Target.detect()
+    return {
+        name: entry
+        for name, entry in entries.items()
+        if "bench" in entry and not any(sketch.max_error for sketch, _ in sketches_for(SHAPES[name].workload(), target))
+    }
 
 
 def _tuned(workload: Any, options: argparse.Namespace, begin: float) -> dict[str, Any]:

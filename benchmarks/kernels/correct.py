@@ -1,0 +1,180 @@
+"""Every sketch of every operator beside NumPy: random points and corners of its space, on awkward shapes too.
+
+    correct.py [--operators conv2d,softmax] [--points 50] [--sources builtin,rules,meta_schedule]
+
+A point counts as right where it schedules, compiles, writes every element, and is within the sketch's bound of NumPy's
+float64 result. Corners are the points at which every knob has its first or its last value (those that the space has, 64
+at most, drawn at random where there are more). MetaSchedule's own sampling may refuse a point: that is counted apart.
+`error` is the largest max|difference| / max|reference|. No timing: the machine may be busy. An hour of processor time,
+on all cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from common import save
+
+import stormdrop as sd
+from stormdrop.cli.output import table
+from stormdrop.errors import SpaceError
+from stormdrop.kernel.registry import SOURCES, sketches_for
+from stormdrop.testing.sketches import run
+
+KERNELS = """
+matmul m=64 n=64 k=64
+matmul m=37 n=149 k=17
+matmul m=1 n=1000 k=35
+matmul m=100 n=7 k=12
+dense m=17 n=100 k=35 bias=1 act=gelu
+dense m=1 n=1000 k=64
+batch_matmul b=3 m=17 n=35 k=8
+batch_matmul b=2 m=17 n=35 k=7 transpose_b=1
+attention_scores b=2 m=17 n=35 k=8 mask=1
+conv1d n=1 l=35 ci=17 co=24 k=3 pad=1 bias=1 act=relu
+conv2d n=1 h=17 w=17 ci=24 co=48 kh=1 kw=1 residual=1
+conv2d n=1 h=14 w=14 ci=16 co=32 kh=3 kw=3 pad=1 bias=1 act=relu
+conv2d n=1 h=13 w=17 ci=7 co=35 kh=3 kw=3 pad=1 bias=1
+conv2d n=1 h=15 w=13 ci=3 co=27 kh=7 kw=7 stride=2 pad=3
+conv2d n=2 h=9 w=11 ci=8 co=20 kh=3 kw=3 pad=2 dilation=2
+conv2d n=1 h=9 w=9 ci=16 co=24 kh=3 kw=3 pad=1 groups=4
+conv2d n=1 h=14 w=14 ci=16 co=32 kh=3 kw=3 pad=1 bias=1 layout=NCHW
+depthwise_conv2d n=1 h=13 w=13 ci=40 kh=3 kw=3 pad=1 bias=1 act=relu6
+depthwise_conv2d n=1 h=17 w=7 ci=7 kh=5 kw=5 stride=2 pad=2
+pool2d n=1 h=15 w=15 c=20 kh=3 kw=3 stride=2 pad=1
+pool2d n=1 h=17 w=17 c=35 kh=3 kw=3 stride=1 kind=avg
+global_pool2d n=1 h=7 w=7 c=1000
+reduce shape=6x35x100 axis=2
+reduce shape=149x35 axis=0 kind=max
+reduce shape=7x17x35 axis=0x2 kind=mean
+softmax m=17 n=149
+softmax m=3 n=7
+layer_norm m=17 n=149
+rms_norm m=7 n=1000
+elementwise shape=17x149 kind=gelu
+elementwise shape=4x3x2 kind=add
+transpose shape=17x35 perm=1x0
+transpose shape=7x17x64 perm=1x0x2
+concatenate shape=7x17x35 shape2=7x17x24 axis=2
+concatenate shape=17x35 shape2=7x35 axis=0
+""".strip().splitlines()
+
+_CORNERS = 64
+
+
+def main() -> None:
+    options = _options()
+    jobs = [(text, source, options.points) for text in options.kernels for source in options.sources]
+    with ProcessPoolExecutor() as pool:
+        rows = []
+        for found in pool.map(_checked, jobs):
+            rows += found
+            for row in found:
+                print(f"{row['kernel']}: {row['sketch']}: {_verdict(row)}", file=sys.stderr, flush=True)
+    headings = ["operator", "source", "sketches", "points", "refused", "wrong", "error"]
+    table(headings, [_summed(rows, *key) for key in dict.fromkeys((_operator(row), row["source"]) for row in rows)])
+    wrong = [row for row in rows if row["wrong"]]
+    print(f"{sum(row['points'] for row in rows)} points of {len(rows)} spaces, {len(wrong)} spaces with a wrong one")
+    print(save("correct", {"kernels": rows}))
+    sys.exit(bool(wrong))
+
+
+def _checked(job: tuple[str, str, int]) -> list[dict[str, Any]]:
+    """A row per sketch of a kernel from a source."""
+    text, source, count = job
+    operator, *arguments = text.split()
+    workload = sd.operators.create(operator, dict(each.split("=") for each in arguments))
+    target = sd.Target.detect()
+    inputs = workload.random_inputs(1)
+    expected = workload.reference(inputs)
+    rows = []
+    for sketch, space in sketches_for(workload, target, source):
+        bound = max(workload.tolerance(expected), sketch.max_error)
+        row = {"kernel": text, "source": source, "sketch": sketch.name, "size": space.bound, "points": 0}
+        row.update(refused=0, wrong=[], error=0.0, bound=bound)
+        for point in dict.fromkeys([space.origin, *_corners(space), *_random(space, count)]):
+            config = space.config(point)
+            row["points"] += 1
+            try:
+                variant = sketch.apply(workload, target, config)
+            except SpaceError as reason:
+                # The contract lets no other sketch refuse a point of its space.
+                row["refused"] += 1
+                if source != "meta_schedule":
+                    row["wrong"].append({"config": config, "why": str(reason)})
+                continue
+            outputs = run(variant, workload, target, inputs)
+            error = max(_error(ours, theirs) for ours, theirs in zip(outputs, expected, strict=True))
+            row["error"] = max(row["error"], error)
+            if not error <= bound:
+                row["wrong"].append({"config": config, "why": f"error {error:.1e}"})
+        rows.append(row)
+    return rows
+
+
+def _random(space: Any, count: int) -> Iterator[Any]:
+    rng = np.random.default_rng(0)
+    return (space.sample(rng) for _ in range(count))
+
+
+def _corners(space: Any) -> list[Any]:
+    ends = [{0, len(knob.values) - 1} for knob in space.knobs]
+    found = [point for point in itertools.islice(itertools.product(*ends), 1 << 16) if space.contains(point)]
+    if len(found) <= _CORNERS:
+        return found
+    chosen = np.random.default_rng(0).choice(len(found), _CORNERS, replace=False)
+    return [found[at] for at in chosen]
+
+
+def _error(ours: Any, theirs: Any) -> float:
+    """NaN (an element that was not written, or is wrong in kind) stays NaN."""
+    gap = np.max(np.abs(ours.astype(np.float64) - theirs), initial=0.0)
+    return float(gap / max(np.max(np.abs(theirs), initial=0.0), np.finfo(np.float32).tiny))
+
+
+def _operator(row: dict[str, Any]) -> str:
+    name: str = row["kernel"].split()[0]
+    return name
+
+
+def _summed(rows: list[dict[str, Any]], operator: str, source: str) -> list[str]:
+    own = [row for row in rows if (_operator(row), row["source"]) == (operator, source)]
+    names = sorted({row["sketch"].rstrip("0123456789") for row in own})
+    counts = [sum(row["points"] for row in own), sum(row["refused"] for row in own), sum(len(r["wrong"]) for r in own)]
+    return [operator, source, ", ".join(names), *map(str, counts), f"{max(row['error'] for row in own):.1e}"]
+
+
+def _verdict(row: dict[str, Any]) -> str:
+    if row["wrong"]:
+        return f"WRONG: {row['wrong'][0]['why']} at {row['wrong'][0]['config']}"
+    return f"{row['points']} points, {row['refused']} refused, error {row['error']:.1e} of {row['bound']:.0e}"
+
+
+def _options() -> argparse.Namespace:
+    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    names = list(dict.fromkeys(text.split()[0] for text in KERNELS))
+    asked.add_argument("--operators", default=",".join(names), help="%(default)s")
+    asked.add_argument("--points", type=int, default=50, help="random points of each space (%(default)s)")
+    asked.add_argument("--sources", default=",".join(SOURCES), help="%(default)s")
+    options = asked.parse_args()
+    wanted, options.sources = options.operators.split(","), options.sources.split(",")
+    if unknown := [name for name in wanted if name not in names]:
+        sys.exit(f"there is no kernel of {unknown[0]}: there are some of {', '.join(names)}")
+    if unknown := [name for name in options.sources if name not in SOURCES]:
+        sys.exit(f"there are no sketches from {unknown[0]}: there are {', '.join(SOURCES)}")
+    options.kernels = [text for text in KERNELS if text.split()[0] in wanted]
+    return options
+
+
+if __name__ == "__main__":
+    main()
