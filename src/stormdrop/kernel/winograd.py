@@ -1,8 +1,11 @@
-"""Winograd's F(2x2, 3x3) and F(4x4, 3x3): 3x3 convolutions with 2.25 and 4 times fewer multiplications.
+"""Winograd's minimal filtering: convolutions of stride 1 with a half to a sixth of the multiplications.
 
-Outputs are computed in tiles of m x m from tiles of alpha x alpha inputs, alpha = m + 2 (`winograd_transforms` has
-the formulas). Of all tiles of all images, P make a block; a block's transformed inputs and products stay in the
-second-level cache:
+A tile of m outputs along an axis with a window of r takes alpha = m + r - 1 products of each input and output channel,
+not m r (`winograd_transforms` has the formulas): a 3x3 convolution 2.25 times fewer with m = 2 and 4 times with m = 4,
+5x5 2.8 and 6.25 times, 1x7 1.75 times with m = 2. An axis without a window is one more axis of the batch.
+
+Outputs are computed in tiles of m x m from tiles of alpha x alpha inputs. Of all tiles of all images, P make a block; a
+block's transformed inputs and products stay in the second-level cache:
 
     for blocks, for column tiles:                                   parallel over one, the other or both
         V[alpha^2, channels, P] = B^T d B                           here, or for all blocks before
@@ -34,17 +37,19 @@ from .sketch import Variant, revision
 from .target import Target
 from .winograd_convolution import find_convolution
 from .winograd_loops import WinogradLoops
+from .winograd_transforms import POINTS
 from .workload import Workload
 
 _OWN = (winograd_convolution, winograd_loops, winograd_prior, winograd_transforms)
 _ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 18, 20, 24, 28)
 _BLOCKS = (1, 2, 3, 4, 6, 8, 12, 16)
+_POSITIONS = 64  # products per tile; with 100, for 7x7 and m = 4, the error is 7e-5
 _WASTE = 1.16  # blocks and columns may compute up to this many times the elements
 
 
 @dataclass(frozen=True)
 class Winograd:
-    """The sketch of this module for tiles of m x m outputs, m = 2 or 4; see there.
+    """The sketch of this module for tiles of m outputs along each axis, m = 2 or 4; see there.
 
     `max_error` bounds max|difference| / max|reference| of what it computes: it is not exact for small integers.
     """
@@ -76,7 +81,10 @@ def _space(sketch: Winograd, workload: Workload, target: Target) -> Space | None
         conv = find_convolution(workload)
     except UnsupportedFunction:
         return None
-    if any(axis.extent < sketch.m for axis, _ in conv.image):
+    filters = conv.filters(sketch.m)
+    if any(axis.extent < of.m or of.alpha not in POINTS for (axis, _), of in zip(conv.image, filters, strict=True)):
+        return None
+    if math.prod(of.alpha for of in filters) > _POSITIONS:
         return None
     tiles = conv.tiles(sketch.m)
     columns = _columns(conv.column.extent, target.lanes)

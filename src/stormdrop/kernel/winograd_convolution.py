@@ -1,4 +1,4 @@
-"""Recognising 3x3 convolutions of stride 1 among contractions, in whatever layout."""
+"""Recognising convolutions of stride 1 among contractions, along one axis or two, in whatever layout."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from ..errors import UnsupportedFunction
 from .expressions import coefficients, variables
 from .roles import Contraction, contiguous, take_apart
 from .stages import Axis, Stage, intermediate, shape_of, variable
+from .winograd_transforms import Filter
 from .workload import Workload
 
 
 @dataclass(frozen=True, eq=False)
 class Convolution:
-    """sum(data[batch, y + ry, x + rx, channel] * weight[column, ry, rx, channel]) over 3x3 and the channels.
+    """sum(data[batch, y + ry, x + rx, channel] * weight[column, ry, rx, channel]) over a window and the channels.
 
     `data` is the load of the images, channels last; the stages `before` make its buffer (padded, laid out). `weight`
-    is the load of a constant, input `constant`, in any layout. `image` holds (y, ry) and (x, rx).
+    is the load of a constant, input `constant`, in any layout. `image` holds (y, ry) and (x, rx); along one axis only,
+    y and ry are of extent 1 and nobody reads them.
     """
 
     parts: Contraction
@@ -37,12 +39,18 @@ class Convolution:
         """The output channel."""
         return self.parts.column
 
+    def filters(self, m: int) -> tuple[Filter, Filter]:
+        """What tiles of m outputs along each axis that has a window are computed by, along y and along x."""
+        down, across = (Filter(m if taps.extent > 1 else 1, taps.extent) for _, taps in self.image)
+        return down, across
+
     def grid(self, m: int) -> list[int]:
-        """The number of tiles of m x m outputs: the batch axes, then along y and along x."""
-        return [*(axis.extent for axis in self.batch), *(-(-axis.extent // m) for axis, _ in self.image)]
+        """The number of such tiles: the batch axes, then along y and along x."""
+        sizes = (-(-axis.extent // of.m) for (axis, _), of in zip(self.image, self.filters(m), strict=True))
+        return [*(axis.extent for axis in self.batch), *sizes]
 
     def tiles(self, m: int) -> int:
-        """The number of tiles of m x m outputs in all images."""
+        """The number of such tiles in all images."""
         return math.prod(self.grid(m))
 
 
@@ -61,15 +69,19 @@ def find_convolution(workload: Workload) -> Convolution:
     channels = [axis for axis in stage.reductions if axis not in windowed]
     own = {name for index in weight.indices for name in variables(index)}
     wanted = {parts.column.var, *(axis.var for axis in stage.reductions)}
-    if len(image) != 2 or len(channels) != 1 or channels[0] not in plain or parts.column in plain or own != wanted:
-        raise UnsupportedFunction("not a convolution by 3x3 weights")
+    if not 1 <= len(image) <= 2 or len(channels) != 1 or channels[0] not in plain or parts.column in plain:
+        raise UnsupportedFunction("not a convolution along one axis or two")
+    if own != wanted or all(taps.extent == 1 for _, taps in image):
+        raise UnsupportedFunction("not by weights of a window")
     batch = tuple(axis for axis in stage.spatial if axis not in windowed and axis is not parts.column)
     before, data = _channels_last(parts, data, channels[0])
-    return Convolution(parts, before, data, weight, parts.constant, batch, (image[0], image[1]), channels[0])
+    alone = [(Axis(variable("y"), 1), Axis(variable("ry"), 1, True))] if len(image) == 1 else []
+    down, across = *alone, *image
+    return Convolution(parts, before, data, weight, parts.constant, batch, (down, across), channels[0])
 
 
 def _windows(stage: Stage, load: Any) -> tuple[list[tuple[Axis, Axis]], list[Axis]]:
-    """The dimensions that a load walks as `spatial + reduction` over a window of 3, and the axes that it walks alone.
+    """The dimensions that a load walks as `spatial + reduction` over a window, and the axes that it walks alone.
 
     Raises `UnsupportedFunction` where it does anything else, or moves by the same axis in two dimensions.
     """
@@ -85,10 +97,10 @@ def _windows(stage: Stage, load: Any) -> tuple[list[tuple[Axis, Axis]], list[Axi
         seen += moving
         if len(moving) == 1:
             alone += moving
-        elif len(moving) == 2 and [axis.reduce for axis in moving] == [False, True] and moving[1].extent == 3:
+        elif len(moving) == 2 and [axis.reduce for axis in moving] == [False, True]:
             image.append((moving[0], moving[1]))
         elif moving:
-            raise UnsupportedFunction("not a window of 3")
+            raise UnsupportedFunction("not a window")
     if len(set(seen)) != len(seen):
         raise UnsupportedFunction("one axis moves along two dimensions")
     return image, alone

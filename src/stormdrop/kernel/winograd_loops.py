@@ -24,20 +24,23 @@ from .sketch import Variant
 from .stages import Axis, Buffer, Stage, StageGraph, assemble, intermediate, loads_of, variable
 from .target import Target
 from .winograd_convolution import Convolution
-from .winograd_transforms import Matrix, matrices, rows_of_input, rows_of_output
+from .winograd_transforms import Filter, Matrix, matrices, rows_of_input, rows_of_output
 
 _ZERO = tirx.const(0.0, "float32")
 
 
 class WinogradLoops:
-    """F(m x m, 3x3) for one convolution; `variant` is the result.
+    """One convolution by filters of m outputs; `variant` is the result.
 
-    `inputs` is V [(block,) alpha^2, chunk of channels, tile, channel], `weights` U [column tile, alpha^2, channel,
-    column] and `products` M [tile, alpha^2, column]. Where `fused`, every task has a V of its own.
+    With `positions` (alpha of y times alpha of x), `inputs` is V [(block,) position, chunk of channels, tile, channel],
+    `weights` U [column tile, position, channel, column] and `products` M [tile, position, column]. Where `fused`, every
+    task has a V of its own.
     """
 
     def __init__(self, conv: Convolution, m: int, target: Target, config: Mapping[str, Any]) -> None:
-        self.conv, self.m, self.alpha, self.target = conv, m, m + 2, target
+        self.conv, self.target = conv, target
+        self.down, self.across = conv.filters(m)
+        self.positions = self.down.alpha * self.across.alpha
         self.unroll: int = config["unroll"]
         self.order: str = config["order"]
         self.grid, self.tiles = conv.grid(m), conv.tiles(m)
@@ -49,14 +52,14 @@ class WinogradLoops:
         self.lanes = math.gcd(self.columns, target.lanes)
         self.width = math.gcd(conv.channel.extent, target.lanes)
         self.chunks = conv.channel.extent // self.width
-        positions = self.alpha**2
-        per_block = [positions, self.chunks, self.block, self.width]
+        per_block = [self.positions, self.chunks, self.block, self.width]
         self.inputs = _buffer("V", per_block if self.order == "fused" else [self.blocks, *per_block])
-        self.weights = _buffer("U", [self.column_tiles, positions, conv.channel.extent, self.columns])
-        self.products = _buffer("M", [self.block, positions, self.columns])
-        self.half_input = _buffer("half_input", [self.alpha, self.alpha, self.width], "local")
-        self.half_output = _buffer("half_output", [m, self.alpha, self.lanes], "local")
-        self.results = _buffer("results", [m, self.lanes], "local")
+        self.weights = _buffer("U", [self.column_tiles, self.positions, conv.channel.extent, self.columns])
+        self.products = _buffer("M", [self.block, self.positions, self.columns])
+        down, across = self.down, self.across
+        self.half_input = _buffer("half_input", [down.alpha, across.alpha, self.width], "local")
+        self.half_output = _buffer("half_output", [down.m, across.alpha, self.lanes], "local")
+        self.results = _buffer("results", [across.m, self.lanes], "local")
         self.accumulators = _buffer("accumulators", [self.rows, self.columns], "local")
 
     def variant(self) -> Variant:
@@ -80,23 +83,22 @@ class WinogradLoops:
 
     def _transform(self) -> PrimFunc:
         """From the weights to U: G g G^T, rows first, then packed."""
-        conv = self.conv
+        conv, down, across = self.conv, self.down, self.across
         (_, ry), (_, rx) = conv.image
-        factors = _buffer("G", [self.alpha, 3])
-        half = _buffer("half", [self.alpha, 3, conv.channel.extent, conv.column.extent])
-        row, tap = _axes(i=self.alpha, j=3)
-        fill = Stage("G", (row, tap), factors, (row.var, tap.var), _element(matrices(self.m).weight, row.var, tap.var))
-        e, x, c, o, r = _axes(e=self.alpha, x=3, c=conv.channel.extent, o=conv.column.extent, r=-3)
+        channels, outputs = conv.channel.extent, conv.column.extent
+        first, second = _factors("G_down", down), _factors("G_across", across)
+        half = _buffer("half", [down.alpha, across.r, channels, outputs])
+        e, x, c, o, r = _axes(e=down.alpha, x=across.r, c=channels, o=outputs, r=-down.r)
         old = {ry.var: r.var, rx.var: x.var, conv.channel.var: c.var, conv.column.var: o.var}
-        value = factors[e.var, r.var] * substitute(conv.weight, old)
+        value = first.buffer[e.var, r.var] * substitute(conv.weight, old)
         rows = Stage("rows", (e, x, c, o, r), half, (e.var, x.var, c.var, o.var), value, "sum", _ZERO)
         t, e, v, c, o, r = _axes(
-            t=self.column_tiles, e=self.alpha, v=self.alpha, c=conv.channel.extent, o=self.columns, r=-3
+            t=self.column_tiles, e=down.alpha, v=across.alpha, c=channels, o=self.columns, r=-across.r
         )
-        value = factors[v.var, r.var] * half[e.var, r.var, c.var, self._column(t.var, o.var)]
-        at = (t.var, e.var * self.alpha + v.var, c.var, o.var)
+        value = second.buffer[v.var, r.var] * half[e.var, r.var, c.var, self._column(t.var, o.var)]
+        at = (t.var, e.var * across.alpha + v.var, c.var, o.var)
         columns = Stage("columns", (t, e, v, c, o, r), self.weights, at, value, "sum", _ZERO)
-        return StageGraph((conv.weight.source, self.weights), (fill, rows, columns)).function()
+        return StageGraph((conv.weight.source, self.weights), (first, second, rows, columns)).function()
 
     def _phases(self) -> list[Any]:
         if self.order == "fused":
@@ -128,7 +130,7 @@ class WinogradLoops:
         def output(tile: Expr) -> Any:
             return _loop(self.columns // self.lanes, lambda vector: self._output(block, to, tile, vector))
 
-        return SeqStmt([_loop(self.alpha**2, product), _loop(self.block, output)])
+        return SeqStmt([_loop(self.positions, product), _loop(self.block, output)])
 
     def _input(self, prefix: list[Expr], block: Expr, tile: Expr, chunk: Expr) -> Any:
         """V = B^T d B of one tile and one chunk of channels, columns first."""
@@ -140,22 +142,22 @@ class WinogradLoops:
             return substitute(conv.data, {**place.corner, **window})
 
         def down(column: Expr, lane: Expr) -> Any:
-            values = rows_of_input(self.m, [element(row, column, lane) for row in range(self.alpha)])
-            return SeqStmt(
+            values = rows_of_input(self.down, [element(row, column, lane) for row in range(self.down.alpha)])
+            return _sequence(
                 [BufferStore(self.half_input, value, [row, column, lane]) for row, value in enumerate(values)]
             )
 
         def across(row: Expr, lane: Expr) -> Any:
-            values = rows_of_input(self.m, [self.half_input[row, column, lane] for column in range(self.alpha)])
-            at = [[*prefix, row * self.alpha + column, chunk, tile, lane] for column in range(self.alpha)]
-            return SeqStmt([BufferStore(self.inputs, value, index) for value, index in zip(values, at, strict=True)])
+            width = self.across.alpha
+            values = rows_of_input(self.across, [self.half_input[row, column, lane] for column in range(width)])
+            at = [[*prefix, row * width + column, chunk, tile, lane] for column in range(width)]
+            return _sequence([BufferStore(self.inputs, value, index) for value, index in zip(values, at, strict=True)])
 
-        return SeqStmt(
-            [*place.bindings, _vectors(self.alpha, self.width, down), _vectors(self.alpha, self.width, across)]
-        )
+        vectors = [_vectors(self.across.alpha, self.width, down), _vectors(self.down.alpha, self.width, across)]
+        return SeqStmt([*place.bindings, *vectors])
 
     def _product(self, prefix: list[Expr], to: Expr, position: Expr, start: Expr) -> Any:
-        """M of some tiles at one of the alpha^2 positions: a product of small matrices, accumulated in registers."""
+        """M of some tiles at one of the positions: a product of small matrices, accumulated in registers."""
         accumulators = self.accumulators
 
         def each(statement: Callable[[Expr, Expr], Any]) -> Any:
@@ -195,15 +197,17 @@ class WinogradLoops:
         kind = ForKind.UNROLLED if contiguous(written, self.conv.column.var) else ForKind.SERIAL
 
         def down(column: Expr, lane: Expr) -> Any:
-            at = [(tile, row * self.alpha + column, vector * self.lanes + lane) for row in range(self.alpha)]
-            values = rows_of_output(self.m, [self.products[index] for index in at])
-            return SeqStmt(
+            inner = vector * self.lanes + lane
+            at = [(tile, row * self.across.alpha + column, inner) for row in range(self.down.alpha)]
+            values = rows_of_output(self.down, [self.products[index] for index in at])
+            return _sequence(
                 [BufferStore(self.half_output, value, [row, column, lane]) for row, value in enumerate(values)]
             )
 
         def across(row: Expr, lane: Expr) -> Any:
-            values = rows_of_output(self.m, [self.half_output[row, column, lane] for column in range(self.alpha)])
-            return SeqStmt([BufferStore(self.results, value, [column, lane]) for column, value in enumerate(values)])
+            taken = [self.half_output[row, column, lane] for column in range(self.across.alpha)]
+            values = rows_of_output(self.across, taken)
+            return _sequence([BufferStore(self.results, value, [column, lane]) for column, value in enumerate(values)])
 
         def store(row: Expr, column: Expr, lane: Expr) -> Any:
             mapping = {**place.corner, self.conv.column.var: self._column(to, vector * self.lanes + lane)}
@@ -220,18 +224,21 @@ class WinogradLoops:
             statement = _loop(self.lanes, lambda lane: store(row, column, lane), ForKind.VECTORIZED)
             # What the tile before computes too is stored there only.
             own = [
-                number * self.m <= place.corner[axis.var] + offset
-                for axis, number, offset in zip((y, x), place.numbers, (row, column), strict=True)
-                if axis.extent % self.m
+                number * of.m <= place.corner[axis.var] + offset
+                for axis, of, number, offset in zip(
+                    (y, x), (self.down, self.across), place.numbers, (row, column), strict=True
+                )
+                if axis.extent % of.m
             ]
             return IfThenElse(tirx.all(*own), statement, None) if own else statement
 
         def outputs(row: Expr) -> Any:
             vector_of_row = _loop(self.lanes, lambda lane: across(row, lane), ForKind.VECTORIZED)
-            stores = _loop(self.m, lambda column: guarded(row, column), kind)
+            stores = _loop(self.across.m, lambda column: guarded(row, column), kind)
             return SeqStmt([vector_of_row, stores])
 
-        return SeqStmt([*place.bindings, _vectors(self.alpha, self.lanes, down), _loop(self.m, outputs, kind)])
+        vectors = _vectors(self.across.alpha, self.lanes, down)
+        return SeqStmt([*place.bindings, vectors, _loop(self.down.m, outputs, kind)])
 
     def _column(self, tile: Expr, inner: Expr) -> Expr:
         return _start(tile, self.columns, self.conv.column.extent) + inner
@@ -250,8 +257,8 @@ class _Place:
         *batch, row, column = [self._bound(place) for place in _unflattened(number, loops.grid)]
         self.numbers = [row, column]
         self.corner = {axis.var: place for axis, place in zip(loops.conv.batch, batch, strict=True)}
-        for (axis, _), place in zip(loops.conv.image, self.numbers, strict=True):
-            self.corner[axis.var] = self._bound(_start(place, loops.m, axis.extent))
+        for (axis, _), of, place in zip(loops.conv.image, (loops.down, loops.across), self.numbers, strict=True):
+            self.corner[axis.var] = self._bound(_start(place, of.m, axis.extent))
 
     def _bound(self, value: Expr) -> Expr:
         name = variable("at")
@@ -271,6 +278,13 @@ def _unflattened(position: Expr, extents: Sequence[int]) -> list[Expr]:
         places.insert(0, prim.FloorMod(position, _int(extent)))
         position = prim.FloorDiv(position, _int(extent))
     return [position, *places]
+
+
+def _factors(name: str, of: Filter) -> Stage:
+    """G of a filter, in a buffer."""
+    row, tap = _axes(i=of.alpha, j=of.r)
+    value = _element(matrices(of).weight, row.var, tap.var)
+    return Stage(name, (row, tap), _buffer(name, [of.alpha, of.r]), (row.var, tap.var), value)
 
 
 def _element(matrix: Matrix, row: Expr, column: Expr) -> Expr:
@@ -306,6 +320,10 @@ def _vectors(extent: int, lanes: int, statement: Callable[[Expr, Expr], Any]) ->
         return _loop(lanes, lambda lane: statement(at, lane), ForKind.VECTORIZED)
 
     return _loop(extent, vector, ForKind.UNROLLED)
+
+
+def _sequence(statements: Sequence[Any]) -> Any:
+    return statements[0] if len(statements) == 1 else SeqStmt(statements)
 
 
 def _parallel(extents: Sequence[int], body: Callable[..., Any]) -> Any:

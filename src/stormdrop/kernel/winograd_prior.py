@@ -40,8 +40,9 @@ _USED = 0.9  # of a cache, before it overflows
 
 
 def cycles(conv: Convolution, m: int, knobs: Mapping[str, NDArray[Any]], target: Target) -> Floats:
-    """Expected cycles of n configurations of F(m x m, 3x3), given as n values of each knob."""
-    positions, tiles, channels = (m + 2) ** 2, conv.tiles(m), conv.channel.extent
+    """Expected cycles of n configurations with tiles of m outputs along each axis, given as n values of each knob."""
+    down, across = conv.filters(m)
+    positions, tiles, channels = down.alpha * across.alpha, conv.tiles(m), conv.channel.extent
     rows, columns = knobs["rows"], knobs["columns"]
     fused, by_column = knobs["order"] == "fused", knobs["order"] == "columns"
     size = np.minimum(rows * knobs["block"], tiles)
@@ -78,7 +79,8 @@ def cycles(conv: Convolution, m: int, knobs: Mapping[str, NDArray[Any]], target:
     outputs = blocks * size * column_tiles * vectors
     output_bytes = np.asarray(4.0 * math.prod(shape_of(conv.parts.epilogue.buffer)))
     store = _EPILOGUE * (1 + _WRITTEN * 4 * target.lanes * per_byte(output_bytes))
-    total = total + outputs * (positions * (_TRANSFORM + 4 * target.lanes * per_byte(result)) + m * m * store)
+    taken = positions * (_TRANSFORM + 4 * target.lanes * per_byte(result))
+    total = total + outputs * (taken + down.m * across.m * store)
     if conv.before:
         copied = np.asarray(4.0 * math.prod(shape_of(conv.data.source)))
         total = total + copied * (1 / _COPIED + per_byte(2 * copied) / 2)

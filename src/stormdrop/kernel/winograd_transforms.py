@@ -1,15 +1,16 @@
-"""The transforms of Winograd's minimal filtering F(m x m, 3 x 3): their matrices, and how to multiply by them.
+"""The transforms of Winograd's minimal filtering F(m, r): their matrices, and how to multiply by them.
 
-    Y = A^T [(G g G^T) * (B^T d B)] A            equation 8 of Lavin and Gray, arXiv:1509.09308
+    y = A^T [(G g) * (B^T d)]                    m outputs of a filter of r taps from alpha = m + r - 1 inputs
+    Y = A^T [(G g G^T) * (B^T d B)] A            the same along two axes: equation 8 of Lavin and Gray, arXiv:1509.09308
 
-d is a tile of alpha x alpha inputs (alpha = m + 2), g the 3 x 3 weights, Y the m x m outputs, * elementwise. The
-matrices are those of Cook and Toom's construction (section 5 there): products of polynomials by interpolation at
-alpha - 1 points and infinity.
+d are inputs, g the weights, y the outputs, * elementwise. The matrices are those of Cook and Toom's construction
+(section 5 there): products of polynomials by interpolation at alpha - 1 points and infinity.
 
-The points decide about the rounding error. Those of F(4 x 4) are 0, +-sqrt(2) and +-1/sqrt(2): the largest error is
+The points decide about the rounding error. Those for alpha = 6 are 0, +-sqrt(2) and +-1/sqrt(2): the largest error is
 a fifth of that of the customary 0, +-1, +-2 (64 channels of normal random numbers: 1.4e-6 of the largest output, not
 7e-6; other pairs of points near these are alike, and all others that were tried worse), and p^2 = 2, q^2 = 1/2 and
-p^2 q^2 = 1 are as cheap to multiply by.
+p^2 q^2 = 1 are as cheap to multiply by. Those for alpha = 8 are the best powers of two: 4e-6 for F(4x4, 5x5), where
+the best that were found have 3e-6. Those for alpha = 10, for F(4, 7) along one axis, are the best of 330: 2.3e-6.
 """
 
 from __future__ import annotations
@@ -26,13 +27,33 @@ from .expressions import Expr
 
 Matrix = NDArray[np.float64]
 
-# 0 first, then pairs of opposite points: `rows_of_input` and `rows_of_output` share what a pair has in common.
-POINTS: dict[int, tuple[float, ...]] = {2: (0, 1, -1), 4: (0, 2**0.5, -(2**0.5), 0.5**0.5, -(0.5**0.5))}
+# By alpha. 0 first, then pairs of opposite points: `rows_of_input` and `rows_of_output` share what a pair has in
+# common.
+POINTS: dict[int, tuple[float, ...]] = {
+    1: (),
+    4: (0, 1, -1),
+    6: (0, 2**0.5, -(2**0.5), 0.5**0.5, -(0.5**0.5)),
+    8: (0, 1, -1, 2, -2, 0.5, -0.5),
+    10: (0, 0.5, -0.5, 0.75, -0.75, 4 / 3, -4 / 3, 2.5, -2.5),
+}
+
+
+@dataclass(frozen=True)
+class Filter:
+    """F(m, r) along one axis: m outputs of r taps. F(1, 1) transforms nothing."""
+
+    m: int
+    r: int
+
+    @property
+    def alpha(self) -> int:
+        """Inputs, and products, of m outputs."""
+        return self.m + self.r - 1
 
 
 @dataclass(frozen=True, eq=False)
 class Matrices:
-    """`input` is B^T [alpha, alpha], `weight` G [alpha, 3], `output` A^T [m, alpha]."""
+    """`input` is B^T [alpha, alpha], `weight` G [alpha, r], `output` A^T [m, alpha]."""
 
     input: Matrix
     weight: Matrix
@@ -40,22 +61,22 @@ class Matrices:
 
 
 @lru_cache
-def matrices(m: int) -> Matrices:
-    """The matrices of F(m x m, 3 x 3) at its points."""
-    points = np.array(POINTS[m], dtype=np.float64)
-    alpha = m + 2
-    inputs, weight, output = np.zeros((alpha, alpha)), np.zeros((alpha, 3)), np.zeros((m, alpha))
+def matrices(of: Filter) -> Matrices:
+    """The matrices of a filter at the points for its alpha."""
+    points = np.array(POINTS[of.alpha], dtype=np.float64)
+    inputs, weight = np.zeros((of.alpha, of.alpha)), np.zeros((of.alpha, of.r))
+    output = np.zeros((of.m, of.alpha))
     for at, point in enumerate(points):
         others = np.delete(points, at)
         inputs[at, :-1] = np.poly(others)[::-1]
-        weight[at] = point ** np.arange(3) / np.prod(point - others)
-        output[:, at] = point ** np.arange(m)
-    inputs[-1], weight[-1, -1], output[-1, -1] = np.poly(points)[::-1], 1.0, 1.0
+        weight[at] = point ** np.arange(of.r) / np.prod(point - others)
+        output[:, at] = point ** np.arange(of.m)
+    inputs[-1], weight[-1, -1], output[-1, -1] = np.atleast_1d(np.poly(points))[::-1], 1.0, 1.0
     inputs[np.abs(inputs) < 1e-12] = 0.0  # what is left of terms that cancel
     return Matrices(inputs, weight, output)
 
 
-def rows_of_input(m: int, values: Sequence[Expr]) -> list[Expr]:
+def rows_of_input(of: Filter, values: Sequence[Expr]) -> list[Expr]:
     """B^T times a column of alpha values.
 
     The rows of two opposite points are even + odd and even - odd, in terms that are written alike: the compiler
@@ -69,20 +90,20 @@ def rows_of_input(m: int, values: Sequence[Expr]) -> list[Expr]:
         # Signs come from outside, so that the inner sum is the same for both points.
         return _sum([(1.0, _linear(even, values)), (leading, _linear(odd / leading, values))])
 
-    return [row(factors) for factors in matrices(m).input]
+    return [row(factors) for factors in matrices(of).input]
 
 
-def rows_of_output(m: int, values: Sequence[Expr]) -> list[Expr]:
+def rows_of_output(of: Filter, values: Sequence[Expr]) -> list[Expr]:
     """A^T times a column of alpha values: sums and differences of the values at opposite points, computed once."""
     pairs = [(values[at], values[at + 1]) for at in range(1, len(values) - 1, 2)]
 
     def row(power: int, factors: Matrix) -> Expr:
-        terms = [(factors[0], values[0])]
+        terms = [(factors[0], values[0])] if pairs else []
         for at, (left, right) in enumerate(pairs):
             terms.append((factors[1 + 2 * at], left + right if power % 2 == 0 else left - right))
         return _sum([*terms, (factors[-1], values[-1])])
 
-    return [row(power, factors) for power, factors in enumerate(matrices(m).output)]
+    return [row(power, factors) for power, factors in enumerate(matrices(of).output)]
 
 
 def _linear(factors: Matrix, values: Sequence[Expr]) -> Expr | None:
