@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import math
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -23,7 +24,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import save
+from common import machine, save
 
 import stormdrop as sd
 from stormdrop.cli.output import table
@@ -70,6 +71,7 @@ concatenate shape=17x35 shape2=7x35 axis=0
 """.strip().splitlines()
 
 _CORNERS = 64
+_TRIED = 1 << 14  # combinations of ends that are looked at for corners
 
 
 def main() -> None:
@@ -85,7 +87,8 @@ def main() -> None:
     table(headings, [_summed(rows, *key) for key in dict.fromkeys((_operator(row), row["source"]) for row in rows)])
     wrong = [row for row in rows if row["wrong"]]
     print(f"{sum(row['points'] for row in rows)} points of {len(rows)} spaces, {len(wrong)} spaces with a wrong one")
-    print(save("correct", {"kernels": rows}))
+    setting = {"points": options.points, "sources": options.sources}
+    print(save("correct", {"machine": machine(), **setting, "kernels": rows}))
     sys.exit(bool(wrong))
 
 
@@ -128,12 +131,14 @@ def _random(space: Any, count: int) -> Iterator[Any]:
 
 
 def _corners(space: Any) -> list[Any]:
-    ends = [{0, len(knob.values) - 1} for knob in space.knobs]
-    found = [point for point in itertools.islice(itertools.product(*ends), 1 << 16) if space.contains(point)]
-    if len(found) <= _CORNERS:
-        return found
-    chosen = np.random.default_rng(0).choice(len(found), _CORNERS, replace=False)
-    return [found[at] for at in chosen]
+    ends = [sorted({0, size - 1}) for knob in space.knobs for size in knob.sizes]
+    rng = np.random.default_rng(0)
+    if math.prod(map(len, ends)) <= _TRIED:
+        every = list(itertools.product(*ends))
+    else:
+        every = [tuple(int(rng.choice(each)) for each in ends) for _ in range(_TRIED)]
+    found = [point for point in dict.fromkeys(every) if space.contains(point)]
+    return [found[at] for at in rng.permutation(len(found))[:_CORNERS]]
 
 
 def _error(ours: Any, theirs: Any) -> float:

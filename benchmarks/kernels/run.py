@@ -3,10 +3,10 @@
     run.py [--shapes R2,Y3,M] [--time 20] [--rounds 15] [--against torch,onnxruntime] [--search storm] [--resume]
 
 Each shape is written to benchmarks/out/kernels.json as soon as it is done: an interrupted run goes on with `--resume`.
-Without it the shapes asked for are measured anew; those already there stay. `--skip-tuning` benches the schedules
-that are kept there, `--show` prints and draws what is there and measures nothing, `--direct` leaves out sketches that
-compute something else than the plain sum (Winograd) and keeps its own file, kernels_direct.json; shapes that have no
-such sketch are taken from kernels.json where they are there.
+Without it the shapes asked for are measured anew; those already there stay, unless their sketches have changed.
+`--skip-tuning` benches the schedules that are kept there, `--show` prints and draws what is there and measures nothing,
+`--direct` leaves out sketches that compute something else than the plain sum (Winograd) and keeps its own file,
+kernels_direct.json; shapes that have no such sketch are taken from kernels.json where they are there.
 
 Bytes are every input and output once; a kernel whose bytes fit into the caches (all L2 and the L3 together) is
 listed apart where memory is the bound. 56 shapes take half an hour. Run it on an idle machine.
@@ -28,6 +28,7 @@ from figures import draw
 from match import beside
 from results import LOWEST, row, summary
 from shapes import SHAPES, Shape, kind, moved
+from spaces import fingerprints
 
 import stormdrop as sd
 from stormdrop.bench import ROUNDS
@@ -48,7 +49,8 @@ def main() -> None:
     options = _options()
     where, name = machine(), "kernels_direct" if options.direct else "kernels"
     entries = kept(name, where, "shapes")
-    taken = _without_choice(kept("kernels", where, "shapes")) if options.direct else {}
+    entries = {each: entry for each, entry in entries.items() if _still(entry)}
+    taken = _without_choice(kept("kernels", where, "shapes"), options) if options.direct else {}
     entries.update(taken)
     print(f"{where['cpu']}, {where['cores']} cores, {where['peak_gflops']:.0f} GFLOP/s, ", end="")
     print(f"{where['bandwidth_gbs']:.1f} GB/s, {where['versions']}\n\n{HEADINGS}")
@@ -65,11 +67,14 @@ def main() -> None:
             print(_line(entries[shape.name], where), flush=True)
     print()
     asked = {shape.name: entries[shape.name] for shape in options.shapes if shape.name in entries}
-    for line in _summary_lines(summary(_rows(asked, where))):
+    found = summary(_rows(asked, where))
+    failed = [each for each, entry in asked.items() if "bench" not in entry]
+    for line in [*_summary_lines(found), *([f"FAILED: {', '.join(failed)}"] if failed else [])]:
         print(line)
     if drawn := [each for each in _rows(entries, where) if each["ratio"] is not None]:
         draw(OUT / f"{name}.png", where, drawn)
         print(OUT / f"{name}.png")
+    sys.exit(bool(failed or found["wrong"]))
 
 
 def measured(
@@ -89,6 +94,8 @@ def measured(
         "flops": workload.flops,
         "bytes": size,
         "kind": kind(workload, where["peak_gflops"], where["bandwidth_gbs"]),
+        "sketches": fingerprints(workload),
+        "against": options.against,
         "in_cache": size <= target.cores * target.l2 + target.l3,
     }
     try:
@@ -110,14 +117,24 @@ def measured(
     return entry
 
 
-def _without_choice(entries: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the shapes for which every sketch computes the plain sum: `--direct` changes nothing there."""
+def _without_choice(entries: Mapping[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+    """Those, tuned and benched as asked for, that have no other sketches: `--direct` changes nothing there."""
     target = sd.Target.detect()
+    asked = {"search": options.search, "budget": options.time, "seed": options.seed}
     return {
         name: entry
         for name, entry in entries.items()
-        if "bench" in entry and not any(sketch.max_error for sketch, _ in sketches_for(SHAPES[name].workload(), target))
+        if "bench" in entry
+        and _still(entry)
+        and all(entry["tuned"][key] == value for key, value in asked.items())
+        and entry["against"] == options.against
+        and not any(sketch.max_error for sketch, _ in sketches_for(SHAPES[name].workload(), target))
     }
+
+
+def _still(entry: Mapping[str, Any]) -> bool:
+    """Whether an entry is of the sketches as they are now."""
+    return entry.get("sketches") == fingerprints(SHAPES[entry["name"]].workload())
 
 
 def _tuned(workload: Any, options: argparse.Namespace, begin: float) -> dict[str, Any]:

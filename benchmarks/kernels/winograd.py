@@ -1,14 +1,15 @@
-"""Winograd beside the direct sketch: every 3x3 convolution of stride 1 of the kernel benchmark.
+"""Winograd beside the direct sketch: every convolution of stride 1 with a window of the kernel benchmark.
 
     winograd.py [--shapes Y1,R2] [--time 8] [--rounds 15] [--show]
 
-The direct sketch, F(2x2, 3x3) and F(4x4, 3x3) are tuned by storm, each for `--time` seconds by itself; then their
-best schedules take turns. `speed` is the direct one's time over theirs, round by round, with its 95% interval; 2.25
-and 4 times fewer multiplications are the bounds. `error` is max|difference| / max|reference| with normal random
-inputs, the reference being NumPy's in float64.
+The direct sketch and Winograd's with tiles of 2 and of 4 outputs along each axis are tuned by storm, each for `--time`
+seconds by itself; then their best schedules take turns. `speed` is the direct one's time over theirs, round by round,
+with its 95% interval; for 3x3 windows 2.25 and 4 times fewer multiplications are the bounds. `error` is
+max|difference| / max|reference| with normal random inputs, the reference being NumPy's in float64.
 
 Each shape is kept in benchmarks/out/winograd.json as soon as it is done, and left out by the next run with the same
-`--time` and `--rounds`, unless its sketches have changed. Fifteen shapes take seven minutes. Run it on an idle machine.
+`--time` and `--rounds`, unless its sketches have changed. Seventeen shapes take eight minutes. Run it on an idle
+machine.
 """
 
 from __future__ import annotations

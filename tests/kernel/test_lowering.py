@@ -16,7 +16,7 @@ from stormdrop.kernel.workload import Workload
 from stormdrop.space import Space
 from stormdrop.testing.sketches import check_point
 
-WITHOUT_CACHES = replace(Target.detect(), l2=0, l3=0)
+WITHOUT_CACHES = replace(Target.detect(), l2=1, l3=1)
 HAS_THEM = bool(stores_knob(operators.elementwise(shape=(64,)), WITHOUT_CACHES))
 
 
@@ -25,6 +25,11 @@ def test_a_choice_where_results_are_larger_than_the_caches() -> None:
     assert not stores_knob(operators.elementwise(shape=(9 << 18,)), target)
     (knob,) = stores_knob(operators.elementwise(shape=(9 << 18 | 1,)), target)
     assert (knob.name, knob.values[0]) == (STORES, NON_TEMPORAL)
+
+
+def test_no_choice_where_the_caches_are_not_known() -> None:
+    target = replace(Target.parse("cpu/x86-64-v3"), l2=0, l3=0)
+    assert not stores_knob(operators.elementwise(shape=(1 << 26,)), target)
 
 
 def test_no_choice_where_no_fence_orders_them() -> None:
@@ -40,7 +45,7 @@ def test_no_choice_where_no_fence_orders_them() -> None:
 def test_whole_vectors_are_stored_so_where_they_are_aligned(
     name: str, lanes: int, channels: int, aligned: bool
 ) -> None:
-    target = replace(Target.parse(name), l2=0, l3=0)
+    target = replace(Target.parse(name), l2=1, l3=1)
     workload = operators.depthwise_conv2d(n=1, h=8, w=8, ci=channels, kh=3, kw=3)
     (sketch, space), *_ = sketches_for(workload, target)
     config = {**space.config(space.origin), "columns": lanes, STORES: NON_TEMPORAL}
@@ -60,6 +65,12 @@ def test_whole_vectors_are_stored_so_where_they_are_aligned(
         operators.pool2d(n=2, h=9, w=9, c=36, kh=2, kw=2, stride=2),
         operators.matmul(m=33, n=52, k=17),
         operators.softmax(m=20, n=36),
+        # Vectors begin at an offset of their tile.
+        operators.concatenate((8,), (64,), 0),
+        operators.concatenate((24,), (40,), 0),
+        operators.concatenate((5, 24), (5, 40), 1),
+        operators.matmul(m=33, n=64, k=17).placed(8, 96),
+        operators.matmul(m=33, n=64, k=17).placed(4, 100),
     ],
     ids=str,
 )

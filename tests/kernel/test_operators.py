@@ -334,3 +334,21 @@ def test_the_manual_lists_every_operator() -> None:
 def _names(usage: str) -> Sequence[str]:
     """The arguments in order; those that are optional keep their defaults, for the others the manual has examples."""
     return [word if word.startswith("[") else word.partition("=")[0] for word in usage.split()]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: operators.matmul(4.5, 4, 4), "m=4.5 is not a whole number"),  # type: ignore[arg-type]
+        (lambda: operators.reduce("4x5", 1), "shape='4x5' is not a list of whole numbers"),  # type: ignore[arg-type]
+        (lambda: operators.elementwise((4, 4), kind=1), "kind=1 is not text"),  # type: ignore[arg-type]
+    ],
+)
+def test_arguments_of_another_type(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(OperatorError, match=re.escape(message)):
+        make()
+
+
+def test_lists_and_numpy_integers_are_taken() -> None:
+    given = operators.reduce([np.int64(4), 5, 6], [0, 2])  # type: ignore[arg-type, list-item]
+    assert given.key == operators.reduce((4, 5, 6), (0, 2)).key

@@ -1,14 +1,16 @@
-"""Both sketches on awkward shapes: every point schedules, is right to the last element, and has no predicate."""
+"""The sketches on awkward shapes: every point schedules, is right to the last element, and has no predicate."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import re
 
 import pytest
 from tvm import te
 
 from stormdrop.kernel import operators
+from stormdrop.kernel.compile import assembler
 from stormdrop.kernel.contraction import RegisterBlocked
 from stormdrop.kernel.registry import sketches, sketches_for
 from stormdrop.kernel.sketch import Sketch
@@ -152,7 +154,7 @@ def test_what_applies() -> None:
     def names(workload: Workload) -> list[str]:
         return [sketch.name for sketch, _ in sketches_for(workload, TARGET)]
 
-    assert names(operators.matmul(8, 8, 8)) == ["register_blocked"]
+    assert names(operators.matmul(8, 64, 8)) == ["register_blocked"]
     assert names(operators.softmax(8, 8)) == ["streaming"]
     assert RegisterBlocked().space(operators.softmax(8, 8), TARGET) is None
 
@@ -197,3 +199,28 @@ def test_overlapping_steps_do_not_read_what_was_written_over(contraction: bool) 
     for sketch, space in sketches_for(workload, TARGET):
         for point in list(space.points())[::7]:
             check_point(sketch, workload, TARGET, space, point)
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [
+        operators.matmul(4096, 1, 1024),
+        operators.dense(64, 1, 1024),
+        operators.batch_matmul(8, 1, 128, 64, transpose_b=1),
+        operators.matmul(100, 3, 64),
+    ],
+    ids=str,
+)
+def test_few_columns_or_rows_have_vectors_along_the_reduction(workload: Workload) -> None:
+    target = Target.parse("cpu/x86-64-v3")
+    found = {sketch.name: (sketch, space) for sketch, space in sketches_for(workload, target)}
+    assert "streaming" in found
+    check_sketch(found["streaming"][0], workload, TARGET, samples=2)
+
+
+@pytest.mark.parametrize("workload", [operators.matmul(64, 1, 1024), operators.batch_matmul(8, 1, 128, 64, 1)], ids=str)
+def test_those_vectors_are_whole(workload: Workload) -> None:
+    target = Target.parse("cpu/x86-64-v3")
+    (sketch, space) = next(each for each in sketches_for(workload, target) if each[0].name == "streaming")
+    code = assembler(sketch.apply(workload, target, space.config(space.origin)).main, target.tvm())
+    assert len(re.findall(r"vfmadd\w+ps\s.*%ymm", code)) >= 2

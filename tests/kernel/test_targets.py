@@ -7,6 +7,7 @@ import pickle
 import platform
 import re
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from stormdrop.kernel import operators
 from stormdrop.kernel.compile import TunedKernel, assembler
 from stormdrop.kernel.reference import evaluate
 from stormdrop.kernel.registry import sketches_for
-from stormdrop.kernel.target import OTHERS, Target
+from stormdrop.kernel.target import OTHERS, Target, _caches
 from stormdrop.kernel.workload import Workload
 from stormdrop.tune import tune
 
@@ -130,6 +131,7 @@ def test_neon_multiplies_by_an_element(target: str) -> None:
     loop = hottest(target, text)
     by_element = [line for line in fmas(target, loop) if line.endswith("]")]
     spread = [line for line in loop if re.match(r"dup|ld1r", line)]
+    assert len(by_element) >= 4
     assert len(spread) * 8 <= len(by_element)
     loads = sum(2 if line.startswith("ldp") else 1 for line in loop if line.startswith("ld"))
     assert loads <= 0.75 * len(by_element)
@@ -166,3 +168,20 @@ def test_avx2_kernels_compute_what_numpy_does(workload: Workload) -> None:
             kernel = TunedKernel(workload, target, sketch.apply(workload, target, config))
             scale = float(np.abs(expected).max())
             assert float(np.abs(kernel(*inputs) - expected).max()) <= max(1e-5, sketch.max_error) * scale, config
+
+
+def test_caches_that_the_kernel_does_not_know_are_zero(tmp_path: Path) -> None:
+    def cache(index: int, level: int, kind: str, size: str | None) -> None:
+        folder = tmp_path / f"index{index}"
+        folder.mkdir()
+        (folder / "level").write_text(f"{level}\n")
+        (folder / "type").write_text(f"{kind}\n")
+        if size is not None:
+            (folder / "size").write_text(f"{size}\n")
+
+    cache(0, 1, "Data", "48K")
+    cache(1, 1, "Instruction", "32K")
+    cache(2, 2, "Unified", None)
+    cache(3, 3, "Unified", "30M")
+    assert _caches(tmp_path) == (48 << 10, 0, 30 << 20)
+    assert _caches(tmp_path / "nothing") == (0, 0, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import pickle
@@ -203,6 +204,28 @@ def test_closures_are_part_of_the_revision() -> None:
     assert made(4).revision == made(4).revision
 
 
+def test_partials_methods_and_objects_are_part_of_the_revision() -> None:
+    def plain(schedule: Schedule, knobs: Knobs, width: int = 1) -> None:
+        knobs.ordinal("width", [1, width])
+
+    class Wide:
+        def __init__(self, width: int) -> None:
+            self.width = width
+
+        def __call__(self, schedule: Schedule, knobs: Knobs) -> None:
+            knobs.ordinal("width", [1, self.width])
+
+        def method(self, schedule: Schedule, knobs: Knobs) -> None:
+            knobs.ordinal("width", [2, self.width])
+
+    def revisions(width: int) -> list[str]:
+        made = (functools.partial(plain, width=width), Wide(width), Wide(width).method)
+        return [template(each).revision for each in made]
+
+    assert revisions(4) == revisions(4)
+    assert len({*revisions(4), *revisions(8), template(plain).revision}) == 7
+
+
 def test_from_a_module_it_goes_by_name() -> None:
     assert pickle.loads(pickle.dumps(blocked)) is blocked
 
@@ -246,3 +269,12 @@ def test_workers_take_templates_that_were_typed(tmp_path: Path) -> None:
         check=False,
     )
     assert done.stdout.split() == ["rows", "3", "0"], done.stderr
+
+
+def test_a_layout_of_what_is_not_read_is_refused() -> None:
+    @template
+    def wrong(schedule: Schedule, knobs: Knobs) -> None:
+        knobs.layout(knobs.reduction(), "z", lambda i, j: (j, i))
+
+    with pytest.raises(SpaceError, match=r"reads no 'z'; it reads x"):
+        wrong.space(MATMUL, TARGET)

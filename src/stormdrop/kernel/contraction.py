@@ -123,6 +123,15 @@ def _space(workload: Workload, target: Target) -> Space | None:
     return Space(RegisterBlocked.name, knobs, constraints, origin=origin, revision=digest)
 
 
+def few_columns(workload: Workload, target: Target) -> bool:
+    """Whether vectors along the columns would be short, or what they read be copied for one or two rows.
+
+    Vectors along the reduction may do better there.
+    """
+    parts = _take_apart(workload)
+    return parts.column.extent < target.lanes or (parts.must_pack and math.prod(_row_extents(parts)) <= 2)
+
+
 def _required(value: int | None) -> int:
     assert value is not None
     return value

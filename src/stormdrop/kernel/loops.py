@@ -28,7 +28,7 @@ from tvm.tirx import AttrStmt, For, ForKind, SeqStmt
 
 from .expressions import Expr, substitute
 from .groups import Group, groups_of
-from .nests import Nest, by_lanes, flattened, in_parts, nests_of, stride, unflattened, walked
+from .nests import Nest, by_lanes, flattened, in_parts, in_pieces, nests_of, stride, unflattened, walked
 from .pieces import decided, pieces_of
 from .stages import Axis, Stage, StageGraph, intermediate, variable
 from .target import Target
@@ -73,16 +73,19 @@ def stream(stages: Sequence[Stage], kept: Collection[Any], target: Target) -> tu
 
 
 def laid_out(group: Group, steps: Steps, cores: int, exact: bool = False) -> list[list[Loops]]:
-    """The loops of a group: one list for each parallel loop. Reductions of few results alone run in parts.
+    """The loops of a group: one list for each parallel loop. Reductions of few results run in parts, and what has
+    nothing to run in parallel but an axis in pieces runs piece by piece.
 
     `exact` where what the nests store may be an intermediate buffer of several dimensions (see `flattened`).
     """
     shared = group.shared
     nests = [by_lanes(flattened(nest, shared, exact), shared, steps.lanes, steps.vectors) for nest in group.nests]
     loops = [Loops(nest, steps, group.shared) for nest in nests]
-    if group.shared or steps.parts == 1 or not idle(loops[0], cores):
+    if group.shared:
         return [loops]
-    return [[Loops(nest, steps)] for nest in in_parts(nests[0], steps.parts)]
+    if steps.parts > 1 and idle(loops[0], cores):
+        return [[Loops(nest, steps)] for nest in in_parts(nests[0], steps.parts)]
+    return [[Loops(nest, steps)] for nest in in_pieces(nests[0])]
 
 
 def idle(loops: Loops, cores: int) -> bool:
@@ -99,7 +102,7 @@ def in_parallel(loops: Sequence[Loops], shared: int, leading: int) -> Any:
 def tasks(loops: Sequence[Loops], cores: int) -> int:
     """How many leading axes to run in parallel: as few as keep the cores busy, for index arithmetic costs.
 
-    None where the work is so little that waking threads takes longer.
+    0 where the work is so little that waking threads takes longer.
     """
     if sum(each.size for each in loops) < _WORTH_A_THREAD:
         return 0
@@ -207,7 +210,7 @@ def _reduction(nest: Nest, outer: Sequence[Axis], lane: Axis, lanes: int) -> lis
     """
     reduction = nest.reduction
     assert reduction is not None
-    # TVM puts a small buffer on the stack, whence LLVM takes it into registers, unless its scope is "local".
+    # TVM puts a buffer of less than 1 KiB on the stack, whence LLVM takes it into registers.
     registers = intermediate(f"{reduction.name}_registers", [lane.extent], str(reduction.buffer.dtype))
     name = reduction.name
 

@@ -39,11 +39,11 @@ _QUAD = 4  # float32 values of the shortest store past the caches, and its align
 
 
 def stores_knob(workload: Workload, target: Target) -> list[Knob]:
-    """How results are stored, where that is a choice: they are larger than the caches, so that nobody finds them there,
-    and the machine is an x86, which has such stores and a fence that orders them."""
+    """How results are stored, where that is a choice: they are larger than the caches (as far as these are known), so
+    that nobody finds them there, and the machine is an x86, which has such stores and a fence that orders them."""
     size = sum(4 * math.prod(output.shape) for output in workload.outputs if output.dtype == "float32")
     machine = (target.triple or platform.machine()).lower()
-    if not machine.startswith(("x86", "amd64")) or size <= target.cores * target.l2 + target.l3:
+    if not machine.startswith(("x86", "amd64")) or not target.l2 or size <= target.cores * target.l2 + target.l3:
         return []
     return [Categorical(STORES, [NON_TEMPORAL, "cached"])]
 
@@ -117,7 +117,8 @@ def _non_temporal(function: PrimFunc) -> PrimFunc:
             return node
         # The memory of a parameter is aligned to 64 bytes. LLVM splits a vector that is aligned to less than its size.
         lanes = int(index.lanes)
-        aligned = math.gcd(lanes, int(Analyzer().modular_set(index.base).coeff))
+        multiple = Analyzer().modular_set(index.base)
+        aligned = math.gcd(lanes, int(multiple.coeff), int(multiple.base))
         if int(index.stride) != 1 or aligned % _QUAD:
             return node
         name = f"stormdrop_store_{lanes}_aligned_{aligned}"

@@ -30,6 +30,7 @@ from .expressions import (
     transform,
     walk,
 )
+from .pieces import decided, pieces_of
 from .roles import fused_epilogue
 from .stages import Axis, Stage, StageGraph, intermediate, shape_of, variable
 
@@ -282,6 +283,24 @@ def in_parts(nest: Nest, parts: int) -> list[Nest]:
         rest = Axis(variable("rest"), axis.extent - parts * size, True)
         found.append(over(rest, rest.var + parts * size))
     return [first, replace(nest, terms=(*found, *terms))]
+
+
+def in_pieces(nest: Nest) -> list[Nest]:
+    """A nest for each piece of the last axis, where all other axes are of extent 1; else the nest itself.
+
+    Before:     y[i] = i < 17 ? a[i] : b[i - 17]
+    After:      y[i] = a[i]  i < 17,        y[17 + j] = b[j]  j < 18
+    """
+    *others, axis = nest.store.axes or (Axis(variable("one"), 1),)
+    pieces = pieces_of(nest.store.value, axis)
+    if nest.reduction is not None or len(pieces) == 1 or axis.var.name == _FLAT or any(a.extent > 1 for a in others):
+        return [nest]
+    found = []
+    for first, last in pieces:
+        own = Axis(variable(axis.var.name), last - first)
+        store = replace(nest.store, axes=(*others, own), value=decided(nest.store.value, axis.var, first))
+        found.append(replace(nest, store=store).substituted({axis.var: own.var + first}))
+    return found
 
 
 def _loads(value: Expr) -> list[Any]:

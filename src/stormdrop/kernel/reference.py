@@ -118,14 +118,7 @@ def domain(graph: StageGraph) -> str:
         return "integers"
     for stage in graph.stages:
         for node in walk(stage.value):
-            if isinstance(node, Call) and node.op.name.split(".")[-1] in {
-                "sqrt",
-                "rsqrt",
-                "log",
-                "log2",
-                "log10",
-                "pow",
-            }:
+            if isinstance(node, Call) and node.op.name.split(".")[-1] in _PARTIAL:
                 return "positive"
             if isinstance(node, prim.Div | prim.Mod) and not isinstance(node.b, FloatImm | IntImm):
                 return "positive"

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ..errors import InputError, hint
 from ..space import Space
 from ..trial import Candidate
-from .contraction import RegisterBlocked
+from .contraction import RegisterBlocked, few_columns
 from .sketch import Estimator, Sketch
 from .streaming import Streaming
 from .target import Target
@@ -36,14 +36,14 @@ def sketches_for(
 ) -> list[tuple[Sketch, Space]]:
     """The sketches that apply to a workload with their spaces, in the order in which they are given.
 
-    `given` may be one of `SOURCES`, "builtin" by default; `Streaming` is then only there where no other applies: it
-    does the same with less.
+    `given` may be one of `SOURCES`, "builtin" by default; `Streaming` is then only there where no other applies, or
+    where a contraction has too few columns to fill vectors with: elsewhere it does the same with less.
     """
     if isinstance(given, str):
         given = _sourced(given, workload, target)
     found: list[tuple[Sketch, Space]] = []
     for sketch in sketches(max_error) if given is None else given:
-        if given is None and found and isinstance(sketch, Streaming):
+        if given is None and found and isinstance(sketch, Streaming) and not few_columns(workload, target):
             continue
         space = sketch.space(workload, target)
         if space is not None:

@@ -24,7 +24,7 @@ from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import IntImm
 
 from ..errors import UnsupportedFunction
-from .expressions import coefficients, simplified, substitute, variables, walk
+from .expressions import Expr, coefficients, simplified, substitute, variables, walk
 from .stages import Axis, Stage, StageGraph, shape_of
 
 _MOST_COPIED = 64  # nodes of an expression that inlining may make of one that is read more than once
@@ -146,13 +146,18 @@ def inlines_well(graph: StageGraph, stage: Stage, contraction: Stage | None = No
     readers = graph.readers(stage.buffer)
     if contraction is not None and any(reader.buffer.same_as(contraction.buffer) for reader in readers):
         return False
-    guarded = any(isinstance(node, Call) and "if_then_else" in node.op.name for node in walk(stage.value))
-    if guarded and any(reader.combine is not None for reader in readers):
-        return False
     loads = sum(load.source.same_as(stage.buffer) for reader in readers for load in reader.loads())
-    costly = any(isinstance(node, Call) and "if_then_else" not in node.op.name for node in walk(stage.value))
+    return worth_copying(stage.value, loads, any(reader.combine is not None for reader in readers))
+
+
+def worth_copying(value: Expr, loads: int, reduced: bool) -> bool:
+    """Whether a value may stand in place of its loads, so many of them; `reduced` where a reduction reads it."""
+    calls = [node.op.name for node in walk(value) if isinstance(node, Call)]
+    if reduced and any("if_then_else" in name for name in calls):
+        return False
+    costly = any("if_then_else" not in name for name in calls)
     # Each load becomes a copy of the value: a chain of squares would double with every link.
-    return loads <= 1 or (not costly and loads * sum(1 for _ in walk(stage.value)) <= _MOST_COPIED)
+    return loads <= 1 or (not costly and loads * sum(1 for _ in walk(value)) <= _MOST_COPIED)
 
 
 def fused_epilogue(graph: StageGraph, stage: Stage, alone: bool = False) -> tuple[Stage, list[Stage]]:

@@ -86,9 +86,15 @@ def _space(workload: Workload, target: Target) -> Space:
         knobs.append(Ordinal("parts", [1, cores, 2 * cores, 4 * cores]))
         origin["parts"] = 1 if small else 2 * cores
     units = [(group, each) for group in found for each in laid_out(group, _steps(target, origin), cores)]
-    most = max(1, *(1 if group.shared else len(each[0].outer) for group, each in units))
+    apart = _groups(graph, target, together=False)
+    alone = [each for group in apart for each in laid_out(group, _steps(target, origin), cores)]
+    most = max(1, *(len(each[0].outer) for each in alone))
+    shared = max(1, *(1 if group.shared else len(each[0].outer) for group, each in units))
+    if shared < most:
+        fits = Constraint(("together", "parallel"), lambda both, axes: not both or axes <= shared, "axes rows share")
+        constraints.append(fits)
     knobs.append(Ordinal("parallel", range(0 if small else 1, most + 1)))
-    origin["parallel"] = max(min(tasks(each, cores), most) for _, each in units)
+    origin["parallel"] = max(min(tasks(each, cores), shared) for _, each in units)
     if not small:
         origin["parallel"] = max(1, origin["parallel"])
     knobs += stores_knob(workload, target)
@@ -115,7 +121,10 @@ def _groups(graph: StageGraph, target: Target, together: bool) -> list[Group]:
 def _inlined(workload: Workload, padding: bool) -> StageGraph:
     graph = workload.graph
     inside = _padding(graph) if padding else None
-    return graph.inlined(lambda stage: not inlines_well(graph, stage) and stage is not inside)
+    return graph.inlined(
+        # By the buffer: inlining one stage makes the others anew.
+        lambda stage: not inlines_well(graph, stage) and (inside is None or not stage.buffer.same_as(inside.buffer))
+    )
 
 
 def _padding(graph: StageGraph) -> Stage | None:

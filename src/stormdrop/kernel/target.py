@@ -145,10 +145,12 @@ def _vector_unit(features: frozenset[str]) -> tuple[int, int]:
     return 4, 16
 
 
-def _caches() -> tuple[int, int, int]:
+def _caches(root: Path = _CACHES) -> tuple[int, int, int]:
+    """Bytes of the first three levels of data cache; 0 where unknown."""
     sizes = {1: 0, 2: 0, 3: 0}
-    for entry in sorted(_CACHES.glob("index*")):
-        if (entry / "type").read_text().strip() == "Instruction":
+    for entry in sorted(root.glob("index*")):
+        # A cache whose size the kernel does not know has no such file.
+        if not (entry / "size").exists() or (entry / "type").read_text().strip() == "Instruction":
             continue
         size = (entry / "size").read_text().strip()
         factor = {"K": 1024, "M": 1024**2}.get(size[-1], 1)

@@ -14,6 +14,7 @@ configuration. docs/templates.md says how to write one.
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
 import inspect
 import json
@@ -22,7 +23,7 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, MethodType
 from typing import Any, ClassVar, NoReturn
 
 import tvm
@@ -191,7 +192,10 @@ class Knobs:
         is None. For any other buffer it is the block that makes the copy, before everything that uses it.
         """
         schedule = self.schedule
-        source = next(load.source for load in loads(schedule, block) if load.source.name == buffer)
+        read = {load.source.name: load.source for load in loads(schedule, block)}
+        if buffer not in read:
+            raise SpaceError(f"template {self.name!r}: the block reads no {buffer!r}; it reads {', '.join(read)}")
+        source = read[buffer]
         mapping = IndexMap.from_func(index_map, ndim=len(source.shape), index_dtype="int32")
         inputs = [spec.name for spec in self.workload.inputs]
         position = inputs.index(buffer) if buffer in inputs else -1
@@ -255,7 +259,8 @@ def loads(schedule: Schedule, block: Any) -> list[Any]:
 def source_digest(thing: Any) -> str:
     """Sixteen hexadecimal digits of the code of a function or a class, comments and layout aside.
 
-    With it come the functions of its module that it calls, and the plain values that it refers to.
+    With it come the functions of its module that it calls, and the plain values that it refers to; of a partial, a
+    method or an object also what it holds.
     """
     parts: list[str] = []
     seen: set[int] = set()
@@ -274,6 +279,13 @@ def source_digest(thing: Any) -> str:
                     parts.append(f"{name}={value!r}")
                 elif getattr(value, "__module__", None) == item.__module__:
                     visit(value)
+        elif isinstance(item, functools.partial):
+            given = {**{str(at): value for at, value in enumerate(item.args)}, **item.keywords}
+            visit(item.func)
+            held(given)
+        elif isinstance(item, MethodType):
+            visit(item.__func__)
+            visit(item.__self__)
         elif isinstance(item, type):
             for name, value in vars(item).items():
                 if not name.startswith("__"):
@@ -282,6 +294,16 @@ def source_digest(thing: Any) -> str:
             for base in item.__bases__:
                 if base.__module__ == item.__module__:
                     visit(base)
+        elif hasattr(item, "__dict__") and not inspect.ismodule(item):
+            visit(type(item))
+            held(vars(item))
+
+    def held(values: Mapping[str, Any]) -> None:
+        for name, value in sorted(values.items()):
+            if isinstance(value, _PLAIN):
+                parts.append(f"{name}={value!r}")
+            else:
+                visit(value)
 
     visit(thing)
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]

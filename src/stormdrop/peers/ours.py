@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..contest import Unavailable
+from ..errors import hint
+
 if TYPE_CHECKING:
     from ..kernel.sketch import Variant
     from ..kernel.workload import Workload
@@ -53,8 +56,10 @@ class TunedOperator(ScheduledOperator):
         from ..kernel.registry import sketches
         from ..kernel.target import Target
 
-        (found,) = [each for each in sketches() if each.name == sketch]
-        variant = found.apply(workload, Target.detect(), config)
+        found = {each.name: each for each in sketches()}
+        if sketch not in found:
+            raise Unavailable(f"there is no sketch {sketch!r}; {hint(sketch, sorted(found))}")
+        variant = found[sketch].apply(workload, Target.detect(), config)
         super().__init__(workload, variant, inputs, {"threads": threads, "sketch": sketch, "config": dict(config)})
 
 

@@ -18,7 +18,7 @@ from ..trial import Point
 
 
 def check_sketch(sketch: Sketch, workload: Workload, target: Target, samples: int, seed: int = 0) -> None:
-    """Asserts the promises of `Sketch` at the origin, at corners of the space and at random points."""
+    """Asserts the promises of `Sketch` at the origin, at two far points of the space and at random ones."""
     space = sketch.space(workload, target)
     assert space is not None, f"{sketch.name} does not apply to {workload.name}"
     assert space.name == sketch.name
@@ -29,7 +29,7 @@ def check_sketch(sketch: Sketch, workload: Workload, target: Target, samples: in
 
 
 def some_points(space: Space, samples: int, seed: int = 0) -> list[Point]:
-    """The origin, the first and the last point of the space, and random ones."""
+    """The origin, the first point of the space and its 20,000th (or its last), and random ones."""
     rng = np.random.default_rng(seed)
     first = next(iter(space.points()))
     *_, last = itertools.islice(space.points(), 20_000)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral, Real
 from typing import Any, NamedTuple, ParamSpec
 
 from tvm import te
@@ -58,8 +59,9 @@ def operator(**choices: Sequence[str]) -> Callable[[Callable[P, Definition]], Ca
             bound.apply_defaults()
             try:
                 for key, value in bound.arguments.items():
-                    _check(key, value, choices.get(key))
-                definition = define(*positional, **named)
+                    bound.arguments[key] = _typed(key, value, str(signature.parameters[key].annotation))
+                    _check(key, bound.arguments[key], choices.get(key))
+                definition = define(*bound.args, **bound.kwargs)
             except OperatorError as error:
                 raise OperatorError(f"{name}: {error}") from None
             text = " ".join(
@@ -140,6 +142,18 @@ _READERS: dict[str, tuple[Callable[[str], Any], str]] = {
     "tuple[int, ...]": (_several, "a list of whole numbers such as 128x512"),
     "int | tuple[int, ...]": (_one_or_several, "a whole number, or several such as 1x2"),
 }
+
+
+def _typed(key: str, value: Any, annotation: str) -> Any:
+    """The value as the definition has it: whole numbers of any kind, sequences as tuples."""
+    several = isinstance(value, Sequence) and not isinstance(value, str)
+    if several and "tuple" in annotation and all(isinstance(each, Integral) for each in value):
+        return tuple(int(each) for each in value)
+    if isinstance(value, Integral) and annotation.startswith("int"):
+        return int(value)
+    if isinstance(value, {"str": str, "float": Real}.get(annotation, ())):
+        return value
+    raise OperatorError(f"{key}={value!r} is not {_READERS[annotation][1]}")
 
 
 def _check(key: str, value: Any, choices: Sequence[str] | None) -> None:
