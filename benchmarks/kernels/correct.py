@@ -5,8 +5,8 @@
 A point counts as right where it schedules, compiles, writes every element, and is within the sketch's bound of NumPy's
 float64 result. Corners are the points at which every knob has its first or its last value (those that the space has, 64
 at most, drawn at random where there are more). MetaSchedule's own sampling may refuse a point: that is counted apart.
-`error` is the largest max|difference| / max|reference|. No timing: the machine may be busy. An hour of processor time,
-on all cores.
+`error` is the largest max|difference| / max|reference|, infinite where an element was not written. No timing: the
+machine may be busy. An hour of processor time, on all cores.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ import stormdrop as sd
 from stormdrop.cli.output import table
 from stormdrop.errors import SpaceError
 from stormdrop.kernel.registry import SOURCES, sketches_for
+from stormdrop.model.verify import relative_error
 from stormdrop.testing.sketches import run
 
 KERNELS = """
@@ -117,9 +118,9 @@ def _checked(job: tuple[str, str, int]) -> list[dict[str, Any]]:
                     row["wrong"].append({"config": config, "why": str(reason)})
                 continue
             outputs = run(variant, workload, target, inputs)
-            error = max(_error(ours, theirs) for ours, theirs in zip(outputs, expected, strict=True))
+            error = max(relative_error(ours, theirs) for ours, theirs in zip(outputs, expected, strict=True))
             row["error"] = max(row["error"], error)
-            if not error <= bound:
+            if error > bound:
                 row["wrong"].append({"config": config, "why": f"error {error:.1e}"})
         rows.append(row)
     return rows
@@ -139,12 +140,6 @@ def _corners(space: Any) -> list[Any]:
         every = [tuple(int(rng.choice(each)) for each in ends) for _ in range(_TRIED)]
     found = [point for point in dict.fromkeys(every) if space.contains(point)]
     return [found[at] for at in rng.permutation(len(found))[:_CORNERS]]
-
-
-def _error(ours: Any, theirs: Any) -> float:
-    """NaN (an element that was not written, or is wrong in kind) stays NaN."""
-    gap = np.max(np.abs(ours.astype(np.float64) - theirs), initial=0.0)
-    return float(gap / max(np.max(np.abs(theirs), initial=0.0), np.finfo(np.float32).tiny))
 
 
 def _operator(row: dict[str, Any]) -> str:
