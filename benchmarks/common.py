@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import sys
 from collections.abc import Mapping
@@ -54,6 +55,13 @@ def save(name: str, document: dict[str, Any]) -> Path:
     path = OUT / f"{name}.json"
     path.write_text(json.dumps(document, indent=1) + "\n")
     return path
+
+
+def findable(folder: Path) -> None:
+    """Lets the processes that are started from here import the modules of `folder`."""
+    known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if str(folder) not in known:
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(folder), *known]))
 
 
 def bars(name: str, title: str, unit: str, groups: list[str], series: dict[str, list[float]]) -> Path:

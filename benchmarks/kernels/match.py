@@ -1,11 +1,14 @@
-"""One schedule beside the peers: contenders in turns, for about as long as it may take."""
+"""One schedule beside the peers and beside a copy: contenders in turns, for about as long as it may take."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from common import findable
 
 from stormdrop.bench import OURS, TOLERANCE
 from stormdrop.contest import Entry, Player, Turn, Unavailable, compete
@@ -31,12 +34,14 @@ def beside(
     seconds: float,
     rounds: int,
     seed: int = 0,
+    copied: float | None = None,
 ) -> dict[str, Any]:
     """Times a schedule beside the peers, in interleaved rounds: `rounds` of them at most, as fit into `seconds`.
 
     The document has the contenders, ours first, each with its median seconds, the ratio of its time over ours, both
     with 95% intervals, and its error (max|difference| over max|reference| of NumPy); and why a peer did not take part.
-    Raises `MeasureError` where our kernel does not run.
+    Where `copied` is given, a copy takes turns with them that moves so many bytes, read and written together: its
+    times stand apart, under "copy". Raises `MeasureError` where our kernel does not run.
     """
     inputs = workload.random_inputs(seed)
     (reference,) = workload.reference(inputs)
@@ -59,30 +64,44 @@ def beside(
                 continue
             players.append(player)
             errors.append(relative_error(output, reference))
+        if copied is not None:
+            players.append(stack.enter_context(_copy(copied, threads)))
         turn = Turn() if _round(players, Turn(repeats=1)) <= _SHORT else Turn(repeats=1)
         fitting = int(seconds / _round(players, turn))
         times = compete(players, max(FEWEST, min(fitting, rounds)), turn)
-    contenders = []
-    for player, taken, error in zip(players, times.rounds, errors, strict=True):
-        middle, ratio = median_interval(taken), ratio_interval(taken, times.rounds[0])
-        contenders.append(
-            {
-                "name": player.name,
-                "seconds": middle.estimate,
-                "interval": [middle.low, middle.high],
-                "ratio": ratio.estimate,
-                "ratio_interval": [ratio.low, ratio.high],
-                "max_error": error,
-                "agrees": error <= TOLERANCE,
-                "versions": player.versions,
-                "settings": player.settings,
-            }
-        )
+    standings = [
+        {
+            **_standing(taken, times.rounds[0]),
+            "name": player.name,
+            "max_error": error,
+            "agrees": error <= TOLERANCE,
+            "versions": player.versions,
+            "settings": player.settings,
+        }
+        for player, taken, error in zip(players, times.rounds, errors, strict=False)  # without the copy
+    ]
     return {
         "rounds": len(times.rounds[0]),
         "disturbed": times.disturbed,
-        "contenders": contenders,
+        "contenders": standings,
+        "copy": None if copied is None else _standing(times.rounds[-1], times.rounds[0]),
         "skipped": skipped,
+    }
+
+
+def _copy(moved: float, threads: int) -> Player:
+    findable(Path(__file__).parent)
+    return Player(Entry("copy", "copying:Copy", {"moved": moved}), threads)
+
+
+def _standing(taken: Sequence[float], ours: Sequence[float]) -> dict[str, Any]:
+    """Median seconds, and the ratio over ours, with their 95% intervals."""
+    middle, ratio = median_interval(taken), ratio_interval(taken, ours)
+    return {
+        "seconds": middle.estimate,
+        "interval": [middle.low, middle.high],
+        "ratio": ratio.estimate,
+        "ratio_interval": [ratio.low, ratio.high],
     }
 
 

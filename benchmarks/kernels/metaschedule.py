@@ -33,7 +33,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import OUT, machine, save
+from common import OUT, findable, machine, save
 from shapes import SHAPES, Shape
 
 import stormdrop as sd
@@ -224,8 +224,7 @@ def race(workload: Any, ours: Mapping[str, Any], trace: Any, rounds: int) -> dic
         Entry(OURS, "stormdrop.peers.ours:TunedOperator", {**given, **ours}),
         Entry(THEIRS, "metaschedule:Replayed", {**given, "trace": trace}),
     ]
-    # Where its process finds this module.
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
+    findable(Path(__file__).parent)
     with ExitStack() as stack:
         players = [stack.enter_context(Player(entry, sd.Target.detect().cores)) for entry in entries]
         errors = [relative_error(player.outputs()[0], expected) for player in players]

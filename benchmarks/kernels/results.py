@@ -18,12 +18,19 @@ def row(entry: Mapping[str, Any], machine: Mapping[str, Any]) -> dict[str, Any]:
     """The figures of one benched entry: ours, and the fastest of the peers whose output agrees with NumPy's.
 
     `ratio` is the peer's time over ours, None without a peer. The best of several peers by the same rounds looks a
-    little faster than it is: that is at our expense.
+    little faster than it is: that is at our expense. `share` is of the machine's peak of operations, or of its
+    bandwidth: beyond the caches that of the copy in the same rounds.
     """
     ours, *peers = entry["bench"]["contenders"]
     seconds = ours["seconds"]
     best = min((peer for peer in peers if peer["agrees"]), key=lambda peer: peer["ratio"], default=None)
     gflops, gbs = entry["flops"] / seconds / 1e9, entry["bytes"] / seconds / 1e9
+    if entry["kind"] == COMPUTE:
+        share = gflops / machine["peak_gflops"]
+    elif entry["in_cache"]:
+        share = gbs / machine["bandwidth_gbs"]
+    else:
+        share = entry["bench"]["copy"]["ratio"]
     return {
         "name": entry["name"],
         "kind": entry["kind"],
@@ -33,7 +40,7 @@ def row(entry: Mapping[str, Any], machine: Mapping[str, Any]) -> dict[str, Any]:
         "gflops": gflops,
         "gigabytes_per_second": gbs,
         "intensity": entry["flops"] / entry["bytes"],
-        "share": gflops / machine["peak_gflops"] if entry["kind"] == COMPUTE else gbs / machine["bandwidth_gbs"],
+        "share": share,
         "peer": best["name"] if best else None,
         "ratio": best["ratio"] if best else None,
         "ratio_interval": best["ratio_interval"] if best else None,

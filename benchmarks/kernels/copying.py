@@ -1,0 +1,39 @@
+"""A plain copy as a contender: what memory gives in the very rounds in which a kernel is timed.
+
+On a shared machine memory is half as fast in one minute as in another, so a figure measured once says little about
+a kernel timed later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from stormdrop import Target
+from stormdrop.measure.peak import compile_function, copy_function
+
+
+class Copy:
+    """Copies an array on all cores, by ordinary stores; `moved` bytes are read and written together."""
+
+    def __init__(self, moved: float, threads: int) -> None:
+        import tvm
+
+        target = Target.detect()
+        length = max(1, round(moved / 8 / threads / target.lanes)) * target.lanes
+        self._kernel = compile_function(copy_function(threads, length, target.lanes), target.mcpu, threads).jit()[
+            "main"
+        ]
+        self._source = tvm.runtime.tensor(np.ones((threads, length), "float32"))
+        self._destination = tvm.runtime.tensor(np.zeros((threads, length), "float32"))
+        self.versions: Mapping[str, str] = {"tvm": tvm.__version__}
+        self.settings: Mapping[str, Any] = {"threads": threads, "bytes": 8 * threads * length}
+
+    def run(self) -> object:
+        return self._kernel(self._source, self._destination)
+
+    def outputs(self) -> list[Any]:
+        self.run()
+        return [self._destination.numpy()]
