@@ -19,18 +19,17 @@ def row(entry: Mapping[str, Any], machine: Mapping[str, Any]) -> dict[str, Any]:
 
     `ratio` is the peer's time over ours, None without a peer. The best of several peers by the same rounds looks a
     little faster than it is: that is at our expense. `share` is of the machine's peak of operations, or of its
-    bandwidth: beyond the caches that of the copy in the same rounds.
+    bandwidth: of a copy in the same rounds where one took turns (beyond the caches).
     """
     ours, *peers = entry["bench"]["contenders"]
     seconds = ours["seconds"]
     best = min((peer for peer in peers if peer["agrees"]), key=lambda peer: peer["ratio"], default=None)
     gflops, gbs = entry["flops"] / seconds / 1e9, entry["bytes"] / seconds / 1e9
+    copy = entry["bench"].get("copy")
     if entry["kind"] == COMPUTE:
         share = gflops / machine["peak_gflops"]
-    elif entry["in_cache"]:
-        share = gbs / machine["bandwidth_gbs"]
     else:
-        share = entry["bench"]["copy"]["ratio"]
+        share = copy["ratio"] if copy else gbs / machine["bandwidth_gbs"]
     return {
         "name": entry["name"],
         "kind": entry["kind"],
