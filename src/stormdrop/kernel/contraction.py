@@ -44,6 +44,8 @@ from .target import Target
 from .workload import Workload
 
 _WASTE = 1.16  # a tiling may compute up to this many times the elements
+APART, TASK, TILE = "apart", "task", "tile"
+"""Where padding is computed: by a stage before, by each task, in the registers of each tile."""
 
 
 @lru_cache(maxsize=64)
@@ -59,8 +61,8 @@ class RegisterBlocked:
 
     def space(self, workload: Workload, target: Target) -> Space | None:
         """Knobs: rows per tile (one or two axes), columns, rows of tiles per block, reduction unroll, loop order,
-        packing where it is a choice, padding apart or per task, stores past the caches. A tile's accumulators fit the
-        register file."""
+        packing where it is a choice, padding apart, per task or per tile, stores past the caches. A tile's accumulators
+        fit the register file."""
         return _space(workload, target)
 
     def estimate(self, workload: Workload, target: Target, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
@@ -71,11 +73,12 @@ class RegisterBlocked:
     def apply(self, workload: Workload, target: Target, config: Mapping[str, Any]) -> Variant:
         """The schedule at a configuration; raises `UnsupportedFunction` for a function without one contraction."""
         parts = _take_apart(workload)
-        tiled = _Tiled(parts, config, per_task=config.get("prologue") == "task")
+        prologue = config.get("prologue", APART)
+        tiled = _Tiled(parts, config, inside=prologue != APART)
         schedule = Schedule(tvm.IRModule({"main": tiled.kernel()}), debug_mask=0)
-        task = _schedule_tile(schedule, tiled, target, config)
+        task, tile = _schedule_tile(schedule, tiled, target, config)
         if tiled.inside is not None:
-            _schedule_inside(schedule, tiled.inside, task, target)
+            _schedule_inside(schedule, tiled.inside, tile if prologue == TILE else task, prologue == TILE, target)
         transforms = {} if tiled.transform is None else {_required(parts.constant): tiled.transform}
         return Variant(stored(in_vectors(tiled.around(schedule.mod["main"], target)), config), transforms)
 
@@ -87,6 +90,7 @@ def _space(workload: Workload, target: Target) -> Space | None:
     except UnsupportedFunction:
         return None
     extents = _row_extents(parts)
+    shape = prior.shape(parts, extents)
     most = target.registers - 2
     knobs: list[Knob] = []
     row_names = []
@@ -113,12 +117,13 @@ def _space(workload: Workload, target: Target) -> Space | None:
     if parts.packable is not None and parts.constant is None:
         knobs.append(Categorical("pack", [1] if parts.must_pack else [0, 1]))
     if parts.prologue is not None:
-        knobs.append(Categorical("prologue", ["apart", "task"]))
+        # Scalars of padding are no faster from registers; vectors, which several outputs share, are.
+        knobs.append(Categorical("prologue", [APART, TASK, TILE] if shape.follows_columns else [APART, TASK]))
     knobs += stores_knob(workload, target)
     digest = revision(prior.__name__, __name__)
     space = Space(RegisterBlocked.name, knobs, constraints, revision=digest)
     points = list(space.points())
-    expected = prior.cycles(prior.shape(parts, extents), space.columns(points), target)
+    expected = prior.cycles(shape, space.columns(points), target)
     origin = space.config(points[int(np.argmin(expected))])
     return Space(RegisterBlocked.name, knobs, constraints, origin=origin, revision=digest)
 
@@ -201,11 +206,11 @@ def _tile(name: str, extent: int, size: int, block: int | None = None) -> _Tilin
 class _Tiled:
     """The function over tiles: stages whose loops divide perfectly, ready to be scheduled.
 
-    `kernel` is the contraction with its epilogue (and with the prologue, `inside`, where it is computed per task) as
-    a function of its own, for TVM's schedule; `around` puts the stages before and after it back.
+    `kernel` is the contraction with its epilogue (and with the prologue, `inside`, where it is computed there) as a
+    function of its own, for TVM's schedule; `around` puts the stages before and after it back.
     """
 
-    def __init__(self, parts: Contraction, config: Mapping[str, Any], per_task: bool) -> None:
+    def __init__(self, parts: Contraction, config: Mapping[str, Any], inside: bool) -> None:
         extents = _row_extents(parts)
         sizes = [config["rows"]] if len(extents) == 1 else [config["rows_outer"], config["rows"]]
         self.column = _tile("column", parts.column.extent, config["columns"])
@@ -253,12 +258,12 @@ class _Tiled:
             parts.stage.identity,
         )
         epilogue = self._epilogue(parts, mapping, accumulators)
-        self.inside = parts.prologue if per_task else None
+        self.inside = parts.prologue if inside else None
         self.before = tuple(stage for stage in before if stage is not self.inside)
         self.after = parts.after
         self.parameters = tuple(parameters)
-        inside = () if self.inside is None else (self.inside,)
-        self.stages = (*inside, contraction, epilogue)
+        first = () if self.inside is None else (self.inside,)
+        self.stages = (*first, contraction, epilogue)
 
     def kernel(self) -> PrimFunc:
         """The contraction alone: it reads what the stages before it have written as if these were inputs."""
@@ -313,17 +318,23 @@ class _Tiled:
         return replace(epilogue, axes=tuple(fresh), indices=indices, value=moved(epilogue.value))
 
 
-def _schedule_inside(schedule: Schedule, stage: Stage, task: Any, target: Target) -> None:
-    """Computes what a task needs of a stage at its beginning, in a buffer of its own."""
+def _schedule_inside(schedule: Schedule, stage: Stage, loop: Any, registers: bool, target: Target) -> None:
+    """Computes what one iteration of a loop needs of a stage at its beginning, in a buffer of its own or registers."""
     block = schedule.get_sblock(stage.name)
-    schedule.compute_at(block, task, preserve_unit_loops=True)
-    loop = schedule.get_loops(block)[-1]
-    width = math.gcd(int(schedule.get(loop).extent), target.lanes)
-    schedule.vectorize(schedule.split(loop, [None, width])[1])
+    schedule.compute_at(block, loop, preserve_unit_loops=True)
+    around = len(schedule.get_loops(block)) - len(stage.axes)
+    own = schedule.get_loops(block)[around:]
+    width = math.gcd(int(schedule.get(own[-1]).extent), target.lanes)
+    vectors, lanes = schedule.split(own[-1], [None, width])
+    schedule.vectorize(lanes)
+    if registers:
+        schedule.set_scope(block, 0, "local")
+        for each in (*own[:-1], vectors):
+            schedule.unroll(each)
 
 
-def _schedule_tile(schedule: Schedule, tiled: _Tiled, target: Target, config: Mapping[str, Any]) -> Any:
-    """Schedules contraction and epilogue, and returns the parallel loop over tasks."""
+def _schedule_tile(schedule: Schedule, tiled: _Tiled, target: Target, config: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Schedules contraction and epilogue, and returns the parallel loop over tasks and the one over a task's tiles."""
     contraction, epilogue = schedule.get_sblock("contraction"), schedule.get_sblock("epilogue")
     loops = schedule.get_loops(epilogue)
     outer, loops = loops[: len(tiled.outer)], loops[len(tiled.outer) :]
@@ -341,7 +352,8 @@ def _schedule_tile(schedule: Schedule, tiled: _Tiled, target: Target, config: Ma
         schedule.unroll(loop)
     task = schedule.fuse(*parallel)
     schedule.parallel(task)
-    schedule.compute_at(contraction, serial[-1] if serial else task, preserve_unit_loops=True)
+    tile = serial[-1] if serial else task
+    schedule.compute_at(contraction, tile, preserve_unit_loops=True)
     schedule.set_scope(contraction, 0, "local")
 
     own = schedule.get_loops(contraction)
@@ -354,7 +366,7 @@ def _schedule_tile(schedule: Schedule, tiled: _Tiled, target: Target, config: Ma
         schedule.unroll(loop)
     _vectorize(schedule, spatial[-1], target.lanes)
     schedule.decompose_reduction(contraction, reduced[0] if len(reduced) > 1 else outermost)
-    return task
+    return task, tile
 
 
 def _vectorize(schedule: Schedule, loop: Any, lanes: int) -> None:

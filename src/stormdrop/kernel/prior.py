@@ -59,6 +59,7 @@ class Costs:
     spill: float = 1.0  # per register too many
     stride: float = 2.2  # per vector of columns that are not contiguous from step to step
     copy: float = 15.0  # bytes per cycle of packing and padding
+    padded: float = 1.0  # per vector that is padded in registers: a load, and whether it is inside
     task: float = 500.0
 
 
@@ -139,7 +140,8 @@ def cycles(shape: Shape, knobs: Mapping[str, NDArray[Any]], target: Target, cost
     tile_count = shape.outer * blocks * per_block * column_tiles
     tasks = shape.outer * blocks * np.where(by_row, per_block if two else 1, column_tiles)
 
-    loads = vectors * (1 + rows) if shape.follows_columns else vectors
+    in_registers = knobs["prologue"] == "tile" if shape.padded_bytes else np.zeros(len(columns), bool)
+    loads = np.where(in_registers, vectors, vectors * (1 + rows)) if shape.follows_columns else vectors
     broadcasts = 0 if shape.follows_columns else rows
     # Below AVX-512 no instruction takes a scalar operand from memory: it needs a load and a register of its own.
     apart = target.lanes < _EMBEDS
@@ -182,7 +184,11 @@ def cycles(shape: Shape, knobs: Mapping[str, NDArray[Any]], target: Target, cost
         whole = shape.padded_bytes / costs.copy
         if shape.padded_bytes > target.cores * target.l2 + target.l3:
             whole = _THROUGH_MEMORY * shape.padded_bytes / costs.memory
-        total = total + np.where(knobs["prologue"] == "task", 2 * tasks * region / costs.copy, whole)
+        held = own / (4 * target.lanes)
+        spilled = costs.spill * np.maximum(0, held + rows * vectors - target.registers)
+        per_tile = tile_count * (held * costs.padded + 2 * spilled)
+        inside = np.where(knobs["prologue"] == "task", 2 * tasks * region / costs.copy, per_tile)
+        total = total + np.where(knobs["prologue"] == "apart", whole, inside)
     rounds = np.ceil(tasks / target.cores)
     return np.asarray(total * rounds / tasks, dtype=np.float64)
 
