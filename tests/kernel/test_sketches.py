@@ -6,6 +6,7 @@ import dataclasses
 import math
 import re
 
+import numpy as np
 import pytest
 from tvm import te
 
@@ -104,6 +105,36 @@ def test_a_1x1_convolution_walks_rows_and_columns_as_one() -> None:
     strided = RegisterBlocked().space(operators.conv2d(1, 17, 17, 8, 32, 1, 1, stride=2), TARGET)
     assert space is not None and "rows_outer" not in space.config(space.origin)
     assert strided is not None and "rows_outer" in strided.config(strided.origin)
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [
+        operators.depthwise_conv2d(1, 13, 13, 40, 3, 3, pad=1, bias=1, act="relu6"),
+        operators.depthwise_conv2d(2, 17, 7, 7, 5, 5, stride=2, pad=2),
+    ],
+    ids=str,
+)
+def test_depthwise_pads_in_registers_too(workload: Workload) -> None:
+    """Right at random tiles; the padded image is nowhere in memory then."""
+    sketch = RegisterBlocked()
+    space = sketch.space(workload, TARGET)
+    assert space is not None
+    rng = np.random.default_rng(0)
+    points = [space.sample(rng) for _ in range(60)]
+    chosen = [point for point in points if space.config(point)["prologue"] == "tile"][:8]
+    assert len(chosen) == 8
+    for point in chosen:
+        check_point(sketch, workload, TARGET, space, point)
+        function = sketch.apply(workload, TARGET, space.config(point)).main
+        assert {buffer.scope() for buffer in function.body.block.alloc_buffers} == {"local"}
+
+
+def test_only_depthwise_pads_in_registers() -> None:
+    space = RegisterBlocked().space(operators.conv2d(1, 14, 14, 16, 32, 3, 3, pad=1), TARGET)
+    assert space is not None
+    (knob,) = [knob for knob in space.knobs if knob.name == "prologue"]
+    assert [knob.value(coords) for coords in knob] == ["apart", "task"]
 
 
 def test_accumulators_fit_the_registers() -> None:
