@@ -117,6 +117,9 @@ def test_what_the_compiler_spills_is_charged() -> None:
     charged = prior.cycles(shape_of(workload), columns, AVX512)
     rows, vectors = accumulators(columns, AVX512)
     fits = (2 * rows + 1) * vectors <= AVX512.registers
+    padded = columns["prologue"] == "tile"  # in registers, which hold what the whole tile reads
+    assert (charged[padded] > free[padded]).any() and (charged[padded] == free[padded]).any()
+    charged, free, fits = charged[~padded], free[~padded], fits[~padded]
     assert fits.any() and not fits.all()
     assert (charged[fits] == free[fits]).all()
     assert (charged >= free).all()
