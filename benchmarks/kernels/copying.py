@@ -23,9 +23,8 @@ class Copy:
 
         target = Target.detect()
         length = max(1, round(moved / 8 / threads / target.lanes)) * target.lanes
-        self._kernel = compile_function(copy_function(threads, length, target.lanes), target.mcpu, threads).jit()[
-            "main"
-        ]
+        function = copy_function(threads, length, target.lanes)
+        self._kernel = compile_function(function, target.mcpu, threads).jit()["main"]
         self._source = tvm.runtime.tensor(np.ones((threads, length), "float32"))
         self._destination = tvm.runtime.tensor(np.zeros((threads, length), "float32"))
         self.versions: Mapping[str, str] = {"tvm": tvm.__version__}
