@@ -217,10 +217,11 @@ def test_a_machine_that_stays_disturbed_is_reported() -> None:
 
 def test_names_of_peers() -> None:
     assert play._names(["torch"], play.OPERATOR_PEERS) == (["torch", "torch-packed"], {})
-    assert play._names(None, play.MODEL_PEERS)[0] == ["onnxruntime", "openvino"]
-    names, skipped = play._names(["onnxruntime", "torch"], play.MODEL_PEERS)
+    assert play._names(None, play.MODEL_PEERS)[0] == ["onnxruntime", "openvino", "torch", "torch-compiled"]
+    assert play._names(["torch"], play.MODEL_PEERS) == (["torch", "torch-compiled"], {})
+    names, skipped = play._names(["onnxruntime", "torch-packed"], play.MODEL_PEERS)
     assert names == ["onnxruntime"]
-    assert "torch does not run ONNX models" in skipped["torch"]
+    assert "torch-packed does not run ONNX models" in skipped["torch-packed"]
     with pytest.raises(InputError, match="unknown peer 'torhc'"):
         play._names(["torhc"], play.OPERATOR_PEERS)
 

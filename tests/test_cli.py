@@ -410,10 +410,10 @@ def test_every_key_of_the_documents_is_described(artifact: Path, database: Path,
 
 def test_bench_of_a_model(artifact: Path) -> None:
     pytest.importorskip("onnxruntime")
-    done = document("bench", artifact, "--against", "onnxruntime,torch", "--rounds", 3)
+    done = document("bench", artifact, "--against", "onnxruntime,torch-packed", "--rounds", 3)
     assert [contender["name"] for contender in done["contenders"]] == ["stormdrop", "onnxruntime"]
     assert done["contenders"][1]["max_error"] < 1e-4
-    assert "torch does not run ONNX models" in done["skipped"]["torch"]
+    assert "torch-packed does not run ONNX models" in done["skipped"]["torch-packed"]
 
 
 def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:

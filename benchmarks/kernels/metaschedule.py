@@ -4,11 +4,8 @@
     metaschedule.py --compare [--shapes R2,M0]           tune what is kept with storm, and race the final kernels
 
 What MetaSchedule finds is kept in benchmarks/out/metaschedule, a file per shape: its best kernel so far against
-seconds of tuning, and the trace of the best, from which the kernel is built again. It has TVM's own space, evolutionary
-search, XGBoost model, builder and runner, all cores to compile and to run, and weights that it may lay out as it likes.
-Three things favour it. Importing TVM is not in its time. A worker of its builder, started anew for each batch and after
-each timeout, first parses the tensor intrinsics of all GPUs, which can take longer than a build may: here it builds
-without them. And its workers do not load torch.
+seconds of tuning, and the trace of the best, from which the kernel is built again. How it is run is in
+benchmarks/metaschedule_peer.py.
 
 We are timed with everything in it, from nothing, by our default search. Both final kernels then take turns in
 processes of their own: their ratio says where on our curve a kernel as fast as MetaSchedule's is, whatever each of the
@@ -19,12 +16,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import math
-import os
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -33,6 +27,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import metaschedule_peer
 from common import OUT, findable, machine, save
 from shapes import SHAPES, Shape
 
@@ -49,7 +44,6 @@ TEN = ("M0", "M2", "R1", "R2", "R5", "R9", "R11", "Y8", "MB1", "BE3")
 """Matmuls, convolutions with large and small windows and images, a depthwise convolution, a softmax."""
 
 KEPT = OUT / THEIRS
-BATCH = 64  # MetaSchedule's default
 
 
 def main() -> None:
@@ -65,7 +59,6 @@ def main() -> None:
     if unknown := [name for name in names if name not in SHAPES]:
         sys.exit(f"there is no shape {unknown[0]}: there is {', '.join(SHAPES)}")
     threads.configure()
-    os.environ["TVM_FFI_DISABLE_TORCH_C_DLPACK"] = "1"
     shapes = [SHAPES[name] for name in names]
     if options.compare:
         compare(shapes, options)
@@ -97,44 +90,12 @@ def kept(shape: Shape) -> dict[str, Any] | None:
 def tune(shape: Shape, trials: int, seed: int) -> dict[str, Any]:
     """Tunes with MetaSchedule. `curve` are pairs of seconds of tuning, known at the end of each batch, and the best."""
     import tvm
-    import tvm.s_tir.tensor_intrin  # takes as long as a tuning of ours: not in its time
-    from tvm.ir.utils import derived_object
-    from tvm.s_tir import meta_schedule as ms
 
     from stormdrop.kernel.meta_schedule import tunable
 
-    logging.getLogger("tvm.s_tir.meta_schedule").setLevel(logging.WARNING)
     workload, target = shape.workload(), sd.Target.detect()
-    curve: list[tuple[float, float]] = []
-    traces: list[Any] = []
-    measured: list[float | None] = []
-
-    @derived_object
-    class Watch(ms.measure_callback.PyMeasureCallback):
-        def apply(self, scheduler: Any, task: int, candidates: Any, builds: Any, runs: Any) -> None:
-            elapsed = time.perf_counter() - begin
-            for candidate, run in zip(candidates, runs, strict=True):
-                seconds = statistics.fmean(float(each) for each in run.run_secs) if run.run_secs else None
-                measured.append(seconds)
-                if seconds is not None and (not curve or seconds < curve[-1][1]):
-                    curve.append((elapsed, seconds))
-                    traces[:] = [candidate.sch.trace]
-
-    with tempfile.TemporaryDirectory(prefix="metaschedule-") as scratch:
-        begin = time.perf_counter()
-        ms.tune_tir(
-            tunable(workload),
-            {"kind": "llvm", "mcpu": target.mcpu, "num-cores": target.cores},  # without the options of ours
-            scratch,
-            trials,
-            num_trials_per_iter=BATCH,
-            builder=ms.builder.LocalBuilder(max_workers=target.cores, f_build=build),
-            database="memory",
-            measure_callbacks=[Watch(), *ms.measure_callback.MeasureCallback.create("default")],
-            num_tuning_cores=target.cores,
-            seed=seed,
-        )
-        seconds = time.perf_counter() - begin
+    found = metaschedule_peer.tune([tunable(workload)], [1.0], target, seed, trials)
+    (function,) = found.functions
     return {
         "name": shape.name,
         "workload": workload.name,
@@ -143,23 +104,15 @@ def tune(shape: Shape, trials: int, seed: int) -> dict[str, Any]:
         "tvm": tvm.__version__,
         "seed": seed,
         "trials": trials,  # as asked for: where a space is small, fewer are measured
-        "measured": len(measured),
-        "failed": measured.count(None),
-        "tuning_seconds": seconds,
-        "seconds_per_trial": seconds / max(1, len(measured)),
-        "found_seconds": curve[-1][0] if curve else seconds,
-        "seconds": curve[-1][1] if curve else None,
-        "curve": curve,
-        "trace": json.loads(json.dumps(traces[0].as_json(), default=lambda number: number.value)) if traces else None,
+        "measured": found.measured,
+        "failed": found.failed,
+        "tuning_seconds": found.seconds,
+        "seconds_per_trial": found.seconds / max(1, found.measured),
+        "found_seconds": function.curve[-1][0] if function.curve else found.seconds,
+        "seconds": function.best,
+        "curve": function.curve,
+        "trace": function.trace,
     }
-
-
-def build(module: Any, target: Any, _params: Any) -> Any:
-    """MetaSchedule's `default_build` without the import of tensor intrinsics. Runs in its builder's workers."""
-    from tvm.driver import build as compiled
-    from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
-
-    return compiled(RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(module), target=target)
 
 
 class Replayed(ScheduledOperator):

@@ -50,16 +50,23 @@ def similar(store: Store, problem: Problem, spaces: Mapping[str, Space]) -> list
     Kernels of one kind like similar schedules: a network's next layer may begin where the others have ended.
     """
     where = Filter(target=problem.target, machine=problem.machine, state=State.FINISHED)
-    found: Counter[Candidate] = Counter()
+    ends = []
     for summary in store.sessions(where)[:_RECENT]:
         outcome = store.session(summary.id).outcome
         if summary.workload_key == problem.workload_key or outcome is None or outcome.config is None:
             continue
-        space = spaces.get(outcome.sketch or "")
+        ends.append((outcome.sketch or "", outcome.config))
+    return fitting(ends, spaces)
+
+
+def fitting(found: Iterable[tuple[str, Config]], spaces: Mapping[str, Space]) -> list[Candidate]:
+    """Those of some configurations, each of a sketch, that are points of these spaces; those most often found first."""
+    points: Counter[Candidate] = Counter()
+    for sketch, config in found:
         with suppress(SpaceError):  # another extent's tile sizes, or another version's knobs
-            if space is not None:
-                found[Candidate(space.name, space.point(outcome.config))] += 1
-    return [candidate for candidate, _ in found.most_common(_STARTS_AT_MOST)]
+            if sketch in spaces:
+                points[Candidate(sketch, spaces[sketch].point(config))] += 1
+    return [candidate for candidate, _ in points.most_common(_STARTS_AT_MOST)]
 
 
 def answering(
@@ -68,7 +75,8 @@ def answering(
     """The finished session that answers a request of so many trials, or of so many seconds; None where none does.
 
     Any answers that was not disturbed at its end, has the same spaces and the same version of TVM, and converged,
-    exhausted its spaces, or had at least `trials` distinct candidates (where `trials` is None: `seconds` of tuning).
+    exhausted its spaces, or had at least `trials` distinct candidates, or was granted so many in a model's tuning
+    (where `trials` is None: `seconds` of tuning).
     One that converged comes first, then the latest.
     """
     found = []
@@ -134,7 +142,7 @@ def _enough(store: Store, session: Session, outcome: Outcome, trials: int | None
         return True
     if trials is not None:
         distinct = {(each.sketch, repr(sorted(each.config.items()))) for each in store.records(session)}
-        return len(distinct) >= trials
+        return max(len(distinct), int(outcome.extra.get("granted", 0))) >= trials
     had = outcome.extra.get("budget", outcome.extra.get("seconds"))
     return seconds is not None and had is not None and float(had) >= seconds
 

@@ -101,6 +101,7 @@ def bench(
     *,
     rounds: int = ROUNDS,
     seed: int = 0,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
     target: Target | None = None,
     store: Store | None = None,
     on_progress: Callable[[Any], None] | None = None,
@@ -108,9 +109,9 @@ def bench(
     """Times our kernel or model beside the peers named in `against` (by default all there are).
 
     `what` is an operator (`operators.matmul(512, 512, 512)`), an ONNX file, or a saved tuned model. What has no
-    finished tuning in the store is tuned first. A peer that is not installed, has no form for this, or dies
-    before its first turn is skipped with a reason. Raises `InputError` for an unknown peer or a `what` that is none of
-    these.
+    finished tuning in the store is tuned first; `shapes` gives the sizes that an ONNX file leaves open. A peer that is
+    not installed, has no form for this, or dies before its first turn is skipped with a reason. Raises `InputError` for
+    an unknown peer or a `what` that is none of these.
     """
     from .kernel.target import Target
     from .kernel.workload import Workload
@@ -121,7 +122,7 @@ def bench(
     known = OPERATOR_PEERS if isinstance(what, Workload) else MODEL_PEERS
     names, skipped = _names(against, known)
     with tempfile.TemporaryDirectory(prefix="stormdrop-") as scratch:
-        how = _How(machine, seed, store, on_progress, Path(scratch))
+        how = _How(machine, seed, store, on_progress, Path(scratch), shapes)
         match = _operator(what, names, how) if isinstance(what, Workload) else _model(Path(what), names, how)
         return _play(match, machine.cores, rounds, skipped)
 
@@ -133,6 +134,7 @@ class _How:
     store: Store | None
     on_progress: Callable[[Any], None] | None
     scratch: Path
+    shapes: Mapping[str, tuple[int, ...]] | None
 
 
 @dataclass(frozen=True)
@@ -184,7 +186,13 @@ def _model(path: Path, names: Sequence[str], how: _How) -> _Match:
     else:
         artifact, source = how.scratch / "model.sd", path
         model = tune_model(
-            path, target=how.target, seed=how.seed, store=how.store, on_progress=how.on_progress, out=artifact
+            path,
+            target=how.target,
+            seed=how.seed,
+            store=how.store,
+            shapes=how.shapes,
+            on_progress=how.on_progress,
+            out=artifact,
         ).model
     feeds = random_feeds(model.inputs, how.seed)
     entries = [Entry(OURS, "stormdrop.peers.ours:TunedModel", {"artifact": str(artifact), "inputs": feeds})]

@@ -35,6 +35,10 @@ LIMITS = LoadThresholds(foreign_cores=0.4, stolen_fraction=0.1)
 """When a turn counts as disturbed: the median of five samples survives the odd moment, not a steady competitor."""
 
 
+# NumPy asks the kernel for huge pages, allocators do not: streams took up to a third longer for whoever had none.
+_HUGE_PAGES = "glibc.malloc.hugetlb=1"
+
+
 class Unavailable(Exception):
     """A contender that cannot take part here; the message says why."""
 
@@ -117,10 +121,6 @@ def _round(players: Sequence[Player], first: int, turn: Turn) -> tuple[list[floa
         times[index] = statistics.median(samples)
         disturbed = disturbed or suspect
     return times, disturbed
-
-
-# NumPy asks the kernel for huge pages, allocators do not: streams took up to a third longer for whoever had none.
-_HUGE_PAGES = "glibc.malloc.hugetlb=1"
 
 
 class Player:

@@ -22,7 +22,9 @@ LEAST_ROUNDS = 3
 """Rounds of a race, however long they take."""
 
 _MOST_ROUNDS = 15
-_FINALISTS = 3  # of those that a search measured, by their samples
+FINALISTS = 3
+"""How many of those that a search measured race, by their samples."""
+
 _ALPHA = 0.05
 
 
@@ -48,12 +50,12 @@ def enter(
     `default` is None where it is known to fail; `ranked` are the working candidates of a search, fastest first.
     """
     given = [each for each in (default, incumbent, recorded) if each is not None]
-    return list(dict.fromkeys([*given, *ranked[:_FINALISTS]]))
+    return list(dict.fromkeys([*given, *ranked[:FINALISTS]]))
 
 
-def rounds(turns: Sequence[float]) -> int:
-    """Rounds that fit into `RACE_SECONDS`, each of turns that take so long (wall seconds): 3 at least, 15 at most."""
-    return max(LEAST_ROUNDS, min(_MOST_ROUNDS, int(RACE_SECONDS / max(sum(turns), 1e-9))))
+def rounds(turns: Sequence[float], seconds: float = RACE_SECONDS) -> int:
+    """Rounds that fit into `seconds`, each of turns that take so long (wall seconds): 3 at least, 15 at most."""
+    return max(LEAST_ROUNDS, min(_MOST_ROUNDS, int(seconds / max(sum(turns), 1e-9))))
 
 
 def decide(default: Candidate, raced: Mapping[Candidate, Sequence[float]]) -> Final | None:

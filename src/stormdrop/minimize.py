@@ -90,11 +90,12 @@ class _Callable:
         return {"run": spent.run}  # the other phases are a kernel's
 
     def race(
-        self, measurer: CallableMeasurer, entrants: Sequence[Candidate], estimates: Sequence[float]
+        self, measurer: CallableMeasurer, entrants: Sequence[Candidate], estimates: Sequence[float], seconds: float
     ) -> list[Measurement]:
         """A call takes what it takes, whatever time it reports: a few rounds show how many more fit."""
         raced = measurer.race(entrants, finals.LEAST_ROUNDS)
-        more = finals.rounds([each.phases.run / finals.LEAST_ROUNDS for each in raced]) - finals.LEAST_ROUNDS
+        turns = [each.phases.run / finals.LEAST_ROUNDS for each in raced]
+        more = finals.rounds(turns, seconds) - finals.LEAST_ROUNDS
         working = [at for at, found in enumerate(raced) if found.ok]
         if more and working:
             for at, later in zip(working, measurer.race([entrants[at] for at in working], more), strict=True):

@@ -94,7 +94,8 @@ class SearchResult:
 
     `trials` counts distinct candidates, `failed` those among them that failed, `reused` those that came from the
     store; `seconds` is the wall time of this run with everything in it and `phases` where it went. `baseline` are
-    the seconds of the default, the first space's origin, in the same race as the best. `curve` holds (seconds of
+    the seconds of the default, the first space's origin, in the same race as the best. `finalists` are those of the
+    last race that worked, else the best that were measured, the fastest first. `curve` holds (seconds of
     tuning, best seconds per execution so far), earlier runs of a resumed session included; `statuses` counts
     measurements by status, and `error` is the line that most of those that failed brought.
     """
@@ -107,6 +108,7 @@ class SearchResult:
     seconds: float
     phases: Mapping[str, float]
     best: Best | None
+    finalists: Sequence[Best]
     baseline: float | None
     converged: bool
     curve: Sequence[tuple[float, float]]

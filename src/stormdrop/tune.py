@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time as clock
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
+
+from typing_extensions import Self
 
 from . import answers, finals, loop, threads
 from .errors import InputError, UnsupportedFunction
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from .kernel.workload import Workload
     from .measure.contract import Measurer
     from .measure.pool import WorkerPool
+    from .search import Search
     from .space import Space
     from .trial import Candidate, Measurement, Phases
 
@@ -89,17 +93,125 @@ def recall(
     store: Store,
     resume: bool,
     max_error: float | None = None,
+    sketches: Sequence[Sketch] | str | None = None,
 ) -> TuneResult | None:
     """The result that `tune` would take from the records, nothing measured; None where it would measure.
 
     With trials=0 any finished record of the same spaces will do.
     """
-    kernel = _kernel(workload, target, None, max_error, seed, None, None)
+    kernel = _kernel(workload, target, sketches, max_error, seed, None, None)
     plan = kernel.plan(search, options, trials, time, clock.perf_counter(), None)
     if resume and answers.to_resume(store, plan.problem, plan.setting) is not None:
         return None
     known = loop.recorded(plan, store)
     return None if known is None else kernel.result(known)
+
+
+def begin(
+    workload: Workload,
+    *,
+    target: Target,
+    search: str,
+    options: Mapping[str, Any],
+    seed: int,
+    store: Store,
+    resume: bool,
+    fresh: bool,
+    max_error: float | None,
+    sketches: Sequence[Sketch] | str | None = None,
+    pool: WorkerPool | None = None,
+    measurer: Measurer | None = None,
+    ends: Sequence[tuple[str, Mapping[str, Any]]] = (),
+    on_progress: Callable[[Progress], None] | None = None,
+) -> KernelTuning:
+    """A tuning without an end of its own: who holds it says when it searches and when it has finished.
+
+    For many kernels that share a budget: `ends` is where others of them are, sketch and configuration. No record
+    answers (`recall` does), but the search begins where similar ones have ended, unless `fresh`. Raises as `tune` does.
+    """
+    kernel = _kernel(workload, target, sketches, max_error, seed, measurer, pool)
+    plan = kernel.plan(search, options, None, math.inf, clock.perf_counter(), on_progress)
+    session = answers.to_resume(store, plan.problem, plan.setting) if resume else None
+    starts = answers.fitting(ends, plan.spaces)
+    if not starts and not fresh:
+        starts = answers.similar(store, plan.problem, plan.spaces)
+    going = loop.unanswered(plan, kernel, store, session, starts, fresh=fresh)
+    going.pause()
+    return KernelTuning(kernel, going)
+
+
+class KernelTuning:
+    """A kernel's tuning that goes on for a while at a time; see `begin`. Use as a context."""
+
+    def __init__(self, kernel: _Kernel, going: loop.Tuning[Any]) -> None:
+        self.sketches = kernel.sketches
+        self._kernel, self._going = kernel, going
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._going.__exit__(*error)
+
+    @property
+    def seconds(self) -> float | None:
+        """Seconds per execution of the fastest schedule so far; None before any worked."""
+        return self._going.tally.fastest
+
+    @property
+    def trials(self) -> int:
+        """Distinct candidates so far, those of an earlier run that it resumes included."""
+        return len(self._going.tally)
+
+    @property
+    def failed(self) -> int:
+        """How many of them failed."""
+        return self._going.tally.failed
+
+    @property
+    def effort(self) -> float:
+        """Seconds that it has taken, those of an earlier run that it resumes included."""
+        return self._going.effort
+
+    @property
+    def ended(self) -> bool:
+        """Whether its search has nothing more to ask."""
+        return self._going.ended
+
+    @property
+    def fastest(self) -> tuple[str, Mapping[str, Any]] | None:
+        """The sketch and the configuration of the fastest schedule so far."""
+        working = self._going.tally.working
+        if not working:
+            return None
+        return working[0].sketch, self._going.spaces[working[0].sketch].config(working[0].point)
+
+    @property
+    def searcher(self) -> Search:
+        """The search itself."""
+        return self._going.plan.searcher
+
+    def search(self, seconds: float, trials: float = math.inf, limit: float = math.inf) -> None:
+        """Goes on for so many seconds, and so many more distinct candidates, at most. Raises `MeasureError`.
+
+        After `limit` seconds a batch under way is broken off.
+        """
+        try:
+            self._going.search(seconds, trials, limit)
+        finally:
+            self._going.pause()
+
+    def finish(self, *, interrupted: bool = False, race_seconds: float, granted: int = 0) -> TuneResult:
+        """The finalists raced, unless `interrupted` or without seconds for it, and the session ended.
+
+        `granted` candidates could have been measured.
+        """
+        found = self._going.finish(interrupted=interrupted, race_seconds=race_seconds, granted=granted)
+        return self._kernel.result(found)
+
+    def abandon(self) -> TuneResult:
+        """What is known, where nothing can be measured any more."""
+        return self._kernel.result(self._going.abandon())
 
 
 @dataclass(frozen=True)
@@ -159,9 +271,12 @@ class _Kernel:
         phases.update(run=max(0.0, account.run - spent.check), lock=account.lock, reference=account.reference)
         return phases
 
-    def race(self, measurer: Measurer, entrants: Sequence[Candidate], estimates: Sequence[float]) -> list[Measurement]:
+    def race(
+        self, measurer: Measurer, entrants: Sequence[Candidate], estimates: Sequence[float], seconds: float
+    ) -> list[Measurement]:
         """A turn is an execution to warm up, and a sample."""
-        return measurer.race(entrants, finals.rounds([each + max(each, _SAMPLE_SECONDS) for each in estimates]))
+        turns = [each + max(each, _SAMPLE_SECONDS) for each in estimates]
+        return measurer.race(entrants, finals.rounds(turns, seconds))
 
 
 def _kernel(

@@ -8,10 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tvm
+from tvm.support.cc import get_cc
 
 import stormdrop
 from stormdrop.errors import ArtifactError, InputError
 from stormdrop.kernel.target import Target
+from stormdrop.model import artifact
 from stormdrop.model.artifact import CompiledModel
 from stormdrop.model.compile import build
 from stormdrop.model.graph import Graph
@@ -59,6 +62,48 @@ def test_outputs_are_the_callers(model: CompiledModel) -> None:
     assert np.array_equal(first, kept)
 
 
+def test_where_inputs_are_makes_no_difference(model: CompiledModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = random_feeds(model.inputs, 5)["x"]
+    expected = model(x).copy()
+    copied: list[int] = []
+    tensor = tvm.runtime.tensor
+    monkeypatch.setattr(tvm.runtime, "tensor", lambda value: copied.append(1) or tensor(value))
+    there = artifact.aligned(x)
+    output = model(there)
+    assert np.array_equal(output, expected) and not copied
+    there[...] = 0
+    assert np.array_equal(output, expected)
+    fixed = artifact.aligned(x)
+    fixed.flags.writeable = False
+    beside = artifact.aligned(np.zeros(x.size + 1, x.dtype))[1:].reshape(x.shape)
+    beside[...] = x
+    for count, other in enumerate([beside, fixed, np.asfortranarray(x)], start=1):
+        assert np.array_equal(model(other), expected)
+        assert len(copied) <= count
+    assert np.array_equal(model(Exported(x)), expected)
+
+
+class Exported:
+    """Not NumPy's, but exported; one on a GPU would raise as this does where it is `far`."""
+
+    def __init__(self, value: np.ndarray, far: bool = False) -> None:
+        self.value, self.far = value, far
+
+    def __dlpack__(self, **settings: object) -> object:
+        if self.far:
+            raise BufferError("unsupported device")
+        return self.value.__dlpack__()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+
+def test_other_devices_are_refused(model: CompiledModel) -> None:
+    x = random_feeds(model.inputs, 5)["x"]
+    with pytest.raises(InputError, match="'x' is no array in the memory of the CPU"):
+        model(Exported(x, far=True))
+
+
 @pytest.mark.parametrize(
     ("feeds", "words"),
     [
@@ -95,6 +140,26 @@ def test_fresh_process_without_compiler(model: CompiledModel, saved: Path, tmp_p
     assert np.array_equal(np.load(tmp_path / "y.npz")["y"], model(x))
 
 
+@pytest.mark.skipif(get_cc() is None, reason="needs a linker")
+def test_a_native_model_needs_the_runtime_only(model: CompiledModel, saved: Path, tmp_path: Path) -> None:
+    x = random_feeds(model.inputs, 5)["x"]
+    np.save(tmp_path / "x.npy", x)
+    native = model.save(tmp_path / "native.sd", native=True)
+    source = Path(stormdrop.__file__).parents[1]
+    environment = {**os.environ, "TVM_USE_RUNTIME_LIB": "1", "PATH": "/nonexistent", "PYTHONPATH": str(source)}
+
+    def run(folder: Path) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", RUN, str(folder), str(tmp_path / "x.npy"), str(tmp_path / "y.npz")]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+
+    done = run(native)
+    assert done.returncode == 0, done.stderr
+    assert np.array_equal(np.load(tmp_path / "y.npz")["y"], model(x))
+    bitcode = run(saved)
+    assert bitcode.returncode != 0
+    assert "TVM is here without LLVM; save it with native=True" in bitcode.stderr
+
+
 def test_metadata_survives(model: CompiledModel, saved: Path) -> None:
     loaded = CompiledModel.load(saved)
     assert loaded.metadata == model.metadata
@@ -114,13 +179,52 @@ def test_saving_replaces_a_model_and_nothing_else(model: CompiledModel, saved: P
 
 
 def test_failed_save_leaves_nothing(model: CompiledModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(self: CompiledModel, folder: Path) -> None:
+    def full(self: CompiledModel, folder: Path, *_: object) -> None:
         (folder / "model.vm").write_text("half")
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(CompiledModel, "_write", full)
     with pytest.raises(ArtifactError, match="No space left"):
         model.save(tmp_path / "model.sd")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("name", ["model.vm", "kernels.bc"])
+def test_a_full_disk_is_noticed(
+    model: CompiledModel, saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    write = artifact._write
+
+    def onto_full(module: object, kind: str, file: Path) -> None:
+        if file.name == name:
+            file.symlink_to("/dev/full")
+        write(module, kind, file)
+
+    before = {each.name: each.read_bytes() for each in saved.iterdir()}
+    monkeypatch.setattr(artifact, "_write", onto_full)
+    with pytest.raises(ArtifactError, match="No space left"):
+        model.save(saved)
+    assert {each.name: each.read_bytes() for each in saved.iterdir()} == before
+    assert [each.name for each in tmp_path.iterdir()] == [saved.name]
+
+
+@pytest.mark.skipif(get_cc() is None, reason="needs a linker")
+def test_a_native_model_is_the_same(model: CompiledModel, tmp_path: Path) -> None:
+    feeds = random_feeds(model.inputs, 5)
+    native = model.save(tmp_path / "native.sd", native=True)
+    assert sorted(each.name for each in native.iterdir()) == ["kernels.so", "metadata.json", "model.vm"]
+    loaded = CompiledModel.load(native)
+    assert np.array_equal(loaded.run(feeds)["y"], model.run(feeds)["y"])
+    for again in (True, False):
+        with pytest.raises(ArtifactError, match="copy its folder"):
+            loaded.save(tmp_path / "again.sd", native=again)
+
+
+def test_a_native_model_needs_a_linker(model: CompiledModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(artifact, "get_cc", lambda: None)
+    with pytest.raises(ArtifactError, match="no cc on the PATH"):
+        model.save(tmp_path / "model.sd", native=True)
     assert not list(tmp_path.iterdir())
 
 

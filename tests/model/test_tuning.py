@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -13,22 +13,24 @@ from tiny_models import residual_model
 
 from stormdrop.errors import MeasureError, ModelError, UnsupportedFunction
 from stormdrop.kernel.target import Target
-from stormdrop.model import sharing, tune_model, tuning
+from stormdrop.model import sharing, slices, tune_model, tuning
+from stormdrop.model.budget import Budget, shares
 from stormdrop.model.graph import Graph
-from stormdrop.model.sharing import Budget, TunedTask, tune_tasks
+from stormdrop.model.sharing import TunedTask, tune_tasks
 from stormdrop.model.verify import Verification
 from stormdrop.model.weights import seed_weights
-from stormdrop.records import SqlStore, open_store
+from stormdrop.records import SqlStore, State, open_store
+from stormdrop.search.dpansor import DPAnsor
 from stormdrop.trial import Candidate, Measurement, Request, Status
-from stormdrop.tune import tune
+from stormdrop.tune import begin
 
 
 class Even:
     """Every candidate works and takes a millisecond; `asked` collects the distinct ones by workload."""
 
-    def __init__(self) -> None:
-        self.asked: set[tuple[str, Candidate]] = set()
-        self.workload = ""
+    def __init__(self, workload: str = "", asked: set[tuple[str, Candidate]] | None = None) -> None:
+        self.asked: set[tuple[str, Candidate]] = set() if asked is None else asked
+        self.workload = workload
 
     def measure(self, requests: Sequence[Request]) -> Iterator[Measurement]:
         for request in requests:
@@ -59,32 +61,39 @@ def even(monkeypatch: pytest.MonkeyPatch) -> Even:
     measurer = Even()
 
     def replaced(workload: Any, **settings: Any) -> Any:
-        measurer.workload = workload.key
         settings.pop("pool")
-        return tune(workload, measurer=measurer, **settings)
+        return begin(workload, measurer=Even(workload.key, measurer.asked), **settings)
 
-    monkeypatch.setattr(sharing, "tune", replaced)
-    monkeypatch.setattr(sharing, "WorkerPool", Pool)
+    monkeypatch.setattr(slices, "begin", replaced)
+    monkeypatch.setattr(slices, "WorkerPool", Pool)
     return measurer
 
 
-def tuned(graph: Graph, target: Target, store: SqlStore, **budget: Any) -> list[TunedTask]:
+def tuned(
+    graph: Graph,
+    target: Target,
+    store: SqlStore,
+    search: str = "random",
+    options: Mapping[str, Any] | None = None,
+    **budget: Any,
+) -> list[TunedTask]:
     granted = Budget(budget.get("trials"), budget.get("seconds"), budget.get("begin", perf_counter()))
-    tasks, interrupted = tune_tasks(
+    found = tune_tasks(
         graph,
         granted,
         target=target,
-        search="random",
-        options={},
+        search=search,
+        options=options or {},
         seed=0,
         store=store,
         resume=False,
         fresh=False,
         max_error=None,
+        sketches=None,
         on_progress=None,
     )
-    assert not interrupted
-    return tasks
+    assert not found.interrupted
+    return list(found.tasks)
 
 
 @pytest.mark.parametrize("trials", [1, 2, 7, 25])
@@ -120,13 +129,88 @@ def test_the_same_command_again_is_answered_from_the_records(residual: Graph, ta
         assert [each.result.trials for each in again if each.result] == [e.result.trials for e in first if e.result]
 
 
+def test_more_trials_than_the_records_had_are_measured(residual: Graph, target: Target, even: Even) -> None:
+    with open_store("sqlite://") as store:
+        first = tuned(residual, target, store, trials=30)
+        even.asked.clear()
+        more = tuned(residual, target, store, trials=300)
+        assert even.asked
+        assert sum(e.result.trials for e in more if e.result) > sum(e.result.trials for e in first if e.result)
+
+
+class Interrupting(Even):
+    """Ctrl-C after so many candidates, or in the first race."""
+
+    def measure(self, requests: Sequence[Request]) -> Iterator[Measurement]:
+        for each in super().measure(requests):
+            yield each
+            if len(self.asked) == 12:
+                raise KeyboardInterrupt
+
+
+class Racing(Even):
+    def race(self, candidates: Sequence[Candidate], rounds: int) -> list[Measurement]:
+        raise KeyboardInterrupt
+
+
+class Dying(Even):
+    """The workers of the second task die after some candidates."""
+
+    def measure(self, requests: Sequence[Request]) -> Iterator[Measurement]:
+        for each in super().measure(requests):
+            yield each
+            if len(self.asked) == 12:
+                raise MeasureError("the workers cannot be started")
+
+
+def replaced(monkeypatch: pytest.MonkeyPatch, kind: type[Even]) -> set[tuple[str, Candidate]]:
+    asked: set[tuple[str, Candidate]] = set()
+
+    def made(workload: Any, **settings: Any) -> Any:
+        settings.pop("pool")
+        return begin(workload, measurer=kind(workload.key, asked), **settings)
+
+    monkeypatch.setattr(slices, "begin", made)
+    monkeypatch.setattr(slices, "WorkerPool", Pool)
+    return asked
+
+
+@pytest.mark.parametrize("kind", [Interrupting, Racing])
+def test_ctrl_c_keeps_what_was_found(
+    residual: Graph, target: Target, kind: type[Even], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = replaced(monkeypatch, kind)
+    how: dict[str, Any] = {"search": "random", "options": {}, "seed": 0, "resume": False, "fresh": False}
+    how |= {"max_error": None, "sketches": None, "on_progress": None}
+    with open_store("sqlite://") as store:
+        found = tune_tasks(residual, Budget(60, None, perf_counter()), target=target, store=store, **how)
+        assert found.interrupted
+        assert sum(each.result.trials for each in found.tasks if each.result) == len(asked)
+        with_best = [each for each in found.tasks if each.result is not None and each.result.best is not None]
+        assert len(with_best) == len({key for key, _ in asked})
+        late = [each for each in found.tasks if each.workload is not None and each.result is None]
+        assert all(each.reason and "interrupted" in each.reason for each in late)
+        assert {summary.state for summary in store.sessions()} <= {State.INTERRUPTED, State.FINISHED}
+
+
+def test_what_was_found_before_the_workers_died_stays(
+    residual: Graph, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replaced(monkeypatch, Dying)
+    with open_store("sqlite://") as store:
+        tasks = tuned(residual, target, store, trials=60)
+    (ended,) = [each for each in tasks if each.reason and "ended early: the workers cannot be started" in each.reason]
+    assert ended.result is not None and ended.result.best is not None and ended.workload is not None
+    assert sum(each.result.trials for each in tasks if each.result) <= 60
+
+
 def test_without_time_no_task_is_measured(
     residual: Graph, target: Target, even: Even, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError("workers were started")
 
-    monkeypatch.setattr(sharing, "WorkerPool", refuse)
+    monkeypatch.setattr(slices, "WorkerPool", refuse)
     with open_store("sqlite://") as store:
         tasks = tuned(residual, target, store, seconds=5.0, begin=perf_counter() - 10)
     assert even.asked == set()
@@ -134,19 +218,34 @@ def test_without_time_no_task_is_measured(
 
 
 def test_sure_parts_are_never_more_than_what_is_granted() -> None:
-    shares = sharing._shares([100.0, 1.0, 1.0, 0.0])
-    assert sum(shares) == pytest.approx(1.0)
+    parts = shares([100.0, 1.0, 1.0, 0.0])
+    assert sum(parts) == pytest.approx(1.0)
     budget = Budget(11, 1000.0, perf_counter())
-    spent = 0
-    for position in range(len(shares)):
-        trials, _ = budget.left(spent, shares[position:])
-        sure, seconds = budget.sure(position, shares)
-        assert trials is not None and sure is not None and seconds is not None
-        assert trials >= sure >= 1
-        spent += trials
-    assert spent == 11
-    (_, first), (_, granted) = budget.sure(0, shares), budget.left(0, shares)
-    assert first is not None and granted is not None and first <= granted
+    sure = [budget.sure(position, parts) for position in range(len(parts))]
+    assert [trials for trials, _ in sure] == [2, 2, 2, 2]
+    assert sum(seconds or 0.0 for _, seconds in sure) <= budget.left
+    assert [Budget(2, None, 0.0).sure(position, parts)[0] for position in range(4)] == [1, 1, 1, 1]
+    assert Budget(1000, None, 0.0).sure(0, parts)[0] == 250
+
+
+@pytest.mark.parametrize("explored", [1, 20])
+def test_dpansor_explores_together_and_exploits_each(
+    residual: Graph, target: Target, even: Even, explored: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before: list[int] = []
+    exploit = DPAnsor.exploit
+
+    def counted(search: DPAnsor) -> None:
+        before.append(len(even.asked))
+        exploit(search)
+
+    monkeypatch.setattr(DPAnsor, "exploit", counted)
+    with open_store("sqlite://") as store:
+        tasks = tuned(residual, target, store, "dpansor", {"N": explored, "exploitation": 5})
+    tunable = [each for each in tasks if each.workload is not None]
+    assert all(each.result is not None and each.result.trials > 1 for each in tunable)
+    assert before[0] == max(explored, len(tunable))
+    assert len(even.asked) <= before[0] + 5 * len(tunable)
 
 
 def test_a_function_that_a_sketch_refuses_becomes_a_fallback(
@@ -164,24 +263,24 @@ def test_a_function_that_a_sketch_refuses_becomes_a_fallback(
 def test_a_task_that_cannot_be_measured_becomes_a_fallback(
     target: Target, even: Even, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    inner = sharing.tune
+    inner = Even.measure
     failed: list[str] = []
 
-    def fails_once(workload: Any, **settings: Any) -> Any:
+    def fails_once(measurer: Even, requests: Sequence[Request]) -> Iterator[Measurement]:
         if not failed:
-            failed.append(workload.name)
+            failed.append(measurer.workload)
             raise MeasureError("the expected output cannot be computed: no")
-        return inner(workload, **settings)
+        return inner(measurer, requests)
 
-    monkeypatch.setattr(sharing, "tune", fails_once)
+    monkeypatch.setattr(Even, "measure", fails_once)
     with open_store("sqlite://") as store:
         result = tune_model(
             seed_weights(residual_model(), seed=1), target=target, trials=6, store=store, out=tmp_path / "m.sd"
         )
     document = json.loads(json.dumps(result.to_json()))
-    (entry,) = [each for each in document["tasks"] if each["name"] == failed[0]]
-    assert "the expected output cannot be computed" in entry["reason"]
-    assert failed[0] in document["fallbacks"]
+    (entry,) = [each for each in document["tasks"] if each["reason"] and "expected output" in each["reason"]]
+    assert "cannot be measured: the expected output cannot be computed" in entry["reason"]
+    assert entry["name"] in document["fallbacks"]
     assert document["verified"]["max_error"] < 1e-4
     assert (tmp_path / "m.sd").exists()
     assert not document["converged"]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from stormdrop.errors import SearchError
-from stormdrop.search import create, names
+from stormdrop.search import TwoPhase, create, names
 from stormdrop.search.dpansor import DPAnsor, DPAnsorOptions, _fastest
 from stormdrop.space import Ordinal, Space
 from stormdrop.testing import drive, objective_of
@@ -152,3 +152,38 @@ def test_options_are_plain_hashable_and_survive_json() -> None:
     search = dpansor(N=5, explorer_options={"repeats": 2}, exploiter_options={"repeats": 5})
     trials = drive(search, objective_of(bowl), 8)
     assert [len(trial.measurement.seconds) for trial in trials[:6]] == [2] * 5 + [5]
+
+
+def test_others_say_how_much_it_explores_and_when_it_exploits() -> None:
+    objective = objective_of(bowl, within=1e-4)
+    search, alone = dpansor(N=50), create("random", [SPACE], np.random.default_rng(0).spawn(2)[0])
+    assert isinstance(search, TwoPhase) and search.exploration == 50
+    explored: list[Trial] = []
+    for allowed in (3, 0, 9, 2):
+        search.allow(allowed)
+        while requests := search.ask(8):
+            trials = [Trial(request.candidate, objective(request, 0)) for request in requests]
+            search.tell(trials)
+            explored += trials
+        assert not search.finished
+    assert explored == drive(alone, objective, 8, budget=14)
+    search.exploit()
+    trials = drive(search, objective, 8)
+    assert trials[0].candidate == fastest(explored)
+    assert search.converged and search.best == BOTTOM
+
+
+def test_exploitation_goes_on_from_what_an_earlier_run_has_measured() -> None:
+    objective = objective_of(bowl, within=1e-4)
+    first = dpansor(N=50)
+    first.allow(10)
+    known = [Trial(request.candidate, objective(request, 0)) for request in [*first.ask(8), *first.ask(8)]]
+    second = dpansor(N=50)
+    second.tell(known)
+    second.allow(0)
+    assert second.ask(8) == [] and not second.finished
+    second.exploit()
+    trials = drive(second, objective, 8)
+    assert trials[0].candidate.point in set(SPACE.neighbours(fastest(known).point))  # the seed itself is known
+    assert not {trial.candidate for trial in trials[:1]} & {trial.candidate for trial in known}
+    assert second.converged and second.best == BOTTOM

@@ -63,6 +63,14 @@ ShowOption = Annotated[
 ]
 
 
+ShapeOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--shape", metavar="INPUT=1x3x224x224", help="The shape of an input that the model leaves open; repeatable."
+    ),
+]
+
+
 def duration(text: str | None, option: str = "--time") -> float | None:
     """Seconds of "90s", "3m", "1h", "1h30m" or "15" (seconds); None for None. Raises `InputError`."""
     return seconds_of(text, option)
@@ -78,6 +86,23 @@ def arguments(words: Sequence[str]) -> dict[str, str]:
         if name in found:
             raise OperatorError(f"argument {name} is given twice")
         found[name] = value
+    return found
+
+
+def shapes(words: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """`["data=1x3x224x224"]` as a mapping. Raises `InputError` for a word of another form."""
+    found: dict[str, tuple[int, ...]] = {}
+    for word in words:
+        name, _, sizes = word.rpartition("=")
+        try:
+            shape = tuple(int(size) for size in sizes.replace(",", "x").split("x"))
+        except ValueError:
+            shape = ()
+        if not name or not shape or min(shape) < 1:
+            raise InputError(f"--shape {word}: write the input and its sizes, for example data=1x3x224x224")
+        if name in found:
+            raise InputError(f"--shape: input {name} is given twice")
+        found[name] = shape
     return found
 
 

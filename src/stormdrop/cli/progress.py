@@ -65,7 +65,7 @@ class Reporter:
                 self._task,
                 completed=self._share(progress),
                 description=progress.message or "tuning",
-                detail=_detail(progress),
+                detail=_detail(progress) + _left(progress),
             )
             return
         now = time.monotonic()
@@ -73,7 +73,7 @@ class Reporter:
         if new_message or now - self._last >= _EVERY:
             self._last, self._message = now, progress.message
             prefix = f"{progress.message}: " if progress.message else ""
-            say(f"{prefix}{_detail(progress)}, {progress.elapsed:.0f} s")
+            say(f"{prefix}{_detail(progress)}, {progress.elapsed:.0f} s{_left(progress)}")
 
     def _share(self, progress: TuningProgress) -> float:
         """The part of the budget that is spent, of time or of trials, whichever is further."""
@@ -83,6 +83,12 @@ class Reporter:
         if self._trials:
             shares.append(progress.trials / self._trials)
         return min(1.0, max(shares))
+
+
+def _left(progress: TuningProgress) -> str:
+    if not progress.budget_seconds:
+        return ""
+    return f", {max(0.0, progress.budget_seconds - progress.elapsed):.0f} s left"
 
 
 def _detail(progress: TuningProgress) -> str:

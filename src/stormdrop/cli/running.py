@@ -17,7 +17,7 @@ import typer
 from .._version import __version__
 from ..errors import InputError, OperatorError
 from . import options, output
-from .options import DatabaseOption, JsonOption, SeedOption, TargetOption
+from .options import DatabaseOption, JsonOption, SeedOption, ShapeOption, TargetOption
 from .progress import Reporter
 
 if TYPE_CHECKING:
@@ -32,6 +32,9 @@ def run(
     outputs: Annotated[
         Path | None, typer.Option("--output", metavar="Y.npz", help="Where to write the outputs, by name.")
     ] = None,
+    profiled: Annotated[
+        bool, typer.Option("--profile", help="Also show what each kernel takes inside, and what lies outside of them.")
+    ] = False,
     seed: SeedOption = 0,
     as_json: JsonOption = False,
 ) -> None:
@@ -49,6 +52,7 @@ def run(
         start = time.perf_counter()
         results = model.run(feeds)
         seconds = time.perf_counter() - start
+        inside = _profile(model, feeds) if profiled else None
         if outputs is not None:
             with outputs.open("wb") as file:
                 np.savez(file, **results)  # type: ignore[arg-type]
@@ -56,13 +60,31 @@ def run(
         name: {"shape": list(value.shape), "dtype": str(value.dtype)} for name, value in results.items()
     }
     if as_json:
-        output.emit(
-            {"artifact": str(artifact), "outputs": described, "seconds": seconds, "output": outputs and str(outputs)}
-        )
+        document: dict[str, Any] = {"artifact": str(artifact), "outputs": described, "seconds": seconds}
+        output.emit({**document, "output": outputs and str(outputs), **({"profile": inside} if inside else {})})
         return
     rows = [[name, "x".join(map(str, each["shape"])), str(each["dtype"])] for name, each in described.items()]
     output.table(["output", "shape", "type"], rows)
     print(f"\n{output.seconds(seconds)}")
+    if inside:
+        _print_profile(inside)
+
+
+def _profile(model: CompiledModel, feeds: Mapping[str, Any]) -> dict[str, Any]:
+    from ..model.profile import profile
+
+    return profile(model, feeds).to_json()
+
+
+def _print_profile(document: Mapping[str, Any]) -> None:
+    whole = document["seconds"]
+    rows = [
+        [each["name"], str(each["calls"]), output.seconds(each["seconds"]), f"{each['seconds'] / whole:.1%}"]
+        for each in document["kernels"]
+    ]
+    rows.append(["outside of kernels", "", output.seconds(document["outside"]), f"{document['outside'] / whole:.1%}"])
+    print()
+    output.table(["kernel", "calls", "together", "share"], rows, f"an execution takes {output.seconds(whole)}")
 
 
 def _feeds(model: CompiledModel, path: Path | None, seed: int) -> Mapping[str, Any]:
@@ -98,10 +120,11 @@ def bench(
     target: TargetOption = None,
     db: DatabaseOption = None,
     seed: SeedOption = 0,
+    shape: ShapeOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Time a tuned operator or model beside its peers; tunes it first where that was not done."""
-    given = options.arguments(arguments or ())
+    given, shapes = options.arguments(arguments or ()), options.shapes(shape or ())
     names = None if against is None else [name.strip() for name in against.split(",") if name.strip()]
     with output.stdout_for_json(as_json):
         from ..bench import bench as play
@@ -116,7 +139,16 @@ def bench(
         contest = path if is_file else operators.create(what, given)
         machine = Target.parse(target)
         with open_store(db) as store, Reporter(None) as report:
-            result = play(contest, names, rounds=rounds, seed=seed, target=machine, store=store, on_progress=report)
+            result = play(
+                contest,
+                names,
+                rounds=rounds,
+                seed=seed,
+                shapes=shapes,
+                target=machine,
+                store=store,
+                on_progress=report,
+            )
         document = result.to_json()
     if as_json:
         output.emit(document)

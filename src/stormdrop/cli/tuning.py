@@ -19,6 +19,7 @@ from .options import (
     ResumeOption,
     SearchOption,
     SeedOption,
+    ShapeOption,
     ShowOption,
     SpaceOption,
     TargetOption,
@@ -102,6 +103,11 @@ def tune(
     resume: ResumeOption = False,
     fresh: FreshOption = False,
     max_error: MaxErrorOption = None,
+    space: SpaceOption = None,
+    shape: ShapeOption = None,
+    native: Annotated[
+        bool, typer.Option("--native", help="Save machine code: needs a linker now, and no LLVM where it runs.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> int:
     """Tune every kernel of an ONNX model and save the compiled model."""
@@ -109,6 +115,7 @@ def tune(
     budget = options.duration(time)
     if not model.is_file():
         raise ModelError(f"{model}: no such file")
+    shapes = options.shapes(shape or ())
     artifact = options.artifact_folder(out or Path(f"{model.stem}.sd"), "--out")
     with output.stdout_for_json(as_json):
         from ..kernel.target import Target
@@ -129,8 +136,11 @@ def tune(
                 resume=resume,
                 fresh=fresh,
                 max_error=max_error,
+                sketches=space,
+                shapes=shapes,
                 on_progress=report,
                 out=artifact,
+                native=native,
             )
         document = result.to_json()
     if as_json:

@@ -24,15 +24,13 @@ from typing import Any, ClassVar
 import numpy as np
 import tvm
 from numpy.typing import NDArray
-from tvm.ir.prim import expr as prim
-from tvm.ir.prim.expr import IntImm
 from tvm.s_tir import Schedule
 from tvm.tirx import PrimFunc
 
 from ..errors import UnsupportedFunction
 from ..space import Categorical, Constraint, Knob, Ordinal, Space
 from . import prior
-from .expressions import Expr, rewrite_loads, substitute, variables
+from .expressions import Expr, rewrite_loads, substitute, tile_start, variables
 from .intrinsics import in_vectors
 from .loops import stream
 from .lowering import stored, stores_knob
@@ -196,10 +194,7 @@ def _tile(name: str, extent: int, size: int, block: int | None = None) -> _Tilin
         tiles = (Axis(variable(f"{name}_block"), -(-count // block)), Axis(variable(f"{name}_tile"), block))
         tile = tiles[0].var * block + tiles[1].var
     inner = Axis(variable(name), size)
-    start = tile * size
-    covered = size * (count if block is None else tiles[0].extent * block)
-    if covered != extent:
-        start = prim.Min(start, IntImm("int32", extent - size))
+    start = tile_start(tile, size, extent, math.prod(axis.extent for axis in tiles))
     return _Tiling(tiles, inner, start + inner.var)
 
 

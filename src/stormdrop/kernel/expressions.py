@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tvm.ir import Call, TensorLoad, Var
@@ -54,6 +54,21 @@ def rebuild(node: Expr, operands: list[Expr]) -> Expr:
     if isinstance(node, Call):
         return Call(node.op, operands, attrs=node.attrs, ty_args=list(node.ty_args), ret_ty=node.ty)
     return type(node)(*operands)
+
+
+def tile_start(tile: Expr, size: int, extent: int, tiles: int) -> Expr:
+    """Where a tile of an axis begins: the last ones overlap those before them where tiles do not divide the extent."""
+    start = tile * size
+    return start if tiles * size == extent else prim.Min(start, IntImm("int32", extent - size))
+
+
+def unraveled(position: Expr, extents: Sequence[int]) -> list[Expr]:
+    """Where each of some nested loops is, the outermost first, when they are walked as one."""
+    places: list[Expr] = []
+    for extent in reversed(extents[1:]):
+        places.insert(0, prim.FloorMod(position, IntImm("int32", extent)))
+        position = prim.FloorDiv(position, IntImm("int32", extent))
+    return [position, *places]
 
 
 def transform(node: Expr, visit: Callable[[Expr], Expr | None]) -> Expr:

@@ -22,11 +22,10 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import IntImm
 from tvm.tirx import AttrStmt, For, ForKind, SeqStmt
 
-from .expressions import Expr, substitute
+from .expressions import Expr, substitute, tile_start
 from .groups import Group, groups_of
 from .nests import Nest, by_lanes, flattened, in_parts, in_pieces, nests_of, stride, unflattened, walked
 from .pieces import decided, pieces_of
@@ -240,10 +239,7 @@ def _reduction(nest: Nest, outer: Sequence[Axis], lane: Axis, lanes: int) -> lis
 def _tile(axis: Axis, size: int) -> tuple[Axis, Expr]:
     """The axis of tiles of a size, and where one starts: the last may overlap its predecessor."""
     tile = Axis(variable(f"{axis.name}_tile"), -(-axis.extent // size))
-    start = tile.var * size
-    if tile.extent * size != axis.extent:
-        start = prim.Min(start, IntImm("int32", axis.extent - size))
-    return tile, start
+    return tile, tile_start(tile.var, size, axis.extent, tile.extent)
 
 
 def _vector(size: int, lanes: int) -> tuple[tuple[Axis, Axis], Expr]:

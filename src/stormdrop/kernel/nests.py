@@ -28,6 +28,7 @@ from .expressions import (
     simplified,
     substitute,
     transform,
+    unraveled,
     walk,
 )
 from .pieces import decided, pieces_of
@@ -159,13 +160,8 @@ def walked(node: Expr, name: Any, start: Expr, inner: Expr) -> Expr:
 
 def unflattened(axes: Sequence[Axis], position: Expr) -> dict[Any, Expr]:
     """Where each of some consecutive axes is when they are walked as one."""
-    mapping: dict[Any, Expr] = {}
-    for axis in reversed(axes[1:]):
-        mapping[axis.var] = prim.FloorMod(position, IntImm("int32", axis.extent))
-        position = prim.FloorDiv(position, IntImm("int32", axis.extent))
-    if axes:
-        mapping[axes[0].var] = position
-    return mapping
+    places = unraveled(position, [axis.extent for axis in axes])
+    return {axis.var: place for axis, place in zip(axes, places, strict=False)}  # of no axes there is one place
 
 
 def stride(load: Any, name: Any) -> int | None:

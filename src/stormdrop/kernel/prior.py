@@ -59,6 +59,7 @@ class Costs:
     spill: float = 1.0  # per register too many
     stride: float = 2.2  # per vector of columns that are not contiguous from step to step
     copy: float = 15.0  # bytes per cycle of packing and padding
+    remote: float = 2.0  # bytes per cycle of lines that another core has just written
     padded: float = 1.0  # per vector that is padded in registers: a load, and whether it is inside
     task: float = 500.0
 
@@ -181,9 +182,12 @@ def cycles(shape: Shape, knobs: Mapping[str, NDArray[Any]], target: Target, cost
         total = total + knobs["pack"] * 2 * shape.column_bytes / costs.copy
     if shape.padded_bytes:
         region = np.where(by_row, own * (column_tiles if shape.follows_columns else 1), slab)
-        whole = shape.padded_bytes / costs.copy
         if shape.padded_bytes > target.cores * target.l2 + target.l3:
-            whole = _THROUGH_MEMORY * shape.padded_bytes / costs.memory
+            whole = np.full(len(columns), _THROUGH_MEMORY * shape.padded_bytes / costs.memory)
+        else:
+            # Each core has written some rows; tiles of columns on several cores read them all.
+            others = np.where(by_column & (column_tiles > 1), (target.cores - 1) / costs.remote, 0.0)
+            whole = shape.padded_bytes * (1 / costs.copy + others)
         held = own / (4 * target.lanes)
         spilled = costs.spill * np.maximum(0, held + rows * vectors - target.registers)
         per_tile = tile_count * (held * costs.padded + 2 * spilled)

@@ -16,7 +16,7 @@ from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import IntImm
 from tvm.tirx import BufferStore, For, ForKind, IfThenElse, PrimFunc, SeqStmt
 
-from .expressions import Expr, rewrite_loads, substitute
+from .expressions import Expr, rewrite_loads, substitute, tile_start, unraveled
 from .intrinsics import in_vectors
 from .loops import stream
 from .roles import contiguous
@@ -254,7 +254,7 @@ class _Place:
     def __init__(self, loops: WinogradLoops, block: Expr, tile: Expr) -> None:
         self.bindings: list[Any] = []
         number = self._bound(_start(block, loops.block, loops.tiles) + tile)
-        *batch, row, column = [self._bound(place) for place in _unflattened(number, loops.grid)]
+        *batch, row, column = [self._bound(place) for place in unraveled(number, loops.grid)]
         self.numbers = [row, column]
         self.corner = {axis.var: place for axis, place in zip(loops.conv.batch, batch, strict=True)}
         for (axis, _), of, place in zip(loops.conv.image, (loops.down, loops.across), self.numbers, strict=True):
@@ -267,17 +267,7 @@ class _Place:
 
 
 def _start(number: Expr, size: int, extent: int) -> Expr:
-    """Where a piece begins; the last overlaps the one before it where the size does not divide the extent."""
-    start = number * size
-    return start if extent % size == 0 else prim.Min(start, _int(extent - size))
-
-
-def _unflattened(position: Expr, extents: Sequence[int]) -> list[Expr]:
-    places: list[Expr] = []
-    for extent in reversed(extents[1:]):
-        places.insert(0, prim.FloorMod(position, _int(extent)))
-        position = prim.FloorDiv(position, _int(extent))
-    return [position, *places]
+    return tile_start(number, size, extent, -(-extent // size))
 
 
 def _factors(name: str, of: Filter) -> Stage:
@@ -328,4 +318,4 @@ def _sequence(statements: Sequence[Any]) -> Any:
 
 def _parallel(extents: Sequence[int], body: Callable[..., Any]) -> Any:
     """One parallel loop over several extents."""
-    return _loop(math.prod(extents), lambda task: body(*_unflattened(task, extents)), ForKind.PARALLEL)
+    return _loop(math.prod(extents), lambda task: body(*unraveled(task, extents)), ForKind.PARALLEL)

@@ -4,15 +4,18 @@ folder/
   metadata.json   what it is, for which machine, its inputs and outputs, checksums of the other files
   model.vm        the sequence of kernel calls, and the constants
   kernels.bc      the kernels as LLVM bitcode, made machine code when loaded
+  kernels.so      instead, in a native model: machine code, for which loading needs no LLVM
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import os
+import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +23,17 @@ import numpy as np
 import tvm
 import tvm_ffi
 from numpy.typing import NDArray
-from tvm import relax
+from tvm.runtime import load_module
+from tvm.runtime.vm import VirtualMachine
+from tvm.support.cc import create_shared, get_cc
 
 from ..errors import ArtifactError, InputError
 from .messages import first_line
-from .metadata import Metadata, TensorInfo, host_features
+from .metadata import Metadata, TensorInfo, lacking_features
 
-_METADATA, _PROGRAM, _KERNELS = "metadata.json", "model.vm", "kernels.bc"
+_ALIGNMENT = 64  # bytes: what TVM's code assumes of every tensor
+
+_METADATA, _PROGRAM, _KERNELS, _NATIVE = "metadata.json", "model.vm", "kernels.bc", "kernels.so"
 
 
 class CompiledModel:
@@ -36,15 +43,30 @@ class CompiledModel:
     outputs = model.run({"data": x})              by name, all outputs
     """
 
-    def __init__(self, module: Any, metadata: Metadata) -> None:
-        """`module` is TVM's executable (or its module) whose function `main` takes the inputs in order."""
+    def __init__(self, module: Any, metadata: Metadata, symbols: Mapping[str, int] | None = None) -> None:
+        """`module` is TVM's executable (or its module) whose function `main` takes the inputs in order.
+
+        `symbols` says of which task of the graph each kernel is; a model that was loaded does not know.
+        """
         self.metadata = metadata
-        self._module = module.mod if hasattr(module, "mod") else module
+        self.symbols = dict(symbols or {})
+        self._given, self._module = module, module.mod if hasattr(module, "mod") else module
         try:
-            self._main = relax.VirtualMachine(module if hasattr(module, "jit") else self._module, tvm.cpu())["main"]
+            self._main = self._machine()["main"]
         except Exception as error:
             # The virtual machine raises whatever the linker of the JIT or the deserialiser raise.
             raise ArtifactError(f"{metadata.name}: cannot be made ready to run: {first_line(error)}") from error
+
+    def _machine(self) -> Any:
+        return VirtualMachine(self._given if hasattr(self._given, "jit") else self._module, tvm.cpu())
+
+    def watched(self, watch: Callable[..., int]) -> CompiledModel:
+        """The same model with a watch on the calls of its virtual machine; see `profile`."""
+        model = copy.copy(self)
+        machine = self._machine()
+        machine.set_instrument(tvm_ffi.convert(watch))
+        model._main = machine["main"]
+        return model
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
@@ -65,29 +87,45 @@ class CompiledModel:
         return results[0] if len(results) == 1 else results
 
     def run(self, feeds: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """All outputs by name. Raises `InputError` for a missing or unknown input, a wrong shape or type."""
+        """All outputs by name. Raises `InputError` for a missing or unknown input, a wrong shape or type.
+
+        Inputs are NumPy arrays, or anything that exports DLPack on the CPU; those that are contiguous and begin at a
+        multiple of 64 bytes (see `aligned`) are read where they are, others and NumPy's read-only ones are copied.
+        Outputs are the caller's.
+        """
         unknown = [name for name in feeds if name not in {info.name for info in self.inputs}]
         if unknown:
             known = ", ".join(repr(info.name) for info in self.inputs)
             raise InputError(f"{self.metadata.name} has no input {unknown[0]!r}; its inputs are {known}")
-        result = self._main(*(tvm.runtime.tensor(self._checked(info, feeds)) for info in self.inputs))
+        result = self._main(*(self._given_as(info, feeds) for info in self.inputs))
         values = [result] if len(self.outputs) == 1 else list(result)
         return {info.name: value.numpy() for info, value in zip(self.outputs, values, strict=True)}
 
-    def _checked(self, info: TensorInfo, feeds: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+    def _given_as(self, info: TensorInfo, feeds: Mapping[str, Any]) -> Any:
+        """An input for TVM, not copied where it begins as kernels expect it."""
         if info.name not in feeds:
             raise InputError(f"{self.metadata.name}: input {info.name!r} is missing")
-        value = np.asarray(feeds[info.name])
+        given = feeds[info.name]
+        value = given if isinstance(given, np.ndarray) else _array(info.name, given)
+        if not value.flags.c_contiguous or value.ctypes.data % _ALIGNMENT or not value.size:
+            return tvm.runtime.tensor(self._checked(info, value))
+        self._checked(info, value)
+        if hasattr(given, "__dlpack__") and (given is not value or value.flags.writeable):
+            return tvm.runtime.from_dlpack(given)
+        return tvm.runtime.tensor(value)  # NumPy exports no read-only memory
+
+    def _checked(self, info: TensorInfo, value: NDArray[Any]) -> NDArray[Any]:
         if value.shape != info.shape:
             raise InputError(f"{self.metadata.name}: input {info.name!r} has shape {value.shape}, not {info.shape}")
         if value.dtype.name != info.dtype:
             raise InputError(f"{self.metadata.name}: input {info.name!r} is {value.dtype.name}, not {info.dtype}")
-        return np.ascontiguousarray(value)
+        return np.asarray(value, order="C")
 
-    def save(self, folder: str | Path) -> Path:
+    def save(self, folder: str | Path, native: bool = False) -> Path:
         """Write the model to a folder, whole or not at all; an older model there is replaced.
 
-        Raises `ArtifactError` where the path holds something else, or cannot be written.
+        A `native` model holds machine code: it needs a linker now (cc) and no LLVM later, and loads faster. Raises
+        `ArtifactError` where the path holds something else, or cannot be written, or nothing links.
         """
         path = Path(folder)
         if path.exists() and not (path / _METADATA).is_file() and (not path.is_dir() or any(path.iterdir())):
@@ -97,25 +135,49 @@ class CompiledModel:
             with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as scratch:
                 new, old = Path(scratch) / "new", Path(scratch) / "old"
                 new.mkdir()
-                self._write(new)
+                self._write(new, native)
                 if path.exists():
                     os.replace(path, old)
-                os.replace(new, path)
+                try:
+                    os.replace(new, path)
+                except OSError:
+                    if old.exists():
+                        os.replace(old, path)
+                    raise
         except OSError as error:
             raise ArtifactError(f"{path}: cannot be written: {error.strerror or error}") from error
         return path
 
-    def _write(self, folder: Path) -> None:
-        with _quiet():
-            self._module.write_to_file(str(folder / _PROGRAM), "vm")
+    def _write(self, folder: Path, native: bool) -> None:
         (kernels,) = self._module.imports
-        kernels.write_to_file(str(folder / _KERNELS), "bc")
-        checksums = {name: _checksum(folder / name) for name in (_PROGRAM, _KERNELS)}
+        if kernels.kind != "llvm":
+            raise ArtifactError(f"{self.metadata.name}: was loaded from a native model: copy its folder")
+        with _quiet():
+            _write(self._module, "vm", folder / _PROGRAM)
+        if native:
+            self._link(kernels, folder / _NATIVE)
+        else:
+            _write(kernels, "bc", folder / _KERNELS)
+        checksums = {name: _checksum(folder / name) for name in (_PROGRAM, _NATIVE if native else _KERNELS)}
         (folder / _METADATA).write_text(self.metadata.to_json(checksums))
+
+    def _link(self, kernels: Any, library: Path) -> None:
+        compiler = needs_linker()
+        objects = library.with_suffix(".o")
+        _write(kernels, "o", objects)
+        try:
+            create_shared(str(library), [str(objects)], cc=compiler)
+        except (RuntimeError, OSError) as error:
+            said = [line for line in str(error).splitlines() if line.strip() and "Compilation error" not in line]
+            why = next((line for line in said if "error" in line.lower()), (said or ["it says nothing"])[0])
+            raise ArtifactError(f"{self.metadata.name}: {compiler} does not link it: {why}") from error
+        objects.unlink()
 
     @classmethod
     def load(cls, folder: str | Path) -> CompiledModel:
         """A saved model. Needs no compiler and no `PATH`; takes a second or more to make machine code.
+
+        A native one needs TVM's runtime library only (`TVM_USE_RUNTIME_LIB=1`, or a package without the compiler).
 
         Raises `ArtifactError` for damaged files, another version of TVM, and a CPU that lacks instructions that the
         kernels use.
@@ -125,7 +187,8 @@ class CompiledModel:
             raise ArtifactError(f"{path}: " + ("no stormdrop model" if path.exists() else "no such folder"))
         try:
             metadata, checksums = Metadata.from_json((path / _METADATA).read_text())
-            damaged = [name for name in (_PROGRAM, _KERNELS) if _checksum(path / name) != checksums.get(name)]
+            kernels = _NATIVE if _NATIVE in checksums else _KERNELS
+            damaged = [name for name in (_PROGRAM, kernels) if _checksum(path / name) != checksums.get(name)]
         except FileNotFoundError as error:
             raise ArtifactError(f"{path}: {Path(error.filename).name} is missing") from error
         except (OSError, UnicodeDecodeError, ValueError) as error:
@@ -134,13 +197,57 @@ class CompiledModel:
             raise ArtifactError(f"{path}: {damaged[0]} is damaged: its checksum differs")
         if metadata.tvm != tvm.__version__:
             raise ArtifactError(f"{path}: was made with TVM {metadata.tvm}; this is {tvm.__version__}; tune it again")
-        lacking = sorted(set(metadata.features) - host_features())
+        lacking = lacking_features(metadata.features)
         if lacking:
             raise ArtifactError(f"{path}: was made for {metadata.cpu}; this CPU lacks {', '.join(lacking)}")
+        if kernels == _KERNELS and _loader("ll") is None:
+            raise ArtifactError(f"{path}: holds LLVM bitcode, and TVM is here without LLVM; save it with native=True")
         with _quiet():
             program = _loader("relax.VMExecutable")(str(path / _PROGRAM))
-        program.import_module(_loader("ll")(str(path / _KERNELS), "bc"))
+        library = str(path / kernels)
+        try:
+            program.import_module(_loader("ll")(library, "bc") if kernels == _KERNELS else load_module(library))
+        except Exception as error:
+            # TVM raises whatever the system's loader or LLVM's parser say.
+            raise ArtifactError(f"{path}: {kernels} cannot be loaded: {first_line(error)}") from error
         return cls(program, metadata)
+
+
+def needs_linker() -> str:
+    """The compiler that links native models. Raises `ArtifactError` where there is none."""
+    compiler = get_cc()
+    if compiler is None:
+        raise ArtifactError("a native model needs a linker, and there is no cc on the PATH")
+    return str(compiler)
+
+
+def aligned(value: NDArray[Any]) -> NDArray[Any]:
+    """A copy that a model reads where it is: contiguous, beginning at a multiple of 64 bytes."""
+    memory = np.empty(value.nbytes + _ALIGNMENT, np.uint8)
+    begin = -memory.ctypes.data % _ALIGNMENT
+    copied = memory[begin : begin + value.nbytes].view(value.dtype).reshape(value.shape)
+    copied[...] = value
+    return copied
+
+
+def _array(name: str, given: Any) -> NDArray[Any]:
+    """What is no NumPy array as one. Raises `InputError` for what is on another device."""
+    if not hasattr(given, "__dlpack__"):
+        return np.asarray(given)
+    try:
+        return np.from_dlpack(given)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise InputError(f"input {name!r} is no array in the memory of the CPU: {first_line(error)}") from error
+
+
+def _write(module: Any, kind: str, file: Path) -> None:
+    """A module of TVM's in a file, by way of memory: on a full disk, TVM writes less and says nothing, or aborts."""
+    if not hasattr(os, "memfd_create"):  # other systems than Linux
+        module.write_to_file(str(file), kind)
+        return
+    with os.fdopen(os.memfd_create(file.name), "rb") as memory, file.open("wb") as disk:
+        module.write_to_file(f"/proc/self/fd/{memory.fileno()}", kind)
+        shutil.copyfileobj(memory, disk)
 
 
 @contextlib.contextmanager
@@ -165,7 +272,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _loader(kind: str) -> Any:
-    return tvm_ffi.get_global_func(f"ffi.Module.load_from_file.{kind}")
+    return tvm_ffi.get_global_func(f"ffi.Module.load_from_file.{kind}", allow_missing=True)
 
 
 def _checksum(file: Path) -> str:

@@ -41,10 +41,10 @@ def build(
     `place` gives the variant of a task that writes its result into a slice of a wider output: with it, the inputs of
     concatenations are written where they belong. The transforms of constant inputs are computed here, by `evaluate`
     (by default the NumPy reference), and stored in the model. What was scheduled plainly is in the result's
-    `metadata.fallbacks`. `provenance` is kept with the
-    model as it is given. Raises `ModelError` where a variant does not fit its task, or the model does not compile.
+    `metadata.fallbacks`. `provenance` is kept with the model as it is given. Raises `ModelError` where a variant does
+    not fit its task, or the model does not compile.
     """
-    mod, fallbacks = apply(graph, variants, lanes=target.lanes, place=place, evaluate=evaluate)
+    mod, fallbacks, symbols = apply(graph, variants, lanes=target.lanes, place=place, evaluate=evaluate)
     try:
         executable = tvm.compile(mod, target.tvm(), tir_pipeline=PIPELINE)
     except Exception as error:
@@ -60,7 +60,7 @@ def build(
         fallbacks=fallbacks,
         provenance=dict(provenance or {}),
     )
-    return CompiledModel(executable, metadata)
+    return CompiledModel(executable, metadata, symbols)
 
 
 def apply(
@@ -70,8 +70,11 @@ def apply(
     lanes: int = 16,
     place: Callable[[int, Place], Variant] | None = None,
     evaluate: Evaluate | None = None,
-) -> tuple[tvm.IRModule, tuple[FallbackReport, ...]]:
-    """The graph's module with every kernel scheduled and every constant as its kernel wants it."""
+) -> tuple[tvm.IRModule, tuple[FallbackReport, ...], dict[str, int]]:
+    """The graph's module with every kernel scheduled and every constant as its kernel wants it.
+
+    With it what was scheduled plainly, and the index of the task of each kernel, by the kernel's name.
+    """
     if evaluate is None:
         from ..kernel.reference import evaluate as reference
 
@@ -95,7 +98,7 @@ def apply(
     rewritten = rewriter.visit_expr(graph.mod["main"])
     rewriter.builder_.update_func(graph.mod.get_global_var("main"), rewritten)
     mod = relax.transform.DeadCodeElimination()(rewriter.builder_.get())
-    return mod, tuple(fallbacks)
+    return mod, tuple(fallbacks), rewriter.symbols
 
 
 def _check(model: str, task: Task, variant: Variant) -> None:
@@ -130,6 +133,11 @@ class _CallSites(relax.PyExprMutator):
         self._parts = {part: (whole, where) for whole in concatenations for part, where in whole.parts}
         self._wholes = {whole.whole: whole for whole in concatenations}
         self._written: dict[Any, Any] = {}  # the whole so far, by the variable of the concatenation
+
+    @property
+    def symbols(self) -> dict[str, int]:
+        """The task of each scheduled function, by the function's name."""
+        return {function.name_hint: index for (index, _), function in self._functions.items()}
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         if binding.var in self._parts:

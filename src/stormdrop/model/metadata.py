@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ import tvm_ffi
 from tvm.target import codegen
 
 from .._version import __version__
+from . import cpu_flags
 
 _FORMAT = 1
 
@@ -75,10 +76,18 @@ def _tensor(entry: Mapping[str, Any]) -> TensorInfo:
     return TensorInfo(entry["name"], tuple(entry["shape"]), entry["dtype"])
 
 
-def host_features() -> frozenset[str]:
-    """The instruction set extensions of this machine's CPU, by LLVM's names."""
-    features = tvm_ffi.get_global_func("tvm.codegen.llvm.GetHostCPUFeatures")()
-    return frozenset(str(name) for name, present in features.items() if bool(present))
+def lacking_features(features: Iterable[str]) -> list[str]:
+    """Those of some instruction set extensions, by LLVM's names, that this machine's CPU does not have."""
+    host = _host_features()
+    return cpu_flags.lacking(features) if host is None else sorted(set(features) - host)
+
+
+def _host_features() -> frozenset[str] | None:
+    """The instruction set extensions of this machine's CPU; None where only TVM's runtime is loaded."""
+    function = tvm_ffi.get_global_func("tvm.codegen.llvm.GetHostCPUFeatures", allow_missing=True)
+    if function is None:
+        return None
+    return frozenset(str(name) for name, present in function().items() if bool(present))
 
 
 def needed_features(target: Any) -> tuple[str, ...]:
@@ -87,4 +96,5 @@ def needed_features(target: Any) -> tuple[str, ...]:
     LLVM's model of a CPU also names tuning hints, and extensions that a virtual machine may hide; a model that was
     compiled and verified here needs neither.
     """
-    return tuple(sorted({str(name) for name in codegen.llvm_get_cpu_features(target)} & host_features()))
+    host = _host_features() or frozenset()
+    return tuple(sorted({str(name) for name in codegen.llvm_get_cpu_features(target)} & host))

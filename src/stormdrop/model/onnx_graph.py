@@ -110,8 +110,10 @@ def _fill_shapes(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]], 
                 dim.dim_value = shapes[key][axis]
             if dim.dim_value <= 0:
                 symbol = f" ({dim.dim_param})" if dim.dim_param else ""
+                example = "x".join(str(max(each.dim_value, 0) or "N") for each in tensor.shape.dim)
                 raise ModelError(
-                    f"{name}: dimension {axis}{symbol} of input {key!r} has no size; save the model with a static shape"
+                    f"{name}: dimension {axis}{symbol} of input {key!r} has no size; give the shape of that input, "
+                    f"as in --shape {key}={example} (shapes= in Python)"
                 )
 
 

@@ -1,39 +1,40 @@
-"""The budget of a model's tuning shared out to its tasks: one after the other, those with most operations first.
+"""The budget of a model's tuning shared out to its kernels, slice by slice.
 
 First every task is looked up in the records, by the part of the budget that is surely its own. Those that are not
-answered share what there is: whoever needs less leaves it to those that follow.
+answered have this part in a first round (at most 64 trials, as in Ansor); what is left goes, a slice at a time, where
+it is expected to shorten the model most (`allocation`). A task ends when its search has converged; the tuning ends with
+the budget, or, where time is what is limited, when nothing is expected of it any more.
+
+`dpansor` explores so with its N trials, those of all kernels together, and then exploits each until it converges
+(DPAnsor paper, section 2.3). Where there are fewer trials than kernels, each has one: a descent begins somewhere.
 """
 
 from __future__ import annotations
 
-import time as clock
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from ..errors import MeasureError, UnsupportedFunction
+from ..errors import UnsupportedFunction
 from ..kernel.registry import sketches_for
 from ..kernel.target import Target
 from ..kernel.workload import Workload
-from ..measure.pool import WorkerPool
 from ..records import Store
 from ..result import Progress, TuneResult
-from ..tune import recall, tune
+from ..tune import recall
+from .budget import Budget, shares
 from .graph import Graph
+from .slices import BYTE, Slices
 from .tasks import Task
-
-_RESERVE = 0.15  # of a time budget: compiling and verifying come after the tuning
-_SURE = 0.7  # of a time budget, what tasks can count on: importing takes some, and tasks overrun theirs a little
-_BYTE = 10  # operations that a byte weighs on today's machines
 
 
 @dataclass(frozen=True)
 class TunedTask:
     """A task and what its tuning brought.
 
-    `workload` is None where no sketch takes its function, or where it cannot be measured: it gets a plain schedule.
-    `result` is None there, and where nothing was left for it, or Ctrl-C came before its turn: it gets the default
-    schedule. `reason` says which, in one line.
+    `workload` is None where no sketch takes its function, it cannot be measured, or none of its candidates worked: it
+    gets a plain schedule. `result` is None where nothing was left for it, or Ctrl-C came before its turn: it gets the
+    default schedule. `reason` says which, in one line.
     """
 
     task: Task
@@ -64,33 +65,16 @@ class TunedTask:
 
 
 @dataclass(frozen=True)
-class Budget:
-    """What a model's tuning may take: candidates to measure, wall seconds from `begin` on; None is no bound."""
+class TunedTasks:
+    """All tasks of a graph in its order, whether Ctrl-C came between, and how the model became faster.
 
-    trials: int | None
-    seconds: float | None
-    begin: float
+    `curve` holds (seconds of tuning, summed seconds of the kernels that were measured) from the end of the first round
+    on.
+    """
 
-    def sure(self, position: int, shares: Sequence[float]) -> tuple[int | None, float | None]:
-        """Trials and seconds that the task at this position has at least, whatever those before it do.
-
-        The same in every run of the same model and budget: by this a record is judged.
-        """
-        trials = None if self.trials is None else self.trials // len(shares)
-        if trials == 0:
-            trials = int(position < (self.trials or 0))
-        return trials, None if self.seconds is None else self.seconds * _SURE * shares[position]
-
-    def left(self, spent: int, shares: Sequence[float]) -> tuple[int | None, float | None]:
-        """Trials and seconds for the first of the tasks that are left, after so many trials were spent."""
-        trials = None
-        if self.trials is not None:
-            rest = max(0, self.trials - spent)
-            trials = max(rest // len(shares), min(rest, 1))
-        if self.seconds is None:
-            return trials, None
-        rest_seconds = self.begin + self.seconds * (1 - _RESERVE) - clock.perf_counter()
-        return trials, max(0.0, rest_seconds * shares[0] / sum(shares))
+    tasks: Sequence[TunedTask]
+    interrupted: bool
+    curve: Sequence[tuple[float, float]]
 
 
 def tune_tasks(
@@ -105,12 +89,13 @@ def tune_tasks(
     resume: bool,
     fresh: bool,
     max_error: float | None,
+    sketches: str | None,
     on_progress: Callable[[Progress], None] | None,
-) -> tuple[list[TunedTask], bool]:
-    """All tasks of a graph, in its order, and whether Ctrl-C came between. Raises `InputError` for a bad setting."""
-    workloads, reasons = _workloads(graph, target)
+) -> TunedTasks:
+    """Tunes all tasks of a graph. Raises `InputError` for a bad setting."""
+    workloads, reasons = _workloads(graph, target, sketches)
     order = sorted(workloads, key=lambda index: -_effort(graph.tasks[index], workloads[index]))
-    shares = _shares([_effort(graph.tasks[index], workloads[index]) for index in order])
+    parts = shares([_effort(graph.tasks[index], workloads[index]) for index in order])
     how: dict[str, Any] = {
         "target": target,
         "search": search,
@@ -118,69 +103,43 @@ def tune_tasks(
         "seed": seed,
         "store": store,
         "max_error": max_error,
+        "sketches": sketches,
+        "resume": resume,
     }
     results: dict[int, TuneResult] = {}
-    for position, index in enumerate(order if not fresh else ()):
-        trials, seconds = budget.sure(position, shares)
-        known = recall(workloads[index], trials=trials, time=seconds, resume=resume, **how)
+    sure = {index: budget.sure(position, parts) for position, index in enumerate(order)}
+    for index in order if not fresh else ():
+        trials, seconds = sure[index]
+        known = recall(workloads[index], trials=trials, time=seconds, **how)
         if known is not None:
             results[index] = known
-    pending = [(index, share) for index, share in zip(order, shares, strict=True) if index not in results]
-    interrupted, spent = False, 0
-    pool: WorkerPool | None = None
-    try:
-        for position, (index, _) in enumerate(pending):
-            trials, seconds = budget.left(spent, [share for _, share in pending[position:]])
-            if trials == 0 or seconds == 0:
-                reasons[index] = f"no {'trials' if trials == 0 else 'time'} left: default schedule"
-                continue
-            pool = pool or WorkerPool(target.cores)
-            before = sum(result.trials for result in results.values())
-            name = f"{len(order) - len(pending) + position + 1}/{len(order)} {graph.tasks[index].name}"
-            told = _forwarded(on_progress, budget, name, before)
-            try:
-                result = tune(
-                    workloads[index],
-                    trials=trials,
-                    time=seconds,
-                    resume=resume,
-                    fresh=fresh,
-                    on_progress=told,
-                    pool=pool,
-                    **how,
-                )
-            except MeasureError as error:
-                reasons[index] = f"cannot be measured: {error}"
-                del workloads[index]
-                continue
-            results[index] = result
-            spent += result.trials - result.reused
-            interrupted = result.interrupted
-            if result.best is None:
-                reasons[index] = "no candidate worked: default schedule" if result.trials else "no time left"
-            if interrupted:
-                reasons |= {
-                    late: "interrupted before its turn: default schedule" for late, _ in pending[position + 1 :]
-                }
-                break
-    finally:
-        if pool is not None:
-            pool.close()
+    pending = [index for index in order if index not in results]
+    interrupted, curve = False, []
+    if pending and budget.left > 0:
+        with Slices(graph, workloads, results, reasons, budget, {**how, "fresh": fresh}, on_progress) as going:
+            interrupted = going.tune(pending, sure)
+            curve = going.curve
+    for index in pending:
+        if index not in results and index in workloads:
+            reasons.setdefault(index, "no time left: default schedule")
+        elif index in results and results[index].best is None and results[index].trials:
+            reasons[index] = "no candidate worked: plain schedule"
+            del workloads[index]
     tuned = [
         TunedTask(task, workloads.get(task.index), results.get(task.index), reasons.get(task.index))
         for task in graph.tasks
     ]
-    return tuned, interrupted
+    return TunedTasks(tuned, interrupted, curve)
 
 
-def _workloads(graph: Graph, target: Target) -> tuple[dict[int, Workload], dict[int, str]]:
+def _workloads(graph: Graph, target: Target, sketches: str | None) -> tuple[dict[int, Workload], dict[int, str]]:
     """The tasks that a sketch takes, by index; and why not, for the others."""
     workloads: dict[int, Workload] = {}
     reasons: dict[int, str] = {}
     for task in graph.tasks:
         try:
             workload = Workload.create(task.name, task.function, task.constants)
-            if sketches_for(workload, target):
+            if sketches_for(workload, target, sketches):
                 workloads[task.index] = workload
             else:
                 reasons[task.index] = "no sketch applies to this function"
@@ -190,24 +149,4 @@ def _workloads(graph: Graph, target: Target) -> tuple[dict[int, Workload], dict[
 
 
 def _effort(task: Task, workload: Workload) -> float:
-    return task.weight * (workload.flops + _BYTE * workload.bytes)
-
-
-def _shares(efforts: Sequence[float]) -> list[float]:
-    """Half in equal parts, half by effort: a light kernel may still be badly scheduled."""
-    total = max(sum(efforts), 1e-9)
-    return [0.5 / len(efforts) + 0.5 * effort / total for effort in efforts]
-
-
-def _forwarded(
-    report: Callable[[Progress], None] | None, budget: Budget, message: str, before: int
-) -> Callable[[Progress], None] | None:
-    """Progress of a task told as progress of the model."""
-    if report is None:
-        return None
-
-    def forward(progress: Progress) -> None:
-        elapsed, trials = clock.perf_counter() - budget.begin, before + progress.trials
-        report(replace(progress, trials=trials, elapsed=elapsed, budget_seconds=budget.seconds, message=message))
-
-    return forward
+    return task.weight * (workload.flops + BYTE * workload.bytes)

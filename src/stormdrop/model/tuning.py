@@ -1,7 +1,8 @@
-"""Tuning a model: each distinct kernel one after the other, then the whole, compiled, timed and verified."""
+"""Tuning a model: its distinct kernels share a budget, then the whole is compiled, timed and verified."""
 
 from __future__ import annotations
 
+import math
 import time as clock
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -9,29 +10,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 
-from ..duration import seconds_of
-from ..errors import ModelError
-from ..kernel.registry import sketches_for
+from ..errors import ModelError, SpaceError
+from ..kernel.registry import MAX_ERROR, sketches_for
 from ..kernel.sketch import Variant
 from ..kernel.target import Target
-from ..kernel.workload import Workload
 from ..measure.lock import MachineLock
-from ..plan import DEFAULT_SEARCH
+from ..plan import DEFAULT_SEARCH, check_request
 from ..records import Store, open_store
 from ..result import Progress
 from ..statistics import Interval, median_interval
 from . import DEFAULT_SECONDS
-from .artifact import CompiledModel
+from .artifact import CompiledModel, needs_linker
+from .budget import Budget
 from .compile import build
 from .concatenation import Place
+from .context import Choice, fastest_inside, lineups
 from .graph import load_graph
-from .sharing import Budget, TunedTask, tune_tasks
+from .sharing import TunedTask, tune_tasks
 from .verify import Verification, random_feeds, verify
 
 _ROUNDS = 15
+_CHECKS = 0.05  # of a time budget, for verification and the last timing
 
 WRONG_FROM = 1e-3
 """A model whose error (max|difference| / max|reference|) is not below this is wrong, and neither saved nor returned.
@@ -44,7 +45,8 @@ Reordered sums in float32 stay below 1e-4 in deep networks; a misplaced weight m
 class ModelResult:
     """A tuned model: `latency` beside `untuned` (every kernel by its default schedule), interleaved, in seconds.
 
-    `untuned` is None after Ctrl-C: what was found is compiled, and nothing more.
+    `untuned` is None after Ctrl-C (what was found is compiled, and nothing more), and where no time was left for it.
+    `inside` are the tasks for which another finalist than the winner was faster in the whole model, and stands there.
     """
 
     model: CompiledModel
@@ -60,6 +62,7 @@ class ModelResult:
     verified: Verification
     tasks: Sequence[TunedTask]
     curve: Sequence[tuple[float, float]]
+    inside: Sequence[str] = ()
     interrupted: bool = False
 
     @property
@@ -86,6 +89,7 @@ class ModelResult:
             "untuned": None if self.untuned is None else _timing(self.untuned),
             "verified": {"max_error": self.verified.max_error, "against": self.verified.against},
             "tasks": [each.to_json() for each in self.tasks],
+            "inside": list(self.inside),
             "fallbacks": [report.task for report in self.model.metadata.fallbacks],
             "interrupted": self.interrupted,
             "converged": all(each.converged for each in self.tasks),
@@ -106,28 +110,35 @@ def tune_model(
     resume: bool = False,
     fresh: bool = False,
     max_error: float | None = None,
+    sketches: str | None = None,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     out: str | Path | None = None,
+    native: bool = False,
 ) -> ModelResult:
-    """Tunes every kernel of an ONNX model and compiles it; saved to `out` where that is given.
+    """Tunes every kernel of an ONNX model and compiles it; saved to `out` where that is given (`native`: see `save`).
 
     `trials` bounds the distinct candidates that are measured over all kernels, `time` the wall seconds with import,
     compilation and verification in them; without either, `DEFAULT_SECONDS` at most. What the store knows already is
-    taken from there and costs nothing of either. Kernels with most operations come first; each may take its share of
-    what is left, and where nothing is left, it has its default schedule. `max_error` is that of `tune`, per kernel.
-    Ctrl-C ends the tuning: what was found so far is compiled. Raises `ModelError` for a model that cannot be imported,
-    or whose compiled form is wrong (its error is not below `WRONG_FROM`), `InputError` for a bad setting.
+    taken from there and costs nothing of either. How kernels share the rest is in `sharing`; one for which nothing is
+    left has its default schedule. What is faster inside the model than alone is found out in the end (`context`), as
+    far as the time allows. `max_error` and `sketches` are those of `tune`, for every kernel; `shapes` gives the sizes
+    of inputs that the model leaves open, by name. Ctrl-C ends the tuning: what was found so far is compiled. Raises
+    `ModelError` for a model that cannot be imported, or whose compiled form is wrong (its error is not below
+    `WRONG_FROM`), `InputError` for a bad setting.
     """
     begin = clock.perf_counter()
     machine = target or Target.detect()
-    given = seconds_of(time)
+    given = check_request(trials, time, resume, fresh)
+    if native:
+        needs_linker()
     budget = given if given is not None or trials is not None else DEFAULT_SECONDS
-    graph = load_graph(model)
+    graph = load_graph(model, shapes)
     phases = {"import": clock.perf_counter() - begin}
     opened = store if store is not None else open_store(None)
     granted = Budget(trials, budget, begin)
     try:
-        tuned, interrupted = tune_tasks(
+        shared = tune_tasks(
             graph,
             granted,
             target=machine,
@@ -138,24 +149,65 @@ def tune_model(
             resume=resume,
             fresh=fresh,
             max_error=max_error,
+            sketches=sketches,
             on_progress=on_progress,
         )
     finally:
         if store is None:
             opened.close()
+    tuned, interrupted = shared.tasks, shared.interrupted
     for each in tuned:
         for phase, seconds in each.result.phases.items() if each.result is not None else ():
             phases[phase] = phases.get(phase, 0.0) + seconds
+
+    def doing(what: str) -> None:
+        if on_progress is not None:
+            counts = [(each.result.trials, each.result.failed) for each in tuned if each.result is not None]
+            count, failed = (sum(each) for each in zip(*counts, strict=True)) if counts else (0, 0)
+            latency = shared.curve[-1][1] if shared.curve else None
+            on_progress(Progress(count, failed, latency, clock.perf_counter() - begin, budget, what))
+
+    doing("compiling")
     start = clock.perf_counter()
-    defaults = {each.task.index: _default(each.workload, machine) for each in tuned if each.workload is not None}
-    found = {each.task.index: each.result.variant for each in tuned if each.result is not None and each.result.best}
-    variants = {**defaults, **found}
+    makers = _makers(tuned, machine, sketches, max_error)
+    chosen = {index: maker.chosen for index, maker in makers.items()}
     provenance = {"search": search, "seed": seed, "trials": sum(each.result.trials for each in tuned if each.result)}
+    if shapes:
+        provenance["shapes"] = {name: list(shape) for name, shape in shapes.items()}
     if isinstance(model, str | Path):
         provenance["source"] = str(Path(model).resolve())
-    compiled = build(graph, variants, machine, place=_placing(tuned, machine, found=True), provenance=provenance)
-    untuned = None if interrupted else build(graph, defaults, machine, place=_placing(tuned, machine, found=False))
+
+    def made(choices: Mapping[int, Choice]) -> CompiledModel:
+        variants = {index: makers[index].variant(choice) for index, choice in choices.items()}
+
+        def place(index: int, where: Place) -> Variant:
+            return makers[index].variant(choices[index], where)
+
+        # Only our own sketches promise the same configurations for a slice of a wider output.
+        own = sketches in (None, "builtin")
+        return build(graph, variants, machine, place=place if own else None, provenance=provenance)
+
+    first = compiled = made(chosen)
+    untuned: CompiledModel | None = None
+    final = chosen
+    taken = phases["compile"] = clock.perf_counter() - start
+    try:
+        if not interrupted:
+            forms = lineups(tuned, chosen)
+            # Each further form, the default one and the final one take about as long to compile as the first.
+            fitting = granted.after(_CHECKS) / taken - 2
+            forms = forms[: 1 + max(0, math.floor(min(fitting, len(forms))))]
+            if len(forms) > 1:
+                doing("finalists inside the model")
+                final, compiled = fastest_inside(forms, first, made, random_feeds(graph.inputs, seed))
+            if granted.after(_CHECKS) > taken:
+                doing("untuned, to compare")
+                untuned = made({index: maker.default for index, maker in makers.items()})
+    except KeyboardInterrupt:
+        interrupted, final, compiled = True, chosen, first
+    inside = [each.task.name for each in tuned if final.get(each.task.index) != chosen.get(each.task.index)]
     phases["compile"] = clock.perf_counter() - start
+    doing("verifying")
     start = clock.perf_counter()
     checked = verify(compiled, graph.source, seed)
     if not checked.max_error < WRONG_FROM:
@@ -167,7 +219,7 @@ def tune_model(
     start = clock.perf_counter()
     latency, *default = _latencies([compiled] if untuned is None else [compiled, untuned], seed)
     phases["latency"] = clock.perf_counter() - start
-    artifact = None if out is None else compiled.save(out)
+    artifact = None if out is None else compiled.save(out, native)
     seconds = clock.perf_counter() - begin
     return ModelResult(
         model=compiled,
@@ -182,31 +234,50 @@ def tune_model(
         untuned=default[0] if default else None,
         verified=checked,
         tasks=tuned,
-        curve=_curve(tuned),
+        curve=shared.curve,
+        inside=inside,
         interrupted=interrupted,
     )
 
 
-def _default(workload: Workload, target: Target) -> Variant:
-    sketch, space = sketches_for(workload, target)[0]
-    return sketch.apply(workload, target, space.config(space.origin))
+class _Maker:
+    """Makes the schedules of a task, alone or writing into a slice of a wider output.
+
+    `chosen` is what its tuning found, else the default; `default` the latter, or what was found where that does not
+    work.
+    """
+
+    def __init__(self, tuned: TunedTask, target: Target, sketches: str | None, max_error: float | None) -> None:
+        assert tuned.workload is not None
+        self._workload, self._target = tuned.workload, target
+        found = sketches_for(tuned.workload, target, sketches, MAX_ERROR if max_error is None else max_error)
+        self._sketches = {sketch.name: sketch for sketch, _ in found}
+        space = found[0][1]
+        self.chosen = self.default = (space.name, space.config(space.origin))
+        if tuned.result is not None and tuned.result.best is not None:
+            self.chosen = (tuned.result.best.sketch, tuned.result.best.config)
+            if tuned.result.baseline is None:
+                self.default = self.chosen
+
+    def variant(self, choice: Choice, where: Place | None = None) -> Variant:
+        """The schedule of a choice."""
+        workload = self._workload if where is None else self._workload.placed(where.offset, where.total)
+        sketch, config = choice
+        return self._sketches[sketch].apply(workload, self._target, config)
 
 
-def _placing(tuned: Sequence[TunedTask], target: Target, found: bool) -> Callable[[int, Place], Variant]:
-    """How a task writes into a slice of a wider output: by the schedule found for it alone, or by its default."""
-    by_index = {each.task.index: each for each in tuned}
-
-    def place(index: int, where: Place) -> Variant:
-        each = by_index[index]
-        assert each.workload is not None
-        workload = each.workload.placed(where.offset, where.total)
-        if found and each.result is not None and each.result.best is not None:
-            best = each.result.best
-            return best.apply(workload, target, best.config)
-        sketch, space = sketches_for(each.workload, target)[0]
-        return sketch.apply(workload, target, space.config(space.origin))
-
-    return place
+def _makers(
+    tuned: Sequence[TunedTask], target: Target, sketches: str | None, max_error: float | None
+) -> dict[int, _Maker]:
+    """By task. One that was not tuned, and whose default schedule is none, gets a plain schedule."""
+    makers = {each.task.index: _Maker(each, target, sketches, max_error) for each in tuned if each.workload is not None}
+    for each in tuned:
+        if each.result is None and each.workload is not None:
+            try:
+                makers[each.task.index].variant(makers[each.task.index].default)
+            except SpaceError:  # of MetaSchedule's, which promises nothing
+                del makers[each.task.index]
+    return makers
 
 
 def _latencies(models: Sequence[CompiledModel], seed: int) -> list[Interval]:
@@ -227,17 +298,3 @@ def _latencies(models: Sequence[CompiledModel], seed: int) -> list[Interval]:
 
 def _timing(interval: Interval) -> dict[str, Any]:
     return {"seconds": interval.estimate, "interval": [interval.low, interval.high]}
-
-
-def _curve(tuned: Sequence[TunedTask]) -> list[tuple[float, float]]:
-    """(seconds of tuning, summed seconds of all kernels): one entry per tuned task, in the order of tuning."""
-    results = [(each.task.weight, each.result) for each in tuned if each.result is not None and each.result.best]
-    total = sum(weight * (result.baseline or 0.0) for weight, result in results)
-    order = sorted(results, key=lambda entry: -entry[0] * entry[1].workload.flops)
-    elapsed, curve = 0.0, [(0.0, total)]
-    for weight, result in order:
-        assert result.best is not None
-        elapsed += result.seconds
-        total += weight * (result.best.seconds - (result.baseline or result.best.seconds))
-        curve.append((elapsed, float(np.round(total, 9))))
-    return curve

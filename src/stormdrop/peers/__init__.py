@@ -6,6 +6,7 @@
                 openvino        the same graph, images mostly channels last, float32, latency hint, bound tensors
     models      onnxruntime     all graph optimisations, all cores
                 openvino        float32, latency hint, all cores
+                torch           eager, images channels-last; torch-compiled: by its inductor, weights frozen
     ours        TunedOperator, TunedModel
 
 Each is made in the contender's process with the number of threads, and raises `Unavailable`, with the reason, where
@@ -24,6 +25,8 @@ OPERATOR_PEERS = {
 MODEL_PEERS = {
     "onnxruntime": "stormdrop.peers.onnxruntime:Model",
     "openvino": "stormdrop.peers.openvino:Model",
+    "torch": "stormdrop.peers.torch_models:Model",
+    "torch-compiled": "stormdrop.peers.torch_models:CompiledModel",
 }
-GROUPS = {"torch": ("torch", "torch-packed")}
+GROUPS = {"torch": ("torch", "torch-packed", "torch-compiled")}
 """Names that stand for several contenders."""

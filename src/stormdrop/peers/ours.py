@@ -69,8 +69,10 @@ class TunedModel:
     def __init__(self, artifact: str, inputs: Mapping[str, Array], threads: int) -> None:
         from ..model import load
 
-        self._model = load(artifact)
-        self._inputs = dict(inputs)
+        self._model = load(artifact)  # settles the threads before TVM is loaded
+        from ..model.artifact import aligned
+
+        self._inputs = {name: aligned(value) for name, value in inputs.items()}
         self.versions = {"tvm": self._model.metadata.tvm, "stormdrop": self._model.metadata.stormdrop}
         self.settings = {"threads": threads}
 

@@ -91,6 +91,21 @@ class Search(Protocol):
         """Learn what was observed."""
 
 
+@runtime_checkable
+class TwoPhase(Protocol):
+    """A search that explores, then exploits. Whoever shares a budget among many kernels says when, and how much."""
+
+    @property
+    def exploration(self) -> int:
+        """Candidates to explore, of all kernels together."""
+
+    def allow(self, trials: int) -> None:
+        """So many more may be explored; then `ask` has nothing, and is not finished, until more are allowed."""
+
+    def exploit(self) -> None:
+        """Ends the exploration with what was explored so far; of an earlier run, too, that was told."""
+
+
 Steps = Generator[list[Request], list[Trial], None]
 """An algorithm: yields batches and is sent back the trials of each batch, one per request, in order."""
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 import statistics
 import sys
 from collections import defaultdict
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -95,17 +95,48 @@ class DPAnsor(GeneratorSearch):
         o = self.options
         exploring, self._exploiting = rng.spawn(2)
         self._explorer = registry.create(o.explorer, self.spaces, exploring, self.knowledge, **dict(o.explorer_options))
+        self._exploring = True
+        self._allowed: int | None = None  # candidates that may still be explored, where others share in N
         self._exploiter(Candidate(self.spaces[0].name, self.spaces[0].origin))  # refuses bad options now
+
+    @property
+    def exploration(self) -> int:
+        """See `TwoPhase`: N, that of all together."""
+        return self.options.N
+
+    def allow(self, trials: int) -> None:
+        """See `TwoPhase`."""
+        self._allowed = trials
+
+    def exploit(self) -> None:
+        """See `TwoPhase`."""
+        self._exploring = False
+        del self._batch[self._handed :], self._answers[self._handed :]  # what it would have explored next
+
+    def ask(self, n: int) -> list[Request]:
+        """See `Search.ask`; where others share in N, no more than is allowed while it explores."""
+        if not self._exploring or self._allowed is None:
+            return super().ask(n)
+        self.width = n
+        while self._exploring and not self.finished and self._allowed > 0:
+            requests = self._hand_out(min(n, self._allowed))
+            self._allowed -= len(requests)
+            if requests or None in self._answers:
+                return requests
+            self._advance()
+        return [] if self._exploring else super().ask(n)
 
     def steps(self) -> Steps:
         """Exploration, then exploitation."""
-        explored = yield from self._driven(self._explorer, self.options.N)
-        seed = _fastest(explored)
+        explored = yield from self._driven(self._explorer, lambda: self.options.N if self._exploring else 0)
+        self._exploring = False
+        # What an earlier run measured and the explorer did not come to ask for: this run goes on where that one was.
+        seed = _fastest([*explored, *(trial for trials in self._unasked.values() for trial in trials)])
         if seed is None:
             return
         exploiter = self._exploiter(seed)
         exploiter.tell([trial for trial in explored if not trial.ok])
-        yield from self._driven(exploiter, self.options.exploitation or sys.maxsize)
+        yield from self._driven(exploiter, lambda: self.options.exploitation or sys.maxsize)
         self.best, self.converged = exploiter.best, exploiter.converged
 
     def _exploiter(self, seed: Candidate) -> Search:
@@ -115,12 +146,12 @@ class DPAnsor(GeneratorSearch):
             o.exploiter, [self.by_name[seed.sketch]], self._exploiting, knowledge, **dict(o.exploiter_options)
         )
 
-    def _driven(self, search: Search, limit: int) -> Generator[list[Request], list[Trial], list[Trial]]:
+    def _driven(self, search: Search, limit: Callable[[], int]) -> Generator[list[Request], list[Trial], list[Trial]]:
         """The trials of a search that is asked until it has nothing more to ask, or for `limit` distinct candidates."""
         trials: list[Trial] = []
         known: set[Candidate] = set()
-        while len(known) < limit and (requests := search.ask(self.width)):
-            answers = yield within(requests, known, limit)
+        while len(known) < limit() and (requests := search.ask(self.width)):
+            answers = yield within(requests, known, limit())
             search.tell(answers)
             known.update(trial.candidate for trial in answers)
             trials += answers

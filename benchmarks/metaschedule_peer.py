@@ -1,0 +1,138 @@
+"""TVM MetaSchedule with its own search on some functions, watched: what it has found by when.
+
+It has TVM's own space, evolutionary search, XGBoost model, builder and runner, its task scheduler where there are
+several functions, all cores to compile and to run, and weights that it may lay out as it likes. Three things favour it.
+Importing TVM is not in its time. A worker of its builder, started anew for each batch and after each timeout, first
+parses the tensor intrinsics of all GPUs, which can take longer than a build may: here it builds without them. And its
+workers do not load torch.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from common import findable
+
+if TYPE_CHECKING:
+    from stormdrop import Target
+
+BATCH = 64  # MetaSchedule's default
+
+
+@dataclass
+class Function:
+    """What it has found for one function: pairs of seconds of tuning, known at the end of each batch, and the best.
+
+    `trace` is that of the best, from which its schedule is made again (`stormdrop.kernel.meta_schedule.replay`).
+    """
+
+    curve: list[tuple[float, float]] = field(default_factory=list)
+    trace: Any = None
+
+    @property
+    def best(self) -> float | None:
+        """Seconds per execution; None before anything worked."""
+        return self.curve[-1][1] if self.curve else None
+
+
+@dataclass
+class Found:
+    """All functions in their order; `measured` candidates, `failed` of them; wall `seconds` with everything in it."""
+
+    functions: list[Function]
+    measured: int = 0
+    failed: int = 0
+    seconds: float = 0.0
+
+
+def tune(
+    modules: Sequence[Any],
+    weights: Sequence[float],
+    target: Target,
+    seed: int,
+    trials: int = 1 << 30,
+    seconds: float = float("inf"),
+) -> Found:
+    """Tunes modules with one function `main` each, for so many trials in all, or until so much time is over.
+
+    `weights` are how often each counts.
+    """
+    findable(Path(__file__).parent)
+    os.environ["TVM_FFI_DISABLE_TORCH_C_DLPACK"] = "1"
+    import tvm.s_tir.tensor_intrin  # takes as long as a tuning of ours: not in its time
+    from tvm.ir.utils import derived_object
+    from tvm.s_tir import meta_schedule as ms
+
+    logging.getLogger("tvm.s_tir.meta_schedule").setLevel(logging.WARNING)
+    found = Found([Function() for _ in modules])
+    where = tvm.target.Target({"kind": "llvm", "mcpu": target.mcpu, "num-cores": target.cores})  # no options of ours
+
+    @derived_object
+    class Watch(ms.measure_callback.PyMeasureCallback):
+        def apply(self, scheduler: Any, task: int, candidates: Any, builds: Any, runs: Any) -> None:
+            elapsed, function = time.perf_counter() - begin, found.functions[task]
+            for candidate, run in zip(candidates, runs, strict=True):
+                found.measured += 1
+                if not run.run_secs:
+                    found.failed += 1
+                    continue
+                taken = statistics.fmean(float(each) for each in run.run_secs)
+                if function.best is None or taken < function.best:
+                    function.curve.append((elapsed, taken))
+                    traces[task] = candidate.sch.trace
+            if elapsed >= seconds:
+                ended.append(elapsed)
+                raise TimeoutError("the time is over")
+
+    traces: dict[int, Any] = {}
+    ended: list[float] = []
+    with tempfile.TemporaryDirectory(prefix="metaschedule-") as scratch:
+        begin = time.perf_counter()
+        tasks = [
+            ms.TuneContext(
+                module,
+                target=where,
+                space_generator="post-order-apply",
+                search_strategy="evolutionary",
+                task_name=f"function{position}",
+                rand_state=seed + position,
+                num_threads=target.cores,
+            ).clone()
+            for position, module in enumerate(modules)
+        ]
+        try:
+            ms.tune.tune_tasks(
+                tasks=tasks,
+                task_weights=list(weights),
+                work_dir=scratch,
+                max_trials_global=trials,
+                num_trials_per_iter=BATCH,
+                builder=ms.builder.LocalBuilder(max_workers=target.cores, f_build=build),
+                database="memory",
+                measure_callbacks=[*ms.measure_callback.MeasureCallback.create("default"), Watch()],
+            )
+        except Exception:
+            # What comes back through TVM is not always of the type that was raised.
+            if not ended:
+                raise
+        found.seconds = time.perf_counter() - begin
+    for task, trace in traces.items():
+        found.functions[task].trace = json.loads(json.dumps(trace.as_json(), default=lambda number: number.value))
+    return found
+
+
+def build(module: Any, target: Any, _params: Any) -> Any:
+    """MetaSchedule's `default_build` without the import of tensor intrinsics. Runs in its builder's workers."""
+    from tvm.driver import build as compiled
+    from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
+
+    return compiled(RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(module), target=target)

@@ -1,0 +1,45 @@
+"""Several models in turns, each in a process of its own."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import stormdrop as sd
+from stormdrop.contest import Entry, Player, Turn, Unavailable, compete
+from stormdrop.statistics import median_interval, ratio_interval
+
+
+def artifacts(folder: Path, names: Sequence[str], feeds: Mapping[str, Any]) -> list[Entry]:
+    """Saved models of a folder as contenders."""
+    maker = "stormdrop.peers.ours:TunedModel"
+    return [Entry(name, maker, {"artifact": str(folder / name), "inputs": feeds}) for name in names]
+
+
+def race(entries: Sequence[Entry], reference: str, rounds: int) -> dict[str, Any]:
+    """By name `seconds`, and `speed`, the time of the reference over theirs, with 95% intervals.
+
+    With them, under "disturbed", the number of rounds beside foreign load; who cannot take part is left out, and said.
+    """
+    players: list[Player] = []
+    with ExitStack() as stack:
+        for entry in entries:
+            try:
+                players.append(stack.enter_context(Player(entry, sd.Target.detect().cores)))
+            except Unavailable as reason:
+                print(f"{entry.name} takes no part: {reason}", file=sys.stderr)
+        times = compete(players, rounds, Turn())
+    taken = dict(zip((player.name for player in players), times.rounds, strict=True))
+    found: dict[str, Any] = {"disturbed": times.disturbed}
+    for name, seconds in taken.items():
+        middle, speed = median_interval(seconds), ratio_interval(taken[reference], seconds)
+        found[name] = {
+            "seconds": middle.estimate,
+            "interval": [middle.low, middle.high],
+            "speed": speed.estimate,
+            "speed_interval": [speed.low, speed.high],
+        }
+    return found

@@ -1,0 +1,198 @@
+"""Fourteen models, each tuned from nothing, then beside all peers, interleaved.
+
+    run.py [--models resnet50,squeezenet] [--time 600] [--rounds 15] [--against openvino] [--resume] [--show]
+
+For each model: seconds of tuning and candidates; latency beside the peers; the error against onnxruntime before the
+softmax, where there is one at the end; what kernels take inside and what lies outside of them. Each is written to
+benchmarks/out/models.json as soon as it is done, with its profile and its curve: an interrupted run goes on with
+`--resume`; `--show` prints and draws what is there. Artifacts and records are kept in benchmarks/out/models.
+
+With ten minutes of tuning each, all fourteen take up to three hours. Run it on an idle machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import shutil
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from common import OUT, bars, kept, machine, save
+from graphs import NAMES, graph
+
+import stormdrop as sd
+from stormdrop.cli.output import table
+from stormdrop.errors import StormdropError
+from stormdrop.model.profile import profile
+from stormdrop.model.verify import random_feeds, verify
+from stormdrop.peers import MODEL_PEERS
+
+LOWEST = 0.97
+_NAME = "models"
+_KEPT = OUT / _NAME
+
+
+def main() -> None:
+    options = _options()
+    where = machine()
+    entries = kept(_NAME, where, "models")
+    print(f"{where['cpu']}, {where['cores']} cores, {where['versions']}")
+    for name in options.models:
+        known = entries.get(name)
+        if options.show or (options.resume and known and "failed" not in known):
+            continue
+        print(name, file=sys.stderr)
+        try:
+            entries[name] = measured(name, options)
+        except StormdropError as error:
+            entries[name] = {"failed": str(error)}
+        entries = {each: entries[each] for each in NAMES if each in entries}
+        save(_NAME, {"machine": where, "summary": summary(entries), "models": entries})
+    asked = {name: entries[name] for name in options.models if name in entries}
+    show(asked)
+    if good := {name: entry for name, entry in asked.items() if "failed" not in entry}:
+        print(draw(good, where))
+    sys.exit(any("failed" in entry for entry in asked.values()))
+
+
+def measured(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """The entry of one model; its artifact and its records stay."""
+    folder = _KEPT / name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    model = graph(name)
+    source, artifact = folder / "model.onnx", folder / "model.sd"
+    onnx.save(model, source)
+    with sd.open_store(f"sqlite:///{folder / 'records.sqlite'}") as store:
+        tuned = sd.tune_model(
+            source, time=options.time, seed=options.seed, search=options.search, out=artifact, store=store, fresh=True
+        )
+        bench = sd.bench(artifact, options.against, rounds=options.rounds, store=store)
+        logits = without_softmax(model)
+        error = tuned.verified.max_error
+        if logits is not None:
+            short = sd.tune_model(logits, trials=1, seed=options.seed, search=options.search, store=store).model
+            error = verify(short, logits, options.seed).max_error
+    inside = profile(tuned.model, random_feeds(tuned.model.inputs, options.seed))
+    document = tuned.to_json()
+    return {"tuned": document, "error": error, "bench": bench.to_json(), "profile": inside.to_json()}
+
+
+def without_softmax(model: onnx.ModelProto) -> onnx.ModelProto | None:
+    """The model without the softmax at its end; None where there is none."""
+    (output,) = list(model.graph.output)[:1]
+    last = next(node for node in model.graph.node if output.name in node.output)
+    if last.op_type != "Softmax":
+        return None
+    short = onnx.ModelProto()
+    short.CopyFrom(model)
+    short.graph.node.remove(next(node for node in short.graph.node if output.name in node.output))
+    del short.graph.output[:]
+    short.graph.output.append(onnx.helper.make_tensor_value_info(last.input[0], onnx.TensorProto.FLOAT, None))
+    return short
+
+
+def summary(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The geometric mean of the best peers' times over ours, and who is below `LOWEST`."""
+    ratios = {name: _best(entry)["ratio"] for name, entry in entries.items() if "failed" not in entry and _best(entry)}
+    return {
+        "models": len(ratios),
+        "failed": [name for name, entry in entries.items() if "failed" in entry],
+        "geometric_mean": math.exp(statistics.fmean(map(math.log, ratios.values()))) if ratios else None,
+        "below": [name for name, ratio in ratios.items() if ratio < LOWEST],
+    }
+
+
+def _best(entry: Mapping[str, Any]) -> Any:
+    """The fastest peer that agrees with us."""
+    peers = [each for each in entry["bench"]["contenders"][1:] if each["agrees"]]
+    return min(peers, key=lambda each: each["ratio"], default=None)
+
+
+def show(entries: Mapping[str, Mapping[str, Any]]) -> None:
+    """Prints a row per model and the mean."""
+    rows = []
+    for name, entry in entries.items():
+        if "failed" in entry:
+            rows.append([name, "failed: " + entry["failed"], *[""] * 8])
+            continue
+        tuned, ours, best = entry["tuned"], entry["bench"]["contenders"][0], _best(entry)
+        low, high = best["ratio_interval"] if best else (math.nan, math.nan)
+        others = [
+            f"{each['name']} {each['ratio']:.2f}" for each in entry["bench"]["contenders"][1:] if each is not best
+        ]
+        outside = entry["profile"]["outside"] / entry["profile"]["seconds"]
+        rows.append(
+            [
+                name,
+                f"{1e3 * ours['seconds']:.2f} ms",
+                f"{best['name']} {best['ratio']:.3f} ({low:.3f} to {high:.3f})" if best else "no peer",
+                ", ".join(others + [f"{peer} {why[:40]}" for peer, why in entry["bench"]["skipped"].items()]),
+                f"{tuned['seconds']:.0f} s, {tuned['trials']} trials",
+                f"{1e3 * tuned['untuned']['seconds']:.2f} ms",
+                f"{entry['error']:.1e}",
+                f"{outside:.1%}",
+                str(len(tuned["fallbacks"])),
+                f"{entry['bench']['disturbed']} of {entry['bench']['runs']}",
+            ]
+        )
+    table(
+        [
+            "",
+            "ours",
+            "best peer over ours",
+            "others",
+            "tuning",
+            "untuned",
+            "error",
+            "outside",
+            "fallbacks",
+            "disturbed",
+        ],
+        rows,
+    )
+    found = summary(entries)
+    if found["geometric_mean"]:
+        print(f"\n{found['models']} models, geometric mean {found['geometric_mean']:.3f}; ", end="")
+        print(f"below {LOWEST}: {', '.join(found['below']) or 'none'}")
+
+
+def draw(entries: Mapping[str, Mapping[str, Any]], where: Mapping[str, Any]) -> Path:
+    """Bars of each peer's time over ours."""
+    names: Sequence[str] = [name for name in MODEL_PEERS if any(_of(entry, name) for entry in entries.values())]
+    series = {name: [_of(entry, name) or math.nan for entry in entries.values()] for name in names}
+    title = f"time over ours, float32, batch 1, on {where['cpu']}"
+    return bars(_NAME, title, "their time / ours", list(entries), series)
+
+
+def _of(entry: Mapping[str, Any], peer: str) -> float | None:
+    return next((each["ratio"] for each in entry["bench"]["contenders"] if each["name"] == peer), None)
+
+
+def _options() -> argparse.Namespace:
+    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked.add_argument("--models", default=",".join(NAMES), help="%(default)s")
+    asked.add_argument("--time", type=float, default=600.0, help="seconds of tuning per model (%(default)s)")
+    asked.add_argument("--rounds", type=int, default=15, help="of a bench (%(default)s)")
+    asked.add_argument("--against", default=",".join(MODEL_PEERS), help="%(default)s")
+    asked.add_argument("--search", default="storm")
+    asked.add_argument("--seed", type=int, default=0)
+    asked.add_argument("--resume", action="store_true", help="leave out the models that are there")
+    asked.add_argument("--show", action="store_true", help="print and draw what is there, and measure nothing")
+    options = asked.parse_args()
+    options.models, options.against = options.models.split(","), options.against.split(",")
+    if unknown := [name for name in options.models if name not in NAMES]:
+        sys.exit(f"there is no model {unknown[0]}: there is {', '.join(NAMES)}")
+    return options
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""What a CPU can, as Linux says it, by LLVM's names: for processes that have TVM's runtime only, and no LLVM."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+_CPUINFO = Path("/proc/cpuinfo")
+
+_SAME = "sse2 ssse3 avx avx2 fma f16c popcnt bmi2 gfni vaes vpclmulqdq movbe adx aes rdseed xsave sve sve2 i8mm bf16"
+FLAGS = {
+    **{name: name for name in _SAME.split()},
+    **{f"avx512{part}": f"avx512{part}" for part in ("f", "bw", "cd", "dq", "vl", "ifma", "vbmi")},
+    **{f"avx512{part}": f"avx512_{part}" for part in ("bf16", "bitalg", "fp16", "vbmi2", "vnni", "vpopcntdq")},
+    "avxvnni": "avx_vnni",
+    "sse3": "pni",
+    "sse4.1": "sse4_1",
+    "sse4.2": "sse4_2",
+    "bmi": "bmi1",
+    "lzcnt": "abm",
+    "pclmul": "pclmulqdq",
+    "rdrnd": "rdrand",
+    "sha": "sha_ni",
+    "prfchw": "3dnowprefetch",
+    **{f"amx-{part}": f"amx_{part}" for part in ("tile", "int8", "bf16")},
+    "neon": "asimd",
+    "fullfp16": "asimdhp",
+    "dotprod": "asimddp",
+    "lse": "atomics",
+}
+"""Linux's names of the extensions that compiled kernels use, by LLVM's."""
+
+
+def lacking(features: Iterable[str], cpuinfo: Path = _CPUINFO) -> list[str]:
+    """Those of some extensions that this CPU does not have; others than `FLAGS` are not looked for.
+
+    Nothing where the system does not say what the CPU has.
+    """
+    try:
+        lines = cpuinfo.read_text().splitlines()
+    except OSError:
+        return []
+    words = next((line.partition(":")[2] for line in lines if line.startswith(("flags", "Features"))), "")
+    flags = set(words.split())
+    return sorted(name for name in features if flags and name in FLAGS and FLAGS[name] not in flags)

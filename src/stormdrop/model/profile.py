@@ -1,0 +1,118 @@
+"""Where the time of a compiled model goes: each kernel as it runs inside, with the caches as they are there."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
+
+from ..measure.lock import MachineLock
+
+if TYPE_CHECKING:
+    from .artifact import CompiledModel
+
+_BUILTIN = "vm.builtin."
+_ROUNDS = 15
+
+
+@dataclass(frozen=True)
+class KernelTime:
+    """What one kernel takes in an execution of the model over all of its `calls`, in seconds, round by round."""
+
+    name: str
+    calls: int
+    rounds: Sequence[float]
+
+    @property
+    def seconds(self) -> float:
+        """The median."""
+        return statistics.median(self.rounds)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """An execution of a model: `seconds` in all, its kernels, those that take longest first.
+
+    `seconds` is measured without looking inside, the kernels in other executions.
+    """
+
+    seconds: float
+    kernels: Sequence[KernelTime]
+
+    @property
+    def outside(self) -> float:
+        """Seconds that are in no kernel: calls, allocation, inputs and outputs."""
+        return max(0.0, self.seconds - sum(each.seconds for each in self.kernels))
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of `stormdrop run --profile`."""
+        kernels = [{"name": each.name, "calls": each.calls, "seconds": each.seconds} for each in self.kernels]
+        return {"seconds": self.seconds, "outside": self.outside, "kernels": kernels}
+
+
+def profile(model: CompiledModel, feeds: Mapping[str, NDArray[Any]], rounds: int = _ROUNDS) -> Profile:
+    """Executes a model so many times with and without a watch on its calls, alone on the machine."""
+    (found,) = profiles([model], feeds, rounds)
+    return found
+
+
+def profiles(models: Sequence[CompiledModel], feeds: Mapping[str, NDArray[Any]], rounds: int) -> list[Profile]:
+    """The profiles of several forms of a model, in turns."""
+    watches = [Watch() for _ in models]
+    watched = [model.watched(watch) for model, watch in zip(models, watches, strict=True)]
+    whole: list[list[float]] = [[] for _ in models]
+    with closing(MachineLock()) as lock, lock.exclusive():
+        for at in range(rounds + 1):
+            for model, inside, watch, times in zip(models, watched, watches, whole, strict=True):
+                inside.run(feeds)
+                start = time.perf_counter()
+                model.run(feeds)
+                times.append(time.perf_counter() - start)
+                watch.close(keep=at > 0)  # the first round loads code and memory
+    return [Profile(statistics.median(times[1:]), watch.kernels()) for times, watch in zip(whole, watches, strict=True)]
+
+
+class Watch:
+    """Told before and after every call of TVM's virtual machine; see `VirtualMachine.set_instrument`."""
+
+    def __init__(self) -> None:
+        self._rounds: list[dict[str, float]] = []
+        self._calls: Counter[str] = Counter()
+        self._now: defaultdict[str, float] = defaultdict(float)
+        self._begin = 0.0
+
+    def __call__(self, function: Any, symbol: str, before: bool, *_: Any) -> int:
+        now = time.perf_counter()
+        if before:
+            self._begin = time.perf_counter()
+        else:
+            self._now[symbol] += now - self._begin
+            self._calls[symbol] += 1
+        return 0
+
+    def close(self, keep: bool) -> None:
+        """Ends an execution."""
+        if keep:
+            self._rounds.append(dict(self._now))
+        else:
+            self._calls.clear()
+        self._now.clear()
+
+    def kernels(self) -> list[KernelTime]:
+        """Medians over the executions that were kept, without what the virtual machine does itself."""
+        names = [name for name in self._rounds[0] if not name.startswith(_BUILTIN)]
+        found = [
+            KernelTime(
+                name,
+                round(self._calls[name] / len(self._rounds)),
+                [each[name] for each in self._rounds],
+            )
+            for name in names
+        ]
+        return sorted(found, key=lambda each: -each.seconds)
