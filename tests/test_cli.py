@@ -164,7 +164,7 @@ def test_a_folder_that_a_model_may_be_saved_to_is_one_that_the_command_takes(tmp
     from stormdrop.model.artifact import CompiledModel
 
     model = CompiledModel.__new__(CompiledModel)
-    model._write = lambda folder: None  # type: ignore[method-assign]
+    model._write = lambda folder, native: None  # type: ignore[method-assign]
     for make in ("new", "empty", "older", "file", "folder"):
         path = tmp_path / make
         if make == "file":
@@ -532,4 +532,4 @@ def test_progress_in_plain_lines(capfd: pytest.CaptureFixture[str], monkeypatch:
             now[0] += 3.0
     out, err = capfd.readouterr()
     assert out == ""
-    assert err == "tuning a nap\n3 trials (1 failed), best 500 us, 3 s\n"
+    assert err == "tuning a nap\n3 trials (1 failed), best 500 us, 3 s, 57 s left\n"

@@ -49,7 +49,7 @@ ALLOWED: dict[str, set[str]] = {
     "report": SHARED | {"records", "statistics"},
     "answers": SHARED | {"records", "space"},
     "finals": SHARED | {"statistics"},
-    "loop": SHARED | {"answers", "finals", "measure", "plan", "records", "result", "statistics", "tally"},
+    "loop": SHARED | {"answers", "finals", "measure", "plan", "records", "result", "space", "statistics", "tally"},
     "plan": SHARED | {"duration", "records", "result", "search", "space"},
     "result": SHARED | {"kernel", "measure"},
     "tally": SHARED,

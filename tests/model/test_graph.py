@@ -123,3 +123,28 @@ def test_output_shape_that_depends_on_data() -> None:
     model.graph.output[0].type.tensor_type.elem_type = TensorProto.INT64
     with pytest.raises(ModelError, match="output 'y' depends on data"):
         load_graph(model)
+
+
+def test_one_constant_index_is_a_slice() -> None:
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["t"], perm=[1, 2, 0]),
+        helper.make_node("Gather", ["t", "last"], ["g"], axis=1),
+        helper.make_node("Relu", ["g"], ["y"]),
+    ]
+    last = numpy_helper.from_array(np.array(-1), "last")
+    model = make_model(nodes, {}, {"x": (4, 3, 2)}, {"y": (3, 4)}, extra=[last])
+    graph = load_graph(model)
+    assert [task.weight for task in graph.tasks] == [1] and "take" not in graph.tasks[0].name
+    x = np.random.default_rng(0).standard_normal((4, 3, 2)).astype(np.float32)
+    assert np.array_equal(build(graph, {}, Target.detect()).run({"x": x})["y"], np.maximum(x[:, :, -1].T, 0))
+
+
+def test_index_out_of_bounds_stays_inside(capfd: pytest.CaptureFixture[str]) -> None:
+    table = np.arange(12, dtype=np.float32).reshape(4, 3)
+    rows = numpy_helper.from_array(table, "table")
+    gather = helper.make_node("Gather", ["table", "x"], ["y"])
+    model = make_model([gather], {}, {"x": (4,)}, {"y": (4, 3)}, extra=[rows])
+    model.graph.input[0].type.tensor_type.elem_type = TensorProto.INT64
+    outputs = build(load_graph(model), {}, Target.detect()).run({"x": np.array([1, -1, 1 << 40, 3])})
+    assert np.array_equal(outputs["y"], table[[1, 3, 3, 3]])
+    assert capfd.readouterr().err == ""

@@ -23,6 +23,7 @@ from tvm.relax.frontend.onnx import from_onnx
 from ..errors import ModelError
 from .broadcast import expand_constants
 from .constants import fold_layouts
+from .gathers import clip_indices
 from .messages import first_line
 from .metadata import TensorInfo
 from .onnx_graph import OnnxGraph, load_onnx
@@ -83,6 +84,7 @@ def _optimise(mod: tvm.IRModule) -> tvm.IRModule:
     # The passes only legalise for a kind of target; what depends on the machine comes with the schedules.
     with tvm.target.Target("llvm"), tvm.transform.PassContext(opt_level=3):
         for step in (
+            clip_indices,
             passes.CanonicalizeBindings(),
             passes.DecomposeOpsForInference(),
             fold_layouts,

@@ -7,6 +7,7 @@ onnxscript's optimizer; the rules here add what it leaves:
     BatchNormalization, elsewhere   ->  x * scale + bias, per channel: decomposed later it would split the layout
     Sum(a, b, ...)                  ->  a + b + ...: imported as a stack of one more dimension otherwise
     Dropout                         ->  nothing
+    Gather of one constant index    ->  Slice, Squeeze: a gather is fused with nothing
 """
 
 from __future__ import annotations
@@ -29,20 +30,32 @@ FOLD_LIMIT = 1 << 30
 """Bytes up to which a constant is computed at import: every weight."""
 
 
+def _folded(node: ir.Node) -> bool | None:
+    # Kept by default for a file's size; computing with shapes begins with it.
+    return True if node.op_type == "ConstantOfShape" else None
+
+
+_FOLDING: dict[str, Any] = {
+    "input_size_limit": FOLD_LIMIT,
+    "output_size_limit": FOLD_LIMIT,
+    "should_fold": _folded,
+}
+
+
 def clean(model: onnx.ModelProto) -> onnx.ModelProto:
     """An equivalent model with fewer kinds of nodes; inputs and outputs keep their names."""
     graph = ir.from_proto(_simpler_nodes(model))
     with _silenced("onnx_ir", "onnxscript"):
         passes.RemoveInitializersFromInputsPass()(graph)
         passes.InlinePass()(graph)
-        optimizer.fold_constants(graph, input_size_limit=FOLD_LIMIT, output_size_limit=FOLD_LIMIT)
+        optimizer.fold_constants(graph, **_FOLDING)
         # The folding leaves its results as Constant nodes, which rules see only as initialisers.
         passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(graph)
         passes.ShapeInferencePass()(graph)
         _FOLD_INTO_BATCH_NORM.apply_to_model(graph)
-        optimizer.optimize_ir(graph, input_size_limit=FOLD_LIMIT, output_size_limit=FOLD_LIMIT)
+        optimizer.optimize_ir(graph, **_FOLDING)
         _SIMPLIFY.apply_to_model(graph)
-        optimizer.optimize_ir(graph, input_size_limit=FOLD_LIMIT, output_size_limit=FOLD_LIMIT)
+        optimizer.optimize_ir(graph, **_FOLDING)
     cleaned: onnx.ModelProto = ir.to_proto(graph)
     cleaned.ir_version = max(cleaned.ir_version, 4)
     return cleaned
@@ -151,6 +164,38 @@ class _BatchNormToAffine(RewriteRuleClassBase):
         return op.Add(product, op.initializer(ir.tensor(offset), f"{name}_offset"))
 
 
+class _GatherToSlice(RewriteRuleClassBase):
+    """Gather(x, i) -> Squeeze(Slice(x, i, i + 1)) for one constant i."""
+
+    def pattern(self, op: Any, x: Any, index: Any) -> Any:
+        return op.Gather(x, index, _allow_other_attributes=True, _outputs=["gathered"])
+
+    def check(self, context: Any, x: ir.Value, index: ir.Value, gathered: ir.Value, **_: Any) -> MatchResult:
+        result = MatchResult()
+        node, which = gathered.producer(), _constant(index)
+        assert node is not None and node.graph is not None
+        if node.graph.opset_imports[""] < 13:
+            return result.fail("squeezing takes its axes as an attribute")
+        if which is None or which.ndim != 0:
+            return result.fail("not one constant index")
+        if x.shape is None or _constant(x) is not None:
+            return result.fail("of unknown rank, or a constant")
+        return result
+
+    def rewrite(self, op: Any, x: ir.Value, index: ir.Value, gathered: ir.Value, **_: Any) -> Any:
+        node, which = gathered.producer(), _constant(index)
+        assert node is not None and which is not None and x.shape is not None
+        first = int(which)
+        # The end after the last but none, counted from behind, is no number but "as far as it goes".
+        end = first + 1 if first != -1 else np.iinfo(np.int64).max
+
+        def vector(value: int, name: str) -> Any:
+            return op.initializer(ir.tensor(np.array([value], np.int64)), f"{gathered.name}_{name}")
+
+        axis = vector(node.attributes.get_int("axis", 0) % len(x.shape), "axis")
+        return op.Squeeze(op.Slice(x, vector(first, "start"), vector(end, "end"), axis), axis)
+
+
 def _simpler_nodes(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy in which Sum(a, b, c) is (a + b) + c and a dropout, which does nothing outside training, is gone."""
     rewritten = onnx.ModelProto()
@@ -183,4 +228,4 @@ def _simpler(node: onnx.NodeProto, used: set[str]) -> list[onnx.NodeProto]:
 _FOLD_INTO_BATCH_NORM = RewriteRuleSet(
     [_AffineIntoBatchNorm.rule("Mul"), _AffineIntoBatchNorm.rule("Add")], commute=True
 )
-_SIMPLIFY = RewriteRuleSet([_BatchNormToAffine.rule()])
+_SIMPLIFY = RewriteRuleSet([_BatchNormToAffine.rule(), _GatherToSlice.rule()])

@@ -170,7 +170,7 @@ def tune_model(
     doing("compiling")
     start = clock.perf_counter()
     makers = _makers(tuned, machine, sketches, max_error)
-    chosen = {index: maker.chosen for index, maker in makers.items()}
+    chosen: dict[int, Choice] = {index: maker.chosen for index, maker in makers.items()}
     provenance = {"search": search, "seed": seed, "trials": sum(each.result.trials for each in tuned if each.result)}
     if shapes:
         provenance["shapes"] = {name: list(shape) for name, shape in shapes.items()}
@@ -253,7 +253,8 @@ class _Maker:
         found = sketches_for(tuned.workload, target, sketches, MAX_ERROR if max_error is None else max_error)
         self._sketches = {sketch.name: sketch for sketch, _ in found}
         space = found[0][1]
-        self.chosen = self.default = (space.name, space.config(space.origin))
+        self.default: Choice = (space.name, space.config(space.origin))
+        self.chosen: Choice = self.default
         if tuned.result is not None and tuned.result.best is not None:
             self.chosen = (tuned.result.best.sketch, tuned.result.best.config)
             if tuned.result.baseline is None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import metadata as packages
 from typing import Any, ClassVar
+from unittest import mock
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +22,11 @@ class Model:
 
     def __init__(self, model: bytes, inputs: Mapping[str, Array], threads: int) -> None:
         import onnx
-        import onnx2torch
         import torch
+
+        # onnx2torch needs no operators of torchvision's: those for CUDA cannot load beside a torch for CPUs.
+        with mock.patch("torch.library.register_fake", return_value=lambda function: function):
+            import onnx2torch
 
         torch.set_num_threads(threads)
         torch.set_grad_enabled(False)
@@ -40,7 +45,7 @@ class Model:
                 tensor.contiguous(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor for tensor in given
             ]
         self._module, self._given = self._prepared(torch, module), given
-        self.versions = {"torch": torch.__version__, "onnx2torch": onnx2torch.__version__}
+        self.versions = {"torch": torch.__version__, "onnx2torch": packages.version("onnx2torch")}
         self.settings = {"threads": threads, "compiled": self.compiled}
         try:
             self.run()
