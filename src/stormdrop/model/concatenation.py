@@ -96,6 +96,8 @@ def _concatenates(function: tirx.PrimFunc, parts: int) -> bool:
         shapes = [shape_of(parameter) for parameter in function.params]
     except UnsupportedFunction:
         return False
+    if not all(shapes):  # of no axes
+        return False
     if sum(shape[-1] for shape in shapes[:-1]) != shapes[-1][-1] or len({shape[:-1] for shape in shapes}) != 1:
         return False
     start, inputs = 0, []
