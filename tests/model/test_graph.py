@@ -148,3 +148,18 @@ def test_index_out_of_bounds_stays_inside(capfd: pytest.CaptureFixture[str]) -> 
     outputs = build(load_graph(model), {}, Target.detect()).run({"x": np.array([1, -1, 1 << 40, 3])})
     assert np.array_equal(outputs["y"], table[[1, 3, 3, 3]])
     assert capfd.readouterr().err == ""
+
+
+def test_what_several_read_elsewhere_is_moved_once() -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"]),
+        helper.make_node("Transpose", ["m"], ["t"], perm=[1, 0]),
+        helper.make_node("Gather", ["t", "first"], ["a"], axis=0),
+        helper.make_node("Gather", ["t", "second"], ["b"], axis=0),
+        helper.make_node("Concat", ["a", "b"], ["y"], axis=0),
+    ]
+    indices = [numpy_helper.from_array(np.array(value), name) for value, name in ((0, "first"), (5, "second"))]
+    model = make_model(nodes, {"w": (3, 8)}, {"x": (4, 3)}, {"y": (8,)}, extra=indices)
+    graph = load_graph(seed_weights(model, seed=0))
+    assert not any("transpose" in task.name and "slice" not in task.name for task in graph.tasks)
+    assert verify(build(graph, {}, Target.detect()), graph.source).max_error < 1e-5

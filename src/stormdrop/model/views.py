@@ -1,8 +1,14 @@
-"""Layout operators that move no data, told as reshapes: the compiled model passes the same memory on.
+"""Operators that only move data or only rename axes.
 
-permute_dims((1, 1, 1, 2048), [0, 3, 1, 2])  ->  reshape((1, 2048, 1, 1))
-reshape(reshape(x))                          ->  reshape(x)
-reshape(x) to its own shape                  ->  x
+Those that move no data are told as reshapes: the compiled model passes the same memory on.
+
+    permute_dims((1, 1, 1, 2048), [0, 3, 1, 2])  ->  reshape((1, 2048, 1, 1))
+    reshape(reshape(x))                          ->  reshape(x)
+    reshape(x) to its own shape                  ->  x
+
+One that reads what another has moved reads from where that has read: with several readers, these are fused with none.
+
+    t = permute_dims(x), slice(t, 0), slice(t, 1)  ->  slice(permute_dims(x), 0), slice(permute_dims(x), 1)
 """
 
 from __future__ import annotations
@@ -11,6 +17,9 @@ from typing import Any
 
 import tvm
 from tvm import relax
+
+_MOVING = {"relax.permute_dims", "relax.strided_slice"}
+_RENAMING = {"relax.reshape", "relax.expand_dims", "relax.squeeze"}
 
 
 def simplify_views(mod: tvm.IRModule) -> tvm.IRModule:
@@ -30,7 +39,16 @@ class _Views(relax.PyExprMutator):
             return self._reshape(call.args[0], call.ty.shape)
         if name == "relax.reshape" and static_shape(call.ty) is not None:
             return self._reshape(call.args[0], call.ty.shape)
+        if name in _MOVING:
+            return relax.Call(call.op, [self._again(call.args[0]), *call.args[1:]], call.attrs)
         return call
+
+    def _again(self, source: Any) -> Any:
+        """The same value from bindings of its own, as far as data is only moved."""
+        bound = self.lookup_binding(source) if isinstance(source, relax.Var) else None
+        if not isinstance(bound, relax.Call) or getattr(bound.op, "name", "") not in _MOVING | _RENAMING:
+            return source
+        return self.builder_.emit(relax.Call(bound.op, [self._again(bound.args[0]), *bound.args[1:]], bound.attrs))
 
     def _reshape(self, source: Any, shape: Any) -> Any:
         bound = self.lookup_binding(source) if isinstance(source, relax.Var) else None

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..contest import Unavailable
+from ..model.onnx_graph import load_onnx
 
 Array = NDArray[Any]
 
@@ -30,7 +31,8 @@ class Model:
 
         torch.set_num_threads(threads)
         torch.set_grad_enabled(False)
-        graph = onnx.load_from_string(model)
+        # Constants are folded and dropouts gone: it knows more of what is left, and runs it faster.
+        graph = load_onnx(onnx.load_from_string(model)).cleaned
         try:
             module = onnx2torch.convert(graph).eval()
         except Exception as error:
