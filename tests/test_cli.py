@@ -368,6 +368,41 @@ def test_run(artifact: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(y, session.run(None, {"x": x})[0], rtol=1e-4, atol=1e-5)
 
 
+def test_run_shows_where_the_time_goes(artifact: Path) -> None:
+    profile = document("run", artifact, "--profile")["profile"]
+    assert {"seconds", "kernels", "limits", "outside"} == profile.keys()
+    assert all(kernel["calls"] == 1 and kernel["seconds"] > 0 for kernel in profile["kernels"])
+    (convolution,) = (kernel for kernel in profile["kernels"] if "conv2d" in kernel["name"])
+    assert convolution["flops"] >= 2 * 16 * 8 * 9 * 12 * 12
+    assert convolution["bytes"] >= 4 * (8 * 12 * 12 + 16 * 12 * 12 + 16 * 8 * 9)
+    table = command("run", artifact, "--profile").stdout
+    assert "of its roofline" in table and "outside of kernels" in table
+
+
+def test_native_model_of_a_size_that_was_left_open(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    import onnx
+    from onnx import TensorProto, helper
+
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 24]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "open", [x], [y])
+    path, out = tmp_path / "open.onnx", tmp_path / "open.sd"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
+    assert "--shape x=" in complaint(capfd, "tune", path, "--trials", 1)
+    assert "write the input and its sizes" in complaint(capfd, "tune", path, "--trials", 1, "--shape", "x")
+    database = f"sqlite:///{tmp_path / 'records.db'}"
+    document("tune", path, "--trials", 1, "--shape", "x=3x24", "--native", "--out", out, "--db", database)
+    assert (out / "kernels.so").is_file()
+    assert document("run", out)["outputs"]["y"]["shape"] == [3, 24]
+    assert "has shape (2, 24), not (3, 24)" in complaint(
+        capfd, "run", out, "--input", _saved(tmp_path / "x.npz", np.zeros((2, 24), "float32"))
+    )
+
+
+def _saved(path: Path, x: np.ndarray[Any, Any]) -> Path:
+    np.savez(path, x=x)
+    return path
+
+
 def test_run_with_bad_inputs(artifact: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     np.savez(tmp_path / "other.npz", z=np.zeros(3, "float32"))
     np.savez(tmp_path / "shape.npz", x=np.zeros((1, 8, 12, 13), "float32"))
@@ -395,11 +430,11 @@ def test_every_key_of_the_documents_is_described(artifact: Path, database: Path,
     )
     operator = document("tune-op", *SMALL, "--db", database, "--trials", 12, "--show", "schedule", "--show", "tir")
     listed = document("db", "list", "--db", database)
-    ran = document("run", artifact)
+    ran = document("run", artifact, "--profile")
     found = {
         "tune-op": [operator, operator["best"]],
         "tune": [tuned, tuned["verified"], tuned["phases"], *tuned["tasks"]],
-        "run": [ran, *ran["outputs"].values()],
+        "run": [ran, *ran["outputs"].values(), ran["profile"], *ran["profile"]["kernels"], ran["profile"]["limits"]],
         "doctor": [document("doctor")],
         "db": [listed, *listed["sessions"]],
     }

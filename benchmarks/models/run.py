@@ -3,7 +3,8 @@
     run.py [--models resnet50,squeezenet] [--time 600] [--rounds 15] [--against openvino] [--resume] [--show]
 
 For each model: seconds of tuning and candidates; latency beside the peers; the error against onnxruntime before the
-softmax, where there is one at the end; what kernels take inside and what lies outside of them. Each is written to
+softmax, where there is one at the end; what lies outside of kernels, and the part of the time that the machine's limits
+explain, each kernel at its roofline (at most all of it, where arrays stay in caches). Each is written to
 benchmarks/out/models.json as soon as it is done, with its profile and its curve: an interrupted run goes on with
 `--resume`; `--show` prints and draws what is there. Artifacts and records are kept in benchmarks/out/models.
 
@@ -18,6 +19,7 @@ import shutil
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ from graphs import NAMES, graph
 import stormdrop as sd
 from stormdrop.cli.output import table
 from stormdrop.errors import StormdropError
+from stormdrop.measure.peak import peak
 from stormdrop.model.profile import profile
 from stormdrop.model.verify import random_feeds, verify
 from stormdrop.peers import MODEL_PEERS
@@ -82,8 +85,16 @@ def measured(name: str, options: argparse.Namespace) -> dict[str, Any]:
             short = sd.tune_model(logits, trials=1, seed=options.seed, search=options.search, store=store).model
             error = verify(short, logits, options.seed).max_error
     inside = profile(tuned.model, random_feeds(tuned.model.inputs, options.seed))
-    document = tuned.to_json()
-    return {"tuned": document, "error": error, "bench": bench.to_json(), "profile": inside.to_json()}
+    limits = peak(tuned.target)
+    known = [(each.seconds, share) for each in inside.kernels if (share := each.of_roofline(limits)) is not None]
+    roofline = sum(seconds * min(share, 1.0) for seconds, share in known) / inside.seconds
+    return {
+        "tuned": tuned.to_json(),
+        "error": error,
+        "bench": bench.to_json(),
+        "profile": {**inside.to_json(), "limits": asdict(limits)},
+        "roofline": roofline,
+    }
 
 
 def without_softmax(model: onnx.ModelProto) -> onnx.ModelProto | None:
@@ -122,7 +133,7 @@ def show(entries: Mapping[str, Mapping[str, Any]]) -> None:
     rows = []
     for name, entry in entries.items():
         if "failed" in entry:
-            rows.append([name, "failed: " + entry["failed"], *[""] * 8])
+            rows.append([name, "failed: " + entry["failed"], *[""] * 9])
             continue
         tuned, ours, best = entry["tuned"], entry["bench"]["contenders"][0], _best(entry)
         low, high = best["ratio_interval"] if best else (math.nan, math.nan)
@@ -140,6 +151,7 @@ def show(entries: Mapping[str, Mapping[str, Any]]) -> None:
                 f"{1e3 * tuned['untuned']['seconds']:.2f} ms",
                 f"{entry['error']:.1e}",
                 f"{outside:.1%}",
+                f"{entry['roofline']:.0%}",
                 str(len(tuned["fallbacks"])),
                 f"{entry['bench']['disturbed']} of {entry['bench']['runs']}",
             ]
@@ -154,6 +166,7 @@ def show(entries: Mapping[str, Mapping[str, Any]]) -> None:
             "untuned",
             "error",
             "outside",
+            "roofline",
             "fallbacks",
             "disturbed",
         ],

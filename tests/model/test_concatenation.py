@@ -21,8 +21,11 @@ from stormdrop.model.verify import random_feeds, verify
 TARGET = Target.detect()
 
 
-def fire(shared: bool) -> onnx.ModelProto:
-    """Two convolutions into one concatenation and a third; where `shared`, one part has a second reader."""
+def fire(kind: str) -> onnx.ModelProto:
+    """Two convolutions into one concatenation and a third; "shared": one part has a second reader.
+
+    "relu": what the parts have in common comes after the concatenation.
+    """
     rng = np.random.default_rng(0)
 
     def weight(name: str, *shape: int) -> onnx.TensorProto:
@@ -38,8 +41,11 @@ def fire(shared: bool) -> onnx.ModelProto:
         helper.make_node("Conv", ["ra", "w4"], ["e"]),
         helper.make_node("Add", ["d", "e"], ["y"]),
     ]
-    if not shared:
+    if kind == "alone":
         nodes = [*nodes[:5], helper.make_node("Conv", ["c", "w2"], ["y"])]
+    elif kind == "relu":
+        relu = [helper.make_node("Concat", ["a", "b"], ["s"], axis=1), helper.make_node("Relu", ["s"], ["c"])]
+        nodes = [nodes[0], nodes[2], *relu, helper.make_node("Conv", ["c", "w2"], ["y"])]
     weights = [
         weight("w1", 24, 8, 1, 1),
         weight("w3", 20, 8, 3, 3),
@@ -51,7 +57,7 @@ def fire(shared: bool) -> onnx.ModelProto:
         "fire",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 8, 13, 13])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 12, 13, 13])],
-        weights if shared else weights[:3],
+        weights if kind == "shared" else weights[:3],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
 
@@ -73,11 +79,11 @@ def built(graph: Graph) -> tuple[CompiledModel, list[str]]:
     return build(graph, variants, TARGET, place=place), names
 
 
-@pytest.mark.parametrize("shared", [False, True], ids=["one reader", "two readers"])
-def test_parts_are_written_in_place_where_nobody_else_reads_them(shared: bool) -> None:
-    graph = load_graph(fire(shared))
+@pytest.mark.parametrize("kind", ["alone", "shared", "relu"])
+def test_parts_are_written_in_place_where_nobody_else_reads_them(kind: str) -> None:
+    graph = load_graph(fire(kind))
     model, names = built(graph)
-    assert any("concat" in name for name in names) is shared
+    assert any("concat" in name for name in names) is (kind != "alone")
     assert verify(model, graph.source).max_error < 1e-5
     feeds = random_feeds(model.inputs, 3)
     first = model.run(feeds)["y"]

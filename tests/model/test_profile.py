@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from tiny_models import residual_model
 
-from stormdrop.model import context, tune_model
+from stormdrop.measure.peak import Peak
+from stormdrop.model import context, load, tune_model
 from stormdrop.model.artifact import CompiledModel
 from stormdrop.model.context import fastest_inside, lineups
 from stormdrop.model.profile import KernelTime, Profile, profile
@@ -34,6 +36,18 @@ def test_kernels_and_the_rest_are_all(model: CompiledModel) -> None:
     assert all(each.calls >= 1 and len(each.rounds) == 5 and each.seconds > 0 for each in found.kernels)
     document = found.to_json()
     assert document["outside"] == pytest.approx(max(0, found.seconds - sum(k["seconds"] for k in document["kernels"])))
+
+
+def test_work_is_kept_with_the_model(model: CompiledModel, tmp_path: Path) -> None:
+    model.save(tmp_path / "model.sd")
+    loaded = load(tmp_path / "model.sd")
+    assert set(loaded.metadata.kernels) == set(model.symbols)
+    for each in profile(loaded, random_feeds(loaded.inputs), rounds=3).kernels:
+        work = model.metadata.kernels[each.name]
+        assert each.work == work and work.bytes > 0
+        least = max(work.flops / 1e9, work.bytes / 1e8)
+        assert each.of_roofline(Peak(1e9, 1e8)) == pytest.approx(each.calls * least / each.seconds)
+    assert KernelTime("unknown", 1, [1.0]).of_roofline(Peak(1e9, 1e8)) is None
 
 
 def test_a_watch_changes_nothing(model: CompiledModel) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib.util
 import math
 import platform
+import sys
 import time
 import zipfile
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,13 +17,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .._version import __version__
-from ..errors import InputError, OperatorError
+from ..errors import InputError, MeasureError, OperatorError
 from . import options, output
 from .options import DatabaseOption, JsonOption, SeedOption, ShapeOption, TargetOption
 from .progress import Reporter
 
 if TYPE_CHECKING:
+    from ..measure.peak import Peak
     from ..model.artifact import CompiledModel
+    from ..model.profile import Profile
 
 
 def run(
@@ -61,30 +65,43 @@ def run(
     }
     if as_json:
         document: dict[str, Any] = {"artifact": str(artifact), "outputs": described, "seconds": seconds}
-        output.emit({**document, "output": outputs and str(outputs), **({"profile": inside} if inside else {})})
+        document["output"] = outputs and str(outputs)
+        if inside:
+            found, limits = inside
+            document["profile"] = {**found.to_json(), "limits": limits and asdict(limits)}
+        output.emit(document)
         return
     rows = [[name, "x".join(map(str, each["shape"])), str(each["dtype"])] for name, each in described.items()]
     output.table(["output", "shape", "type"], rows)
     print(f"\n{output.seconds(seconds)}")
     if inside:
-        _print_profile(inside)
+        _print_profile(*inside)
 
 
-def _profile(model: CompiledModel, feeds: Mapping[str, Any]) -> dict[str, Any]:
+def _profile(model: CompiledModel, feeds: Mapping[str, Any]) -> tuple[Profile, Peak | None]:
+    """Where the time goes, and the limits of this machine; None where they cannot be measured."""
+    from ..kernel.target import Target
+    from ..measure.peak import peak
     from ..model.profile import profile
 
-    return profile(model, feeds).to_json()
+    limits: Peak | None = None
+    try:
+        limits = peak(Target(**model.metadata.target))
+    except MeasureError as error:
+        print(f"no roofline: {error}", file=sys.stderr)
+    return profile(model, feeds), limits
 
 
-def _print_profile(document: Mapping[str, Any]) -> None:
-    whole = document["seconds"]
-    rows = [
-        [each["name"], str(each["calls"]), output.seconds(each["seconds"]), f"{each['seconds'] / whole:.1%}"]
-        for each in document["kernels"]
-    ]
-    rows.append(["outside of kernels", "", output.seconds(document["outside"]), f"{document['outside'] / whole:.1%}"])
+def _print_profile(found: Profile, limits: Peak | None) -> None:
+    rows = []
+    for each in found.kernels:
+        share = each.of_roofline(limits) if limits else None
+        taken, part = output.seconds(each.seconds), f"{each.seconds / found.seconds:.1%}"
+        rows.append([each.name, str(each.calls), taken, part, "" if share is None else f"{share:.0%}"])
+    rows.append(["outside of kernels", "", output.seconds(found.outside), f"{found.outside / found.seconds:.1%}", ""])
     print()
-    output.table(["kernel", "calls", "together", "share"], rows, f"an execution takes {output.seconds(whole)}")
+    headings = ["kernel", "calls", "together", "share", "of its roofline"]
+    output.table(headings, rows, f"an execution takes {output.seconds(found.seconds)}")
 
 
 def _feeds(model: CompiledModel, path: Path | None, seed: int) -> Mapping[str, Any]:

@@ -21,7 +21,7 @@ from .concatenation import Concatenation, Place, find_concatenations
 from .fallback import schedule_fallback
 from .graph import Graph
 from .messages import first_line
-from .metadata import FallbackReport, Metadata, needed_features
+from .metadata import FallbackReport, Metadata, Work, needed_features
 from .tasks import Task
 
 Evaluate = Callable[[tirx.PrimFunc, Sequence[NDArray[Any]]], list[NDArray[Any]]]
@@ -34,6 +34,7 @@ def build(
     *,
     place: Callable[[int, Place], Variant] | None = None,
     provenance: Mapping[str, Any] | None = None,
+    work: Mapping[int, Work] | None = None,
     evaluate: Evaluate | None = None,
 ) -> CompiledModel:
     """Compile a graph with a variant per task (by `Task.index`); tasks without one get a plain schedule.
@@ -41,8 +42,8 @@ def build(
     `place` gives the variant of a task that writes its result into a slice of a wider output: with it, the inputs of
     concatenations are written where they belong. The transforms of constant inputs are computed here, by `evaluate`
     (by default the NumPy reference), and stored in the model. What was scheduled plainly is in the result's
-    `metadata.fallbacks`. `provenance` is kept with the model as it is given. Raises `ModelError` where a variant does
-    not fit its task, or the model does not compile.
+    `metadata.fallbacks`. `provenance` is kept with the model as it is given, and so is the `work` of tasks. Raises
+    `ModelError` where a variant does not fit its task, or the model does not compile.
     """
     mod, fallbacks, symbols = apply(graph, variants, lanes=target.lanes, place=place, evaluate=evaluate)
     try:
@@ -59,6 +60,7 @@ def build(
         features=needed_features(target.tvm()),
         fallbacks=fallbacks,
         provenance=dict(provenance or {}),
+        kernels={name: work[index] for name, index in symbols.items() if index in work} if work else {},
     )
     return CompiledModel(executable, metadata, symbols)
 

@@ -27,6 +27,7 @@ from .gathers import clip_indices
 from .messages import first_line
 from .metadata import TensorInfo
 from .onnx_graph import OnnxGraph, load_onnx
+from .powers import expand_powers
 from .tasks import Task, extract_tasks, simplify_functions
 from .views import simplify_views, static_shape
 
@@ -85,6 +86,7 @@ def _optimise(mod: tvm.IRModule) -> tvm.IRModule:
     with tvm.target.Target("llvm"), tvm.transform.PassContext(opt_level=3):
         for step in (
             clip_indices,
+            expand_powers,
             passes.CanonicalizeBindings(),
             passes.DecomposeOpsForInference(),
             fold_layouts,

@@ -36,8 +36,19 @@ class FallbackReport:
 
 
 @dataclass(frozen=True)
+class Work:
+    """What a call of a kernel does: floating-point operations, and bytes of its arrays, each moved once."""
+
+    flops: float
+    bytes: int
+
+
+@dataclass(frozen=True)
 class Metadata:
-    """Stored beside a model. `features` are the instruction set extensions that its kernels may use."""
+    """Stored beside a model. `features` are the instruction set extensions that its kernels may use.
+
+    `kernels` says what those do that a sketch has scheduled.
+    """
 
     name: str
     inputs: tuple[TensorInfo, ...]
@@ -47,6 +58,7 @@ class Metadata:
     features: tuple[str, ...]
     fallbacks: tuple[FallbackReport, ...] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    kernels: Mapping[str, Work] = field(default_factory=dict)
     stormdrop: str = __version__
     tvm: str = tvm.__version__
 
@@ -67,6 +79,7 @@ class Metadata:
             document["outputs"] = tuple(_tensor(entry) for entry in document["outputs"])
             document["fallbacks"] = tuple(FallbackReport(**entry) for entry in document["fallbacks"])
             document["features"] = tuple(document["features"])
+            document["kernels"] = {name: Work(**entry) for name, entry in document.get("kernels", {}).items()}
             return cls(**document), checksums
         except (KeyError, TypeError) as error:
             raise ValueError(f"its metadata is incomplete: {error}") from error

@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 from ..measure.lock import MachineLock
 
 if TYPE_CHECKING:
+    from ..measure.peak import Peak
     from .artifact import CompiledModel
+    from .metadata import Work
 
 _BUILTIN = "vm.builtin."
 _ROUNDS = 15
@@ -23,16 +25,30 @@ _ROUNDS = 15
 
 @dataclass(frozen=True)
 class KernelTime:
-    """What one kernel takes in an execution of the model over all of its `calls`, in seconds, round by round."""
+    """What one kernel takes in an execution of the model over all of its `calls`, in seconds, round by round.
+
+    `work` is that of a call; None where no sketch takes it.
+    """
 
     name: str
     calls: int
     rounds: Sequence[float]
+    work: Work | None = None
 
     @property
     def seconds(self) -> float:
         """The median."""
         return statistics.median(self.rounds)
+
+    def of_roofline(self, limits: Peak) -> float | None:
+        """The time that its calls take at a machine's limits, over the time that they take.
+
+        Arrays that stay in the caches are faster than that: then it is above 1.
+        """
+        if self.work is None:
+            return None
+        least = max(self.work.flops / limits.flops, self.work.bytes / limits.bandwidth)
+        return self.calls * least / self.seconds
 
 
 @dataclass(frozen=True)
@@ -52,7 +68,16 @@ class Profile:
 
     def to_json(self) -> dict[str, Any]:
         """The document of `stormdrop run --profile`."""
-        kernels = [{"name": each.name, "calls": each.calls, "seconds": each.seconds} for each in self.kernels]
+        kernels = [
+            {
+                "name": each.name,
+                "calls": each.calls,
+                "seconds": each.seconds,
+                "flops": each.work and each.work.flops,
+                "bytes": each.work and each.work.bytes,
+            }
+            for each in self.kernels
+        ]
         return {"seconds": self.seconds, "outside": self.outside, "kernels": kernels}
 
 
@@ -75,7 +100,10 @@ def profiles(models: Sequence[CompiledModel], feeds: Mapping[str, NDArray[Any]],
                 model.run(feeds)
                 times.append(time.perf_counter() - start)
                 watch.close(keep=at > 0)  # the first round loads code and memory
-    return [Profile(statistics.median(times[1:]), watch.kernels()) for times, watch in zip(whole, watches, strict=True)]
+    return [
+        Profile(statistics.median(times[1:]), watch.kernels(model.metadata.kernels))
+        for model, times, watch in zip(models, whole, watches, strict=True)
+    ]
 
 
 class Watch:
@@ -104,7 +132,7 @@ class Watch:
             self._calls.clear()
         self._now.clear()
 
-    def kernels(self) -> list[KernelTime]:
+    def kernels(self, work: Mapping[str, Work]) -> list[KernelTime]:
         """Medians over the executions that were kept, without what the virtual machine does itself."""
         names = [name for name in self._rounds[0] if not name.startswith(_BUILTIN)]
         found = [
@@ -112,6 +140,7 @@ class Watch:
                 name,
                 round(self._calls[name] / len(self._rounds)),
                 [each[name] for each in self._rounds],
+                work.get(name),
             )
             for name in names
         ]

@@ -28,6 +28,7 @@ from .compile import build
 from .concatenation import Place
 from .context import Choice, fastest_inside, lineups
 from .graph import load_graph
+from .metadata import Work
 from .sharing import TunedTask, tune_tasks
 from .verify import Verification, random_feeds, verify
 
@@ -172,6 +173,7 @@ def tune_model(
     makers = _makers(tuned, machine, sketches, max_error)
     chosen: dict[int, Choice] = {index: maker.chosen for index, maker in makers.items()}
     provenance = {"search": search, "seed": seed, "trials": sum(each.result.trials for each in tuned if each.result)}
+    work = {each.task.index: Work(each.workload.flops, each.workload.bytes) for each in tuned if each.workload}
     if shapes:
         provenance["shapes"] = {name: list(shape) for name, shape in shapes.items()}
     if isinstance(model, str | Path):
@@ -185,7 +187,7 @@ def tune_model(
 
         # Only our own sketches promise the same configurations for a slice of a wider output.
         own = sketches in (None, "builtin")
-        return build(graph, variants, machine, place=place if own else None, provenance=provenance)
+        return build(graph, variants, machine, place=place if own else None, provenance=provenance, work=work)
 
     first = compiled = made(chosen)
     untuned: CompiledModel | None = None
