@@ -98,7 +98,7 @@ def measured(
         "kind": kind(workload, where["peak_gflops"], where["bandwidth_gbs"]),
         "sketches": fingerprints(workload),
         "against": options.against,
-        "in_cache": size <= target.cores * target.l2 + target.l3,
+        "in_cache": size <= target.caches,
     }
     try:
         entry["tuned"] = known["tuned"] if known else _tuned(workload, options, begin)

@@ -94,12 +94,13 @@ def recall(
     resume: bool,
     max_error: float | None = None,
     sketches: Sequence[Sketch] | str | None = None,
+    cold: bool = False,
 ) -> TuneResult | None:
-    """The result that `tune` would take from the records, nothing measured; None where it would measure.
+    """The result that `tune`, or `begin`, would take from the records, nothing measured; None where it would measure.
 
     With trials=0 any finished record of the same spaces will do.
     """
-    kernel = _kernel(workload, target, sketches, max_error, seed, None, None)
+    kernel = _kernel(workload, target, sketches, max_error, seed, None, None, cold)
     plan = kernel.plan(search, options, trials, time, clock.perf_counter(), None)
     if resume and answers.to_resume(store, plan.problem, plan.setting) is not None:
         return None
@@ -119,6 +120,7 @@ def begin(
     fresh: bool,
     max_error: float | None,
     sketches: Sequence[Sketch] | str | None = None,
+    cold: bool = False,
     pool: WorkerPool | None = None,
     measurer: Measurer | None = None,
     ends: Sequence[tuple[str, Mapping[str, Any]]] = (),
@@ -127,9 +129,11 @@ def begin(
     """A tuning without an end of its own: who holds it says when it searches and when it has finished.
 
     For many kernels that share a budget: `ends` is where others of them are, sketch and configuration. No record
-    answers (`recall` does), but the search begins where similar ones have ended, unless `fresh`. Raises as `tune` does.
+    answers (`recall` does), but the search begins where similar ones have ended, unless `fresh`. `cold`: constants come
+    from memory in every execution, as in a model whose weights no cache holds; its records are those of another
+    problem. Raises as `tune` does.
     """
-    kernel = _kernel(workload, target, sketches, max_error, seed, measurer, pool)
+    kernel = _kernel(workload, target, sketches, max_error, seed, measurer, pool, cold)
     plan = kernel.plan(search, options, None, math.inf, clock.perf_counter(), on_progress)
     session = answers.to_resume(store, plan.problem, plan.setting) if resume else None
     starts = answers.fitting(ends, plan.spaces)
@@ -224,6 +228,7 @@ class _Kernel:
     seed: int
     given: Measurer | None
     pool: WorkerPool | None
+    cold: bool = False
 
     def plan(
         self,
@@ -237,7 +242,8 @@ class _Kernel:
         from .kernel import registry
 
         workload, target = self.workload, self.target
-        problem = Problem(workload.key, workload.text, workload.name, f"llvm {target.mcpu}", target.machine)
+        machine = f"{target.machine}, constants from memory" if self.cold else target.machine
+        problem = Problem(workload.key, workload.text, workload.name, f"llvm {target.mcpu}", machine)
         versions = {name: metadata.version(name) for name in ("apache-tvm", "apache-tvm-ffi", "numpy")}
         spaces = [space for _, space in self.sketches]
         expected = registry.prior(self.sketches, workload, target)
@@ -254,7 +260,9 @@ class _Kernel:
         if self.given is not None:
             return nullcontext(self.given)
         sketches, spaces = [sketch for sketch, _ in self.sketches], [space for _, space in self.sketches]
-        local = LocalMeasurer(self.workload, self.target, sketches, spaces, seed=self.seed, pool=self.pool)
+        local = LocalMeasurer(
+            self.workload, self.target, sketches, spaces, seed=self.seed, pool=self.pool, cold=self.cold
+        )
         local.best = fastest
         return local
 
@@ -287,6 +295,7 @@ def _kernel(
     seed: int,
     measurer: Measurer | None,
     pool: WorkerPool | None,
+    cold: bool = False,
 ) -> _Kernel:
     """Raises `UnsupportedFunction` for a function that no sketch takes."""
     from .kernel.registry import MAX_ERROR, sketches_for
@@ -301,4 +310,4 @@ def _kernel(
     found = sketches_for(workload, machine, sketches, MAX_ERROR if max_error is None else max_error)
     if not found:
         raise UnsupportedFunction(f"{workload.name}: no sketch applies to this function")
-    return _Kernel(workload, machine, found, seed, measurer, pool)
+    return _Kernel(workload, machine, found, seed, measurer, pool, cold)

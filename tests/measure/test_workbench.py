@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from stormdrop.kernel.registry import sketches_for
 from stormdrop.kernel.target import Target
 from stormdrop.kernel.workload import Workload
 from stormdrop.measure.messages import Build, Data, Run
@@ -122,3 +124,31 @@ def test_a_kernel_is_judged_where_its_answer_is_not_finite(holes: int, status: S
     assert getattr(ran, "status", None) is status
     if status:
         assert f"not {value:.6g}; 1 of 8 elements" in getattr(ran, "error", "")
+
+
+@pytest.mark.parametrize("passing", [0, 1 << 20])
+def test_constants_pass_through_the_caches_between_executions(passing: int) -> None:
+    from tvm import te
+
+    a, b = (te.placeholder((128, 256), "float32", name=name) for name in "ab")
+    c = te.compute((128, 256), lambda i, j: a[i, j] + b[i, j], name="c")
+    target = Target.detect()
+    workload = Workload.create("add", te.create_prim_func([a, b, c]), [1])
+    sketches = {sketch.name: (sketch, space) for sketch, space in sketches_for(workload, target)}
+    name, (sketch, space) = next(iter(sketches.items()))
+    bench = Workbench(workload, target, {name: sketch}, lambda step: None, passing)
+    inputs = tuple(np.full((128, 256), value, np.float32) for value in (1, 2))
+    bench.take(Data(inputs=inputs, outputs=(inputs[0] + inputs[1],), tolerance=1e-6))
+    assert not hasattr(bench.build(Build(0, name, space.config(space.origin))), "status")
+    assert not hasattr(bench.run(Run(0, TimingPlan(1, 1e-4), check=True)), "status")
+    seen: list[Any] = []
+    built = bench._built[0]
+    bench._built[0] = replace(built, kernel=replace(built.kernel, call=lambda *each: seen.append(each)))
+    call = bench._call(0)
+    for _ in range(16):
+        call()
+    places = [np.from_dlpack(each[1]).ctypes.data for each in seen]
+    copies = max(1, passing // (128 * 256 * 4))
+    assert len(set(places)) == copies and places[:copies] == places[copies : 2 * copies]
+    assert all(np.array_equal(np.from_dlpack(each[1]), inputs[1]) for each in seen)
+    assert len({np.from_dlpack(each[0]).ctypes.data for each in seen}) == 1

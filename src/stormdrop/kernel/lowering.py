@@ -43,7 +43,7 @@ def stores_knob(workload: Workload, target: Target) -> list[Knob]:
     that nobody finds them there, and the machine is an x86, which has such stores and a fence that orders them."""
     size = sum(4 * math.prod(output.shape) for output in workload.outputs if output.dtype == "float32")
     machine = (target.triple or platform.machine()).lower()
-    if not machine.startswith(("x86", "amd64")) or not target.l2 or size <= target.cores * target.l2 + target.l3:
+    if not machine.startswith(("x86", "amd64")) or not target.l2 or size <= target.caches:
         return []
     return [Categorical(STORES, [NON_TEMPORAL, "cached"])]
 

@@ -182,7 +182,7 @@ def cycles(shape: Shape, knobs: Mapping[str, NDArray[Any]], target: Target, cost
         total = total + knobs["pack"] * 2 * shape.column_bytes / costs.copy
     if shape.padded_bytes:
         region = np.where(by_row, own * (column_tiles if shape.follows_columns else 1), slab)
-        if shape.padded_bytes > target.cores * target.l2 + target.l3:
+        if shape.padded_bytes > target.caches:
             whole = np.full(len(columns), _THROUGH_MEMORY * shape.padded_bytes / costs.memory)
         else:
             # Each core has written some rows; tiles of columns on several cores read them all.

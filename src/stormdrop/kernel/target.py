@@ -72,6 +72,11 @@ class Target:
             )
         return f"{self.cpu}, {self.cores} core{'s' if self.cores > 1 else ''}"
 
+    @property
+    def caches(self) -> int:
+        """Bytes that all caches together hold."""
+        return self.cores * self.l2 + self.l3
+
     @cached_property
     def _tvm_target(self) -> Any:
         import tvm

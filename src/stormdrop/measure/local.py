@@ -43,6 +43,7 @@ _UNKNOWN_RUN_SECONDS = 10.0  # for a run, before any kernel of the workload is k
 _LEAST_RUN_SECONDS = 2.0
 _PATIENCE = 10.0  # times the duration of a run at the best kernel's speed
 _BYTES_PER_SECOND = 2e8  # at which inputs are restored and outputs compared, at the slowest
+_EVICTING = 1.5  # times all caches: so many other bytes leave nothing behind
 _RETRY_SECONDS = 5.0  # a suspect run that took longer is not repeated
 
 
@@ -84,9 +85,11 @@ class LocalMeasurer:
         pool: WorkerPool | None = None,
         cutoff: float = 3.0,
         thresholds: LoadThresholds | None = None,
+        cold: bool = False,
     ) -> None:
         """`sketches` and `spaces` belong together pairwise; timeouts in seconds.
 
+        `cold`: constants come from memory in every execution, as in a model whose weights no cache holds.
         `run_timeout` None follows the fastest kernel known. A `pool` that is given stays open when this measurer
         is closed, so that tasks can be measured one after the other. Raises MeasureError where no worker starts.
         """
@@ -103,7 +106,8 @@ class LocalMeasurer:
         self._checked: dict[Key, tuple[Worker, int]] = {}
         self._watch = LoadWatch(target.cores, thresholds)
         self._lock = MachineLock(lock_path)
-        payload = cloudpickle.dumps((workload, target, {sketch.name: sketch for sketch in sketches}))
+        passing = int(_EVICTING * target.caches) if cold else 0
+        payload = cloudpickle.dumps((workload, target, {sketch.name: sketch for sketch in sketches}, passing))
         self._pool = WorkerPool(target.cores, workers) if pool is None else pool
         self._owned = self._pool if pool is None else None
         self._restarts = self._pool.restarts

@@ -26,7 +26,7 @@ KERNELS = 40
 
 @dataclass(frozen=True)
 class Load:
-    """Start on another workload: `payload` is the pickled (workload, target, sketches by name)."""
+    """Start on another workload: `payload` is the pickled (workload, target, sketches by name, passing bytes)."""
 
     payload: bytes
 

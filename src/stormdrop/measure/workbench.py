@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 _SENTINEL = 1.2345e30  # in float outputs before a kernel writes them
-_TRANSFORMED_BYTES = 512 << 20  # transformed constants that a worker keeps
+_CONSTANT_BYTES = 512 << 20  # constants that a worker keeps
+_LARGE = 64 << 10  # bytes: the way from memory of a constant that is not smaller shows
 
 
 @dataclass(frozen=True)
@@ -45,8 +47,14 @@ class Workbench:
     """Builds and runs candidates of one workload. Lives in a worker; `step` is told each phase before it begins."""
 
     def __init__(
-        self, workload: Workload, target: Target, sketches: Mapping[str, Sketch], step: Callable[[str], None]
+        self,
+        workload: Workload,
+        target: Target,
+        sketches: Mapping[str, Sketch],
+        step: Callable[[str], None],
+        passing: int = 0,
     ) -> None:
+        """Between two executions so many bytes of constants pass through the caches."""
         self.workload = workload
         self.target = target
         self.sketches = sketches
@@ -57,7 +65,7 @@ class Workbench:
         self._tolerance = 0.0
         self._tensors: list[Any] = []
         self._built: OrderedDict[Key, _Built] = OrderedDict()
-        self._transformed = _TransformCache()
+        self._constants = _Constants(passing)
         # Memory comes from TVM, as it does in a compiled model: NumPy would ask for huge pages.
         self._outputs = [tvm.runtime.empty(spec.shape, spec.dtype) for spec in workload.outputs]
         self._views = [np.from_dlpack(tensor) for tensor in self._outputs]
@@ -84,8 +92,7 @@ class Workbench:
         self._step("build")
         try:
             built = _Built(compile_kernel(variant.main, self._tvm_target), variant.transforms, sketch.max_error)
-            for index, transform in variant.transforms.items():
-                self._transformed.get(transform, index, self._inputs[index])
+            self._wanted(built.transforms)
         except Exception as error:  # noqa: BLE001  the compiler's word is the record of why this candidate failed
             phases = Phases(schedule=scheduled - start, build=time.perf_counter() - scheduled)
             return Failed(Status.COMPILE_HOST, one_line(error), phases)
@@ -136,12 +143,26 @@ class Workbench:
     def _call(self, key: Key) -> Callable[[], object]:
         self._built.move_to_end(key)
         built = self._built[key]
-        arguments = list(self._tensors)
-        for index, transform in built.transforms.items():
-            arguments[index] = self._transformed.get(transform, index, self._inputs[index])
-        arguments += self._outputs
+        alike = [[tensor] for tensor in self._tensors]
+        for index, tensors in self._wanted(built.transforms):
+            alike[index] = tensors
         function = built.kernel.call
-        return lambda: function(*arguments)
+        turns = [
+            [*(tensors[turn % len(tensors)] for tensors in alike), *self._outputs]
+            for turn in range(max(map(len, alike), default=1))
+        ]
+        if len(turns) == 1:
+            return lambda: function(*turns[0])
+        following = itertools.cycle(turns)
+        return lambda: function(*next(following))
+
+    def _wanted(self, transforms: Mapping[int, PrimFunc]) -> list[tuple[int, list[Any]]]:
+        """The constants that are not just an input: transformed, or many alike."""
+        return [
+            (index, self._constants.get(transforms.get(index), index, self._inputs[index]))
+            for index in self.workload.constants
+            if index in transforms or self._constants.passing
+        ]
 
     def _check_parameters(self, main: PrimFunc, transforms: Mapping[int, PrimFunc]) -> None:
         specs = [(spec.shape, spec.dtype) for spec in (*self.workload.inputs, *self.workload.outputs)]
@@ -175,7 +196,7 @@ class Workbench:
 
     def _restore(self) -> bool:
         """Puts inputs right that a candidate wrote to, and forgets the transformed ones. False if all were intact."""
-        suspicious = self._transformed.clear()
+        suspicious = self._constants.clear()
         for tensor, array in zip(self._tensors, self._inputs, strict=True):
             if not np.array_equal(np.from_dlpack(tensor), array, equal_nan=array.dtype.kind == "f"):
                 tensor.copyfrom(array)
@@ -245,11 +266,17 @@ def one_line(error: BaseException) -> str:
     return (text if text.startswith(name) else f"{name}: {text}" if text else name)[:300]
 
 
-class _TransformCache:
-    """Transformed constants by the structure of their transform: neighbours in a space share their packing."""
+class _Constants:
+    """Constants as kernels want them, by the structure of their transform: neighbours in a space share their packing.
 
-    def __init__(self) -> None:
-        self._entries: OrderedDict[tuple[int, int], list[tuple[PrimFunc, Any]]] = OrderedDict()
+    Of each there are as many copies as make up `passing` bytes. Taken in turns they come from memory in every
+    execution, as in a model whose other weights have passed through the caches since. Small ones are only one: what
+    their way from memory takes does not show.
+    """
+
+    def __init__(self, passing: int) -> None:
+        self.passing = passing
+        self._entries: OrderedDict[tuple[int, int | None], list[tuple[PrimFunc | None, list[Any]]]] = OrderedDict()
         self._bytes = 0
 
     def clear(self) -> bool:
@@ -259,19 +286,20 @@ class _TransformCache:
         self._bytes = 0
         return held
 
-    def get(self, transform: PrimFunc, index: int, array: Array) -> Any:
-        """The tensor that `transform` makes of `array`, input `index` of the workload."""
-        key = (index, int(tvm_ffi.structural_hash(transform)))
-        for known, tensor in self._entries.get(key, ()):
-            if tvm_ffi.structural_equal(known, transform):
+    def get(self, transform: PrimFunc | None, index: int, array: Array) -> list[Any]:
+        """The tensors, equal ones, that `transform` makes of `array`, input `index` of the workload."""
+        key = (index, None if transform is None else int(tvm_ffi.structural_hash(transform)))
+        for known, tensors in self._entries.get(key, ()):
+            if known is transform or tvm_ffi.structural_equal(known, transform):
                 self._entries.move_to_end(key)
-                return tensor
-        result = evaluate(transform, [array])[0]
-        tensor = tvm.runtime.tensor(np.ascontiguousarray(result))
-        self._entries.setdefault(key, []).append((transform, tensor))
+                return tensors
+        result = array if transform is None else np.ascontiguousarray(evaluate(transform, [array])[0])
+        copies = max(1, self.passing // result.nbytes) if result.nbytes >= _LARGE else 1
+        tensors = [tvm.runtime.tensor(result) for _ in range(copies)]
+        self._entries.setdefault(key, []).append((transform, tensors))
         self._entries.move_to_end(key)
-        self._bytes += result.nbytes
-        while self._bytes > _TRANSFORMED_BYTES and len(self._entries) > 1:
+        self._bytes += result.nbytes * copies
+        while self._bytes > _CONSTANT_BYTES and len(self._entries) > 1:
             _, dropped = self._entries.popitem(last=False)
-            self._bytes -= sum(int(np.prod(old.shape)) * np.dtype(str(old.dtype)).itemsize for _, old in dropped)
-        return tensor
+            self._bytes -= sum(len(old) * int(np.prod(old[0].shape)) * old[0].dtype.itemsize for _, old in dropped)
+        return tensors

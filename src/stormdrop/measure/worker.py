@@ -48,8 +48,8 @@ def _serve(connection: Connection) -> None:
             job = connection.recv()
             if isinstance(job, Load):
                 bench = None  # frees the memory of the old one before the new one takes its own
-                workload, target, sketches = pickle.loads(job.payload)
-                bench = Workbench(workload, target, sketches, lambda phase: connection.send(Step(phase)))
+                workload, target, sketches, passing = pickle.loads(job.payload)
+                bench = Workbench(workload, target, sketches, lambda phase: connection.send(Step(phase)), passing)
             elif bench is None:
                 raise RuntimeError(f"{type(job).__name__} before Load")
             elif isinstance(job, Data):

@@ -1,9 +1,9 @@
 """Finalists in the context of the whole model: what is fastest alone may be slower among the others.
 
-Alone, a kernel finds its weights in the caches, and its tuning ends with a race of a few schedules that are nearly
-alike. Here the model is built once with everybody's winner, once with everybody's second and once with everybody's
-third; the three take turns, and each kernel is timed in each of them. A schedule that is significantly faster than the
-winner there takes its place; all that changed have to be faster together once more.
+Alone, a kernel finds its inputs in the caches as its last execution has left them, and its tuning ends with a race of a
+few schedules that are nearly alike. Here the model is built once with everybody's winner, once with everybody's second
+and once with everybody's third; the three take turns, and each kernel is timed in each of them. A schedule that is
+significantly faster than the winner there takes its place; all that changed have to be faster together once more.
 """
 
 from __future__ import annotations

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import onnx
 import tvm
 from tvm import relax
+from tvm.ir import GenericConst
 from tvm.relax.frontend.onnx import from_onnx
 
 from ..errors import ModelError
@@ -53,6 +56,18 @@ class Graph:
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
     source: onnx.ModelProto
+
+    @property
+    def constant_bytes(self) -> int:
+        """Bytes of all weights."""
+        sizes: list[int] = []
+
+        def visit(node: Any) -> None:
+            if isinstance(node, GenericConst):
+                sizes.append(math.prod(node.value.shape) * node.value.dtype.itemsize)
+
+        relax.analysis.post_order_visit(self.mod["main"], visit)
+        return sum(sizes)
 
 
 def load_graph(model: str | Path | onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]] | None = None) -> Graph:

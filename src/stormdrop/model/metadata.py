@@ -40,7 +40,7 @@ class Work:
     """What a call of a kernel does: floating-point operations, and bytes of its arrays, each moved once."""
 
     flops: float
-    bytes: int
+    bytes: float
 
 
 @dataclass(frozen=True)

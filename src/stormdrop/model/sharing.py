@@ -27,6 +27,12 @@ from .graph import Graph
 from .slices import BYTE, Slices
 from .tasks import Task
 
+_CACHED = 0.5
+"""Of all caches: weights that are more than this come from memory in every execution of the model.
+
+Activations pass through the caches, too, and transformed weights are larger.
+"""
+
 
 @dataclass(frozen=True)
 class TunedTask:
@@ -92,7 +98,10 @@ def tune_tasks(
     sketches: str | None,
     on_progress: Callable[[Progress], None] | None,
 ) -> TunedTasks:
-    """Tunes all tasks of a graph. Raises `InputError` for a bad setting."""
+    """Tunes all tasks of a graph, as they will be: with weights from memory where the caches do not hold them all.
+
+    Raises `InputError` for a bad setting.
+    """
     workloads, reasons = _workloads(graph, target, sketches)
     order = sorted(workloads, key=lambda index: -_effort(graph.tasks[index], workloads[index]))
     parts = shares([_effort(graph.tasks[index], workloads[index]) for index in order])
@@ -105,6 +114,7 @@ def tune_tasks(
         "max_error": max_error,
         "sketches": sketches,
         "resume": resume,
+        "cold": graph.constant_bytes > _CACHED * target.caches,
     }
     results: dict[int, TuneResult] = {}
     sure = {index: budget.sure(position, parts) for position, index in enumerate(order)}

@@ -278,7 +278,6 @@ def _limits(target: Target) -> tuple[float, float]:
 def _least(workload: Workload, target: Target, limits: tuple[float, float], transformed: bool) -> float:
     """Seconds that an execution takes at least, at the machine's limits; what fits the caches needs no memory."""
     flops, bandwidth = limits
-    caches = target.cores * target.l2 + target.l3
     # Memory was measured by a copy, whose lines are read before they are written, and in a bad moment perhaps.
-    moved = workload.bytes / bandwidth / _FASTER if workload.bytes > caches else 0.0
+    moved = workload.bytes / bandwidth / _FASTER if workload.bytes > target.caches else 0.0
     return max(workload.flops / flops / (_FEWER if transformed else 1.0), moved)
