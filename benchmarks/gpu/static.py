@@ -1,0 +1,132 @@
+"""What a tiling is predicted to take on a GPU, beside what the compiler gives it; no GPU is needed, `nvcc` is.
+
+    static.py [--points 200] [--device a100] [--shapes M1,R2]
+
+For random points of the space of each shape: blocks, threads and shared memory as predicted (`kernel/gpu/tiling.py`)
+beside those of the lowered and compiled kernel, which have to be equal; registers as predicted beside those of
+`ptxas -v`, of which the rank correlation counts. Then the share of random points that are valid: of this space, and of
+the tiles without its constraints. Compiles on all cores; a minute or two per shape.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.stats import spearmanr
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "kernels"))
+
+from common import save
+from shapes import SHAPES
+
+from stormdrop.cli.output import table
+from stormdrop.errors import MeasureError
+from stormdrop.kernel.gpu.build import cuda_source, launches, resources
+from stormdrop.kernel.gpu.contraction import GpuContraction, take_apart
+from stormdrop.kernel.gpu.device import DEVICES
+from stormdrop.kernel.gpu.tiling import Tiling
+from stormdrop.space import Space
+
+_NAME = "gpu_static"
+_DRAWN = 20_000  # points without constraints
+
+
+def main() -> None:
+    options = _options()
+    rows, document = [], []
+    for name in options.shapes:
+        with ProcessPoolExecutor() as pool:
+            found = list(pool.map(compiled, [(name, options.device, seed) for seed in range(options.points)]))
+        valid = share(name, options.device)
+        failed = [each["failed"] for each in found if "failed" in each]
+        good = [each for each in found if "failed" not in each]
+        same = {
+            what: sum(each[what] == each[f"predicted_{what}"] for each in good)
+            for what in ("blocks", "threads", "shared")
+        }
+        rank = spearmanr([each["predicted_registers"] for each in good], [each["registers"] for each in good]).statistic
+        spilled = sum(each["spilled"] > 0 for each in good)
+        document.append({"shape": name, "points": found, "rank": float(rank), "valid": valid})
+        rows.append(
+            [
+                name,
+                str(len(good)),
+                str(len(failed)),
+                *(f"{same[what]}" for what in ("blocks", "threads", "shared")),
+                f"{rank:.3f}",
+                str(spilled),
+                f"{valid:.2%}",
+            ]
+        )
+        for why in sorted(set(failed))[:3]:
+            print(f"{name}: {why}", file=sys.stderr)
+    headings = ["", "compiled", "failed", "blocks equal", "threads", "shared", "registers, rank", "spilling"]
+    table([*headings, "valid without constraints"], rows)
+    print(save(_NAME, {"device": options.device, "shapes": document}))
+    sys.exit(any("failed" in each for entry in document for each in entry["points"]))
+
+
+def compiled(job: tuple[str, str, int]) -> dict[str, Any]:
+    """A random point of a shape's space: predicted, and compiled."""
+    name, device_name, seed = job
+    workload, device, sketch = SHAPES[name].workload(), DEVICES[device_name], GpuContraction()
+    space = sketch.space(workload, device)
+    assert space is not None
+    config = space.config(space.sample(np.random.default_rng(seed)))
+    contraction = take_apart(workload).contraction
+    axes = [axis for axis, _ in (*contraction.spatial, *contraction.reductions)]
+    tiling = Tiling(contraction, {axis: np.array([config[axis]]) for axis in axes})
+    found = {"config": config}
+    for what, values in (
+        ("blocks", tiling.blocks),
+        ("threads", tiling.threads),
+        ("shared", tiling.shared_bytes),
+        ("registers", tiling.registers),
+    ):
+        found[f"predicted_{what}"] = int(values[0])
+    try:
+        function = sketch.apply(workload, device, config).main
+        (launch,) = launches(function, device)
+        (taken,) = resources(cuda_source(function, device), device)
+    except MeasureError as error:
+        return {**found, "failed": str(error)}
+    return {
+        **found,
+        "blocks": launch.blocks,
+        "threads": launch.threads,
+        "shared": taken.shared,
+        "registers": taken.registers,
+        "spilled": taken.spilled,
+    }
+
+
+def share(name: str, device_name: str) -> float:
+    """How many random points without the constraints keep them."""
+    workload, device = SHAPES[name].workload(), DEVICES[device_name]
+    space = GpuContraction().space(workload, device)
+    assert space is not None
+    free = Space(space.name, space.knobs)
+    rng = np.random.default_rng(0)
+    return float(np.mean([space.contains(free.sample(rng)) for _ in range(_DRAWN)]))
+
+
+def _options() -> argparse.Namespace:
+    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked.add_argument("--points", type=int, default=200, help="(%(default)s)")
+    asked.add_argument("--device", default="a100", choices=list(DEVICES))
+    asked.add_argument("--shapes", default="M1,R2", help="of the kernel benchmark (%(default)s)")
+    options = asked.parse_args()
+    options.shapes = options.shapes.split(",")
+    if unknown := [name for name in options.shapes if name not in SHAPES]:
+        sys.exit(f"there is no shape {unknown[0]}: there is {', '.join(SHAPES)}")
+    return options
+
+
+if __name__ == "__main__":
+    main()

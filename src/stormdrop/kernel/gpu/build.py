@@ -1,0 +1,116 @@
+"""CUDA source of a scheduled function, how it is launched, what `ptxas` says that it takes; none of it needs a GPU."""
+
+from __future__ import annotations
+
+import math
+import re
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm.tirx import AttrStmt, PrimFunc, SeqStmt
+
+from ...errors import MeasureError
+from .device import WARP, Device
+
+_FUNCTION = re.compile(r"Compiling entry function '(\w+)'")
+_USED = re.compile(r"Used (\d+) registers(?:.*?(\d+) bytes smem)?")
+_SPILLED = re.compile(r"(\d+) bytes spill stores")
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A kernel by name: its blocks, and the threads of each."""
+
+    name: str
+    blocks: int
+    threads: int
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What `ptxas` gives a kernel: registers per thread, bytes of shared memory per block, bytes that are spilled."""
+
+    name: str
+    registers: int
+    shared: int
+    spilled: int
+
+
+def tvm_target(device: Device) -> Any:
+    """The device for TVM's compiler."""
+    return tvm.target.Target(
+        {
+            "kind": "cuda",
+            "arch": device.arch,
+            "max_threads_per_block": device.threads_per_block,
+            "max_shared_memory_per_block": device.shared_per_block,
+            "thread_warp_size": WARP,
+        }
+    )
+
+
+def cuda_source(function: PrimFunc, device: Device) -> str:
+    """The CUDA source of all kernels of a function. Raises what TVM raises."""
+    built = tvm.tirx.build(_module(function), tvm_target(device))
+    (kernels,) = [each for each in built.imports if each.kind == "cuda"]
+    return str(kernels.inspect_source("cuda"))
+
+
+def launches(function: PrimFunc, device: Device) -> list[Launch]:
+    """How each kernel of a function is launched, as TVM lowers it."""
+    target = tvm_target(device).with_host(tvm.target.Target("llvm"))
+    lower, *_ = tvm.tirx.get_default_tir_pipeline(target)
+    lowered = lower(tvm.tirx.transform.BindTarget(target)(_module(function)))
+    found = []
+    for name, each in lowered.functions_items():
+        extents = _thread_extents(each.body)
+        if extents:
+            counts = [
+                math.prod(extent for tag, extent in extents.items() if tag.startswith(kind))
+                for kind in ("blockIdx", "threadIdx")
+            ]
+            found.append(Launch(str(name.name_hint), *counts))
+    return found
+
+
+def _thread_extents(node: Any) -> dict[str, int]:
+    """The extents of the thread axes that a statement binds, by name."""
+    if isinstance(node, SeqStmt):
+        return {tag: extent for each in node.seq for tag, extent in _thread_extents(each).items()}
+    if not isinstance(node, AttrStmt):
+        return {}
+    own = {str(node.node.thread_tag): int(node.value)} if node.attr_key == "thread_extent" else {}
+    return {**own, **_thread_extents(node.body)}
+
+
+def resources(source: str, device: Device) -> list[Resources]:
+    """What each kernel of a source takes. Raises `MeasureError` without `nvcc`, or where it does not compile."""
+    nvcc = shutil.which("nvcc")
+    if nvcc is None:
+        raise MeasureError("there is no nvcc on the PATH")
+    with tempfile.TemporaryDirectory(prefix="stormdrop-") as folder:
+        file = Path(folder) / "kernels.cu"
+        file.write_text(source)
+        command = [nvcc, f"-arch={device.arch}", "-cubin", "-Xptxas", "-v", "-o", f"{folder}/kernels.cubin", str(file)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        lines = [line for line in done.stderr.splitlines() if "error" in line] or ["nvcc failed"]
+        raise MeasureError(f"nvcc: {lines[0]}")
+    found, name, spilled = [], "", 0
+    for line in done.stderr.splitlines():
+        if entry := _FUNCTION.search(line):
+            name = entry[1]
+        elif lost := _SPILLED.search(line):
+            spilled = int(lost[1])
+        elif used := _USED.search(line):
+            found.append(Resources(name, int(used[1]), int(used[2] or 0), spilled))
+    return found
+
+
+def _module(function: PrimFunc) -> Any:
+    return tvm.IRModule({"main": function.with_attr("global_symbol", "main")})

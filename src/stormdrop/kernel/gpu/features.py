@@ -1,0 +1,59 @@
+"""The seven analytical features of Ansor-AF (AF-DS paper, section 4.1), of n tilings at once, without compiling any.
+
+    OI_Global_Mem         operations per element that is read from global memory into shared memory: the sizes of the
+                          shared buffers times how often they are filled
+    OI_Shared_Mem         operations per warp's transaction with shared memory, loads repeated by bank conflicts
+    Reg_Reuse_Factor      operations per element that goes from registers to global memory
+    ILP                   independent outputs of a thread: the tile in registers
+    WLP                   warps that are active on a multiprocessor, bounded by registers, shared memory and threads
+    Estimated_Occupancy   these, as a share of what it can hold
+    Wave_Efficiency       useful waves of blocks over executed waves
+
+What the paper leaves open: the bank conflicts are counted over the first warp of a block, thread by thread; registers
+are those of `Tiling.registers`. Reg_Reuse_Factor is the same for all tilings of a function that divides its extents.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .device import WARP, Device
+from .tiling import Tiling
+
+NAMES = (
+    "OI_Global_Mem",
+    "OI_Shared_Mem",
+    "Reg_Reuse_Factor",
+    "ILP",
+    "WLP",
+    "Estimated_Occupancy",
+    "Wave_Efficiency",
+)
+
+
+def features(tiling: Tiling, device: Device) -> NDArray[np.float64]:
+    """Shape (n, 7), in the order of `NAMES`."""
+    operations = tiling.contraction.operations
+    fetched = np.sum(tiling.shared_elements, axis=0) * tiling.rounds * tiling.blocks
+    transactions = sum(
+        loads / WARP * conflicts for loads, conflicts in zip(tiling.loads, tiling.conflicts, strict=True)
+    )
+    written = tiling.outputs * tiling.threads * tiling.blocks
+    registers = np.minimum(tiling.registers, device.registers_per_thread)  # what is more is spilled
+    resident = device.blocks_per_multiprocessor(tiling.threads, registers, tiling.shared_bytes)
+    needed = tiling.blocks / np.maximum(1, resident * device.multiprocessors)
+    # A grid that does not fill the device has no more warps than its blocks.
+    active = np.minimum(resident, np.ceil(tiling.blocks / device.multiprocessors)) * -(-tiling.threads // WARP)
+    return np.stack(
+        [
+            operations / fetched,
+            operations / transactions,
+            operations / written,
+            tiling.outputs.astype(np.float64),
+            active.astype(np.float64),
+            active / device.warps,
+            np.where(resident > 0, needed / np.ceil(needed), 0.0),
+        ],
+        axis=1,
+    )

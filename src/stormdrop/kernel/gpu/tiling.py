@@ -1,0 +1,179 @@
+"""A contraction in the tiles of Listing 1 of the AF-DS paper, as numbers: what a tiling asks of a device.
+
+    for i.0, j.0, in parallel:                                  blocks
+        for i.1, j.1                                            virtual threads, unrolled
+            for i.2, j.2, in parallel:                          threads of a block
+                for k.0:
+                    shared memory = the parts of both operands that the block needs for k.1, k.2
+                    for k.1, i.3, j.3, k.2, i.4, j.4:           registers
+                        local[i, j] += a[i, k] * b[k, j]
+                output = local
+
+Every spatial axis has five factors, every reduction three; their product is the axis's extent. All functions here take
+n tilings at once: an array of shape (n, 5) or (n, 3) per axis.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .device import BANKS, WARP
+
+Factors = Mapping[str, NDArray[np.int64]]
+
+BLOCK, VIRTUAL, THREAD, OUTER, INNER = range(5)
+"""Levels of a spatial axis."""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """What is read: each dimension's index as sum of factor times axis, the last dimension contiguous.
+
+    `extents` are the dimensions' sizes: no tile reads more.
+    """
+
+    dimensions: tuple[tuple[tuple[str, int], ...], ...]
+    extents: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """A sum of products: axes by name with their extents, in the order of the output's dimensions, and the operands."""
+
+    spatial: tuple[tuple[str, int], ...]
+    reductions: tuple[tuple[str, int], ...]
+    operands: tuple[Operand, ...]
+    item: int = 4  # bytes of an element
+
+    @property
+    def operations(self) -> float:
+        """Multiplications and additions."""
+        return 2.0 * math.prod(extent for _, extent in (*self.spatial, *self.reductions))
+
+
+class Tiling:
+    """n tilings of a contraction."""
+
+    def __init__(self, contraction: Contraction, factors: Factors) -> None:
+        """`factors` by axis, shape (n, 5) or (n, 3). Raises ValueError where they do not multiply to the extents."""
+        self.contraction, self.factors = contraction, factors
+        for name, extent in (*contraction.spatial, *contraction.reductions):
+            if not (np.prod(factors[name], axis=1) == extent).all():
+                raise ValueError(f"the factors of axis {name} do not multiply to {extent}")
+
+    def _product(self, *levels: int) -> NDArray[np.int64]:
+        spatial = [name for name, _ in self.contraction.spatial]
+        return np.prod([self.factors[name][:, level] for name in spatial for level in levels], axis=0)
+
+    @cached_property
+    def blocks(self) -> NDArray[np.int64]:
+        """Blocks of the grid."""
+        return self._product(BLOCK)
+
+    @cached_property
+    def threads(self) -> NDArray[np.int64]:
+        """Threads of a block."""
+        return self._product(THREAD)
+
+    @cached_property
+    def outputs(self) -> NDArray[np.int64]:
+        """Elements of the output that a thread holds in registers."""
+        return self._product(VIRTUAL, OUTER, INNER)
+
+    @cached_property
+    def rounds(self) -> NDArray[np.int64]:
+        """How often shared memory is filled: the iterations of all k.0."""
+        return np.prod([self.factors[name][:, 0] for name, _ in self.contraction.reductions], axis=0)
+
+    @cached_property
+    def shared_shapes(self) -> list[list[NDArray[np.int64]]]:
+        """The extents of each operand's part in shared memory."""
+        steps = {name: np.prod(self.factors[name][:, VIRTUAL:], axis=1) for name, _ in self.contraction.spatial}
+        steps |= {name: np.prod(self.factors[name][:, 1:], axis=1) for name, _ in self.contraction.reductions}
+        return [self._spans(operand, steps) for operand in self.contraction.operands]
+
+    @cached_property
+    def shared_elements(self) -> list[NDArray[np.int64]]:
+        """Elements of each operand in shared memory."""
+        return [np.prod(shape, axis=0) for shape in self.shared_shapes]
+
+    @cached_property
+    def shared_bytes(self) -> NDArray[np.int64]:
+        """Of a block."""
+        return np.sum(self.shared_elements, axis=0) * self.contraction.item
+
+    def _spans(self, operand: Operand, steps: Factors) -> list[NDArray[np.int64]]:
+        """Elements of each dimension that are read while each axis takes so many neighbouring values."""
+        return [
+            np.minimum(1 + sum(factor * (steps[name] - 1) for name, factor in dimension), extent)
+            for dimension, extent in zip(operand.dimensions, operand.extents, strict=True)
+        ]
+
+    @cached_property
+    def registers(self) -> NDArray[np.int64]:
+        """An estimate of the registers of a thread: its outputs, what one innermost step reads, addresses."""
+        names = [name for name, _ in self.contraction.spatial]
+        ones = np.ones_like(self.threads)
+        steps = {name: np.prod(self.factors[name][:, [VIRTUAL, OUTER, INNER]], axis=1) for name in names}
+        steps |= {name: ones for name, _ in self.contraction.reductions}
+        read = [np.prod(self._spans(operand, steps), axis=0) for operand in self.contraction.operands]
+        return self.outputs + np.min(read, axis=0) + 24
+
+    @cached_property
+    def loads(self) -> list[NDArray[np.float64]]:
+        """Loads of each operand from shared memory, by all threads: one per element that a step of the tile needs.
+
+        What neighbouring reductions of a window share is loaded again.
+        """
+        names = [name for name, _ in self.contraction.spatial]
+        total = math.prod(extent for _, extent in self.contraction.reductions)
+        threads = (self.blocks * self.threads).astype(np.float64)
+        found = []
+        for operand in self.contraction.operands:
+            follows = {name for dimension in operand.dimensions for name, _ in dimension}
+            each = [
+                np.prod(self.factors[name][:, [VIRTUAL, OUTER, INNER]], axis=1) for name in names if name in follows
+            ]
+            found.append(threads * total * np.prod([*each, np.ones_like(self.threads)], axis=0))
+        return found
+
+    @cached_property
+    def conflicts(self) -> list[NDArray[np.int64]]:
+        """How often a warp's load of each operand is repeated: words of the same bank that its threads want.
+
+        Threads are numbered with the last axis fastest; neighbouring ones are a tile of registers apart.
+        """
+        pairs = zip(self.contraction.operands, self.shared_shapes, strict=True)
+        return [self._conflicts(operand, shape) for operand, shape in pairs]
+
+    def _conflicts(self, operand: Operand, shape: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+        lanes = np.arange(WARP)[None, :]
+        number = np.minimum(lanes, self.threads[:, None] - 1)
+        position: dict[str, NDArray[np.int64]] = {}
+        for name, _ in reversed(self.contraction.spatial):
+            threads = self.factors[name][:, THREAD, None]
+            position[name] = number % threads * np.prod(self.factors[name][:, [OUTER, INNER]], axis=1)[:, None]
+            number = number // threads
+        address = np.zeros_like(number)
+        for dimension, extent in zip(operand.dimensions, shape, strict=True):
+            index = sum(
+                (factor * position[name] for name, factor in dimension if name in position), np.zeros_like(number)
+            )
+            address = address * extent[:, None] + index
+        address = np.sort(address, axis=1)
+        fresh = np.concatenate([np.ones((len(address), 1), bool), np.diff(address, axis=1) != 0], axis=1)
+        wanted = np.zeros((len(address), BANKS), np.int64)
+        np.add.at(wanted, (np.arange(len(address))[:, None], address % BANKS), fresh)
+        return wanted.max(axis=1)
+
+
+def factors_of(columns: Mapping[str, NDArray[Any]]) -> Factors:
+    """Factors by axis from n values of each knob."""
+    return {name: np.asarray(values, dtype=np.int64) for name, values in columns.items()}
