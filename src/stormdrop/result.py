@@ -12,7 +12,7 @@ from .errors import MeasureError, UnsupportedFunction
 if TYPE_CHECKING:
     from .kernel.compile import TunedKernel
     from .kernel.sketch import Sketch, Variant
-    from .kernel.target import Target
+    from .kernel.target import Machine
     from .kernel.workload import Workload
 
 
@@ -59,8 +59,8 @@ class BestSchedule(Best):
     """The best of a kernel. `apply` makes the schedule."""
 
     workload: Workload = field(compare=False, repr=False)
-    target: Target = field(compare=False, repr=False)
-    apply: Callable[[Workload, Target, Mapping[str, Any]], Variant] = field(compare=False, repr=False)
+    target: Machine = field(compare=False, repr=False)
+    apply: Callable[[Workload, Machine, Mapping[str, Any]], Variant] = field(compare=False, repr=False)
 
     @cached_property
     def kernel(self) -> TunedKernel:
@@ -154,11 +154,11 @@ class TuneResult(SearchResult):
 
     best: BestSchedule | None
     workload: Workload
-    target: Target
+    target: Machine
     sketches: Mapping[str, Sketch]
 
     @classmethod
-    def of(cls, found: SearchResult, workload: Workload, target: Target, sketches: Mapping[str, Sketch]) -> TuneResult:
+    def of(cls, found: SearchResult, workload: Workload, target: Machine, sketches: Mapping[str, Sketch]) -> TuneResult:
         """The result of a search over the spaces of these sketches, by name."""
         best: BestSchedule | None = None
         if found.best is not None:

@@ -56,6 +56,15 @@ SpaceOption = Annotated[
         "builtin.",
     ),
 ]
+FeaturesOption = Annotated[
+    str,
+    typer.Option(
+        "--features",
+        metavar="KIND",
+        help="What the cost models of evolutionary and gradient see: knobs, analytic (on GPUs the seven of the AF-DS "
+        "paper) or statements (Ansor's 164).",
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
 ShowOption = Annotated[
     list[str] | None,

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import ModelError
+from ..errors import ModelError, TargetError
 from ..plan import DEFAULT_SEARCH
 from . import options, output
 from .options import (
     DatabaseOption,
+    FeaturesOption,
     FreshOption,
     JsonOption,
     MaxErrorOption,
@@ -27,6 +28,10 @@ from .options import (
     TrialsOption,
 )
 from .progress import Reporter
+
+if TYPE_CHECKING:
+    from ..kernel.target import Machine
+    from ..kernel.workload import Workload
 
 INTERRUPTED = 130
 
@@ -44,6 +49,7 @@ def tune_op(
     fresh: FreshOption = False,
     max_error: MaxErrorOption = None,
     space: SpaceOption = None,
+    features: FeaturesOption = "knobs",
     show: ShowOption = None,
     as_json: JsonOption = False,
 ) -> int:
@@ -60,6 +66,7 @@ def tune_op(
 
         workload = operators.create(operator, given)
         machine = Target.parse(target)
+        _measurable(workload, machine)
         limit = _limit(search, trials, budget, DEFAULT_SECONDS)
         opening = f"tuning {operator} {' '.join(arguments or ())} {limit}"
         with open_store(db) as store, Reporter(trials, opening) as report:
@@ -75,6 +82,7 @@ def tune_op(
                 fresh=fresh,
                 max_error=max_error,
                 sketches=space,
+                features=features,
                 on_progress=report,
             )
         document = result.to_json()
@@ -123,6 +131,8 @@ def tune(
         from ..records import open_store
 
         machine = Target.parse(target)
+        if not isinstance(machine, Target):
+            raise TargetError(f"target {target}: models are compiled for CPUs so far; tune-op tunes operators for GPUs")
         limit = _limit(search, trials, budget, DEFAULT_SECONDS)
         with open_store(db) as store, Reporter(trials, f"tuning {model} {limit}") as report:
             result = tune_model(
@@ -148,6 +158,18 @@ def tune(
     else:
         _print_model(document)
     return INTERRUPTED if result.interrupted else 0
+
+
+def _measurable(workload: Workload, machine: Machine) -> None:
+    """Raises `TargetError` for a GPU that is not here, with what can be said of its kernels nevertheless."""
+    from ..kernel.gpu.crosscheck import cross_check
+    from ..kernel.gpu.device import Device
+
+    if isinstance(machine, Device) and not machine.numbers:
+        try:
+            machine.machine  # noqa: B018  raises
+        except TargetError as error:
+            raise TargetError(f"{error}: {cross_check(workload, machine)}") from None
 
 
 def _limit(search: str, trials: int | None, budget: float | None, default: float) -> str:

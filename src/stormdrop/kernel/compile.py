@@ -31,7 +31,7 @@ from .lowering import PIPELINE
 from .reference import evaluate
 from .sketch import Variant
 from .stages import shape_of
-from .target import Target
+from .target import Machine, Target
 from .workload import Workload
 
 PASS_CONFIG = {"tirx.disable_cse_tir": True, "tirx.disable_assert": True}
@@ -63,6 +63,8 @@ def assembler(function: PrimFunc, target: Any) -> str:
 def _built(function: PrimFunc, target: Any) -> Any:
     module = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
     with tvm.transform.PassContext(config=PASS_CONFIG):
+        if str(target.kind.name) != "llvm":
+            return tvm.tirx.build(module, target.with_host("llvm"))
         return tvm.tirx.build(module, target, pipeline=PIPELINE)
 
 
@@ -84,11 +86,12 @@ class TunedKernel:
     another array is passed: do not write into one between two calls.
     """
 
-    def __init__(self, workload: Workload, target: Target, variant: Variant) -> None:
+    def __init__(self, workload: Workload, target: Machine, variant: Variant) -> None:
         self.workload = workload
         self.variant = variant
         self._kernel = compile_kernel(variant.main, target.tvm())
         self._prepared: dict[int, tuple[Any, Any]] = {}
+        self._device = tvm.runtime.device("cpu" if isinstance(target, Target) else "cuda", 0)
 
     def __call__(self, *inputs: NDArray[Any]) -> Any:
         """The outputs for these inputs. Raises ValueError for a wrong number, shape or element type."""
@@ -101,18 +104,18 @@ class TunedKernel:
                     f"input {spec.name} must be {spec.dtype}{spec.shape}, not {array.dtype}{tuple(array.shape)}"
                 )
         arguments = [self._argument(position, array) for position, array in enumerate(inputs)]
-        outputs = [tvm.runtime.empty(spec.shape, spec.dtype) for spec in self.workload.outputs]
+        outputs = [tvm.runtime.empty(spec.shape, spec.dtype, self._device) for spec in self.workload.outputs]
         self._kernel.call(*arguments, *outputs)
         results = [output.numpy() for output in outputs]
         return results[0] if len(results) == 1 else results
 
     def _argument(self, position: int, array: NDArray[Any]) -> Any:
         if position not in self.workload.constants:
-            return tvm.runtime.tensor(np.ascontiguousarray(array))
+            return tvm.runtime.tensor(np.ascontiguousarray(array), self._device)
         known = self._prepared.get(position)
         if known is None or known[0] is not array:
             transform = self.variant.transforms.get(position)
             laid_out = array if transform is None else evaluate(transform, [array])[0]
-            known = (array, tvm.runtime.tensor(np.ascontiguousarray(laid_out)))
+            known = (array, tvm.runtime.tensor(np.ascontiguousarray(laid_out), self._device))
             self._prepared[position] = known
         return known[1]

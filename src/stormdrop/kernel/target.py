@@ -11,6 +11,8 @@ from typing import Any
 
 from ..errors import TargetError
 from ..threads import chosen
+from .gpu import device
+from .gpu.device import Device
 
 _CPUINFO = Path("/proc/cpuinfo")
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
@@ -37,7 +39,7 @@ class Target:
     triple: str = ""
 
     @classmethod
-    def parse(cls, text: str | None = None) -> Target:
+    def parse(cls, text: str | None = None) -> Machine:
         """The target with this name. None, "cpu", "llvm" and "native" are this machine; `OTHERS` has the rest.
 
         Raises `TargetError` for a target that is unknown, or that this version makes no kernels for.
@@ -47,10 +49,12 @@ class Target:
             return cls.detect()
         if name in OTHERS:
             return OTHERS[name]
-        if name.split("/")[0] in {"cuda", "nvidia", "gpu", "rocm", "metal", "vulkan", "opencl"}:
-            raise TargetError(f"target {text!r}: this version tunes for the CPU of this machine only; use --target cpu")
+        if name.split("/")[0] == "cuda":
+            return device.parse(name)
+        if name.split("/")[0] in {"nvidia", "gpu", "rocm", "metal", "vulkan", "opencl"}:
+            raise TargetError(f"target {text!r}: the GPUs that there are kernels for are NVIDIA's; use --target cuda")
         others = ", ".join(OTHERS)
-        raise TargetError(f"unknown target {text!r}: use --target cpu (this machine); only to compile: {others}")
+        raise TargetError(f"unknown target {text!r}: use --target cpu or cuda (this machine); to compile: {others}")
 
     @classmethod
     def detect(cls) -> Target:
@@ -59,6 +63,11 @@ class Target:
         lanes, registers = _vector_unit(features)
         l1, l2, l3 = _caches()
         return cls("cpu", cpu_model(), mcpu, chosen(), lanes, registers, l1, l2, l3)
+
+    @property
+    def kind(self) -> str:
+        """TVM's kind of target, and what code is generated for."""
+        return f"llvm {self.mcpu}"
 
     @property
     def machine(self) -> str:
@@ -92,6 +101,9 @@ class Target:
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in self.__dict__.items() if key != "_tvm_target"}
 
+
+Machine = Target | Device
+"""What a kernel is made for: a CPU or a GPU."""
 
 _KIB, _MIB = 1024, 1024**2
 _LINUX_X86, _LINUX_ARM, _MACOS = "x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu", "arm64-apple-macos"

@@ -15,7 +15,7 @@ import tvm
 from tvm.tirx import AttrStmt, PrimFunc, SeqStmt
 
 from ...errors import MeasureError
-from .device import WARP, Device
+from .device import Device
 
 _FUNCTION = re.compile(r"Compiling entry function '(\w+)'")
 _USED = re.compile(r"Used (\d+) registers(?:.*?(\d+) bytes smem)?")
@@ -41,29 +41,16 @@ class Resources:
     spilled: int
 
 
-def tvm_target(device: Device) -> Any:
-    """The device for TVM's compiler."""
-    return tvm.target.Target(
-        {
-            "kind": "cuda",
-            "arch": device.arch,
-            "max_threads_per_block": device.threads_per_block,
-            "max_shared_memory_per_block": device.shared_per_block,
-            "thread_warp_size": WARP,
-        }
-    )
-
-
 def cuda_source(function: PrimFunc, device: Device) -> str:
     """The CUDA source of all kernels of a function. Raises what TVM raises."""
-    built = tvm.tirx.build(_module(function), tvm_target(device))
+    built = tvm.tirx.build(_module(function), device.tvm())
     (kernels,) = [each for each in built.imports if each.kind == "cuda"]
     return str(kernels.inspect_source("cuda"))
 
 
 def launches(function: PrimFunc, device: Device) -> list[Launch]:
     """How each kernel of a function is launched, as TVM lowers it."""
-    target = tvm_target(device).with_host(tvm.target.Target("llvm"))
+    target = device.tvm().with_host(tvm.target.Target("llvm"))
     lower, *_ = tvm.tirx.get_default_tir_pipeline(target)
     lowered = lower(tvm.tirx.transform.BindTarget(target)(_module(function)))
     found = []

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ...errors import TargetError
+from ...threads import chosen
 
 WARP = 32
 BANKS = 32
@@ -43,6 +49,53 @@ class Device:
     registers: int = _REGISTERS
     registers_per_thread: int = _REGISTERS_PER_THREAD
 
+    @property
+    def kind(self) -> str:
+        """TVM's kind of target, and what code is generated for."""
+        return f"cuda {self.arch}"
+
+    @property
+    def cores(self) -> int:
+        """Of this machine, on which code for the GPU is generated."""
+        return chosen()
+
+    @property
+    def numbers(self) -> list[int]:
+        """Which of this machine's GPUs are such a device."""
+        return [number for number, name in enumerate(gpus()) if _key(name) == self.name]
+
+    @property
+    def machine(self) -> str:
+        """The identity under which measurements are recorded: the GPU's name.
+
+        Raises `TargetError` where no such GPU is here: no measurement taken on another one may pass as its.
+        """
+        if self.numbers:
+            return gpus()[self.numbers[0]]
+        there = f"the GPU here is an {gpus()[0]}" if gpus() else "there is no NVIDIA GPU here"
+        raise TargetError(f"target cuda/{self.name}: {there}: its kernels are built and checked, not measured")
+
+    @cached_property
+    def _tvm_target(self) -> Any:
+        import tvm
+
+        return tvm.target.Target(
+            {
+                "kind": "cuda",
+                "arch": self.arch,
+                "max_threads_per_block": self.threads_per_block,
+                "max_shared_memory_per_block": self.shared_per_block,
+                "thread_warp_size": WARP,
+            }
+        )
+
+    def tvm(self) -> Any:
+        """The target for TVM's compiler."""
+        return self._tvm_target
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key != "_tvm_target"}
+
     def blocks_per_multiprocessor(
         self, threads: NDArray[Any], registers: NDArray[Any], shared: NDArray[Any]
     ) -> NDArray[np.int64]:
@@ -75,3 +128,36 @@ DEVICES = {
     )
 }
 """By name."""
+
+
+def parse(name: str) -> Device:
+    """The GPU "cuda/NAME", or with "cuda" the first one here. Raises `TargetError` for one that is not known."""
+    _, slash, model = name.partition("/")
+    if slash:
+        if model not in DEVICES:
+            raise TargetError(f"unknown GPU {model!r}: there is {', '.join(DEVICES)}")
+        return DEVICES[model]
+    if not gpus():
+        raise TargetError(f"target cuda: there is no NVIDIA GPU here; to build for one: cuda/{', cuda/'.join(DEVICES)}")
+    model = _key(gpus()[0])
+    if model not in DEVICES:
+        raise TargetError(f"target cuda: the GPU here, {gpus()[0]}, is not one of those known: {', '.join(DEVICES)}")
+    return DEVICES[model]
+
+
+@lru_cache(maxsize=1)
+def gpus() -> tuple[str, ...]:
+    """The names of this machine's NVIDIA GPUs, by its driver's own tool."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return ()
+    done = subprocess.run(
+        [tool, "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True, check=False
+    )
+    return tuple(line.strip() for line in done.stdout.splitlines() if line.strip()) if done.returncode == 0 else ()
+
+
+def _key(marketing: str) -> str:
+    """ "NVIDIA GeForce RTX 4090" is "rtx4090", "NVIDIA A100-SXM4-80GB" is "a100"."""
+    joined = marketing.lower().replace(" ", "").replace("-", "")
+    return next((name for name in sorted(DEVICES, key=len, reverse=True) if name in joined), joined)
