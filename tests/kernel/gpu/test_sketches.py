@@ -12,7 +12,7 @@ import tvm
 from stormdrop.kernel import operators
 from stormdrop.kernel.compile import compile_kernel
 from stormdrop.kernel.gpu.build import cuda_source, launches, resources
-from stormdrop.kernel.gpu.contraction import GpuContraction, take_apart
+from stormdrop.kernel.gpu.contraction import GpuContraction, take_apart, valid
 from stormdrop.kernel.gpu.crosscheck import cross_check
 from stormdrop.kernel.gpu.device import DEVICES
 from stormdrop.kernel.gpu.serial import serial
@@ -107,6 +107,7 @@ def test_every_point_is_within_the_hardwares_limits() -> None:
     columns = space.columns([space.origin, *(space.sample(rng) for _ in range(200))])
     names = [name for name, _ in (*contraction.spatial, *contraction.reductions)]
     tiling = Tiling(contraction, {name: np.asarray(columns[name], dtype=np.int64) for name in names})
+    assert valid(tiling, A100).all()
     assert (tiling.threads >= 32).all() and (tiling.threads <= 1024).all()
     assert (tiling.shared_bytes <= A100.shared_per_block).all()
     assert (

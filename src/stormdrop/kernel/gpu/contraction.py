@@ -40,6 +40,7 @@ _UNROLL = (0, 16, 64, 512, 1024)  # Ansor's
 _VIRTUAL_THREADS = 8
 _INNERMOST = 64
 _OUTPUTS = 128  # in the registers of a thread
+_ADDRESSES = 24  # registers beside them
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,6 +151,16 @@ class GpuContraction:
         return Variant(schedule.mod["main"])
 
 
+def valid(tiling: Tiling, device: Device) -> NDArray[np.bool_]:
+    """Which of n tilings are within the limits that are the constraints of the space; shape (n,)."""
+    virtual = np.prod([tiling.factors[name][:, VIRTUAL] for name, _ in tiling.contraction.spatial], axis=0)
+    total = math.prod(extent for _, extent in tiling.contraction.spatial)
+    inside = (tiling.threads >= min(WARP, total)) & (tiling.threads <= device.threads_per_block)
+    inside &= (virtual <= _VIRTUAL_THREADS) & (tiling.outputs <= _OUTPUTS)
+    inside &= tiling.threads * (tiling.outputs + _ADDRESSES) <= device.registers
+    return inside & (tiling.shared_bytes <= device.shared_per_block)
+
+
 def _tiled(schedule: Schedule, block: Any, parts: Parts, config: Mapping[str, Any]) -> list[list[Any]]:
     """The loops of the block by level: of blocks, virtual threads, threads, staged reductions, and the rest."""
     stage = parts.stage
@@ -202,7 +213,9 @@ def _space(workload: Workload, target: Device) -> Space | None:
         ),
         Constraint(
             tuple(spatial),
-            lambda *tiles: held(*tiles) <= _OUTPUTS and threads(*tiles) * (held(*tiles) + 24) <= target.registers,
+            lambda *tiles: (
+                held(*tiles) <= _OUTPUTS and threads(*tiles) * (held(*tiles) + _ADDRESSES) <= target.registers
+            ),
             f"{_OUTPUTS} outputs per thread, in {target.registers} registers",
         ),
         Constraint(tuple(every), shared, f"{target.shared_per_block} bytes of shared memory"),
