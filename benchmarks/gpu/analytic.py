@@ -21,7 +21,7 @@ import argparse
 import itertools
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
