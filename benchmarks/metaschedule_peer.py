@@ -68,11 +68,11 @@ def tune(
     """
     findable(Path(__file__).parent)
     os.environ["TVM_FFI_DISABLE_TORCH_C_DLPACK"] = "1"
-    from stormdrop.kernel.target import Target
-
     import tvm.s_tir.tensor_intrin  # takes as long as a tuning of ours: not in its time
     from tvm.ir.utils import derived_object
     from tvm.s_tir import meta_schedule as ms
+
+    from stormdrop.kernel.target import Target
 
     logging.getLogger("tvm.s_tir.meta_schedule").setLevel(logging.WARNING)
     found = Found([Function() for _ in modules])

@@ -1,4 +1,4 @@
-"""The 30 shapes of Table 1 of the AF-DS paper on the GPU that is here: Ansor-AF-DS beside Ansor, MetaSchedule and torch.
+"""The 30 shapes of Table 1 of the AF-DS paper on a GPU: Ansor-AF-DS beside Ansor, MetaSchedule and torch.
 
     run.py [--shapes M0,R2] [--minutes 1,2] [--runs 3] [--small] [--resume] [--show]
 
@@ -9,7 +9,7 @@ For each shape, `--runs` times with different seeds and from nothing:
     MetaSchedule              TVM's own, the same time
     storm                     ours, the same time
 
-All of their kernels and torch's (cuBLAS and cuDNN, float32 without TF32; of both layouts the faster) then take turns in
+All of their kernels and torch's (cuBLAS, cuDNN, float32 without TF32; of both layouts the faster) then take turns in
 one process, timed by CUDA's events: speeds over torch's, the seconds of tuning, and how far the runs are apart (Tables
 2 and 3 of the paper). Kept shape by shape in benchmarks/out/gpu.json. All of it takes days of GPU time; `--small` is two
 shapes, one run, half a minute each: eight minutes.

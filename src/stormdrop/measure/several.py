@@ -37,7 +37,7 @@ class Several:
                     answers[at].put(measurement)
                     if stopped.is_set():
                         break
-            except BaseException as error:  # handed to who asked
+            except BaseException as error:  # noqa: BLE001  handed to who asked
                 answers[at].put(error)
             finally:
                 close = getattr(own, "close", None)
