@@ -38,6 +38,8 @@ CONTRACTIONS = [
     operators.conv2d(2, 9, 11, 8, 20, 3, 3, pad=2, dilation=2),
     operators.conv2d(1, 14, 14, 16, 32, 3, 3, pad=1, layout="NCHW", bias=1),
     operators.conv2d(1, 9, 9, 16, 24, 3, 3, pad=1, groups=4),
+    operators.conv2d(1, 9, 9, 12, 68, 1, 1, groups=2, bias=1, act="relu", residual=1),
+    operators.conv2d(1, 9, 9, 10, 34, 3, 3, pad=1, groups=2, layout="NCHW"),
     operators.conv2d(1, 9, 9, 16, 32, 1, 1, stride=2),
     operators.depthwise_conv2d(1, 13, 13, 40, 3, 3, pad=1, bias=1, act="relu"),
     operators.depthwise_conv2d(1, 13, 13, 8, 5, 5, stride=2, pad=2, layout="NCHW"),
@@ -135,6 +137,14 @@ def test_only_depthwise_pads_in_registers() -> None:
     assert space is not None
     (knob,) = [knob for knob in space.knobs if knob.name == "prologue"]
     assert [knob.value(coords) for coords in knob] == ["apart", "task"]
+
+
+def test_tiles_stay_within_groups() -> None:
+    wide = dataclasses.replace(TARGET, lanes=16, registers=32)
+    for columns, tiles in ((34, {16}), (48, {16, 24, 48}), (14, {8}), (64, {16, 32, 64})):
+        space = RegisterBlocked().space(operators.conv2d(1, 9, 9, 24, 2 * columns, 1, 1, groups=2), wide)
+        assert space is not None
+        assert {space.config(point)["columns"] for point in space.points()} == tiles
 
 
 def test_accumulators_fit_the_registers() -> None:

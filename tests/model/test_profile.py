@@ -81,15 +81,18 @@ class Task:
 
 
 def test_each_form_has_the_next_finalists_that_are_near() -> None:
-    a, b, c, far = ({"x": at} for at in range(4))
+    a, b, c, d, far = ({"x": at} for at in range(5))
     tasks: Any = [
-        TunedTask(Task(0), None, Result(best(a, 1.0), best(b, 1.05), best(c, 1.1), best(far, 2.0))),  # type: ignore[arg-type]
+        TunedTask(Task(0), None, Result(best(a, 1.0), best(b, 1.05), best(c, 1.1), best(d, 1.1), best(far, 2.0))),  # type: ignore[arg-type]
         TunedTask(Task(1), None, Result(best(a, 1.0), best(far, 1.2))),  # type: ignore[arg-type]
         TunedTask(Task(2), None, None),  # type: ignore[arg-type]
     ]
     chosen: Any = {0: ("sketch", a), 1: ("sketch", a), 2: ("sketch", a)}
-    assert [form[0][1] for form in lineups(tasks, chosen)] == [a, b, c]
-    assert all(form[1] == form[2] == ("sketch", a) for form in lineups(tasks, chosen))
+    default: Any = {0: ("sketch", b), 1: ("sketch", a), 2: ("sketch", b)}
+    found = lineups(tasks, chosen, default)
+    assert [form[0][1] for form in found] == [a, b, c, d]
+    assert [form[1][1] for form in found] == [a, a, a, a]
+    assert [form[2][1] for form in found] == [a, b, a, a]
 
 
 class Model:
@@ -115,6 +118,6 @@ def test_what_is_surely_faster_inside_takes_the_place(
     monkeypatch.setattr(context, "profiles", measured)
     first: Any = {0: ("sketch", {"x": 0}), 1: ("sketch", {"x": 0})}
     second: Any = {0: ("sketch", {"x": 1}), 1: ("sketch", {"x": 0})}
-    final, model = fastest_inside([first, second], Model(first), Model, {})  # type: ignore[arg-type]
+    final, model = fastest_inside([first, second], [Model(first), Model(second)], Model, {})  # type: ignore[arg-type]
     assert final[0] == (second if wins else first)[0] and final[1] == first[1]
     assert model.form == final  # type: ignore[attr-defined]

@@ -100,7 +100,7 @@ def _space(workload: Workload, target: Target) -> Space | None:
     for position, extent in enumerate(extents):
         row_names.append("rows" if position == len(extents) - 1 else "rows_outer")
         knobs.append(Ordinal(row_names[-1], _covers(extent, most if len(extents) == 1 else 14)))
-    knobs.append(Ordinal("columns", _columns(parts.column.extent, target.lanes, parts.group)))
+    knobs.append(Ordinal("columns", _columns(parts.column.extent, target.lanes)))
     constraints = [
         Constraint(
             (*row_names, "columns"),
@@ -158,15 +158,8 @@ def _covers(extent: int, most: int) -> list[int]:
     )
 
 
-def _columns(extent: int, lanes: int, group: int | None) -> list[int]:
-    """Column tiles: multiples of the vector length, or of half of it where the extent asks for that.
-
-    Within a group all columns read the same data, so that a tile inside of one needs no gather.
-    """
-    if group is not None:
-        sizes = [size for size in range(1, min(group, 4 * lanes) + 1) if group % size == 0]
-        vectors = [size for size in sizes if size % lanes == 0]
-        return vectors or sizes[-1:]
+def _columns(extent: int, lanes: int) -> list[int]:
+    """Column tiles: multiples of the vector length, or of half of it where the extent asks for that."""
     if extent < lanes:
         return [1 << (extent.bit_length() - 1)]
     sizes = [lanes * count for count in (1, 2, 3, 4) if lanes * count <= extent]

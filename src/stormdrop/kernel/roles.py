@@ -8,6 +8,7 @@ other operand depends on are *rows* (tiled into the register block); the rest ar
     conv2d NCHW       rows n, h, w  column o     (stores are strided, but happen once per output)
     depthwise NHWC    rows n, h, w  column c     (the weight; the data is read in vectors too)
     batch_matmul      rows i        column j     outer b
+    grouped conv2d    rows n, h, w  column o     outer g: the output's channel is g times their number, plus o
 
 Around it stand the stages that feed it (padding), those that consume its result element by element (bias,
 residual, activation: one fused epilogue), and others that merely run before or after.
@@ -24,8 +25,8 @@ from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import IntImm
 
 from ..errors import UnsupportedFunction
-from .expressions import Expr, coefficients, simplified, substitute, variables, walk
-from .stages import Axis, Stage, StageGraph, shape_of
+from .expressions import Expr, coefficients, simplified, substitute, transform, variables, walk
+from .stages import Axis, Stage, StageGraph, shape_of, variable
 
 _MOST_COPIED = 64  # nodes of an expression that inlining may make of one that is read more than once
 
@@ -38,9 +39,8 @@ class Contraction:
     nothing consumes the contraction it is a plain copy. `rows` are the axes to tile: one, two (rows of an image and
     its columns), or several that `flat` says to walk as one. `operand` is the load that follows the columns. It is
     `packable` where it may be laid out anew so that columns are contiguous per reduction step (it has to be where
-    `must_pack`); `constant` is the position of the input that it reads if that is a constant. `group` is the number of
-    consecutive columns that share what they read of the other operand, in a grouped convolution. `prologue` is the
-    stage among those `before` that makes the other operand (padding), if nothing else reads it.
+    `must_pack`); `constant` is the position of the input that it reads if that is a constant. `prologue` is the stage
+    among those `before` that makes the other operand (padding), if nothing else reads it.
     """
 
     graph: StageGraph
@@ -56,7 +56,6 @@ class Contraction:
     must_pack: bool
     constant: int | None
     flat: bool
-    group: int | None
     prologue: Stage | None
 
 
@@ -78,6 +77,12 @@ def take_apart(graph: StageGraph, constants: tuple[int, ...]) -> Contraction:
     left, right = stage.value.a, stage.value.b
     constant_buffers = {graph.inputs[index]: index for index in constants}
     column, operand, other = _column(stage, left, right, constant_buffers)
+    columns = _group(other, column)
+    if columns is not None:
+        first = operand.same_as(left)
+        stage, epilogue, column = _by_groups(stage, epilogue, column, columns)
+        left, right = stage.value.a, stage.value.b
+        operand, other = (left, right) if first else (right, left)
     rest = [axis for axis in stage.spatial if axis is not column]
     rows = [axis for axis in rest if axis.var not in _variables(operand)]
     packable = operand if rows and column.var in _variables(operand) else None
@@ -105,7 +110,6 @@ def take_apart(graph: StageGraph, constants: tuple[int, ...]) -> Contraction:
         packable is not None and not contiguous(packable, column.var),
         constant,
         flat,
-        _group(other, column),
         _prologue(graph, before, other),
     )
 
@@ -263,6 +267,27 @@ def _group(load: Any, column: Axis) -> int | None:
         if isinstance(node, prim.FloorDiv) and column.var.same_as(node.a) and isinstance(node.b, IntImm)
     }
     return divisors.pop() if len(divisors) == 1 else None
+
+
+def _by_groups(stage: Stage, epilogue: Stage, column: Axis, columns: int) -> tuple[Stage, Stage, Axis]:
+    """The same over two axes in place of the column axis, groups and the columns of one; with the latter."""
+    group, within = Axis(variable("group"), column.extent // columns), Axis(variable("column"), columns)
+
+    def split(node: Expr) -> Expr | None:
+        if isinstance(node, prim.FloorDiv) and column.var.same_as(node.a) and _is(node.b, columns):
+            return group.var
+        return group.var * columns + within.var if column.var.same_as(node) else None
+
+    def both(each: Stage) -> Stage:
+        axes = [new for axis in each.axes for new in ((group, within) if axis.var.same_as(column.var) else (axis,))]
+        indices = tuple(transform(index, split) for index in each.indices)
+        return replace(each, axes=tuple(axes), indices=indices, value=transform(each.value, split))
+
+    return both(stage), both(epilogue), within
+
+
+def _is(node: Expr, number: int) -> bool:
+    return isinstance(node, IntImm) and int(node) == number
 
 
 def _flattens(rows: list[Axis], loads: list[Any], epilogue: Stage) -> bool:

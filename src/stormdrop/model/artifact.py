@@ -50,6 +50,7 @@ class CompiledModel:
         """
         self.metadata = metadata
         self.symbols = dict(symbols or {})
+        self._inputs: dict[str, tuple[Any, NDArray[Any]]] = {}
         self._given, self._module = module, module.mod if hasattr(module, "mod") else module
         try:
             self._main = self._machine()["main"]
@@ -63,6 +64,7 @@ class CompiledModel:
     def watched(self, watch: Callable[..., int]) -> CompiledModel:
         """The same model with a watch on the calls of its virtual machine; see `profile`."""
         model = copy.copy(self)
+        model._inputs = {}
         machine = self._machine()
         machine.set_instrument(tvm_ffi.convert(watch))
         model._main = machine["main"]
@@ -91,7 +93,7 @@ class CompiledModel:
 
         Inputs are NumPy arrays, or anything that exports DLPack on the CPU; those that are contiguous and begin at a
         multiple of 64 bytes (see `aligned`) are read where they are, others and NumPy's read-only ones are copied.
-        Outputs are the caller's.
+        Outputs are the caller's. Not for several threads at a time.
         """
         unknown = [name for name in feeds if name not in {info.name for info in self.inputs}]
         if unknown:
@@ -107,12 +109,18 @@ class CompiledModel:
             raise InputError(f"{self.metadata.name}: input {info.name!r} is missing")
         given = feeds[info.name]
         value = given if isinstance(given, np.ndarray) else _array(info.name, given)
-        if not value.flags.c_contiguous or value.ctypes.data % _ALIGNMENT or not value.size:
-            return tvm.runtime.tensor(self._checked(info, value))
-        self._checked(info, value)
-        if hasattr(given, "__dlpack__") and (given is not value or value.flags.writeable):
+        contiguous = self._checked(info, value)
+        # NumPy exports no read-only memory.
+        exports = hasattr(given, "__dlpack__") and (given is not value or value.flags.writeable)
+        if exports and contiguous is value and value.size and value.ctypes.data % _ALIGNMENT == 0:
             return tvm.runtime.from_dlpack(given)
-        return tvm.runtime.tensor(value)  # NumPy exports no read-only memory
+        # Into memory that is there already: fresh pages take longer than the copy.
+        if info.name not in self._inputs:
+            tensor = tvm.runtime.empty(info.shape, info.dtype)
+            self._inputs[info.name] = tensor, np.from_dlpack(tensor)
+        tensor, view = self._inputs[info.name]
+        np.copyto(view, contiguous)
+        return tensor
 
     def _checked(self, info: TensorInfo, value: NDArray[Any]) -> NDArray[Any]:
         if value.shape != info.shape:

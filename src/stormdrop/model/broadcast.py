@@ -19,6 +19,8 @@ from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import FloatImm
 from tvm.s_tir import Schedule
 
+from .rewriting import rewritten
+
 _RANK = 4
 """Only tensors of two-dimensional convolutions change their layout."""
 
@@ -27,10 +29,7 @@ _BINARY = {f"relax.{name}" for name in ("add", "subtract", "multiply", "divide",
 
 def expand_constants(mod: tvm.IRModule) -> tvm.IRModule:
     """The module with such operators of `main` rewritten."""
-    mutator = _Expand(mod)
-    expanded = mutator.visit_expr(mod["main"])
-    mutator.builder_.update_func(mod.get_global_var("main"), expanded)
-    return mutator.builder_.get()
+    return rewritten(mod, _Expand(mod))
 
 
 @relax.expr_functor.mutator

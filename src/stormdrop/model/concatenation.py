@@ -91,7 +91,7 @@ def _variables(value: Any) -> Sequence[Any]:
 def _concatenates(function: tirx.PrimFunc, parts: int) -> bool:
     """Whether a function concatenates its inputs along the last axis, and does nothing else: found out by letting it.
 
-    On values of both signs up to the largest ones: no activation or bound leaves these as they are.
+    On values of both signs up to half of the largest one: no activation or bound leaves these as they are.
     """
     if len(function.params) != parts + 1:
         return False
@@ -108,7 +108,7 @@ def _concatenates(function: tirx.PrimFunc, parts: int) -> bool:
         return False
     largest = float(np.finfo(dtype).max if dtype.kind == "f" else np.iinfo(dtype).max)
     sizes = [int(np.prod(shape)) for shape in shapes[:-1]]
-    values = np.split(np.linspace(-largest, largest, sum(sizes)), np.cumsum(sizes)[:-1])
+    values = np.split(largest * np.linspace(-0.5, 0.5, sum(sizes)), np.cumsum(sizes)[:-1])
     inputs = [each.astype(dtype).reshape(shape) for each, shape in zip(values, shapes, strict=False)]
     try:
         (output,) = evaluate(function, inputs)

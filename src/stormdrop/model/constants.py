@@ -15,13 +15,12 @@ from numpy.typing import NDArray
 from tvm import relax
 from tvm.ir import GenericConst
 
+from .rewriting import rewritten
+
 
 def fold_layouts(mod: tvm.IRModule) -> tvm.IRModule:
     """The module with transposed and reshaped constants of `main` as constants; Relax's folding does the rest."""
-    mutator = _Fold(mod)
-    folded = mutator.visit_expr(mod["main"])
-    mutator.builder_.update_func(mod.get_global_var("main"), folded)
-    return mutator.builder_.get()
+    return rewritten(mod, _Fold(mod))
 
 
 def _permute(value: NDArray[Any], call: relax.Call) -> NDArray[Any]:

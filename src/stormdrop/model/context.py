@@ -1,9 +1,10 @@
 """Finalists in the context of the whole model: what is fastest alone may be slower among the others.
 
 Alone, a kernel finds its inputs in the caches as its last execution has left them, and its tuning ends with a race of a
-few schedules that are nearly alike. Here the model is built once with everybody's winner, once with everybody's second
-and once with everybody's third; the three take turns, and each kernel is timed in each of them. A schedule that is
-significantly faster than the winner there takes its place; all that changed have to be faster together once more.
+few schedules that are nearly alike. Here the model is built once with everybody's winner, once with everybody's default
+schedule, with everybody's second and with everybody's third; they take turns, and each kernel is timed in each of them.
+A schedule that is significantly faster than the winner there takes its place; all that changed have to be faster
+together once more.
 """
 
 from __future__ import annotations
@@ -21,21 +22,24 @@ from .sharing import TunedTask
 Choice = tuple[str, Mapping[str, Any]]
 """A sketch by name, and a configuration of it."""
 
-_LINEUPS = 3
+_LINEUPS = 4
 _NEAR = 1.15  # times the winner's time alone: what is slower is not tried again
 _ROUNDS = 11
 
 
-def lineups(tasks: Sequence[TunedTask], chosen: Mapping[int, Choice]) -> list[dict[int, Choice]]:
-    """What each task (by index) does in each form of the model: first as chosen, then with the next best of each."""
-    found = [dict(chosen)]
+def lineups(
+    tasks: Sequence[TunedTask], chosen: Mapping[int, Choice], default: Mapping[int, Choice]
+) -> list[dict[int, Choice]]:
+    """What each task (by index) does in each form of the model: as chosen, by default, then the next best of each."""
+    found = [dict(chosen), dict(default)]
     for task in tasks:
         result, index = task.result, task.task.index
         if result is None or result.best is None:
             continue
         near = [each for each in result.finalists if each.seconds <= _NEAR * result.best.seconds]
-        others = [choice for each in near if (choice := (each.sketch, each.config)) != chosen[index]]
-        for at, choice in enumerate(others[: _LINEUPS - 1], start=1):
+        tried = (chosen[index], default[index])
+        others = [choice for each in near if (choice := (each.sketch, each.config)) not in tried]
+        for at, choice in enumerate(others[: _LINEUPS - 2], start=2):
             while len(found) <= at:
                 found.append(dict(chosen))
             found[at][index] = choice
@@ -44,12 +48,12 @@ def lineups(tasks: Sequence[TunedTask], chosen: Mapping[int, Choice]) -> list[di
 
 def fastest_inside(
     forms: Sequence[Mapping[int, Choice]],
-    first: CompiledModel,
+    models: Sequence[CompiledModel],
     build: Callable[[Mapping[int, Choice]], CompiledModel],
     feeds: Mapping[str, NDArray[Any]],
 ) -> tuple[dict[int, Choice], CompiledModel]:
-    """The choice of each task that is fastest inside, and the model made of them; `first` is that of the first form."""
-    models = [first, *(build(form) for form in forms[1:])]
+    """The choice of each task that is fastest inside, and the model made of them; `models` are those of the forms."""
+    first, *_ = models
     taken = profiles(models, feeds, _ROUNDS)
     by_task = [_rounds_by_task(model, each) for model, each in zip(models, taken, strict=True)]
     final = dict(forms[0])

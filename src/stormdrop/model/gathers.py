@@ -11,12 +11,12 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from .rewriting import rewritten
+
 
 def clip_indices(mod: tvm.IRModule) -> tvm.IRModule:
     """The module with the indices of every `take` of `main` bounded."""
-    mutator = _Clip(mod)
-    mutator.builder_.update_func(mod.get_global_var("main"), mutator.visit_expr(mod["main"]))
-    return mutator.builder_.get()
+    return rewritten(mod, _Clip(mod))
 
 
 @relax.expr_functor.mutator

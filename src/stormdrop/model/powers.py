@@ -15,15 +15,15 @@ import tvm
 from tvm import relax
 from tvm.ir import GenericConst
 
+from .rewriting import rewritten
+
 _PARTS = 4
 _LARGEST = 3 * _PARTS
 
 
 def expand_powers(mod: tvm.IRModule) -> tvm.IRModule:
     """The module with such powers of `main` rewritten."""
-    mutator = _Powers(mod)
-    mutator.builder_.update_func(mod.get_global_var("main"), mutator.visit_expr(mod["main"]))
-    return mutator.builder_.get()
+    return rewritten(mod, _Powers(mod))
 
 
 @relax.expr_functor.mutator

@@ -195,18 +195,17 @@ def tune_model(
     taken = phases["compile"] = clock.perf_counter() - start
     try:
         if not interrupted:
-            forms = lineups(tuned, chosen)
-            # Each further form, the default one and the final one take about as long to compile as the first.
-            fitting = granted.after(_CHECKS) / taken - 2
+            forms = lineups(tuned, chosen, {index: maker.default for index, maker in makers.items()})
+            # Each further form, and the final one, take about as long to compile as the first.
+            fitting = granted.after(_CHECKS) / taken - 1
             forms = forms[: 1 + max(0, math.floor(min(fitting, len(forms))))]
             if len(forms) > 1:
                 doing("finalists inside the model")
-                final, compiled = fastest_inside(forms, first, made, random_feeds(graph.inputs, seed))
-            if granted.after(_CHECKS) > taken:
-                doing("untuned, to compare")
-                untuned = made({index: maker.default for index, maker in makers.items()})
+                others = [made(form) for form in forms[1:]]
+                untuned = others[0]
+                final, compiled = fastest_inside(forms, [first, *others], made, random_feeds(graph.inputs, seed))
     except KeyboardInterrupt:
-        interrupted, final, compiled = True, chosen, first
+        interrupted, final, compiled, untuned = True, chosen, first, None
     inside = [each.task.name for each in tuned if final.get(each.task.index) != chosen.get(each.task.index)]
     phases["compile"] = clock.perf_counter() - start
     doing("verifying")

@@ -18,16 +18,15 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from .rewriting import rewritten
+
 _MOVING = {"relax.permute_dims", "relax.strided_slice"}
 _RENAMING = {"relax.reshape", "relax.expand_dims", "relax.squeeze"}
 
 
 def simplify_views(mod: tvm.IRModule) -> tvm.IRModule:
     """The module with such operators of `main` simplified; the bindings that become unused stay."""
-    mutator = _Views(mod)
-    simplified = mutator.visit_expr(mod["main"])
-    mutator.builder_.update_func(mod.get_global_var("main"), simplified)
-    return mutator.builder_.get()
+    return rewritten(mod, _Views(mod))
 
 
 @relax.expr_functor.mutator
