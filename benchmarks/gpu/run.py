@@ -11,8 +11,8 @@ For each shape, `--runs` times with different seeds and from nothing:
 
 All of their kernels and torch's (cuBLAS, cuDNN, float32 without TF32; of both layouts the faster) then take turns in
 one process, timed by CUDA's events: speeds over torch's, the seconds of tuning, and how far the runs are apart (Tables
-2 and 3 of the paper). Kept shape by shape in benchmarks/out/gpu.json. All of it takes days of GPU time; `--small` is two
-shapes, one run, half a minute each: eight minutes.
+2 and 3 of the paper). Kept shape by shape in benchmarks/out/gpu.json. All of it takes days of GPU time; `--small` is
+two shapes, one run, half a minute each: eight minutes.
 """
 
 from __future__ import annotations

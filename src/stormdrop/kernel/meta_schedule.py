@@ -12,9 +12,9 @@ al., "Tensor Program Optimization with Probabilistic Programs", NeurIPS 2022, se
 space and its samplings the decisions.)
 
 Rules and postprocessors are TVM's defaults for `llvm`, or for `cuda` (Listing 1 of the AF-DS paper, and reductions
-across threads); what it adds for processors with dot-product instructions
-concerns 8-bit integers only. Constant inputs take part in its layout rewriting, as they do where TVM tunes a model:
-the rewriting of a weight is a transform of that input.
+across threads; tensor cores for float16); what it adds for processors with dot-product instructions concerns 8-bit
+integers only. Constant inputs take part in its layout rewriting, as they do where TVM tunes a model: the rewriting of a
+weight is a transform of that input.
 
     sd.tune(workload, sketches=meta_schedule_sketches(workload, target), search="evolutionary")
 """
@@ -150,6 +150,10 @@ class _Design:
 def _design(workload: Workload, target: Machine) -> _Design:
     module = tunable(workload)
     kind = str(target.tvm().kind.name)
+    if kind == "cuda" and any(spec.dtype == "float16" for spec in workload.inputs):
+        import tvm.s_tir.tensor_intrin.cuda  # noqa: F401  what the rules look for; takes seconds, once in a process
+
+        kind = "cuda-tensorcore"
     generator = PostOrderApply(sch_rules=kind, postprocs=kind, mutator_probs=kind)
     # The class itself would import all tensor intrinsics first: many seconds in each worker, and none is used.
     context = _ffi_api.TuneContext(module, target.tvm(), generator, None, "main", 1, _SEED, None)

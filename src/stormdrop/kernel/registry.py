@@ -15,6 +15,7 @@ from .contraction import RegisterBlocked, few_columns
 from .gpu.contraction import GpuContraction
 from .gpu.device import Device
 from .gpu.streaming import GpuStreaming
+from .gpu.tensor_core import GpuTensorCore
 from .sketch import Described, Estimator, Sketch
 from .streaming import Streaming
 from .target import Machine, Target
@@ -33,7 +34,7 @@ def sketches(max_error: float = MAX_ERROR) -> tuple[Sketch, ...]:
 
 def gpu_sketches() -> tuple[Sketch, ...]:
     """Those for GPUs."""
-    return (GpuContraction(), GpuStreaming())
+    return (GpuTensorCore(), GpuContraction(), GpuStreaming())
 
 
 SOURCES = ("builtin", "rules", "meta_schedule")

@@ -27,7 +27,7 @@ from tvm.s_tir import Schedule
 from ...errors import UnsupportedFunction
 from ...space import Constraint, Knob, Ordinal, Space, Tile
 from ..expressions import coefficients
-from ..roles import is_contraction
+from ..roles import factors as loads_of
 from ..sketch import Variant, revision
 from ..stages import Stage, StageGraph, shape_of
 from ..workload import Workload
@@ -58,7 +58,7 @@ class Parts:
 def take_apart(workload: Workload) -> Parts:
     """Raises `UnsupportedFunction` where the function is something else."""
     graph = workload.graph
-    found = [stage for stage in graph.stages if is_contraction(stage)]
+    found = [stage for stage in graph.stages if loads_of(stage)]
     if len(found) != 1 or len([stage for stage in graph.stages if stage.combine is not None]) != 1:
         raise UnsupportedFunction("not one contraction")
     stage = found[0]
@@ -80,7 +80,9 @@ def take_apart(workload: Workload) -> Parts:
 def _contraction(stage: Stage) -> Contraction:
     every = {axis.var for axis in stage.axes}
     operands = []
-    for load in (stage.value.a, stage.value.b):
+    loads = loads_of(stage)
+    assert loads is not None
+    for load in loads:
         dimensions = []
         for index in load.indices:
             factors = coefficients(index, every)
@@ -90,7 +92,7 @@ def _contraction(stage: Stage) -> Contraction:
         operands.append(Operand(tuple(dimensions), shape_of(load.source)))
     spatial = tuple((_name(stage, axis.var), axis.extent) for axis in stage.spatial)
     reductions = tuple((_name(stage, axis.var), axis.extent) for axis in stage.reductions)
-    return Contraction(spatial, reductions, tuple(operands), np.dtype(str(stage.buffer.dtype)).itemsize)
+    return Contraction(spatial, reductions, tuple(operands), np.dtype(str(loads[0].source.dtype)).itemsize)
 
 
 def _name(stage: Stage, variable: Any) -> str:

@@ -21,7 +21,9 @@ from ..workload import Workload
 from .build import cuda_source, resources
 from .device import Device
 from .serial import serial
+from .tensor_core import GpuTensorCore, scheduled
 
+_TENSORS = GpuTensorCore.name
 _OPERATIONS = 2e8  # beyond which serial loops take too long
 _TOLERANCE = 1e-4  # of max|difference| / max|reference|
 
@@ -61,7 +63,8 @@ def cross_check(workload: Workload, device: Device, schedules: int = 4, seed: in
             if not runs:
                 continue
             outputs = [tvm.runtime.empty(spec.shape, spec.dtype) for spec in workload.outputs]
-            compile_kernel(serial(function), cpu).call(*(tvm.runtime.tensor(array) for array in inputs), *outputs)
+            plain = scheduled(workload, space.config(point), tensorized=False) if sketch.name == _TENSORS else function
+            compile_kernel(serial(plain), cpu).call(*(tvm.runtime.tensor(array) for array in inputs), *outputs)
             right += all(_close(output.numpy(), wanted) for output, wanted in zip(outputs, expected, strict=True))
     return CrossCheck(device.arch, count, accepted if compiles else None, right if runs else None)
 
