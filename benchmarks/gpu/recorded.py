@@ -6,13 +6,15 @@ Grounds: Ansor's logs of a matmul and a convolution, and the direct convolutions
 ResNet-34. From each record the tile sizes are taken, and from these the seven features of Ansor-AF (AF-DS paper,
 section 4.1). Ansor's cost model (XGBoost, `pack-sum`) is trained with some records and predicts the others:
 
-    features    the seven; the logarithms of the tile sizes; both
+    features    the seven; the logarithms of the tile sizes; both; Ansor's 164 of each statement, of our own schedule
+                with the same tiles (kernel/gpu/contraction.py), for a log holds no code
     rank        Spearman's rank correlation of the predictions with the measured speeds
     pairs       share of pairs that it puts in the right order
     top 10      how many of the ten fastest are among the ten that it likes best
     best        the fastest of the ten that it likes best, as a share of the fastest of all
 
-Means over random splits, the same for all features. Failures are left out: they have no speed. Needs no GPU.
+Means over random splits, the same for all features. Failures are left out: they have no speed; what was measured twice
+counts once. Needs no GPU; minutes.
 """
 
 from __future__ import annotations
@@ -20,9 +22,11 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import math
+import statistics
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,9 +39,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from common import save
 
 from stormdrop.cli.output import table
+from stormdrop.kernel import operators
+from stormdrop.kernel.gpu.contraction import GpuContraction
 from stormdrop.kernel.gpu.device import DEVICES
 from stormdrop.kernel.gpu.features import features
 from stormdrop.kernel.gpu.tiling import Contraction, Operand, Tiling
+from stormdrop.kernel.statements import extractor
+from stormdrop.kernel.workload import Workload
 from stormdrop.surrogate.boosted import BoostedTrees
 
 _NAME = "gpu_recorded"
@@ -45,16 +53,48 @@ _FAILED = 1e9  # seconds: a larger time is an error's
 _TEST = 100  # records, at least, that are left to predict
 TOP = 10
 
+Record = tuple[tuple[tuple[int, ...], ...], tuple[int, ...], float]
+"""Factors of each axis, other choices, seconds."""
+
 
 @dataclass(frozen=True)
 class Ground:
-    """Measured tilings of one function: factors by axis, shape (n, 5) or (n, 3); `knobs` are other choices."""
+    """n measured tilings of one function, each different.
+
+    `factors` by axis, shape (n, 5) or (n, 3); `knobs`, shape (n, k), are other choices, the last one the steps up to
+    which loops are unrolled; `seconds` of shape (n,). `workload` is the same function, here.
+    """
 
     name: str
     contraction: Contraction
     factors: dict[str, Any]
     knobs: Any
     seconds: Any
+    workload: Workload
+
+    @classmethod
+    def of(cls, name: str, contraction: Contraction, records: Sequence[Record], workload: Workload) -> Ground:
+        """The fastest of the records of each tiling."""
+        fastest: dict[tuple[Any, ...], float] = {}
+        for factors, knobs, seconds in records:
+            key = (factors, knobs)
+            fastest[key] = min(seconds, fastest.get(key, seconds))
+        names = [name for name, _ in (*contraction.spatial, *contraction.reductions)]
+        tiles = {name: np.array([factors[at] for factors, _ in fastest]) for at, name in enumerate(names)}
+        knobs = np.array([knobs for _, knobs in fastest], dtype=np.float64)
+        return cls(name, contraction, tiles, knobs, np.array(list(fastest.values())), workload)
+
+    def statements(self) -> list[Any]:
+        """Ansor's 164 features: an array of shape (stores, 164) for each tiling."""
+        sketch, device = GpuContraction(), DEVICES["a100"]
+        axes = [*(f"space{at}" for at in range(len(self.contraction.spatial)))]
+        axes += [f"reduce{at}" for at in range(len(self.contraction.reductions))]
+        functions = []
+        for at, knobs in enumerate(self.knobs):
+            config = {axis: tuple(map(int, tiles[at])) for axis, tiles in zip(axes, self.factors.values(), strict=True)}
+            config |= {"fetch0": 1, "fetch1": 1, "unroll": int(knobs[-1])}
+            functions.append(sketch.apply(self.workload, device, config).main)
+        return extractor(self.workload, device)(functions)
 
 
 def main() -> None:
@@ -65,13 +105,15 @@ def main() -> None:
         tiling = Tiling(ground.contraction, ground.factors)
         sevens = features(tiling, DEVICES["a100"])
         tiles = np.log2(np.concatenate([*ground.factors.values()], axis=1))
-        tiles = np.concatenate([tiles, ground.knobs], axis=1)
-        kinds = {"seven": sevens, "tiles": tiles, "both": np.concatenate([sevens, tiles], axis=1)}
+        tiles = np.concatenate([tiles, np.log2(1 + ground.knobs)], axis=1)
+        columns = {"seven": sevens, "tiles": tiles, "both": np.concatenate([sevens, tiles], axis=1)}
+        kinds = {kind: [each[[at]] for at in range(len(each))] for kind, each in columns.items()}
+        kinds["statements"] = ground.statements()
         for size in options.sizes:
             if len(ground.seconds) < size + _TEST:
                 continue
-            for kind, columns in kinds.items():
-                found = [predicted(columns, ground.seconds, size, np.random.default_rng(seed)) for seed in rng_seeds]
+            for kind, shown in kinds.items():
+                found = [predicted(shown, ground.seconds, size, np.random.default_rng(seed)) for seed in rng_seeds]
                 means = {key: float(np.mean([each[key] for each in found])) for key in found[0]}
                 document.append(
                     {"ground": ground.name, "records": len(ground.seconds), "size": size, "features": kind, **means}
@@ -83,13 +125,13 @@ def main() -> None:
     print(save(_NAME, {"splits": options.splits, "results": document}))
 
 
-def predicted(columns: Any, seconds: Any, size: int, rng: np.random.Generator) -> dict[str, float]:
-    """How well a model that was trained with some records orders the others."""
+def predicted(shown: Sequence[Any], seconds: Any, size: int, rng: np.random.Generator) -> dict[str, float]:
+    """How well a model that was trained with some records orders the others; `shown` is an array of rows for each."""
     order = rng.permutation(len(seconds))
     train, test = order[:size], order[size:]
     model = BoostedTrees(rng, objective="pack-sum")
-    model.fit([columns[[at]] for at in train], seconds[train].min() / seconds[train])
-    scores = np.asarray(model.predict([columns[[at]] for at in test]))
+    model.fit([shown[at] for at in train], seconds[train].min() / seconds[train])
+    scores = np.asarray(model.predict([shown[at] for at in test]))
     speeds = seconds[test].min() / seconds[test]
     liked, fastest = np.argsort(-scores)[:TOP], np.argsort(-speeds)[:TOP]
     return {
@@ -109,8 +151,8 @@ def grounds(data: Path) -> Iterator[Ground]:
 
 def ansor(path: Path) -> Ground:
     """A log of Ansor's: its split steps ("SP") of the stage that is written through registers ("CHW") are the tiles."""
-    factors: defaultdict[str, list[list[int]]] = defaultdict(list)
-    knobs, seconds, contraction = [], [], None
+    records: list[Record] = []
+    contraction, workload = None, None
     with gzip.open(path, "rt") as lines:
         for line in lines:
             record = json.loads(line)
@@ -118,31 +160,29 @@ def ansor(path: Path) -> Ground:
             if not times or times[0] > _FAILED:
                 continue
             steps = record["i"][1][1]
-            contraction = _of_ansor(json.loads(record["i"][0][0]))
+            contraction, workload = _of_ansor(json.loads(record["i"][0][0]))
             axes = [*contraction.spatial, *contraction.reductions]
             stage = next(step[1] for step in steps if step[0] == "CHW")
             splits = [step for step in steps if step[0] == "SP" and step[1] == stage]
-            for (name, extent), (*_, inner, _) in zip(axes, splits, strict=False):
-                factors[name].append([extent // int(np.prod(inner)), *inner])
+            factors = tuple(
+                (extent // math.prod(inner), *inner) for (_, extent), (*_, inner, _) in zip(axes, splits, strict=False)
+            )
             unrolled = next((step[3] for step in steps if step[0] == "PR"), "$0")
-            knobs.append([int(unrolled.rpartition("$")[2])])
-            seconds.append(float(np.mean(times)))
-    assert contraction is not None, f"{path} has no record that worked"
-    arrays = {name: np.array(values, dtype=np.int64) for name, values in factors.items()}
-    return Ground(
-        path.name.removesuffix(".log.gz"), contraction, arrays, np.log2(1 + np.array(knobs)), np.array(seconds)
-    )
+            records.append((factors, (int(unrolled.rpartition("$")[2]),), statistics.fmean(times)))
+    assert contraction is not None and workload is not None, f"{path} has no record that worked"
+    return Ground.of(path.name.removesuffix(".log.gz"), contraction, records, workload)
 
 
-def _of_ansor(workload: list[Any]) -> Contraction:
-    kind, *sizes = workload
+def _of_ansor(function: list[Any]) -> tuple[Contraction, Workload]:
+    kind, *sizes = function
     if kind == "matmul_layer":
         m, k, n = sizes
-        return matmul(m, n, k)
+        return matmul(m, n, k), operators.matmul(m, n, k)
     assert kind == "conv2d_layer", f"no contraction is known for {kind}"
     n, ci, h, w, co, kh, kw, stride, padding = sizes
     assert padding == "SAME"
-    return convolution(n, co, -(-h // stride), -(-w // stride), ci, kh, kw, stride)
+    same = operators.conv2d(n, h, w, ci, co, kh, kw, stride=stride, pad=kh // 2, layout="NCHW", bias=1, act="relu")
+    return convolution(n, co, -(-h // stride), -(-w // stride), ci, kh, kw, stride), same
 
 
 def matmul(m: int, n: int, k: int) -> Contraction:
@@ -164,7 +204,7 @@ def convolution(n: int, co: int, h: int, w: int, ci: int, kh: int, kw: int, stri
 
 def meta_schedule(path: Path) -> Iterator[Ground]:
     """The direct convolutions of a database: four tiles of five factors, three of three, in the order of the axes."""
-    found: defaultdict[int, list[tuple[list[list[int]], list[int], float]]] = defaultdict(list)
+    found: defaultdict[int, list[Record]] = defaultdict(list)
     shapes: dict[int, Any] = {}
     if not path.exists():
         return
@@ -173,20 +213,20 @@ def meta_schedule(path: Path) -> Iterator[Ground]:
             index, ((instructions, decisions), seconds, _, arguments) = json.loads(line)
             sampled = [(instructions[at], decision) for at, decision in decisions]
             tiles = [decision for instruction, decision in sampled if instruction[0] == "SamplePerfectTile"]
-            choices = [decision for instruction, decision in sampled if instruction[0] == "SampleCategorical"]
+            # Its candidates are the first attribute; fetches come first, unrolling last.
+            choices = tuple(each[2][0][at] for each, at in sampled if each[0] == "SampleCategorical")
             if [len(tile) for tile in tiles] != [5] * 4 + [3] * 3 or not seconds or seconds[0] > _FAILED:
                 continue
-            found[index].append((tiles, choices, float(np.mean(seconds))))
+            found[index].append((tuple(map(tuple, tiles)), choices, statistics.fmean(seconds)))
             shapes[index] = [argument[2] for argument in arguments]
     for index, records in found.items():
         data, weight, *_, output = shapes[index]
         (n, co, h, w), (_, ci, kh, kw) = output, weight
-        contraction = convolution(n, co, h, w, ci, kh, kw, data[2] // h)
-        names = [name for name, _ in (*contraction.spatial, *contraction.reductions)]
-        factors = {name: np.array([tiles[at] for tiles, _, _ in records]) for at, name in enumerate(names)}
-        knobs = np.array([choices for _, choices, _ in records], dtype=np.float64)
-        name = f"resnet34 {ci}x{data[2]}x{data[3]} to {co}x{h}x{w}, {kh}x{kw}"
-        yield Ground(name, contraction, factors, knobs, np.array([seconds for *_, seconds in records]))
+        stride, name = data[2] // h, f"resnet34 {ci}x{data[2]}x{data[3]} to {co}x{h}x{w}, {kh}x{kw}"
+        same = operators.conv2d(
+            n, data[2], data[3], ci, co, kh, kw, stride=stride, pad=kh // 2, layout="NCHW", bias=1, act="relu"
+        )
+        yield Ground.of(name, convolution(n, co, h, w, ci, kh, kw, stride), records, same)
 
 
 def _options() -> argparse.Namespace:

@@ -245,11 +245,14 @@ class _Kernel:
         on_progress: Callable[[Progress], None] | None,
     ) -> Plan:
         from .kernel import registry
+        from .kernel.gpu.device import Device
 
         workload, target = self.workload, self.target
         machine = f"{target.machine}, constants from memory" if self.cold else target.machine
         problem = Problem(workload.key, workload.text, workload.name, target.kind, machine)
         versions = {name: metadata.version(name) for name in ("apache-tvm", "apache-tvm-ffi", "numpy")}
+        if isinstance(target, Device):
+            versions |= target.conditions
         spaces = [space for _, space in self.sketches]
         seen = registry.features(self.sketches, workload, target, self.features)
         knowledge = Knowledge(features=seen, prior=registry.prior(self.sketches, workload, target))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import platform
 import sys
@@ -204,6 +203,7 @@ def doctor(
 ) -> None:
     """Show what this machine offers: cores, vectors, caches, measured limits, versions."""
     with output.stdout_for_json(as_json):
+        from ..kernel.gpu.device import gpus, named
         from ..kernel.target import Target
         from ..measure.peak import peak
         from ..records import default_path
@@ -220,7 +220,7 @@ def doctor(
             "registers": target.registers,
             "caches": {"l1": target.l1, "l2": target.l2, "l3": target.l3},
             "peak": {"flops": limits.flops, "bandwidth": limits.bandwidth, "undisturbed": limits.undisturbed},
-            "cuda": _cuda(),
+            "gpus": [{**asdict(gpu), "target": named(gpu)} for gpu in gpus()],
             "python": platform.python_version(),
             "versions": versions,
             "database": str(default_path()),
@@ -236,7 +236,8 @@ def doctor(
         ["data caches", ", ".join(f"L{level} {output.size(size)}" for level, size in _levels(target))],
         ["peak", f"{limits.flops / 1e9:.0f} GFLOP/s (float32 multiply-adds in registers, all cores)"],
         ["bandwidth", f"{limits.bandwidth / 1e9:.1f} GB/s (copy, bytes read plus written, all cores)"],
-        ["CUDA", document["cuda"] or "no device; this version tunes for CPUs"],
+        *([f"GPU {gpu.number}", f"{gpu.name} ({named(gpu) or 'no known target'}), {gpu}"] for gpu in gpus()),
+        *([] if gpus() else [["GPUs", "none; kernels for --target cuda/NAME are built and checked, not measured"]]),
         ["Python", platform.python_version()],
         *([name, version or "not installed"] for name, version in versions.items()),
         ["database", str(default_path())],
@@ -260,13 +261,3 @@ def _versions(names: Sequence[str]) -> dict[str, str | None]:
         except metadata.PackageNotFoundError:
             found[name] = None
     return found
-
-
-def _cuda() -> str | None:
-    """The name of the first CUDA device, or None."""
-    if importlib.util.find_spec("tvm") is None:
-        return None
-    import tvm
-
-    device = tvm.cuda(0)
-    return str(device.device_name) if device.exist else None

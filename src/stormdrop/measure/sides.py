@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -12,6 +13,7 @@ import tvm
 from numpy.typing import NDArray
 
 from ..kernel.compile import Kernel
+from ..kernel.gpu import driver
 from .timing import Call, wall
 
 Array = NDArray[Any]
@@ -39,6 +41,9 @@ class Side(Protocol):
 
     def executions(self, call: Call, number: int) -> float:
         """Mean seconds of so many executions, back to back."""
+
+    def slowed(self) -> bool:
+        """Whether it runs below its usual speed right now."""
 
 
 class CpuSide:
@@ -70,9 +75,12 @@ class CpuSide:
     def executions(self, call: Call, number: int) -> float:
         return wall(call, number)
 
+    def slowed(self) -> bool:
+        return False  # the counters of `load` tell
+
 
 class GpuSide:
-    """The first GPU that this process sees, timed by CUDA's events.
+    """The only GPU that this process sees (CUDA_VISIBLE_DEVICES is its number), timed by CUDA's events.
 
     A kernel that accesses memory out of its bounds poisons the context: nothing of this process runs there any more.
     """
@@ -81,6 +89,7 @@ class GpuSide:
 
     def __init__(self) -> None:
         self._device = tvm.runtime.device("cuda", 0)
+        self._number = int(os.environ[driver.VISIBLE])
 
     def tensor(self, array: Array) -> Any:
         return tvm.runtime.tensor(array, self._device)
@@ -105,6 +114,9 @@ class GpuSide:
         # It executes once more before, which warms up.
         evaluate = call.kernel.module.time_evaluator("main", self._device, number=number, repeat=1)
         return float(evaluate(*call.arguments).mean)
+
+    def slowed(self) -> bool:
+        return driver.slowed(self._number)
 
 
 @dataclass(frozen=True, eq=False)

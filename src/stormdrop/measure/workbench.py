@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from ..kernel.gpu.device import Device
 from ..kernel.reference import evaluate
 from ..kernel.stages import shape_of
 from ..trial import Phases, Status
-from .load import read_counters
+from .load import Counters, read_counters
 from .messages import KERNELS, Build, Built, Data, Failed, Key, Race, Raced, Ran, Run
 from .sides import CpuSide, GpuSide, Side
 from .timing import interleaved, sample
@@ -126,7 +126,7 @@ class Workbench:
             self._step("run")
             before = read_counters()
             samples = sample(call, job.plan, first, self._side.executions)
-            load = read_counters() - before
+            load = self._load(before)
         except Exception as error:  # noqa: BLE001  whatever the kernel raises is this candidate's failure
             self._spoiled = not self._side.lasting
             return Failed(
@@ -142,11 +142,14 @@ class Workbench:
             self._step("run")
             before = read_counters()
             samples = interleaved(calls, job.rounds, job.sample_seconds, self._side.executions)
-            load = read_counters() - before
+            load = self._load(before)
         except Exception as error:  # noqa: BLE001  reported as the failure of the race
             self._spoiled = not self._side.lasting
             return Failed(Status.RUNTIME, one_line(error), Phases(run=time.perf_counter() - start))
         return Raced(tuple(tuple(each) for each in samples), load, time.perf_counter() - start)
+
+    def _load(self, before: Counters) -> Counters:
+        return replace(read_counters() - before, slowed=self._side.slowed())
 
     def _call(self, key: Key) -> Callable[[], object]:
         self._built.move_to_end(key)

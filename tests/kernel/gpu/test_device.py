@@ -10,12 +10,14 @@ import pytest
 from stormdrop.errors import TargetError
 from stormdrop.kernel.gpu import device
 from stormdrop.kernel.gpu.device import DEVICES, Device
+from stormdrop.kernel.gpu.driver import Gpu
 from stormdrop.kernel.target import Target
 
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    monkeypatch.setattr(device, "gpus", lambda: tuple(request.param))
+    found = tuple(Gpu(number, name, "580.1", 1200, 1980, 2619, 700) for number, name in enumerate(request.param))
+    monkeypatch.setattr(device, "gpus", lambda: found)
 
 
 @pytest.mark.parametrize("here", [[]], indirect=True)
@@ -39,6 +41,7 @@ def test_the_gpus_of_this_machine() -> None:
     assert Target.parse("cuda") is DEVICES["h200"]
     assert (DEVICES["h200"].machine, DEVICES["h200"].numbers) == ("NVIDIA H200", [0, 2])
     assert DEVICES["a100"].machine == "NVIDIA A100-SXM4-80GB"
+    assert DEVICES["a100"].conditions == {"gpu 1": "1200 of 1980 MHz, memory 2619 MHz, 700 W, driver 580.1"}
     with pytest.raises(TargetError, match="the GPU here is an NVIDIA H200"):
         DEVICES["h100"].machine  # noqa: B018
 
@@ -46,11 +49,14 @@ def test_the_gpus_of_this_machine() -> None:
 @pytest.mark.parametrize("here", [["NVIDIA GeForce RTX 3090"], ["Tesla T4"]], indirect=True)
 @pytest.mark.usefixtures("here")
 def test_a_gpu_that_is_not_known() -> None:
-    if device.gpus() == ("Tesla T4",):
+    (gpu,) = device.gpus()
+    if gpu.name == "Tesla T4":
+        assert device.named(gpu) is None
         with pytest.raises(TargetError, match="the GPU here, Tesla T4, is not one of those known: a100"):
             Target.parse("cuda")
     else:
         assert Target.parse("cuda") is DEVICES["rtx3090"]
+        assert device.named(gpu) == "cuda/rtx3090"
 
 
 @pytest.mark.parametrize(

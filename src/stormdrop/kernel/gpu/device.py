@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,6 +11,7 @@ from numpy.typing import NDArray
 
 from ...errors import TargetError
 from ...threads import chosen
+from .driver import Gpu, gpus
 
 WARP = 32
 BANKS = 32
@@ -62,7 +61,16 @@ class Device:
     @property
     def numbers(self) -> list[int]:
         """Which of this machine's GPUs are such a device."""
-        return [number for number, name in enumerate(gpus()) if _key(name) == self.name]
+        return [gpu.number for gpu in self._here]
+
+    @property
+    def conditions(self) -> dict[str, str]:
+        """What measured times depend on beside the GPU's name: its driver, clocks and limits now."""
+        return {f"gpu {gpu.number}": str(gpu) for gpu in self._here}
+
+    @property
+    def _here(self) -> list[Gpu]:
+        return [gpu for gpu in gpus() if _key(gpu.name) == self.name]
 
     @property
     def machine(self) -> str:
@@ -70,9 +78,9 @@ class Device:
 
         Raises `TargetError` where no such GPU is here: no measurement taken on another one may pass as its.
         """
-        if self.numbers:
-            return gpus()[self.numbers[0]]
-        there = f"the GPU here is an {gpus()[0]}" if gpus() else "there is no NVIDIA GPU here"
+        if self._here:
+            return self._here[0].name
+        there = f"the GPU here is an {gpus()[0].name}" if gpus() else "there is no NVIDIA GPU here"
         raise TargetError(f"target cuda/{self.name}: {there}: its kernels are built and checked, not measured")
 
     @cached_property
@@ -139,22 +147,15 @@ def parse(name: str) -> Device:
         return DEVICES[model]
     if not gpus():
         raise TargetError(f"target cuda: there is no NVIDIA GPU here; to build for one: cuda/{', cuda/'.join(DEVICES)}")
-    model = _key(gpus()[0])
-    if model not in DEVICES:
-        raise TargetError(f"target cuda: the GPU here, {gpus()[0]}, is not one of those known: {', '.join(DEVICES)}")
-    return DEVICES[model]
+    name = gpus()[0].name
+    if _key(name) not in DEVICES:
+        raise TargetError(f"target cuda: the GPU here, {name}, is not one of those known: {', '.join(DEVICES)}")
+    return DEVICES[_key(name)]
 
 
-@lru_cache(maxsize=1)
-def gpus() -> tuple[str, ...]:
-    """The names of this machine's NVIDIA GPUs, by its driver's own tool."""
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return ()
-    done = subprocess.run(
-        [tool, "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True, check=False
-    )
-    return tuple(line.strip() for line in done.stdout.splitlines() if line.strip()) if done.returncode == 0 else ()
+def named(gpu: Gpu) -> str | None:
+    """The target for a GPU of this machine, such as "cuda/h200"; None where it is not known."""
+    return f"cuda/{_key(gpu.name)}" if _key(gpu.name) in DEVICES else None
 
 
 def _key(marketing: str) -> str:
