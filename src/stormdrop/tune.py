@@ -291,7 +291,7 @@ class _Kernel:
             local.best = fastest
             return local
 
-        if isinstance(self.target, Target):
+        if self.target.runner or isinstance(self.target, Target):
             return on(None)
         gpus = self.target.numbers
         return on(gpus[0]) if len(gpus) == 1 else Several([on(gpu) for gpu in gpus])

@@ -65,6 +65,14 @@ FeaturesOption = Annotated[
         "paper) or statements (Ansor's 164).",
     ),
 ]
+RunnerOption = Annotated[
+    str | None,
+    typer.Option(
+        "--runner",
+        metavar="HOST:PORT",
+        help="Measure on another machine, where TVM's RPC server runs; kernels are built here.",
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
 ShowOption = Annotated[
     list[str] | None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,6 +19,7 @@ from .options import (
     JsonOption,
     MaxErrorOption,
     ResumeOption,
+    RunnerOption,
     SearchOption,
     SeedOption,
     ShapeOption,
@@ -50,6 +52,7 @@ def tune_op(
     max_error: MaxErrorOption = None,
     space: SpaceOption = None,
     features: FeaturesOption = "knobs",
+    runner: RunnerOption = None,
     show: ShowOption = None,
     as_json: JsonOption = False,
 ) -> int:
@@ -65,7 +68,7 @@ def tune_op(
         from ..tune import DEFAULT_SECONDS, tune
 
         workload = operators.create(operator, given)
-        machine = Target.parse(target)
+        machine = dataclasses.replace(Target.parse(target), runner=runner or "")
         _measurable(workload, machine)
         limit = _limit(search, trials, budget, DEFAULT_SECONDS)
         opening = f"tuning {operator} {' '.join(arguments or ())} {limit}"
@@ -165,7 +168,7 @@ def _measurable(workload: Workload, machine: Machine) -> None:
     from ..kernel.gpu.crosscheck import cross_check
     from ..kernel.gpu.device import Device
 
-    if isinstance(machine, Device) and not machine.numbers:
+    if isinstance(machine, Device) and not machine.measurable:
         try:
             machine.machine  # noqa: B018  raises
         except TargetError as error:

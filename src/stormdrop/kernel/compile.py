@@ -50,17 +50,21 @@ def compile_kernel(function: PrimFunc, target: Any) -> Kernel:
 
     The callable takes tensors in the order of the function's parameters and does not check them.
     """
-    built = _built(function, target)
-    # Looking the function up is what generates the machine code.
-    return Kernel(built["main"], built)
+    return ready(build_module(function, target))
+
+
+def ready(module: Any) -> Kernel:
+    """The function `main` of a module. Looking it up is what generates the machine code."""
+    return Kernel(module["main"], module)
 
 
 def assembler(function: PrimFunc, target: Any) -> str:
     """The assembler text of a scheduled function, for any machine that LLVM knows."""
-    return str(_built(function, target).inspect_source("asm"))
+    return str(build_module(function, target).inspect_source("asm"))
 
 
-def _built(function: PrimFunc, target: Any) -> Any:
+def build_module(function: PrimFunc, target: Any) -> Any:
+    """TVM's module of a scheduled function, for any machine that it knows; raises whatever TVM raises."""
     module = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
     with tvm.transform.PassContext(config=PASS_CONFIG):
         if str(target.kind.name) != "llvm":

@@ -37,6 +37,7 @@ class Target:
     l2: int
     l3: int
     triple: str = ""
+    runner: str = ""
 
     @classmethod
     def parse(cls, text: str | None = None) -> Machine:
@@ -75,9 +76,11 @@ class Target:
 
         Raises `TargetError` for another machine: no measurement taken here may pass as one of it.
         """
+        if self.runner:
+            return f"{self.cpu} at {self.runner}, {self.cores} cores"
         if self.triple:
             raise TargetError(
-                f"target {self.name} is another machine: its kernels are compiled here, not measured; use --target cpu"
+                f"target {self.name} is another machine: its kernels are compiled here, and measured with --runner"
             )
         return f"{self.cpu}, {self.cores} core{'s' if self.cores > 1 else ''}"
 

@@ -1,19 +1,25 @@
-"""Where a worker's kernels run: on the CPU, or on a GPU of which the worker is the only user in its process."""
+"""Where a worker's kernels run: on the CPU, on a GPU of which it is the only user, or on another machine."""
 
 from __future__ import annotations
 
 import itertools
 import os
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import tvm
 from numpy.typing import NDArray
+from tvm.support import tar
 
-from ..kernel.compile import Kernel
+from ..kernel.compile import Kernel, ready
 from ..kernel.gpu import driver
+from ..kernel.gpu.device import Device
+from ..kernel.runner import connect
+from ..kernel.target import Machine
 from .timing import Call, wall
 
 Array = NDArray[Any]
@@ -23,6 +29,9 @@ class Side(Protocol):
     """Memory and time of what runs kernels. `lasting`: what a kernel broke does not outlive it."""
 
     lasting: bool
+
+    def load(self, module: Any) -> Kernel:
+        """What was built here, ready to run."""
 
     def tensor(self, array: Array) -> Any:
         """The array where kernels see it."""
@@ -50,6 +59,9 @@ class CpuSide:
     """This process's own memory. It comes from TVM, as it does in a compiled model: NumPy would ask for huge pages."""
 
     lasting = True
+
+    def load(self, module: Any) -> Kernel:
+        return ready(module)
 
     def tensor(self, array: Array) -> Any:
         return tvm.runtime.tensor(array)
@@ -79,17 +91,16 @@ class CpuSide:
         return False  # the counters of `load` tell
 
 
-class GpuSide:
-    """The only GPU that this process sees (CUDA_VISIBLE_DEVICES is its number), timed by CUDA's events.
-
-    A kernel that accesses memory out of its bounds poisons the context: nothing of this process runs there any more.
-    """
+class _DeviceSide:
+    """Memory that is not this process's own, and time by TVM's evaluator on the device."""
 
     lasting = False
 
-    def __init__(self) -> None:
-        self._device = tvm.runtime.device("cuda", 0)
-        self._number = int(os.environ[driver.VISIBLE])
+    def __init__(self, device: Any) -> None:
+        self._device = device
+
+    def load(self, module: Any) -> Kernel:
+        return ready(module)
 
     def tensor(self, array: Array) -> Any:
         return tvm.runtime.tensor(array, self._device)
@@ -116,7 +127,45 @@ class GpuSide:
         return float(evaluate(*call.arguments).mean)
 
     def slowed(self) -> bool:
+        return False
+
+
+class RemoteSide(_DeviceSide):
+    """The CPU, or the first GPU, of the machine behind a runner (`kernel/runner.py`)."""
+
+    def __init__(self, address: str, gpu: bool) -> None:
+        self._session = connect(address)
+        super().__init__(self._session.cuda(0) if gpu else self._session.cpu(0))
+        self._scratch = tempfile.TemporaryDirectory(prefix="stormdrop-")
+        self._sent = itertools.count()
+
+    def load(self, module: Any) -> Kernel:
+        file = Path(self._scratch.name) / f"kernel{next(self._sent)}.tar"
+        module.export_library(str(file), fcompile=tar.tar)
+        self._session.upload(str(file), file.name)
+        file.unlink()
+        return ready(self._session.load_module(file.name))
+
+
+class GpuSide(_DeviceSide):
+    """The only GPU that this process sees (CUDA_VISIBLE_DEVICES is its number), timed by CUDA's events.
+
+    A kernel that accesses memory out of its bounds poisons the context: nothing of this process runs there any more.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(tvm.runtime.device("cuda", 0))
+        self._number = int(os.environ[driver.VISIBLE])
+
+    def slowed(self) -> bool:
         return driver.slowed(self._number)
+
+
+def side_of(target: Machine) -> Side:
+    """Where kernels for a target run."""
+    if target.runner:
+        return RemoteSide(target.runner, isinstance(target, Device))
+    return GpuSide() if isinstance(target, Device) else CpuSide()
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,14 +12,13 @@ import numpy as np
 import tvm_ffi
 from numpy.typing import NDArray
 
-from ..kernel.compile import Kernel, check_arguments, compile_kernel
-from ..kernel.gpu.device import Device
+from ..kernel.compile import Kernel, build_module, check_arguments
 from ..kernel.reference import evaluate
 from ..kernel.stages import shape_of
 from ..trial import Phases, Status
 from .load import Counters, read_counters
 from .messages import KERNELS, Build, Built, Data, Failed, Key, Race, Raced, Ran, Run
-from .sides import CpuSide, GpuSide, Side
+from .sides import side_of
 from .timing import interleaved, sample
 
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ class Workbench:
         self._spoiled = False
         self._tensors: list[Any] = []
         self._built: OrderedDict[Key, _Built] = OrderedDict()
-        self._side: Side = GpuSide() if isinstance(target, Device) else CpuSide()
+        self._side = side_of(target)
         self._constants = _Constants(passing, self._side.tensor)
         self._outputs, self._views = self._side.outputs([(spec.shape, spec.dtype) for spec in workload.outputs])
 
@@ -96,7 +95,8 @@ class Workbench:
         scheduled = time.perf_counter()
         self._step("build")
         try:
-            built = _Built(compile_kernel(variant.main, self._tvm_target), variant.transforms, sketch.max_error)
+            kernel = self._side.load(build_module(variant.main, self._tvm_target))
+            built = _Built(kernel, variant.transforms, sketch.max_error)
             self._wanted(built.transforms)
         except Exception as error:  # noqa: BLE001  the compiler's word is the record of why this candidate failed
             phases = Phases(schedule=scheduled - start, build=time.perf_counter() - scheduled)

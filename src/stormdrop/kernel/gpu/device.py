@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ...errors import TargetError
 from ...threads import chosen
+from ..runner import connect
 from .driver import Gpu, gpus
 
 WARP = 32
@@ -30,7 +31,8 @@ class Device:
     """A GPU by name; sizes in bytes, `flops` (float32, no tensor cores) and `bandwidth` as NVIDIA states them.
 
     `multiprocessors` share a second-level cache of `l2`; each holds at most `blocks` blocks of `warps` warps together,
-    whose shared memory fits `shared`. `reserved` is what the system takes of it per block.
+    whose shared memory fits `shared`. `reserved` is what the system takes of it per block. `runner` is the HOST:PORT of
+    TVM's RPC server on the machine that has the GPU; empty for this machine.
     """
 
     name: str
@@ -47,6 +49,7 @@ class Device:
     shared_per_block: int = _SHARED_PER_BLOCK
     registers: int = _REGISTERS
     registers_per_thread: int = _REGISTERS_PER_THREAD
+    runner: str = ""
 
     @property
     def kind(self) -> str:
@@ -78,10 +81,24 @@ class Device:
 
         Raises `TargetError` where no such GPU is here: no measurement taken on another one may pass as its.
         """
+        if self.runner:
+            return self._elsewhere
         if self._here:
             return self._here[0].name
         there = f"the GPU here is an {gpus()[0].name}" if gpus() else "there is no NVIDIA GPU here"
         raise TargetError(f"target cuda/{self.name}: {there}: its kernels are built and checked, not measured")
+
+    @property
+    def measurable(self) -> bool:
+        """Whether there is such a GPU, here or behind the runner."""
+        return bool(self.runner or self._here)
+
+    @cached_property
+    def _elsewhere(self) -> str:
+        name = str(connect(self.runner).cuda(0).device_name)
+        if _key(name) != self.name:
+            raise TargetError(f"target cuda/{self.name}: the GPU at {self.runner} is an {name}")
+        return f"{name} at {self.runner}"
 
     @cached_property
     def _tvm_target(self) -> Any:
@@ -102,7 +119,7 @@ class Device:
         return self._tvm_target
 
     def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in self.__dict__.items() if key != "_tvm_target"}
+        return {key: value for key, value in self.__dict__.items() if key not in {"_tvm_target", "_elsewhere"}}
 
     def blocks_per_multiprocessor(
         self, threads: NDArray[Any], registers: NDArray[Any], shared: NDArray[Any]
