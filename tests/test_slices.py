@@ -15,7 +15,7 @@ from stormdrop.kernel.target import Target
 from stormdrop.measure.replay import ReplayMeasurer
 from stormdrop.records import SqlStore, State, open_store
 from stormdrop.trial import Candidate, Measurement, Request
-from stormdrop.tune import KernelTuning, begin, tune
+from stormdrop.tune import KernelTuning, begin, recall, tune
 
 TARGET = Target.detect()
 WORKLOAD = operators.matmul(32, 64, 32)
@@ -155,14 +155,19 @@ def test_an_interrupted_slice_can_be_finished() -> None:
         assert store.sessions()[0].state is State.INTERRUPTED
 
 
-def test_a_later_request_for_no_more_than_was_granted_is_answered() -> None:
+def test_a_model_s_later_request_for_no_more_than_was_granted_is_answered() -> None:
     with open_store("sqlite://") as store:
         with going(store, Device(), "random") as task:
             task.search(np.inf, 10)
             task.finish(race_seconds=1.0, granted=50)
         device = Device()
         settings: dict[str, Any] = {"store": store, "measurer": device, "search": "random", "seed": 3}
-        assert tune(WORKLOAD, target=TARGET, trials=50, **settings).reused == 10
+        part: dict[str, Any] = {"target": TARGET, "search": "random", "options": {}, "seed": 3, "store": store}
+        known = recall(WORKLOAD, trials=50, time=None, resume=False, **part)
+        assert known is not None and known.reused == 10
+        assert recall(WORKLOAD, trials=51, time=None, resume=False, **part) is None
+        # Who asks for this kernel alone wants all of its trials.
+        assert tune(WORKLOAD, target=TARGET, trials=10, **settings).reused == 10
         assert not device.asked
-        assert tune(WORKLOAD, target=TARGET, trials=51, **settings).reused == 0
+        assert tune(WORKLOAD, target=TARGET, trials=50, **settings).reused == 0
         assert device.asked

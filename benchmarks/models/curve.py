@@ -190,7 +190,7 @@ def draw(model: str, entry: Mapping[str, Any]) -> Path:
             continue
         axis.axhline(1e3 * raced[name]["seconds"], color="0.3", linewidth=1.0, linestyle=style, label=name)
     axis.set_xscale("log")
-    axis.set_yscale("log")
+    axis.xaxis.set_major_formatter("{x:g}")
     axis.set_xlabel("seconds of tuning, everything in them", fontsize=9)
     axis.set_ylabel("latency, ms", fontsize=9)
     axis.set_title(f"{model}, float32, batch 1", fontsize=10)

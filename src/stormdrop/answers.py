@@ -70,14 +70,14 @@ def fitting(found: Iterable[tuple[str, Config]], spaces: Mapping[str, Space]) ->
 
 
 def answering(
-    store: Store, problem: Problem, setting: Setting, trials: int | None, seconds: float | None
+    store: Store, problem: Problem, setting: Setting, trials: int | None, seconds: float | None, shared: bool = False
 ) -> Session | None:
     """The finished session that answers a request of so many trials, or of so many seconds; None where none does.
 
     Any answers that was not disturbed at its end, has the same spaces and the same version of TVM, and converged,
-    exhausted its spaces, or had at least `trials` distinct candidates, or was granted so many in a model's tuning
-    (where `trials` is None: `seconds` of tuning).
-    One that converged comes first, then the latest.
+    exhausted its spaces, or had at least `trials` distinct candidates (where `trials` is None: `seconds` of tuning). To
+    a request that is `shared`, part of a model's, also one answers that was granted so many there and left them to
+    other kernels. One that converged comes first, then the latest.
     """
     found = []
     for session in _finished(store, problem):
@@ -88,7 +88,7 @@ def answering(
             continue  # something else used the machine while its finalists were raced: its figures are no answer
         if session.outcome.converged:
             return session
-        if _enough(store, session, session.outcome, trials, seconds):
+        if _enough(store, session, session.outcome, trials, seconds, shared):
             found.append(session)
     return found[0] if found else None
 
@@ -137,12 +137,14 @@ def _finished(store: Store, problem: Problem) -> Iterator[Session]:
             yield session
 
 
-def _enough(store: Store, session: Session, outcome: Outcome, trials: int | None, seconds: float | None) -> bool:
+def _enough(
+    store: Store, session: Session, outcome: Outcome, trials: int | None, seconds: float | None, shared: bool
+) -> bool:
     if outcome.extra.get("exhausted"):
         return True
     if trials is not None:
         distinct = {(each.sketch, repr(sorted(each.config.items()))) for each in store.records(session)}
-        return max(len(distinct), int(outcome.extra.get("granted", 0))) >= trials
+        return max(len(distinct), int(outcome.extra.get("granted", 0)) if shared else 0) >= trials
     had = outcome.extra.get("budget", outcome.extra.get("seconds"))
     return seconds is not None and had is not None and float(had) >= seconds
 

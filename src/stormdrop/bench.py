@@ -178,13 +178,15 @@ def _operator(workload: Workload, names: Sequence[str], how: _How) -> _Match:
 
 def _model(path: Path, names: Sequence[str], how: _How) -> _Match:
     from .model import load, tune_model
+    from .model.artifact import checksum
     from .model.verify import random_feeds
 
     if path.is_dir():
         artifact, model = path, load(path)
         source = Path(str(model.metadata.provenance.get("source", "")))
+        made_from = model.metadata.provenance.get("sha256")
     else:
-        artifact, source = how.scratch / "model.sd", path
+        artifact, source, made_from = how.scratch / "model.sd", path, None
         model = tune_model(
             path,
             target=how.target,
@@ -198,6 +200,9 @@ def _model(path: Path, names: Sequence[str], how: _How) -> _Match:
     entries = [Entry(OURS, "stormdrop.peers.ours:TunedModel", {"artifact": str(artifact), "inputs": feeds})]
     if not source.is_file():
         reason = f"the ONNX file that {path} was made from is not there ({source})"
+        return _Match(str(path), entries, None, dict.fromkeys(names, reason))
+    if made_from is not None and made_from != checksum(source):
+        reason = f"the ONNX file that {path} was made from has changed since ({source})"
         return _Match(str(path), entries, None, dict.fromkeys(names, reason))
     theirs = {"model": source.read_bytes(), "inputs": feeds}
     entries += [Entry(name, MODEL_PEERS[name], theirs) for name in names]

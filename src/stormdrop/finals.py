@@ -25,7 +25,8 @@ _MOST_ROUNDS = 15
 FINALISTS = 3
 """How many of those that a search measured race, by their samples."""
 
-_ALPHA = 0.05
+ALPHA = 0.05
+"""Of all comparisons of a decision together."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ def enter(
 
 def rounds(turns: Sequence[float], seconds: float = RACE_SECONDS) -> int:
     """Rounds that fit into `seconds`, each of turns that take so long (wall seconds): 3 at least, 15 at most."""
-    return max(LEAST_ROUNDS, min(_MOST_ROUNDS, int(seconds / max(sum(turns), 1e-9))))
+    return int(max(LEAST_ROUNDS, min(_MOST_ROUNDS, seconds / max(sum(turns), 1e-9))))
 
 
 def decide(default: Candidate, raced: Mapping[Candidate, Sequence[float]]) -> Final | None:
@@ -72,7 +73,7 @@ def decide(default: Candidate, raced: Mapping[Candidate, Sequence[float]]) -> Fi
     if base is None:
         fastest = min(median, key=lambda each: median[each])
         return Final(fastest, raced[fastest], None, None)
-    confidence = 1 - _ALPHA / max(1, len(raced) - 1)
+    confidence = 1 - ALPHA / max(1, len(raced) - 1)
     ratios = {each: ratio_interval(base, raced[each], confidence) for each in raced if each != default}
     faster = [each for each, ratio in ratios.items() if ratio.low > 1]
     winner = min(faster, key=lambda each: median[each], default=default)

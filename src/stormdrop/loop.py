@@ -104,9 +104,12 @@ def unanswered(
     return Tuning(plan.starting(begun) if begun else plan, subject, store, session, rival)
 
 
-def recorded(plan: Plan, store: Store) -> SearchResult | None:
-    """The result of the finished session that answers the plan, nothing measured; None where none does."""
-    session = answers.answering(store, plan.problem, plan.setting, plan.trials, plan.seconds)
+def recorded(plan: Plan, store: Store, shared: bool = False) -> SearchResult | None:
+    """The result of the finished session that answers the plan, nothing measured; None where none does.
+
+    `shared`: the trials are a kernel's part of a model's, of which it need not use all.
+    """
+    session = answers.answering(store, plan.problem, plan.setting, plan.trials, plan.seconds, shared)
     if session is None:
         return None
     outcome = session.outcome
@@ -121,6 +124,7 @@ def recorded(plan: Plan, store: Store) -> SearchResult | None:
     return _result(
         session.setting,
         tally,
+        plan.default,
         reused=len(tally),
         seconds=plan.elapsed,
         phases={},
@@ -379,6 +383,7 @@ class Tuning(Generic[M]):
         return _result(
             self.plan.setting,
             self.tally,
+            self.plan.default,
             reused=self._reused,
             seconds=self.elapsed,
             phases=phases,
@@ -420,7 +425,7 @@ def _measured_as(
     return Best(candidate.sketch, spaces[candidate.sketch].config(candidate.point), seconds, (low, high), speedup)
 
 
-def _result(setting: Setting, tally: Tally, **rest: Any) -> SearchResult:
+def _result(setting: Setting, tally: Tally, default: Candidate, **rest: Any) -> SearchResult:
     """A result with what follows from the tally."""
     return SearchResult(
         search=setting.search,
@@ -431,5 +436,6 @@ def _result(setting: Setting, tally: Tally, **rest: Any) -> SearchResult:
         suspect=tally.suspect,
         statuses=tally.statuses,
         error=tally.error,
+        default_failed=any(not each.ok for each in tally.measurements.get(default, ())),
         **rest,
     )

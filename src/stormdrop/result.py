@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a tuning is: distinct candidates measured and failed, seconds per execution of the best so far."""
+    """How far a tuning is: distinct candidates measured and failed, seconds per execution of the best so far.
+
+    `of` says what takes `best_seconds`.
+    """
 
     trials: int
     failed: int
@@ -26,6 +29,7 @@ class Progress:
     elapsed: float
     budget_seconds: float | None
     message: str = ""
+    of: str = "best"
 
 
 @dataclass(frozen=True)
@@ -94,10 +98,11 @@ class SearchResult:
 
     `trials` counts distinct candidates, `failed` those among them that failed, `reused` those that came from the
     store; `seconds` is the wall time of this run with everything in it and `phases` where it went. `baseline` are
-    the seconds of the default, the first space's origin, in the same race as the best. `finalists` are those of the
-    last race that worked, else the best that were measured, the fastest first. `curve` holds (seconds of
-    tuning, best seconds per execution so far), earlier runs of a resumed session included; `statuses` counts
-    measurements by status, and `error` is the line that most of those that failed brought.
+    the seconds of the default, the first space's origin, in the same race as the best; `default_failed` says that it
+    was tried and does not work. `finalists` are those of the last race that worked, else the best that were measured,
+    the fastest first. `curve` holds (seconds of tuning, best seconds per execution so far), earlier runs of a resumed
+    session included; `statuses` counts measurements by status, and `error` is the line that most of those that failed
+    brought.
     """
 
     search: str
@@ -110,6 +115,7 @@ class SearchResult:
     best: Best | None
     finalists: Sequence[Best]
     baseline: float | None
+    default_failed: bool
     converged: bool
     curve: Sequence[tuple[float, float]]
     suspect: int

@@ -100,7 +100,7 @@ def recall(
     sketches: Sequence[Sketch] | str | None = None,
     cold: bool = False,
 ) -> TuneResult | None:
-    """The result that `tune`, or `begin`, would take from the records, nothing measured; None where it would measure.
+    """What the records know of a model's kernel with such a part of its budget; None where it has to be measured.
 
     With trials=0 any finished record of the same spaces will do.
     """
@@ -108,7 +108,7 @@ def recall(
     plan = kernel.plan(search, options, trials, time, clock.perf_counter(), None)
     if resume and answers.to_resume(store, plan.problem, plan.setting) is not None:
         return None
-    known = loop.recorded(plan, store)
+    known = loop.recorded(plan, store, shared=True)
     return None if known is None else kernel.result(known)
 
 

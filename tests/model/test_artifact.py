@@ -4,11 +4,12 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import tvm
+import tvm_ffi
 from tvm.support.cc import get_cc
 
 import stormdrop
@@ -66,21 +67,29 @@ def test_where_inputs_are_makes_no_difference(model: CompiledModel, monkeypatch:
     x = random_feeds(model.inputs, 5)["x"]
     expected = model(x).copy()
     read: list[int] = []
-    from_dlpack = tvm.runtime.from_dlpack
-    monkeypatch.setattr(tvm.runtime, "from_dlpack", lambda value: read.append(1) or from_dlpack(value))
+    from_dlpack = tvm_ffi.from_dlpack
+    monkeypatch.setattr(tvm_ffi, "from_dlpack", lambda value: read.append(1) or from_dlpack(value))
     there = artifact.aligned(x)
     output = model(there)
     assert np.array_equal(output, expected) and len(read) == 1
     there[...] = 0
     assert np.array_equal(output, expected)
+    read.clear()
     fixed = artifact.aligned(x)
     fixed.flags.writeable = False
     beside = artifact.aligned(np.zeros(x.size + 1, x.dtype))[1:].reshape(x.shape)
     beside[...] = x
-    for other in [beside, fixed, np.asfortranarray(x)]:
+    assert model.metadata.anywhere == ("x",)
+    assert np.array_equal(model(beside), expected) and len(read) == 1
+    for other in [fixed, np.asfortranarray(x)]:
         assert np.array_equal(model(other), expected)
     assert len(read) == 1
     assert np.array_equal(model(Exported(x)), expected)
+    # Where more than kernels reads it, it has to begin at a multiple of 64 bytes.
+    read.clear()
+    monkeypatch.setattr(model, "metadata", replace(model.metadata, anywhere=()))
+    for other, where in [(beside, 0), (artifact.aligned(x), 1)]:
+        assert np.array_equal(model(other), expected) and len(read) == where
 
 
 class Exported:

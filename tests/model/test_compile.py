@@ -8,8 +8,10 @@ from tiny_models import zoo_model
 from tvm import te
 
 from stormdrop.errors import ModelError
+from stormdrop.kernel.meta_schedule import meta_schedule_sketches
 from stormdrop.kernel.sketch import Variant
 from stormdrop.kernel.target import Target
+from stormdrop.kernel.workload import Workload
 from stormdrop.model.compile import build
 from stormdrop.model.graph import Graph, load_graph
 from stormdrop.model.verify import verify
@@ -67,6 +69,17 @@ def test_a_permuted_or_shifted_weight_fails_the_verification(
 ) -> None:
     model = build(residual, {gemm(residual): gemm_variant(wrong)}, target)
     assert verify(model, residual.source).max_error > 1e-2
+
+
+def test_weights_that_metaschedule_lays_out_anew(residual: Graph, target: Target) -> None:
+    (task, *_) = [task for task in residual.tasks if "conv2d" in task.name]
+    workload = Workload.create(task.name, task.function, task.constants)
+    found = [(sketch, sketch.space(workload, target)) for sketch in meta_schedule_sketches(workload, target)]
+    variants = [sketch.apply(workload, target, space.config(space.origin)) for sketch, space in found if space]
+    packed = [variant for variant in variants if variant.transforms]
+    assert packed
+    model = build(residual, {task.index: packed[0]}, target)
+    assert verify(model, residual.source).max_error < 1e-4
 
 
 def test_variants_that_do_not_fit(residual: Graph, target: Target) -> None:

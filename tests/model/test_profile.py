@@ -36,6 +36,9 @@ def test_kernels_and_the_rest_are_all(model: CompiledModel) -> None:
     assert all(each.calls >= 1 and len(each.rounds) == 5 and each.seconds > 0 for each in found.kernels)
     document = found.to_json()
     assert document["outside"] == pytest.approx(max(0, found.seconds - sum(k["seconds"] for k in document["kernels"])))
+    assert 0 < document["machine"] < found.seconds
+    still = [k["seconds"] for k in document["kernels"] if k["flops"] == 0]
+    assert still and document["moving"] == pytest.approx(sum(still))
 
 
 def test_work_is_kept_with_the_model(model: CompiledModel, tmp_path: Path) -> None:
@@ -118,6 +121,6 @@ def test_what_is_surely_faster_inside_takes_the_place(
     monkeypatch.setattr(context, "profiles", measured)
     first: Any = {0: ("sketch", {"x": 0}), 1: ("sketch", {"x": 0})}
     second: Any = {0: ("sketch", {"x": 1}), 1: ("sketch", {"x": 0})}
-    final, model = fastest_inside([first, second], [Model(first), Model(second)], Model, {})  # type: ignore[arg-type]
+    final, model = fastest_inside([first, second], [Model(first), Model(second)], Model, {}, 15)  # type: ignore[arg-type]
     assert final[0] == (second if wins else first)[0] and final[1] == first[1]
     assert model.form == final  # type: ignore[attr-defined]

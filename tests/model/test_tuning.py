@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from time import perf_counter
-from typing import Any
+from time import perf_counter, sleep
+from typing import Any, ClassVar
 
 import pytest
 from tiny_models import residual_model
 
+from stormdrop import finals
 from stormdrop.errors import MeasureError, ModelError, UnsupportedFunction
 from stormdrop.kernel.target import Target
-from stormdrop.model import sharing, slices, tune_model, tuning
+from stormdrop.model import sharing, slices, tune_model
 from stormdrop.model.budget import Budget, shares
 from stormdrop.model.graph import Graph
 from stormdrop.model.sharing import TunedTask, tune_tasks
-from stormdrop.model.verify import Verification
+from stormdrop.model.slices import race_seconds
+from stormdrop.model.verify import Reference, Verification
 from stormdrop.model.weights import seed_weights
 from stormdrop.records import SqlStore, State, open_store
 from stormdrop.search.dpansor import DPAnsor
@@ -217,6 +219,70 @@ def test_without_time_no_task_is_measured(
     assert all(each.result is None and each.reason for each in tasks)
 
 
+class Slow(Even):
+    """A candidate takes a while; races are remembered, in their order."""
+
+    raced: ClassVar[list[str]] = []
+
+    def measure(self, requests: Sequence[Request]) -> Iterator[Measurement]:
+        for each in super().measure(requests):
+            sleep(2e-3)
+            yield each
+
+    def race(self, candidates: Sequence[Candidate], rounds: int) -> list[Measurement]:
+        self.raced.append(self.workload)
+        return super().race(candidates, rounds)
+
+
+def test_time_goes_to_all_and_ends_in_time(residual: Graph, target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = replaced(monkeypatch, Slow)
+    monkeypatch.setattr(slices, "_LEAST_SLICE", 0.05)
+    monkeypatch.setattr(Slow, "raced", [])
+    # Time for two races that are worth it.
+    monkeypatch.setattr(slices, "_RACE_START", 0.05)
+    monkeypatch.setattr(slices, "_FAIR_RACE", 0.1)
+    monkeypatch.setattr(slices, "_SHORTEST_RACE", 0.05)
+    begin, seconds = perf_counter(), 3.0
+    with open_store("sqlite://") as store:
+        tasks = tuned(residual, target, store, seconds=seconds, begin=begin)
+    assert perf_counter() - begin < seconds
+    tunable = [each for each in tasks if each.workload is not None]
+    assert {key for key, _ in asked} == {each.workload.key for each in tunable if each.workload}
+    # Each takes a millisecond: the more often it occurs, the heavier it is.
+    heaviest = sorted(tunable, key=lambda each: -each.task.weight)
+    weights = {each.workload.key: each.task.weight for each in tunable if each.workload}
+    raced = [weights[key] for key in Slow.raced]
+    assert raced == [each.task.weight for each in heaviest][: len(raced)]
+    assert len(raced) > 0
+
+
+@pytest.mark.parametrize(
+    ("left", "tasks", "seconds"),
+    [
+        (100.0, 5, finals.RACE_SECONDS),
+        (10.0, 5, finals.RACE_SECONDS),
+        (6.0, 5, 0.5),
+        (10.0, 20, 0.3),  # ten of them
+        (0.9, 20, 0.2),
+        (0.75, 1, 0.0),
+        (-1.0, 3, 0.0),
+    ],
+)
+def test_the_first_races_are_long_enough(left: float, tasks: int, seconds: float) -> None:
+    assert race_seconds(left, tasks) == pytest.approx(seconds)
+
+
+def test_what_an_earlier_run_has_finished_counts_when_it_goes_on(residual: Graph, target: Target, even: Even) -> None:
+    how: dict[str, Any] = {"search": "random", "options": {}, "seed": 0, "fresh": False, "target": target}
+    how |= {"max_error": None, "sketches": None, "on_progress": None}
+    with open_store("sqlite://") as store:
+        tune_tasks(residual, Budget(40, None, perf_counter()), store=store, resume=False, **how)
+        before = len(even.asked)
+        # All that it finished is recalled: of 44 trials 4 are left for kernels that had fewer than their part of 44.
+        tune_tasks(residual, Budget(44, None, perf_counter()), store=store, resume=True, **how)
+        assert before <= 40 and len(even.asked) <= 44
+
+
 def test_sure_parts_are_never_more_than_what_is_granted() -> None:
     parts = shares([100.0, 1.0, 1.0, 0.0])
     assert sum(parts) == pytest.approx(1.0)
@@ -290,7 +356,7 @@ def test_a_task_that_cannot_be_measured_becomes_a_fallback(
 def test_a_wrong_model_is_not_saved(
     target: Target, even: Even, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: float
 ) -> None:
-    monkeypatch.setattr(tuning, "verify", lambda *_: Verification(error, "onnxruntime 1.0"))
+    monkeypatch.setattr(Reference, "check", lambda *_: Verification(error, "onnxruntime 1.0"))
     with open_store("sqlite://") as store, pytest.raises(ModelError, match=r"against onnxruntime 1\.0 is") as caught:
         tune_model(
             seed_weights(residual_model(), seed=1), target=target, trials=1, store=store, out=tmp_path / "wrong.sd"

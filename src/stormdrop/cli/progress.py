@@ -93,5 +93,5 @@ def _left(progress: TuningProgress) -> str:
 
 def _detail(progress: TuningProgress) -> str:
     failed = f" ({progress.failed} failed)" if progress.failed else ""
-    best = f", best {seconds(progress.best_seconds)}" if progress.best_seconds else ""
+    best = f", {progress.of} {seconds(progress.best_seconds)}" if progress.best_seconds else ""
     return f"{progress.trials} trials{failed}{best}"

@@ -85,7 +85,7 @@ def _profile(model: CompiledModel, feeds: Mapping[str, Any]) -> tuple[Profile, P
 
     limits: Peak | None = None
     try:
-        limits = peak(Target(**model.metadata.target))
+        limits = peak(Target.detect())
     except MeasureError as error:
         print(f"no roofline: {error}", file=sys.stderr)
     return profile(model, feeds), limits
@@ -97,7 +97,8 @@ def _print_profile(found: Profile, limits: Peak | None) -> None:
         share = each.of_roofline(limits) if limits else None
         taken, part = output.seconds(each.seconds), f"{each.seconds / found.seconds:.1%}"
         rows.append([each.name, str(each.calls), taken, part, "" if share is None else f"{share:.0%}"])
-    rows.append(["outside of kernels", "", output.seconds(found.outside), f"{found.outside / found.seconds:.1%}", ""])
+    for what, spent in (("outside of kernels", found.outside), ("moving data only", found.moving)):
+        rows.append([what, "", output.seconds(spent), f"{spent / found.seconds:.1%}", ""])
     print()
     headings = ["kernel", "calls", "together", "share", "of its roofline"]
     output.table(headings, rows, f"an execution takes {output.seconds(found.seconds)}")

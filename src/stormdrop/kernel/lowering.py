@@ -9,11 +9,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import platform
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import tvm
 from tvm import s_tir, tirx
 from tvm.ir import StringImm
@@ -31,6 +33,10 @@ from .workload import Workload
 
 PIPELINE = "stormdrop"
 """The name under which TVM knows these passes: `tvm.tirx.build(..., pipeline=PIPELINE)`."""
+
+ANYWHERE = "stormdrop.anywhere"
+"""An attribute of a function: the positions of tensors among its parameters that may begin at any element. All others
+begin at a multiple of 64 bytes, and are read and written by instructions that rely on it."""
 
 STORES, NON_TEMPORAL = "stores", "non_temporal"
 _NON_TEMPORAL = "stormdrop.non_temporal"
@@ -83,6 +89,7 @@ def _pipeline() -> tuple[Any, Any, Any]:
         calls.AnnotateEntryFunc(),
         calls.SplitHostDevice(),
         calls.MakePackedAPI(),
+        _pass(_anywhere, "Anywhere"),
         calls.BF16StorageLegalize(),
     ]
     # After StorageRewrite, which drops annotations.
@@ -93,6 +100,23 @@ def _pipeline() -> tuple[Any, Any, Any]:
 
 def _pass(change: Callable[[PrimFunc], PrimFunc], name: str) -> Any:
     return tirx.transform.prim_func_pass(lambda function, *_: change(function), opt_level=0, name=f"stormdrop.{name}")
+
+
+def _anywhere(function: PrimFunc) -> PrimFunc:
+    positions = {int(each) for each in function.attrs.get(ANYWHERE, [])}
+    position = itertools.count()  # the body is inside of one statement for each parameter, in their order
+
+    def visit(node: Any) -> Any:
+        if isinstance(node, SeqStmt):
+            return SeqStmt([visit(each) for each in node.seq])
+        if not isinstance(node, AttrStmt):
+            return node
+        value = node.value
+        if node.attr_key == "storage_alignment" and next(position) in positions:
+            value = IntImm("int32", np.dtype(str(node.node.dtype)).itemsize)
+        return AttrStmt(node.node, node.attr_key, value, visit(node.body))
+
+    return function.with_body(visit(function.body)) if positions else function
 
 
 def _on_stack(node: Any) -> Any:

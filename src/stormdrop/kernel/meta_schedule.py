@@ -237,6 +237,8 @@ def _variant(schedule: Schedule) -> Variant:
     """The main function and the rewritings of constants, which MetaSchedule's last postprocessor puts into it."""
     function = schedule.mod["main"]
     main = RemoveWeightLayoutRewriteBlock()(schedule.mod)["main"]
+    # Made anew: its type still has the layouts that inputs had before.
+    main = PrimFunc(main.params, main.body, main.ret_type, main.attrs)
     return Variant(main, dict(_rewriting(function, nest) for nest in _nests(function) if _rewrites(nest)))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +16,8 @@ from .gpu import device
 from .gpu.device import Device
 
 _CPUINFO = Path("/proc/cpuinfo")
-_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+_CPUS = Path("/sys/devices/system/cpu")
+_CACHES = _CPUS / "cpu0" / "cache"
 
 
 @dataclass(frozen=True)
@@ -23,8 +25,9 @@ class Target:
     """A CPU.
 
     `lanes` are float32 values per vector register, `registers` the number of vector registers; `l1`, `l2` and
-    `l3` are bytes of data cache that one core sees (0 where unknown). `mcpu` and `triple` are LLVM's names; the triple
-    is empty for this machine. Kernels for another machine can be compiled, but not measured.
+    `l3` are bytes of data cache that one core sees (0 where unknown); of the third level there are `l3s`. `mcpu` and
+    `triple` are LLVM's names; the triple is empty for this machine. Kernels for another machine can be compiled, but
+    not measured.
     """
 
     name: str
@@ -38,6 +41,7 @@ class Target:
     l3: int
     triple: str = ""
     runner: str = ""
+    l3s: int = 1
 
     @classmethod
     def parse(cls, text: str | None = None) -> Machine:
@@ -63,7 +67,7 @@ class Target:
         mcpu, features = _llvm_host()
         lanes, registers = _vector_unit(features)
         l1, l2, l3 = _caches()
-        return cls("cpu", cpu_model(), mcpu, chosen(), lanes, registers, l1, l2, l3)
+        return cls("cpu", cpu_model(), mcpu, chosen(), lanes, registers, l1, l2, l3, l3s=_third_levels())
 
     @property
     def kind(self) -> str:
@@ -86,8 +90,8 @@ class Target:
 
     @property
     def caches(self) -> int:
-        """Bytes that all caches together hold."""
-        return self.cores * self.l2 + self.l3
+        """Bytes that all caches together hold; 0 where that is unknown."""
+        return self.cores * self.l2 + self.l3s * self.l3
 
     @cached_property
     def _tvm_target(self) -> Any:
@@ -163,6 +167,13 @@ def _vector_unit(features: frozenset[str]) -> tuple[int, int]:
     if platform.machine().lower() in {"aarch64", "arm64"}:
         return 4, 32
     return 4, 16
+
+
+def _third_levels(root: Path = _CPUS) -> int:
+    """How many caches of the third level the cores of this process have; 1 where that is unknown."""
+    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+    lists = [root / f"cpu{core}" / "cache" / "index3" / "shared_cpu_list" for core in cores]
+    return max(1, len({entry.read_text() for entry in lists if entry.exists()}))
 
 
 def _caches(root: Path = _CACHES) -> tuple[int, int, int]:

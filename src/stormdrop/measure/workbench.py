@@ -303,7 +303,7 @@ class _Constants:
                 self._entries.move_to_end(key)
                 return tensors
         result = array if transform is None else np.ascontiguousarray(evaluate(transform, [array])[0])
-        copies = max(1, self.passing // result.nbytes) if result.nbytes >= _LARGE else 1
+        copies = max(1, -(-self.passing // result.nbytes)) if result.nbytes >= _LARGE else 1
         tensors = [self._tensor(result) for _ in range(copies)]
         self._entries.setdefault(key, []).append((transform, tensors))
         self._entries.move_to_end(key)

@@ -31,7 +31,10 @@ from ..errors import ArtifactError, InputError
 from .messages import first_line
 from .metadata import Metadata, TensorInfo, lacking_features
 
-_ALIGNMENT = 64  # bytes: what TVM's code assumes of every tensor
+WORKSPACE = "workspace"
+"""A function of the program that allocates what `main` takes after its inputs."""
+
+_ALIGNMENT = 64  # bytes: what TVM's code assumes of a tensor where nothing else is said
 
 _METADATA, _PROGRAM, _KERNELS, _NATIVE = "metadata.json", "model.vm", "kernels.bc", "kernels.so"
 
@@ -51,9 +54,10 @@ class CompiledModel:
         self.metadata = metadata
         self.symbols = dict(symbols or {})
         self._inputs: dict[str, tuple[Any, NDArray[Any]]] = {}
+        self._types = {info.name: np.dtype(info.dtype) for info in metadata.inputs}
         self._given, self._module = module, module.mod if hasattr(module, "mod") else module
         try:
-            self._main = self._machine()["main"]
+            self._main = _ready(self._machine())
         except Exception as error:
             # The virtual machine raises whatever the linker of the JIT or the deserialiser raise.
             raise ArtifactError(f"{metadata.name}: cannot be made ready to run: {first_line(error)}") from error
@@ -67,7 +71,7 @@ class CompiledModel:
         model._inputs = {}
         machine = self._machine()
         machine.set_instrument(tvm_ffi.convert(watch))
-        model._main = machine["main"]
+        model._main = _ready(machine)
         return model
 
     @property
@@ -91,14 +95,15 @@ class CompiledModel:
     def run(self, feeds: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """All outputs by name. Raises `InputError` for a missing or unknown input, a wrong shape or type.
 
-        Inputs are NumPy arrays, or anything that exports DLPack on the CPU; those that are contiguous and begin at a
-        multiple of 64 bytes (see `aligned`) are read where they are, others and NumPy's read-only ones are copied.
+        Inputs are NumPy arrays, or anything that exports DLPack on the CPU; those that are contiguous are read where
+        they are, others and NumPy's read-only ones are copied. (So are, where something else than a kernel reads them
+        in the model, those that do not begin at a multiple of 64 bytes: see `aligned`, and `Metadata.anywhere`.)
         Outputs are the caller's. Not for several threads at a time.
         """
-        unknown = [name for name in feeds if name not in {info.name for info in self.inputs}]
+        unknown = feeds.keys() - self._types.keys()
         if unknown:
             known = ", ".join(repr(info.name) for info in self.inputs)
-            raise InputError(f"{self.metadata.name} has no input {unknown[0]!r}; its inputs are {known}")
+            raise InputError(f"{self.metadata.name} has no input {min(unknown)!r}; its inputs are {known}")
         result = self._main(*(self._given_as(info, feeds) for info in self.inputs))
         values = [result] if len(self.outputs) == 1 else list(result)
         return {info.name: value.numpy() for info, value in zip(self.outputs, values, strict=True)}
@@ -112,8 +117,9 @@ class CompiledModel:
         contiguous = self._checked(info, value)
         # NumPy exports no read-only memory.
         exports = hasattr(given, "__dlpack__") and (given is not value or value.flags.writeable)
-        if exports and contiguous is value and value.size and value.ctypes.data % _ALIGNMENT == 0:
-            return tvm.runtime.from_dlpack(given)
+        alignment = value.itemsize if info.name in self.metadata.anywhere else _ALIGNMENT
+        if exports and contiguous is value and value.size and value.ctypes.data % alignment == 0:
+            return tvm_ffi.from_dlpack(given)
         # Into memory that is there already: fresh pages take longer than the copy.
         if info.name not in self._inputs:
             tensor = tvm.runtime.empty(info.shape, info.dtype)
@@ -125,7 +131,7 @@ class CompiledModel:
     def _checked(self, info: TensorInfo, value: NDArray[Any]) -> NDArray[Any]:
         if value.shape != info.shape:
             raise InputError(f"{self.metadata.name}: input {info.name!r} has shape {value.shape}, not {info.shape}")
-        if value.dtype.name != info.dtype:
+        if value.dtype != self._types[info.name]:
             raise InputError(f"{self.metadata.name}: input {info.name!r} is {value.dtype.name}, not {info.dtype}")
         return np.asarray(value, order="C")
 
@@ -166,7 +172,7 @@ class CompiledModel:
             self._link(kernels, folder / _NATIVE)
         else:
             _write(kernels, "bc", folder / _KERNELS)
-        checksums = {name: _checksum(folder / name) for name in (_PROGRAM, _NATIVE if native else _KERNELS)}
+        checksums = {name: checksum(folder / name) for name in (_PROGRAM, _NATIVE if native else _KERNELS)}
         (folder / _METADATA).write_text(self.metadata.to_json(checksums))
 
     def _link(self, kernels: Any, library: Path) -> None:
@@ -196,7 +202,7 @@ class CompiledModel:
         try:
             metadata, checksums = Metadata.from_json((path / _METADATA).read_text())
             kernels = _NATIVE if _NATIVE in checksums else _KERNELS
-            damaged = [name for name in (_PROGRAM, kernels) if _checksum(path / name) != checksums.get(name)]
+            damaged = [name for name in (_PROGRAM, kernels) if checksum(path / name) != checksums.get(name)]
         except FileNotFoundError as error:
             raise ArtifactError(f"{path}: {Path(error.filename).name} is missing") from error
         except (OSError, UnicodeDecodeError, ValueError) as error:
@@ -219,6 +225,14 @@ class CompiledModel:
             # TVM raises whatever the system's loader or LLVM's parser say.
             raise ArtifactError(f"{path}: {kernels} cannot be loaded: {first_line(error)}") from error
         return cls(program, metadata)
+
+
+def _ready(machine: VirtualMachine) -> Callable[..., Any]:
+    """The function `main` of inputs, with the memory between its kernels where it has a workspace."""
+    if not machine.module.implements_function(WORKSPACE):
+        return machine["main"]  # type: ignore[no-any-return]
+    main, tensors = machine["main"], tuple(machine[WORKSPACE]())
+    return lambda *inputs: main(*inputs, *tensors)
 
 
 def needs_linker() -> str:
@@ -283,7 +297,8 @@ def _loader(kind: str) -> Any:
     return tvm_ffi.get_global_func(f"ffi.Module.load_from_file.{kind}", allow_missing=True)
 
 
-def _checksum(file: Path) -> str:
+def checksum(file: Path) -> str:
+    """SHA-256 of a file, in hexadecimal digits."""
     digest = hashlib.sha256()
     with file.open("rb") as stream:
         while block := stream.read(1 << 20):

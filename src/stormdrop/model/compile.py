@@ -13,9 +13,10 @@ from tvm import relax, tirx
 from tvm.ir import GenericConst
 
 from ..errors import ModelError
-from ..kernel.lowering import PIPELINE
+from ..kernel.lowering import ANYWHERE, PIPELINE
 from ..kernel.sketch import Variant
 from ..kernel.target import Target
+from . import workspace
 from .artifact import CompiledModel
 from .concatenation import Concatenation, Place, find_concatenations
 from .fallback import schedule_fallback
@@ -46,8 +47,9 @@ def build(
     `ModelError` where a variant does not fit its task, or the model does not compile.
     """
     mod, fallbacks, symbols = apply(graph, variants, lanes=target.lanes, place=place, evaluate=evaluate)
+    read = _read_by_kernels(mod["main"])
     try:
-        executable = tvm.compile(mod, target.tvm(), tir_pipeline=PIPELINE)
+        executable = tvm.compile(mod, target.tvm(), relax_pipeline=workspace.pipeline(), tir_pipeline=PIPELINE)
     except Exception as error:
         # Lowering and code generation raise anything from ValueError to TVM's InternalError.
         raise ModelError(f"{graph.name}: cannot be compiled: {first_line(error)}") from error
@@ -61,6 +63,9 @@ def build(
         fallbacks=fallbacks,
         provenance=dict(provenance or {}),
         kernels={name: work[index] for name, index in symbols.items() if index in work} if work else {},
+        anywhere=tuple(
+            info.name for info, given in zip(graph.inputs, mod["main"].params, strict=True) if given in read
+        ),
     )
     return CompiledModel(executable, metadata, symbols)
 
@@ -103,6 +108,17 @@ def apply(
     return mod, tuple(fallbacks), rewriter.symbols
 
 
+def _read_by_kernels(main: relax.Function) -> set[Any]:
+    """The parameters of `main` that nothing but kernels reads: those may begin anywhere."""
+    others = {main.body.body}
+    for block in main.body.blocks:
+        for binding in block.bindings:
+            called = isinstance(binding.value, relax.Call) and binding.value.op == tvm.ir.Op.get("relax.call_tir")
+            if not called:
+                relax.analysis.post_order_visit(binding.value, others.add)
+    return set(main.params) - others
+
+
 def _check(model: str, task: Task, variant: Variant) -> None:
     if len(variant.main.params) != len(task.function.params):
         raise ModelError(
@@ -131,7 +147,8 @@ class _CallSites(relax.PyExprMutator):
         self._evaluate = evaluate
         self._place = place
         self._call_tir = tvm.ir.Op.get("relax.call_tir")
-        self._functions: dict[tuple[int, Place | None], Any] = {}
+        self._functions: dict[tuple[int, Place | None, tuple[int, ...]], Any] = {}
+        self._inputs = set(mod["main"].params)
         self._parts = {part: (whole, where) for whole in concatenations for part, where in whole.parts}
         self._wholes = {whole.whole: whole for whole in concatenations}
         self._written: dict[Any, Any] = {}  # the whole so far, by the variable of the concatenation
@@ -139,7 +156,7 @@ class _CallSites(relax.PyExprMutator):
     @property
     def symbols(self) -> dict[str, int]:
         """The task of each scheduled function, by the function's name."""
-        return {function.name_hint: index for (index, _), function in self._functions.items()}
+        return {function.name_hint: index for (index, *_), function in self._functions.items()}
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         if binding.var in self._parts:
@@ -158,14 +175,16 @@ class _CallSites(relax.PyExprMutator):
         task, variant = self._chosen[call.args[0].name_hint]
         (result,) = call.ty_args
         results = list(result.fields) if isinstance(result, relax.TupleType) else [result]
-        return relax.call_tir(self._function(task, variant, None), relax.Tuple(self._arguments(call, variant)), results)
+        arguments = self._arguments(call, variant)
+        return relax.call_tir(self._function(task, variant, None, arguments), relax.Tuple(arguments), results)
 
     def _placed(self, call: relax.Call, where: Place, whole: Any | None) -> Any:
         """A call that writes a slice of `whole`, which the first of them makes."""
         task, _ = self._chosen[call.args[0].name_hint]
         assert self._place is not None
         variant = self._place(task.index, where)
-        function, arguments = self._function(task, variant, where), self._arguments(call, variant)
+        arguments = self._arguments(call, variant)
+        function = self._function(task, variant, where, arguments)
         (result,) = call.ty_args
         shape = [*(int(extent) for extent in list(result.shape.values)[:-1]), where.total]
         wide = relax.TensorType(shape, result.dtype)
@@ -173,12 +192,16 @@ class _CallSites(relax.PyExprMutator):
             return relax.call_tir(function, relax.Tuple(arguments), [wide])
         return relax.op.call_tir_inplace(function, relax.Tuple([*arguments, whole]), [len(arguments)], [wide])
 
-    def _function(self, task: Task, variant: Variant, where: Place | None) -> Any:
-        if (task.index, where) not in self._functions:
+    def _function(self, task: Task, variant: Variant, where: Place | None, arguments: Sequence[Any]) -> Any:
+        anywhere = tuple(position for position, each in enumerate(arguments) if each in self._inputs)
+        key = (task.index, where, anywhere)
+        if key not in self._functions:
             function = variant.main.without_attr("global_symbol").with_attr("tirx.noalias", True)
+            if anywhere:
+                function = function.with_attr(ANYWHERE, list(anywhere))
             name = f"{task.name}_scheduled" if where is None else f"{task.name}_at{where.offset}_of{where.total}"
-            self._functions[task.index, where] = self.builder_.add_func(function, name)
-        return self._functions[task.index, where]
+            self._functions[key] = self.builder_.add_func(function, name)
+        return self._functions[key]
 
     def _arguments(self, call: relax.Call, variant: Variant) -> list[Any]:
         arguments = list(call.args[1].fields)

@@ -47,7 +47,8 @@ class Work:
 class Metadata:
     """Stored beside a model. `features` are the instruction set extensions that its kernels may use.
 
-    `kernels` says what those do that a sketch has scheduled.
+    `kernels` says what those do that a sketch has scheduled. The inputs that `anywhere` names may begin at any element;
+    the memory of all others begins at a multiple of 64 bytes.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Metadata:
     fallbacks: tuple[FallbackReport, ...] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict)
     kernels: Mapping[str, Work] = field(default_factory=dict)
+    anywhere: tuple[str, ...] = ()
     stormdrop: str = __version__
     tvm: str = tvm.__version__
 
@@ -79,6 +81,7 @@ class Metadata:
             document["outputs"] = tuple(_tensor(entry) for entry in document["outputs"])
             document["fallbacks"] = tuple(FallbackReport(**entry) for entry in document["fallbacks"])
             document["features"] = tuple(document["features"])
+            document["anywhere"] = tuple(document.get("anywhere", ()))
             document["kernels"] = {name: Work(**entry) for name, entry in document.get("kernels", {}).items()}
             return cls(**document), checksums
         except (KeyError, TypeError) as error:

@@ -26,6 +26,8 @@ from onnx_ir.passes import common as passes
 from onnxscript import optimizer
 from onnxscript.rewriter import MatchResult, RewriteRuleClassBase, RewriteRuleSet
 
+_AXES_ARE_AN_INPUT = 13  # of a Squeeze, from this opset on
+
 FOLD_LIMIT = 1 << 30
 """Bytes up to which a constant is computed at import: every weight."""
 
@@ -54,7 +56,8 @@ def clean(model: onnx.ModelProto) -> onnx.ModelProto:
         passes.ShapeInferencePass()(graph)
         _FOLD_INTO_BATCH_NORM.apply_to_model(graph)
         optimizer.optimize_ir(graph, **_FOLDING)
-        _SIMPLIFY.apply_to_model(graph)
+        version = graph.opset_imports.get("", graph.opset_imports.get("ai.onnx", 0))
+        (_SIMPLIFY if version >= _AXES_ARE_AN_INPUT else _SIMPLIFY_OLD).apply_to_model(graph)
         optimizer.optimize_ir(graph, **_FOLDING)
     cleaned: onnx.ModelProto = ir.to_proto(graph)
     cleaned.ir_version = max(cleaned.ir_version, 4)
@@ -165,7 +168,7 @@ class _BatchNormToAffine(RewriteRuleClassBase):
 
 
 class _GatherToSlice(RewriteRuleClassBase):
-    """Gather(x, i) -> Squeeze(Slice(x, i, i + 1)) for one constant i."""
+    """Gather(x, i) -> Squeeze(Slice(x, i, i + 1)) for one constant i; from opset 13 on, where axes are an input."""
 
     def pattern(self, op: Any, x: Any, index: Any) -> Any:
         return op.Gather(x, index, _allow_other_attributes=True, _outputs=["gathered"])
@@ -173,9 +176,7 @@ class _GatherToSlice(RewriteRuleClassBase):
     def check(self, context: Any, x: ir.Value, index: ir.Value, gathered: ir.Value, **_: Any) -> MatchResult:
         result = MatchResult()
         node, which = gathered.producer(), _constant(index)
-        assert node is not None and node.graph is not None
-        if node.graph.opset_imports[""] < 13:
-            return result.fail("squeezing takes its axes as an attribute")
+        assert node is not None
         if which is None or which.ndim != 0:
             return result.fail("not one constant index")
         if x.shape is None or _constant(x) is not None:
@@ -228,4 +229,5 @@ def _simpler(node: onnx.NodeProto, used: set[str]) -> list[onnx.NodeProto]:
 _FOLD_INTO_BATCH_NORM = RewriteRuleSet(
     [_AffineIntoBatchNorm.rule("Mul"), _AffineIntoBatchNorm.rule("Add")], commute=True
 )
+_SIMPLIFY_OLD = RewriteRuleSet([_BatchNormToAffine.rule()])
 _SIMPLIFY = RewriteRuleSet([_BatchNormToAffine.rule(), _GatherToSlice.rule()])

@@ -55,16 +55,23 @@ class KernelTime:
 class Profile:
     """An execution of a model: `seconds` in all, its kernels, those that take longest first.
 
-    `seconds` is measured without looking inside, the kernels in other executions.
+    `seconds` is measured without looking inside, the kernels in other executions, and `machine`, what TVM's virtual
+    machine takes for memory between them, too (a microsecond of each of its steps is the watch's).
     """
 
     seconds: float
     kernels: Sequence[KernelTime]
+    machine: float = 0.0
 
     @property
     def outside(self) -> float:
         """Seconds that are in no kernel: calls, allocation, inputs and outputs."""
         return max(0.0, self.seconds - sum(each.seconds for each in self.kernels))
+
+    @property
+    def moving(self) -> float:
+        """Seconds of kernels that compute nothing: layouts that change, slices, copies."""
+        return sum(each.seconds for each in self.kernels if each.work is not None and not each.work.flops)
 
     def to_json(self) -> dict[str, Any]:
         """The document of `stormdrop run --profile`."""
@@ -78,7 +85,13 @@ class Profile:
             }
             for each in self.kernels
         ]
-        return {"seconds": self.seconds, "outside": self.outside, "kernels": kernels}
+        return {
+            "seconds": self.seconds,
+            "outside": self.outside,
+            "machine": self.machine,
+            "moving": self.moving,
+            "kernels": kernels,
+        }
 
 
 def profile(model: CompiledModel, feeds: Mapping[str, NDArray[Any]], rounds: int = _ROUNDS) -> Profile:
@@ -101,7 +114,7 @@ def profiles(models: Sequence[CompiledModel], feeds: Mapping[str, NDArray[Any]],
                 times.append(time.perf_counter() - start)
                 watch.close(keep=at > 0)  # the first round loads code and memory
     return [
-        Profile(statistics.median(times[1:]), watch.kernels(model.metadata.kernels))
+        Profile(statistics.median(times[1:]), watch.kernels(model.metadata.kernels), watch.machine)
         for model, times, watch in zip(models, whole, watches, strict=True)
     ]
 
@@ -133,7 +146,7 @@ class Watch:
         self._now.clear()
 
     def kernels(self, work: Mapping[str, Work]) -> list[KernelTime]:
-        """Medians over the executions that were kept, without what the virtual machine does itself."""
+        """What was kept of each kernel, without what the virtual machine does itself."""
         names = [name for name in self._rounds[0] if not name.startswith(_BUILTIN)]
         found = [
             KernelTime(
@@ -145,3 +158,10 @@ class Watch:
             for name in names
         ]
         return sorted(found, key=lambda each: -each.seconds)
+
+    @property
+    def machine(self) -> float:
+        """Median seconds of what the virtual machine does itself."""
+        return statistics.median(
+            sum(seconds for name, seconds in each.items() if name.startswith(_BUILTIN)) for each in self._rounds
+        )

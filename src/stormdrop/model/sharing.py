@@ -114,7 +114,7 @@ def tune_tasks(
         "max_error": max_error,
         "sketches": sketches,
         "resume": resume,
-        "cold": graph.constant_bytes > _CACHED * target.caches,
+        "cold": 0 < _CACHED * target.caches < graph.constant_bytes,
     }
     results: dict[int, TuneResult] = {}
     sure = {index: budget.sure(position, parts) for position, index in enumerate(order)}
@@ -123,10 +123,14 @@ def tune_tasks(
         known = recall(workloads[index], trials=trials, time=seconds, **how)
         if known is not None:
             results[index] = known
+    # What an earlier run of this very tuning has finished is part of its budget.
+    mine = [each for each in results.values() if resume and (each.search, each.seed) == (search, seed)]
+    before = sum(each.trials for each in mine)
     pending = [index for index in order if index not in results]
     interrupted, curve = False, []
     if pending and budget.left > 0:
-        with Slices(graph, workloads, results, reasons, budget, {**how, "fresh": fresh}, on_progress) as going:
+        how["fresh"] = fresh
+        with Slices(graph, workloads, results, reasons, budget, how, on_progress, before) as going:
             interrupted = going.tune(pending, sure)
             curve = going.curve
     for index in pending:

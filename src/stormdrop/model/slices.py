@@ -33,6 +33,7 @@ _SLICE_TRIALS = 16
 _LARGE = 64 << 20  # bytes: a task that moves more has all of its part at once, and lets its arrays go
 _RACE_START = 0.7  # seconds, about, until a race begins: its kernels are built in one worker
 _SHORTEST_RACE = 0.1
+_FAIR_RACE = 0.3  # where there are many, the lightest go without so that the others have this much
 _WORTH = 5e-4  # of the model's latency: a tuning that is expected to save less in all the time that is left ends
 _FEWER = 4.0  # times fewer operations than the plain sum has, at most
 _FASTER = 2.0  # times the measured bandwidth, at most
@@ -52,7 +53,9 @@ class Slices:
         budget: Budget,
         how: Mapping[str, Any],
         report: Callable[[Progress], None] | None,
+        before: int = 0,
     ) -> None:
+        """`before` trials of the budget were spent by an earlier run that goes on."""
         self._graph, self._workloads, self._results, self._reasons = graph, workloads, results, reasons
         self._budget, self._how, self._report = budget, how, report
         self._slice = max(_LEAST_SLICE, _SLICE * (budget.seconds or 0.0))
@@ -64,7 +67,7 @@ class Slices:
         self._contexts: dict[int, ExitStack] = {}
         self._kernels: dict[int, Kernel] = {}
         self._tuned: set[int] = set()  # those of the results that were tuned here
-        self._lost = 0  # trials of those that cannot be measured
+        self._lost = before  # trials that no result here has
         self._exploration: int | None = None  # trials that a search explores with, all kernels together
         self._exploiting = False
         self._granted: Mapping[int, int | None] = {}
@@ -109,15 +112,17 @@ class Slices:
             task = self._begin(index)
             trials, seconds = sure[index]
             if self._exploration is not None:
-                trials = max(1, self._exploration // len(pending))  # a descent needs a beginning
+                trials = max(1, self._exploration // len(sure))  # a descent needs a beginning
             most = math.inf if trials is None else min(trials, _FIRST_TRIALS)
             self._search(index, math.inf if seconds is None else seconds - task.effort, most - task.trials)
             if index in self._begun and self._exploration is None and self._workloads[index].bytes > _LARGE:
                 self._end(index)
 
     def _by_gain(self) -> None:
-        while self._begun and self._exploring > 0 and self._budget.left > 0:
-            open_ = list(self._begun)
+        silent: set[int] = set()  # what has nothing to ask before it may exploit
+        while (open_ := [index for index in self._begun if index not in silent]) and self._exploring > 0:
+            if self._budget.left <= 0:
+                return
             ended = [kernel for index, kernel in self._kernels.items() if index not in self._begun]
             expected = gains([self._kernels[index] for index in open_], ended)
             gain, index = max(zip(expected, open_, strict=True))
@@ -128,9 +133,10 @@ class Slices:
             self._message = self._graph.tasks[index].name
             trials = min(_SLICE_TRIALS, self._exploring) if self._counted else math.inf
             before = self._begun[index].trials
-            self._search(index, math.inf if self._budget.seconds is None else self._slice, trials)
+            # Trials are what is limited: a slice of time might be over before it has measured anything new.
+            self._search(index, math.inf if self._counted else self._slice, trials)
             if self._counted and index in self._begun and self._begun[index].trials == before:
-                return  # it has nothing to ask now, and no trial would ever be spent
+                silent.add(index)
 
     def _exploit(self) -> None:
         self._exploiting = True
@@ -214,15 +220,14 @@ class Slices:
 
     @property
     def _race_seconds(self) -> float:
-        """For the last race of a task; 0 where no time is left for one."""
+        """For the last race of a task; 0 where no time is left for one. Those that finish first come first."""
         if self._budget.seconds is None:
             return finals.RACE_SECONDS
-        own = self._budget.left_to_measure / max(1, len(self._begun)) - _RACE_START
-        return 0.0 if own < _SHORTEST_RACE else min(own, finals.RACE_SECONDS)
+        return race_seconds(self._budget.left_to_measure, len(self._begun))
 
     @property
     def _spent(self) -> int:
-        """Distinct candidates of all tasks that are tuned here, those of an earlier run that goes on included."""
+        """Distinct candidates of the budget, those of an earlier run that goes on included."""
         done = sum(self._results[index].trials for index in self._tuned)
         return self._lost + done + sum(task.trials for task in self._begun.values())
 
@@ -261,9 +266,20 @@ class Slices:
         if latency is not None and (not self.curve or self.curve[-1][1] != latency):
             self.curve.append((elapsed, latency))
         if self._report is not None:
-            of: list[TuneResult | KernelTuning] = [*self._results.values(), *self._begun.values()]
+            ended = [self._results[index] for index in self._tuned]
+            of: list[TuneResult | KernelTuning] = [*ended, *self._begun.values()]
             trials, failed = sum(each.trials for each in of), sum(each.failed for each in of)
-            self._report(Progress(trials, failed, latency, elapsed, self._budget.seconds, self._message))
+            self._report(Progress(trials, failed, latency, elapsed, self._budget.seconds, self._message, "model about"))
+
+
+def race_seconds(left: float, tasks: int) -> float:
+    """What a task may race for, where so many share the seconds that are left: as many of them as that is enough for.
+
+    0 where it is too short.
+    """
+    racing = max(1, min(tasks, int(left / (_RACE_START + _FAIR_RACE))))
+    own = left / racing - _RACE_START
+    return 0.0 if own < _SHORTEST_RACE else min(own, finals.RACE_SECONDS)
 
 
 def _limits(target: Target) -> tuple[float, float]:

@@ -6,12 +6,14 @@ import math
 import time as clock
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib import metadata as packages
 from pathlib import Path
 from typing import Any
 
 import onnx
 
+from .. import finals
 from ..errors import ModelError, SpaceError
 from ..kernel.registry import MAX_ERROR, sketches_for
 from ..kernel.sketch import Variant
@@ -22,18 +24,20 @@ from ..records import Store, open_store
 from ..result import Progress
 from ..statistics import Interval, median_interval
 from . import DEFAULT_SECONDS
-from .artifact import CompiledModel, needs_linker
+from .artifact import CompiledModel, checksum, needs_linker
 from .budget import Budget
 from .compile import build
 from .concatenation import Place
-from .context import Choice, fastest_inside, lineups
+from .context import LINEUPS, Choice, fastest_inside, lineups
 from .graph import load_graph
 from .metadata import Work
 from .sharing import TunedTask, tune_tasks
-from .verify import Verification, random_feeds, verify
+from .verify import Feeds, Reference, Verification
 
-_ROUNDS = 15
 _CHECKS = 0.05  # of a time budget, for verification and the last timing
+_LATENCY_SECONDS = 5.0  # of the last timing, at most, but for very slow models
+_INSIDE = 2 * (LINEUPS + 2)  # executions per round, to find out what is faster inside
+_INSIDE_SHARE = 0.3  # of the time that is left then; the rest is to compile
 
 WRONG_FROM = 1e-3
 """A model whose error (max|difference| / max|reference|) is not below this is wrong, and neither saved nor returned.
@@ -136,6 +140,9 @@ def tune_model(
     budget = given if given is not None or trials is not None else DEFAULT_SECONDS
     graph = load_graph(model, shapes)
     phases = {"import": clock.perf_counter() - begin}
+    # Before anything is tuned: what cannot be verified is not worth it.
+    reference = Reference.of(graph.source, graph.inputs, graph.outputs, seed)
+    phases["verify"] = clock.perf_counter() - begin - phases["import"]
     opened = store if store is not None else open_store(None)
     granted = Budget(trials, budget, begin)
     try:
@@ -172,12 +179,17 @@ def tune_model(
     start = clock.perf_counter()
     makers = _makers(tuned, machine, sketches, max_error)
     chosen: dict[int, Choice] = {index: maker.chosen for index, maker in makers.items()}
-    provenance = {"search": search, "seed": seed, "trials": sum(each.result.trials for each in tuned if each.result)}
+    provenance = {
+        "search": search,
+        "seed": seed,
+        "trials": sum(each.result.trials for each in tuned if each.result),
+        "versions": {name: packages.version(name) for name in ("apache-tvm", "apache-tvm-ffi", "numpy", "onnx")},
+    }
     work = {each.task.index: Work(each.workload.flops, each.workload.bytes) for each in tuned if each.workload}
     if shapes:
         provenance["shapes"] = {name: list(shape) for name, shape in shapes.items()}
     if isinstance(model, str | Path):
-        provenance["source"] = str(Path(model).resolve())
+        provenance |= {"source": str(Path(model).resolve()), "sha256": checksum(Path(model))}
 
     def made(choices: Mapping[int, Choice]) -> CompiledModel:
         variants = {index: makers[index].variant(choice) for index, choice in choices.items()}
@@ -192,35 +204,50 @@ def tune_model(
     first = compiled = made(chosen)
     untuned: CompiledModel | None = None
     final = chosen
-    taken = phases["compile"] = clock.perf_counter() - start
+    taken = clock.perf_counter() - start
     try:
         if not interrupted:
             forms = lineups(tuned, chosen, {index: maker.default for index, maker in makers.items()})
+            left = granted.after(_CHECKS)
+            rounds = finals.rounds([_INSIDE * _once(first, reference.feeds)], _INSIDE_SHARE * left)
             # Each further form, and the final one, take about as long to compile as the first.
-            fitting = granted.after(_CHECKS) / taken - 1
+            fitting = (1 - _INSIDE_SHARE) * left / taken - 1
             forms = forms[: 1 + max(0, math.floor(min(fitting, len(forms))))]
             if len(forms) > 1:
                 doing("finalists inside the model")
                 others = [made(form) for form in forms[1:]]
                 untuned = others[0]
-                final, compiled = fastest_inside(forms, [first, *others], made, random_feeds(graph.inputs, seed))
+                final, compiled = fastest_inside(forms, [first, *others], made, reference.feeds, rounds)
     except KeyboardInterrupt:
         interrupted, final, compiled, untuned = True, chosen, first, None
     inside = [each.task.name for each in tuned if final.get(each.task.index) != chosen.get(each.task.index)]
     phases["compile"] = clock.perf_counter() - start
     doing("verifying")
     start = clock.perf_counter()
-    checked = verify(compiled, graph.source, seed)
+    checked = reference.check(compiled)
     if not checked.max_error < WRONG_FROM:
         raise ModelError(
             f"{graph.name}: the compiled model is wrong and was not saved: its error against {checked.against} is "
             f"{checked.max_error:.1e}, and must be below {WRONG_FROM:.0e}"
         )
-    phases["verify"] = clock.perf_counter() - start
-    start = clock.perf_counter()
-    latency, *default = _latencies([compiled] if untuned is None else [compiled, untuned], seed)
-    phases["latency"] = clock.perf_counter() - start
+    phases["verify"] += clock.perf_counter() - start
+    compiled.metadata = replace(
+        compiled.metadata,
+        provenance={
+            **provenance,
+            "verified": {"max_error": checked.max_error, "against": checked.against},
+            "schedules": [
+                {"task": each.task.name, "workload": each.workload.key, "sketch": sketch, "config": dict(config)}
+                for each in tuned
+                if each.workload is not None and each.task.index in final
+                for sketch, config in [final[each.task.index]]
+            ],
+        },
+    )
     artifact = None if out is None else compiled.save(out, native)
+    start = clock.perf_counter()
+    latency, *default = _latencies([compiled] if untuned is None else [compiled, untuned], reference.feeds)
+    phases["latency"] = clock.perf_counter() - start
     seconds = clock.perf_counter() - begin
     return ModelResult(
         model=compiled,
@@ -244,8 +271,8 @@ def tune_model(
 class _Maker:
     """Makes the schedules of a task, alone or writing into a slice of a wider output.
 
-    `chosen` is what its tuning found, else the default; `default` the latter, or what was found where that does not
-    work.
+    `chosen` is what its tuning found, else the default; `default` the latter, or what was found where it was tried and
+    does not work.
     """
 
     def __init__(self, tuned: TunedTask, target: Target, sketches: str | None, max_error: float | None) -> None:
@@ -258,7 +285,7 @@ class _Maker:
         self.chosen: Choice = self.default
         if tuned.result is not None and tuned.result.best is not None:
             self.chosen = (tuned.result.best.sketch, tuned.result.best.config)
-            if tuned.result.baseline is None:
+            if tuned.result.default_failed:
                 self.default = self.chosen
 
     def variant(self, choice: Choice, where: Place | None = None) -> Variant:
@@ -271,31 +298,38 @@ class _Maker:
 def _makers(
     tuned: Sequence[TunedTask], target: Target, sketches: str | None, max_error: float | None
 ) -> dict[int, _Maker]:
-    """By task. One that was not tuned, and whose default schedule is none, gets a plain schedule."""
+    """By task. One for which nothing was found, and whose default schedule is none, gets a plain schedule."""
     makers = {each.task.index: _Maker(each, target, sketches, max_error) for each in tuned if each.workload is not None}
     for each in tuned:
-        if each.result is None and each.workload is not None:
+        if each.workload is not None:
             try:
                 makers[each.task.index].variant(makers[each.task.index].default)
             except SpaceError:  # of MetaSchedule's, which promises nothing
-                del makers[each.task.index]
+                maker = makers[each.task.index]
+                if maker.chosen == maker.default:
+                    del makers[each.task.index]
+                maker.default = maker.chosen
     return makers
 
 
-def _latencies(models: Sequence[CompiledModel], seed: int) -> list[Interval]:
+def _once(model: CompiledModel, feeds: Feeds) -> float:
+    """Seconds of an execution."""
+    model.run(feeds)  # loads code and memory
+    start = clock.perf_counter()
+    model.run(feeds)
+    return clock.perf_counter() - start
+
+
+def _latencies(models: Sequence[CompiledModel], feeds: Feeds) -> list[Interval]:
     """Seconds per call of a few models, in turns, alone on the machine."""
-    feeds = random_feeds(models[0].inputs, seed)
-    for model in models:
-        model.run(feeds)
-    rounds: list[list[float]] = [[] for _ in models]
+    turns = [2 * _once(model, feeds) for model in models]
+    found: list[list[float]] = [[] for _ in models]
     with closing(MachineLock()) as lock, lock.exclusive():
-        for _ in range(_ROUNDS):
-            for model, times in zip(models, rounds, strict=True):
-                model.run(feeds)  # the other model's weights are in the caches
-                start = clock.perf_counter()
-                model.run(feeds)
-                times.append(clock.perf_counter() - start)
-    return [median_interval(times) for times in rounds]
+        for _ in range(finals.rounds(turns, _LATENCY_SECONDS)):
+            for model, times in zip(models, found, strict=True):
+                # The first one brings back what the other model's weights have driven from the caches.
+                times.append(_once(model, feeds))
+    return [median_interval(times) for times in found]
 
 
 def _timing(interval: Interval) -> dict[str, Any]:

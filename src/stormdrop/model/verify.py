@@ -27,17 +27,37 @@ class Verification:
     against: str
 
 
-def verify(model: CompiledModel, source: onnx.ModelProto, seed: int = 0) -> Verification:
-    """Compare a compiled model with its ONNX source, by onnxruntime where it is installed, else by onnx itself.
+@dataclass(frozen=True, eq=False)
+class Reference:
+    """What another runtime says that a model's outputs are for these inputs."""
 
-    A value that is not finite on one side only, or outputs of another shape, count as an infinite error. Raises
-    `ModelError` where the other runtime does not take the model.
-    """
-    feeds = random_feeds(model.inputs, seed)
-    names = [info.name for info in model.outputs]
-    reference, against = reference_outputs(source, feeds, names)
-    outputs = model.run(feeds)
-    return Verification(max(relative_error(outputs[name], reference[name]) for name in names), against)
+    feeds: Feeds
+    outputs: Feeds
+    against: str
+
+    @classmethod
+    def of(
+        cls, source: onnx.ModelProto, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo], seed: int = 0
+    ) -> Reference:
+        """By onnxruntime where it is installed, else by onnx itself; seeded random inputs.
+
+        Raises `ModelError` where that does not take the model.
+        """
+        feeds = random_feeds(inputs, seed)
+        return cls(feeds, *reference_outputs(source, feeds, [info.name for info in outputs]))
+
+    def check(self, model: CompiledModel) -> Verification:
+        """A model beside it.
+
+        A value that is not finite on one side only, or outputs of another shape, count as an infinite error.
+        """
+        found = model.run(self.feeds)
+        return Verification(max(relative_error(found[name], self.outputs[name]) for name in self.outputs), self.against)
+
+
+def verify(model: CompiledModel, source: onnx.ModelProto, seed: int = 0) -> Verification:
+    """Compare a compiled model with its ONNX source. Raises as `Reference.of` does."""
+    return Reference.of(source, model.inputs, model.outputs, seed).check(model)
 
 
 def random_feeds(inputs: Sequence[TensorInfo], seed: int = 0) -> dict[str, NDArray[Any]]:

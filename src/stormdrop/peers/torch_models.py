@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..contest import Unavailable
+from ..model.messages import first_line
 from ..model.onnx_graph import load_onnx
 
 Array = NDArray[Any]
@@ -37,7 +38,7 @@ class Model:
             module = onnx2torch.convert(graph).eval()
         except Exception as error:
             # NotImplementedError for an operator that it does not know, and whatever its converters stumble over.
-            raise Unavailable(f"onnx2torch does not convert the model: {str(error).splitlines()[0]}") from error
+            raise Unavailable(f"onnx2torch does not convert the model: {first_line(error)}") from error
         weights = {tensor.name for tensor in graph.graph.initializer}
         names = [value.name for value in graph.graph.input if value.name not in weights]
         given = [torch.from_numpy(inputs[name]) for name in names]
@@ -53,7 +54,7 @@ class Model:
             self.run()
         except Exception as error:
             # What the graph's operators, or the compiler, raise when they first run.
-            raise Unavailable(f"torch does not run the model: {str(error).splitlines()[0]}") from error
+            raise Unavailable(f"torch does not run the model: {first_line(error)}") from error
 
     def _prepared(self, torch: Any, module: Any) -> Any:
         return module
