@@ -144,6 +144,7 @@ def draw(entries: Mapping[str, Any], models: Sequence[str]) -> Path:
     for axis, what in ((speed, "speed of the model"), (effort, "speed of the tuning")):
         axis.axhline(1.0, color="black", linewidth=0.8)
         axis.set_xscale("log")
+        axis.xaxis.set_major_formatter("{x:g}")
         axis.set_xlabel("trials before the descents (N)", fontsize=9)
         axis.set_ylabel(f"{what} over that of {ALONE}", fontsize=9)
         axis.grid(alpha=0.25, linewidth=0.6)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import pickle
 import platform
 import re
@@ -18,7 +19,7 @@ from stormdrop.kernel import operators
 from stormdrop.kernel.compile import TunedKernel, assembler
 from stormdrop.kernel.reference import evaluate
 from stormdrop.kernel.registry import sketches_for
-from stormdrop.kernel.target import OTHERS, Target, _caches
+from stormdrop.kernel.target import OTHERS, Target, _caches, _third_levels
 from stormdrop.kernel.workload import Workload
 from stormdrop.tune import tune
 
@@ -185,3 +186,13 @@ def test_caches_that_the_kernel_does_not_know_are_zero(tmp_path: Path) -> None:
     cache(3, 3, "Unified", "30M")
     assert _caches(tmp_path) == (48 << 10, 0, 30 << 20)
     assert _caches(tmp_path / "nothing") == (0, 0, 0)
+
+
+def test_third_level_caches_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 8, 9}, raising=False)
+    assert _third_levels(tmp_path) == 1
+    for core in (0, 1, 8, 9):
+        folder = tmp_path / f"cpu{core}" / "cache" / "index3"
+        folder.mkdir(parents=True)
+        (folder / "shared_cpu_list").write_text("0-7\n" if core < 8 else "8-15\n")
+    assert _third_levels(tmp_path) == 2

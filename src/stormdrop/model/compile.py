@@ -47,7 +47,8 @@ def build(
     `ModelError` where a variant does not fit its task, or the model does not compile.
     """
     mod, fallbacks, symbols = apply(graph, variants, lanes=target.lanes, place=place, evaluate=evaluate)
-    read = _read_by_kernels(mod["main"])
+    main = relax.transform.RewriteDataflowReshape()(mod)["main"]  # some kernels are views to it
+    read = _read_by_kernels(main)
     try:
         executable = tvm.compile(mod, target.tvm(), relax_pipeline=workspace.pipeline(), tir_pipeline=PIPELINE)
     except Exception as error:
@@ -63,9 +64,7 @@ def build(
         fallbacks=fallbacks,
         provenance=dict(provenance or {}),
         kernels={name: work[index] for name, index in symbols.items() if index in work} if work else {},
-        anywhere=tuple(
-            info.name for info, given in zip(graph.inputs, mod["main"].params, strict=True) if given in read
-        ),
+        anywhere=tuple(info.name for info, given in zip(graph.inputs, main.params, strict=True) if given in read),
     )
     return CompiledModel(executable, metadata, symbols)
 
