@@ -1,14 +1,11 @@
 """Searches on an analytic model of a GPU: evaluations until they are within 5% of a known optimum.
 
-    analytic.py [--shape M0] [--device a100] [--seeds 10] [--trials 1000]
+    analytic.py [--shape M0] [--device a100] [--seeds 10] [--trials 1000] [--no-origin]
 
 The space is that of the CUDA sketch (Listing 1 of the AF-DS paper) for a matmul, hundreds of millions of points. The
-model's seconds come from the seven features (section 4.1 there) alone:
-
-    move      bytes from global memory over its bandwidth, words from shared memory over its own
-    compute   operations over the peak, less where active warps and independent outputs are too few to hide latencies
-    seconds   the largest of the three and a fifth of the others, over the wave efficiency; 1 to 8% more for fetches
-              of single elements and for loops that are not unrolled
+model's seconds come from the seven features (section 4.1 there) alone, see `seconds` in `kernel/gpu/features.py`;
+fetches of single elements and loops that are not unrolled take 1 to 8% more. As the model is what picks the space's
+origin, searches that begin there (droplet, storm) have an advantage: `--no-origin` takes it from them.
 
 The optimum is found by computing all tilings. Each search has its defaults; `gradient` and `evolutionary` are run with
 the knobs' encodings and with the seven features: with these they are Ansor-AF-DS and Ansor-AF, and as the model is made
@@ -30,13 +27,13 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "kernels"))
 
-from common import save
+from common import machine, save
 from shapes import SHAPES
 
 from stormdrop.cli.output import table
 from stormdrop.kernel.gpu.contraction import GpuContraction, take_apart, valid
 from stormdrop.kernel.gpu.device import DEVICES, Device
-from stormdrop.kernel.gpu.features import NAMES, features
+from stormdrop.kernel.gpu.features import seconds as of_tilings
 from stormdrop.kernel.gpu.tiling import Contraction, Tiling
 from stormdrop.kernel.registry import features as described
 from stormdrop.kernel.workload import Workload
@@ -47,7 +44,6 @@ from stormdrop.trial import Candidate, Measurement, Phases, Request, Status
 
 _NAME = "gpu_analytic"
 _NEAR = 1.05
-_HIDDEN = 64.0  # warps times independent outputs that hide all latencies
 _FETCH = {1: 1.04, 2: 1.01, 4: 1.0}
 _UNROLL = {0: 1.08, 16: 1.03, 64: 1.01, 512: 1.0, 1024: 1.01}
 _AT_ONCE = 1 << 17
@@ -67,6 +63,8 @@ def main() -> None:
     workload, device, sketch = SHAPES[options.shape].workload(), DEVICES[options.device], GpuContraction()
     space = sketch.space(workload, device)
     assert space is not None
+    if options.no_origin:
+        space = Space(space.name, space.knobs, space.constraints)
     contraction = take_apart(workload).contraction
     known = optimum(space, contraction, device)
     print(f"{options.shape}, {device.name}: {known['tilings']:,} tilings, {known['points']:,} points")
@@ -85,28 +83,26 @@ def main() -> None:
         rows.append([name, kind, f"{len(reached)} of {len(found)}", within])
         print(f"{name}, {kind}", file=sys.stderr)
     table(["search", "its model sees", f"within {_NEAR - 1:.0%}", "evaluations, median"], rows)
-    print(save(_NAME, {"shape": options.shape, "device": device.name, "optimum": known, "runs": document}))
+    print(
+        save(
+            _NAME,
+            {
+                "machine": machine(),
+                "no_origin": options.no_origin,
+                "shape": options.shape,
+                "device": device.name,
+                "optimum": known,
+                "runs": document,
+            },
+        )
+    )
 
 
 def seconds(columns: Mapping[str, Any], contraction: Contraction, device: Device) -> Any:
     """The model, of n configurations given as n values of each knob."""
     factors = {name: np.asarray(columns[name], dtype=np.int64) for name, _ in _axes(contraction)}
     other = np.vectorize(_FETCH.get)(columns["fetch0"]) * np.vectorize(_FETCH.get)(columns["fetch1"])
-    return _of_tilings(factors, contraction, device) * other * np.vectorize(_UNROLL.get)(columns["unroll"])
-
-
-def _of_tilings(factors: Mapping[str, Any], contraction: Contraction, device: Device) -> Any:
-    found = dict(zip(NAMES, features(Tiling(contraction, factors), device).T, strict=True))
-    operations, item = contraction.operations, contraction.item
-    hidden = np.minimum(1.0, found["WLP"] * np.sqrt(found["ILP"]) / _HIDDEN)
-    compute = operations / device.flops / hidden
-    memory = operations / found["OI_Global_Mem"] * item / device.bandwidth
-    # A multiprocessor does 128 operations, and moves a warp's word, in a cycle.
-    clock = device.flops / device.multiprocessors / 256
-    shared = operations / found["OI_Shared_Mem"] / (device.multiprocessors * clock)
-    parts = np.stack([compute, memory, shared])
-    whole = parts.max(axis=0) + 0.2 * (parts.sum(axis=0) - parts.max(axis=0))
-    return whole / np.maximum(found["Wave_Efficiency"], 1e-3)
+    return of_tilings(Tiling(contraction, factors), device) * other * np.vectorize(_UNROLL.get)(columns["unroll"])
 
 
 def optimum(space: Space, contraction: Contraction, device: Device) -> dict[str, Any]:
@@ -126,7 +122,7 @@ def optimum(space: Space, contraction: Contraction, device: Device) -> dict[str,
         if not inside.any():
             continue
         kept = {name: each[inside] for name, each in factors.items()}
-        found = _of_tilings(kept, contraction, device)
+        found = of_tilings(Tiling(contraction, kept), device)
         best, tilings = min(best, float(found.min())), tilings + int(inside.sum())
         sample += rng.choice(found, min(20, len(found))).tolist()
     others = len(_FETCH) ** 2 * len(_UNROLL)
@@ -172,6 +168,7 @@ def _options() -> argparse.Namespace:
     asked.add_argument("--device", default="a100", choices=list(DEVICES))
     asked.add_argument("--seeds", type=int, default=10, help="(%(default)s)")
     asked.add_argument("--trials", type=int, default=1000, help="evaluations of a run (%(default)s)")
+    asked.add_argument("--no-origin", action="store_true", help="the space's origin is its first point")
     options = asked.parse_args()
     options.seeds = range(options.seeds)
     return options

@@ -181,7 +181,7 @@ def _of_ansor(function: list[Any]) -> tuple[Contraction, Workload]:
     assert kind == "conv2d_layer", f"no contraction is known for {kind}"
     n, ci, h, w, co, kh, kw, stride, padding = sizes
     assert padding == "SAME"
-    same = operators.conv2d(n, h, w, ci, co, kh, kw, stride=stride, pad=kh // 2, layout="NCHW", bias=1, act="relu")
+    same = operators.conv2d(n, h, w, ci, co, kh, kw, stride=stride, pad=kh // 2, layout="NCHW")
     return convolution(n, co, -(-h // stride), -(-w // stride), ci, kh, kw, stride), same
 
 

@@ -5,22 +5,25 @@
 For each shape, `--runs` times with different seeds and from nothing:
 
     AF-DS, 1 and 2 minutes    `gradient` with the seven analytical features
-    Ansor                     `evolutionary` with the 164 features per statement, the longest of the times
+    Ansor                     `evolutionary` with the 164 features per statement, the longest of the times; its population
+                              is a sixteenth of Ansor's, whose extractor works on all cores: ours takes 10 ms each
     MetaSchedule              TVM's own, the same time
     storm                     ours, the same time
 
 All of their kernels and torch's (cuBLAS, cuDNN, float32 without TF32; of both layouts the faster) then take turns in
-one process, timed by CUDA's events: speeds over torch's, the seconds of tuning, and how far the runs are apart (Tables
-2 and 3 of the paper). Kept shape by shape in benchmarks/out/gpu.json. All of it takes days of GPU time; `--small` is
+one process, timed by CUDA's events: speeds over torch's, seconds and candidates of tuning (Table 2 of the paper), and
+how far the runs are apart, (max - min) / max of their speeds (equation 1, Table 3). Kept shape by shape in benchmarks/out/gpu.json. All of it takes days of GPU time; `--small` is
 two shapes, one run, half a minute each: eight minutes.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import statistics
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "kernels"))
 
 import metaschedule_peer
-from common import kept, machine, save
+from common import OUT, kept, machine, save
 from shapes import SHAPES
 
 import stormdrop as sd
@@ -44,17 +47,21 @@ from stormdrop.statistics import ratio_interval
 _NAME = "gpu"
 TABLE_1 = [name for name in SHAPES if name[0] in "MYR" and name[1:].isdigit()]
 SMALL = ["M0", "R2"]
+_POPULATION = 128
 _ROUNDS = 15
 _SAMPLE = 5e-3  # seconds
 
 
 def main() -> None:
     options = _options()
+    if options.show:
+        show(json.loads((OUT / f"{_NAME}.json").read_text())["shapes"])
+        return
     device = Target.parse("cuda")
     assert isinstance(device, Device)
-    where = {**machine(), "gpu": device.machine}
-    entries = kept(_NAME, where, "shapes")
-    for name in () if options.show else options.shapes:
+    where = {**machine(), "gpu": device.machine, "conditions": device.conditions}
+    entries = kept(_NAME, where, "shapes", same=("cpu", "cores", "gpu"))
+    for name in options.shapes:
         if options.resume and name in entries:
             continue
         entries[name] = measured(name, device, options)
@@ -69,16 +76,17 @@ def measured(name: str, device: Device, options: argparse.Namespace) -> dict[str
     kinds: dict[str, Callable[[int], tuple[Any, float, int]]] = {}
     for minutes in options.minutes:
         kinds[f"AF-DS, {minutes:g} min"] = lambda seed, minutes=minutes: ours("gradient", "analytic", minutes, seed)
-    kinds["Ansor"] = lambda seed: ours("evolutionary", "statements", longest, seed)
+    kinds["Ansor"] = lambda seed: ours("evolutionary", "statements", longest, seed, population=_POPULATION)
     kinds["storm"] = lambda seed: ours("storm", "knobs", longest, seed)
     kinds["MetaSchedule"] = lambda seed: theirs(longest, seed)
 
-    def ours(search: str, features: str, minutes: float, seed: int) -> tuple[Any, float, int]:
+    def ours(search: str, features: str, minutes: float, seed: int, **how: Any) -> tuple[Any, float, int]:
         with sd.open_store("sqlite://") as store:
             found = sd.tune(
                 workload,
                 target=device,
                 search=search,
+                options=how,
                 features=features,
                 time=60 * minutes,
                 seed=seed,
@@ -167,9 +175,10 @@ def torch_calls(workload: Any, tensors: Sequence[Any]) -> dict[str, Callable[[],
 
 
 def show(entries: Mapping[str, Any]) -> None:
-    """A row per shape: speeds over the faster torch, the median of the runs and their spread."""
+    """A row per shape: speeds over the faster torch, the median of the runs and their variability."""
     kinds: list[str] = []
-    rows, speeds = [], {}
+    rows: list[list[str]] = []
+    speeds, variable, spent = (defaultdict[str, list[Any]](list) for _ in range(3))
     for name, entry in entries.items():
         times = entry["times"]
         reference = min(
@@ -179,15 +188,20 @@ def show(entries: Mapping[str, Any]) -> None:
         kinds = list(dict.fromkeys(each.partition(" #")[0] for each in entry["efforts"]))
         row = [name, f"{1e6 * statistics.median(reference):.0f} us"]
         for kind in kinds:
-            own = [ratio_interval(reference, times[each]).estimate for each in times if each.partition(" #")[0] == kind]
-            speeds.setdefault(kind, []).append(statistics.median(own))
-            row.append(f"{statistics.median(own):.3f} ({min(own):.3f} to {max(own):.3f})")
+            own = {each: times[each] for each in times if each.partition(" #")[0] == kind}
+            ratios = [ratio_interval(reference, rounds).estimate for rounds in own.values()]
+            speeds[kind].append(statistics.median(ratios))
+            variable[kind].append((max(ratios) - min(ratios)) / max(ratios))
+            spent[kind] += [entry["efforts"][each] for each in own]
+            row.append(f"{statistics.median(ratios):.3f} ({variable[kind][-1]:.1%})")
         rows.append(row)
-    table(
-        ["", "torch", *kinds], rows, "speed over torch's (cuBLAS, cuDNN; no TF32): median of the runs, and their range"
-    )
+    table(["", "torch", *kinds], rows, "speed over torch's (cuBLAS, cuDNN; no TF32), median of the runs; variability")
     for kind, values in speeds.items():
-        print(f"{kind}: geometric mean {math.exp(statistics.fmean(map(math.log, values))):.3f}")
+        print(
+            f"{kind}: geometric mean {math.exp(statistics.fmean(map(math.log, values))):.3f}, mean variability"
+            f" {statistics.fmean(variable[kind]):.1%}, {statistics.fmean(each['seconds'] for each in spent[kind]):.0f} s"
+            f" and {statistics.fmean(each['trials'] for each in spent[kind]):.0f} candidates of tuning"
+        )
 
 
 def _options() -> argparse.Namespace:

@@ -22,11 +22,11 @@ from scipy.stats import spearmanr
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "kernels"))
 
-from common import save
+from common import machine, save
 from shapes import SHAPES
 
 from stormdrop.cli.output import table
-from stormdrop.errors import MeasureError
+from stormdrop.errors import one_line
 from stormdrop.kernel.gpu.build import cuda_source, launches, resources
 from stormdrop.kernel.gpu.contraction import GpuContraction, take_apart
 from stormdrop.kernel.gpu.device import DEVICES
@@ -68,7 +68,7 @@ def main() -> None:
             print(f"{name}: {why}", file=sys.stderr)
     headings = ["", "compiled", "failed", "blocks equal", "threads", "shared", "registers, rank", "spilling"]
     table([*headings, "valid without constraints"], rows)
-    print(save(_NAME, {"device": options.device, "shapes": document}))
+    print(save(_NAME, {"machine": machine(), "device": options.device, "shapes": document}))
     sys.exit(any("failed" in each for entry in document for each in entry["points"]))
 
 
@@ -94,8 +94,8 @@ def compiled(job: tuple[str, str, int]) -> dict[str, Any]:
         function = sketch.apply(workload, device, config).main
         (launch,) = launches(function, device)
         (taken,) = resources(cuda_source(function, device), device)
-    except MeasureError as error:
-        return {**found, "failed": str(error)}
+    except Exception as error:  # noqa: BLE001  whatever a sketch or TVM raises is what is to be found out
+        return {**found, "failed": one_line(error)}
     return {
         **found,
         "blocks": launch.blocks,

@@ -74,7 +74,7 @@ class BestSchedule(Best):
         return TunedKernel(self.workload, self.target, self.apply(self.workload, self.target, self.config))
 
     def to_json(self) -> dict[str, Any]:
-        """With its rates; `percent_of_peak` is null where the peak cannot be measured."""
+        """With its rates; `percent_of_peak`, of float32, is null where the peak cannot be measured."""
         rate = self.workload.flops / self.seconds
         return {
             **super().to_json(),
@@ -86,6 +86,8 @@ class BestSchedule(Best):
     def _percent_of_peak(self, rate: float) -> float | None:
         from .measure.peak import peak
 
+        if any(spec.dtype != "float32" for spec in self.workload.inputs):
+            return None
         try:
             return 100 * rate / peak(self.target).flops
         except MeasureError:  # the result stands without it

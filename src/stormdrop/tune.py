@@ -284,9 +284,17 @@ class _Kernel:
             return nullcontext(self.given)
         sketches, spaces = [sketch for sketch, _ in self.sketches], [space for _, space in self.sketches]
 
-        def on(gpu: int | None) -> LocalMeasurer:
+        def on(gpu: int | None, workers: int | None = None) -> LocalMeasurer:
             local = LocalMeasurer(
-                self.workload, self.target, sketches, spaces, seed=self.seed, pool=self.pool, cold=self.cold, gpu=gpu
+                self.workload,
+                self.target,
+                sketches,
+                spaces,
+                workers,
+                seed=self.seed,
+                pool=self.pool,
+                cold=self.cold,
+                gpu=gpu,
             )
             local.best = fastest
             return local
@@ -294,7 +302,10 @@ class _Kernel:
         if self.target.runner or isinstance(self.target, Target):
             return on(None)
         gpus = self.target.numbers
-        return on(gpus[0]) if len(gpus) == 1 else Several([on(gpu) for gpu in gpus])
+        if len(gpus) == 1:
+            return on(gpus[0])
+        # Workers compile on this machine's cores: each GPU has its share of them.
+        return Several([on(gpu, max(1, self.target.cores // len(gpus))) for gpu in gpus])
 
     def wall(self, measurer: Measurer, spent: Phases) -> dict[str, float]:
         """Workers compile side by side: a measurer on this machine knows for how long any of them did."""

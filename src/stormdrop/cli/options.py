@@ -14,7 +14,8 @@ from ..plan import DEFAULT_SEARCH
 from ..search import names
 
 TargetOption = Annotated[
-    str | None, typer.Option("--target", metavar="TARGET", help="What to tune for; this machine's CPU by default.")
+    str | None,
+    typer.Option("--target", metavar="TARGET", help="cpu, this machine's, by default; cuda, or a GPU by name."),
 ]
 SearchOption = Annotated[
     str,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .._version import __version__
-from ..errors import InputError, MeasureError, OperatorError
+from ..errors import InputError, MeasureError, OperatorError, TargetError
 from . import options, output
 from .options import DatabaseOption, JsonOption, SeedOption, ShapeOption, TargetOption
 from .progress import Reporter
@@ -155,6 +155,10 @@ def bench(
             raise OperatorError(f"{what} is a model and takes no arguments such as {(arguments or [''])[0]}")
         contest = path if is_file else operators.create(what, given)
         machine = Target.parse(target)
+        if not isinstance(machine, Target):
+            raise TargetError(
+                f"target {target}: bench times kernels for CPUs so far; benchmarks/gpu/run.py those for GPUs"
+            )
         with open_store(db) as store, Reporter(None) as report:
             result = play(
                 contest,
@@ -237,7 +241,7 @@ def doctor(
         ["data caches", ", ".join(f"L{level} {output.size(size)}" for level, size in _levels(target))],
         ["peak", f"{limits.flops / 1e9:.0f} GFLOP/s (float32 multiply-adds in registers, all cores)"],
         ["bandwidth", f"{limits.bandwidth / 1e9:.1f} GB/s (copy, bytes read plus written, all cores)"],
-        *([f"GPU {gpu.number}", f"{gpu.name} ({named(gpu) or 'no known target'}), {gpu}"] for gpu in gpus()),
+        *([f"GPU {gpu.number}", f"{gpu.name} ({named(gpu) or 'no target'}), {gpu}"] for gpu in gpus()),
         *([] if gpus() else [["GPUs", "none; kernels for --target cuda/NAME are built and checked, not measured"]]),
         ["Python", platform.python_version()],
         *([name, version or "not installed"] for name, version in versions.items()),

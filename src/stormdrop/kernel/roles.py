@@ -114,7 +114,7 @@ def take_apart(graph: StageGraph, constants: tuple[int, ...]) -> Contraction:
     )
 
 
-def factors(stage: Stage) -> tuple[Any, Any] | None:
+def multiplied(stage: Stage) -> tuple[Any, Any] | None:
     """The loads of different buffers whose product a stage sums, converted to another type or not; else None."""
     if stage.combine != "sum" or not isinstance(stage.value, prim.Mul) or not stage.spatial:
         return None
@@ -127,7 +127,7 @@ def factors(stage: Stage) -> tuple[Any, Any] | None:
 
 def is_contraction(stage: Stage) -> bool:
     """Whether a stage sums the product of two loads of different buffers, in their own type."""
-    return factors(stage) is not None and not any(
+    return multiplied(stage) is not None and not any(
         isinstance(each, prim.Cast) for each in (stage.value.a, stage.value.b)
     )
 

@@ -3,8 +3,8 @@
     python -m tvm.exec.rpc_server --host 0.0.0.0 --port 9090        there
     stormdrop tune-op matmul ... --target cuda/h200 --runner host:9090
 
-The server starts a process for each connection: a kernel that crashes costs that process alone. It links what it is
-sent, so it needs a C compiler, and it trusts whoever connects: it belongs behind a firewall.
+The server links what it is sent, so it needs a C compiler, and it trusts whoever connects: it belongs behind a
+firewall. It has one connection at a time. A kernel that crashes there ends TVM's server: it must be started again.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import TargetError
-
-_TIMEOUT = 600  # seconds that the server keeps a connection
 
 
 def connect(address: str) -> Any:
@@ -24,7 +22,7 @@ def connect(address: str) -> Any:
     if not host or not port.isdigit():
         raise TargetError(f"runner {address!r}: write HOST:PORT, such as gpu-box:9090")
     try:
-        return rpc.connect(host, int(port), session_timeout=_TIMEOUT)
+        return rpc.connect(host, int(port))
     except Exception as error:
         # The socket's errors, and TVM's own where something else answers.
         said = str(error).strip().splitlines() or [type(error).__name__]

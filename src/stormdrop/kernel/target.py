@@ -59,7 +59,9 @@ class Target:
         if name.split("/")[0] in {"nvidia", "gpu", "rocm", "metal", "vulkan", "opencl"}:
             raise TargetError(f"target {text!r}: the GPUs that there are kernels for are NVIDIA's; use --target cuda")
         others = ", ".join(OTHERS)
-        raise TargetError(f"unknown target {text!r}: use --target cpu or cuda (this machine); to compile: {others}")
+        raise TargetError(
+            f"unknown target {text!r}: use --target cpu or cuda (this machine); only to compile: {others}"
+        )
 
     @classmethod
     def detect(cls) -> Target:
@@ -126,7 +128,7 @@ OTHERS: Mapping[str, Target] = {
         ("apple-m1", "Apple M1", 4, 4, 32, 128 * _KIB, 12 * _MIB, 0, _MACOS),
     )
 }
-"""Machines that kernels can be compiled for but not measured, by name: `cpu/` and LLVM's name of the processor.
+"""Machines that kernels can be compiled for (a `runner` measures there), by name: `cpu/` and LLVM's processor.
 
 Where a processor comes in several sizes, these are the cores and caches of one that is common: the Raspberry Pi 5
 (A76), Graviton 2 and 3 (N1, V1; vectors of 128 bits, not SVE), the performance cores of an M1. Others are made with

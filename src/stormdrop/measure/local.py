@@ -45,6 +45,7 @@ _LEAST_RUN_SECONDS = 2.0
 _PATIENCE = 10.0  # times the duration of a run at the best kernel's speed
 _BYTES_PER_SECOND = 2e8  # at which inputs are restored and outputs compared, at the slowest
 _EVICTING = 1.5  # times all caches: so many other bytes leave nothing behind
+_BUILD_SECONDS, _NVCC_SECONDS = 10.0, 60.0
 _RETRY_SECONDS = 5.0  # a suspect run that took longer is not repeated
 
 
@@ -79,7 +80,7 @@ class LocalMeasurer:
         sketches: Sequence[Sketch],
         spaces: Sequence[Space],
         workers: int | None = None,
-        build_timeout: float = 10.0,
+        build_timeout: float | None = None,
         run_timeout: float | None = None,
         seed: int = 0,
         lock_path: Path | None = None,
@@ -93,13 +94,15 @@ class LocalMeasurer:
 
         `cold`: constants come from memory in every execution, as in a model whose weights no cache holds. `gpu` is the
         number of the GPU to measure on, which has a lock of its own.
-        `run_timeout` None follows the fastest kernel known. A `pool` that is given stays open when this measurer
-        is closed, so that tasks can be measured one after the other. Raises MeasureError where no worker starts.
+        `build_timeout` None is what LLVM never takes, or for a GPU `nvcc`; `run_timeout` None follows the fastest
+        kernel known. A `pool` that is given stays open when this measurer is closed, so that tasks can be measured one
+        after the other. Raises MeasureError where no worker starts.
         """
         if pool is not None and pool.threads != target.cores:
             raise MeasureError(f"the pool's workers use {pool.threads} threads, the target has {target.cores} cores")
         self.workload = workload
-        self.build_timeout = build_timeout
+        usual = _BUILD_SECONDS if isinstance(target, Target) else _NVCC_SECONDS
+        self.build_timeout = usual if build_timeout is None else build_timeout
         self.run_timeout = run_timeout
         self.cutoff = cutoff
         self.best: float | None = None
@@ -113,6 +116,8 @@ class LocalMeasurer:
         self._lock = MachineLock(lock_path)
         passing = int(_EVICTING * target.caches) if cold and isinstance(target, Target) else 0
         payload = cloudpickle.dumps((workload, target, {sketch.name: sketch for sketch in sketches}, passing))
+        if target.runner:
+            workers = 1  # TVM's server has one connection at a time
         self._pool = WorkerPool(target.cores, workers, gpu=gpu) if pool is None else pool
         self._owned = self._pool if pool is None else None
         self._restarts = self._pool.restarts

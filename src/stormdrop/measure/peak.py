@@ -62,6 +62,8 @@ def peak(target: Machine, refresh: bool = False) -> Peak:
     """
     if isinstance(target, Device):
         return Peak(target.flops, target.bandwidth)
+    if target.runner:
+        raise MeasureError(f"the limits of the machine at {target.runner} are not known")
     path = cache_path(target)
     if not refresh:
         known = _read(path)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -226,8 +224,6 @@ def _environment(threads: int, gpu: int | None) -> dict[str, str]:
     if gpu is not None:
         environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # in which nvidia-smi counts
         environment["CUDA_VISIBLE_DEVICES"] = str(gpu)
-        if importlib.util.find_spec("cuda") is None and shutil.which("nvcc"):
-            environment.setdefault("TVM_CUDA_COMPILE_MODE", "nvcc")  # without its bindings TVM cannot use NVRTC
     # NumPy works in a worker only beside kernels and compilations: one thread of it disturbs them least.
     for library in ("OMP", "OPENBLAS", "MKL"):
         environment[f"{library}_NUM_THREADS"] = "1"

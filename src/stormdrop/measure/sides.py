@@ -26,9 +26,12 @@ Array = NDArray[Any]
 
 
 class Side(Protocol):
-    """Memory and time of what runs kernels. `lasting`: what a kernel broke does not outlive it."""
+    """Memory and time of what runs kernels.
 
-    lasting: bool
+    `own`: they run in this process, on its cores, and a kernel that fails leaves them as they were.
+    """
+
+    own: bool
 
     def load(self, module: Any) -> Kernel:
         """What was built here, ready to run."""
@@ -52,13 +55,13 @@ class Side(Protocol):
         """Mean seconds of so many executions, back to back."""
 
     def slowed(self) -> bool:
-        """Whether it runs below its usual speed right now."""
+        """Whether a GPU runs below its usual speed right now."""
 
 
 class CpuSide:
     """This process's own memory. It comes from TVM, as it does in a compiled model: NumPy would ask for huge pages."""
 
-    lasting = True
+    own = True
 
     def load(self, module: Any) -> Kernel:
         return ready(module)
@@ -88,13 +91,13 @@ class CpuSide:
         return wall(call, number)
 
     def slowed(self) -> bool:
-        return False  # the counters of `load` tell
+        return False
 
 
 class _DeviceSide:
     """Memory that is not this process's own, and time by TVM's evaluator on the device."""
 
-    lasting = False
+    own = False
 
     def __init__(self, device: Any) -> None:
         self._device = device
@@ -144,7 +147,9 @@ class RemoteSide(_DeviceSide):
         module.export_library(str(file), fcompile=tar.tar)
         self._session.upload(str(file), file.name)
         file.unlink()
-        return ready(self._session.load_module(file.name))
+        module = self._session.load_module(file.name)
+        self._session.remove(file.name)  # it is loaded
+        return ready(module)
 
 
 class GpuSide(_DeviceSide):

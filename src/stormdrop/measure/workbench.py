@@ -5,16 +5,18 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tvm_ffi
 from numpy.typing import NDArray
 
+from ..errors import one_line
 from ..kernel.compile import Kernel, build_module, check_arguments
 from ..kernel.reference import evaluate
 from ..kernel.stages import shape_of
+from ..kernel.target import Target
 from ..trial import Phases, Status
 from .load import Counters, read_counters
 from .messages import KERNELS, Build, Built, Data, Failed, Key, Race, Raced, Ran, Run
@@ -62,7 +64,8 @@ class Workbench:
         self._inputs: list[Array] = []
         self._expected: list[Array] = []
         self._tolerance = 0.0
-        self._spoiled = False
+        self.spoiled = False
+        """Whether nothing can run here any more: a kernel failed that leaves its device in an unknown state."""
         self._tensors: list[Any] = []
         self._built: OrderedDict[Key, _Built] = OrderedDict()
         self._side = side_of(target)
@@ -76,11 +79,6 @@ class Workbench:
             self._tensors = [self._side.tensor(array) for array in self._inputs]
         if data.outputs:
             self._expected, self._tolerance = list(data.outputs), data.tolerance
-
-    @property
-    def spoiled(self) -> bool:
-        """Whether nothing can run here any more: a kernel failed that leaves its device in an unknown state."""
-        return self._spoiled
 
     def build(self, job: Build) -> Built | Failed:
         """Applies the sketch, compiles, and prepares the constants that the kernel wants transformed."""
@@ -100,7 +98,7 @@ class Workbench:
             self._wanted(built.transforms)
         except Exception as error:  # noqa: BLE001  the compiler's word is the record of why this candidate failed
             phases = Phases(schedule=scheduled - start, build=time.perf_counter() - scheduled)
-            status = Status.COMPILE_HOST if self._side.lasting else Status.COMPILE_DEVICE
+            status = Status.COMPILE_HOST if isinstance(self.target, Target) else Status.COMPILE_DEVICE
             return Failed(status, one_line(error), phases)
         self._built[job.key] = built
         dropped = []
@@ -128,7 +126,7 @@ class Workbench:
             samples = sample(call, job.plan, first, self._side.executions)
             load = self._load(before)
         except Exception as error:  # noqa: BLE001  whatever the kernel raises is this candidate's failure
-            self._spoiled = not self._side.lasting
+            self.spoiled = not self._side.own
             return Failed(
                 Status.RUNTIME, one_line(error), Phases(run=time.perf_counter() - start - checking, check=checking)
             )
@@ -144,12 +142,14 @@ class Workbench:
             samples = interleaved(calls, job.rounds, job.sample_seconds, self._side.executions)
             load = self._load(before)
         except Exception as error:  # noqa: BLE001  reported as the failure of the race
-            self._spoiled = not self._side.lasting
+            self.spoiled = not self._side.own
             return Failed(Status.RUNTIME, one_line(error), Phases(run=time.perf_counter() - start))
         return Raced(tuple(tuple(each) for each in samples), load, time.perf_counter() - start)
 
     def _load(self, before: Counters) -> Counters:
-        return replace(read_counters() - before, slowed=self._side.slowed())
+        spent = read_counters() - before
+        # What else uses this machine's cores does not slow down what runs elsewhere.
+        return spent if self._side.own else Counters(spent.wall, slowed=self._side.slowed())
 
     def _call(self, key: Key) -> Callable[[], object]:
         self._built.move_to_end(key)
@@ -264,14 +264,6 @@ def _close(actual: Array, expected: Array, tolerance: float) -> bool:
     with np.errstate(all="ignore"):
         gap, scale = float(np.max(np.abs(actual - expected))), float(np.max(np.abs(expected)))
     return gap <= 0.999 * tolerance * scale < np.inf
-
-
-def one_line(error: BaseException) -> str:
-    """An exception in one line: its type and the first line of its message."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    text = lines[0] if lines else ""
-    name = type(error).__name__
-    return (text if text.startswith(name) else f"{name}: {text}" if text else name)[:300]
 
 
 class _Constants:

@@ -14,9 +14,22 @@ from stormdrop.kernel.gpu.driver import Gpu
 from stormdrop.kernel.target import Target
 
 
+SHAPES = {
+    "NVIDIA H200": ("sm_90", 132 * 128, 6144),
+    "NVIDIA H100 PCIe": ("sm_90", 114 * 128, 5120),
+    "NVIDIA A100-SXM4-80GB": ("sm_80", 108 * 64, 5120),
+    "NVIDIA RTX A1000": ("sm_86", 18 * 128, 128),
+    "NVIDIA GeForce RTX 3090": ("sm_86", 82 * 128, 384),
+    "Tesla V100": ("sm_70", 80 * 64, 4096),
+}
+"""Architecture, lanes and bits of the memory bus."""
+
+
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    found = tuple(Gpu(number, name, "580.1", 1200, 1980, 2619, 700) for number, name in enumerate(request.param))
+    found = tuple(
+        Gpu(number, name, "580.1", *SHAPES[name], 1200, 1980, 2619, 700) for number, name in enumerate(request.param)
+    )
     monkeypatch.setattr(device, "gpus", lambda: found)
 
 
@@ -46,17 +59,33 @@ def test_the_gpus_of_this_machine() -> None:
         DEVICES["h100"].machine  # noqa: B018
 
 
-@pytest.mark.parametrize("here", [["NVIDIA GeForce RTX 3090"], ["Tesla T4"]], indirect=True)
+@pytest.mark.parametrize("here", [["NVIDIA GeForce RTX 3090"]], indirect=True)
 @pytest.mark.usefixtures("here")
-def test_a_gpu_that_is_not_known() -> None:
-    (gpu,) = device.gpus()
-    if gpu.name == "Tesla T4":
-        assert device.named(gpu) is None
-        with pytest.raises(TargetError, match="the GPU here, Tesla T4, is not one of those known: a100"):
-            Target.parse("cuda")
-    else:
-        assert Target.parse("cuda") is DEVICES["rtx3090"]
-        assert device.named(gpu) == "cuda/rtx3090"
+def test_a_gpu_that_is_in_the_table() -> None:
+    assert Target.parse("cuda") is DEVICES["rtx3090"]
+
+
+@pytest.mark.parametrize("here", [["NVIDIA H100 PCIe", "NVIDIA RTX A1000", "NVIDIA H100 PCIe"]], indirect=True)
+@pytest.mark.usefixtures("here")
+def test_a_gpu_that_is_not_in_the_table() -> None:
+    found = Target.parse("cuda")
+    assert isinstance(found, Device)
+    assert (found.name, found.arch, found.multiprocessors, found.shared) == ("h100pcie", "sm_90", 114, 228 << 10)
+    assert found.flops == pytest.approx(2 * 114 * 128 * 1980e6)
+    assert found.numbers == [0, 2] and found.machine == "NVIDIA H100 PCIe"
+    assert Target.parse("cuda/rtxa1000").machine == "NVIDIA RTX A1000"
+    with pytest.raises(TargetError, match="cuda/a100: the GPU here is an NVIDIA H100 PCIe"):
+        DEVICES["a100"].machine  # noqa: B018
+    with pytest.raises(TargetError, match="unknown GPU 'a10': there is .*rtx4090, h100pcie, rtxa1000"):
+        Target.parse("cuda/a10")
+
+
+@pytest.mark.parametrize("here", [["Tesla V100"]], indirect=True)
+@pytest.mark.usefixtures("here")
+def test_a_gpu_that_is_too_old() -> None:
+    assert device.detected(device.gpus()[0]) is None
+    with pytest.raises(TargetError, match="nothing is known of sm_70, what the GPU here, Tesla V100, is"):
+        Target.parse("cuda")
 
 
 @pytest.mark.parametrize(
@@ -66,6 +95,7 @@ def test_a_gpu_that_is_not_known() -> None:
         ("a100", 256, 32, 0, 8),
         ("a100", 256, 64, 0, 4),
         ("a100", 256, 33, 0, 6),
+        ("a100", 160, 80, 0, 4),
         ("a100", 128, 32, 48 << 10, 3),
         ("a100", 32, 16, 0, 32),
         ("a100", 1024, 65, 0, 0),
@@ -82,7 +112,7 @@ def test_blocks_per_multiprocessor(name: str, threads: int, registers: int, shar
 
 
 def test_what_no_block_may_have_runs_nowhere() -> None:
-    threads, registers, shared = np.array([2048, 256, 256]), np.array([16, 256, 16]), np.array([0, 0, 49 << 10])
+    threads, registers, shared = np.array([2048, 256, 256]), np.array([16, 255, 16]), np.array([0, 0, 49 << 10])
     assert DEVICES["a100"].blocks_per_multiprocessor(threads, registers, shared).tolist() == [0, 0, 0]
 
 

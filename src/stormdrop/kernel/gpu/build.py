@@ -15,10 +15,12 @@ import tvm
 from tvm.tirx import AttrStmt, PrimFunc, SeqStmt
 
 from ...errors import MeasureError
+from ..compile import PASS_CONFIG, build_module
 from .device import Device
 
 _FUNCTION = re.compile(r"Compiling entry function '(\w+)'")
 _USED = re.compile(r"Used (\d+) registers(?:.*?(\d+) bytes smem)?")
+_AS_TVM = ("--use_fast_math", "--expt-relaxed-constexpr", "-Xptxas", "--register-usage-level=10")  # how TVM calls nvcc
 _SPILLED = re.compile(r"(\d+) bytes spill stores")
 
 
@@ -43,7 +45,7 @@ class Resources:
 
 def cuda_source(function: PrimFunc, device: Device) -> str:
     """The CUDA source of all kernels of a function. Raises what TVM raises."""
-    built = tvm.tirx.build(_module(function), device.tvm())
+    built = build_module(function, device.tvm())
     (kernels,) = [each for each in built.imports if each.kind == "cuda"]
     return str(kernels.inspect_source("cuda"))
 
@@ -52,7 +54,9 @@ def launches(function: PrimFunc, device: Device) -> list[Launch]:
     """How each kernel of a function is launched, as TVM lowers it."""
     target = device.tvm().with_host(tvm.target.Target("llvm"))
     lower, *_ = tvm.tirx.get_default_tir_pipeline(target)
-    lowered = lower(tvm.tirx.transform.BindTarget(target)(_module(function)))
+    module = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
+    with tvm.transform.PassContext(config=PASS_CONFIG):
+        lowered = lower(tvm.tirx.transform.BindTarget(target)(module))
     found = []
     for name, each in lowered.functions_items():
         extents = _thread_extents(each.body)
@@ -83,7 +87,8 @@ def resources(source: str, device: Device) -> list[Resources]:
     with tempfile.TemporaryDirectory(prefix="stormdrop-") as folder:
         file = Path(folder) / "kernels.cu"
         file.write_text(source)
-        command = [nvcc, f"-arch={device.arch}", "-cubin", "-Xptxas", "-v", "-o", f"{folder}/kernels.cubin", str(file)]
+        options = [f"-arch={device.arch}", *_AS_TVM, "-cubin", "-Xptxas", "-v", "-o", f"{folder}/kernels.cubin"]
+        command = [nvcc, *options, str(file)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         lines = [line for line in done.stderr.splitlines() if "error" in line] or ["nvcc failed"]
@@ -97,7 +102,3 @@ def resources(source: str, device: Device) -> list[Resources]:
         elif used := _USED.search(line):
             found.append(Resources(name, int(used[1]), int(used[2] or 0), spilled))
     return found
-
-
-def _module(function: PrimFunc) -> Any:
-    return tvm.IRModule({"main": function.with_attr("global_symbol", "main")})

@@ -8,13 +8,14 @@ The tiles, and what they ask of a device, are in `tiling`. Around them:
 - the loops inside a thread are unrolled up to a number of steps
 
 Hardware limits are constraints of the space: a block has a warp or more and no more threads than there may be, its
-shared memory fits, the outputs of a thread fit its registers, virtual threads are few.
+shared memory fits, a thread's registers are enough and a multiprocessor has those of a block, virtual threads are few.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -27,20 +28,20 @@ from tvm.s_tir import Schedule
 from ...errors import UnsupportedFunction
 from ...space import Constraint, Knob, Ordinal, Space, Tile
 from ..expressions import coefficients
-from ..roles import factors as loads_of
+from ..roles import multiplied
 from ..sketch import Variant, revision
 from ..stages import Stage, StageGraph, shape_of
 from ..workload import Workload
 from . import device, features, tiling
-from .device import WARP, Device
-from .tiling import THREAD, VIRTUAL, Contraction, Operand, Tiling
+from .device import REGISTERS_PER_THREAD, WARP, Device
+from .features import seconds
+from .tiling import THREAD, Contraction, Counts, Operand, Tiling
 
 _VECTORS = (1, 2, 4)  # elements that a thread fetches at a time
 _UNROLL = (0, 16, 64, 512, 1024)  # Ansor's
 _VIRTUAL_THREADS = 8
 _INNERMOST = 64
-_OUTPUTS = 128  # in the registers of a thread
-_ADDRESSES = 24  # registers beside them
+_DEFAULT_THREADS, _DEFAULT_OUTPUTS, _DEFAULT_STEPS = (64, 128, 256, 512), (1, 4, 16, 64), (4, 8, 16, 32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +59,7 @@ class Parts:
 def take_apart(workload: Workload) -> Parts:
     """Raises `UnsupportedFunction` where the function is something else."""
     graph = workload.graph
-    found = [stage for stage in graph.stages if loads_of(stage)]
+    found = [stage for stage in graph.stages if multiplied(stage)]
     if len(found) != 1 or len([stage for stage in graph.stages if stage.combine is not None]) != 1:
         raise UnsupportedFunction("not one contraction")
     stage = found[0]
@@ -80,7 +81,7 @@ def take_apart(workload: Workload) -> Parts:
 def _contraction(stage: Stage) -> Contraction:
     every = {axis.var for axis in stage.axes}
     operands = []
-    loads = loads_of(stage)
+    loads = multiplied(stage)
     assert loads is not None
     for load in loads:
         dimensions = []
@@ -153,14 +154,20 @@ class GpuContraction:
         return Variant(schedule.mod["main"])
 
 
-def valid(tiling: Tiling, device: Device) -> NDArray[np.bool_]:
-    """Which of n tilings are within the limits that are the constraints of the space; shape (n,)."""
-    virtual = np.prod([tiling.factors[name][:, VIRTUAL] for name, _ in tiling.contraction.spatial], axis=0)
-    total = math.prod(extent for _, extent in tiling.contraction.spatial)
-    inside = (tiling.threads >= min(WARP, total)) & (tiling.threads <= device.threads_per_block)
-    inside &= (virtual <= _VIRTUAL_THREADS) & (tiling.outputs <= _OUTPUTS)
-    inside &= tiling.threads * (tiling.outputs + _ADDRESSES) <= device.registers
-    return inside & (tiling.shared_bytes <= device.shared_per_block)
+def valid(counts: Counts, device: Device) -> Any:
+    """Whether a tiling is within the limits that are the constraints of the space; of n tilings, shape (n,)."""
+    return _block_fits(counts, device) & _shared_fits(counts, device)
+
+
+def _block_fits(counts: Counts, device: Device) -> Any:
+    least = min(WARP, math.prod(extent for _, extent in counts.contraction.spatial))
+    fits = (counts.threads >= least) & (counts.threads <= device.threads_per_block)
+    fits &= (counts.virtual <= _VIRTUAL_THREADS) & (counts.registers <= REGISTERS_PER_THREAD)
+    return fits & (-(-counts.threads // WARP) <= device.warps_by_registers(counts.registers))
+
+
+def _shared_fits(counts: Counts, device: Device) -> Any:
+    return counts.shared_bytes <= device.shared_per_block
 
 
 def _tiled(schedule: Schedule, block: Any, parts: Parts, config: Mapping[str, Any]) -> list[list[Any]]:
@@ -192,35 +199,64 @@ def _space(workload: Workload, target: Device) -> Space | None:
     knobs += [Tile(name, extent, 3, max_inner=_INNERMOST) for name, extent in contraction.reductions]
     knobs += [Ordinal(f"fetch{position}", _VECTORS) for position in range(2)]
     knobs.append(Ordinal("unroll", _UNROLL))
-    total = math.prod(extent for _, extent in contraction.spatial)
-    least = min(WARP, total)
-
-    def product(*levels: int) -> Any:
-        return lambda *tiles: math.prod(tile[level] for tile in tiles for level in levels)
-
-    threads, virtual, held = product(THREAD), product(VIRTUAL), product(VIRTUAL, 3, 4)
-
-    def shared(*tiles: Any) -> bool:
-        factors = {name: np.array([tile], dtype=np.int64) for name, tile in zip(every, tiles, strict=True)}
-        return bool(Tiling(contraction, factors).shared_bytes[0] <= target.shared_per_block)
-
+    known = {"device": target, "contraction": contraction}
     constraints = [
         Constraint(
             tuple(spatial),
-            lambda *tiles: least <= threads(*tiles) <= target.threads_per_block,
-            f"{least} to {target.threads_per_block} threads in a block",
+            _Within(_block_fits, spatial, **known),
+            f"a warp to {target.threads_per_block} threads, {_VIRTUAL_THREADS} virtual ones, their registers",
         ),
-        Constraint(
-            tuple(spatial), lambda *tiles: virtual(*tiles) <= _VIRTUAL_THREADS, f"{_VIRTUAL_THREADS} virtual threads"
-        ),
-        Constraint(
-            tuple(spatial),
-            lambda *tiles: (
-                held(*tiles) <= _OUTPUTS and threads(*tiles) * (held(*tiles) + _ADDRESSES) <= target.registers
-            ),
-            f"{_OUTPUTS} outputs per thread, in {target.registers} registers",
-        ),
-        Constraint(tuple(every), shared, f"{target.shared_per_block} bytes of shared memory"),
+        Constraint(tuple(every), _Within(_shared_fits, every, **known), f"{target.shared_per_block} bytes shared"),
     ]
+    origin = _origin(contraction, target)
+    if origin is None:
+        return None
     digest = revision(*(module.__name__ for module in (device, features, tiling)), __name__)
-    return Space(GpuContraction.name, knobs, constraints, revision=digest)
+    return Space(GpuContraction.name, knobs, constraints, origin, revision=digest)
+
+
+@dataclass(frozen=True)
+class _Within:
+    """Whether the tiles of some axes are within a limit; those of the others do not matter to it."""
+
+    limit: Callable[[Counts, Device], Any]
+    names: Sequence[str]
+    device: Device
+    contraction: Contraction
+
+    def __call__(self, *tiles: Sequence[int]) -> bool:
+        counts = Counts(self.contraction, dict(zip(self.names, tiles, strict=True)), min)
+        return bool(self.limit(counts, self.device))
+
+
+def _origin(contraction: Contraction, target: Device) -> dict[str, Any] | None:
+    """The default: of tilings with few threads or many, small register tiles or large, the one to expect most of.
+
+    That is the one which needs least of the device's time by its features (`features.seconds`). None where none is
+    within the limits: an extent that is a large prime.
+    """
+    found = []
+    for threads, held, deep in itertools.product(_DEFAULT_THREADS, _DEFAULT_OUTPUTS, _DEFAULT_STEPS):
+        factors: dict[str, tuple[int, ...]] = {}
+        for name, extent in reversed(contraction.spatial):
+            inner = _divisor(extent, min(held, _INNERMOST))
+            across = _divisor(extent // inner, threads)
+            held, threads = max(1, held // inner), max(1, threads // across)
+            factors[name] = (extent // inner // across, 1, across, 1, inner)
+        for name, extent in reversed(contraction.reductions):
+            inner = _divisor(extent, min(deep, _INNERMOST))
+            deep = max(1, deep // inner)
+            factors[name] = (extent // inner, 1, inner)
+        found.append(factors)
+    names = [name for name, _ in (*contraction.spatial, *contraction.reductions)]
+    tilings = Tiling(contraction, {name: np.array([factors[name] for factors in found]) for name in names})
+    fits = valid(tilings, target)
+    if not fits.any():
+        return None
+    best = int(np.argmin(np.where(fits, seconds(tilings, target), np.inf)))
+    return {**found[best], "fetch0": 1, "fetch1": 1, "unroll": 64}
+
+
+def _divisor(extent: int, most: int) -> int:
+    """The largest divisor that is not larger."""
+    return next(each for each in range(min(extent, most), 0, -1) if extent % each == 0)

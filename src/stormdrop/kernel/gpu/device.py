@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import importlib.util
+import os
+import shutil
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -16,39 +19,38 @@ from .driver import Gpu, gpus
 
 WARP = 32
 BANKS = 32
-"""Of shared memory, one word of 4 bytes wide each."""
+"""Of shared memory."""
+WORD = 4
+"""Bytes: the width of a bank."""
 
-_THREADS_PER_BLOCK = 1024
 _REGISTERS = 65536  # of a multiprocessor
-_REGISTERS_PER_THREAD = 255
+REGISTERS_PER_THREAD = 255
 _REGISTER_UNIT = 256  # registers that a warp is given at a time
+_WARP_UNIT = 4  # a multiprocessor's quarters hold as many warps each
 _SHARED_UNIT = 128  # bytes
-_SHARED_PER_BLOCK = 48 << 10  # that a kernel has without asking for more when it is launched
+_RESERVED = 1 << 10  # bytes of shared memory that the system takes per block
 
 
 @dataclass(frozen=True)
 class Device:
     """A GPU by name; sizes in bytes, `flops` (float32, no tensor cores) and `bandwidth` as NVIDIA states them.
 
-    `multiprocessors` share a second-level cache of `l2`; each holds at most `blocks` blocks of `warps` warps together,
-    whose shared memory fits `shared`. `reserved` is what the system takes of it per block. `runner` is the HOST:PORT of
-    TVM's RPC server on the machine that has the GPU; empty for this machine.
+    Each of its `multiprocessors` has `lanes` of float32 and holds at most `blocks` blocks of `warps` warps together,
+    whose shared memory fits `shared`. `runner` is the HOST:PORT of TVM's RPC server on the machine that has the GPU;
+    empty for this machine.
     """
 
     name: str
     arch: str
-    multiprocessors: int
+    lanes: int
     warps: int
     blocks: int
     shared: int
-    l2: int
+    multiprocessors: int
     flops: float
     bandwidth: float
-    reserved: int = 1 << 10
-    threads_per_block: int = _THREADS_PER_BLOCK
-    shared_per_block: int = _SHARED_PER_BLOCK
-    registers: int = _REGISTERS
-    registers_per_thread: int = _REGISTERS_PER_THREAD
+    threads_per_block: int = 1024
+    shared_per_block: int = 48 << 10  # that a kernel has without asking for more when it is launched
     runner: str = ""
 
     @property
@@ -68,12 +70,12 @@ class Device:
 
     @property
     def conditions(self) -> dict[str, str]:
-        """What measured times depend on beside the GPU's name: its driver, clocks and limits now."""
-        return {f"gpu {gpu.number}": str(gpu) for gpu in self._here}
+        """What times that are measured here depend on beside the GPU's name: its driver, clocks and limits now."""
+        return {} if self.runner else {f"gpu {gpu.number}": str(gpu) for gpu in self._here}
 
     @property
     def _here(self) -> list[Gpu]:
-        return [gpu for gpu in gpus() if _key(gpu.name) == self.name]
+        return [gpu for gpu in gpus() if detected(gpu) == replace(self, runner="")]
 
     @property
     def machine(self) -> str:
@@ -96,7 +98,7 @@ class Device:
     @cached_property
     def _elsewhere(self) -> str:
         name = str(connect(self.runner).cuda(0).device_name)
-        if _key(name) != self.name:
+        if self.name not in _names(name):
             raise TargetError(f"target cuda/{self.name}: the GPU at {self.runner} is an {name}")
         return f"{name} at {self.runner}"
 
@@ -104,6 +106,8 @@ class Device:
     def _tvm_target(self) -> Any:
         import tvm
 
+        if not _has_bindings() and shutil.which("nvcc"):
+            os.environ.setdefault("TVM_CUDA_COMPILE_MODE", "nvcc")  # TVM's default is NVRTC, which it calls by them
         return tvm.target.Target(
             {
                 "kind": "cuda",
@@ -121,35 +125,50 @@ class Device:
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in self.__dict__.items() if key not in {"_tvm_target", "_elsewhere"}}
 
+    def warps_by_registers(self, registers: Any) -> Any:
+        """How many warps a multiprocessor has registers for, given those of a thread."""
+        per_warp = -(-registers * WARP // _REGISTER_UNIT) * _REGISTER_UNIT
+        return _REGISTERS // per_warp // _WARP_UNIT * _WARP_UNIT
+
     def blocks_per_multiprocessor(
         self, threads: NDArray[Any], registers: NDArray[Any], shared: NDArray[Any]
     ) -> NDArray[np.int64]:
         """How many blocks run on a multiprocessor at once; 0 for one that it cannot hold.
 
-        `threads` and `shared` bytes are those of a block, `registers` those of a thread.
+        `threads` and `shared` bytes are those of a block, `registers` those of a thread: what is beyond the most that
+        there may be is spilled.
         """
         warps = -(-threads // WARP)
-        per_warp = -(-registers * WARP // _REGISTER_UNIT) * _REGISTER_UNIT
-        per_block = -(-(shared + self.reserved) // _SHARED_UNIT) * _SHARED_UNIT
+        per_block = -(-(shared + _RESERVED) // _SHARED_UNIT) * _SHARED_UNIT
         limits = [
             np.full(np.shape(threads), self.blocks),
             self.warps // warps,
-            self.registers // (per_warp * warps),
+            self.warps_by_registers(np.minimum(registers, REGISTERS_PER_THREAD)) // warps,
             self.shared // per_block,
         ]
         found = np.minimum.reduce(np.broadcast_arrays(*limits)).astype(np.int64)
-        fits = (threads <= self.threads_per_block) & (registers <= self.registers_per_thread)
-        return np.where(fits & (shared <= self.shared_per_block), found, 0)
+        return np.where((threads <= self.threads_per_block) & (shared <= self.shared_per_block), found, 0)
 
+
+# By compute capability: lanes of float32, warps, blocks and bytes of shared memory of a multiprocessor.
+_FAMILIES = {
+    "sm_75": (64, 32, 16, 64 << 10),
+    "sm_80": (64, 64, 32, 164 << 10),
+    "sm_86": (128, 48, 16, 100 << 10),
+    "sm_89": (128, 48, 24, 100 << 10),
+    "sm_90": (128, 64, 32, 228 << 10),
+    "sm_100": (128, 64, 32, 228 << 10),
+    "sm_120": (128, 48, 24, 100 << 10),
+}
 
 DEVICES = {
-    device.name: device
-    for device in (
-        Device("a100", "sm_80", 108, 64, 32, 164 << 10, 40 << 20, 19.5e12, 2039e9),
-        Device("h100", "sm_90", 132, 64, 32, 228 << 10, 50 << 20, 66.9e12, 3350e9),
-        Device("h200", "sm_90", 132, 64, 32, 228 << 10, 50 << 20, 66.9e12, 4800e9),
-        Device("rtx3090", "sm_86", 82, 48, 16, 100 << 10, 6 << 20, 35.6e12, 936e9),
-        Device("rtx4090", "sm_89", 128, 48, 24, 100 << 10, 72 << 20, 82.6e12, 1008e9),
+    name: Device(name, arch, *_FAMILIES[arch], multiprocessors, flops, bandwidth)
+    for name, arch, multiprocessors, flops, bandwidth in (
+        ("a100", "sm_80", 108, 19.5e12, 2039e9),
+        ("h100", "sm_90", 132, 66.9e12, 3350e9),
+        ("h200", "sm_90", 132, 66.9e12, 4800e9),
+        ("rtx3090", "sm_86", 82, 35.6e12, 936e9),
+        ("rtx4090", "sm_89", 128, 82.6e12, 1008e9),
     )
 }
 """By name."""
@@ -158,24 +177,51 @@ DEVICES = {
 def parse(name: str) -> Device:
     """The GPU "cuda/NAME", or with "cuda" the first one here. Raises `TargetError` for one that is not known."""
     _, slash, model = name.partition("/")
+    here = [device for device in map(detected, gpus()) if device is not None]
     if slash:
-        if model not in DEVICES:
-            raise TargetError(f"unknown GPU {model!r}: there is {', '.join(DEVICES)}")
-        return DEVICES[model]
+        known = {device.name: device for device in (*DEVICES.values(), *here)}
+        if model not in known:
+            raise TargetError(f"unknown GPU {model!r}: there is {', '.join(known)}")
+        return known[model]
+    if here:
+        return here[0]
     if not gpus():
         raise TargetError(f"target cuda: there is no NVIDIA GPU here; to build for one: cuda/{', cuda/'.join(DEVICES)}")
-    name = gpus()[0].name
-    if _key(name) not in DEVICES:
-        raise TargetError(f"target cuda: the GPU here, {name}, is not one of those known: {', '.join(DEVICES)}")
-    return DEVICES[_key(name)]
+    raise TargetError(
+        f"target cuda: nothing is known of {gpus()[0].arch}, what the GPU here, {gpus()[0].name}, is; there are kernels"
+        f" for {', '.join(_FAMILIES)}"
+    )
+
+
+def detected(gpu: Gpu) -> Device | None:
+    """A GPU of this machine: the one of `DEVICES` that it is, or as the driver describes it; None where it is too old.
+
+    There are several H100s: only the one with as many multiprocessors is that of the table.
+    """
+    if gpu.arch not in _FAMILIES:
+        return None
+    family, names = _FAMILIES[gpu.arch], _names(gpu.name)
+    multiprocessors = gpu.lanes // family[0]
+    for listed in filter(None, map(DEVICES.get, names)):
+        if listed.multiprocessors == multiprocessors:
+            return listed
+    flops, bandwidth = 2e6 * gpu.lanes * gpu.most, 2e6 * gpu.memory * gpu.bus / 8
+    return Device(names[-1], gpu.arch, *family, multiprocessors, flops, bandwidth)
 
 
 def named(gpu: Gpu) -> str | None:
-    """The target for a GPU of this machine, such as "cuda/h200"; None where it is not known."""
-    return f"cuda/{_key(gpu.name)}" if _key(gpu.name) in DEVICES else None
+    """The target for a GPU of this machine, such as "cuda/h200"; None where it is too old."""
+    device = detected(gpu)
+    return device and f"cuda/{device.name}"
 
 
-def _key(marketing: str) -> str:
-    """ "NVIDIA GeForce RTX 4090" is "rtx4090", "NVIDIA A100-SXM4-80GB" is "a100"."""
-    joined = marketing.lower().replace(" ", "").replace("-", "")
-    return next((name for name in sorted(DEVICES, key=len, reverse=True) if name in joined), joined)
+def _names(marketing: str) -> list[str]:
+    """ "NVIDIA GeForce RTX 4090" is "rtx" or "rtx4090", "NVIDIA H100 PCIe" is "h100" or "h100pcie"."""
+    words = marketing.lower().replace("-", " ").split()
+    words = [word for word in words if word not in {"nvidia", "geforce", "tesla"}]
+    return [words[0], "".join(words)]
+
+
+def _has_bindings() -> bool:
+    """Whether NVIDIA's package `cuda-bindings` is installed."""
+    return importlib.util.find_spec("cuda") is not None and importlib.util.find_spec("cuda.bindings") is not None

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import pynvml
 
@@ -20,11 +22,18 @@ _SLOWED = (
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU: `number` as nvidia-smi counts; clocks in MHz, now and at most; the limit of its power in watts."""
+    """One GPU: `number` as nvidia-smi counts; clocks in MHz, now and at most; the limit of its power in watts.
+
+    `lanes` of float32 in all multiprocessors, of the architecture `arch`; `memory` is its clock, `bus` its bits. 0 is
+    what the driver does not tell.
+    """
 
     number: int
     name: str
     driver: str
+    arch: str
+    lanes: int
+    bus: int
     clock: int
     most: int
     memory: int
@@ -45,9 +54,11 @@ def gpus() -> tuple[Gpu, ...]:
 
 
 def slowed(number: int) -> bool:
-    """Whether heat or a fault holds a GPU's clocks back right now. Takes microseconds."""
-    reasons = pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(pynvml.nvmlDeviceGetHandleByIndex(number))
-    return bool(reasons & _SLOWED)
+    """Whether heat or a fault holds a GPU's clocks back right now; False where the driver does not tell."""
+    if not _started():
+        return False
+    handle = pynvml.nvmlDeviceGetHandleByIndex(number)
+    return bool(_told(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle) & _SLOWED)
 
 
 @lru_cache(maxsize=1)
@@ -71,12 +82,24 @@ def _number(word: str) -> int:
 
 def _gpu(number: int) -> Gpu:
     handle = pynvml.nvmlDeviceGetHandleByIndex(number)
+    major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
     return Gpu(
         number,
         pynvml.nvmlDeviceGetName(handle),
         pynvml.nvmlSystemGetDriverVersion(),
-        pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM),
-        pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM),
-        pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_MEM),
-        pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) // 1000,
+        f"sm_{major}{minor}",
+        _told(pynvml.nvmlDeviceGetNumGpuCores, handle),
+        _told(pynvml.nvmlDeviceGetMemoryBusWidth, handle),
+        _told(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM),
+        _told(pynvml.nvmlDeviceGetMaxClockInfo, handle, pynvml.NVML_CLOCK_SM),
+        _told(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_MEM),
+        _told(pynvml.nvmlDeviceGetEnforcedPowerLimit, handle) // 1000,
     )
+
+
+def _told(question: Callable[..., int], *arguments: Any) -> int:
+    """What a driver answers; 0 where this GPU, or a share of it, has no answer."""
+    try:
+        return int(question(*arguments))
+    except pynvml.NVMLError:
+        return 0

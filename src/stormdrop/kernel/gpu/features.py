@@ -32,13 +32,15 @@ NAMES = (
 )
 
 
+_HIDING = 64.0  # warps, times the root of the independent outputs, that hide all latencies
+_BESIDE = 0.2  # of what is not slowest: it is not hidden altogether
+
+
 def features(tiling: Tiling, device: Device) -> NDArray[np.float64]:
     """Shape (n, 7), in the order of `NAMES`."""
     operations = tiling.contraction.operations
     fetched = np.sum(tiling.shared_elements, axis=0) * tiling.rounds * tiling.blocks
-    transactions = sum(
-        loads / WARP * conflicts for loads, conflicts in zip(tiling.loads, tiling.conflicts, strict=True)
-    )
+    transactions = sum(loads * conflicts for loads, conflicts in zip(tiling.loads, tiling.conflicts, strict=True))
     written = tiling.outputs * tiling.threads * tiling.blocks
     registers = np.minimum(tiling.registers, device.registers_per_thread)  # what is more is spilled
     resident = device.blocks_per_multiprocessor(tiling.threads, registers, tiling.shared_bytes)
@@ -57,3 +59,23 @@ def features(tiling: Tiling, device: Device) -> NDArray[np.float64]:
         ],
         axis=1,
     )
+
+
+def seconds(tiling: Tiling, device: Device) -> NDArray[np.float64]:
+    """A rough model made of the seven, shape (n,): what is slowest of computing and of moving, over the waves' use.
+
+    Not from the paper. It picks the default schedule and is the analytic GPU of `benchmarks/gpu/analytic.py`; how well
+    it orders measured kernels is in docs/gpu.md.
+    """
+    found = dict(zip(NAMES, features(tiling, device).T, strict=True))
+    operations, item = tiling.contraction.operations, tiling.contraction.item
+    hidden = np.minimum(1.0, found["WLP"] * np.sqrt(found["ILP"]) / _HIDING)
+    compute = operations / device.flops / np.maximum(hidden, 1e-3)
+    memory = operations / found["OI_Global_Mem"] * item / device.bandwidth
+    # A multiprocessor moves a warp's word in a cycle, in which each lane does a multiplication and an addition.
+    clock = device.flops / device.multiprocessors / (2 * device.lanes)
+    shared = operations / found["OI_Shared_Mem"] / (device.multiprocessors * clock)
+    parts = np.stack([compute, memory, shared])
+    slowest = parts.max(axis=0)
+    whole = slowest + _BESIDE * (parts.sum(axis=0) - slowest)
+    return np.asarray(whole / np.maximum(found["Wave_Efficiency"], 1e-3), dtype=np.float64)

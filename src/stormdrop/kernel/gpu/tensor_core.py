@@ -29,7 +29,7 @@ from tvm.tirx import PrimFunc
 
 from ...errors import UnsupportedFunction
 from ...space import Constraint, Ordinal, Space, Tile
-from ..roles import factors
+from ..roles import multiplied
 from ..sketch import Variant, revision
 from ..workload import Workload
 from . import contraction
@@ -65,16 +65,16 @@ class _Matmul:
 def _take_apart(workload: Workload) -> _Matmul:
     """Raises `UnsupportedFunction` where the function is no matmul in half precision, or not in whole fragments."""
     parts = take_apart(workload)
-    loads = factors(parts.stage)
+    loads = multiplied(parts.stage)
     assert loads is not None
     types = [str(load.source.dtype) for load in loads]
     if types != ["float16", "float16"] or str(parts.stage.buffer.dtype) != "float32" or parts.before:
         raise UnsupportedFunction("no product of float16 with float32 sums")
     spatial, reductions = parts.contraction.spatial, parts.contraction.reductions
-    read = [[dimension[0] for dimension in operand.dimensions] for operand in parts.contraction.operands]
     single = all(len(dimension) == 1 for operand in parts.contraction.operands for dimension in operand.dimensions)
     if not single or len(reductions) != 1 or len(spatial) < 2:
         raise UnsupportedFunction("no product of matrices")
+    read = [[dimension[0] for dimension in operand.dimensions] for operand in parts.contraction.operands]
     *batch, (row, rows), (column, columns) = spatial
     outer, (depth, extent) = [name for name, _ in batch], reductions[0]
     names = [[name for name, factor in dimensions if factor == 1] for dimensions in read]
@@ -137,11 +137,11 @@ def scheduled(workload: Workload, config: Mapping[str, Any], tensorized: bool = 
     loaded = []
     for position, fragment in enumerate(("wmma.matrix_a", "wmma.matrix_b")):
         staged = schedule.cache_read(block, position, shared)
-        loaded.append(schedule.cache_read(block, position, fragment if tensorized else "local"))
         schedule.compute_at(staged, k0)
         together(staged, 3, config[f"fetch{position}"])
         if config["padding"]:
             schedule.storage_align(staged, 0, -2, _SIDE, config["padding"])
+        loaded.append(schedule.cache_read(block, position, fragment if tensorized else "local"))
         schedule.compute_at(loaded[-1], k1)
     filled = schedule.decompose_reduction(block, k0)
     tiled = [_fragments(schedule, nest) for nest in (*loaded, stored)]

@@ -9,14 +9,16 @@
                         local[i, j] += a[i, k] * b[k, j]
                 output = local
 
-Every spatial axis has five factors, every reduction three; their product is the axis's extent. All functions here take
-n tilings at once: an array of shape (n, 5) or (n, 3) per axis.
+Every spatial axis has five factors, every reduction three; their product is the axis's extent. `Tiling` is n of them at
+once: an array of shape (n, 5) or (n, 3) per axis.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -24,9 +26,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .device import BANKS, WARP
+from .device import BANKS, WARP, WORD
 
 Factors = Mapping[str, NDArray[np.int64]]
+
+_ADDRESSES = 24  # registers beside outputs and operands
 
 BLOCK, VIRTUAL, THREAD, OUTER, INNER = range(5)
 """Levels of a spatial axis."""
@@ -58,90 +62,108 @@ class Contraction:
         return 2.0 * math.prod(extent for _, extent in (*self.spatial, *self.reductions))
 
 
-class Tiling:
-    """n tilings of a contraction."""
+class Counts:
+    """What a tiling asks of a device: of one tiling with plain integers, or of n at once with arrays of shape (n,)."""
 
-    def __init__(self, contraction: Contraction, factors: Factors) -> None:
-        """`factors` by axis, shape (n, 5) or (n, 3). Raises ValueError where they do not multiply to the extents."""
-        self.contraction, self.factors = contraction, factors
-        for name, extent in (*contraction.spatial, *contraction.reductions):
-            if not (np.prod(factors[name], axis=1) == extent).all():
-                raise ValueError(f"the factors of axis {name} do not multiply to {extent}")
-
-    def _product(self, *levels: int) -> NDArray[np.int64]:
-        spatial = [name for name, _ in self.contraction.spatial]
-        return np.prod([self.factors[name][:, level] for name in spatial for level in levels], axis=0)
+    def __init__(
+        self, contraction: Contraction, levels: Mapping[str, Sequence[Any]], least: Callable[..., Any]
+    ) -> None:
+        """`levels` by axis: five factors, or three of a reduction. `least` is the smaller of two (`min`)."""
+        self.contraction, self.levels, self._least = contraction, levels, least
+        self._spatial = [name for name, _ in contraction.spatial]
+        self._reductions = [name for name, _ in contraction.reductions]
 
     @cached_property
-    def blocks(self) -> NDArray[np.int64]:
+    def blocks(self) -> Any:
         """Blocks of the grid."""
         return self._product(BLOCK)
 
     @cached_property
-    def threads(self) -> NDArray[np.int64]:
+    def virtual(self) -> Any:
+        """Virtual threads of a thread."""
+        return self._product(VIRTUAL)
+
+    @cached_property
+    def threads(self) -> Any:
         """Threads of a block."""
         return self._product(THREAD)
 
     @cached_property
-    def outputs(self) -> NDArray[np.int64]:
+    def outputs(self) -> Any:
         """Elements of the output that a thread holds in registers."""
         return self._product(VIRTUAL, OUTER, INNER)
 
     @cached_property
-    def rounds(self) -> NDArray[np.int64]:
+    def rounds(self) -> Any:
         """How often shared memory is filled: the iterations of all k.0."""
-        return np.prod([self.factors[name][:, 0] for name, _ in self.contraction.reductions], axis=0)
+        return _times(self.levels[name][0] for name in self._reductions)
 
     @cached_property
-    def shared_shapes(self) -> list[list[NDArray[np.int64]]]:
+    def shared_shapes(self) -> list[list[Any]]:
         """The extents of each operand's part in shared memory."""
-        steps = {name: np.prod(self.factors[name][:, VIRTUAL:], axis=1) for name, _ in self.contraction.spatial}
-        steps |= {name: np.prod(self.factors[name][:, 1:], axis=1) for name, _ in self.contraction.reductions}
+        steps = {name: _times(self.levels[name][VIRTUAL:]) for name in self._spatial}
+        steps |= {name: _times(self.levels[name][1:]) for name in self._reductions}
         return [self._spans(operand, steps) for operand in self.contraction.operands]
 
     @cached_property
-    def shared_elements(self) -> list[NDArray[np.int64]]:
+    def shared_elements(self) -> list[Any]:
         """Elements of each operand in shared memory."""
-        return [np.prod(shape, axis=0) for shape in self.shared_shapes]
+        return [_times(shape) for shape in self.shared_shapes]
 
     @cached_property
-    def shared_bytes(self) -> NDArray[np.int64]:
+    def shared_bytes(self) -> Any:
         """Of a block."""
-        return np.sum(self.shared_elements, axis=0) * self.contraction.item
+        return sum(self.shared_elements) * self.contraction.item
 
-    def _spans(self, operand: Operand, steps: Factors) -> list[NDArray[np.int64]]:
+    @cached_property
+    def registers(self) -> Any:
+        """An estimate of the registers of a thread: its outputs, what one innermost step reads, addresses."""
+        steps = {name: _times(self.levels[name][at] for at in (VIRTUAL, OUTER, INNER)) for name in self._spatial}
+        steps |= dict.fromkeys(self._reductions, 1)
+        first, *others = [_times(self._spans(operand, steps)) for operand in self.contraction.operands]
+        read = first
+        for other in others:
+            read = self._least(read, other)
+        return self.outputs + read + _ADDRESSES
+
+    def _product(self, *levels: int) -> Any:
+        return _times(self.levels[name][level] for name in self._spatial for level in levels)
+
+    def _spans(self, operand: Operand, steps: Mapping[str, Any]) -> list[Any]:
         """Elements of each dimension that are read while each axis takes so many neighbouring values."""
         return [
-            np.minimum(1 + sum(factor * (steps[name] - 1) for name, factor in dimension), extent)
+            self._least(1 + sum(factor * (steps[name] - 1) for name, factor in dimension), extent)
             for dimension, extent in zip(operand.dimensions, operand.extents, strict=True)
         ]
 
-    @cached_property
-    def registers(self) -> NDArray[np.int64]:
-        """An estimate of the registers of a thread: its outputs, what one innermost step reads, addresses."""
-        names = [name for name, _ in self.contraction.spatial]
-        ones = np.ones_like(self.threads)
-        steps = {name: np.prod(self.factors[name][:, [VIRTUAL, OUTER, INNER]], axis=1) for name in names}
-        steps |= {name: ones for name, _ in self.contraction.reductions}
-        read = [np.prod(self._spans(operand, steps), axis=0) for operand in self.contraction.operands]
-        return self.outputs + np.min(read, axis=0) + 24
+
+class Tiling(Counts):
+    """n tilings of a contraction."""
+
+    def __init__(self, contraction: Contraction, factors: Factors) -> None:
+        """`factors` by axis, shape (n, 5) or (n, 3). Raises ValueError where they do not multiply to the extents."""
+        for name, extent in (*contraction.spatial, *contraction.reductions):
+            if not (np.prod(factors[name], axis=1) == extent).all():
+                raise ValueError(f"the factors of axis {name} do not multiply to {extent}")
+        super().__init__(contraction, {name: each.T for name, each in factors.items()}, np.minimum)
+        self.factors = factors
 
     @cached_property
     def loads(self) -> list[NDArray[np.float64]]:
-        """Loads of each operand from shared memory, by all threads: one per element that a step of the tile needs.
+        """Loads of each operand from shared memory, by all warps: one per element that a step of a thread's tile needs.
 
         What neighbouring reductions of a window share is loaded again.
         """
         names = [name for name, _ in self.contraction.spatial]
         total = math.prod(extent for _, extent in self.contraction.reductions)
-        threads = (self.blocks * self.threads).astype(np.float64)
+        warps = (self.blocks * -(-self.threads // WARP)).astype(np.float64)
         found = []
         for operand in self.contraction.operands:
             follows = {name for dimension in operand.dimensions for name, _ in dimension}
             each = [
                 np.prod(self.factors[name][:, [VIRTUAL, OUTER, INNER]], axis=1) for name in names if name in follows
             ]
-            found.append(threads * total * np.prod([*each, np.ones_like(self.threads)], axis=0))
+            found.append(warps * total * np.prod([*each, np.ones_like(self.threads)], axis=0))
         return found
 
     @cached_property
@@ -166,14 +188,14 @@ class Tiling:
             index = sum(
                 (factor * position[name] for name, factor in dimension if name in position), np.zeros_like(number)
             )
-            address = address * extent[:, None] + index
-        address = np.sort(address, axis=1)
+            address = address * np.asarray(extent).reshape(-1, 1) + index
+        address = np.sort(address * self.contraction.item // WORD, axis=1)
         fresh = np.concatenate([np.ones((len(address), 1), bool), np.diff(address, axis=1) != 0], axis=1)
         wanted = np.zeros((len(address), BANKS), np.int64)
         np.add.at(wanted, (np.arange(len(address))[:, None], address % BANKS), fresh)
         return wanted.max(axis=1)
 
 
-def factors_of(columns: Mapping[str, NDArray[Any]]) -> Factors:
-    """Factors by axis from n values of each knob."""
-    return {name: np.asarray(values, dtype=np.int64) for name, values in columns.items()}
+def _times(values: Iterable[Any]) -> Any:
+    """The product of integers, or of arrays."""
+    return functools.reduce(operator.mul, values, 1)

@@ -118,6 +118,6 @@ def test_every_point_is_within_the_hardwares_limits() -> None:
 def test_what_can_be_said_without_a_gpu() -> None:
     said = cross_check(workload("matmul"), A100, schedules=2)
     assert (said.schedules, said.right) == (2, 2)
-    assert "of 2 schedules for sm_80 all were built" in str(said)
+    assert said.passed and "of 2 schedules for sm_80 2 were built" in str(said)
     large = cross_check(operators.matmul(1024, 1024, 1024), A100, schedules=1)
     assert large.right is None and "too large" in str(large)
