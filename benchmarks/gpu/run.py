@@ -5,15 +5,16 @@
 For each shape, `--runs` times with different seeds and from nothing:
 
     AF-DS, 1 and 2 minutes    `gradient` with the seven analytical features
-    Ansor                     `evolutionary` with the 164 features per statement, the longest of the times; its population
-                              is a sixteenth of Ansor's, whose extractor works on all cores: ours takes 10 ms each
+    Ansor                     `evolutionary` with the 164 features per statement, the longest of the times; of a
+                              population a sixteenth of Ansor's, as features take 10 ms each
     MetaSchedule              TVM's own, the same time
     storm                     ours, the same time
 
 All of their kernels and torch's (cuBLAS, cuDNN, float32 without TF32; of both layouts the faster) then take turns in
 one process, timed by CUDA's events: speeds over torch's, seconds and candidates of tuning (Table 2 of the paper), and
-how far the runs are apart, (max - min) / max of their speeds (equation 1, Table 3). Kept shape by shape in benchmarks/out/gpu.json. All of it takes days of GPU time; `--small` is
-two shapes, one run, half a minute each: eight minutes.
+how far the runs are apart, (max - min) / max of their speeds (equation 1, Table 3). Kept shape by shape in
+benchmarks/out/gpu.json. All of it takes days of GPU time; `--small` is two shapes, one run, half a minute each: eight
+minutes.
 """
 
 from __future__ import annotations
@@ -51,6 +52,9 @@ _POPULATION = 128
 _ROUNDS = 15
 _SAMPLE = 5e-3  # seconds
 
+Tuned = tuple[Any, float, int]
+"""A schedule, the seconds and the candidates of its tuning."""
+
 
 def main() -> None:
     options = _options()
@@ -73,14 +77,14 @@ def measured(name: str, device: Device, options: argparse.Namespace) -> dict[str
     """What was tuned for a shape, and how fast it is beside torch's."""
     workload = SHAPES[name].workload()
     longest = max(options.minutes)
-    kinds: dict[str, Callable[[int], tuple[Any, float, int]]] = {}
+    kinds: dict[str, Callable[[int], Tuned]] = {}
     for minutes in options.minutes:
         kinds[f"AF-DS, {minutes:g} min"] = lambda seed, minutes=minutes: ours("gradient", "analytic", minutes, seed)
     kinds["Ansor"] = lambda seed: ours("evolutionary", "statements", longest, seed, population=_POPULATION)
     kinds["storm"] = lambda seed: ours("storm", "knobs", longest, seed)
     kinds["MetaSchedule"] = lambda seed: theirs(longest, seed)
 
-    def ours(search: str, features: str, minutes: float, seed: int, **how: Any) -> tuple[Any, float, int]:
+    def ours(search: str, features: str, minutes: float, seed: int, **how: Any) -> Tuned:
         with sd.open_store("sqlite://") as store:
             found = sd.tune(
                 workload,
@@ -97,7 +101,7 @@ def measured(name: str, device: Device, options: argparse.Namespace) -> dict[str
             raise StormdropError(f"{name}: no candidate of {search} worked: {found.error}")
         return found.best.apply(workload, device, found.best.config).main, found.seconds, found.trials
 
-    def theirs(minutes: float, seed: int) -> tuple[Any, float, int]:
+    def theirs(minutes: float, seed: int) -> Tuned:
         found = metaschedule_peer.tune([tunable(workload)], [1.0], device, seed, seconds=60 * minutes)
         (function,) = found.functions
         if function.trace is None:
@@ -197,10 +201,11 @@ def show(entries: Mapping[str, Any]) -> None:
         rows.append(row)
     table(["", "torch", *kinds], rows, "speed over torch's (cuBLAS, cuDNN; no TF32), median of the runs; variability")
     for kind, values in speeds.items():
+        mean = math.exp(statistics.fmean(map(math.log, values)))
+        seconds, trials = (statistics.fmean(each[what] for each in spent[kind]) for what in ("seconds", "trials"))
         print(
-            f"{kind}: geometric mean {math.exp(statistics.fmean(map(math.log, values))):.3f}, mean variability"
-            f" {statistics.fmean(variable[kind]):.1%}, {statistics.fmean(each['seconds'] for each in spent[kind]):.0f} s"
-            f" and {statistics.fmean(each['trials'] for each in spent[kind]):.0f} candidates of tuning"
+            f"{kind}: geometric mean {mean:.3f}, mean variability {statistics.fmean(variable[kind]):.1%},"
+            f" {seconds:.0f} s and {trials:.0f} candidates of tuning"
         )
 
 

@@ -13,7 +13,6 @@ from stormdrop.kernel.gpu.device import DEVICES, Device
 from stormdrop.kernel.gpu.driver import Gpu
 from stormdrop.kernel.target import Target
 
-
 SHAPES = {
     "NVIDIA H200": ("sm_90", 132 * 128, 6144),
     "NVIDIA H100 PCIe": ("sm_90", 114 * 128, 5120),
@@ -76,7 +75,7 @@ def test_a_gpu_that_is_not_in_the_table() -> None:
     assert Target.parse("cuda/rtxa1000").machine == "NVIDIA RTX A1000"
     with pytest.raises(TargetError, match="cuda/a100: the GPU here is an NVIDIA H100 PCIe"):
         DEVICES["a100"].machine  # noqa: B018
-    with pytest.raises(TargetError, match="unknown GPU 'a10': there is .*rtx4090, h100pcie, rtxa1000"):
+    with pytest.raises(TargetError, match=r"unknown GPU 'a10': there is .*rtx4090, h100pcie, rtxa1000"):
         Target.parse("cuda/a10")
 
 
