@@ -148,7 +148,7 @@ def show(entries: Mapping[str, Mapping[str, Any]]) -> None:
                 f"{best['name']} {best['ratio']:.3f} ({low:.3f} to {high:.3f})" if best else "no peer",
                 ", ".join(others + [f"{peer} {why[:40]}" for peer, why in entry["bench"]["skipped"].items()]),
                 f"{tuned['seconds']:.0f} s, {tuned['trials']} trials",
-                f"{1e3 * tuned['untuned']['seconds']:.2f} ms",
+                f"{1e3 * tuned['untuned']['seconds']:.2f} ms" if tuned["untuned"] else "no time for it",
                 f"{entry['error']:.1e}",
                 f"{outside:.1%}",
                 f"{entry['roofline']:.0%}",

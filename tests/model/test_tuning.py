@@ -256,6 +256,28 @@ def test_time_goes_to_all_and_ends_in_time(residual: Graph, target: Target, monk
     assert len(raced) > 0
 
 
+def test_a_large_task_leaves_the_others_their_parts(
+    residual: Graph, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workloads, _ = sharing._workloads(residual, target, None)
+    heaviest = max(workloads, key=lambda index: sharing._effort(residual.tasks[index], workloads[index]))
+    order: list[str] = []
+
+    class Patient(Even):
+        def measure(self, requests: Sequence[Request]) -> Iterator[Measurement]:
+            order.append(self.workload)
+            if self.workload == workloads[heaviest].key:
+                sleep(2.0)  # as long as all of the budget
+            yield from super().measure(requests)
+
+    asked = replaced(monkeypatch, Patient)
+    monkeypatch.setattr(slices.Slices, "_is_large", lambda _, index: index == heaviest)
+    with open_store("sqlite://") as store:
+        tuned(residual, target, store, seconds=2.0)
+    assert order[-1] == workloads[heaviest].key
+    assert {key for key, _ in asked} == {each.key for each in workloads.values()}
+
+
 @pytest.mark.parametrize(
     ("left", "tasks", "seconds"),
     [

@@ -103,6 +103,9 @@ class Slices:
         return interrupted
 
     def _first_round(self, pending: Sequence[int], sure: Mapping[int, tuple[int | None, float | None]]) -> None:
+        if self._budget.trials is None:
+            # The large ones last: a batch of theirs may take most of the time, and leave the others without any.
+            pending = sorted(pending, key=self._is_large)
         for count, index in enumerate(pending):
             if self._trials_left <= 0 or self._budget.left <= 0:
                 what = "trials" if self._trials_left <= 0 else "time"
@@ -115,8 +118,11 @@ class Slices:
                 trials = max(1, self._exploration // len(sure))  # a descent needs a beginning
             most = math.inf if trials is None else min(trials, _FIRST_TRIALS)
             self._search(index, math.inf if seconds is None else seconds - task.effort, most - task.trials)
-            if index in self._begun and self._exploration is None and self._workloads[index].bytes > _LARGE:
+            if index in self._begun and self._exploration is None and self._is_large(index):
                 self._end(index)
+
+    def _is_large(self, index: int) -> bool:
+        return self._workloads[index].bytes > _LARGE
 
     def _by_gain(self) -> None:
         silent: set[int] = set()  # what has nothing to ask before it may exploit
