@@ -4,8 +4,9 @@
 
 For random points of the space of each shape: blocks, threads and shared memory as predicted (`kernel/gpu/tiling.py`)
 beside those of the lowered and compiled kernel, which have to be equal; registers as predicted beside those of
-`ptxas -v`, of which the rank correlation counts. Then the share of random points that are valid: of this space, and of
-the tiles without its constraints. Compiles on all cores; a minute or two per shape.
+`ptxas -v`, of which the rank correlation counts. Those that compile and keep the limits are the valid share of this
+space. Beside it stand that of its tiles without constraints, which is counted, and that of TVM MetaSchedule's space for
+CUDA, whose own check (`VerifyGPUCode`) is asked. Compiles on all cores; a minute or two per shape.
 """
 
 from __future__ import annotations
@@ -26,15 +27,17 @@ from common import machine, save
 from shapes import SHAPES
 
 from stormdrop.cli.output import table
-from stormdrop.errors import one_line
+from stormdrop.errors import SpaceError, one_line
 from stormdrop.kernel.gpu.build import cuda_source, launches, resources
 from stormdrop.kernel.gpu.contraction import GpuContraction, take_apart
 from stormdrop.kernel.gpu.device import DEVICES
 from stormdrop.kernel.gpu.tiling import Tiling
+from stormdrop.kernel.registry import sketches_for
 from stormdrop.space import Space
 
 _NAME = "gpu_static"
 _DRAWN = 20_000  # points without constraints
+_THEIRS = 300
 
 
 def main() -> None:
@@ -43,7 +46,7 @@ def main() -> None:
     for name in options.shapes:
         with ProcessPoolExecutor() as pool:
             found = list(pool.map(compiled, [(name, options.device, seed) for seed in range(options.points)]))
-        valid = share(name, options.device)
+        valid, theirs = share(name, options.device), share_of_metaschedule(name, options.device)
         failed = [each["failed"] for each in found if "failed" in each]
         good = [each for each in found if "failed" not in each]
         same = {
@@ -52,7 +55,7 @@ def main() -> None:
         }
         rank = spearmanr([each["predicted_registers"] for each in good], [each["registers"] for each in good]).statistic
         spilled = sum(each["spilled"] > 0 for each in good)
-        document.append({"shape": name, "points": found, "rank": float(rank), "valid": valid})
+        document.append({"shape": name, "points": found, "rank": float(rank), "valid": valid, "meta_schedule": theirs})
         rows.append(
             [
                 name,
@@ -62,12 +65,13 @@ def main() -> None:
                 f"{rank:.3f}",
                 str(spilled),
                 f"{valid:.2%}",
+                f"{theirs:.1%}",
             ]
         )
         for why in sorted(set(failed))[:3]:
             print(f"{name}: {why}", file=sys.stderr)
     headings = ["", "compiled", "failed", "blocks equal", "threads", "shared", "registers, rank", "spilling"]
-    table([*headings, "valid without constraints"], rows)
+    table([*headings, "valid without constraints", "of MetaSchedule's"], rows)
     print(save(_NAME, {"machine": machine(), "device": options.device, "shapes": document}))
     sys.exit(any("failed" in each for entry in document for each in entry["points"]))
 
@@ -114,6 +118,21 @@ def share(name: str, device_name: str) -> float:
     free = Space(space.name, space.knobs)
     rng = np.random.default_rng(0)
     return float(np.mean([space.contains(free.sample(rng)) for _ in range(_DRAWN)]))
+
+
+def share_of_metaschedule(name: str, device_name: str) -> float:
+    """How many random points of TVM's space its own check accepts."""
+    workload, device = SHAPES[name].workload(), DEVICES[device_name]
+    rng = np.random.default_rng(0)
+    accepted = []
+    for sketch, space in sketches_for(workload, device, "meta_schedule"):
+        for _ in range(_THEIRS):
+            try:
+                sketch.apply(workload, device, space.config(space.sample(rng)))
+                accepted.append(True)
+            except SpaceError:
+                accepted.append(False)
+    return float(np.mean(accepted))
 
 
 def _options() -> argparse.Namespace:
