@@ -104,8 +104,8 @@ class Slices:
 
     def _first_round(self, pending: Sequence[int], sure: Mapping[int, tuple[int | None, float | None]]) -> None:
         if self._budget.trials is None:
-            # The large ones last: a batch of theirs may take most of the time, and leave the others without any.
-            pending = sorted(pending, key=self._is_large)
+            # The large ones last, the largest of all: a batch may take most of the time, and leave the others without.
+            pending = sorted(pending, key=lambda index: self._is_large(index) * self._workloads[index].bytes)
         for count, index in enumerate(pending):
             if self._trials_left <= 0 or self._budget.left <= 0:
                 what = "trials" if self._trials_left <= 0 else "time"
