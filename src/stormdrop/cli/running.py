@@ -208,7 +208,8 @@ def doctor(
 ) -> None:
     """Show what this machine offers: cores, vectors, caches, measured limits, versions."""
     with output.stdout_for_json(as_json):
-        from ..kernel.gpu.device import gpus, named
+        from ..kernel.gpu.device import named
+        from ..kernel.gpu.driver import gpus
         from ..kernel.target import Target
         from ..measure.peak import peak
         from ..records import default_path

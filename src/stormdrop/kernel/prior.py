@@ -238,12 +238,14 @@ def features(shape: Shape, knobs: Mapping[str, NDArray[Any]], target: Target, co
     """`FEATURES` of n configurations, given as n values of each knob; shape (n, 8)."""
     tiles = _Tiles(shape, knobs, target)
     held, wanted = tiles.rows * tiles.vectors, shape.outer * math.prod(shape.rows) * shape.columns
-    operations = 2.0 * shape.steps * tiles.rows * tiles.columns
+    operations = 2.0 * shape.steps * wanted / tiles.count
     once = (shape.other_bytes + shape.column_bytes + 4 * wanted) / tiles.count
-    intensities = [
-        operations / (once + tiles.moved(lambda bytes_, size=size: (bytes_ >= _HOLDS * size).astype(np.float64)))
-        for size in (target.l1, target.l2, target.l3)
-    ]
+
+    def intensity(cache: int) -> Floats:
+        again = tiles.moved(lambda held: (held >= _HOLDS * cache).astype(np.float64))
+        return np.asarray(operations / (once + again), dtype=np.float64)
+
+    intensities = [intensity(cache) for cache in (target.l1, target.l2, target.l3)]
     lanes = tiles.count * tiles.rows * tiles.vectors * target.lanes
     rounds = np.ceil(tiles.tasks / target.cores)
     return np.stack(

@@ -111,7 +111,7 @@ def test_blocks_per_multiprocessor(name: str, threads: int, registers: int, shar
 
 
 def test_what_no_block_may_have_runs_nowhere() -> None:
-    threads, registers, shared = np.array([2048, 256, 256]), np.array([16, 255, 16]), np.array([0, 0, 49 << 10])
+    threads, registers, shared = np.array([2048, 1024, 256]), np.array([16, 255, 16]), np.array([0, 0, 49 << 10])
     assert DEVICES["a100"].blocks_per_multiprocessor(threads, registers, shared).tolist() == [0, 0, 0]
 
 

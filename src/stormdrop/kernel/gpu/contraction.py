@@ -199,14 +199,15 @@ def _space(workload: Workload, target: Device) -> Space | None:
     knobs += [Tile(name, extent, 3, max_inner=_INNERMOST) for name, extent in contraction.reductions]
     knobs += [Ordinal(f"fetch{position}", _VECTORS) for position in range(2)]
     knobs.append(Ordinal("unroll", _UNROLL))
-    known = {"device": target, "contraction": contraction}
     constraints = [
         Constraint(
             tuple(spatial),
-            _Within(_block_fits, spatial, **known),
+            _Within(_block_fits, spatial, target, contraction),
             f"a warp to {target.threads_per_block} threads, {_VIRTUAL_THREADS} virtual ones, their registers",
         ),
-        Constraint(tuple(every), _Within(_shared_fits, every, **known), f"{target.shared_per_block} bytes shared"),
+        Constraint(
+            tuple(every), _Within(_shared_fits, every, target, contraction), f"{target.shared_per_block} bytes shared"
+        ),
     ]
     origin = _origin(contraction, target)
     if origin is None:

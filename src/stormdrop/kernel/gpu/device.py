@@ -212,7 +212,7 @@ def detected(gpu: Gpu) -> Device | None:
 def named(gpu: Gpu) -> str | None:
     """The target for a GPU of this machine, such as "cuda/h200"; None where it is too old."""
     device = detected(gpu)
-    return device and f"cuda/{device.name}"
+    return None if device is None else f"cuda/{device.name}"
 
 
 def _names(marketing: str) -> list[str]:

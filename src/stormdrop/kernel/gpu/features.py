@@ -42,8 +42,7 @@ def features(tiling: Tiling, device: Device) -> NDArray[np.float64]:
     fetched = np.sum(tiling.shared_elements, axis=0) * tiling.rounds * tiling.blocks
     transactions = sum(loads * conflicts for loads, conflicts in zip(tiling.loads, tiling.conflicts, strict=True))
     written = tiling.outputs * tiling.threads * tiling.blocks
-    registers = np.minimum(tiling.registers, device.registers_per_thread)  # what is more is spilled
-    resident = device.blocks_per_multiprocessor(tiling.threads, registers, tiling.shared_bytes)
+    resident = device.blocks_per_multiprocessor(tiling.threads, tiling.registers, tiling.shared_bytes)
     needed = tiling.blocks / np.maximum(1, resident * device.multiprocessors)
     # A grid that does not fill the device has no more warps than its blocks.
     active = np.minimum(resident, np.ceil(tiling.blocks / device.multiprocessors)) * -(-tiling.threads // WARP)

@@ -134,7 +134,7 @@ def _reductions(schedule: Schedule, stages: Sequence[Stage], config: Mapping[str
     """One kernel: `lanes` threads per element of the last stage, the others of the block have other elements."""
     lanes = config.get("lanes", 1)
     *inner, last = [schedule.get_sblock(stage.name) for stage in stages]
-    spatial, terms = _by_kind(schedule, last)
+    spatial, own = _by_kind(schedule, last)
     blocks, elements = schedule.split(schedule.fuse(*spatial), [None, config["threads"] // lanes])
     schedule.bind(blocks, "blockIdx.x")
     # Neighbouring threads read neighbouring memory: along the terms where these are contiguous.
@@ -144,6 +144,7 @@ def _reductions(schedule: Schedule, stages: Sequence[Stage], config: Mapping[str
     schedule.bind(elements, "threadIdx.y" if along and lanes > 1 else "threadIdx.x")
     lane_axis = "threadIdx.x" if along else "threadIdx.y"
     for block in [*reversed(inner), last]:
+        terms = own
         if block is not last:
             schedule.compute_at(block, elements, preserve_unit_loops=True)
             schedule.set_scope(block, 0, "local")

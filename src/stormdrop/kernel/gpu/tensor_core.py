@@ -42,6 +42,7 @@ _ACCUMULATORS = 16  # fragments of a warp, of 8 registers per thread each
 _VECTORS = (1, 2, 4, 8)  # elements that a thread fetches at a time
 _PADDING = (0, 8)  # elements after each row in shared memory: rows then begin in different banks
 _HALF, _SINGLE = 2, 4  # bytes
+_SHARED = "shared"
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,13 +105,13 @@ class GpuTensorCore:
 def scheduled(workload: Workload, config: Mapping[str, Any], tensorized: bool = True) -> PrimFunc:
     """The schedule at a configuration; not `tensorized`, with plain loops for what a warp does at once."""
     matmul = _take_apart(workload)
-    parts, shared = matmul.parts, "shared.dyn" if tensorized else "shared"
+    parts = matmul.parts
     schedule = Schedule(tvm.IRModule({"main": parts.graph.function()}), debug_mask=0)
     block = schedule.get_sblock(parts.stage.name)
     if parts.epilogue is None:
-        written = schedule.cache_write(block, 0, shared)
+        written = schedule.cache_write(block, 0, _SHARED)
     else:
-        schedule.set_scope(block, 0, shared)
+        schedule.set_scope(block, 0, _SHARED)
         written = schedule.get_sblock(parts.epilogue.name)
     stored = schedule.cache_write(block, 0, "wmma.accumulator" if tensorized else "local")
     *batch, row, column, deep = schedule.get_loops(block)
@@ -136,7 +137,7 @@ def scheduled(workload: Workload, config: Mapping[str, Any], tensorized: bool = 
     together(written, 1, config["write"])
     loaded = []
     for position, fragment in enumerate(("wmma.matrix_a", "wmma.matrix_b")):
-        staged = schedule.cache_read(block, position, shared)
+        staged = schedule.cache_read(block, position, _SHARED)
         schedule.compute_at(staged, k0)
         together(staged, 3, config[f"fetch{position}"])
         if config["padding"]:
@@ -149,7 +150,7 @@ def scheduled(workload: Workload, config: Mapping[str, Any], tensorized: bool = 
         # Parses the tensor intrinsics of all GPUs: seconds, once in a process.
         from tvm.s_tir.tensor_intrin.cuda import get_wmma_intrin_group
 
-        names = get_wmma_intrin_group(shared, shared, "float16", "float32", matmul.transposed)
+        names = get_wmma_intrin_group(_SHARED, _SHARED, "float16", "float32", matmul.transposed)
         for loop, kind in zip(tiled, ("load_a", "load_b", "store"), strict=True):
             schedule.tensorize(loop, names[kind])
         schedule.tensorize(i3, names["compute"])
@@ -180,7 +181,6 @@ def _space(workload: Workload, target: Device) -> Space | None:
         Ordinal("write", _VECTORS),
         Ordinal("padding", _PADDING),
     ]
-    most = target.shared - target.reserved
     constraints = [
         Constraint(("rows", "columns"), lambda rows, columns: rows[1] * columns[1] <= _WARPS, f"{_WARPS} warps"),
         Constraint(
@@ -190,8 +190,8 @@ def _space(workload: Workload, target: Device) -> Space | None:
         ),
         Constraint(
             ("rows", "columns", "steps", "padding"),
-            lambda *values: matmul.shared(*values) <= most,
-            f"{most} bytes of shared memory",
+            lambda *values: matmul.shared(*values) <= target.shared_per_block,
+            f"{target.shared_per_block} bytes of shared memory",
         ),
     ]
     return Space(GpuTensorCore.name, knobs, constraints, revision=revision(contraction.__name__, __name__))

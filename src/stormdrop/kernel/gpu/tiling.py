@@ -32,6 +32,8 @@ Factors = Mapping[str, NDArray[np.int64]]
 
 _ADDRESSES = 24  # registers beside outputs and operands
 
+_ALIGNED = 64  # bytes, of arrays in shared memory
+
 BLOCK, VIRTUAL, THREAD, OUTER, INNER = range(5)
 """Levels of a spatial axis."""
 
@@ -112,8 +114,9 @@ class Counts:
 
     @cached_property
     def shared_bytes(self) -> Any:
-        """Of a block."""
-        return sum(self.shared_elements) * self.contraction.item
+        """Of a block; each operand's begins where TVM aligns it."""
+        item = self.contraction.item
+        return sum(-(-elements * item // _ALIGNED) * _ALIGNED for elements in self.shared_elements)
 
     @cached_property
     def registers(self) -> Any:
@@ -193,7 +196,7 @@ class Tiling(Counts):
         fresh = np.concatenate([np.ones((len(address), 1), bool), np.diff(address, axis=1) != 0], axis=1)
         wanted = np.zeros((len(address), BANKS), np.int64)
         np.add.at(wanted, (np.arange(len(address))[:, None], address % BANKS), fresh)
-        return wanted.max(axis=1)
+        return np.asarray(wanted.max(axis=1), dtype=np.int64)
 
 
 def _times(values: Iterable[Any]) -> Any:
