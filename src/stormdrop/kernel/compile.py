@@ -35,8 +35,8 @@ from .target import Machine, Target
 from .workload import Workload
 
 PASS_CONFIG = {"tirx.disable_cse_tir": True, "tirx.disable_assert": True}
-# An array laid over another one of another type is what TVM's tensor intrinsics then refuse.
-GPU_PASS_CONFIG = {"tirx.disable_assert": True, "tirx.disable_storage_rewrite": True}
+APART = "stormdrop.apart"
+"""The attribute of a function for GPUs whose arrays must not lie over one another."""
 
 
 @dataclass(frozen=True)
@@ -65,11 +65,17 @@ def assembler(function: PrimFunc, target: Any) -> str:
     return str(build_module(function, target).inspect_source("asm"))
 
 
+def gpu_pass_config(function: PrimFunc) -> dict[str, bool]:
+    """How a scheduled function for GPUs is lowered."""
+    apart = function.attrs is not None and APART in function.attrs
+    return {"tirx.disable_assert": True, "tirx.disable_storage_rewrite": apart}
+
+
 def build_module(function: PrimFunc, target: Any) -> Any:
     """TVM's module of a scheduled function, for any machine that it knows; raises whatever TVM raises."""
     module = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
     if str(target.kind.name) != "llvm":
-        with tvm.transform.PassContext(config=GPU_PASS_CONFIG):
+        with tvm.transform.PassContext(config=gpu_pass_config(function)):
             return tvm.tirx.build(module, target.with_host("llvm"))
     with tvm.transform.PassContext(config=PASS_CONFIG):
         return tvm.tirx.build(module, target, pipeline=PIPELINE)

@@ -15,7 +15,7 @@ import tvm
 from tvm.tirx import AttrStmt, PrimFunc, SeqStmt
 
 from ...errors import MeasureError
-from ..compile import GPU_PASS_CONFIG, build_module
+from ..compile import build_module, gpu_pass_config
 from .device import Device
 
 _FUNCTION = re.compile(r"Compiling entry function '(\w+)'")
@@ -55,7 +55,7 @@ def launches(function: PrimFunc, device: Device) -> list[Launch]:
     target = device.tvm().with_host(tvm.target.Target("llvm"))
     lower, *_ = tvm.tirx.get_default_tir_pipeline(target)
     module = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
-    with tvm.transform.PassContext(config=GPU_PASS_CONFIG):
+    with tvm.transform.PassContext(config=gpu_pass_config(function)):
         lowered = lower(tvm.tirx.transform.BindTarget(target)(module))
     found = []
     for name, each in lowered.functions_items():

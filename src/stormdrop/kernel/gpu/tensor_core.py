@@ -29,6 +29,7 @@ from tvm.tirx import PrimFunc
 
 from ...errors import UnsupportedFunction
 from ...space import Constraint, Ordinal, Space, Tile
+from ..compile import APART
 from ..roles import multiplied
 from ..sketch import Variant, revision
 from ..workload import Workload
@@ -155,7 +156,8 @@ def scheduled(workload: Workload, config: Mapping[str, Any], tensorized: bool = 
             schedule.tensorize(loop, names[kind])
         schedule.tensorize(i3, names["compute"])
         schedule.tensorize(schedule.get_loops(filled)[-2], names["init"])
-    return schedule.mod["main"]
+    # TVM would lay arrays of several types over one another, which its intrinsics then refuse.
+    return schedule.mod["main"].with_attr(APART, True)
 
 
 def _fragments(schedule: Schedule, nest: Any) -> Any:
