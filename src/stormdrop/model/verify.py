@@ -113,8 +113,9 @@ def _by_onnx(source: onnx.ModelProto, feeds: Feeds, names: Sequence[str]) -> tup
         op_domain = ""
 
         def _run(self, x: Any, **attributes: Any) -> tuple[Any, ...]:
-            given = attributes.get("axis")
-            rows = x.reshape(math.prod(x.shape[: 1 if given is None else given % x.ndim]), -1)
+            # `attributes` has the later one's default for what the node does not say.
+            axis = next((each.i for each in self.onnx_node.attribute if each.name == "axis"), 1)
+            rows = x.reshape(math.prod(x.shape[: axis % x.ndim]), -1)
             powers = np.exp(rows - rows.max(axis=1, keepdims=True))
             return ((powers / powers.sum(axis=1, keepdims=True)).reshape(x.shape).astype(x.dtype),)
 
