@@ -18,6 +18,7 @@ from stormdrop.kernel.target import Target
 from stormdrop.model import artifact
 from stormdrop.model.artifact import CompiledModel
 from stormdrop.model.compile import build
+from stormdrop.model.files import KERNELS, METADATA, PROGRAM, check_free
 from stormdrop.model.graph import Graph
 from stormdrop.model.verify import random_feeds
 from stormdrop.threads import usable_cores
@@ -273,3 +274,17 @@ def test_other_version(saved: Path) -> None:
 def test_other_cpu(saved: Path) -> None:
     edit(saved, features=["avx2", "avx9000"], cpu="Some CPU")
     refused(saved, "made for Some CPU; this CPU lacks .*avx9000")
+
+
+def test_files_of_others_are_no_part_of_a_model(tmp_path: Path) -> None:
+    check_free(tmp_path / "new.sd")
+    check_free(tmp_path)
+    for name in (METADATA, PROGRAM, KERNELS):
+        (tmp_path / name).touch()
+    check_free(tmp_path)
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(ArtifactError, match=r"is a stormdrop model, and holds notes.txt, too; it is left as it is"):
+        check_free(tmp_path)
+    (tmp_path / METADATA).unlink()
+    with pytest.raises(ArtifactError, match="exists and is no stormdrop model"):
+        check_free(tmp_path)

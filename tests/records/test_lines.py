@@ -238,7 +238,9 @@ def test_files(tmp_path: Path) -> None:
 
 def test_an_export_that_fails_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "records.jsonl"
-    out.write_text("old")
+    with open_store("sqlite://") as store:
+        export_file(store, out)
+    old = out.read_text()
 
     def full(*_: object) -> int:
         raise OSError(28, "No space left on device")
@@ -247,4 +249,18 @@ def test_an_export_that_fails_leaves_the_old_one(tmp_path: Path, monkeypatch: py
     with open_store("sqlite://") as store, pytest.raises(StoreError, match="No space left"):
         export_file(store, out)
     assert [each.name for each in tmp_path.iterdir()] == ["records.jsonl"]
-    assert out.read_text() == "old"
+    assert out.read_text() == old
+
+
+def test_an_export_replaces_nothing_but_exports(tmp_path: Path) -> None:
+    database, notes = tmp_path / "records.sqlite", tmp_path / "notes.txt"
+    notes.write_text("mine\n")
+    with open_store(f"sqlite:///{database}") as store:
+        for path in (database, notes):
+            before = path.read_bytes()
+            with pytest.raises(StoreError, match="exists and is no export of records; it is left as it is"):
+                export_file(store, path)
+            assert path.read_bytes() == before
+        (tmp_path / "empty").touch()
+        assert export_file(store, tmp_path / "empty") == 0
+        assert export_file(store, tmp_path / "empty") == 0

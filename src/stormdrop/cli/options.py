@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from ..duration import seconds_of
-from ..errors import InputError, OperatorError
+from ..errors import ArtifactError, InputError, OperatorError
+from ..model.files import check_free
 from ..plan import DEFAULT_SEARCH
 from ..search import names
 
@@ -148,8 +149,10 @@ def artifact_folder(path: Path, option: str) -> Path:
     Raises `InputError` otherwise: before the work, not after.
     """
     _check_parent(path, option)
-    if path.exists() and not (path / "metadata.json").is_file() and (not path.is_dir() or any(path.iterdir())):
-        raise InputError(f"{option} {path}: exists and is no stormdrop model; it is left as it is")
+    try:
+        check_free(path)
+    except ArtifactError as error:
+        raise InputError(f"{option} {error}") from None
     return path
 
 

@@ -28,6 +28,7 @@ from tvm.runtime.vm import VirtualMachine
 from tvm.support.cc import create_shared, get_cc
 
 from ..errors import ArtifactError, InputError
+from .files import KERNELS, METADATA, NATIVE, PROGRAM, check_free
 from .messages import first_line
 from .metadata import Metadata, TensorInfo, lacking_features
 
@@ -35,8 +36,6 @@ WORKSPACE = "workspace"
 """A function of the program that allocates what `main` takes after its inputs."""
 
 _ALIGNMENT = 64  # bytes: what TVM's code assumes of a tensor where nothing else is said
-
-_METADATA, _PROGRAM, _KERNELS, _NATIVE = "metadata.json", "model.vm", "kernels.bc", "kernels.so"
 
 
 class CompiledModel:
@@ -142,8 +141,7 @@ class CompiledModel:
         `ArtifactError` where the path holds something else, or cannot be written, or nothing links.
         """
         path = Path(folder)
-        if path.exists() and not (path / _METADATA).is_file() and (not path.is_dir() or any(path.iterdir())):
-            raise ArtifactError(f"{path}: exists and is no stormdrop model; it is left as it is")
+        check_free(path)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as scratch:
@@ -167,13 +165,13 @@ class CompiledModel:
         if kernels.kind != "llvm":
             raise ArtifactError(f"{self.metadata.name}: was loaded from a native model: copy its folder")
         with _quiet():
-            _write(self._module, "vm", folder / _PROGRAM)
+            _write(self._module, "vm", folder / PROGRAM)
         if native:
-            self._link(kernels, folder / _NATIVE)
+            self._link(kernels, folder / NATIVE)
         else:
-            _write(kernels, "bc", folder / _KERNELS)
-        checksums = {name: checksum(folder / name) for name in (_PROGRAM, _NATIVE if native else _KERNELS)}
-        (folder / _METADATA).write_text(self.metadata.to_json(checksums))
+            _write(kernels, "bc", folder / KERNELS)
+        checksums = {name: checksum(folder / name) for name in (PROGRAM, NATIVE if native else KERNELS)}
+        (folder / METADATA).write_text(self.metadata.to_json(checksums))
 
     def _link(self, kernels: Any, library: Path) -> None:
         compiler = needs_linker()
@@ -197,12 +195,12 @@ class CompiledModel:
         kernels use.
         """
         path = Path(folder)
-        if not (path / _METADATA).is_file():
+        if not (path / METADATA).is_file():
             raise ArtifactError(f"{path}: " + ("no stormdrop model" if path.exists() else "no such folder"))
         try:
-            metadata, checksums = Metadata.from_json((path / _METADATA).read_text())
-            kernels = _NATIVE if _NATIVE in checksums else _KERNELS
-            damaged = [name for name in (_PROGRAM, kernels) if checksum(path / name) != checksums.get(name)]
+            metadata, checksums = Metadata.from_json((path / METADATA).read_text())
+            kernels = NATIVE if NATIVE in checksums else KERNELS
+            damaged = [name for name in (PROGRAM, kernels) if checksum(path / name) != checksums.get(name)]
         except FileNotFoundError as error:
             raise ArtifactError(f"{path}: {Path(error.filename).name} is missing") from error
         except (OSError, UnicodeDecodeError, ValueError) as error:
@@ -214,13 +212,13 @@ class CompiledModel:
         lacking = lacking_features(metadata.features)
         if lacking:
             raise ArtifactError(f"{path}: was made for {metadata.cpu}; this CPU lacks {', '.join(lacking)}")
-        if kernels == _KERNELS and _loader("ll") is None:
+        if kernels == KERNELS and _loader("ll") is None:
             raise ArtifactError(f"{path}: holds LLVM bitcode, and TVM is here without LLVM; save it with native=True")
         with _quiet():
-            program = _loader("relax.VMExecutable")(str(path / _PROGRAM))
+            program = _loader("relax.VMExecutable")(str(path / PROGRAM))
         library = str(path / kernels)
         try:
-            program.import_module(_loader("ll")(library, "bc") if kernels == _KERNELS else load_module(library))
+            program.import_module(_loader("ll")(library, "bc") if kernels == KERNELS else load_module(library))
         except Exception as error:
             # TVM raises whatever the system's loader or LLVM's parser say.
             raise ArtifactError(f"{path}: {kernels} cannot be loaded: {first_line(error)}") from error

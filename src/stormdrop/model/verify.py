@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata as packages
@@ -15,6 +16,8 @@ from ..errors import ModelError
 from .artifact import CompiledModel
 from .messages import first_line
 from .metadata import TensorInfo
+
+_SOFTMAX_ALONG = 13  # the opset from which on a softmax is along one axis
 
 Feeds = Mapping[str, NDArray[Any]]
 
@@ -104,8 +107,28 @@ def _by_onnx(source: onnx.ModelProto, feeds: Feeds, names: Sequence[str]) -> tup
             factor = scale / np.sqrt(var + (attributes.get("epsilon") or 0.0))
             return (x * factor.reshape(shape) + (bias - mean * factor).reshape(shape),)
 
+    class Softmax(OpRun):
+        """Of opsets before 13: over all dimensions from the axis on. onnx's own takes it for the later one."""
+
+        op_domain = ""
+
+        def _run(self, x: Any, **attributes: Any) -> tuple[Any, ...]:
+            # `attributes` has the later one's default for what the node does not say.
+            axis = next((each.i for each in self.onnx_node.attribute if each.name == "axis"), 1)
+            rows = x.reshape(math.prod(x.shape[: axis % x.ndim]), -1)
+            powers = np.exp(rows - rows.max(axis=1, keepdims=True))
+            return ((powers / powers.sum(axis=1, keepdims=True)).reshape(x.shape).astype(x.dtype),)
+
+    class LogSoftmax(Softmax):
+        """As above."""
+
+        def _run(self, x: Any, **attributes: Any) -> tuple[Any, ...]:
+            return (np.log(super()._run(x, **attributes)[0]),)
+
+    version = next((each.version for each in source.opset_import if each.domain in ("", "ai.onnx")), _SOFTMAX_ALONG)
+    ours = [BatchNormalization, *([Softmax, LogSoftmax] if version < _SOFTMAX_ALONG else [])]
     try:
-        values = ReferenceEvaluator(source, new_ops=[BatchNormalization]).run(list(names), dict(feeds))
+        values = ReferenceEvaluator(source, new_ops=ours).run(list(names), dict(feeds))
     except Exception as error:
         # It is Python and NumPy: an operator that it lacks or has wrong can raise anything.
         raise ModelError(f"onnx.reference does not run the model: {first_line(error)}") from error

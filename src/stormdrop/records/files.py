@@ -8,13 +8,18 @@ from pathlib import Path
 
 from ..errors import StoreError
 from .contract import Absorbed, Filter, Store
-from .lines import read_lines, write_lines
+from .lines import is_header, read_lines, write_lines
 from .sql import SqlStore
 
 
 def export_file(store: Store, path: str | Path, where: Filter | None = None) -> int:
-    """Writes sessions as JSON lines; returns their number. An existing file is replaced when all is written."""
+    """Writes sessions as JSON lines; returns their number. An older export is replaced when all is written.
+
+    Raises `StoreError` for a file that is something else, such as a database.
+    """
     path = Path(path).expanduser()
+    if path.is_file() and path.stat().st_size and not _is_export(path):
+        raise StoreError(f"{path}: exists and is no export of records; it is left as it is")
     partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         if path.exists() and not path.is_file():  # a pipe or a device cannot be replaced
@@ -29,6 +34,14 @@ def export_file(store: Store, path: str | Path, where: Filter | None = None) -> 
     finally:
         with contextlib.suppress(OSError):  # it is gone where all went well, and never was where its directory is not
             partial.unlink()
+
+
+def _is_export(path: Path) -> bool:
+    try:
+        with path.open("rb") as lines:
+            return is_header(lines.readline())
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
 def import_file(store: Store, path: str | Path) -> Absorbed:

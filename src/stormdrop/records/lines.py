@@ -45,6 +45,14 @@ def write_lines(dump: Dump, out: BinaryIO) -> int:
     return sessions
 
 
+def is_header(line: bytes) -> bool:
+    """Whether a file that begins with this line holds records, of this version or another one."""
+    try:
+        return bool(json.loads(line)["header"]["format"] == FORMAT)
+    except (ValueError, TypeError, LookupError):
+        return False
+
+
 def read_lines(lines: Iterable[bytes], source: str) -> Iterator[tuple[Session, list[StoredTrial]]]:
     """Reads what `write_lines` wrote, session by session. Raises `StoreError` naming `source` and the line."""
     reader = _Reader(lines, source)
