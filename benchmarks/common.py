@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -37,14 +37,17 @@ def _version(name: str) -> str | None:
         return None
 
 
-def kept(name: str, where: Mapping[str, Any], key: str = "kernels") -> dict[str, Any]:
-    """The entries that earlier runs of a script on this machine have left under `key`."""
+def kept(
+    name: str, where: Mapping[str, Any], key: str = "kernels", same: Sequence[str] = ("cpu", "cores")
+) -> dict[str, Any]:
+    """The entries that earlier runs of a script have left under `key`, on a machine that is the `same` in all this."""
     path = OUT / f"{name}.json"
     if not path.exists():
         return {}
     document = json.loads(path.read_text())
-    if any(document["machine"][each] != where[each] for each in ("cpu", "cores")):
-        sys.exit(f"{path} is of another machine ({document['machine']['cpu']}): move it away first")
+    if any(document["machine"][each] != where[each] for each in same):
+        theirs = ", ".join(str(document["machine"][each]) for each in same)
+        sys.exit(f"{path} is of another machine ({theirs}): move it away first")
     entries: dict[str, Any] = document[key]
     return entries
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from common import findable
 
 if TYPE_CHECKING:
-    from stormdrop import Target
+    from stormdrop.kernel.target import Machine
 
 BATCH = 64  # MetaSchedule's default
 
@@ -57,7 +57,7 @@ class Found:
 def tune(
     modules: Sequence[Any],
     weights: Sequence[float],
-    target: Target,
+    target: Machine,
     seed: int,
     trials: int = 1 << 30,
     seconds: float = float("inf"),
@@ -72,9 +72,13 @@ def tune(
     from tvm.ir.utils import derived_object
     from tvm.s_tir import meta_schedule as ms
 
+    from stormdrop.kernel.target import Target
+
     logging.getLogger("tvm.s_tir.meta_schedule").setLevel(logging.WARNING)
     found = Found([Function() for _ in modules])
-    where = tvm.target.Target({"kind": "llvm", "mcpu": target.mcpu, "num-cores": target.cores})  # no options of ours
+    where = target.tvm()
+    if isinstance(target, Target):  # without options of ours
+        where = tvm.target.Target({"kind": "llvm", "mcpu": target.mcpu, "num-cores": target.cores})
 
     @derived_object
     class Watch(ms.measure_callback.PyMeasureCallback):

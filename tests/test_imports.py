@@ -43,7 +43,7 @@ ALLOWED: dict[str, set[str]] = {
     "space": SHARED,
     "surrogate": SHARED | {"space", "statistics"},
     "search": SHARED | {"space", "statistics", "surrogate"},
-    "kernel": SHARED | {"space", "threads"},
+    "kernel": SHARED | {"space", "surrogate", "threads"},
     "measure": SHARED | {"kernel", "space", "statistics", "threads"},
     "records": SHARED | {"_version", "space", "statistics"},
     "report": SHARED | {"records", "statistics"},

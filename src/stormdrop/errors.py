@@ -77,3 +77,11 @@ def hint(wrong: object, valid: Iterable[str]) -> str:
     near = difflib.get_close_matches(str(wrong), names, n=1, cutoff=0.5)
     shown = ", ".join(names[:_SHOWN]) + " ..." * (len(names) > _SHOWN)
     return f"did you mean {near[0]!r}?" if near else f"there is {shown or 'none'}"
+
+
+def one_line(error: BaseException) -> str:
+    """An exception in one line: its type and the first line of its message."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = lines[0] if lines else ""
+    name = type(error).__name__
+    return (text if text.startswith(name) else f"{name}: {text}" if text else name)[:300]

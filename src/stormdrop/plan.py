@@ -12,7 +12,7 @@ import numpy as np
 
 from .duration import seconds_of
 from .errors import InputError
-from .search import Knowledge, Prior, Search, create, options_of
+from .search import Knowledge, Search, create, options_of
 from .space import Space
 from .trial import Candidate
 
@@ -29,6 +29,9 @@ DEFAULT_SECONDS = 60.0
 BATCH = 8
 """Requests per ask. The same in every run, so that a resumed search makes the asks of the interrupted one."""
 
+NOTHING = Knowledge()
+"""What a search is told beside its spaces where nobody knows more."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -42,7 +45,7 @@ class Plan:
     seconds: float | None
     begin: float
     on_progress: Callable[[Progress], None] | None
-    prior: Prior | None = None
+    knowledge: Knowledge
 
     @property
     def default(self) -> Candidate:
@@ -53,7 +56,7 @@ class Plan:
     def starting(self, starts: Sequence[Candidate]) -> Plan:
         """The same with a search that begins at these candidates."""
         spaces, rng = list(self.spaces.values()), np.random.default_rng(self.setting.seed)
-        knowledge = Knowledge(prior=self.prior, starts=tuple(starts))
+        knowledge = dataclasses.replace(self.knowledge, starts=tuple(starts))
         return dataclasses.replace(
             self, searcher=create(self.setting.search, spaces, rng, knowledge, **self.setting.options)
         )
@@ -84,16 +87,17 @@ def make_plan(
     seed: int,
     begin: float,
     on_progress: Callable[[Progress], None] | None,
-    prior: Prior | None = None,
+    knowledge: Knowledge = NOTHING,
+    method: Mapping[str, Any] | None = None,
 ) -> Plan:
-    """The plan of a request. `versions` are those of the tools that the measured times depend on.
+    """The plan of a request. `versions` are those of the tools that the measured times depend on; `method` is what else
+    the trials depend on.
 
     Raises `SearchError` for an unknown search or option, for no space, and for two of the same name.
     """
     from .records import Setting  # here: the command line needs the defaults above before it needs a database
 
     given = dict(options or {})
-    knowledge = Knowledge(prior=prior)
     searcher = create(
         search, spaces, np.random.default_rng(seed), knowledge, **given
     )  # checks the name and the options
@@ -102,9 +106,9 @@ def make_plan(
         seed=seed,
         sketches={space.name: space.fingerprint for space in spaces},
         options=dataclasses.asdict(options_of(search)(**given)),
-        method={"batch": BATCH, "spaces": {space.name: space.describe() for space in spaces}},
+        method={"batch": BATCH, "spaces": {space.name: space.describe() for space in spaces}, **(method or {})},
         versions=versions,
     )
     budget = seconds if seconds is not None or trials is not None else DEFAULT_SECONDS
     by_name = {space.name: space for space in spaces}
-    return Plan(problem, setting, by_name, searcher, trials, budget, begin, on_progress, prior)
+    return Plan(problem, setting, by_name, searcher, trials, budget, begin, on_progress, knowledge)

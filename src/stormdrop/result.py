@@ -12,7 +12,7 @@ from .errors import MeasureError, UnsupportedFunction
 if TYPE_CHECKING:
     from .kernel.compile import TunedKernel
     from .kernel.sketch import Sketch, Variant
-    from .kernel.target import Target
+    from .kernel.target import Machine
     from .kernel.workload import Workload
 
 
@@ -63,8 +63,8 @@ class BestSchedule(Best):
     """The best of a kernel. `apply` makes the schedule."""
 
     workload: Workload = field(compare=False, repr=False)
-    target: Target = field(compare=False, repr=False)
-    apply: Callable[[Workload, Target, Mapping[str, Any]], Variant] = field(compare=False, repr=False)
+    target: Machine = field(compare=False, repr=False)
+    apply: Callable[[Workload, Machine, Mapping[str, Any]], Variant] = field(compare=False, repr=False)
 
     @cached_property
     def kernel(self) -> TunedKernel:
@@ -74,7 +74,7 @@ class BestSchedule(Best):
         return TunedKernel(self.workload, self.target, self.apply(self.workload, self.target, self.config))
 
     def to_json(self) -> dict[str, Any]:
-        """With its rates; `percent_of_peak` is null where the peak cannot be measured."""
+        """With its rates; `percent_of_peak`, of float32, is null where the peak cannot be measured."""
         rate = self.workload.flops / self.seconds
         return {
             **super().to_json(),
@@ -86,6 +86,8 @@ class BestSchedule(Best):
     def _percent_of_peak(self, rate: float) -> float | None:
         from .measure.peak import peak
 
+        if any(spec.dtype != "float32" for spec in self.workload.inputs):
+            return None
         try:
             return 100 * rate / peak(self.target).flops
         except MeasureError:  # the result stands without it
@@ -160,11 +162,11 @@ class TuneResult(SearchResult):
 
     best: BestSchedule | None
     workload: Workload
-    target: Target
+    target: Machine
     sketches: Mapping[str, Sketch]
 
     @classmethod
-    def of(cls, found: SearchResult, workload: Workload, target: Target, sketches: Mapping[str, Sketch]) -> TuneResult:
+    def of(cls, found: SearchResult, workload: Workload, target: Machine, sketches: Mapping[str, Sketch]) -> TuneResult:
         """The result of a search over the spaces of these sketches, by name."""
         best: BestSchedule | None = None
         if found.best is not None:

@@ -18,12 +18,13 @@ from .errors import InputError, UnsupportedFunction
 from .plan import BATCH, DEFAULT_SEARCH, DEFAULT_SECONDS, Plan, check_request, make_plan
 from .records import Problem, Store, open_store
 from .result import Best, Progress, SearchResult, TuneResult
+from .search import Knowledge
 
 if TYPE_CHECKING:
     from tvm.tirx import PrimFunc
 
     from .kernel.sketch import Sketch
-    from .kernel.target import Target
+    from .kernel.target import Machine
     from .kernel.workload import Workload
     from .measure.contract import Measurer
     from .measure.pool import WorkerPool
@@ -39,7 +40,7 @@ _SAMPLE_SECONDS = 2e-3  # a sample takes at least this long, however short the k
 def tune(
     workload: Workload | PrimFunc,
     *,
-    target: Target | None = None,
+    target: Machine | None = None,
     search: str = DEFAULT_SEARCH,
     options: Mapping[str, Any] | None = None,
     trials: int | None = None,
@@ -51,6 +52,7 @@ def tune(
     on_progress: Callable[[Progress], None] | None = None,
     sketches: Sequence[Sketch] | str | None = None,
     max_error: float | None = None,
+    features: str = "knobs",
     measurer: Measurer | None = None,
     pool: WorkerPool | None = None,
     started: float | None = None,
@@ -67,6 +69,8 @@ def tune(
 
     `max_error` is what a schedule may differ from the reference (max|difference| / max|reference|, 1e-4 by default)
     because it computes in another way, as Winograd's convolutions do; with 0 there are none of these.
+    `features` are what cost models see of a schedule: the "knobs", "analytic" ones (on a GPU the seven of the AF-DS
+    paper: with them `gradient` is Ansor-AF-DS and `evolutionary` Ansor-AF), or Ansor's 164 per "statements".
     `sketches`, `measurer` and `pool` replace the built-in sketches (by a list, or by "rules" for those that rules
     derive, or "meta_schedule" for TVM's), the measurer on this machine, and its workers.
     Raises `InputError` for a bad setting, `UnsupportedFunction` for a function that no sketch takes, `MeasureError`
@@ -75,7 +79,7 @@ def tune(
     begin = clock.perf_counter() if started is None else started
     threads.configure()
     seconds = check_request(trials, time, resume, fresh)
-    kernel = _kernel(workload, target, sketches, max_error, seed, measurer, pool)
+    kernel = _kernel(workload, target, sketches, max_error, seed, measurer, pool, features=features)
     plan = kernel.plan(search, options, trials, seconds, begin, on_progress)
     with open_store(None) if store is None else nullcontext(store) as opened:
         return kernel.result(loop.run(plan, kernel, opened, resume=resume, fresh=fresh, answered=not fresh))
@@ -84,7 +88,7 @@ def tune(
 def recall(
     workload: Workload,
     *,
-    target: Target,
+    target: Machine,
     search: str,
     options: Mapping[str, Any],
     trials: int | None,
@@ -111,7 +115,7 @@ def recall(
 def begin(
     workload: Workload,
     *,
-    target: Target,
+    target: Machine,
     search: str,
     options: Mapping[str, Any],
     seed: int,
@@ -223,12 +227,13 @@ class _Kernel:
     """A kernel as the loop's `Subject`: the sketches that apply with their spaces, and who measures."""
 
     workload: Workload
-    target: Target
+    target: Machine
     sketches: Sequence[tuple[Sketch, Space]]
     seed: int
     given: Measurer | None
     pool: WorkerPool | None
     cold: bool = False
+    features: str = "knobs"
 
     def plan(
         self,
@@ -240,31 +245,67 @@ class _Kernel:
         on_progress: Callable[[Progress], None] | None,
     ) -> Plan:
         from .kernel import registry
+        from .kernel.gpu.device import Device
 
         workload, target = self.workload, self.target
         machine = f"{target.machine}, constants from memory" if self.cold else target.machine
-        problem = Problem(workload.key, workload.text, workload.name, f"llvm {target.mcpu}", machine)
+        problem = Problem(workload.key, workload.text, workload.name, target.kind, machine)
         versions = {name: metadata.version(name) for name in ("apache-tvm", "apache-tvm-ffi", "numpy")}
+        if isinstance(target, Device):
+            versions |= target.conditions
         spaces = [space for _, space in self.sketches]
-        expected = registry.prior(self.sketches, workload, target)
+        seen = registry.features(self.sketches, workload, target, self.features)
+        knowledge = Knowledge(features=seen, prior=registry.prior(self.sketches, workload, target))
+        method = {} if seen is None else {"features": self.features}
         return make_plan(
-            problem, spaces, search, options, versions, trials, seconds, self.seed, begin, on_progress, expected
+            problem,
+            spaces,
+            search,
+            options,
+            versions,
+            trials,
+            seconds,
+            self.seed,
+            begin,
+            on_progress,
+            knowledge,
+            method,
         )
 
     def result(self, found: SearchResult) -> TuneResult:
         return TuneResult.of(found, self.workload, self.target, {space.name: sketch for sketch, space in self.sketches})
 
     def measurer(self, fastest: float | None) -> AbstractContextManager[Measurer]:
+        from .kernel.target import Target
         from .measure.local import LocalMeasurer
+        from .measure.several import Several
 
         if self.given is not None:
             return nullcontext(self.given)
         sketches, spaces = [sketch for sketch, _ in self.sketches], [space for _, space in self.sketches]
-        local = LocalMeasurer(
-            self.workload, self.target, sketches, spaces, seed=self.seed, pool=self.pool, cold=self.cold
-        )
-        local.best = fastest
-        return local
+
+        def on(gpu: int | None, workers: int | None = None) -> LocalMeasurer:
+            local = LocalMeasurer(
+                self.workload,
+                self.target,
+                sketches,
+                spaces,
+                workers,
+                seed=self.seed,
+                pool=self.pool,
+                cold=self.cold,
+                gpu=gpu,
+            )
+            local.best = fastest
+            return local
+
+        if self.target.runner or isinstance(self.target, Target):
+            return on(None)
+        gpus = self.target.numbers
+        if len(gpus) == 1:
+            return on(gpus[0])
+        # Workers compile on this machine's cores: each GPU has its share of them.
+        return Several([on(gpu, max(1, self.target.cores // len(gpus))) for gpu in gpus])
 
     def wall(self, measurer: Measurer, spent: Phases) -> dict[str, float]:
         """Workers compile side by side: a measurer on this machine knows for how long any of them did."""
@@ -289,13 +330,14 @@ class _Kernel:
 
 def _kernel(
     workload: Workload | PrimFunc,
-    target: Target | None,
+    target: Machine | None,
     sketches: Sequence[Sketch] | str | None,
     max_error: float | None,
     seed: int,
     measurer: Measurer | None,
     pool: WorkerPool | None,
     cold: bool = False,
+    features: str = "knobs",
 ) -> _Kernel:
     """Raises `UnsupportedFunction` for a function that no sketch takes."""
     from .kernel.registry import MAX_ERROR, sketches_for
@@ -310,4 +352,4 @@ def _kernel(
     found = sketches_for(workload, machine, sketches, MAX_ERROR if max_error is None else max_error)
     if not found:
         raise UnsupportedFunction(f"{workload.name}: no sketch applies to this function")
-    return _Kernel(workload, machine, found, seed, measurer, pool, cold)
+    return _Kernel(workload, machine, found, seed, measurer, pool, cold, features)

@@ -247,7 +247,7 @@ CONV1D = "n=1 l=8 ci=4 co=4 k=3"
         ("matmul", "m=four n=4 k=4", "matmul: m='four' is not a whole number"),
         ("matmul", "m=0 n=4 k=4", "matmul: m=0 must be positive"),
         ("matmul", "m=4 n=-4 k=4", "n=-4 must be positive"),
-        ("matmul", "m=4 n=4 k=4 dtype=float16", "dtype=float16 is not supported yet"),
+        ("dense", "m=4 n=4 k=4 dtype=float16", "dtype=float16 is not supported yet"),
         ("matmul", "m=99999999999 n=4 k=4", "m=99999999999 must be less than"),
         ("matmul", "m=100000 n=100000 k=4", "its tensors take 40 GB"),
         ("dense", "m=4 n=4 k=4 act=swish", "dense: act=swish must be none or relu or relu6 or silu or gelu or"),

@@ -15,7 +15,8 @@ from ..plan import DEFAULT_SEARCH
 from ..search import names
 
 TargetOption = Annotated[
-    str | None, typer.Option("--target", metavar="TARGET", help="What to tune for; this machine's CPU by default.")
+    str | None,
+    typer.Option("--target", metavar="TARGET", help="cpu, this machine's, by default; cuda, or a GPU by name."),
 ]
 SearchOption = Annotated[
     str,
@@ -55,6 +56,23 @@ SpaceOption = Annotated[
         metavar="NAME",
         help="What is searched: builtin, rules (sketches derived as Ansor does) or meta_schedule (TVM's); by default "
         "builtin.",
+    ),
+]
+FeaturesOption = Annotated[
+    str,
+    typer.Option(
+        "--features",
+        metavar="KIND",
+        help="What the cost models of evolutionary and gradient see: knobs, analytic (on GPUs the seven of the AF-DS "
+        "paper) or statements (Ansor's 164).",
+    ),
+]
+RunnerOption = Annotated[
+    str | None,
+    typer.Option(
+        "--runner",
+        metavar="HOST:PORT",
+        help="Measure on another machine, where TVM's RPC server runs; kernels are built here.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]

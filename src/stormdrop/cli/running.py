@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import platform
 import sys
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .._version import __version__
-from ..errors import InputError, MeasureError, OperatorError
+from ..errors import InputError, MeasureError, OperatorError, TargetError
 from . import options, output
 from .options import DatabaseOption, JsonOption, SeedOption, ShapeOption, TargetOption
 from .progress import Reporter
@@ -156,6 +155,10 @@ def bench(
             raise OperatorError(f"{what} is a model and takes no arguments such as {(arguments or [''])[0]}")
         contest = path if is_file else operators.create(what, given)
         machine = Target.parse(target)
+        if not isinstance(machine, Target):
+            raise TargetError(
+                f"target {target}: bench times kernels for CPUs so far; benchmarks/gpu/run.py those for GPUs"
+            )
         with open_store(db) as store, Reporter(None) as report:
             result = play(
                 contest,
@@ -205,6 +208,8 @@ def doctor(
 ) -> None:
     """Show what this machine offers: cores, vectors, caches, measured limits, versions."""
     with output.stdout_for_json(as_json):
+        from ..kernel.gpu.device import named
+        from ..kernel.gpu.driver import gpus
         from ..kernel.target import Target
         from ..measure.peak import peak
         from ..records import default_path
@@ -221,7 +226,7 @@ def doctor(
             "registers": target.registers,
             "caches": {"l1": target.l1, "l2": target.l2, "l3": target.l3},
             "peak": {"flops": limits.flops, "bandwidth": limits.bandwidth, "undisturbed": limits.undisturbed},
-            "cuda": _cuda(),
+            "gpus": [{**asdict(gpu), "target": named(gpu)} for gpu in gpus()],
             "python": platform.python_version(),
             "versions": versions,
             "database": str(default_path()),
@@ -237,7 +242,8 @@ def doctor(
         ["data caches", ", ".join(f"L{level} {output.size(size)}" for level, size in _levels(target))],
         ["peak", f"{limits.flops / 1e9:.0f} GFLOP/s (float32 multiply-adds in registers, all cores)"],
         ["bandwidth", f"{limits.bandwidth / 1e9:.1f} GB/s (copy, bytes read plus written, all cores)"],
-        ["CUDA", document["cuda"] or "no device; this version tunes for CPUs"],
+        *([f"GPU {gpu.number}", f"{gpu.name} ({named(gpu) or 'no target'}), {gpu}"] for gpu in gpus()),
+        *([] if gpus() else [["GPUs", "none; kernels for --target cuda/NAME are built and checked, not measured"]]),
         ["Python", platform.python_version()],
         *([name, version or "not installed"] for name, version in versions.items()),
         ["database", str(default_path())],
@@ -261,13 +267,3 @@ def _versions(names: Sequence[str]) -> dict[str, str | None]:
         except metadata.PackageNotFoundError:
             found[name] = None
     return found
-
-
-def _cuda() -> str | None:
-    """The name of the first CUDA device, or None."""
-    if importlib.util.find_spec("tvm") is None:
-        return None
-    import tvm
-
-    device = tvm.cuda(0)
-    return str(device.device_name) if device.exist else None

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import ModelError
+from ..errors import ModelError, TargetError
 from ..plan import DEFAULT_SEARCH
 from . import options, output
 from .options import (
     DatabaseOption,
+    FeaturesOption,
     FreshOption,
     JsonOption,
     MaxErrorOption,
     ResumeOption,
+    RunnerOption,
     SearchOption,
     SeedOption,
     ShapeOption,
@@ -27,6 +30,10 @@ from .options import (
     TrialsOption,
 )
 from .progress import Reporter
+
+if TYPE_CHECKING:
+    from ..kernel.target import Machine
+    from ..kernel.workload import Workload
 
 INTERRUPTED = 130
 
@@ -44,6 +51,8 @@ def tune_op(
     fresh: FreshOption = False,
     max_error: MaxErrorOption = None,
     space: SpaceOption = None,
+    features: FeaturesOption = "knobs",
+    runner: RunnerOption = None,
     show: ShowOption = None,
     as_json: JsonOption = False,
 ) -> int:
@@ -59,7 +68,8 @@ def tune_op(
         from ..tune import DEFAULT_SECONDS, tune
 
         workload = operators.create(operator, given)
-        machine = Target.parse(target)
+        machine = dataclasses.replace(Target.parse(target), runner=runner or "")
+        _measurable(workload, machine)
         limit = _limit(search, trials, budget, DEFAULT_SECONDS)
         opening = f"tuning {operator} {' '.join(arguments or ())} {limit}"
         with open_store(db) as store, Reporter(trials, opening) as report:
@@ -75,6 +85,7 @@ def tune_op(
                 fresh=fresh,
                 max_error=max_error,
                 sketches=space,
+                features=features,
                 on_progress=report,
             )
         document = result.to_json()
@@ -123,6 +134,8 @@ def tune(
         from ..records import open_store
 
         machine = Target.parse(target)
+        if not isinstance(machine, Target):
+            raise TargetError(f"target {target}: models are compiled for CPUs so far; tune-op tunes operators for GPUs")
         limit = _limit(search, trials, budget, DEFAULT_SECONDS)
         with open_store(db) as store, Reporter(trials, f"tuning {model} {limit}") as report:
             result = tune_model(
@@ -148,6 +161,18 @@ def tune(
     else:
         _print_model(document)
     return INTERRUPTED if result.interrupted else 0
+
+
+def _measurable(workload: Workload, machine: Machine) -> None:
+    """Raises `TargetError` for a GPU that is not here, with what can be said of its kernels nevertheless."""
+    from ..kernel.gpu.crosscheck import cross_check
+    from ..kernel.gpu.device import Device
+
+    if isinstance(machine, Device) and not machine.measurable:
+        try:
+            machine.machine  # noqa: B018  raises
+        except TargetError as error:
+            raise TargetError(f"{error}: {cross_check(workload, machine)}") from None
 
 
 def _limit(search: str, trials: int | None, budget: float | None, default: float) -> str:

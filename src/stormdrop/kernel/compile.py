@@ -31,10 +31,12 @@ from .lowering import PIPELINE
 from .reference import evaluate
 from .sketch import Variant
 from .stages import shape_of
-from .target import Target
+from .target import Machine, Target
 from .workload import Workload
 
 PASS_CONFIG = {"tirx.disable_cse_tir": True, "tirx.disable_assert": True}
+APART = "stormdrop.apart"
+"""The attribute of a function for GPUs whose arrays must not lie over one another."""
 
 
 @dataclass(frozen=True)
@@ -50,18 +52,31 @@ def compile_kernel(function: PrimFunc, target: Any) -> Kernel:
 
     The callable takes tensors in the order of the function's parameters and does not check them.
     """
-    built = _built(function, target)
-    # Looking the function up is what generates the machine code.
-    return Kernel(built["main"], built)
+    return ready(build_module(function, target))
+
+
+def ready(module: Any) -> Kernel:
+    """The function `main` of a module. Looking it up is what generates the machine code."""
+    return Kernel(module["main"], module)
 
 
 def assembler(function: PrimFunc, target: Any) -> str:
     """The assembler text of a scheduled function, for any machine that LLVM knows."""
-    return str(_built(function, target).inspect_source("asm"))
+    return str(build_module(function, target).inspect_source("asm"))
 
 
-def _built(function: PrimFunc, target: Any) -> Any:
+def gpu_pass_config(function: PrimFunc) -> dict[str, bool]:
+    """How a scheduled function for GPUs is lowered."""
+    apart = function.attrs is not None and APART in function.attrs
+    return {"tirx.disable_assert": True, "tirx.disable_storage_rewrite": apart}
+
+
+def build_module(function: PrimFunc, target: Any) -> Any:
+    """TVM's module of a scheduled function, for any machine that it knows; raises whatever TVM raises."""
     module = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
+    if str(target.kind.name) != "llvm":
+        with tvm.transform.PassContext(config=gpu_pass_config(function)):
+            return tvm.tirx.build(module, target.with_host("llvm"))
     with tvm.transform.PassContext(config=PASS_CONFIG):
         return tvm.tirx.build(module, target, pipeline=PIPELINE)
 
@@ -84,11 +99,12 @@ class TunedKernel:
     another array is passed: do not write into one between two calls.
     """
 
-    def __init__(self, workload: Workload, target: Target, variant: Variant) -> None:
+    def __init__(self, workload: Workload, target: Machine, variant: Variant) -> None:
         self.workload = workload
         self.variant = variant
         self._kernel = compile_kernel(variant.main, target.tvm())
         self._prepared: dict[int, tuple[Any, Any]] = {}
+        self._device = tvm.runtime.device("cpu" if isinstance(target, Target) else "cuda", 0)
 
     def __call__(self, *inputs: NDArray[Any]) -> Any:
         """The outputs for these inputs. Raises ValueError for a wrong number, shape or element type."""
@@ -101,18 +117,18 @@ class TunedKernel:
                     f"input {spec.name} must be {spec.dtype}{spec.shape}, not {array.dtype}{tuple(array.shape)}"
                 )
         arguments = [self._argument(position, array) for position, array in enumerate(inputs)]
-        outputs = [tvm.runtime.empty(spec.shape, spec.dtype) for spec in self.workload.outputs]
+        outputs = [tvm.runtime.empty(spec.shape, spec.dtype, self._device) for spec in self.workload.outputs]
         self._kernel.call(*arguments, *outputs)
         results = [output.numpy() for output in outputs]
         return results[0] if len(results) == 1 else results
 
     def _argument(self, position: int, array: NDArray[Any]) -> Any:
         if position not in self.workload.constants:
-            return tvm.runtime.tensor(np.ascontiguousarray(array))
+            return tvm.runtime.tensor(np.ascontiguousarray(array), self._device)
         known = self._prepared.get(position)
         if known is None or known[0] is not array:
             transform = self.variant.transforms.get(position)
             laid_out = array if transform is None else evaluate(transform, [array])[0]
-            known = (array, tvm.runtime.tensor(np.ascontiguousarray(laid_out)))
+            known = (array, tvm.runtime.tensor(np.ascontiguousarray(laid_out), self._device))
             self._prepared[position] = known
         return known[1]

@@ -68,6 +68,11 @@ class RegisterBlocked:
         parts = _take_apart(workload)
         return prior.cycles(prior.shape(parts, _row_extents(parts)), knobs, target)
 
+    def features(self, workload: Workload, target: Target, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
+        """See `prior.FEATURES`."""
+        parts = _take_apart(workload)
+        return prior.features(prior.shape(parts, _row_extents(parts)), knobs, target)
+
     def apply(self, workload: Workload, target: Target, config: Mapping[str, Any]) -> Variant:
         """The schedule at a configuration; raises `UnsupportedFunction` for a function without one contraction."""
         parts = _take_apart(workload)

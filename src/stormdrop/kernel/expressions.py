@@ -85,11 +85,14 @@ def transform(node: Expr, visit: Callable[[Expr], Expr | None]) -> Expr:
     return rebuild(node, changed)
 
 
-def transform_statement(node: Any, visit: Callable[[Any], Any]) -> Any:
-    """Rebuilds a statement with `visit` of what holds no other statement: stores, allocations, bindings."""
+def transform_statement(node: Any, visit: Callable[[Any], Any], visit_loop: Callable[[Any], Any] | None = None) -> Any:
+    """Rebuilds a statement with `visit` of what holds no other statement: stores, allocations, bindings.
+
+    `visit_loop` is called with each loop, its body rebuilt.
+    """
 
     def inside(body: Any) -> Any:
-        return None if body is None else transform_statement(body, visit)
+        return None if body is None else transform_statement(body, visit, visit_loop)
 
     if isinstance(node, SeqStmt):
         return SeqStmt([inside(each) for each in node.seq])
@@ -101,7 +104,8 @@ def transform_statement(node: Any, visit: Callable[[Any], Any]) -> Any:
         return SBlockRealize(node.iter_values, node.predicate, inside(node.block))
     if isinstance(node, For):
         loop = (node.loop_var, node.min, node.extent, node.kind, inside(node.body))
-        return For(*loop, node.thread_binding, node.annotations, node.step)
+        rebuilt = For(*loop, node.thread_binding, node.annotations, node.step)
+        return rebuilt if visit_loop is None else visit_loop(rebuilt)
     if isinstance(node, SBlock):
         outside = (node.iter_vars, node.reads, node.writes, node.name_hint, inside(node.body), inside(node.init))
         return SBlock(*outside, node.alloc_buffers, node.match_buffers, node.annotations)

@@ -11,9 +11,10 @@ A configuration is applied by replaying the trace with its decisions; then MetaS
 al., "Tensor Program Optimization with Probabilistic Programs", NeurIPS 2022, section 3, calls the trace the search
 space and its samplings the decisions.)
 
-Rules and postprocessors are TVM's defaults for `llvm`; what it adds for processors with dot-product instructions
-concerns 8-bit integers only. Constant inputs take part in its layout rewriting, as they do where TVM tunes a model:
-the rewriting of a weight is a transform of that input.
+Rules and postprocessors are TVM's defaults for `llvm`, or for `cuda` (Listing 1 of the AF-DS paper, and reductions
+across threads; tensor cores for float16); what it adds for processors with dot-product instructions concerns 8-bit
+integers only. Constant inputs take part in its layout rewriting, as they do where TVM tunes a model: the rewriting of a
+weight is a transform of that input.
 
     sd.tune(workload, sketches=meta_schedule_sketches(workload, target), search="evolutionary")
 """
@@ -41,7 +42,7 @@ from ..errors import SpaceError, UnsupportedFunction
 from ..space import Categorical, Knob, Ordinal, Space, Tile
 from .sketch import Variant, revision
 from .stages import StageGraph
-from .target import Target
+from .target import Machine
 from .workload import Workload
 
 _SEED = 1
@@ -52,7 +53,7 @@ _NAMES = {_TILE: "tile", _CHOICE: "choice", _LOCATION: "location"}
 _INLINE = -2  # a location; -1 is a loop nest of the block's own, 0 and more are the loops around its reader
 
 
-def meta_schedule_sketches(workload: Workload, target: Target) -> list[MetaSchedule]:
+def meta_schedule_sketches(workload: Workload, target: Machine) -> list[MetaSchedule]:
     """MetaSchedule's design spaces of a workload, in the order in which it generates them."""
     return [MetaSchedule(index) for index in range(len(_design(workload, target).traces))]
 
@@ -76,7 +77,7 @@ class MetaSchedule:
     def name(self) -> str:
         return f"meta_schedule.{self.index}"
 
-    def space(self, workload: Workload, target: Target) -> Space | None:
+    def space(self, workload: Workload, target: Machine) -> Space | None:
         """A knob per sampling instruction. The origin is what MetaSchedule samples first, from a fixed seed.
 
         None where there are fewer design spaces. Raises `UnsupportedFunction` for a sampling instruction that is no
@@ -98,7 +99,7 @@ class MetaSchedule:
             revision=f"{versions}, {hashlib.sha256(instructions.encode()).hexdigest()[:16]}",
         )
 
-    def apply(self, workload: Workload, target: Target, config: Mapping[str, Any]) -> Variant:
+    def apply(self, workload: Workload, target: Machine, config: Mapping[str, Any]) -> Variant:
         """The trace with the decisions of `config`. Raises `SpaceError` where TVM does not take them."""
         design = _design(workload, target)
         trace = design.traces[self.index]
@@ -146,9 +147,14 @@ class _Design:
 
 
 @lru_cache(maxsize=64)
-def _design(workload: Workload, target: Target) -> _Design:
+def _design(workload: Workload, target: Machine) -> _Design:
     module = tunable(workload)
-    generator = PostOrderApply(sch_rules="llvm", postprocs="llvm", mutator_probs="llvm")
+    kind = str(target.tvm().kind.name)
+    if kind == "cuda" and any(spec.dtype == "float16" for spec in workload.inputs):
+        import tvm.s_tir.tensor_intrin.cuda  # noqa: F401  what the rules look for; takes seconds, once in a process
+
+        kind = "cuda-tensorcore"
+    generator = PostOrderApply(sch_rules=kind, postprocs=kind, mutator_probs=kind)
     # The class itself would import all tensor intrinsics first: many seconds in each worker, and none is used.
     context = _ffi_api.TuneContext(module, target.tvm(), generator, None, "main", 1, _SEED, None)
     _ffi_api.TuneContextInitialize(context)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -39,6 +39,7 @@ _EMBEDS = 16  # lanes of vectors whose instructions broadcast an operand from me
 _UNROLL = 4  # steps beyond which unrolling gains nothing
 _LINE, _SETS = 64, 64  # bytes of a cache line; sets of a first cache (32 KiB in 8 ways, 48 KiB in 12)
 _SHARING = 11  # rows that can share a set: those beyond the ways are not all needed at once
+_HOLDS = 0.9  # of a first or second cache: so much is found again
 _FAR = 2048  # bytes from one step's columns to the next's, from which on nothing fetches them ahead
 
 
@@ -126,28 +127,57 @@ def shape(parts: Contraction, extents: Sequence[int]) -> Shape:
     )
 
 
+class _Tiles:
+    """n configurations of a register-blocked contraction, given as n values of each knob: what their tiles move.
+
+    A tile reads `own` bytes of the other operand and a `panel` of the columns. Both were read before; since then so
+    many bytes went through the caches: `held` for the former, for the latter `near` in a share `again` of the tiles,
+    and `far` in the others.
+    """
+
+    def __init__(self, shape: Shape, knobs: Mapping[str, NDArray[Any]], target: Target) -> None:
+        two = len(shape.rows) == 2
+        self.sizes = [knobs[name] for name in (("rows_outer", "rows") if two else ("rows",))]
+        self.columns, order = knobs["columns"], knobs["order"]
+        self.by_column, self.by_row, mixed = order == "columns", order == "rows", order == "mixed"
+        self.rows = np.prod(self.sizes, axis=0)
+        self.vectors = self.columns / np.gcd(self.columns, target.lanes)
+        tiles = [np.ceil(extent / size) for extent, size in zip(shape.rows, self.sizes, strict=True)]
+        blocks = tiles[0] if two else np.ceil(tiles[0] / knobs["block"])
+        per_block = tiles[1] if two else knobs["block"]
+        self.column_tiles = np.ceil(shape.columns / self.columns)
+        self.count = shape.outer * blocks * per_block * self.column_tiles
+        self.tasks = shape.outer * blocks * np.where(self.by_row, per_block if two else 1, self.column_tiles)
+
+        self.in_registers = knobs["prologue"] == "tile" if shape.padded_bytes else np.zeros(len(self.columns), bool)
+        every = self.vectors * (1 + self.rows) if shape.follows_columns else self.vectors
+        self.loads = np.where(self.in_registers, self.vectors, every)
+        self.broadcasts = 0 if shape.follows_columns else self.rows
+
+        self.own, self.panel = _read(shape, self.sizes, self.columns), 4.0 * shape.steps * self.columns
+        all_rows = shape.other_bytes / shape.outer
+        all_columns = shape.column_bytes / (shape.outer if shape.column_varies else 1)
+        self.slab = self.own * per_block
+        passing = np.where(self.by_column, all_rows, np.where(self.by_row, self.own, self.slab))
+        self.held = self.panel + passing
+        self.near = self.panel + self.own
+        self.far = np.where(self.by_row, all_columns + self.own, all_columns + self.slab)
+        self.again = np.where(self.by_column, 1.0, np.where(mixed, 1 - 1 / per_block, 0.0))
+
+    def moved(self, costs: Callable[[Floats], Floats]) -> Floats:
+        """What a tile reads, each byte at the cost that it has after so many others."""
+        panel = self.again * costs(self.near) + (1 - self.again) * costs(self.far)
+        return self.own * costs(self.held) + self.panel * panel
+
+
 def cycles(shape: Shape, knobs: Mapping[str, NDArray[Any]], target: Target, costs: Costs = Costs()) -> Floats:
     """Expected cycles of n configurations of a register-blocked contraction, given as n values of each knob."""
-    two = len(shape.rows) == 2
-    sizes = [knobs[name] for name in (("rows_outer", "rows") if two else ("rows",))]
-    columns, order = knobs["columns"], knobs["order"]
-    by_column, by_row, mixed = order == "columns", order == "rows", order == "mixed"
-    rows, vectors = np.prod(sizes, axis=0), columns / np.gcd(columns, target.lanes)
-
-    tiles = [np.ceil(extent / size) for extent, size in zip(shape.rows, sizes, strict=True)]
-    blocks = tiles[0] if two else np.ceil(tiles[0] / knobs["block"])
-    per_block = tiles[1] if two else knobs["block"]
-    column_tiles = np.ceil(shape.columns / columns)
-    tile_count = shape.outer * blocks * per_block * column_tiles
-    tasks = shape.outer * blocks * np.where(by_row, per_block if two else 1, column_tiles)
-
-    in_registers = knobs["prologue"] == "tile" if shape.padded_bytes else np.zeros(len(columns), bool)
-    loads = np.where(in_registers, vectors, vectors * (1 + rows)) if shape.follows_columns else vectors
-    broadcasts = 0 if shape.follows_columns else rows
+    tiles = _Tiles(shape, knobs, target)
+    rows, vectors = tiles.rows, tiles.vectors
     # Below AVX-512 no instruction takes a scalar operand from memory: it needs a load and a register of its own.
     apart = target.lanes < _EMBEDS
     broadcast = 1.0 if apart else costs.broadcast
-    step = np.maximum(rows * vectors, loads * costs.load + broadcasts * broadcast)
+    step = np.maximum(rows * vectors, tiles.loads * costs.load + tiles.broadcasts * broadcast)
     step = np.maximum(step, costs.latency) + costs.loop / np.minimum(knobs["unroll"], _UNROLL)
     if shape.follows_columns:
         # The compiler keeps what neighbouring rows share in registers, too.
@@ -158,43 +188,77 @@ def cycles(shape: Shape, knobs: Mapping[str, NDArray[Any]], target: Target, cost
             alone = (vectors == 1) & (knobs["unroll"] > 1)
             live = np.where(alone, 2 * rows + 1, (rows + 1) * vectors + target.registers // 8 - 1)
             step = step + costs.spill * np.maximum(0, live - target.registers)
-        step = step + costs.conflict * np.array([_conflicts(shape.strides, each) for each in _tuples(sizes)])
-    own, panel = _read(shape, sizes, columns), 4.0 * shape.steps * columns
+        step = step + costs.conflict * np.array([_conflicts(shape.strides, each) for each in _tuples(tiles.sizes)])
     if shape.column_varies:
-        spread = (knobs["pack"] == 0) & (panel > target.l1 / 2) & (shape.column_stride >= _FAR)
+        spread = (knobs["pack"] == 0) & (tiles.panel > target.l1 / 2) & (shape.column_stride >= _FAR)
         step = step + np.where(spread, costs.stride * vectors, 0)
     tile = shape.steps * step + costs.store * rows * vectors
 
     def per_byte(held: Floats) -> Floats:
         """Cycles per byte that comes from the cache which holds so many bytes."""
         outside = np.where(held < target.l3, 1 / costs.l3, 1 / costs.memory)
-        return np.where(held < 0.9 * target.l1, 0.0, np.where(held < 0.9 * target.l2, 1 / costs.l2, outside))
+        return np.where(held < _HOLDS * target.l1, 0.0, np.where(held < _HOLDS * target.l2, 1 / costs.l2, outside))
 
-    all_rows = shape.other_bytes / shape.outer
-    all_columns = shape.column_bytes / (shape.outer if shape.column_varies else 1)
-    slab = own * per_block
-    held_rows = panel + np.where(by_column, all_rows, np.where(by_row, own, slab))
-    near, far = panel + own, np.where(by_row, all_columns + own, all_columns + slab)
-    again = np.where(by_column, 1.0, np.where(mixed, 1 - 1 / per_block, 0.0))
-    moved = own * per_byte(held_rows) + panel * (again * per_byte(near) + (1 - again) * per_byte(far))
-    total = tile_count * (np.maximum(tile, moved) + costs.exposed * moved) + tasks * costs.task
+    moved = tiles.moved(per_byte)
+    total = tiles.count * (np.maximum(tile, moved) + costs.exposed * moved) + tiles.tasks * costs.task
     if shape.column_varies:
         total = total + knobs["pack"] * 2 * shape.column_bytes / costs.copy
     if shape.padded_bytes:
-        region = np.where(by_row, own * (column_tiles if shape.follows_columns else 1), slab)
+        region = np.where(tiles.by_row, tiles.own * (tiles.column_tiles if shape.follows_columns else 1), tiles.slab)
         if shape.padded_bytes > target.caches:
-            whole = np.full(len(columns), _THROUGH_MEMORY * shape.padded_bytes / costs.memory)
+            whole = np.full(len(rows), _THROUGH_MEMORY * shape.padded_bytes / costs.memory)
         else:
             # Each core has written some rows; tiles of columns on several cores read them all.
-            others = np.where(by_column & (column_tiles > 1), (target.cores - 1) / costs.remote, 0.0)
+            spread = tiles.by_column & (tiles.column_tiles > 1)
+            others = np.where(spread, (target.cores - 1) / costs.remote, 0.0)
             whole = shape.padded_bytes * (1 / costs.copy + others)
-        held = own / (4 * target.lanes)
+        held = tiles.own / (4 * target.lanes)
         spilled = costs.spill * np.maximum(0, held + rows * vectors - target.registers)
-        per_tile = tile_count * (held * costs.padded + 2 * spilled)
-        inside = np.where(knobs["prologue"] == "task", 2 * tasks * region / costs.copy, per_tile)
+        per_tile = tiles.count * (held * costs.padded + 2 * spilled)
+        inside = np.where(knobs["prologue"] == "task", 2 * tiles.tasks * region / costs.copy, per_tile)
         total = total + np.where(knobs["prologue"] == "apart", whole, inside)
-    rounds = np.ceil(tasks / target.cores)
-    return np.asarray(total * rounds / tasks, dtype=np.float64)
+    rounds = np.ceil(tiles.tasks / target.cores)
+    return np.asarray(total * rounds / tiles.tasks, dtype=np.float64)
+
+
+FEATURES = ("OI_L2", "OI_L3", "OI_Memory", "Register_Reuse", "ILP", "Registers", "Vectors", "Load_Balance")
+"""What `features` says of a configuration: for a CPU what the seven of the AF-DS paper (section 4.1) are for a GPU.
+
+    OI_...           operations per byte that comes from beyond the first, second, third cache: what is read again after
+                     more than the cache holds, and every byte once
+    Register_Reuse   multiply-adds per load
+    ILP              independent multiply-adds, over those that fill the latency
+    Registers        accumulators and what a step loads, over the registers there are
+    Vectors          elements that are wanted, over those that all vectors of all tiles compute
+    Load_Balance     tasks, over what the cores could do in as many rounds
+"""
+
+
+def features(shape: Shape, knobs: Mapping[str, NDArray[Any]], target: Target, costs: Costs = Costs()) -> Floats:
+    """`FEATURES` of n configurations, given as n values of each knob; shape (n, 8)."""
+    tiles = _Tiles(shape, knobs, target)
+    held, wanted = tiles.rows * tiles.vectors, shape.outer * math.prod(shape.rows) * shape.columns
+    operations = 2.0 * shape.steps * wanted / tiles.count
+    once = (shape.other_bytes + shape.column_bytes + 4 * wanted) / tiles.count
+
+    def intensity(cache: int) -> Floats:
+        again = tiles.moved(lambda held: (held >= _HOLDS * cache).astype(np.float64))
+        return np.asarray(operations / (once + again), dtype=np.float64)
+
+    intensities = [intensity(cache) for cache in (target.l1, target.l2, target.l3)]
+    lanes = tiles.count * tiles.rows * tiles.vectors * target.lanes
+    rounds = np.ceil(tiles.tasks / target.cores)
+    return np.stack(
+        [
+            *intensities,
+            held / (tiles.loads + tiles.broadcasts),
+            held / costs.latency,
+            (held + tiles.loads) / target.registers,
+            wanted / lanes,
+            tiles.tasks / (rounds * target.cores),
+        ],
+        axis=1,
+    )
 
 
 def _tuples(sizes: Sequence[NDArray[Any]]) -> list[tuple[int, ...]]:

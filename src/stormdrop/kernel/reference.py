@@ -324,21 +324,20 @@ class _Evaluator:
 
 
 def _product_of_loads(stage: Stage) -> tuple[Any, Any] | None:
-    """The two loads of a stage that sums `A[...] * B[...]`, the form that `einsum` computes."""
+    """The factors of a stage that sums `A[...] * B[...]`, converted or not, the form that `einsum` computes."""
     if stage.combine != "sum" or not isinstance(stage.value, prim.Mul):
         return None
     if not (isinstance(stage.identity, FloatImm) and float(stage.identity.value) == 0.0):
         return None
-    left, right = stage.value.a, stage.value.b
-    if not (isinstance(left, TensorLoad) and isinstance(right, TensorLoad)):
-        return None
-    return left, right
+    factors = (stage.value.a, stage.value.b)
+    loads = [each.value if isinstance(each, prim.Cast) else each for each in factors]
+    return factors if all(isinstance(load, TensorLoad) for load in loads) else None
 
 
 def _einsum(stage: Stage, product: tuple[Any, Any], values: Mapping[Any, Array]) -> Array:
     operands: list[Any] = []
-    for load in product:
-        array = _Evaluator(stage.axes, values, {})(load)
+    for factor in product:
+        array = _Evaluator(stage.axes, values, {})(factor)
         labels = [position for position in range(len(stage.axes)) if array.shape[position] > 1]
         operands += [array.reshape([array.shape[position] for position in labels]), labels]
     present = set(operands[1]) | set(operands[3])

@@ -9,11 +9,16 @@ from numpy.typing import NDArray
 
 from ..errors import InputError, hint
 from ..space import Space
+from ..surrogate.features import Describe, Features, by_sketch, encoded
 from ..trial import Candidate
 from .contraction import RegisterBlocked, few_columns
-from .sketch import Estimator, Sketch
+from .gpu.contraction import GpuContraction
+from .gpu.device import Device
+from .gpu.streaming import GpuStreaming
+from .gpu.tensor_core import GpuTensorCore
+from .sketch import Described, Estimator, Sketch
 from .streaming import Streaming
-from .target import Target
+from .target import Machine, Target
 from .winograd import Winograd
 from .workload import Workload
 
@@ -22,9 +27,14 @@ MAX_ERROR = 1e-4
 
 
 def sketches(max_error: float = MAX_ERROR) -> tuple[Sketch, ...]:
-    """Those that exist; with `max_error` 0 only those that compute what the function says, in another order."""
+    """Those for CPUs; with `max_error` 0 only those that compute what the function says, in another order."""
     inexact = (Winograd(4, max_error), Winograd(2, max_error)) if max_error else ()
     return (RegisterBlocked(), *inexact, Streaming())
+
+
+def gpu_sketches() -> tuple[Sketch, ...]:
+    """Those for GPUs."""
+    return (GpuTensorCore(), GpuContraction(), GpuStreaming())
 
 
 SOURCES = ("builtin", "rules", "meta_schedule")
@@ -32,18 +42,19 @@ SOURCES = ("builtin", "rules", "meta_schedule")
 
 
 def sketches_for(
-    workload: Workload, target: Target, given: Sequence[Sketch] | str | None = None, max_error: float = MAX_ERROR
+    workload: Workload, target: Machine, given: Sequence[Sketch] | str | None = None, max_error: float = MAX_ERROR
 ) -> list[tuple[Sketch, Space]]:
     """The sketches that apply to a workload with their spaces, in the order in which they are given.
 
-    `given` may be one of `SOURCES`, "builtin" by default; `Streaming` is then only there where no other applies, or
-    where a contraction has too few columns to fill vectors with: elsewhere it does the same with less.
+    `given` may be one of `SOURCES`, "builtin" by default; what streams is then only there where no other applies, or
+    where a contraction has too few columns to fill a CPU's vectors with: elsewhere it does the same with less.
     """
     if isinstance(given, str):
         given = _sourced(given, workload, target)
     found: list[tuple[Sketch, Space]] = []
-    for sketch in sketches(max_error) if given is None else given:
-        if given is None and found and isinstance(sketch, Streaming) and not few_columns(workload, target):
+    own = gpu_sketches() if isinstance(target, Device) else sketches(max_error)
+    for sketch in own if given is None else given:
+        if given is None and found and _only_streams(sketch, workload, target):
             continue
         space = sketch.space(workload, target)
         if space is not None:
@@ -51,10 +62,19 @@ def sketches_for(
     return found
 
 
-def _sourced(source: str, workload: Workload, target: Target) -> Sequence[Sketch] | None:
+def _only_streams(sketch: Sketch, workload: Workload, target: Machine) -> bool:
+    """Whether a sketch is of no use beside one for contractions."""
+    if isinstance(target, Target):
+        return isinstance(sketch, Streaming) and not few_columns(workload, target)
+    return isinstance(sketch, GpuStreaming)
+
+
+def _sourced(source: str, workload: Workload, target: Machine) -> Sequence[Sketch] | None:
     if source not in SOURCES:
         raise InputError(f"unknown space {source!r}; {hint(source, SOURCES)}")
     if source == "rules":
+        if isinstance(target, Device):
+            raise InputError("the rules derive sketches for CPUs; for a GPU there is builtin and meta_schedule")
         from .rules import derive
 
         return derive(workload, target)
@@ -66,7 +86,7 @@ def _sourced(source: str, workload: Workload, target: Target) -> Sequence[Sketch
 
 
 def prior(
-    found: Sequence[tuple[Sketch, Space]], workload: Workload, target: Target
+    found: Sequence[tuple[Sketch, Space]], workload: Workload, target: Machine
 ) -> Callable[[Sequence[Candidate]], NDArray[np.float64]] | None:
     """What candidates of these sketches are expected to cost, shape `(n,)`; NaN where a sketch does not say."""
     telling = [(sketch, space) for sketch, space in found if isinstance(sketch, Estimator)]
@@ -81,3 +101,30 @@ def prior(
         return costs
 
     return expected if telling else None
+
+
+FEATURES = ("knobs", "analytic", "statements")
+"""What a cost model can be shown of a schedule."""
+
+
+def features(found: Sequence[tuple[Sketch, Space]], workload: Workload, target: Machine, kind: str) -> Features | None:
+    """What a cost model sees of candidates of these sketches; None for the knobs, which it sees without being shown.
+
+    "analytic": what a sketch says of its schedules, the knobs where it says nothing; "statements": Ansor's 164 features
+    of every statement, for which each candidate is scheduled. Raises `InputError` for another kind.
+    """
+    if kind not in FEATURES:
+        raise InputError(f"unknown features {kind!r}; {hint(kind, FEATURES)}")
+    if kind == "knobs":
+        return None
+    if kind == "statements":
+        from .statements import statement_features  # loads much of TVM
+
+        return statement_features(found, workload, target)
+
+    def describe(sketch: Sketch, space: Space) -> Describe:
+        if not isinstance(sketch, Described):
+            return encoded(space)
+        return lambda points: sketch.features(workload, target, space.columns(points))
+
+    return by_sketch([space for _, space in found], [describe(*each) for each in found])

@@ -114,14 +114,22 @@ def take_apart(graph: StageGraph, constants: tuple[int, ...]) -> Contraction:
     )
 
 
-def is_contraction(stage: Stage) -> bool:
-    """Whether a stage sums the product of two loads of different buffers."""
-    if stage.combine != "sum" or not isinstance(stage.value, prim.Mul):
-        return False
-    left, right = stage.value.a, stage.value.b
+def multiplied(stage: Stage) -> tuple[Any, Any] | None:
+    """The loads of different buffers whose product a stage sums, converted to another type or not; else None."""
+    if stage.combine != "sum" or not isinstance(stage.value, prim.Mul) or not stage.spatial:
+        return None
+    given = (stage.value.a, stage.value.b)
+    left, right = (each.value if isinstance(each, prim.Cast) else each for each in given)
     if not (isinstance(left, TensorLoad) and isinstance(right, TensorLoad)):
-        return False
-    return not left.source.same_as(right.source) and bool(stage.spatial)
+        return None
+    return None if left.source.same_as(right.source) else (left, right)
+
+
+def is_contraction(stage: Stage) -> bool:
+    """Whether a stage sums the product of two loads of different buffers, in their own type."""
+    return multiplied(stage) is not None and not any(
+        isinstance(each, prim.Cast) for each in (stage.value.a, stage.value.b)
+    )
 
 
 def contiguous(load: Any, variable: Any) -> bool:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from tvm.tirx import PrimFunc
 
     from ..space import Space
-    from .target import Target
     from .workload import Workload
 
 
@@ -57,9 +56,10 @@ class Variant:
 class Sketch(Protocol):
     """A family of schedules.
 
-    Stateless: the same workload, target and configuration give the same variant, in any process. `max_error` is
-    what its schedules may differ from the reference (max|difference| / max|reference|) because they compute in another
-    way, such as Winograd's; 0 where they only reorder.
+    `target` is a CPU (`Target`) or a GPU (`gpu.device.Device`): a sketch is for one of them. Stateless: the same
+    workload, target and configuration give the same variant, in any process. `max_error` is what its schedules may
+    differ from the reference (max|difference| / max|reference|) because they compute in another way, such as
+    Winograd's; 0 where they only reorder.
     """
 
     @property
@@ -68,13 +68,13 @@ class Sketch(Protocol):
     @property
     def max_error(self) -> float: ...
 
-    def space(self, workload: Workload, target: Target) -> Space | None:
+    def space(self, workload: Workload, target: Any) -> Space | None:
         """The space of this sketch for a workload, named after the sketch, or None where it does not apply.
 
         Every point in it schedules; its `origin` is the schedule that an untuned compile would take.
         """
 
-    def apply(self, workload: Workload, target: Target, config: Mapping[str, Any]) -> Variant:
+    def apply(self, workload: Workload, target: Any, config: Mapping[str, Any]) -> Variant:
         """The schedule at a configuration. Raises `UnsupportedFunction` where `space` is None."""
 
 
@@ -82,11 +82,19 @@ class Sketch(Protocol):
 class Estimator(Protocol):
     """A sketch that knows what to expect of its schedules before any is measured."""
 
-    def estimate(self, workload: Workload, target: Target, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
+    def estimate(self, workload: Workload, target: Any, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
         """Expected cycles, shape `(n,)`, of n configurations given as n values of each knob.
 
         All that matters is their order, and between sketches of the same function their ratio.
         """
+
+
+@runtime_checkable
+class Described(Protocol):
+    """A sketch that says of its schedules what their speed depends on."""
+
+    def features(self, workload: Workload, target: Any, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
+        """Shape `(n, d)`, of n configurations given as n values of each knob."""
 
 
 def revision(*modules: str) -> str:

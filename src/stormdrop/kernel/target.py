@@ -12,6 +12,8 @@ from typing import Any
 
 from ..errors import TargetError
 from ..threads import chosen
+from .gpu import device
+from .gpu.device import Device
 
 _CPUINFO = Path("/proc/cpuinfo")
 _CPUS = Path("/sys/devices/system/cpu")
@@ -38,10 +40,11 @@ class Target:
     l2: int
     l3: int
     triple: str = ""
+    runner: str = ""
     l3s: int = 1
 
     @classmethod
-    def parse(cls, text: str | None = None) -> Target:
+    def parse(cls, text: str | None = None) -> Machine:
         """The target with this name. None, "cpu", "llvm" and "native" are this machine; `OTHERS` has the rest.
 
         Raises `TargetError` for a target that is unknown, or that this version makes no kernels for.
@@ -51,10 +54,14 @@ class Target:
             return cls.detect()
         if name in OTHERS:
             return OTHERS[name]
-        if name.split("/")[0] in {"cuda", "nvidia", "gpu", "rocm", "metal", "vulkan", "opencl"}:
-            raise TargetError(f"target {text!r}: this version tunes for the CPU of this machine only; use --target cpu")
+        if name.split("/")[0] == "cuda":
+            return device.parse(name)
+        if name.split("/")[0] in {"nvidia", "gpu", "rocm", "metal", "vulkan", "opencl"}:
+            raise TargetError(f"target {text!r}: the GPUs that there are kernels for are NVIDIA's; use --target cuda")
         others = ", ".join(OTHERS)
-        raise TargetError(f"unknown target {text!r}: use --target cpu (this machine); only to compile: {others}")
+        raise TargetError(
+            f"unknown target {text!r}: use --target cpu or cuda (this machine); only to compile: {others}"
+        )
 
     @classmethod
     def detect(cls) -> Target:
@@ -65,14 +72,21 @@ class Target:
         return cls("cpu", cpu_model(), mcpu, chosen(), lanes, registers, l1, l2, l3, l3s=_third_levels())
 
     @property
+    def kind(self) -> str:
+        """TVM's kind of target, and what code is generated for."""
+        return f"llvm {self.mcpu}"
+
+    @property
     def machine(self) -> str:
         """The identity under which measurements are recorded: CPU model and cores used.
 
         Raises `TargetError` for another machine: no measurement taken here may pass as one of it.
         """
+        if self.runner:
+            return f"{self.cpu} at {self.runner}, {self.cores} cores"
         if self.triple:
             raise TargetError(
-                f"target {self.name} is another machine: its kernels are compiled here, not measured; use --target cpu"
+                f"target {self.name} is another machine: its kernels are compiled here, and measured with --runner"
             )
         return f"{self.cpu}, {self.cores} core{'s' if self.cores > 1 else ''}"
 
@@ -97,6 +111,9 @@ class Target:
         return {key: value for key, value in self.__dict__.items() if key != "_tvm_target"}
 
 
+Machine = Target | Device
+"""What a kernel is made for: a CPU or a GPU."""
+
 _KIB, _MIB = 1024, 1024**2
 _LINUX_X86, _LINUX_ARM, _MACOS = "x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu", "arm64-apple-macos"
 
@@ -111,7 +128,7 @@ OTHERS: Mapping[str, Target] = {
         ("apple-m1", "Apple M1", 4, 4, 32, 128 * _KIB, 12 * _MIB, 0, _MACOS),
     )
 }
-"""Machines that kernels can be compiled for but not measured, by name: `cpu/` and LLVM's name of the processor.
+"""Machines that kernels can be compiled for (a `runner` measures there), by name: `cpu/` and LLVM's processor.
 
 Where a processor comes in several sizes, these are the cores and caches of one that is common: the Raspberry Pi 5
 (A76), Graviton 2 and 3 (N1, V1; vectors of 128 bits, not SVE), the performance cores of an M1. Others are made with

@@ -46,7 +46,10 @@ class LoadThresholds:
 
 @dataclass(frozen=True)
 class Counters:
-    """Readings at one moment, or differences of two. Seconds, except `involuntary`; None: not known here."""
+    """Readings at one moment, or differences of two. Seconds, except `involuntary`; None: not known here.
+
+    `slowed`: a GPU's clocks were held back at the end.
+    """
 
     wall: float
     own_cpu: float | None = None
@@ -54,6 +57,7 @@ class Counters:
     involuntary: int | None = None
     busy: float | None = None
     stolen: float | None = None
+    slowed: bool = False
 
     def __sub__(self, earlier: Counters) -> Counters:
         return Counters(
@@ -86,7 +90,9 @@ def read_counters() -> Counters:
 
 
 def disturbed(run: Counters, limits: LoadThresholds) -> bool:
-    """Whether one run alone shows a competitor."""
+    """Whether one run alone shows a competitor, or a GPU that was too hot."""
+    if run.slowed:
+        return True
     if run.run_delay is not None:
         return run.run_delay > max(limits.delay_floor, limits.delay_fraction * run.wall)
     return run.involuntary is not None and run.involuntary > limits.switches + limits.switches_per_second * run.wall

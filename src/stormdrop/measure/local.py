@@ -22,18 +22,19 @@ from numpy.typing import NDArray
 from typing_extensions import Self
 
 from ..errors import MeasureError, SpaceError
+from ..kernel.target import Target
 from ..trial import Candidate, Measurement, Phases, Request, Status
 from .dispatch import Dispatcher, Lost
 from .expected import Expectation
 from .load import LoadThresholds, LoadWatch
-from .lock import MachineLock
+from .lock import MachineLock, default_lock_path
 from .messages import KERNELS, Answer, Build, Built, Data, Failed, Key, Race, Raced, Ran, Run
 from .pool import Worker, WorkerPool
 from .timing import TimingPlan
 
 if TYPE_CHECKING:
     from ..kernel.sketch import Sketch
-    from ..kernel.target import Target
+    from ..kernel.target import Machine
     from ..kernel.workload import Workload
     from ..space import Space
 
@@ -44,6 +45,7 @@ _LEAST_RUN_SECONDS = 2.0
 _PATIENCE = 10.0  # times the duration of a run at the best kernel's speed
 _BYTES_PER_SECOND = 2e8  # at which inputs are restored and outputs compared, at the slowest
 _EVICTING = 1.5  # times all caches: so many other bytes leave nothing behind
+_BUILD_SECONDS, _NVCC_SECONDS = 10.0, 60.0
 _RETRY_SECONDS = 5.0  # a suspect run that took longer is not repeated
 
 
@@ -74,11 +76,11 @@ class LocalMeasurer:
     def __init__(
         self,
         workload: Workload,
-        target: Target,
+        target: Machine,
         sketches: Sequence[Sketch],
         spaces: Sequence[Space],
         workers: int | None = None,
-        build_timeout: float = 10.0,
+        build_timeout: float | None = None,
         run_timeout: float | None = None,
         seed: int = 0,
         lock_path: Path | None = None,
@@ -86,17 +88,21 @@ class LocalMeasurer:
         cutoff: float = 3.0,
         thresholds: LoadThresholds | None = None,
         cold: bool = False,
+        gpu: int | None = None,
     ) -> None:
         """`sketches` and `spaces` belong together pairwise; timeouts in seconds.
 
-        `cold`: constants come from memory in every execution, as in a model whose weights no cache holds.
-        `run_timeout` None follows the fastest kernel known. A `pool` that is given stays open when this measurer
-        is closed, so that tasks can be measured one after the other. Raises MeasureError where no worker starts.
+        `cold`: constants come from memory in every execution, as in a model whose weights no cache holds. `gpu` is the
+        number of the GPU to measure on, which has a lock of its own.
+        `build_timeout` None is what LLVM never takes, or for a GPU `nvcc`; `run_timeout` None follows the fastest
+        kernel known. A `pool` that is given stays open when this measurer is closed, so that tasks can be measured one
+        after the other. Raises MeasureError where no worker starts.
         """
         if pool is not None and pool.threads != target.cores:
             raise MeasureError(f"the pool's workers use {pool.threads} threads, the target has {target.cores} cores")
         self.workload = workload
-        self.build_timeout = build_timeout
+        usual = _BUILD_SECONDS if isinstance(target, Target) else _NVCC_SECONDS
+        self.build_timeout = usual if build_timeout is None else build_timeout
         self.run_timeout = run_timeout
         self.cutoff = cutoff
         self.best: float | None = None
@@ -105,10 +111,14 @@ class LocalMeasurer:
         self._keys: dict[Candidate, Key] = {}
         self._checked: dict[Key, tuple[Worker, int]] = {}
         self._watch = LoadWatch(target.cores, thresholds)
+        if gpu is not None and lock_path is None:
+            lock_path = default_lock_path().with_suffix(f".gpu{gpu}.lock")
         self._lock = MachineLock(lock_path)
-        passing = int(_EVICTING * target.caches) if cold else 0
+        passing = int(_EVICTING * target.caches) if cold and isinstance(target, Target) else 0
         payload = cloudpickle.dumps((workload, target, {sketch.name: sketch for sketch in sketches}, passing))
-        self._pool = WorkerPool(target.cores, workers) if pool is None else pool
+        if target.runner:
+            workers = 1  # TVM's server has one connection at a time
+        self._pool = WorkerPool(target.cores, workers, gpu=gpu) if pool is None else pool
         self._owned = self._pool if pool is None else None
         self._restarts = self._pool.restarts
         self._inputs = workload.random_inputs(seed)  # meanwhile the workers load TVM

@@ -26,9 +26,10 @@ from typing import TYPE_CHECKING, Any
 import platformdirs
 
 from ..errors import MeasureError
+from ..kernel.gpu.device import Device
 
 if TYPE_CHECKING:
-    from ..kernel.target import Target
+    from ..kernel.target import Machine, Target
 
 WINDOWS = 60
 """Windows per figure, each a few milliseconds: on a shared machine the best one is the undisturbed one."""
@@ -52,13 +53,17 @@ class Peak:
     undisturbed: bool = True
 
 
-def peak(target: Target, refresh: bool = False) -> Peak:
+def peak(target: Machine, refresh: bool = False) -> Peak:
     """The measured limits of this machine, with the cores of `target`.
 
     Taken from the user's cache where it was measured before, unless `refresh`. The measurement waits for the
     machine-wide lock; what was measured beside another process's load is returned and not kept. Raises
-    `MeasureError` when the measuring process fails.
+    `MeasureError` when the measuring process fails. Of a GPU they are those that its data sheet states.
     """
+    if isinstance(target, Device):
+        return Peak(target.flops, target.bandwidth)
+    if target.runner:
+        raise MeasureError(f"the limits of the machine at {target.runner} are not known")
     path = cache_path(target)
     if not refresh:
         known = _read(path)

@@ -38,10 +38,11 @@ class Worker:
     _lifeline: int
     _noise: IO[bytes]
 
-    def __init__(self, threads: int, memory: int) -> None:
+    def __init__(self, threads: int, memory: int, gpu: int | None = None) -> None:
         self.epoch = 0
         self._threads = threads
         self._memory = memory
+        self._gpu = gpu
         self._start()
 
     @property
@@ -130,7 +131,7 @@ class Worker:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", "from stormdrop.measure.worker import main; main()", *map(str, arguments)],
                 pass_fds=(theirs.fileno(), lifeline),
-                env=_environment(self._threads),
+                env=_environment(self._threads, self._gpu),
                 stdin=subprocess.DEVNULL,
                 stdout=self._noise,
                 stderr=self._noise,
@@ -149,18 +150,23 @@ class WorkerPool:
     processes that were replaced.
     """
 
-    def __init__(self, threads: int, workers: int | None = None, memory: int | None = None) -> None:
-        """Starts the processes, without waiting for them. `memory` bounds each one's address space in bytes."""
+    def __init__(
+        self, threads: int, workers: int | None = None, memory: int | None = None, gpu: int | None = None
+    ) -> None:
+        """Starts the processes, without waiting for them. `memory` bounds each one's address space in bytes.
+
+        `gpu` is the only GPU that they see, by its number; CUDA reserves address space beyond any bound.
+        """
         count = min(usable_cores(), _MAX_WORKERS) if workers is None else workers
         if count < 1:
             raise MeasureError(f"a pool needs at least one worker, not {count}")
         self.threads = threads
         self.restarts = 0
-        limit = int(_MEMORY_SHARE * _usable_memory()) if memory is None else memory
+        limit = 0 if gpu is not None else int(_MEMORY_SHARE * _usable_memory()) if memory is None else memory
         self.workers = []
         try:
             for _ in range(count):
-                self.workers.append(Worker(threads, limit))
+                self.workers.append(Worker(threads, limit, gpu))
         except BaseException:
             self.close()
             raise
@@ -212,9 +218,12 @@ def describe_exit(code: int) -> str:
         return f"signal {-code}"
 
 
-def _environment(threads: int) -> dict[str, str]:
+def _environment(threads: int, gpu: int | None) -> dict[str, str]:
     environment = dict(os.environ)
     environment["TVM_NUM_THREADS"] = str(threads)
+    if gpu is not None:
+        environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # in which nvidia-smi counts
+        environment["CUDA_VISIBLE_DEVICES"] = str(gpu)
     # NumPy works in a worker only beside kernels and compilations: one thread of it disturbs them least.
     for library in ("OMP", "OPENBLAS", "MKL"):
         environment[f"{library}_NUM_THREADS"] = "1"

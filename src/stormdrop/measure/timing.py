@@ -1,7 +1,7 @@
 """Timing a callable: warm-up, then samples that are each the mean of a few executions.
 
-The loop is plain Python around `perf_counter`. A call through TVM's interface costs 0.1 microseconds here; TVM's
-`time_evaluator` costs 0.3 ms to set up and executes once more per use, and it could not stop a slow kernel early.
+On a CPU the loop (`wall`) is plain Python around `perf_counter`. A call through TVM's interface costs 0.1 microseconds
+here; TVM's `time_evaluator` costs 0.3 ms to set up and executes once more per use.
 Knows nothing of TVM, so that peers are timed by the same code.
 """
 
@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from itertools import repeat
 
 Call = Callable[[], object]
+Executions = Callable[[Call, int], float]
+"""Mean seconds of so many executions, back to back."""
 
 _SHORT = 1e-3  # seconds: below this one execution is too noisy to judge a kernel by
 _CACHE_MATTERS = 20e-3  # seconds: below this an execution with cold caches is visibly slower
@@ -35,31 +37,41 @@ class TimingPlan:
     cutoff: float | None = None
 
 
-def sample(call: Call, plan: TimingPlan, first: float | None = None) -> list[float]:
+def wall(call: Call, number: int) -> float:
+    """Mean wall seconds of `number` executions, back to back."""
+    start = time.perf_counter()
+    for _ in repeat(None, number):
+        call()
+    return (time.perf_counter() - start) / number
+
+
+def sample(call: Call, plan: TimingPlan, first: float | None = None, executions: Executions = wall) -> list[float]:
     """Samples of a callable, in seconds per execution.
 
     `first` is the duration of its first execution, where there was one already; without it, one is done here.
     """
     with _undisturbed():
-        warm = _executions(call, 1) if first is None else first
-        once = warm if warm >= _VERY_LONG else _estimate(call)
+        warm = executions(call, 1) if first is None else first
+        once = warm if warm >= _VERY_LONG else _estimate(call, executions)
         samples = [once] if once >= _LONG else []
         if plan.cutoff is not None and once > plan.cutoff:
             return [once]
         number = _number(once, plan.sample_seconds)
         while len(samples) < plan.repeats:
-            samples.append(_executions(call, number))
+            samples.append(executions(call, number))
         return samples
 
 
-def interleaved(calls: Sequence[Call], rounds: int, sample_seconds: float = 2e-3) -> list[list[float]]:
+def interleaved(
+    calls: Sequence[Call], rounds: int, sample_seconds: float = 2e-3, executions: Executions = wall
+) -> list[list[float]]:
     """Samples of several callables, taken in turns: entry `[i][r]` is the sample of `calls[i]` in round `r`.
 
     Every other round goes through them backwards, so that a drift of the machine's speed favours none. Each
     must have been executed before.
     """
     with _undisturbed():
-        once = [_estimate(call) for call in calls]
+        once = [_estimate(call, executions) for call in calls]
         numbers = [_number(seconds, sample_seconds) for seconds in once]
         samples: list[list[float]] = [[] for _ in calls]
         for turn in range(rounds):
@@ -67,26 +79,18 @@ def interleaved(calls: Sequence[Call], rounds: int, sample_seconds: float = 2e-3
             for index in order:
                 if once[index] < _CACHE_MATTERS:
                     calls[index]()  # the callable before it has filled the caches with its own data
-                samples[index].append(_executions(calls[index], numbers[index]))
+                samples[index].append(executions(calls[index], numbers[index]))
         return samples
 
 
-def _estimate(call: Call) -> float:
+def _estimate(call: Call, executions: Executions) -> float:
     """One execution; of short ones the best of three: waking a thread pool can take longer than the kernel."""
-    once = _executions(call, 1)
-    return once if once >= _SHORT else min(once, _executions(call, 1), _executions(call, 1))
+    once = executions(call, 1)
+    return once if once >= _SHORT else min(once, executions(call, 1), executions(call, 1))
 
 
 def _number(once: float, sample_seconds: float) -> int:
     return max(1, math.ceil(sample_seconds / max(once, 1e-7)))
-
-
-def _executions(call: Call, number: int) -> float:
-    """Mean seconds of `number` executions, back to back."""
-    start = time.perf_counter()
-    for _ in repeat(None, number):
-        call()
-    return (time.perf_counter() - start) / number
 
 
 @contextmanager

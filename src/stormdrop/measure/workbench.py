@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -10,23 +9,25 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tvm
 import tvm_ffi
 from numpy.typing import NDArray
 
-from ..kernel.compile import Kernel, check_arguments, compile_kernel
+from ..errors import one_line
+from ..kernel.compile import Kernel, build_module, check_arguments
 from ..kernel.reference import evaluate
 from ..kernel.stages import shape_of
+from ..kernel.target import Target
 from ..trial import Phases, Status
-from .load import read_counters
+from .load import Counters, read_counters
 from .messages import KERNELS, Build, Built, Data, Failed, Key, Race, Raced, Ran, Run
+from .sides import side_of
 from .timing import interleaved, sample
 
 if TYPE_CHECKING:
     from tvm.tirx import PrimFunc
 
     from ..kernel.sketch import Sketch
-    from ..kernel.target import Target
+    from ..kernel.target import Machine
     from ..kernel.workload import Workload
 
 Array = NDArray[Any]
@@ -49,7 +50,7 @@ class Workbench:
     def __init__(
         self,
         workload: Workload,
-        target: Target,
+        target: Machine,
         sketches: Mapping[str, Sketch],
         step: Callable[[str], None],
         passing: int = 0,
@@ -63,18 +64,19 @@ class Workbench:
         self._inputs: list[Array] = []
         self._expected: list[Array] = []
         self._tolerance = 0.0
+        self.spoiled = False
+        """Whether nothing can run here any more: a kernel failed that leaves its device in an unknown state."""
         self._tensors: list[Any] = []
         self._built: OrderedDict[Key, _Built] = OrderedDict()
-        self._constants = _Constants(passing)
-        # Memory comes from TVM, as it does in a compiled model: NumPy would ask for huge pages.
-        self._outputs = [tvm.runtime.empty(spec.shape, spec.dtype) for spec in workload.outputs]
-        self._views = [np.from_dlpack(tensor) for tensor in self._outputs]
+        self._side = side_of(target)
+        self._constants = _Constants(passing, self._side.tensor)
+        self._outputs, self._views = self._side.outputs([(spec.shape, spec.dtype) for spec in workload.outputs])
 
     def take(self, data: Data) -> None:
         """Receives inputs or expected outputs."""
         if data.inputs:
             self._inputs = list(data.inputs)
-            self._tensors = [tvm.runtime.tensor(array) for array in self._inputs]
+            self._tensors = [self._side.tensor(array) for array in self._inputs]
         if data.outputs:
             self._expected, self._tolerance = list(data.outputs), data.tolerance
 
@@ -91,11 +93,13 @@ class Workbench:
         scheduled = time.perf_counter()
         self._step("build")
         try:
-            built = _Built(compile_kernel(variant.main, self._tvm_target), variant.transforms, sketch.max_error)
+            kernel = self._side.load(build_module(variant.main, self._tvm_target))
+            built = _Built(kernel, variant.transforms, sketch.max_error)
             self._wanted(built.transforms)
         except Exception as error:  # noqa: BLE001  the compiler's word is the record of why this candidate failed
             phases = Phases(schedule=scheduled - start, build=time.perf_counter() - scheduled)
-            return Failed(Status.COMPILE_HOST, one_line(error), phases)
+            status = Status.COMPILE_HOST if isinstance(self.target, Target) else Status.COMPILE_DEVICE
+            return Failed(status, one_line(error), phases)
         self._built[job.key] = built
         dropped = []
         while len(self._built) > KERNELS:
@@ -119,9 +123,10 @@ class Workbench:
                     return Failed(Status.WRONG_ANSWER, wrong, phases)
             self._step("run")
             before = read_counters()
-            samples = sample(call, job.plan, first)
-            load = read_counters() - before
+            samples = sample(call, job.plan, first, self._side.executions)
+            load = self._load(before)
         except Exception as error:  # noqa: BLE001  whatever the kernel raises is this candidate's failure
+            self.spoiled = not self._side.own
             return Failed(
                 Status.RUNTIME, one_line(error), Phases(run=time.perf_counter() - start - checking, check=checking)
             )
@@ -134,11 +139,17 @@ class Workbench:
             calls = [self._call(key) for key in job.keys]
             self._step("run")
             before = read_counters()
-            samples = interleaved(calls, job.rounds, job.sample_seconds)
-            load = read_counters() - before
+            samples = interleaved(calls, job.rounds, job.sample_seconds, self._side.executions)
+            load = self._load(before)
         except Exception as error:  # noqa: BLE001  reported as the failure of the race
+            self.spoiled = not self._side.own
             return Failed(Status.RUNTIME, one_line(error), Phases(run=time.perf_counter() - start))
         return Raced(tuple(tuple(each) for each in samples), load, time.perf_counter() - start)
+
+    def _load(self, before: Counters) -> Counters:
+        spent = read_counters() - before
+        # What else uses this machine's cores does not slow down what runs elsewhere.
+        return spent if self._side.own else Counters(spent.wall, slowed=self._side.slowed())
 
     def _call(self, key: Key) -> Callable[[], object]:
         self._built.move_to_end(key)
@@ -146,15 +157,11 @@ class Workbench:
         alike = [[tensor] for tensor in self._tensors]
         for index, tensors in self._wanted(built.transforms):
             alike[index] = tensors
-        function = built.kernel.call
         turns = [
             [*(tensors[turn % len(tensors)] for tensors in alike), *self._outputs]
             for turn in range(max(map(len, alike), default=1))
         ]
-        if len(turns) == 1:
-            return lambda: function(*turns[0])
-        following = itertools.cycle(turns)
-        return lambda: function(*next(following))
+        return self._side.call(built.kernel, turns)
 
     def _wanted(self, transforms: Mapping[int, PrimFunc]) -> list[tuple[int, list[Any]]]:
         """The constants that are not just an input: transformed, or many alike."""
@@ -177,10 +184,11 @@ class Workbench:
         """Seconds of one execution into outputs that hold what no kernel computes: unwritten elements are noticed."""
         for view in self._views:
             fill(view)
+        self._side.push(self._outputs, self._views)
         self._step("run")
-        start = time.perf_counter()
-        call()
-        return time.perf_counter() - start
+        seconds = self._side.executions(call, 1)
+        self._side.pull(self._outputs, self._views)
+        return seconds
 
     def _check(self, key: Key) -> str:
         """What is wrong with the output, or nothing. No candidate is blamed for what an earlier one did to inputs."""
@@ -198,7 +206,7 @@ class Workbench:
         """Puts inputs right that a candidate wrote to, and forgets the transformed ones. False if all were intact."""
         suspicious = self._constants.clear()
         for tensor, array in zip(self._tensors, self._inputs, strict=True):
-            if not np.array_equal(np.from_dlpack(tensor), array, equal_nan=array.dtype.kind == "f"):
+            if not np.array_equal(tensor.numpy(), array, equal_nan=array.dtype.kind == "f"):
                 tensor.copyfrom(array)
                 suspicious = True
         return suspicious
@@ -258,14 +266,6 @@ def _close(actual: Array, expected: Array, tolerance: float) -> bool:
     return gap <= 0.999 * tolerance * scale < np.inf
 
 
-def one_line(error: BaseException) -> str:
-    """An exception in one line: its type and the first line of its message."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    text = lines[0] if lines else ""
-    name = type(error).__name__
-    return (text if text.startswith(name) else f"{name}: {text}" if text else name)[:300]
-
-
 class _Constants:
     """Constants as kernels want them, by the structure of their transform: neighbours in a space share their packing.
 
@@ -274,8 +274,9 @@ class _Constants:
     their way from memory takes does not show.
     """
 
-    def __init__(self, passing: int) -> None:
+    def __init__(self, passing: int, tensor: Callable[[Array], Any]) -> None:
         self.passing = passing
+        self._tensor = tensor
         self._entries: OrderedDict[tuple[int, int | None], list[tuple[PrimFunc | None, list[Any]]]] = OrderedDict()
         self._bytes = 0
 
@@ -295,7 +296,7 @@ class _Constants:
                 return tensors
         result = array if transform is None else np.ascontiguousarray(evaluate(transform, [array])[0])
         copies = max(1, -(-self.passing // result.nbytes)) if result.nbytes >= _LARGE else 1
-        tensors = [tvm.runtime.tensor(result) for _ in range(copies)]
+        tensors = [self._tensor(result) for _ in range(copies)]
         self._entries.setdefault(key, []).append((transform, tensors))
         self._entries.move_to_end(key)
         self._bytes += result.nbytes * copies

@@ -60,6 +60,8 @@ def _serve(connection: Connection) -> None:
                 connection.send(bench.run(job))
             elif isinstance(job, Race):
                 connection.send(bench.race(job))
+            if bench is not None and bench.spoiled:
+                return  # another process takes this one's place
         except (EOFError, BrokenPipeError, ConnectionResetError):
             return  # the measurer is gone
 

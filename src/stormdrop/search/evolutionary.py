@@ -11,7 +11,7 @@ defaults of TVM's auto-scheduler, which both papers ran. A round:
 4) The model, boosted trees, is trained anew with all measured candidates.
 
 With the knobs' encodings as features this is the algorithm alone; with `knowledge.features` giving Ansor's 164 per
-statement it is Ansor, with the seven of section 4.1 of the AF-DS paper Ansor-AF. Neither comes with this package yet.
+statement it is Ansor, with the seven of section 4.1 of the AF-DS paper Ansor-AF (`tune-op --features`).
 
 What the papers leave open, or where this differs from them:
 

@@ -19,7 +19,8 @@ What the paper leaves open, or where this differs from it:
   figure. The 64 and the random points are drawn from all sketches, each with equal probability; a walk stays within
   the sketch of its origin. So the sketches share the first five walks by merit and the later ones evenly. Starts are
   among the first candidates and begin walks where they are among the best.
-- *A hop* is a step of the space's neighbourhood: constraints are stepped over, and two hops may be in the same knob.
+- *A hop* is a step of the space's neighbourhood: constraints are stepped over, two hops may be in the same knob, and a
+  tile has exchange steps, too (`space/tile.py`).
 - *Candidates*: the paper ranks all within n hops, C(m, n) 2^n at exactly n hops in m dimensions. Here a round scores at
   most `candidates`, a random part where there are more; the default holds all within three hops of 12 dimensions.
 - *The ranking* leaves out what cannot be moved to: failures, points that are known to be no faster, and those that a

@@ -11,13 +11,16 @@ from .declare import Definition, operator
 from .epilogue import ACTIVATIONS, with_epilogue
 from .rows import softmax_of
 
+_DTYPES = ("float32", "float16")
 
-@operator()
+
+@operator(dtype=_DTYPES)
 def matmul(m: int, n: int, k: int, dtype: str = "float32") -> Definition:
-    """C[m, n] = A[m, k] B[k, n]."""
+    """C[m, n] = A[m, k] B[k, n]. Products of float16 are summed up in float32."""
     a, b = te.placeholder((m, k), dtype, name="a"), te.placeholder((k, n), dtype, name="b")
     r = te.reduce_axis((0, k), name="r")
-    return Definition([a, b], te.compute((m, n), lambda i, j: te.sum(a[i, r] * b[r, j], axis=r), name="matmul"))
+    c = te.compute((m, n), lambda i, j: te.sum(_wide(a[i, r], dtype) * _wide(b[r, j], dtype), axis=r), name="matmul")
+    return Definition([a, b], _narrow(c, dtype))
 
 
 @operator(act=tuple(ACTIVATIONS))
@@ -31,10 +34,11 @@ def dense(
     return with_epilogue([a, w], c, 1, bias, act, residual)
 
 
-@operator()
+@operator(dtype=_DTYPES)
 def batch_matmul(b: int, m: int, n: int, k: int, transpose_b: int = 0, dtype: str = "float32") -> Definition:
-    """C[b, m, n] = A[b, m, k] B[b, k, n], or B[b, n, k] with `transpose_b`."""
-    return Definition(*_batch_matmul(b, m, n, k, transpose_b, dtype))
+    """C[b, m, n] = A[b, m, k] B[b, k, n], or B[b, n, k] with `transpose_b`. Sums of float16 are float32."""
+    inputs, c = _batch_matmul(b, m, n, k, transpose_b, dtype)
+    return Definition(inputs, _narrow(c, dtype))
 
 
 @operator()
@@ -61,7 +65,21 @@ def _batch_matmul(b: int, m: int, n: int, k: int, transpose_b: int, dtype: str) 
     r = te.reduce_axis((0, k), name="r")
     c = te.compute(
         (b, m, n),
-        lambda s, i, j: te.sum(x[s, i, r] * (y[s, j, r] if transpose_b else y[s, r, j]), axis=r),
+        lambda s, i, j: te.sum(
+            _wide(x[s, i, r], dtype) * _wide(y[s, j, r] if transpose_b else y[s, r, j], dtype), axis=r
+        ),
         name="batch_matmul",
     )
     return [x, y], c
+
+
+def _wide(value: Any, dtype: str) -> Any:
+    """A factor in the type of the sums."""
+    return value if dtype == "float32" else value.astype("float32")
+
+
+def _narrow(value: Any, dtype: str) -> Any:
+    """The result in the type of the operands."""
+    if dtype == "float32":
+        return value
+    return te.compute(value.shape, lambda *at: value(*at).astype(dtype), name="rounded")

@@ -157,10 +157,10 @@ def _typed(key: str, value: Any, annotation: str) -> Any:
 
 
 def _check(key: str, value: Any, choices: Sequence[str] | None) -> None:
-    if choices is not None and value not in choices:
-        raise OperatorError(f"{key}={value} must be {' or '.join(choices)}")
-    if key == "dtype" and value not in _DTYPES:
-        raise OperatorError(f"dtype={value} is not supported yet: use {' or '.join(_DTYPES)}")
+    supported = choices or (_DTYPES if key == "dtype" else None)
+    if supported is not None and value not in supported:
+        must = "is not supported yet: use" if key == "dtype" else "must be"
+        raise OperatorError(f"{key}={value} {must} {' or '.join(supported)}")
     if key not in _AXES and not isinstance(value, str):
         for number in value if isinstance(value, tuple) else (value,):
             _check_number(key, number)

@@ -1,0 +1,245 @@
+"""Do seven analytical features tell fast GPU kernels from slow ones? Asked of recorded measurements on an A100.
+
+    recorded.py [--data ../shared/data] [--sizes 64,256,1000] [--splits 10]
+
+Grounds: Ansor's logs of a matmul and a convolution, and the direct convolutions of a MetaSchedule database of
+ResNet-34. From each record the tile sizes are taken, and from these the seven features of Ansor-AF (AF-DS paper,
+section 4.1). Ansor's cost model (XGBoost, `pack-sum`) is trained with some records and predicts the others:
+
+    features    the seven; the logarithms of the tile sizes; both; Ansor's 164 of each statement, of our own schedule
+                with the same tiles (kernel/gpu/contraction.py), for a log holds no code
+    rank        Spearman's rank correlation of the predictions with the measured speeds
+    pairs       share of pairs that it puts in the right order
+    top 10      how many of the ten fastest are among the ten that it likes best
+    best        the fastest of the ten that it likes best, as a share of the fastest of all
+
+Means over random splits, the same for all features. Failures are left out: they have no speed; what was measured twice
+counts once. Needs no GPU; minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import math
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.stats import kendalltau, spearmanr
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from common import save
+
+from stormdrop.cli.output import table
+from stormdrop.kernel import operators
+from stormdrop.kernel.gpu.contraction import GpuContraction
+from stormdrop.kernel.gpu.device import DEVICES
+from stormdrop.kernel.gpu.features import features
+from stormdrop.kernel.gpu.tiling import Contraction, Operand, Tiling
+from stormdrop.kernel.statements import extractor
+from stormdrop.kernel.workload import Workload
+from stormdrop.surrogate.boosted import BoostedTrees
+
+_NAME = "gpu_recorded"
+_FAILED = 1e9  # seconds: a larger time is an error's
+_TEST = 100  # records, at least, that are left to predict
+TOP = 10
+
+Record = tuple[tuple[tuple[int, ...], ...], tuple[int, ...], float]
+"""Factors of each axis, other choices, seconds."""
+
+
+@dataclass(frozen=True)
+class Ground:
+    """n measured tilings of one function, each different.
+
+    `factors` by axis, shape (n, 5) or (n, 3); `knobs`, shape (n, k), are other choices, the last one the steps up to
+    which loops are unrolled; `seconds` of shape (n,). `workload` is the same function, here.
+    """
+
+    name: str
+    contraction: Contraction
+    factors: dict[str, Any]
+    knobs: Any
+    seconds: Any
+    workload: Workload
+
+    @classmethod
+    def of(cls, name: str, contraction: Contraction, records: Sequence[Record], workload: Workload) -> Ground:
+        """The fastest of the records of each tiling."""
+        fastest: dict[tuple[Any, ...], float] = {}
+        for factors, knobs, seconds in records:
+            key = (factors, knobs)
+            fastest[key] = min(seconds, fastest.get(key, seconds))
+        names = [name for name, _ in (*contraction.spatial, *contraction.reductions)]
+        tiles = {name: np.array([factors[at] for factors, _ in fastest]) for at, name in enumerate(names)}
+        knobs = np.array([knobs for _, knobs in fastest], dtype=np.float64)
+        return cls(name, contraction, tiles, knobs, np.array(list(fastest.values())), workload)
+
+    def statements(self) -> list[Any]:
+        """Ansor's 164 features: an array of shape (stores, 164) for each tiling."""
+        sketch, device = GpuContraction(), DEVICES["a100"]
+        axes = [*(f"space{at}" for at in range(len(self.contraction.spatial)))]
+        axes += [f"reduce{at}" for at in range(len(self.contraction.reductions))]
+        functions = []
+        for at, knobs in enumerate(self.knobs):
+            config = {axis: tuple(map(int, tiles[at])) for axis, tiles in zip(axes, self.factors.values(), strict=True)}
+            config |= {"fetch0": 1, "fetch1": 1, "unroll": int(knobs[-1])}
+            functions.append(sketch.apply(self.workload, device, config).main)
+        return extractor(self.workload, device)(functions)
+
+
+def main() -> None:
+    options = _options()
+    rng_seeds = range(options.splits)
+    rows, document = [], []
+    for ground in grounds(options.data):
+        tiling = Tiling(ground.contraction, ground.factors)
+        sevens = features(tiling, DEVICES["a100"])
+        tiles = np.log2(np.concatenate([*ground.factors.values()], axis=1))
+        tiles = np.concatenate([tiles, np.log2(1 + ground.knobs)], axis=1)
+        columns = {"seven": sevens, "tiles": tiles, "both": np.concatenate([sevens, tiles], axis=1)}
+        kinds = {kind: [each[[at]] for at in range(len(each))] for kind, each in columns.items()}
+        kinds["statements"] = ground.statements()
+        for size in options.sizes:
+            if len(ground.seconds) < size + _TEST:
+                continue
+            for kind, shown in kinds.items():
+                found = [predicted(shown, ground.seconds, size, np.random.default_rng(seed)) for seed in rng_seeds]
+                means = {key: float(np.mean([each[key] for each in found])) for key in found[0]}
+                document.append(
+                    {"ground": ground.name, "records": len(ground.seconds), "size": size, "features": kind, **means}
+                )
+                rows.append(
+                    [ground.name, str(size), kind, *(f"{means[key]:.3f}" for key in ("rank", "pairs", "top", "best"))]
+                )
+    table(["", "trained with", "features", "rank", "pairs", f"top {TOP}", "best"], rows)
+    print(save(_NAME, {"splits": options.splits, "results": document}))
+
+
+def predicted(shown: Sequence[Any], seconds: Any, size: int, rng: np.random.Generator) -> dict[str, float]:
+    """How well a model that was trained with some records orders the others; `shown` is an array of rows for each."""
+    order = rng.permutation(len(seconds))
+    train, test = order[:size], order[size:]
+    model = BoostedTrees(rng, objective="pack-sum")
+    model.fit([shown[at] for at in train], seconds[train].min() / seconds[train])
+    scores = np.asarray(model.predict([shown[at] for at in test]))
+    speeds = seconds[test].min() / seconds[test]
+    liked, fastest = np.argsort(-scores)[:TOP], np.argsort(-speeds)[:TOP]
+    return {
+        "rank": float(spearmanr(scores, speeds).statistic),
+        "pairs": float((kendalltau(scores, speeds).statistic + 1) / 2),
+        "top": len(set(liked) & set(fastest)) / TOP,
+        "best": float(speeds[liked].max()),
+    }
+
+
+def grounds(data: Path) -> Iterator[Ground]:
+    """All of them that are there."""
+    for path in sorted((data / "ansor").glob("*.log.gz")):
+        yield ansor(path)
+    yield from meta_schedule(data / "meta_schedule" / "a100_resnet34_tuning_record.json.gz")
+
+
+def ansor(path: Path) -> Ground:
+    """A log of Ansor's: its split steps ("SP") of the stage that is written through registers ("CHW") are the tiles."""
+    records: list[Record] = []
+    contraction, workload = None, None
+    with gzip.open(path, "rt") as lines:
+        for line in lines:
+            record = json.loads(line)
+            times = record["r"][0]
+            if not times or times[0] > _FAILED:
+                continue
+            steps = record["i"][1][1]
+            contraction, workload = _of_ansor(json.loads(record["i"][0][0]))
+            axes = [*contraction.spatial, *contraction.reductions]
+            stage = next(step[1] for step in steps if step[0] == "CHW")
+            splits = [step for step in steps if step[0] == "SP" and step[1] == stage]
+            factors = tuple(
+                (extent // math.prod(inner), *inner) for (_, extent), (*_, inner, _) in zip(axes, splits, strict=False)
+            )
+            unrolled = next((step[3] for step in steps if step[0] == "PR"), "$0")
+            records.append((factors, (int(unrolled.rpartition("$")[2]),), statistics.fmean(times)))
+    assert contraction is not None and workload is not None, f"{path} has no record that worked"
+    return Ground.of(path.name.removesuffix(".log.gz"), contraction, records, workload)
+
+
+def _of_ansor(function: list[Any]) -> tuple[Contraction, Workload]:
+    kind, *sizes = function
+    if kind == "matmul_layer":
+        m, k, n = sizes
+        return matmul(m, n, k), operators.matmul(m, n, k)
+    assert kind == "conv2d_layer", f"no contraction is known for {kind}"
+    n, ci, h, w, co, kh, kw, stride, padding = sizes
+    assert padding == "SAME"
+    same = operators.conv2d(n, h, w, ci, co, kh, kw, stride=stride, pad=kh // 2, layout="NCHW")
+    return convolution(n, co, -(-h // stride), -(-w // stride), ci, kh, kw, stride), same
+
+
+def matmul(m: int, n: int, k: int) -> Contraction:
+    """a[i, k] b[k, j]."""
+    a = Operand(((("i", 1),), (("k", 1),)), (m, k))
+    b = Operand(((("k", 1),), (("j", 1),)), (k, n))
+    return Contraction((("i", m), ("j", n)), (("k", k),), (a, b))
+
+
+def convolution(n: int, co: int, h: int, w: int, ci: int, kh: int, kw: int, stride: int) -> Contraction:
+    """NCHW, of an image that is padded already; h and w are the output's."""
+    rows, columns = (h - 1) * stride + kh, (w - 1) * stride + kw
+    moving = (("y", stride), ("ry", 1)), (("x", stride), ("rx", 1))
+    data = Operand(((("n", 1),), (("ci", 1),), *moving), (n, ci, rows, columns))
+    weight = Operand(((("co", 1),), (("ci", 1),), (("ry", 1),), (("rx", 1),)), (co, ci, kh, kw))
+    spatial = (("n", n), ("co", co), ("y", h), ("x", w))
+    return Contraction(spatial, (("ci", ci), ("ry", kh), ("rx", kw)), (data, weight))
+
+
+def meta_schedule(path: Path) -> Iterator[Ground]:
+    """The direct convolutions of a database: four tiles of five factors, three of three, in the order of the axes."""
+    found: defaultdict[int, list[Record]] = defaultdict(list)
+    shapes: dict[int, Any] = {}
+    if not path.exists():
+        return
+    with gzip.open(path, "rt") as lines:
+        for line in lines:
+            index, ((instructions, decisions), seconds, _, arguments) = json.loads(line)
+            sampled = [(instructions[at], decision) for at, decision in decisions]
+            tiles = [decision for instruction, decision in sampled if instruction[0] == "SamplePerfectTile"]
+            # Its candidates are the first attribute; fetches come first, unrolling last.
+            choices = tuple(each[2][0][at] for each, at in sampled if each[0] == "SampleCategorical")
+            if [len(tile) for tile in tiles] != [5] * 4 + [3] * 3 or not seconds or seconds[0] > _FAILED:
+                continue
+            found[index].append((tuple(map(tuple, tiles)), choices, statistics.fmean(seconds)))
+            shapes[index] = [argument[2] for argument in arguments]
+    for index, records in found.items():
+        data, weight, *_, output = shapes[index]
+        (n, co, h, w), (_, ci, kh, kw) = output, weight
+        stride, name = data[2] // h, f"resnet34 {ci}x{data[2]}x{data[3]} to {co}x{h}x{w}, {kh}x{kw}"
+        same = operators.conv2d(
+            n, data[2], data[3], ci, co, kh, kw, stride=stride, pad=kh // 2, layout="NCHW", bias=1, act="relu"
+        )
+        yield Ground.of(name, convolution(n, co, h, w, ci, kh, kw, stride), records, same)
+
+
+def _options() -> argparse.Namespace:
+    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked.add_argument("--data", type=Path, default=Path(__file__).parents[3] / "shared" / "data")
+    asked.add_argument("--sizes", default="64,256,1000", help="records to train with (%(default)s)")
+    asked.add_argument("--splits", type=int, default=10, help="(%(default)s)")
+    options = asked.parse_args()
+    options.sizes = [int(size) for size in options.sizes.split(",")]
+    if not (options.data / "ansor").is_dir():
+        sys.exit(f"{options.data}: holds no recorded measurements; --data says where they are")
+    return options
+
+
+if __name__ == "__main__":
+    main()

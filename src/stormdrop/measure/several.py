@@ -1,0 +1,75 @@
+"""Several devices that measure at the same time: each candidate on one of them, in turns."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from queue import Queue
+from types import TracebackType
+
+from typing_extensions import Self
+
+from ..trial import Candidate, Measurement, Request
+from .contract import Measurer
+
+
+class Several:
+    """Measurers of the same workload, each on a device of its own; what races, races on the first."""
+
+    def __init__(self, measurers: Sequence[Measurer]) -> None:
+        """They are closed with this one."""
+        self._measurers = list(measurers)
+        self._open = ExitStack()
+        for each in self._measurers:
+            self._open.callback(each.close)
+
+    def measure(self, requests: Sequence[Request]) -> Iterator[Measurement]:
+        """One measurement per request, in order, each as soon as it and those before it are known."""
+        count = len(self._measurers)
+        stopped = threading.Event()
+        answers: list[Queue[Measurement | BaseException]] = [Queue() for _ in self._measurers]
+
+        def work(at: int) -> None:
+            own = self._measurers[at].measure(requests[at::count])
+            try:
+                for measurement in own:
+                    answers[at].put(measurement)
+                    if stopped.is_set():
+                        break
+            except BaseException as error:  # noqa: BLE001  handed to who asked
+                answers[at].put(error)
+            finally:
+                close = getattr(own, "close", None)
+                if close is not None:
+                    close()
+
+        threads = [threading.Thread(target=work, args=(at,)) for at in range(min(count, len(requests)))]
+        for thread in threads:
+            thread.start()
+        try:
+            for number in range(len(requests)):
+                answer = answers[number % count].get()
+                if isinstance(answer, BaseException):
+                    raise answer
+                yield answer
+        finally:
+            stopped.set()
+            for thread in threads:
+                thread.join()
+
+    def race(self, candidates: Sequence[Candidate], rounds: int) -> list[Measurement]:
+        """As the first measurer does it."""
+        return self._measurers[0].race(candidates, rounds)
+
+    def close(self) -> None:
+        """Closes all of them."""
+        self._open.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

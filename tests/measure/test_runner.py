@@ -1,0 +1,81 @@
+"""Kernels that are built here and measured behind TVM's RPC server, here one on this machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from stormdrop.errors import TargetError
+from stormdrop.kernel import operators
+from stormdrop.kernel.registry import sketches_for
+from stormdrop.kernel.runner import connect
+from stormdrop.kernel.target import OTHERS, Target
+from stormdrop.measure.local import LocalMeasurer
+from stormdrop.records import open_store
+from stormdrop.trial import Candidate, Request
+from stormdrop.tune import tune
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    if shutil.which("cc") is None:
+        pytest.skip("the server links what it is sent: there is no cc on the PATH")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "tvm.exec.rpc_server", "--host", "127.0.0.1", "--port", str(port)]
+    with subprocess.Popen([*command, "--port-end", str(port + 1)], stderr=subprocess.DEVNULL) as server:
+        for _ in range(300):
+            with socket.socket() as trial:
+                if trial.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.1)
+        yield f"127.0.0.1:{port}"
+        server.terminate()
+
+
+def test_built_here_and_measured_there(address: str) -> None:
+    target = dataclasses.replace(Target.detect(), runner=address)
+    workload, rng = operators.matmul(64, 96, 64), np.random.default_rng(0)
+    ((sketch, space),) = sketches_for(workload, target)
+    points = list(dict.fromkeys([space.origin, *(space.sample(rng) for _ in range(3))]))
+    with LocalMeasurer(workload, target, [sketch], [space]) as measurer:
+        found = list(measurer.measure([Request(Candidate(space.name, point), 3) for point in points]))
+        raced = measurer.race([Candidate(space.name, point) for point in points[:2]], rounds=3)
+    assert all(each.ok and len(each.seconds) == 3 and min(each.seconds) > 0 for each in found), found
+    assert all(each.ok and len(each.seconds) == 3 for each in raced)
+
+
+def test_its_records_are_another_machine_s(address: str) -> None:
+    target = dataclasses.replace(Target.detect(), runner=address)
+    with open_store("sqlite://") as store:
+        result = tune(operators.matmul(32, 32, 32), target=target, trials=4, search="random", store=store)
+        assert result.best is not None and result.trials == 4
+        (session,) = store.sessions()
+        assert session.machine.endswith(f"at {address}, {target.cores} cores")
+
+
+def test_a_target_that_is_only_there() -> None:
+    other = dataclasses.replace(OTHERS["cpu/neoverse-n1"], runner="board:9090")
+    assert other.machine == "Arm Neoverse N1 at board:9090, 64 cores"
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("board", "runner 'board': write HOST:PORT, such as gpu-box:9090"),
+        ("127.0.0.1:1", "runner 127.0.0.1:1: no TVM RPC server answers"),
+    ],
+)
+def test_no_runner(address: str, said: str) -> None:
+    with pytest.raises(TargetError, match=said) as caught:
+        connect(address)
+    assert "\n" not in str(caught.value)

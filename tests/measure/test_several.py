@@ -1,0 +1,80 @@
+"""Several devices at once: each candidate on one of them, answers in the order of the requests."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from stormdrop.errors import MeasureError
+from stormdrop.measure.several import Several
+from stormdrop.trial import Candidate, Measurement, Phases, Request, Status
+
+REQUESTS = [Request(Candidate("space", (at,)), 1) for at in range(7)]
+
+
+class Device:
+    """Takes the number of a candidate for its time, and waits until all devices have one where `together` says so."""
+
+    def __init__(self, together: threading.Barrier | None = None, fails_at: int | None = None) -> None:
+        self.together, self.fails_at = together, fails_at
+        self.measured: list[int] = []
+        self.stopped = self.closed = False
+
+    def measure(self, requests: Sequence[Request]) -> Iterator[Measurement]:
+        try:
+            for request in requests:
+                (at,) = request.candidate.point
+                if at == self.fails_at:
+                    raise MeasureError("the device fell off the bus")
+                if self.together is not None:
+                    self.together.wait(timeout=10)
+                self.measured.append(at)
+                yield Measurement(Status.OK, (float(at + 1),), "", Phases())
+        finally:
+            self.stopped = True
+
+    def race(self, candidates: Sequence[Candidate], rounds: int) -> list[Measurement]:
+        return [Measurement(Status.OK, (1.0,) * rounds, "", Phases()) for _ in candidates]
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_in_turns_and_at_the_same_time() -> None:
+    devices = [Device(threading.Barrier(2)) for _ in range(2)]
+    devices[1].together = devices[0].together
+    with Several(devices) as several:
+        found = list(several.measure(REQUESTS[:6]))
+        assert len(several.race([REQUESTS[0].candidate], 3)[0].seconds) == 3
+    assert [each.seconds for each in found] == [(float(at + 1),) for at in range(6)]
+    assert [each.measured for each in devices] == [[0, 2, 4], [1, 3, 5]]
+    assert all(each.closed for each in devices)
+
+
+def test_fewer_candidates_than_devices() -> None:
+    devices = [Device() for _ in range(3)]
+    with Several(devices) as several:
+        assert len(list(several.measure(REQUESTS[:1]))) == 1
+        assert list(several.measure([])) == []
+    assert [each.measured for each in devices] == [[0], [], []]
+
+
+def test_what_one_device_raises_ends_all() -> None:
+    devices = [Device(), Device(fails_at=3)]
+    with Several(devices) as several:
+        answers = several.measure(REQUESTS)
+        assert [next(answers).seconds for _ in range(3)] == [(1.0,), (2.0,), (3.0,)]
+        with pytest.raises(MeasureError, match="fell off the bus"):
+            next(answers)
+    assert all(each.stopped for each in devices)
+
+
+def test_who_stops_asking_stops_the_devices() -> None:
+    devices = [Device(), Device()]
+    answers = Several(devices).measure(REQUESTS)
+    next(answers)
+    answers.close()
+    assert all(each.stopped for each in devices)
+    assert not [thread for thread in threading.enumerate() if "work" in thread.name]
