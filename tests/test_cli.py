@@ -83,6 +83,7 @@ def complaint(capfd: pytest.CaptureFixture[str], *words: object) -> str:
         (["tune-op", *SMALL, "--show", "assembly"], "--show assembly: must be schedule or tir"),
         (["tune-op", *SMALL, "--search", "dropplet"], "unknown search 'dropplet'; did you mean 'droplet'"),
         (["tune-op", *SMALL, "--target", "cuda/a10"], "unknown GPU 'a10': there is a100, h100, h200, rtx3090, rtx4090"),
+        (["tune-op", *SMALL, "--runner", "nowhere"], "runner 'nowhere': write HOST:PORT, such as gpu-box:9090"),
         (["tune-op", *SMALL, "--features", "knob"], "unknown features 'knob'; did you mean 'knobs'"),
         (["tune-op", *SMALL, "--target", "toaster"], "unknown target 'toaster'"),
         (["tune-op", *SMALL, "--target", "cpu/neoverse-n1"], "target cpu/neoverse-n1 is another machine"),

@@ -164,10 +164,13 @@ def tune(
 
 
 def _measurable(workload: Workload, machine: Machine) -> None:
-    """Raises `TargetError` for a GPU that is not here, with what can be said of its kernels nevertheless."""
+    """Raises `TargetError` where no runner answers; for a GPU that is not here with what can be said nevertheless."""
     from ..kernel.gpu.crosscheck import cross_check
     from ..kernel.gpu.device import Device
+    from ..kernel.runner import connect
 
+    if machine.runner:
+        connect(machine.runner)
     if isinstance(machine, Device) and not machine.measurable:
         try:
             machine.machine  # noqa: B018  raises
