@@ -67,7 +67,7 @@ def test_the_sketch_of_the_guide_keeps_its_promises(copy: Path) -> None:
     registry = copy / "src/stormdrop/kernel/registry.py"
     text = registry.read_text().replace("return (RegisterBlocked(),", "return (Rows(), RegisterBlocked(),")
     registry.write_text(
-        text.replace("from .sketch import Estimator", "from .rows import Rows\nfrom .sketch import Estimator")
+        text.replace("from .sketch import Described", "from .rows import Rows\nfrom .sketch import Described")
     )
     program = (
         "from stormdrop.kernel import operators, registry\nfrom stormdrop.kernel.target import Target\n"
