@@ -171,7 +171,7 @@ def _measurable(workload: Workload, machine: Machine) -> None:
 
     if machine.runner:
         connect(machine.runner)
-    if isinstance(machine, Device) and not machine.measurable:
+    if isinstance(machine, Device):
         try:
             machine.machine  # noqa: B018  raises
         except TargetError as error:

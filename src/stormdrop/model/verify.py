@@ -116,14 +116,18 @@ def _by_onnx(source: onnx.ModelProto, feeds: Feeds, names: Sequence[str]) -> tup
             # `attributes` has the later one's default for what the node does not say.
             axis = next((each.i for each in self.onnx_node.attribute if each.name == "axis"), 1)
             rows = x.reshape(math.prod(x.shape[: axis % x.ndim]), -1)
-            powers = np.exp(rows - rows.max(axis=1, keepdims=True))
-            return ((powers / powers.sum(axis=1, keepdims=True)).reshape(x.shape).astype(x.dtype),)
+            below = rows - rows.max(axis=1, keepdims=True)
+            return (self.logged(below - np.log(np.exp(below).sum(axis=1, keepdims=True))).reshape(x.shape),)
+
+        def logged(self, value: Any) -> Any:
+            """The output, of its logarithm."""
+            return np.exp(value)
 
     class LogSoftmax(Softmax):
         """As above."""
 
-        def _run(self, x: Any, **attributes: Any) -> tuple[Any, ...]:
-            return (np.log(super()._run(x, **attributes)[0]),)
+        def logged(self, value: Any) -> Any:
+            return value
 
     version = next((each.version for each in source.opset_import if each.domain in ("", "ai.onnx")), _SOFTMAX_ALONG)
     ours = [BatchNormalization, *([Softmax, LogSoftmax] if version < _SOFTMAX_ALONG else [])]

@@ -90,11 +90,6 @@ class Device:
         there = f"the GPU here is an {gpus()[0].name}" if gpus() else "there is no NVIDIA GPU here"
         raise TargetError(f"target cuda/{self.name}: {there}: its kernels are built and checked, not measured")
 
-    @property
-    def measurable(self) -> bool:
-        """Whether there is such a GPU, here or behind the runner."""
-        return bool(self.runner or self._here)
-
     @cached_property
     def _elsewhere(self) -> str:
         name = str(connect(self.runner).cuda(0).device_name)
