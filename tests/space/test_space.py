@@ -95,23 +95,41 @@ def test_beyond_continues_a_move() -> None:
     assert space.beyond((1, 1, 0), (2, 2, 0)) == (4, 2, 0)  # two knobs at once: the first that can
 
 
-def test_sampling_is_uniform_with_and_without_enumeration(monkeypatch: pytest.MonkeyPatch) -> None:
-    def draw() -> np.ndarray:
+class Large:
+    """Two tiles of 6 whose innermost factors multiply to 12 or more; counts how often columns are asked of."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __call__(self, a: tuple[int, int], b: tuple[int, int]) -> bool:
+        return a[1] * b[1] >= 12
+
+    def columns(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        assert a.shape == b.shape == (len(a), 2)
+        self.asked += 1
+        return a[:, 1] * b[:, 1] >= 12
+
+
+@pytest.mark.parametrize("columnwise", [False, True])
+def test_sampling_is_uniform_with_and_without_enumeration(monkeypatch: pytest.MonkeyPatch, columnwise: bool) -> None:
+    def draw(tries: int) -> np.ndarray:
+        large = Large()
         space = Space(
             "s",
-            [Ordinal("a", list(range(6))), Ordinal("b", list(range(6))), Categorical("c", "xy")],
-            [Constraint(("a", "b"), lambda a, b: a + b >= 8, "large")],
+            [Tile("a", 6, 2), Tile("b", 6, 2), Categorical("c", "xy")],
+            [Constraint(("a", "b"), large if columnwise else large.__call__, "large")],
         )
-        assert space.size == 2 * 6
+        assert space.size == 2 * 5
         rng = np.random.default_rng(0)
         counts = dict.fromkeys(space.points(), 0)
         for _ in range(200 * space.size):
             counts[space.sample(rng)] += 1
+        assert (large.asked > 0) == (columnwise and tries > 0)
         return np.array(list(counts.values()))
 
     for tries in (0, 32):
         monkeypatch.setattr("stormdrop.space.component._TRIES_SMALL", tries)
-        assert abs(draw() - 200).max() < 71, tries  # five standard deviations
+        assert abs(draw(tries) - 200).max() < 71, tries  # five standard deviations
 
 
 def test_a_sample_does_not_depend_on_what_was_done_with_the_space_before() -> None:

@@ -1,5 +1,6 @@
 """What may vary: knobs, and spaces of knobs under constraints."""
 
+from .component import Columnwise
 from .described import knob_from
 from .knob import Coords, Knob, Value
 from .listed import Categorical, Ordinal
@@ -9,6 +10,7 @@ from .tile import Tile
 
 __all__ = [
     "Categorical",
+    "Columnwise",
     "Constraint",
     "Coords",
     "Knob",

@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .knob import Coords, Knob, Value
 from .members import Members
@@ -18,9 +20,22 @@ from .members import Members
 Test = tuple[Callable[..., bool], tuple[int, ...]]
 """A predicate, and the positions (in the space) of the knobs whose values it takes."""
 
+
+@runtime_checkable
+class Columnwise(Protocol):
+    """A predicate that can also be asked of many combinations at once, where few of them pass."""
+
+    def __call__(self, *values: Value) -> bool:
+        """Whether one combination passes."""
+
+    def columns(self, *values: NDArray[Any]) -> NDArray[np.bool_]:
+        """Which of n pass, shape (n,), given n values of each knob as `Space.columns` has them."""
+
+
 # Components with at most this many unconstrained combinations are listed at once; they give up rejection early.
 _SMALL = 100_000
 _TRIES_SMALL, _TRIES_LARGE = 32, 10_000
+_BATCH = 128  # combinations that are asked of at once
 
 
 class Component:
@@ -79,11 +94,36 @@ class Component:
         """One of the combinations that pass, each with the same probability."""
         if self._members is not None:
             return self._members[int(rng.integers(len(self._members)))]
-        for _ in range(_TRIES_SMALL if self._bound <= _SMALL else _TRIES_LARGE):
-            drawn = tuple(knob.sample(rng) for knob in self._knobs)
-            if not self._tests or self._passes(drawn):
+        tries = _TRIES_SMALL if self._bound <= _SMALL else _TRIES_LARGE
+        for _ in range(-(-tries // _BATCH) if self._tables else tries):
+            drawn = self._drawn(rng)
+            if drawn is not None:
                 return drawn
         return self._listed[int(rng.integers(len(self._listed)))]
+
+    def _drawn(self, rng: np.random.Generator) -> tuple[Coords, ...] | None:
+        """The first that passes of a batch where the tests can be asked of one, else of one; None where none does."""
+        if not self._tables:
+            drawn = tuple(knob.sample(rng) for knob in self._knobs)
+            return drawn if not self._tests or self._passes(drawn) else None
+        rows = rng.integers([len(coords) for coords, _ in self._tables], size=(_BATCH, len(self._tables)))
+        for test, used in self._columnwise:
+            rows = rows[test.columns(*(self._tables[at][1][rows[:, at]] for at in used))]
+            if not len(rows):
+                return None
+        return tuple(coords[row] for (coords, _), row in zip(self._tables, rows[0].tolist(), strict=True))
+
+    @cached_property
+    def _tables(self) -> list[tuple[list[Coords], NDArray[Any]]]:
+        """All coordinates of each knob, with their values; none where a test takes one combination at a time."""
+        every_test = self._tests and len(self._columnwise) == len(self._tests)
+        if not every_test or any(knob.count > _SMALL for knob in self._knobs):
+            return []
+        return [(list(knob), np.array([knob.value(coords) for coords in knob])) for knob in self._knobs]
+
+    @cached_property
+    def _columnwise(self) -> list[tuple[Columnwise, tuple[int, ...]]]:
+        return [(predicate, used) for predicate, used in self._tests if isinstance(predicate, Columnwise)]
 
     @cached_property
     def _bound(self) -> int:

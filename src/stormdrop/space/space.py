@@ -30,8 +30,8 @@ from .members import Members
 class Constraint:
     """A condition on a few knobs: `predicate` takes their values, positionally, in the order of `knobs`.
 
-    It must be a pure function of the values. `description` is part of the space's fingerprint: it must change
-    when the predicate does.
+    It must be a pure function of the values; where few combinations pass, one that is also a `Columnwise` makes
+    drawing fast. `description` is part of the space's fingerprint: it must change when the predicate does.
     """
 
     knobs: tuple[str, ...]

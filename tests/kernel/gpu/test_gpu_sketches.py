@@ -21,6 +21,7 @@ from stormdrop.kernel.reference import evaluate_graph
 from stormdrop.kernel.registry import sketches_for
 from stormdrop.kernel.target import Target
 from stormdrop.kernel.workload import Workload
+from stormdrop.space import Columnwise, Space
 
 A100 = DEVICES["a100"]
 OPERATORS = {
@@ -113,6 +114,19 @@ def test_every_point_is_within_the_hardwares_limits() -> None:
     assert (
         A100.blocks_per_multiprocessor(tiling.threads, np.minimum(tiling.registers, 255), tiling.shared_bytes) > 0
     ).all()
+
+
+def test_limits_of_one_tiling_and_of_many_are_the_same() -> None:
+    space = GpuContraction().space(operators.conv2d(1, 56, 56, 64, 64, 3, 3, pad=1), A100)
+    assert space is not None
+    free, rng = Space(space.name, space.knobs), np.random.default_rng(3)
+    columns = free.columns([free.sample(rng) for _ in range(300)])
+    for constraint in space.constraints:
+        assert isinstance(constraint.predicate, Columnwise)
+        values = [np.asarray(columns[name]) for name in constraint.knobs]
+        each = [constraint.predicate(*(tuple(value[at].tolist()) for value in values)) for at in range(300)]
+        assert constraint.predicate.columns(*values).tolist() == each
+        assert 0 < sum(each) < 300
 
 
 def test_what_can_be_said_without_a_gpu() -> None:

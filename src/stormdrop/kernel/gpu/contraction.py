@@ -229,6 +229,11 @@ class _Within:
         counts = Counts(self.contraction, dict(zip(self.names, tiles, strict=True)), min)
         return bool(self.limit(counts, self.device))
 
+    def columns(self, *tiles: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Of n tilings at once: factors of shape (n, 5) or (n, 3) for each axis."""
+        levels = {name: each.T for name, each in zip(self.names, tiles, strict=True)}
+        return np.asarray(self.limit(Counts(self.contraction, levels, np.minimum), self.device))
+
 
 def _origin(contraction: Contraction, target: Device) -> dict[str, Any] | None:
     """The default: of tilings with few threads or many, small register tiles or large, the one to expect most of.
