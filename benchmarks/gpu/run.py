@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "kernels"))
 
 import metaschedule_peer
 from common import OUT, kept, machine, save
-from shapes import SHAPES
+from shapes import SHAPES, chosen
 
 import stormdrop as sd
 from stormdrop.cli.output import table
@@ -218,11 +218,9 @@ def _options() -> argparse.Namespace:
     asked.add_argument("--resume", action="store_true", help="leave out the shapes that are there")
     asked.add_argument("--show", action="store_true", help="print what is there, and measure nothing")
     options = asked.parse_args()
-    options.shapes = SMALL if options.small else options.shapes.split(",")
+    options.shapes = SMALL if options.small else chosen(options.shapes, TABLE_1)
     options.minutes = [0.5] if options.small else [float(each) for each in options.minutes.split(",")]
     options.runs = 1 if options.small else options.runs
-    if unknown := [name for name in options.shapes if name not in TABLE_1]:
-        sys.exit(f"there is no shape {unknown[0]} in Table 1: there is {', '.join(TABLE_1)}")
     return options
 
 

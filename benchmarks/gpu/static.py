@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "kernels"))
 
 from common import machine, save
-from shapes import SHAPES
+from shapes import SHAPES, chosen
 
 from stormdrop.cli.output import table
 from stormdrop.errors import SpaceError, one_line
@@ -141,9 +141,7 @@ def _options() -> argparse.Namespace:
     asked.add_argument("--device", default="a100", choices=list(DEVICES))
     asked.add_argument("--shapes", default="M1,R2", help="of the kernel benchmark (%(default)s)")
     options = asked.parse_args()
-    options.shapes = options.shapes.split(",")
-    if unknown := [name for name in options.shapes if name not in SHAPES]:
-        sys.exit(f"there is no shape {unknown[0]}: there is {', '.join(SHAPES)}")
+    options.shapes = chosen(options.shapes)
     return options
 
 

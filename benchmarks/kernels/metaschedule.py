@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import metaschedule_peer
 from common import OUT, findable, machine, save
-from shapes import SHAPES, Shape
+from shapes import SHAPES, Shape, chosen
 
 import stormdrop as sd
 from stormdrop import threads
@@ -55,11 +55,8 @@ def main() -> None:
     asked.add_argument("--time", type=float, default=20.0, help="seconds that storm may tune a shape (%(default)s)")
     asked.add_argument("--rounds", type=int, default=ROUNDS, help="of a race (%(default)s)")
     options = asked.parse_args()
-    names = options.shapes.split(",")
-    if unknown := [name for name in names if name not in SHAPES]:
-        sys.exit(f"there is no shape {unknown[0]}: there is {', '.join(SHAPES)}")
+    shapes = [SHAPES[name] for name in chosen(options.shapes)]
     threads.configure()
-    shapes = [SHAPES[name] for name in names]
     if options.compare:
         compare(shapes, options)
         return

@@ -36,7 +36,7 @@ from scipy.stats import spearmanr
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from common import kept, machine, save
-from shapes import SHAPES
+from shapes import SHAPES, chosen
 from spaces import fingerprints
 
 import stormdrop as sd
@@ -236,9 +236,7 @@ def _options() -> argparse.Namespace:
     asked.add_argument("--time", type=float, default=10.0, help="seconds of a tuning (%(default)s)")
     asked.add_argument("--show", action="store_true", help="print what is there, and measure nothing")
     options = asked.parse_args()
-    options.shapes = options.shapes.split(",")
-    if unknown := [name for name in options.shapes if name not in SHAPES]:
-        sys.exit(f"there is no shape {unknown[0]}: there is {', '.join(SHAPES)}")
+    options.shapes = chosen(options.shapes)
     return options
 
 

@@ -15,7 +15,8 @@ both sides here (R0: 3, where TensorFlow pads 2 and 3).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -163,3 +164,11 @@ def _networks() -> list[Shape]:
 
 SHAPES = {shape.name: shape for shape in (*_table_1(), *_micro(), *_networks())}
 """All of them by name."""
+
+
+def chosen(names: str, among: Collection[str] = SHAPES) -> list[str]:
+    """Names with commas between them; ends the program with a line where one is not among them."""
+    found = names.split(",")
+    if unknown := [name for name in found if name not in among]:
+        sys.exit(f"there is no shape {unknown[0]} here: there is {', '.join(among)}")
+    return found

@@ -26,7 +26,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from common import kept, machine, save
-from shapes import SHAPES
+from shapes import SHAPES, chosen
 
 import stormdrop as sd
 from stormdrop.cli.output import table
@@ -149,9 +149,7 @@ def _options() -> argparse.Namespace:
     asked.add_argument("--rounds", type=int, default=15, help="in which the best take turns (%(default)s)")
     asked.add_argument("--show", action="store_true", help="print what is there, and measure nothing")
     options = asked.parse_args()
-    options.shapes = options.shapes.split(",")
-    if unknown := [name for name in options.shapes if name not in applicable]:
-        sys.exit(f"Winograd does not apply to a shape {unknown[0]}: it does to {', '.join(applicable)}")
+    options.shapes = chosen(options.shapes, applicable)
     return options
 
 

@@ -308,16 +308,20 @@ class _Kernel:
         return Several([on(gpu, max(1, self.target.cores // len(gpus))) for gpu in gpus])
 
     def wall(self, measurer: Measurer, spent: Phases) -> dict[str, float]:
-        """Workers compile side by side: a measurer on this machine knows for how long any of them did."""
+        """Workers compile side by side, several devices run so: measurers on this machine know for how long any did."""
         from .measure.local import LocalMeasurer
+        from .measure.several import Several
 
         phases = dataclasses.asdict(spent)
-        if not isinstance(measurer, LocalMeasurer):
+        devices = measurer.measurers if isinstance(measurer, Several) else [measurer]
+        accounts = [each.account for each in devices if isinstance(each, LocalMeasurer)]
+        if not accounts:
             return phases
-        account, compiling = measurer.account, spent.schedule + spent.build
-        share = account.build / compiling if compiling else 0.0
-        phases.update(schedule=spent.schedule * share, build=spent.build * share)
-        phases.update(run=max(0.0, account.run - spent.check), lock=account.lock, reference=account.reference)
+        took = {name: max(getattr(account, name) for account in accounts) for name in ("build", "lock", "reference")}
+        compiling, check = spent.schedule + spent.build, spent.check / len(accounts)
+        share = took.pop("build") / compiling if compiling else 0.0
+        run = max(0.0, max(account.run for account in accounts) - check)
+        phases.update(took, schedule=spent.schedule * share, build=spent.build * share, run=run, check=check)
         return phases
 
     def race(

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
 from stormdrop.errors import MeasureError
+from stormdrop.kernel.registry import sketches_for
+from stormdrop.kernel.target import Target
+from stormdrop.kernel.workload import Workload
+from stormdrop.measure.local import LocalMeasurer
 from stormdrop.measure.several import Several
+from stormdrop.records import open_store
 from stormdrop.trial import Candidate, Measurement, Phases, Request, Status
+from stormdrop.tune import tune
 
 REQUESTS = [Request(Candidate("space", (at,)), 1) for at in range(7)]
 
@@ -78,3 +86,22 @@ def test_who_stops_asking_stops_the_devices() -> None:
     answers.close()
     assert all(each.stopped for each in devices)
     assert not [thread for thread in threading.enumerate() if "work" in thread.name]
+
+
+def test_phases_of_devices_side_by_side_are_within_the_wall_time(
+    workload: Workload, target: Target, tmp_path: Path
+) -> None:
+    sketches = sketches_for(workload, target)
+
+    def device(at: int) -> LocalMeasurer:
+        known = [sketch for sketch, _ in sketches], [space for _, space in sketches]
+        return LocalMeasurer(workload, target, *known, workers=1, lock_path=tmp_path / f"lock{at}")
+
+    with Several([device(0), device(1)]) as several, open_store(tmp_path / "records.db") as store:
+        began = time.perf_counter()
+        found = tune(workload, target=target, search="random", trials=12, store=store, measurer=several)
+        wall = time.perf_counter() - began
+    built = sum(each.account.built for each in several.measurers if isinstance(each, LocalMeasurer))
+    assert built >= 12
+    assert found.phases["build"] > 0 and found.phases["run"] > 0
+    assert sum(found.phases.values()) <= wall

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter, sleep
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -174,6 +176,7 @@ def replaced(monkeypatch: pytest.MonkeyPatch, kind: type[Even]) -> set[tuple[str
 
     monkeypatch.setattr(slices, "begin", made)
     monkeypatch.setattr(slices, "WorkerPool", Pool)
+    monkeypatch.setattr(slices, "peak", lambda _: SimpleNamespace(flops=math.inf, bandwidth=math.inf))
     return asked
 
 
@@ -262,18 +265,19 @@ def test_a_large_task_leaves_the_others_their_parts(
     workloads, _ = sharing._workloads(residual, target, None)
     heaviest = max(workloads, key=lambda index: sharing._effort(residual.tasks[index], workloads[index]))
     order: list[str] = []
+    seconds = 4.0
 
     class Patient(Even):
         def measure(self, requests: Sequence[Request]) -> Iterator[Measurement]:
             order.append(self.workload)
             if self.workload == workloads[heaviest].key:
-                sleep(2.0)  # as long as all of the budget
+                sleep(seconds)  # all of the budget
             yield from super().measure(requests)
 
     asked = replaced(monkeypatch, Patient)
     monkeypatch.setattr(slices.Slices, "_is_large", lambda _, index: index == heaviest)
     with open_store("sqlite://") as store:
-        tuned(residual, target, store, seconds=2.0)
+        tuned(residual, target, store, seconds=seconds)
     assert order[-1] == workloads[heaviest].key
     assert {key for key, _ in asked} == {each.key for each in workloads.values()}
 

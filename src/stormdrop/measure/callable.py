@@ -6,7 +6,6 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from ..errors import SpaceError
 from ..space import Space
 from ..trial import Candidate, Measurement, Phases, Request, Status
+from .contract import Measurer
 
 Seconds = float | Sequence[float] | NDArray[np.floating[Any]]
 """What an objective returns: one sample, or several. All are finite and greater than zero: logs are compared."""
@@ -25,8 +25,8 @@ Objective = Callable[[str, dict[str, Any]], Seconds]
 _CUTOFF = 3.0  # times the fastest: slower candidates are hopeless
 
 
-class CallableMeasurer:
-    """Measures by calling the objective, one call at a time; implements `Measurer`.
+class CallableMeasurer(Measurer):
+    """Measures by calling the objective, one call at a time.
 
     An objective that returns one number is called until there are as many samples as are wanted; one that returns
     several is called once, and these are the samples, however many. In a race each turn is one call, and the median
@@ -70,14 +70,6 @@ class CallableMeasurer:
 
     def close(self) -> None:
         """Nothing to give back."""
-
-    def __enter__(self) -> CallableMeasurer:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _call(self, candidate: Candidate, taken: _Taken) -> list[float]:
         """The samples of one call; none where it failed, and then `taken` says why."""

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Protocol, runtime_checkable
 
+from typing_extensions import Self
+
 from ..trial import Candidate, Measurement, Request
 
 
@@ -34,8 +36,10 @@ class Measurer(Protocol):
     def close(self) -> None:
         """Give back processes and locks. Closing twice is harmless."""
 
-    def __enter__(self) -> Measurer: ...
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    ) -> None:
+        self.close()

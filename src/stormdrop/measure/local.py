@@ -14,16 +14,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 from numpy.typing import NDArray
-from typing_extensions import Self
 
 from ..errors import MeasureError, SpaceError
 from ..kernel.target import Target
 from ..trial import Candidate, Measurement, Phases, Request, Status
+from .contract import Measurer
 from .dispatch import Dispatcher, Lost
 from .expected import Expectation
 from .load import LoadThresholds, LoadWatch
@@ -62,7 +61,7 @@ class Account:
     retried: int = 0  # runs repeated because something else used the machine
 
 
-class LocalMeasurer:
+class LocalMeasurer(Measurer):
     """Measures candidates of one workload on this machine. Not for several threads at a time.
 
     A measurement that is being iterated over holds the machine-wide lock between its results, except after the
@@ -163,14 +162,6 @@ class LocalMeasurer:
             self._owned.close()
         self._lock.close()
         self._reference.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _measure(self, requests: list[Request]) -> Iterator[Measurement]:
         done: dict[int, Measurement] = {}

@@ -13,12 +13,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from types import TracebackType
 
 import numpy as np
 
 from ..space import Space
 from ..trial import Candidate, Measurement, Phases, Request, Status, Trial
+from .contract import Measurer
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,8 @@ class Recording:
         }
 
 
-class ReplayMeasurer:
-    """Draws samples from recorded ones, with replacement; implements `Measurer`.
+class ReplayMeasurer(Measurer):
+    """Draws samples from recorded ones, with replacement.
 
     The draw depends on the seed, the candidate and how often it was measured before, and on nothing else: the
     order of the candidates does not matter, and `resume(trials)` after a restart makes the k-th measurement
@@ -119,14 +119,6 @@ class ReplayMeasurer:
 
     def close(self) -> None:
         """Nothing to give back."""
-
-    def __enter__(self) -> ReplayMeasurer:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _answer(self, candidate: Candidate, repeats: int) -> Measurement:
         found = self._recorded.get(candidate)

@@ -6,32 +6,29 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from queue import Queue
-from types import TracebackType
-
-from typing_extensions import Self
 
 from ..trial import Candidate, Measurement, Request
 from .contract import Measurer
 
 
-class Several:
+class Several(Measurer):
     """Measurers of the same workload, each on a device of its own; what races, races on the first."""
 
     def __init__(self, measurers: Sequence[Measurer]) -> None:
         """They are closed with this one."""
-        self._measurers = list(measurers)
+        self.measurers = list(measurers)
         self._open = ExitStack()
-        for each in self._measurers:
+        for each in self.measurers:
             self._open.callback(each.close)
 
     def measure(self, requests: Sequence[Request]) -> Iterator[Measurement]:
         """One measurement per request, in order, each as soon as it and those before it are known."""
-        count = len(self._measurers)
+        count = len(self.measurers)
         stopped = threading.Event()
-        answers: list[Queue[Measurement | BaseException]] = [Queue() for _ in self._measurers]
+        answers: list[Queue[Measurement | BaseException]] = [Queue() for _ in self.measurers]
 
         def work(at: int) -> None:
-            own = self._measurers[at].measure(requests[at::count])
+            own = self.measurers[at].measure(requests[at::count])
             try:
                 for measurement in own:
                     answers[at].put(measurement)
@@ -60,16 +57,8 @@ class Several:
 
     def race(self, candidates: Sequence[Candidate], rounds: int) -> list[Measurement]:
         """As the first measurer does it."""
-        return self._measurers[0].race(candidates, rounds)
+        return self.measurers[0].race(candidates, rounds)
 
     def close(self) -> None:
         """Closes all of them."""
         self._open.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
