@@ -1,4 +1,4 @@
-"""Searches on an analytic model of a GPU: evaluations until they are within 5% of a known optimum.
+"""Searches on an analytic model of a GPU: evaluations until they are within 5% of a known optimum, or end.
 
     analytic.py [--shape M0] [--device a100] [--seeds 10] [--trials 1000] [--no-origin]
 
@@ -19,6 +19,7 @@ import itertools
 import statistics
 import sys
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,15 @@ RUNS = (
 )
 
 
+@dataclass(frozen=True)
+class Run:
+    """Distinct candidates until one was near the optimum, and until the end; the speed then, of the optimum's."""
+
+    near: int | None
+    spent: int
+    speed: float
+
+
 def main() -> None:
     options = _options()
     workload, device, sketch = SHAPES[options.shape].workload(), DEVICES[options.device], GpuContraction()
@@ -73,16 +83,15 @@ def main() -> None:
     )
     document, rows = [], []
     for name, kind in RUNS:
-        found = [
-            evaluations(workload, device, space, name, kind, seed, options.trials, known) for seed in options.seeds
-        ]
-        reached = [each for each in found if each is not None]
-        middle = statistics.median(each if each is not None else options.trials + 1 for each in found)
-        document.append({"search": name, "features": kind, "evaluations": found})
-        within = f"{middle:.0f}" if middle <= options.trials else f"more than {options.trials}"
-        rows.append([name, kind, f"{len(reached)} of {len(found)}", within])
+        found = [searched(workload, device, space, name, kind, seed, options.trials, known) for seed in options.seeds]
+        reached = [each.near for each in found if each.near is not None]
+        middle = statistics.median(options.trials + 1 if each.near is None else each.near for each in found)
+        document.append({"search": name, "features": kind, "runs": [asdict(each) for each in found]})
+        within = f"{middle:.0f}" if middle <= options.trials else "-"
+        spent, speed = (statistics.median(getattr(each, what) for each in found) for what in ("spent", "speed"))
+        rows.append([name, kind, f"{len(reached)} of {len(found)}", within, f"{spent:.0f}", f"{speed:.0%}"])
         print(f"{name}, {kind}", file=sys.stderr)
-    table(["search", "its model sees", f"within {_NEAR - 1:.0%}", "evaluations, median"], rows)
+    table(["search", "its model sees", f"within {_NEAR - 1:.0%}", "after", "ends after", "speed then"], rows)
     print(
         save(
             _NAME,
@@ -133,7 +142,7 @@ def _axes(contraction: Contraction) -> list[tuple[str, int]]:
     return [*contraction.spatial, *contraction.reductions]
 
 
-def evaluations(
+def searched(
     workload: Workload,
     device: Device,
     space: Space,
@@ -142,8 +151,8 @@ def evaluations(
     seed: int,
     trials: int,
     known: Mapping[str, Any],
-) -> int | None:
-    """Distinct candidates until one is near the optimum; None where none is within the trials."""
+) -> Run:
+    """A search until it has asked for so many distinct candidates, or ends."""
     contraction = take_apart(workload).contraction
     seen = described([(GpuContraction(), space)], workload, device, kind)
     searcher = create(search, [space], np.random.default_rng(seed), Knowledge(features=seen))
@@ -158,8 +167,9 @@ def evaluations(
         return Measurement(Status.OK, tuple(samples.tolist()), "", Phases())
 
     drive(searcher, measured, budget=trials)
-    order = enumerate(itertools.accumulate(costs.values(), min), start=1)
-    return next((count for count, best in order if best <= _NEAR * known["seconds"]), None)
+    best = list(itertools.accumulate(costs.values(), min))
+    near = next((count for count, each in enumerate(best, 1) if each <= _NEAR * known["seconds"]), None)
+    return Run(near, len(best), known["seconds"] / best[-1])
 
 
 def _options() -> argparse.Namespace:
