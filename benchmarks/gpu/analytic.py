@@ -18,7 +18,7 @@ import argparse
 import itertools
 import statistics
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -37,25 +37,26 @@ from stormdrop.kernel.gpu.device import DEVICES, Device
 from stormdrop.kernel.gpu.features import seconds as of_tilings
 from stormdrop.kernel.gpu.tiling import Contraction, Tiling
 from stormdrop.kernel.registry import features as described
-from stormdrop.kernel.workload import Workload
-from stormdrop.search import Knowledge, create
+from stormdrop.search import Knowledge, Search, create
 from stormdrop.space import Space
-from stormdrop.testing import drive
-from stormdrop.trial import Candidate, Measurement, Phases, Request, Status
+from stormdrop.trial import Candidate, Measurement, Phases, Status, Trial
 
 _NAME = "gpu_analytic"
 _NEAR = 1.05
 _FETCH = {1: 1.04, 2: 1.01, 4: 1.0}
 _UNROLL = {0: 1.08, 16: 1.03, 64: 1.01, 512: 1.0, 1024: 1.01}
 _AT_ONCE = 1 << 17
-RUNS = (
-    ("storm", "knobs"),
-    ("droplet", "knobs"),
-    ("gradient", "knobs"),
-    ("gradient", "analytic"),
-    ("evolutionary", "knobs"),
-    ("evolutionary", "analytic"),
-    ("random", "knobs"),
+_AT_A_TIME = 8  # candidates that a search is asked for
+_PATIENT = 100  # proposals not worth a trial after which storm ends, instead of 24
+RUNS: tuple[tuple[str, str, dict[str, int]], ...] = (
+    ("storm", "knobs", {}),
+    ("storm", "knobs", {"patience": _PATIENT}),
+    ("droplet", "knobs", {}),
+    ("gradient", "knobs", {}),
+    ("gradient", "analytic", {}),
+    ("evolutionary", "knobs", {}),
+    ("evolutionary", "analytic", {}),
+    ("random", "knobs", {}),
 )
 
 
@@ -66,6 +67,13 @@ class Run:
     near: int | None
     spent: int
     speed: float
+
+    @classmethod
+    def of(cls, costs: Sequence[float], optimum: float) -> Run:
+        """`costs` in seconds, in the order in which they were asked for."""
+        best = list(itertools.accumulate(costs, min))
+        near = next((count for count, each in enumerate(best, 1) if each <= _NEAR * optimum), None)
+        return cls(near, len(best), optimum / best[-1])
 
 
 def main() -> None:
@@ -82,15 +90,23 @@ def main() -> None:
         f"optimum {1e6 * known['seconds']:.1f} us, a random point {known['median'] / known['seconds']:.1f} times that"
     )
     document, rows = [], []
-    for name, kind in RUNS:
-        found = [searched(workload, device, space, name, kind, seed, options.trials, known) for seed in options.seeds]
+    for name, kind, settings in RUNS:
+        found = []
+        for seed in options.seeds:
+            seen = Knowledge(features=described([(sketch, space)], workload, device, kind))
+            search = create(name, [space], np.random.default_rng(seed), seen, **settings)
+            costs = asked(search, lambda columns: seconds(columns, contraction, device), space, seed, options.trials)
+            found.append(Run.of(costs, known["seconds"]))
         reached = [each.near for each in found if each.near is not None]
         middle = statistics.median(options.trials + 1 if each.near is None else each.near for each in found)
-        document.append({"search": name, "features": kind, "runs": [asdict(each) for each in found]})
+        document.append(
+            {"search": name, "features": kind, "options": settings, "runs": [asdict(each) for each in found]}
+        )
         within = f"{middle:.0f}" if middle <= options.trials else "-"
         spent, speed = (statistics.median(getattr(each, what) for each in found) for what in ("spent", "speed"))
-        rows.append([name, kind, f"{len(reached)} of {len(found)}", within, f"{spent:.0f}", f"{speed:.0%}"])
-        print(f"{name}, {kind}", file=sys.stderr)
+        called = " ".join([name, *(f"{option}={value}" for option, value in settings.items())])
+        rows.append([called, kind, f"{len(reached)} of {len(found)}", within, f"{spent:.0f}", f"{speed:.0%}"])
+        print(f"{called}, {kind}", file=sys.stderr)
     table(["search", "its model sees", f"within {_NEAR - 1:.0%}", "after", "ends after", "speed then"], rows)
     print(
         save(
@@ -142,34 +158,19 @@ def _axes(contraction: Contraction) -> list[tuple[str, int]]:
     return [*contraction.spatial, *contraction.reductions]
 
 
-def searched(
-    workload: Workload,
-    device: Device,
-    space: Space,
-    search: str,
-    kind: str,
-    seed: int,
-    trials: int,
-    known: Mapping[str, Any],
-) -> Run:
-    """A search until it has asked for so many distinct candidates, or ends."""
-    contraction = take_apart(workload).contraction
-    seen = described([(GpuContraction(), space)], workload, device, kind)
-    searcher = create(search, [space], np.random.default_rng(seed), Knowledge(features=seen))
+def asked(
+    search: Search, model: Callable[[Mapping[str, Any]], Any], space: Space, seed: int, trials: int
+) -> list[float]:
+    """The seconds of distinct candidates, in the order in which a search asks for them, until there are so many."""
     costs: dict[Candidate, float] = {}
     noise = np.random.default_rng(seed)
-
-    def measured(request: Request, _: int) -> Measurement:
-        if request.candidate not in costs:
-            columns = space.columns([request.candidate.point])
-            costs[request.candidate] = float(seconds(columns, contraction, device)[0])
-        samples = costs[request.candidate] * (1 + 0.01 * np.abs(noise.standard_normal(request.repeats)))
-        return Measurement(Status.OK, tuple(samples.tolist()), "", Phases())
-
-    drive(searcher, measured, budget=trials)
-    best = list(itertools.accumulate(costs.values(), min))
-    near = next((count for count, each in enumerate(best, 1) if each <= _NEAR * known["seconds"]), None)
-    return Run(near, len(best), known["seconds"] / best[-1])
+    while len(costs) < trials and (requests := search.ask(_AT_A_TIME)):
+        for request in requests:
+            if request.candidate not in costs:
+                costs[request.candidate] = float(model(space.columns([request.candidate.point]))[0])
+            samples = costs[request.candidate] * (1 + 0.01 * np.abs(noise.standard_normal(request.repeats)))
+            search.tell([Trial(request.candidate, Measurement(Status.OK, tuple(samples.tolist()), "", Phases()))])
+    return list(costs.values())[:trials]
 
 
 def _options() -> argparse.Namespace:
