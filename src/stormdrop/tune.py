@@ -70,7 +70,7 @@ def tune(
     `max_error` is what a schedule may differ from the reference (max|difference| / max|reference|, 1e-4 by default)
     because it computes in another way, as Winograd's convolutions do; with 0 there are none of these.
     `features` are what cost models see of a schedule: the "knobs", "analytic" ones (on a GPU the seven of the AF-DS
-    paper: with them `gradient` is Ansor-AF-DS and `evolutionary` Ansor-AF), or Ansor's 164 per "statements".
+    paper: with them `gradient` is Ansor-AF-DS and `evolutionary` Ansor-AF), "both", or Ansor's 164 per "statements".
     `sketches`, `measurer` and `pool` replace the built-in sketches (by a list, or by "rules" for those that rules
     derive, or "meta_schedule" for TVM's), the measurer on this machine, and its workers.
     Raises `InputError` for a bad setting, `UnsupportedFunction` for a function that no sketch takes, `MeasureError`

@@ -49,6 +49,21 @@ def test_each_sketch_has_columns_of_its_own() -> None:
     assert (own[~mine] == 0).all() and (own[mine] != 0).any(axis=1).all()
 
 
+def test_both_are_knobs_and_what_a_sketch_says_of_them() -> None:
+    target = Target.detect()
+    workload = operators.matmul(512, 512, 512)
+    found = sketches_for(workload, target)[:1]
+    space = found[0][1]
+    chosen = [Candidate(space.name, space.sample(np.random.default_rng(seed))) for seed in range(5)]
+    tables = {}
+    for kind in ("analytic", "both"):
+        describe = features(found, workload, target, kind)
+        assert describe is not None
+        tables[kind] = np.concatenate(describe(chosen))
+    knobs = np.array([space.encode(candidate.point) for candidate in chosen])
+    np.testing.assert_array_equal(tables["both"], np.hstack([knobs, tables["analytic"]]))
+
+
 def describe_width(found: list[tuple[object, object]], target: Target, at: int) -> int:
     describe = features(found[at : at + 1], CONVOLUTION, target, "analytic")  # type: ignore[arg-type]
     assert describe is not None

@@ -64,7 +64,7 @@ FeaturesOption = Annotated[
         "--features",
         metavar="KIND",
         help="What the cost models of evolutionary and gradient see: knobs, analytic (on GPUs the seven of the AF-DS "
-        "paper) or statements (Ansor's 164).",
+        "paper), both of these or statements (Ansor's 164).",
     ),
 ]
 RunnerOption = Annotated[

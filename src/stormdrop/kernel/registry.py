@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ..errors import InputError, hint
 from ..space import Space
 from ..surrogate.features import Describe, Features, by_sketch, encoded
-from ..trial import Candidate
+from ..trial import Candidate, Point
 from .contraction import RegisterBlocked, few_columns
 from .gpu.contraction import GpuContraction
 from .gpu.device import Device
@@ -103,15 +103,16 @@ def prior(
     return expected if telling else None
 
 
-FEATURES = ("knobs", "analytic", "statements")
+FEATURES = ("knobs", "analytic", "both", "statements")
 """What a cost model can be shown of a schedule."""
 
 
 def features(found: Sequence[tuple[Sketch, Space]], workload: Workload, target: Machine, kind: str) -> Features | None:
     """What a cost model sees of candidates of these sketches; None for the knobs, which it sees without being shown.
 
-    "analytic": what a sketch says of its schedules, the knobs where it says nothing; "statements": Ansor's 164 features
-    of every statement, for which each candidate is scheduled. Raises `InputError` for another kind.
+    "analytic": what a sketch says of its schedules, the knobs where it says nothing; "both": that beside the knobs;
+    "statements": Ansor's 164 features of every statement, for which each candidate is scheduled. Raises `InputError`
+    for another kind.
     """
     if kind not in FEATURES:
         raise InputError(f"unknown features {kind!r}; {hint(kind, FEATURES)}")
@@ -123,8 +124,13 @@ def features(found: Sequence[tuple[Sketch, Space]], workload: Workload, target: 
         return statement_features(found, workload, target)
 
     def describe(sketch: Sketch, space: Space) -> Describe:
+        knobs = encoded(space)
         if not isinstance(sketch, Described):
-            return encoded(space)
-        return lambda points: sketch.features(workload, target, space.columns(points))
+            return knobs
+
+        def analytic(points: Sequence[Point]) -> NDArray[np.float64]:
+            return sketch.features(workload, target, space.columns(points))
+
+        return analytic if kind == "analytic" else lambda points: np.hstack([knobs(points), analytic(points)])
 
     return by_sketch([space for _, space in found], [describe(*each) for each in found])
