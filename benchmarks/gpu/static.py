@@ -91,7 +91,7 @@ def compiled(job: tuple[str, str, int]) -> dict[str, Any]:
         ("blocks", tiling.blocks),
         ("threads", tiling.threads),
         ("shared", tiling.shared_bytes),
-        ("registers", tiling.registers),
+        ("registers", np.minimum(tiling.registers, device.registers_per_thread(tiling.threads))),
     ):
         found[f"predicted_{what}"] = int(values[0])
     try:

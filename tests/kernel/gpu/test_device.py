@@ -110,6 +110,17 @@ def test_blocks_per_multiprocessor(name: str, threads: int, registers: int, shar
     assert DEVICES[name].blocks_per_multiprocessor(*arguments).tolist() == [blocks]
 
 
+@pytest.mark.parametrize(
+    ("threads", "registers"), [(1024, 64), (1023, 64), (768, 80), (512, 128), (256, 255), (32, 255)]
+)
+def test_a_thread_gets_what_lets_its_block_run(threads: int, registers: int) -> None:
+    a100, shared = DEVICES["a100"], np.array([0])
+    assert a100.registers_per_thread(np.array([threads])).tolist() == [registers]
+    assert a100.blocks_per_multiprocessor(np.array([threads]), np.array([registers]), shared)[0] >= 1
+    if registers < 255:
+        assert a100.blocks_per_multiprocessor(np.array([threads]), np.array([registers + 1]), shared).tolist() == [0]
+
+
 def test_what_no_block_may_have_runs_nowhere() -> None:
     threads, registers, shared = np.array([2048, 1024, 256]), np.array([16, 255, 16]), np.array([0, 0, 49 << 10])
     assert DEVICES["a100"].blocks_per_multiprocessor(threads, registers, shared).tolist() == [0, 0, 0]

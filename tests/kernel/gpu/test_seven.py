@@ -29,6 +29,8 @@ def test_a_matmul_by_hand() -> None:
     assert (found.blocks[0], found.threads[0], found.outputs[0], found.rounds[0]) == (64, 128, 16, 8)
     assert found.shared_bytes[0] == 4 * (64 * 16 + 16 * 32)
     values = dict(zip(NAMES, features(found, DEVICES["a100"])[0].tolist(), strict=True))
+    # 16 outputs, the 4 operands of a step, 24 for addresses; (64 + 32) * 16 elements are fetched by 128 threads.
+    assert (found.least_registers[0], found.registers[0]) == (44, 44 + 12)
     operations = 2 * M * N * K
     assert values["OI_Global_Mem"] == operations / (64 * 8 * (64 * 16 + 16 * 32))
     assert values["Reg_Reuse_Factor"] == operations / (M * N)

@@ -162,8 +162,8 @@ def valid(counts: Counts, device: Device) -> Any:
 def _block_fits(counts: Counts, device: Device) -> Any:
     least = min(WARP, math.prod(extent for _, extent in counts.contraction.spatial))
     fits = (counts.threads >= least) & (counts.threads <= device.threads_per_block)
-    fits &= (counts.virtual <= _VIRTUAL_THREADS) & (counts.registers <= REGISTERS_PER_THREAD)
-    return fits & (-(-counts.threads // WARP) <= device.warps_by_registers(counts.registers))
+    fits &= (counts.virtual <= _VIRTUAL_THREADS) & (counts.least_registers <= REGISTERS_PER_THREAD)
+    return fits & (-(-counts.threads // WARP) <= device.warps_by_registers(counts.least_registers))
 
 
 def _shared_fits(counts: Counts, device: Device) -> Any:

@@ -125,6 +125,11 @@ class Device:
         per_warp = -(-registers * WARP // _REGISTER_UNIT) * _REGISTER_UNIT
         return _REGISTERS // per_warp // _WARP_UNIT * _WARP_UNIT
 
+    def registers_per_thread(self, threads: Any) -> Any:
+        """The most that a thread gets where a multiprocessor has to hold a block of so many: `__launch_bounds__`."""
+        warps = -(-threads // (WARP * _WARP_UNIT)) * _WARP_UNIT
+        return np.minimum(REGISTERS_PER_THREAD, _REGISTERS // warps // _REGISTER_UNIT * _REGISTER_UNIT // WARP)
+
     def blocks_per_multiprocessor(
         self, threads: NDArray[Any], registers: NDArray[Any], shared: NDArray[Any]
     ) -> NDArray[np.int64]:

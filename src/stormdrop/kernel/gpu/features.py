@@ -10,7 +10,8 @@
     Wave_Efficiency       useful waves of blocks over executed waves
 
 What the paper leaves open: the bank conflicts are counted over the first warp of a block, thread by thread; registers
-are those of `Tiling.registers`. Reg_Reuse_Factor is the same for all tilings of a function that divides its extents.
+are those of `Tiling.registers`, as far as a block of so many threads gets them. Reg_Reuse_Factor is the same for all
+tilings of a function that divides its extents.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ def features(tiling: Tiling, device: Device) -> NDArray[np.float64]:
     fetched = np.sum(tiling.shared_elements, axis=0) * tiling.rounds * tiling.blocks
     transactions = sum(loads * conflicts for loads, conflicts in zip(tiling.loads, tiling.conflicts, strict=True))
     written = tiling.outputs * tiling.threads * tiling.blocks
-    resident = device.blocks_per_multiprocessor(tiling.threads, tiling.registers, tiling.shared_bytes)
+    registers = np.minimum(tiling.registers, device.registers_per_thread(tiling.threads))
+    resident = device.blocks_per_multiprocessor(tiling.threads, registers, tiling.shared_bytes)
     needed = tiling.blocks / np.maximum(1, resident * device.multiprocessors)
     # A grid that does not fill the device has no more warps than its blocks.
     active = np.minimum(resident, np.ceil(tiling.blocks / device.multiprocessors)) * -(-tiling.threads // WARP)

@@ -120,7 +120,15 @@ class Counts:
 
     @cached_property
     def registers(self) -> Any:
-        """An estimate of the registers of a thread: its outputs, what one innermost step reads, addresses."""
+        """An estimate of the registers that `ptxas` gives a thread where it may: what it needs, and what it fetches.
+
+        All that a thread brings to shared memory in a round is on its way at once.
+        """
+        return self.least_registers + sum(-(-elements // self.threads) for elements in self.shared_elements)
+
+    @cached_property
+    def least_registers(self) -> Any:
+        """What a thread cannot do without: its outputs, what one innermost step reads, addresses."""
         steps = {name: _times(self.levels[name][at] for at in (VIRTUAL, OUTER, INNER)) for name in self._spatial}
         steps |= dict.fromkeys(self._reductions, 1)
         first, *others = [_times(self._spans(operand, steps)) for operand in self.contraction.operands]
