@@ -48,6 +48,12 @@ def test_a_matmul_by_hand() -> None:
     assert values["Wave_Efficiency"] == pytest.approx(64 / (108 * resident))
 
 
+def test_only_where_an_operand_begins_in_shared_memory_is_aligned() -> None:
+    # 64 x 2 elements of a, 2 x 4 of b: 512 bytes and 32; the other way round b begins after 64.
+    assert tiling((8, 1, 16, 1, 4), (64, 1, 1, 1, 4), (64, 1, 2)).shared_bytes[0] == 512 + 32
+    assert tiling((128, 1, 1, 1, 4), (8, 1, 8, 1, 4), (64, 1, 2)).shared_bytes[0] == 64 + 2 * 32 * 4
+
+
 def test_wave_efficiency_of_the_papers_example() -> None:
     # "128 SMs, 320 blocks, one block per SM at a time: three waves, two and a half useful."
     one = Contraction((("i", 320 * 1024),), (("k", 2),), MATMUL.operands)

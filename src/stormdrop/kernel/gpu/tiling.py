@@ -115,8 +115,10 @@ class Counts:
     @cached_property
     def shared_bytes(self) -> Any:
         """Of a block; each operand's begins where TVM aligns it."""
-        item = self.contraction.item
-        return sum(-(-elements * item // _ALIGNED) * _ALIGNED for elements in self.shared_elements)
+        end: Any = 0
+        for elements in self.shared_elements:
+            end = -(-end // _ALIGNED) * _ALIGNED + elements * self.contraction.item
+        return end
 
     @cached_property
     def registers(self) -> Any:
