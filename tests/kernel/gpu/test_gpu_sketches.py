@@ -15,6 +15,7 @@ from stormdrop.kernel.gpu.build import cuda_source, launches, resources
 from stormdrop.kernel.gpu.contraction import GpuContraction, take_apart, valid
 from stormdrop.kernel.gpu.crosscheck import cross_check
 from stormdrop.kernel.gpu.device import DEVICES
+from stormdrop.kernel.gpu.features import seconds
 from stormdrop.kernel.gpu.serial import serial
 from stormdrop.kernel.gpu.tiling import Tiling
 from stormdrop.kernel.reference import evaluate_graph
@@ -98,6 +99,24 @@ def test_what_is_predicted_is_what_is_launched(name: str) -> None:
         if shutil.which("nvcc"):
             (taken,) = resources(cuda_source(function, A100), A100)
             assert taken.shared == tiling.shared_bytes[0]
+
+
+@pytest.mark.parametrize(("name", "device"), [("matmul", "a100"), ("conv2d", "h100"), ("depthwise_conv2d", "a100")])
+def test_the_default_is_among_the_best_by_the_rough_model(name: str, device: str) -> None:
+    large = {
+        "matmul": operators.matmul(512, 1024, 768),
+        "conv2d": operators.conv2d(1, 56, 56, 64, 128, 3, 3, pad=1),
+        "depthwise_conv2d": operators.depthwise_conv2d(1, 56, 56, 96, 3, 3, pad=1),
+    }[name]
+    space = GpuContraction().space(large, DEVICES[device])
+    assert space is not None
+    contraction, rng = take_apart(large).contraction, np.random.default_rng(4)
+    columns = space.columns([space.origin, *(space.sample(rng) for _ in range(200))])
+    names = [name for name, _ in (*contraction.spatial, *contraction.reductions)]
+    tiling = Tiling(contraction, {name: np.asarray(columns[name], dtype=np.int64) for name in names})
+    expected = seconds(tiling, DEVICES[device])
+    assert (expected[0] < expected[1:]).mean() > 0.8
+    assert tiling.outputs[0] > 1
 
 
 def test_every_point_is_within_the_hardwares_limits() -> None:

@@ -41,7 +41,10 @@ _VECTORS = (1, 2, 4)  # elements that a thread fetches at a time
 _UNROLL = (0, 16, 64, 512, 1024)  # Ansor's
 _VIRTUAL_THREADS = 8
 _INNERMOST = 64
-_DEFAULT_THREADS, _DEFAULT_OUTPUTS, _DEFAULT_STEPS = (64, 128, 256, 512), (1, 4, 16, 64), (4, 8, 16, 32)
+
+# What the default is one of: threads of a block, of them neighbours along the last axis, outputs of a thread along that
+# axis (of which so many apart) and along another, steps that are staged.
+_THREADS, _LANES, _OUTPUTS, _APART, _STEPS = (64, 128, 256), (8, 32, 256), (1, 2, 4, 8), (1, 2), (8, 16, 32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,21 +239,26 @@ class _Within:
 
 
 def _origin(contraction: Contraction, target: Device) -> dict[str, Any] | None:
-    """The default: of tilings with few threads or many, small register tiles or large, the one to expect most of.
+    """The default: of tilings with few threads or many, small tiles in registers or large, the one to expect most of.
 
     That is the one which needs least of the device's time by its features (`features.seconds`). None where none is
     within the limits: an extent that is a large prime.
     """
+    *others, last = [name for name, extent in contraction.spatial if extent > 1] or [contraction.spatial[-1][0]]
     found = []
-    for threads, held, deep in itertools.product(_DEFAULT_THREADS, _DEFAULT_OUTPUTS, _DEFAULT_STEPS):
+    for second, threads, lanes, columns, apart, rows, deep in itertools.product(
+        others or [last], _THREADS, _LANES, _OUTPUTS, _APART, _OUTPUTS, _STEPS
+    ):
         factors: dict[str, tuple[int, ...]] = {}
+        held = {second: rows, last: columns}
         for name, extent in reversed(contraction.spatial):
-            inner = _divisor(extent, min(held, _INNERMOST))
-            across = _divisor(extent // inner, threads)
-            held, threads = max(1, held // inner), max(1, threads // across)
-            factors[name] = (extent // inner // across, 1, across, 1, inner)
+            outputs = divisor(extent, held.get(name, 1))
+            virtual = divisor(outputs, apart) if name == last else 1
+            across = divisor(extent // outputs, min(threads, lanes) if name == last else threads)
+            threads //= across
+            factors[name] = (extent // outputs // across, virtual, across, 1, outputs // virtual)
         for name, extent in reversed(contraction.reductions):
-            inner = _divisor(extent, min(deep, _INNERMOST))
+            inner = divisor(extent, min(deep, _INNERMOST))
             deep = max(1, deep // inner)
             factors[name] = (extent // inner, 1, inner)
         found.append(factors)
@@ -263,6 +271,6 @@ def _origin(contraction: Contraction, target: Device) -> dict[str, Any] | None:
     return {**found[best], "fetch0": 1, "fetch1": 1, "unroll": 64}
 
 
-def _divisor(extent: int, most: int) -> int:
+def divisor(extent: int, most: int) -> int:
     """The largest divisor that is not larger."""
     return next(each for each in range(min(extent, most), 0, -1) if extent % each == 0)

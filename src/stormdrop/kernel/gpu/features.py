@@ -5,7 +5,8 @@
     OI_Shared_Mem         operations per warp's transaction with shared memory, loads repeated by bank conflicts
     Reg_Reuse_Factor      operations per element that goes from registers to global memory
     ILP                   independent outputs of a thread: the tile in registers
-    WLP                   warps that are active on a multiprocessor, bounded by registers, shared memory and threads
+    WLP                   warps that are active on a multiprocessor, bounded by registers, shared memory and threads;
+                          and by the grid, where that has no block for each (the paper does not say)
     Estimated_Occupancy   these, as a share of what it can hold
     Wave_Efficiency       useful waves of blocks over executed waves
 
@@ -63,7 +64,7 @@ def features(tiling: Tiling, device: Device) -> NDArray[np.float64]:
 
 
 def seconds(tiling: Tiling, device: Device) -> NDArray[np.float64]:
-    """A rough model made of the seven, shape (n,): what is slowest of computing and of moving, over the waves' use.
+    """A rough model made of the seven, shape (n,): the slowest of computing and moving, over how evenly blocks fall.
 
     Not from the paper. It picks the default schedule and is the analytic GPU of `benchmarks/gpu/analytic.py`; how well
     it orders measured kernels is in docs/gpu.md.
@@ -79,4 +80,6 @@ def seconds(tiling: Tiling, device: Device) -> NDArray[np.float64]:
     parts = np.stack([compute, memory, shared])
     slowest = parts.max(axis=0)
     whole = slowest + _BESIDE * (parts.sum(axis=0) - slowest)
-    return np.asarray(whole / np.maximum(found["Wave_Efficiency"], 1e-3), dtype=np.float64)
+    # Of multiprocessors, not of waves: that a small grid has few warps on each is in WLP already.
+    rounds = tiling.blocks / device.multiprocessors
+    return np.asarray(whole * np.ceil(rounds) / rounds, dtype=np.float64)

@@ -34,7 +34,7 @@ from ..roles import multiplied
 from ..sketch import Variant, revision
 from ..workload import Workload
 from . import contraction
-from .contraction import Parts, take_apart
+from .contraction import Parts, divisor, take_apart
 from .device import WARP, Device
 
 _SIDE = 16  # of a fragment
@@ -196,4 +196,11 @@ def _space(workload: Workload, target: Device) -> Space | None:
             f"{target.shared_per_block} bytes of shared memory",
         ),
     ]
-    return Space(GpuTensorCore.name, knobs, constraints, revision=revision(contraction.__name__, __name__))
+    origin: dict[str, Any] = {"fetch0": 4, "fetch1": 4, "write": 4, "padding": 8}
+    for name, fragments in (("rows", matmul.rows // _SIDE), ("columns", matmul.columns // _SIDE)):
+        held = divisor(fragments, 2)
+        warps = divisor(fragments // held, 2)
+        origin[name] = (fragments // held // warps, warps, held)
+    deep = divisor(matmul.depth // _SIDE, 2)
+    origin["steps"] = (matmul.depth // _SIDE // deep, deep)
+    return Space(GpuTensorCore.name, knobs, constraints, origin, revision=revision(contraction.__name__, __name__))
