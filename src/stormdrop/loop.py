@@ -45,6 +45,9 @@ class Subject(Protocol[M]):
     def wall(self, measurer: M, spent: Phases) -> Mapping[str, float]:
         """Wall seconds by phase, given the sum over all measurements: what ran at the same time counts once."""
 
+    def conditions(self, measurer: M) -> Mapping[str, Any]:
+        """What the times were taken under, for the record."""
+
     def race(
         self, measurer: M, entrants: Sequence[Candidate], estimates: Sequence[float], seconds: float
     ) -> Sequence[Measurement]:
@@ -254,6 +257,8 @@ class Tuning(Generic[M]):
             "exhausted": self._exhausted,
             "disturbed": any(found.suspect for _, found in raced),
         }
+        if self._measurer is not None:
+            extra |= self.subject.conditions(self._measurer)
         outcome = Outcome(baseline_seconds=result.baseline, converged=result.converged, extra=extra)
         if result.best is not None:
             best = result.best

@@ -89,6 +89,9 @@ class _Callable:
     def wall(self, measurer: CallableMeasurer, spent: Phases) -> dict[str, float]:
         return {"run": spent.run}  # the other phases are a kernel's
 
+    def conditions(self, measurer: CallableMeasurer) -> dict[str, Any]:
+        return {}
+
     def race(
         self, measurer: CallableMeasurer, entrants: Sequence[Candidate], estimates: Sequence[float], seconds: float
     ) -> list[Measurement]:

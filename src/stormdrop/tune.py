@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .kernel.target import Machine
     from .kernel.workload import Workload
     from .measure.contract import Measurer
+    from .measure.local import Account
     from .measure.pool import WorkerPool
     from .search import Search
     from .space import Space
@@ -309,12 +310,7 @@ class _Kernel:
 
     def wall(self, measurer: Measurer, spent: Phases) -> dict[str, float]:
         """Workers compile side by side, several devices run so: measurers on this machine know for how long any did."""
-        from .measure.local import LocalMeasurer
-        from .measure.several import Several
-
-        phases = dataclasses.asdict(spent)
-        devices = measurer.measurers if isinstance(measurer, Several) else [measurer]
-        accounts = [each.account for each in devices if isinstance(each, LocalMeasurer)]
+        phases, accounts = dataclasses.asdict(spent), _accounts(measurer)
         if not accounts:
             return phases
         took = {name: max(getattr(account, name) for account in accounts) for name in ("build", "lock", "reference")}
@@ -324,12 +320,26 @@ class _Kernel:
         phases.update(took, schedule=spent.schedule * share, build=spent.build * share, run=run, check=check)
         return phases
 
+    def conditions(self, measurer: Measurer) -> dict[str, Any]:
+        """The least, the median and the highest clock of each GPU after its runs, in MHz."""
+        clocks = [sorted(account.clocks) for account in _accounts(measurer) if account.clocks]
+        return {"clocks": [[each[0], each[len(each) // 2], each[-1]] for each in clocks]} if clocks else {}
+
     def race(
         self, measurer: Measurer, entrants: Sequence[Candidate], estimates: Sequence[float], seconds: float
     ) -> list[Measurement]:
         """A turn is an execution to warm up, and a sample."""
         turns = [each + max(each, _SAMPLE_SECONDS) for each in estimates]
         return measurer.race(entrants, finals.rounds(turns, seconds))
+
+
+def _accounts(measurer: Measurer) -> list[Account]:
+    """Of the measurers on this machine that it is, or has; none for another one."""
+    from .measure.local import LocalMeasurer
+    from .measure.several import Several
+
+    devices = measurer.measurers if isinstance(measurer, Several) else [measurer]
+    return [each.account for each in devices if isinstance(each, LocalMeasurer)]
 
 
 def _kernel(
@@ -344,6 +354,7 @@ def _kernel(
     features: str = "knobs",
 ) -> _Kernel:
     """Raises `UnsupportedFunction` for a function that no sketch takes."""
+    from .kernel.gpu.device import Device
     from .kernel.registry import MAX_ERROR, sketches_for
     from .kernel.target import Target
     from .kernel.workload import Workload
@@ -353,6 +364,8 @@ def _kernel(
     machine = target or Target.detect()
     if max_error is not None and not 0 <= max_error < 1:
         raise InputError(f"max_error={max_error} must be from 0 to less than 1")
+    if pool is not None and isinstance(machine, Device):
+        raise InputError(f"target {machine.name} is a GPU: each has workers of its own, pool cannot be given")
     found = sketches_for(workload, machine, sketches, MAX_ERROR if max_error is None else max_error)
     if not found:
         raise UnsupportedFunction(f"{workload.name}: no sketch applies to this function")

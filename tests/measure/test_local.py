@@ -319,3 +319,35 @@ def _lives(process: int) -> bool:
         return psutil.Process(process).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def test_what_runs_on_a_gpu_has_a_lock_of_its_own_and_what_is_built_for_it_uses_the_machine(
+    workload: Workload, target: Target, candidate: Make, tmp_path: Path
+) -> None:
+    sketch = ChosenFaults(Plain())
+    space = sketch.space(workload, target)
+    assert space is not None
+    machine, other = MachineLock(tmp_path / "lock"), MachineLock(tmp_path / "lock.gpu1.lock")
+    # A CPU in place of the GPU.
+    with (
+        LocalMeasurer(workload, target, [sketch], [space], workers=1, lock_path=tmp_path / "lock", gpu=0) as measurer,
+        other.exclusive(),
+    ):
+        done = threading.Event()
+
+        def measure() -> None:
+            assert all(each.ok for each in measurer.measure([Request(candidate(), 1)]))
+            done.set()
+
+        with machine.exclusive():
+            thread = threading.Thread(target=measure)
+            thread.start()
+            assert not done.wait(3.0)
+            assert measurer.account.built == 0
+        # Another build, which would keep a measurement on the CPU waiting.
+        with machine.shared():
+            assert done.wait(30.0)
+        thread.join()
+        assert measurer.account.lock > 2
+    machine.close()
+    other.close()

@@ -27,6 +27,8 @@ import tvm
 from numpy.typing import NDArray
 from tvm.tirx import PrimFunc
 
+from ..errors import TargetError
+from .intrinsics import exact_on_gpus
 from .lowering import PIPELINE
 from .reference import evaluate
 from .sketch import Variant
@@ -73,10 +75,11 @@ def gpu_pass_config(function: PrimFunc) -> dict[str, bool]:
 
 def build_module(function: PrimFunc, target: Any) -> Any:
     """TVM's module of a scheduled function, for any machine that it knows; raises whatever TVM raises."""
-    module = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
     if str(target.kind.name) != "llvm":
+        module = tvm.IRModule({"main": exact_on_gpus(function).with_attr("global_symbol", "main")})
         with tvm.transform.PassContext(config=gpu_pass_config(function)):
             return tvm.tirx.build(module, target.with_host("llvm"))
+    module = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
     with tvm.transform.PassContext(config=PASS_CONFIG):
         return tvm.tirx.build(module, target, pipeline=PIPELINE)
 
@@ -96,15 +99,19 @@ class TunedKernel:
 
     `kernel(x, w)` takes the workload's inputs in order and returns its output (a list where there are several).
     Constant inputs are laid out for the schedule when an array is seen for the first time, and again only when
-    another array is passed: do not write into one between two calls.
+    another array is passed: do not write into one between two calls. Raises `TargetError` for another machine's target.
     """
 
     def __init__(self, workload: Workload, target: Machine, variant: Variant) -> None:
+        if target.runner:
+            raise TargetError(
+                f"target {target.name}: its machine is {target.runner}; a kernel can be called there only"
+            )
         self.workload = workload
         self.variant = variant
         self._kernel = compile_kernel(variant.main, target.tvm())
         self._prepared: dict[int, tuple[Any, Any]] = {}
-        self._device = tvm.runtime.device("cpu" if isinstance(target, Target) else "cuda", 0)
+        self._device = tvm.runtime.cpu() if isinstance(target, Target) else tvm.runtime.cuda(target.place)
 
     def __call__(self, *inputs: NDArray[Any]) -> Any:
         """The outputs for these inputs. Raises ValueError for a wrong number, shape or element type."""

@@ -137,6 +137,11 @@ def tunable(workload: Workload) -> IRModule:
     return IRModule({"main": function})
 
 
+def tune_context(module: IRModule, target: Machine, generator: Any = None, threads: int = 1) -> Any:
+    """TVM's context of a tuning. Its class would import all tensor intrinsics first: many seconds, and none is used."""
+    return _ffi_api.TuneContext(module, target.tvm(), generator, None, "main", threads, _SEED, None)
+
+
 @dataclass(frozen=True)
 class _Design:
     """What MetaSchedule makes of a function: its traces, with decisions, and what is to run after each replay."""
@@ -155,8 +160,7 @@ def _design(workload: Workload, target: Machine) -> _Design:
 
         kind = "cuda-tensorcore"
     generator = PostOrderApply(sch_rules=kind, postprocs=kind, mutator_probs=kind)
-    # The class itself would import all tensor intrinsics first: many seconds in each worker, and none is used.
-    context = _ffi_api.TuneContext(module, target.tvm(), generator, None, "main", 1, _SEED, None)
+    context = tune_context(module, target, generator)
     _ffi_api.TuneContextInitialize(context)
     schedules = context.generate_design_space()
     return _Design(module, [each.trace for each in schedules], list(context.space_generator.postprocs))

@@ -13,14 +13,15 @@ import numpy as np
 import tvm
 from numpy.typing import NDArray
 from tvm.s_tir import Schedule
-from tvm.s_tir.meta_schedule import TuneContext
 from tvm.s_tir.meta_schedule.feature_extractor import PerStoreFeature
 from tvm.s_tir.meta_schedule.search_strategy import MeasureCandidate
 from tvm.tirx import PrimFunc
 
 from ..space import Space
 from ..surrogate.features import Features
+from ..threads import chosen
 from ..trial import Candidate
+from .meta_schedule import tune_context
 from .sketch import Sketch
 from .target import Machine
 from .workload import Workload
@@ -57,7 +58,7 @@ def statement_features(found: Sequence[tuple[Sketch, Space]], workload: Workload
 def extractor(workload: Workload, target: Machine) -> Callable[[Sequence[PrimFunc]], list[NDArray[np.float64]]]:
     """From schedules of a workload to one array of shape `(stores, 164)` for each."""
     features = PerStoreFeature()
-    context = TuneContext(mod=_module(workload.function), target=target.tvm())
+    context = tune_context(_module(workload.function), target, threads=chosen())
 
     def rows_of(functions: Sequence[PrimFunc]) -> list[NDArray[np.float64]]:
         candidates = [MeasureCandidate(Schedule(_module(function)), []) for function in functions]

@@ -48,7 +48,7 @@ class LoadThresholds:
 class Counters:
     """Readings at one moment, or differences of two. Seconds, except `involuntary`; None: not known here.
 
-    `slowed`: a GPU's clocks were held back at the end.
+    `slowed`: a GPU's clocks were held back at the end; `clock`: what they were then, in MHz, 0 where none is known.
     """
 
     wall: float
@@ -58,6 +58,7 @@ class Counters:
     busy: float | None = None
     stolen: float | None = None
     slowed: bool = False
+    clock: int = 0
 
     def __sub__(self, earlier: Counters) -> Counters:
         return Counters(

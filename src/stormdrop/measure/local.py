@@ -12,7 +12,7 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +25,8 @@ from ..trial import Candidate, Measurement, Phases, Request, Status
 from .contract import Measurer
 from .dispatch import Dispatcher, Lost
 from .expected import Expectation
-from .load import LoadThresholds, LoadWatch
-from .lock import MachineLock, default_lock_path
+from .load import Counters, LoadThresholds, LoadWatch
+from .lock import MachineLock
 from .messages import KERNELS, Answer, Build, Built, Data, Failed, Key, Race, Raced, Ran, Run
 from .pool import Worker, WorkerPool
 from .timing import TimingPlan
@@ -44,7 +44,8 @@ _LEAST_RUN_SECONDS = 2.0
 _PATIENCE = 10.0  # times the duration of a run at the best kernel's speed
 _BYTES_PER_SECOND = 2e8  # at which inputs are restored and outputs compared, at the slowest
 _EVICTING = 1.5  # times all caches: so many other bytes leave nothing behind
-_BUILD_SECONDS, _NVCC_SECONDS = 10.0, 60.0
+_BUILD_SECONDS = 10.0
+_NVCC_SECONDS = 180.0  # the first for tensor cores parses all of TVM's tensor intrinsics: half a minute on slow cores
 _RETRY_SECONDS = 5.0  # a suspect run that took longer is not repeated
 
 
@@ -59,6 +60,7 @@ class Account:
     restarts: int = 0  # worker processes that were replaced
     built: int = 0
     retried: int = 0  # runs repeated because something else used the machine
+    clocks: list[int] = field(default_factory=list)  # of the GPU after each run, in MHz
 
 
 class LocalMeasurer(Measurer):
@@ -92,7 +94,7 @@ class LocalMeasurer(Measurer):
         """`sketches` and `spaces` belong together pairwise; timeouts in seconds.
 
         `cold`: constants come from memory in every execution, as in a model whose weights no cache holds. `gpu` is the
-        number of the GPU to measure on, which has a lock of its own.
+        number of the GPU to measure on; what runs there has a lock of its own, what is built for it uses the machine.
         `build_timeout` None is what LLVM never takes, or for a GPU `nvcc`; `run_timeout` None follows the fastest
         kernel known. A `pool` that is given stays open when this measurer is closed, so that tasks can be measured one
         after the other. Raises MeasureError where no worker starts.
@@ -110,9 +112,10 @@ class LocalMeasurer(Measurer):
         self._keys: dict[Candidate, Key] = {}
         self._checked: dict[Key, tuple[Worker, int]] = {}
         self._watch = LoadWatch(target.cores, thresholds)
-        if gpu is not None and lock_path is None:
-            lock_path = default_lock_path().with_suffix(f".gpu{gpu}.lock")
-        self._lock = MachineLock(lock_path)
+        self._machine = MachineLock(lock_path)
+        self._lock = self._machine
+        if gpu is not None:
+            self._lock = MachineLock(self._machine.path.with_suffix(f".gpu{gpu}.lock"))
         passing = int(_EVICTING * target.caches) if cold and isinstance(target, Target) else 0
         payload = cloudpickle.dumps((workload, target, {sketch.name: sketch for sketch in sketches}, passing))
         if target.runner:
@@ -128,7 +131,7 @@ class LocalMeasurer(Measurer):
     @property
     def account(self) -> Account:
         """Where the time went so far."""
-        self._account.lock = self._lock.waited
+        self._account.lock = sum(lock.waited for lock in {self._machine, self._lock})
         self._account.restarts = self._pool.restarts - self._restarts
         self._account.reference = self._reference.waited
         return self._account
@@ -160,6 +163,7 @@ class LocalMeasurer(Measurer):
         """Ends the worker processes, unless the pool was given, and waits for the reference's thread."""
         if self._owned is not None:
             self._owned.close()
+        self._machine.close()
         self._lock.close()
         self._reference.close()
 
@@ -169,7 +173,7 @@ class LocalMeasurer(Measurer):
         keys = [self._key(request.candidate) for request in requests]
         at = 0
         while at < len(requests):
-            with self._lock.shared(), self._timed("build"):
+            with self._machine.shared(), self._timed("build"):
                 wanted = {keys[i]: requests[i].candidate for i in range(at, len(requests)) if i not in done}
                 for key, result in self._build(wanted, self._pool.workers):
                     spent[key] = spent.get(key, Phases()) + result.phases
@@ -212,7 +216,7 @@ class LocalMeasurer(Measurer):
                 return [failed[key] for key in keys]
             homes = [home for home in map(self._dispatch.home, racing) if home is not None]
             worker = max(homes, key=homes.count, default=self._pool.workers[0])
-            with self._lock.shared(), self._timed("build"):
+            with self._machine.shared(), self._timed("build"):
                 for key, built in self._build(racing, [worker]):
                     spent[key] = spent.get(key, Phases()) + built.phases
                     if isinstance(built, Failed):
@@ -248,11 +252,11 @@ class LocalMeasurer(Measurer):
         patience = _LEAST_RUN_SECONDS + _PATIENCE * len(keys) * (rounds + 3) * (2 * slowest + plan.sample_seconds)
         job_race = Race(tuple(keys), rounds, plan.sample_seconds)
         raced = self._dispatch.execute(worker, job_race, patience)
-        suspect = isinstance(raced, Raced) and self._watch.suspect(raced.load)
+        suspect = isinstance(raced, Raced) and self._suspect(raced.load)
         if isinstance(raced, Raced) and suspect and raced.seconds <= _RETRY_SECONDS:
             self._account.retried += 1
             raced = self._dispatch.execute(worker, job_race, patience)
-            suspect = isinstance(raced, Raced) and self._watch.suspect(raced.load)
+            suspect = isinstance(raced, Raced) and self._suspect(raced.load)
         results = []
         for position, key in enumerate(keys):
             phases = spent.pop(key, Phases())
@@ -290,19 +294,24 @@ class LocalMeasurer(Measurer):
         patience = self._patience(repeats)
         answer = self._dispatch.execute(worker, Run(key, plan, not self._is_checked(worker, key)), patience)
         spent += _phases(answer)
-        suspect = isinstance(answer, Ran) and self._watch.suspect(answer.load)
+        suspect = isinstance(answer, Ran) and self._suspect(answer.load)
         if isinstance(answer, Ran):
             self._checked[key] = (worker, worker.epoch)
         if suspect and _phases(answer).run <= _RETRY_SECONDS:
             self._account.retried += 1
             answer = self._dispatch.execute(worker, Run(key, plan, check=False), patience)
             spent += _phases(answer)
-            suspect = isinstance(answer, Ran) and self._watch.suspect(answer.load)
+            suspect = isinstance(answer, Ran) and self._suspect(answer.load)
         if not isinstance(answer, Ran):
             return _failure(_as_failed(answer), spent)
         median = statistics.median(answer.samples)
         self.best = median if self.best is None else min(self.best, median)
         return Measurement(Status.OK, answer.samples, "", spent, suspect)
+
+    def _suspect(self, load: Counters) -> bool:
+        if load.clock:
+            self._account.clocks.append(load.clock)
+        return self._watch.suspect(load)
 
     @contextmanager
     def _whole_machine(self) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -66,8 +67,8 @@ class Worker:
             return None
 
     def kill(self) -> None:
-        """Ends the process at once, whatever it is doing."""
-        self._process.kill()
+        """Ends the process at once, whatever it is doing, and the compiler that it may have started."""
+        self._signal(signal.SIGKILL)
         self._bury(0.0)
 
     def pause(self) -> None:
@@ -80,7 +81,8 @@ class Worker:
 
     def _signal(self, number: signal.Signals) -> None:
         if self.alive and self._process.poll() is None:
-            self._process.send_signal(number)
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                os.killpg(self._process.pid, number)
 
     def bury(self) -> str:
         """How a process ended whose pipe is closed: "SIGSEGV", "exit code 3"."""
@@ -135,6 +137,7 @@ class Worker:
                 stdin=subprocess.DEVNULL,
                 stdout=self._noise,
                 stderr=self._noise,
+                start_new_session=True,  # with what it starts it is signalled as one
             )
         except OSError as error:
             raise MeasureError(f"no worker process can be started: {error}") from error

@@ -1,4 +1,7 @@
-"""Several devices that measure at the same time: each candidate on one of them, in turns."""
+"""Several devices that measure at the same time: each candidate on one of them, in turns.
+
+Who stops early (Ctrl-C, a limit of time) waits until each device has ended what it is at: a candidate, or a build.
+"""
 
 from __future__ import annotations
 

@@ -28,10 +28,12 @@ Array = NDArray[Any]
 class Side(Protocol):
     """Memory and time of what runs kernels.
 
-    `own`: they run in this process, on its cores, and a kernel that fails leaves them as they were.
+    `own`: they run in this process, on its cores, and a kernel that fails leaves them as they were. `least`: executions
+    back to back that tell how fast a kernel is; of fewer, launching one is much of the time.
     """
 
     own: bool
+    least: int
 
     def load(self, module: Any) -> Kernel:
         """What was built here, ready to run."""
@@ -57,11 +59,15 @@ class Side(Protocol):
     def slowed(self) -> bool:
         """Whether a GPU runs below its usual speed right now."""
 
+    def clock(self) -> int:
+        """MHz of a GPU right now; 0 where that is not known."""
+
 
 class CpuSide:
     """This process's own memory. It comes from TVM, as it does in a compiled model: NumPy would ask for huge pages."""
 
     own = True
+    least = 1
 
     def load(self, module: Any) -> Kernel:
         return ready(module)
@@ -93,11 +99,15 @@ class CpuSide:
     def slowed(self) -> bool:
         return False
 
+    def clock(self) -> int:
+        return 0
+
 
 class _DeviceSide:
     """Memory that is not this process's own, and time by TVM's evaluator on the device."""
 
     own = False
+    least = 10
 
     def __init__(self, device: Any) -> None:
         self._device = device
@@ -132,6 +142,9 @@ class _DeviceSide:
     def slowed(self) -> bool:
         return False
 
+    def clock(self) -> int:
+        return 0
+
 
 class RemoteSide(_DeviceSide):
     """The CPU, or the first GPU, of the machine behind a runner (`kernel/runner.py`)."""
@@ -164,6 +177,9 @@ class GpuSide(_DeviceSide):
 
     def slowed(self) -> bool:
         return driver.slowed(self._number)
+
+    def clock(self) -> int:
+        return driver.clock(self._number)
 
 
 def side_of(target: Machine) -> Side:

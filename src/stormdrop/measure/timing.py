@@ -45,14 +45,17 @@ def wall(call: Call, number: int) -> float:
     return (time.perf_counter() - start) / number
 
 
-def sample(call: Call, plan: TimingPlan, first: float | None = None, executions: Executions = wall) -> list[float]:
+def sample(
+    call: Call, plan: TimingPlan, first: float | None = None, executions: Executions = wall, least: int = 1
+) -> list[float]:
     """Samples of a callable, in seconds per execution.
 
-    `first` is the duration of its first execution, where there was one already; without it, one is done here.
+    `least` executions are the fewest that tell its speed; `first` is the duration of its first execution, where there
+    was one already; without it, one is done here.
     """
     with _undisturbed():
         warm = executions(call, 1) if first is None else first
-        once = warm if warm >= _VERY_LONG else _estimate(call, executions)
+        once = warm if warm >= _VERY_LONG else _estimate(call, executions, least)
         samples = [once] if once >= _LONG else []
         if plan.cutoff is not None and once > plan.cutoff:
             return [once]
@@ -63,7 +66,7 @@ def sample(call: Call, plan: TimingPlan, first: float | None = None, executions:
 
 
 def interleaved(
-    calls: Sequence[Call], rounds: int, sample_seconds: float = 2e-3, executions: Executions = wall
+    calls: Sequence[Call], rounds: int, sample_seconds: float = 2e-3, executions: Executions = wall, least: int = 1
 ) -> list[list[float]]:
     """Samples of several callables, taken in turns: entry `[i][r]` is the sample of `calls[i]` in round `r`.
 
@@ -71,7 +74,7 @@ def interleaved(
     must have been executed before.
     """
     with _undisturbed():
-        once = [_estimate(call, executions) for call in calls]
+        once = [_estimate(call, executions, least) for call in calls]
         numbers = [_number(seconds, sample_seconds) for seconds in once]
         samples: list[list[float]] = [[] for _ in calls]
         for turn in range(rounds):
@@ -83,10 +86,10 @@ def interleaved(
         return samples
 
 
-def _estimate(call: Call, executions: Executions) -> float:
+def _estimate(call: Call, executions: Executions, least: int) -> float:
     """One execution; of short ones the best of three: waking a thread pool can take longer than the kernel."""
     once = executions(call, 1)
-    return once if once >= _SHORT else min(once, executions(call, 1), executions(call, 1))
+    return once if once >= _SHORT else min(once, *(executions(call, least) for _ in range(2)))
 
 
 def _number(once: float, sample_seconds: float) -> int:

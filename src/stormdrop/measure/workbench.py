@@ -123,7 +123,7 @@ class Workbench:
                     return Failed(Status.WRONG_ANSWER, wrong, phases)
             self._step("run")
             before = read_counters()
-            samples = sample(call, job.plan, first, self._side.executions)
+            samples = sample(call, job.plan, first, self._side.executions, self._side.least)
             load = self._load(before)
         except Exception as error:  # noqa: BLE001  whatever the kernel raises is this candidate's failure
             self.spoiled = not self._side.own
@@ -139,7 +139,7 @@ class Workbench:
             calls = [self._call(key) for key in job.keys]
             self._step("run")
             before = read_counters()
-            samples = interleaved(calls, job.rounds, job.sample_seconds, self._side.executions)
+            samples = interleaved(calls, job.rounds, job.sample_seconds, self._side.executions, self._side.least)
             load = self._load(before)
         except Exception as error:  # noqa: BLE001  reported as the failure of the race
             self.spoiled = not self._side.own
@@ -149,7 +149,7 @@ class Workbench:
     def _load(self, before: Counters) -> Counters:
         spent = read_counters() - before
         # What else uses this machine's cores does not slow down what runs elsewhere.
-        return spent if self._side.own else Counters(spent.wall, slowed=self._side.slowed())
+        return spent if self._side.own else Counters(spent.wall, slowed=self._side.slowed(), clock=self._side.clock())
 
     def _call(self, key: Key) -> Callable[[], object]:
         self._built.move_to_end(key)

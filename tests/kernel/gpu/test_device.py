@@ -27,9 +27,10 @@ SHAPES = {
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     found = tuple(
-        Gpu(number, name, "580.1", *SHAPES[name], 1200, 1980, 2619, 700) for number, name in enumerate(request.param)
+        Gpu(number, name, "580.1", *SHAPES[name], 1980, 2619, 700) for number, name in enumerate(request.param)
     )
     monkeypatch.setattr(device, "gpus", lambda: found)
+    monkeypatch.setattr(device, "_runs_cuda", lambda: True)
 
 
 @pytest.mark.parametrize("here", [[]], indirect=True)
@@ -53,7 +54,8 @@ def test_the_gpus_of_this_machine() -> None:
     assert Target.parse("cuda") is DEVICES["h200"]
     assert (DEVICES["h200"].machine, DEVICES["h200"].numbers) == ("NVIDIA H200", [0, 2])
     assert DEVICES["a100"].machine == "NVIDIA A100-SXM4-80GB"
-    assert DEVICES["a100"].conditions == {"gpu 1": "1200 of 1980 MHz, memory 2619 MHz, 700 W, driver 580.1"}
+    assert (DEVICES["h200"].place, DEVICES["a100"].place) == (0, 1)
+    assert DEVICES["a100"].conditions == {"gpu 1": "1980 MHz, memory 2619 MHz, 700 W, driver 580.1"}
     with pytest.raises(TargetError, match="the GPU here is an NVIDIA H200"):
         DEVICES["h100"].machine  # noqa: B018
 
@@ -77,6 +79,14 @@ def test_a_gpu_that_is_not_in_the_table() -> None:
         DEVICES["a100"].machine  # noqa: B018
     with pytest.raises(TargetError, match=r"unknown GPU 'a10': there is .*rtx4090, h100pcie, rtxa1000"):
         Target.parse("cuda/a10")
+
+
+@pytest.mark.parametrize("here", [["NVIDIA H200"]], indirect=True)
+@pytest.mark.usefixtures("here")
+def test_a_gpu_that_tvm_cannot_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "_runs_cuda", lambda: False)
+    with pytest.raises(TargetError, match=r"wants CUDA 13, and its libcudart\.so\.13 where the loader looks"):
+        DEVICES["h200"].machine  # noqa: B018
 
 
 @pytest.mark.parametrize("here", [["Tesla V100"]], indirect=True)

@@ -148,6 +148,18 @@ def test_limits_of_one_tiling_and_of_many_are_the_same() -> None:
         assert 0 < sum(each) < 300
 
 
+def test_no_tanh_is_left_to_fast_mathematics() -> None:
+    work, sketch = operators.dense(32, 32, 32, act="tanh"), GpuContraction()
+    space = sketch.space(work, A100)
+    assert space is not None
+    source = cuda_source(sketch.apply(work, A100, space.config(space.origin)).main, A100)
+    assert "tanh" not in source
+    source = cuda_source(
+        sketch.apply(operators.dense(32, 32, 32, act="gelu"), A100, space.config(space.origin)).main, A100
+    )
+    assert "erff(" in source
+
+
 def test_what_can_be_said_without_a_gpu() -> None:
     said = cross_check(workload("matmul"), A100, schedules=2)
     assert (said.schedules, said.right) == (2, 2)

@@ -82,14 +82,12 @@ def cross_check(workload: Workload, device: Device, schedules: int = 4, seed: in
                 if compiles:
                     resources(source, device)
                     accepted += 1
+                if runs:
+                    if sketch.name == _TENSORS:
+                        function = scheduled(workload, space.config(point), tensorized=False)
+                    right += _is_right(workload, function, inputs, expected)
             except Exception as error:  # noqa: BLE001  whatever a sketch or TVM raises is what is to be found out
                 complaints[one_line(error)] += 1
-                continue
-            if runs:
-                plain = (
-                    scheduled(workload, space.config(point), tensorized=False) if sketch.name == _TENSORS else function
-                )
-                right += _is_right(workload, plain, inputs, expected)
     shown = dict(complaints.most_common(3))
     return CrossCheck(device.arch, count, built, accepted if compiles else None, right if runs else None, shown)
 

@@ -70,8 +70,13 @@ class Device:
 
     @property
     def conditions(self) -> dict[str, str]:
-        """What times that are measured here depend on beside the GPU's name: its driver, clocks and limits now."""
+        """What times that are measured here depend on beside the GPU's name: its driver, clocks and limits at most."""
         return {} if self.runner else {f"gpu {gpu.number}": str(gpu) for gpu in self._here}
+
+    @property
+    def place(self) -> int:
+        """CUDA's number, in this process, of the first of this machine's GPUs that are such a device."""
+        return gpus().index(self._here[0])
 
     @property
     def _here(self) -> list[Gpu]:
@@ -81,11 +86,17 @@ class Device:
     def machine(self) -> str:
         """The identity under which measurements are recorded: the GPU's name.
 
-        Raises `TargetError` where no such GPU is here: no measurement taken on another one may pass as its.
+        Raises `TargetError` where no such GPU is here, no measurement taken on another one may pass as its; and where
+        TVM cannot use it.
         """
         if self.runner:
             return self._elsewhere
         if self._here:
+            if not _runs_cuda():
+                raise TargetError(
+                    f"target cuda/{self.name}: TVM's CUDA runtime does not load here: it wants CUDA 13, and its"
+                    " libcudart.so.13 where the loader looks (LD_LIBRARY_PATH)"
+                )
             return self._here[0].name
         there = f"the GPU here is an {gpus()[0].name}" if gpus() else "there is no NVIDIA GPU here"
         raise TargetError(f"target cuda/{self.name}: {there}: its kernels are built and checked, not measured")
@@ -103,6 +114,7 @@ class Device:
 
         if not _has_bindings() and shutil.which("nvcc"):
             os.environ.setdefault("TVM_CUDA_COMPILE_MODE", "nvcc")  # TVM's default is NVRTC, which it calls by them
+        os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # in which the driver counts, too
         return tvm.target.Target(
             {
                 "kind": "cuda",
@@ -205,7 +217,7 @@ def detected(gpu: Gpu) -> Device | None:
     for listed in filter(None, map(DEVICES.get, names)):
         if listed.multiprocessors == multiprocessors:
             return listed
-    flops, bandwidth = 2e6 * gpu.lanes * gpu.most, 2e6 * gpu.memory * gpu.bus / 8
+    flops, bandwidth = 2e6 * gpu.lanes * gpu.clock, 2e6 * gpu.memory * gpu.bus / 8
     return Device(names[-1], gpu.arch, *family, multiprocessors, flops, bandwidth)
 
 
@@ -220,6 +232,12 @@ def _names(marketing: str) -> list[str]:
     words = marketing.lower().replace("-", " ").split()
     words = [word for word in words if word not in {"nvidia", "geforce", "tesla"}]
     return [words[0], "".join(words)]
+
+
+def _runs_cuda() -> bool:
+    import tvm
+
+    return bool(tvm.runtime.enabled("cuda"))
 
 
 def _has_bindings() -> bool:

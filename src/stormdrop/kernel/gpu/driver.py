@@ -22,10 +22,10 @@ _SLOWED = (
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU: `number` as nvidia-smi counts; clocks in MHz, now and at most; the limit of its power in watts.
+    """One GPU: `number` as nvidia-smi counts; its highest `clock` in MHz; the limit of its power in watts.
 
-    `lanes` of float32 in all multiprocessors, of the architecture `arch`; `memory` is its clock, `bus` its bits. 0 is
-    what the driver does not tell.
+    `lanes` of float32 in all multiprocessors, of the architecture `arch`; `memory` is its highest clock, `bus` its
+    bits. 0 is what the driver does not tell. Nothing here changes while it works.
     """
 
     number: int
@@ -35,12 +35,11 @@ class Gpu:
     lanes: int
     bus: int
     clock: int
-    most: int
     memory: int
     watts: int
 
     def __str__(self) -> str:
-        return f"{self.clock} of {self.most} MHz, memory {self.memory} MHz, {self.watts} W, driver {self.driver}"
+        return f"{self.clock} MHz, memory {self.memory} MHz, {self.watts} W, driver {self.driver}"
 
 
 def gpus() -> tuple[Gpu, ...]:
@@ -59,6 +58,13 @@ def slowed(number: int) -> bool:
         return False
     handle = pynvml.nvmlDeviceGetHandleByIndex(number)
     return bool(_told(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle) & _SLOWED)
+
+
+def clock(number: int) -> int:
+    """MHz of a GPU's multiprocessors right now; 0 where the driver does not tell."""
+    if not _started():
+        return 0
+    return _told(pynvml.nvmlDeviceGetClockInfo, pynvml.nvmlDeviceGetHandleByIndex(number), pynvml.NVML_CLOCK_SM)
 
 
 @lru_cache(maxsize=1)
@@ -90,9 +96,8 @@ def _gpu(number: int) -> Gpu:
         f"sm_{major}{minor}",
         _told(pynvml.nvmlDeviceGetNumGpuCores, handle),
         _told(pynvml.nvmlDeviceGetMemoryBusWidth, handle),
-        _told(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM),
         _told(pynvml.nvmlDeviceGetMaxClockInfo, handle, pynvml.NVML_CLOCK_SM),
-        _told(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_MEM),
+        _told(pynvml.nvmlDeviceGetMaxClockInfo, handle, pynvml.NVML_CLOCK_MEM),
         _told(pynvml.nvmlDeviceGetEnforcedPowerLimit, handle) // 1000,
     )
 
