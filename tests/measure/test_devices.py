@@ -1,0 +1,110 @@
+"""What a GPU does to a worker, by a CPU that passes for one: a kernel poisons it, heat slows it, clocks are noted."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stormdrop.errors import InputError
+from stormdrop.kernel.compile import Kernel, ready
+from stormdrop.kernel.gpu.device import DEVICES
+from stormdrop.kernel.sketch import Variant
+from stormdrop.kernel.target import Target
+from stormdrop.kernel.workload import Workload
+from stormdrop.measure import sides
+from stormdrop.measure.local import LocalMeasurer
+from stormdrop.measure.pool import WorkerPool
+from stormdrop.space import Categorical, Space
+from stormdrop.testing.faults import Plain
+from stormdrop.trial import Candidate, Request, Status
+from stormdrop.tune import tune
+
+CLOCK = 1755
+
+
+class Pretended(sides.CpuSide):
+    """As `GpuSide`: after an illegal access nothing of this process runs any more."""
+
+    own = False
+    built = "cool"
+    poisoned = False
+    running = "cool"
+
+    def load(self, module: Any) -> Kernel:
+        kernel, kind = ready(module), type(self).built
+
+        def call(*arguments: Any) -> object:
+            Pretended.running = kind
+            Pretended.poisoned |= kind == "poisons"
+            if Pretended.poisoned:
+                raise RuntimeError("CUDA: an illegal memory access was encountered")
+            return kernel.call(*arguments)
+
+        return Kernel(call, kernel.module)
+
+    def slowed(self) -> bool:
+        return Pretended.running == "hot"
+
+    def clock(self) -> int:
+        return CLOCK
+
+
+@dataclass(frozen=True)
+class OnDevice:
+    """`Plain`, whose candidates say what they do to the device."""
+
+    name: str = "on_device"
+    max_error: float = 0.0
+
+    def space(self, workload: Workload, target: Target) -> Space | None:
+        plain = Plain().space(workload, target)
+        assert plain is not None
+        return Space(self.name, [*plain.knobs, Categorical("device", ("cool", "hot", "poisons"))])
+
+    def apply(self, workload: Workload, target: Target, config: Mapping[str, Any]) -> Variant:
+        Pretended.built = config["device"]
+        return Plain().apply(workload, target, {"tile": config["tile"]})
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _in_a_worker, ()
+
+
+def _in_a_worker() -> OnDevice:
+    """Unpickled just before the workbench looks for the side of its target."""
+    from stormdrop.measure import workbench
+
+    workbench.side_of = lambda _: Pretended()
+    return OnDevice()
+
+
+def test_a_poisoned_device_costs_one_candidate_and_heat_is_noted(
+    workload: Workload, target: Target, tmp_path: Path
+) -> None:
+    sketch = OnDevice()
+    space = sketch.space(workload, target)
+    assert space is not None
+    kinds = ["cool", "poisons", "cool", "hot", "cool"]
+    batch = [
+        Request(Candidate(sketch.name, space.point({"tile": tile, "device": kind})), 3)
+        for tile, kind in zip(itertools.cycle((4, 8, 16)), kinds, strict=False)
+    ]
+    with LocalMeasurer(workload, target, [sketch], [space], workers=1, lock_path=tmp_path / "lock") as measurer:
+        found = list(measurer.measure(batch))
+        account = measurer.account
+    assert [each.status for each in found] == [Status.OK if kind != "poisons" else Status.RUNTIME for kind in kinds]
+    assert found[1].error.endswith("an illegal memory access was encountered")
+    assert [each.suspect for each in found] == [kind == "hot" for kind in kinds]
+    # Those built before in the same process are built again; what was hot is taken again.
+    assert (account.restarts, account.retried) == (1, 1)
+    assert account.built > len(batch)
+    assert account.clocks == [CLOCK] * (len(batch) - 1 + account.retried)
+
+
+def test_a_gpu_takes_no_pool(workload: Workload, pool: WorkerPool) -> None:
+    with pytest.raises(InputError, match="target a100 is a GPU: each has workers of its own, pool cannot be given"):
+        tune(workload, target=DEVICES["a100"], pool=pool, trials=1)
