@@ -85,7 +85,7 @@ def bars(name: str, title: str, unit: str, groups: list[str], series: dict[str, 
     )
     axes.set_ylabel(unit)
     axes.set_title(title)
-    axes.legend(loc="lower right")
+    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0))
     axes.grid(axis="y", alpha=0.3)
     path = OUT / f"{name}.png"
     figure.savefig(path, dpi=130, bbox_inches="tight")

@@ -28,7 +28,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "kernels"))
 
-from common import machine, save
+from common import bars, machine, save
 from shapes import SHAPES
 
 from stormdrop.cli.output import table
@@ -47,6 +47,7 @@ _FETCH = {1: 1.04, 2: 1.01, 4: 1.0}
 _UNROLL = {0: 1.08, 16: 1.03, 64: 1.01, 512: 1.0, 1024: 1.01}
 _AT_ONCE = 1 << 17
 _AT_A_TIME = 8  # candidates that a search is asked for
+_CHECKPOINTS = (50, 100, 200, 500, 1000)  # evaluations
 _PATIENT = 100  # proposals not worth a trial after which storm ends, instead of 24
 RUNS: tuple[tuple[str, str, dict[str, int]], ...] = (
     ("storm", "knobs", {}),
@@ -64,18 +65,21 @@ RUNS: tuple[tuple[str, str, dict[str, int]], ...] = (
 
 @dataclass(frozen=True)
 class Run:
-    """Distinct candidates until one was near the optimum, and until the end; the speed then, of the optimum's."""
+    """Distinct candidates until one was near the optimum, and until the end; the best speed after so many, by count.
+
+    Speeds are shares of the optimum's.
+    """
 
     near: int | None
     spent: int
-    speed: float
+    speeds: Mapping[int, float]
 
     @classmethod
     def of(cls, costs: Sequence[float], optimum: float) -> Run:
         """`costs` in seconds, in the order in which they were asked for."""
         best = list(itertools.accumulate(costs, min))
         near = next((count for count, each in enumerate(best, 1) if each <= _NEAR * optimum), None)
-        return cls(near, len(best), optimum / best[-1])
+        return cls(near, len(best), {count: optimum / best[min(count, len(best)) - 1] for count in _CHECKPOINTS})
 
 
 def main() -> None:
@@ -91,7 +95,7 @@ def main() -> None:
     print(
         f"optimum {1e6 * known['seconds']:.1f} us, a random point {known['median'] / known['seconds']:.1f} times that"
     )
-    document, rows = [], []
+    document, rows, drawn = [], [], {}
     for name, kind, settings in RUNS:
         found = []
         for seed in options.seeds:
@@ -105,11 +109,17 @@ def main() -> None:
             {"search": name, "features": kind, "options": settings, "runs": [asdict(each) for each in found]}
         )
         within = f"{middle:.0f}" if middle <= options.trials else "-"
-        spent, speed = (statistics.median(getattr(each, what) for each in found) for what in ("spent", "speed"))
+        spent = statistics.median(each.spent for each in found)
+        speeds = {at: statistics.median(each.speeds[at] for each in found) for at in _CHECKPOINTS}
         called = " ".join([name, *(f"{option}={value}" for option, value in settings.items())])
-        rows.append([called, kind, f"{len(reached)} of {len(found)}", within, f"{spent:.0f}", f"{speed:.0%}"])
+        rows.append(
+            [called, kind, f"{len(reached)} of {len(found)}", within, f"{spent:.0f}", f"{speeds[_CHECKPOINTS[-1]]:.0%}"]
+        )
+        drawn[f"{called}, {kind}"] = list(speeds.values())
         print(f"{called}, {kind}", file=sys.stderr)
     table(["search", "its model sees", f"within {_NEAR - 1:.0%}", "after", "ends after", "speed then"], rows)
+    title = f"{options.shape} on a model of an {device.name}: best so far"
+    print(bars(_NAME, title, "share of the optimum's speed", [f"{each} evaluations" for each in _CHECKPOINTS], drawn))
     print(
         save(
             _NAME,

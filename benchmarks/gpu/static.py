@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -23,14 +24,14 @@ from scipy.stats import spearmanr
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "kernels"))
 
-from common import machine, save
+from common import OUT, machine, save
 from shapes import SHAPES, chosen
 
 from stormdrop.cli.output import table
 from stormdrop.errors import SpaceError, one_line
 from stormdrop.kernel.gpu.build import cuda_source, launches, resources
 from stormdrop.kernel.gpu.contraction import GpuContraction, take_apart
-from stormdrop.kernel.gpu.device import DEVICES
+from stormdrop.kernel.gpu.device import DEVICES, REGISTERS_PER_THREAD
 from stormdrop.kernel.gpu.tiling import Tiling
 from stormdrop.kernel.registry import sketches_for
 from stormdrop.space import Space
@@ -72,8 +73,33 @@ def main() -> None:
             print(f"{name}: {why}", file=sys.stderr)
     headings = ["", "compiled", "failed", "blocks equal", "threads", "shared", "registers, rank", "spilling"]
     table([*headings, "valid without constraints", "of MetaSchedule's"], rows)
+    print(drawn(document, options.device))
     print(save(_NAME, {"machine": machine(), "device": options.device, "shapes": document}))
     sys.exit(any("failed" in each for entry in document for each in entry["points"]))
+
+
+def drawn(document: Sequence[dict[str, Any]], device: str) -> Path:
+    """Registers as predicted beside those that `ptxas` gives."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, every = plt.subplots(1, len(document), figsize=(4.6 * len(document), 4.4), squeeze=False)
+    for axes, entry in zip(every[0], document, strict=True):
+        good = [each for each in entry["points"] if "failed" not in each]
+        predicted, given = ([each[what] for each in good] for what in ("predicted_registers", "registers"))
+        axes.scatter(predicted, given, s=10)
+        axes.plot([0, REGISTERS_PER_THREAD], [0, REGISTERS_PER_THREAD], color="gray", linewidth=0.8)
+        axes.set_xlabel("registers of a thread, predicted")
+        axes.set_ylabel("given by ptxas")
+        axes.set_title(f"{entry['shape']}, {device}: rank correlation {entry['rank']:.2f}")
+        axes.grid(alpha=0.3)
+    path = OUT / f"{_NAME}.png"
+    OUT.mkdir(exist_ok=True)
+    figure.savefig(path, dpi=130, bbox_inches="tight")
+    plt.close(figure)
+    return path
 
 
 def compiled(job: tuple[str, str, int]) -> dict[str, Any]:
