@@ -14,7 +14,7 @@ from scipy import special
 from tvm import te
 
 from stormdrop.kernel.compile import Kernel, compile_kernel
-from stormdrop.kernel.intrinsics import in_vectors
+from stormdrop.kernel.intrinsics import exact_on_gpus, in_vectors
 from stormdrop.kernel.stages import StageGraph
 from stormdrop.kernel.target import Target
 from stormdrop.kernel.workload import Workload
@@ -54,6 +54,15 @@ def test_relative_error(name: str, most: float) -> None:
     expected = exact(values.astype(np.float64))
     gap = np.abs(applied(function, values) - expected)
     assert np.max(gap / np.abs(expected)) <= bound
+
+
+def test_the_tanh_of_gpus() -> None:
+    x = te.placeholder((N,), name="x")
+    main = StageGraph.parse(te.create_prim_func([x, te.compute((N,), lambda i: te.tanh(x[i]))])).function()
+    values = np.random.default_rng(0).uniform(-12, 12, N).astype(np.float32)
+    result = tvm.runtime.empty((N,), "float32")
+    compile_kernel(exact_on_gpus(main), TARGET.tvm()).call(tvm.runtime.tensor(values), result)
+    assert np.abs(result.numpy() - np.tanh(values.astype(np.float64))).max() < 3e-7
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
