@@ -2,11 +2,11 @@
 
     analytic.py [--shape M0] [--device a100] [--seeds 10] [--trials 1000] [--no-origin]
 
-The space is that of the CUDA sketch (Listing 1 of the AF-DS paper) for a matmul, tens of millions of points. The model's
-seconds come from the seven features (section 4.1 there) and from how evenly blocks fall on multiprocessors, see
-`seconds` in `kernel/gpu/features.py`; fetches of single elements and loops that are not unrolled take 1 to 8% more. As
-the model is what picks the space's origin, searches that begin there (droplet, storm) have an advantage: `--no-origin`
-takes it from them, the first point is the origin then.
+The space is that of the CUDA sketch (Listing 1 of the AF-DS paper) for a matmul, tens of millions of points. The
+model's seconds come from the seven features (section 4.1 there) and from how evenly blocks fall on multiprocessors,
+see `seconds` in `kernel/gpu/features.py`; fetches of single elements and loops that are not unrolled take 1 to 8% more.
+As the model is what picks the space's origin, searches that begin there (droplet, storm) have an advantage:
+`--no-origin` takes it from them, the first point is the origin then.
 
 The optimum is found by computing all tilings. Each search has its defaults; `gradient` and `evolutionary` are run with
 the knobs' encodings, with the seven features and with both: with the seven they are Ansor-AF-DS and Ansor-AF, and as
