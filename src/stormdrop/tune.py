@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import threading
 import time as clock
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -285,7 +286,7 @@ class _Kernel:
             return nullcontext(self.given)
         sketches, spaces = [sketch for sketch, _ in self.sketches], [space for _, space in self.sketches]
 
-        def on(gpu: int | None, workers: int | None = None) -> LocalMeasurer:
+        def on(gpu: int | None, workers: int | None = None, stop: threading.Event | None = None) -> LocalMeasurer:
             local = LocalMeasurer(
                 self.workload,
                 self.target,
@@ -296,6 +297,7 @@ class _Kernel:
                 pool=self.pool,
                 cold=self.cold,
                 gpu=gpu,
+                stop=stop,
             )
             local.best = fastest
             return local
@@ -306,7 +308,8 @@ class _Kernel:
         if len(gpus) == 1:
             return on(gpus[0])
         # Workers compile on this machine's cores: each GPU has its share of them.
-        return Several([on(gpu, max(1, self.target.cores // len(gpus))) for gpu in gpus])
+        share, stop = max(1, self.target.cores // len(gpus)), threading.Event()
+        return Several([on(gpu, share, stop) for gpu in gpus], stop)
 
     def wall(self, measurer: Measurer, spent: Phases) -> dict[str, float]:
         """Workers compile side by side, several devices run so: measurers on this machine know for how long any did."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from stormdrop.kernel.workload import Workload
 from stormdrop.measure.local import LocalMeasurer
 from stormdrop.measure.several import Several
 from stormdrop.records import open_store
+from stormdrop.testing.faults import ChosenFaults, Plain
 from stormdrop.trial import Candidate, Measurement, Phases, Request, Status
 from stormdrop.tune import tune
 
@@ -105,3 +106,26 @@ def test_phases_of_devices_side_by_side_are_within_the_wall_time(
     assert built >= 12
     assert found.phases["build"] > 0 and found.phases["run"] > 0
     assert sum(found.phases.values()) <= wall
+
+
+def test_who_stops_asking_does_not_wait_for_what_hangs(
+    workload: Workload, target: Target, candidate: Callable[..., Candidate], tmp_path: Path
+) -> None:
+    sketch, stop = ChosenFaults(Plain()), threading.Event()
+    space = sketch.space(workload, target)
+    assert space is not None
+
+    def device(at: int) -> LocalMeasurer:
+        settings = {"workers": 1, "run_timeout": 60.0, "lock_path": tmp_path / f"lock{at}", "stop": stop}
+        return LocalMeasurer(workload, target, [sketch], [space], **settings)  # type: ignore[arg-type]
+
+    batch = [candidate(4), candidate(4, "hang_run"), candidate(8), candidate(8)]
+    with Several([device(0), device(1)], stop) as several:
+        answers = several.measure([Request(each, 1) for each in batch])
+        assert next(answers).ok
+        time.sleep(2.0)  # the other one hangs by now
+        begin = time.perf_counter()
+        answers.close()
+        assert time.perf_counter() - begin < 5
+        # Both can be used again.
+        assert [each.status for each in several.measure([Request(candidate(16), 1)] * 2)] == [Status.OK] * 2

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection, wait
+from typing import Any
 
 from ..errors import MeasureError
 from ..trial import Status
 from .messages import Answer, Build, Built, Data, Failed, Job, Key, Load, Step
 from .pool import START_SECONDS, Worker, WorkerPool
 
+_LOOK_UP = 0.2  # seconds after which who waits looks whether it is to stop
 _LOST = 3  # times that a worker may die before it starts on one and the same job
 
 _sessions = itertools.count(1)
@@ -40,8 +43,17 @@ class Dispatcher:
     A worker is sent `inputs` before its first job, and what `outputs` gives before its first run.
     """
 
-    def __init__(self, pool: WorkerPool, payload: bytes, inputs: Data, outputs: Callable[[], Data]) -> None:
+    def __init__(
+        self,
+        pool: WorkerPool,
+        payload: bytes,
+        inputs: Data,
+        outputs: Callable[[], Data],
+        stop: threading.Event | None = None,
+    ) -> None:
+        """Another thread may set `stop`: then what is waited for is given up, with a MeasureError."""
         self.pool = pool
+        self._asked = stop
         self._session = next(_sessions)
         self._payload = payload
         self._inputs = inputs
@@ -123,7 +135,7 @@ class Dispatcher:
         phase = ""
         deadline = time.perf_counter() + seconds
         while True:
-            if not wait([worker.connection], max(0.0, deadline - time.perf_counter())):
+            if not self._wait([worker.connection], deadline):
                 self._stop(worker)
                 self._losses = 0
                 return Failed(Status.RUN_TIMEOUT, f"not done within {seconds:.3g} s")
@@ -167,13 +179,22 @@ class Dispatcher:
                 deadlines[worker] = worker.started + START_SECONDS
         if not deadlines:
             return []
-        left = max(0.0, min(deadlines.values()) - time.perf_counter())
-        heard = wait([worker.connection for worker in deadlines], left)
+        heard = self._wait([worker.connection for worker in deadlines], min(deadlines.values()))
         for worker, deadline in deadlines.items():
             if not worker.ready and worker.connection not in heard and time.perf_counter() > deadline:
                 worker.kill()
                 raise MeasureError(f"a worker process does not start within {START_SECONDS:g} s: {worker.complaint()}")
         return [worker for worker in deadlines if worker.connection in heard]
+
+    def _wait(self, connections: Sequence[Connection], deadline: float) -> list[Any]:
+        """Those that have something to say; none at the deadline."""
+        while True:
+            left = max(0.0, deadline - time.perf_counter())
+            heard = wait(connections, left if self._asked is None else min(left, _LOOK_UP))
+            if heard or left == 0.0:
+                return heard
+            if self._asked is not None and self._asked.is_set():
+                raise MeasureError("stopped by who asked")
 
     def _forget(self, worker: Worker, key: Key, lost: dict[Key, int]) -> None:
         """A worker died before it started on a job: the job is tried again, but not for ever."""

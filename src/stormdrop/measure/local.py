@@ -9,6 +9,7 @@ worker are built again.
 from __future__ import annotations
 
 import statistics
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -90,11 +91,13 @@ class LocalMeasurer(Measurer):
         thresholds: LoadThresholds | None = None,
         cold: bool = False,
         gpu: int | None = None,
+        stop: threading.Event | None = None,
     ) -> None:
         """`sketches` and `spaces` belong together pairwise; timeouts in seconds.
 
         `cold`: constants come from memory in every execution, as in a model whose weights no cache holds. `gpu` is the
         number of the GPU to measure on; what runs there has a lock of its own, what is built for it uses the machine.
+        `stop`: another thread may set it, then a measurement under way ends with a MeasureError.
         `build_timeout` None is what LLVM never takes, or for a GPU `nvcc`; `run_timeout` None follows the fastest
         kernel known. A `pool` that is given stays open when this measurer is closed, so that tasks can be measured one
         after the other. Raises MeasureError where no worker starts.
@@ -125,7 +128,7 @@ class LocalMeasurer(Measurer):
         self._restarts = self._pool.restarts
         self._inputs = workload.random_inputs(seed)  # meanwhile the workers load TVM
         self._reference = Expectation(workload, self._inputs)
-        self._dispatch = Dispatcher(self._pool, payload, Data(inputs=tuple(self._inputs)), self._reference.data)
+        self._dispatch = Dispatcher(self._pool, payload, Data(inputs=tuple(self._inputs)), self._reference.data, stop)
         self._bytes = sum(spec.bytes for spec in (*workload.inputs, *workload.outputs))
 
     @property

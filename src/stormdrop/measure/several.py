@@ -1,7 +1,4 @@
-"""Several devices that measure at the same time: each candidate on one of them, in turns.
-
-Who stops early (Ctrl-C, a limit of time) waits until each device has ended what it is at: a candidate, or a build.
-"""
+"""Several devices that measure at the same time: each candidate on one of them, in turns."""
 
 from __future__ import annotations
 
@@ -17,9 +14,10 @@ from .contract import Measurer
 class Several(Measurer):
     """Measurers of the same workload, each on a device of its own; what races, races on the first."""
 
-    def __init__(self, measurers: Sequence[Measurer]) -> None:
-        """They are closed with this one."""
+    def __init__(self, measurers: Sequence[Measurer], stop: threading.Event | None = None) -> None:
+        """They are closed with this one. `stop` is theirs, too: where it is set, they give up what they are at."""
         self.measurers = list(measurers)
+        self._stop = threading.Event() if stop is None else stop
         self._open = ExitStack()
         for each in self.measurers:
             self._open.callback(each.close)
@@ -27,7 +25,7 @@ class Several(Measurer):
     def measure(self, requests: Sequence[Request]) -> Iterator[Measurement]:
         """One measurement per request, in order, each as soon as it and those before it are known."""
         count = len(self.measurers)
-        stopped = threading.Event()
+        self._stop.clear()
         answers: list[Queue[Measurement | BaseException]] = [Queue() for _ in self.measurers]
 
         def work(at: int) -> None:
@@ -35,7 +33,7 @@ class Several(Measurer):
             try:
                 for measurement in own:
                     answers[at].put(measurement)
-                    if stopped.is_set():
+                    if self._stop.is_set():
                         break
             except BaseException as error:  # noqa: BLE001  handed to who asked
                 answers[at].put(error)
@@ -54,7 +52,7 @@ class Several(Measurer):
                     raise answer
                 yield answer
         finally:
-            stopped.set()
+            self._stop.set()
             for thread in threads:
                 thread.join()
 
