@@ -120,7 +120,7 @@ def main() -> None:
                 document.append({"ground": name, "records": records, "size": size, "features": kind, **means})
                 rows.append([name, str(size), kind, *(f"{means[key]:.3f}" for key in ("rank", "pairs", "top", "best"))])
     table(["", "trained with", "features", "rank", "pairs", f"top {TOP}", "best"], rows)
-    tasks_of = {(each["ground"], each["size"]): f"{each['ground'][:24]}, {each['size']}" for each in document}
+    tasks_of = {(each["ground"], each["size"]): f"{each['ground']}, {each['size']}" for each in document}
     ranks = {kind: [each["rank"] for each in document if each["features"] == kind] for kind in KINDS}
     print(bars(_NAME, "Predicted beside measured order", "rank correlation", list(tasks_of.values()), ranks))
     print(save(_NAME, {"splits": options.splits, "results": document}))
