@@ -45,6 +45,14 @@ def test_any_space_conforms(space: Space, seed: int) -> None:
 
 
 @settings(max_examples=40, deadline=None)
+@given(spaces(), st.integers(1, 9))
+def test_many_are_encoded_as_each_is(space: Space, count: int) -> None:
+    rng = np.random.default_rng(0)
+    points = [space.sample(rng) for _ in range(count)]
+    assert space.encodings(points).tolist() == [space.encode(point).tolist() for point in points]
+
+
+@settings(max_examples=40, deadline=None)
 @given(spaces())
 def test_points_are_what_brute_force_finds(space: Space) -> None:
     grids = [range(size) for knob in space.knobs for size in knob.sizes]

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from ..errors import SpaceError
 from ..trial import Point
 from .component import Component, connected
-from .knob import Knob, Value
+from .knob import Coords, Knob, Value
 from .members import Members
 
 
@@ -109,14 +109,24 @@ class Space:
 
     def columns(self, points: Sequence[Point]) -> dict[str, NDArray[Any]]:
         """The values at n points inside, by knob name: one array of n entries per knob, of `(n, parts)` for a tile."""
-        table = np.array(points, dtype=np.intp).reshape(len(points), self._length)
         columns = {}
+        for knob, coords, row in self._occurring(points):
+            values = [knob.value(each) for each in coords]
+            mixed = len({type(value) for value in values}) > 1
+            columns[knob.name] = np.array(values, dtype=object if mixed else None)[row]
+        return columns
+
+    def encodings(self, points: Sequence[Point]) -> NDArray[np.float64]:
+        """As `encode`, of n points inside: shape `(n, d)`."""
+        codes = [np.array([knob.encode(each) for each in coords])[row] for knob, coords, row in self._occurring(points)]
+        return np.hstack([np.zeros((len(points), 0)), *codes])
+
+    def _occurring(self, points: Sequence[Point]) -> Iterator[tuple[Knob, list[Coords], NDArray[np.intp]]]:
+        """Of each knob the coordinates that occur, and which of them each point has."""
+        table = np.array(points, dtype=np.intp).reshape(len(points), self._length)
         for knob, at in zip(self.knobs, self._slices, strict=True):
             coords, row = np.unique(table[:, at], axis=0, return_inverse=True)
-            values = [knob.value(tuple(each)) for each in coords.tolist()]
-            mixed = len({type(value) for value in values}) > 1
-            columns[knob.name] = np.array(values, dtype=object if mixed else None)[row.reshape(-1)]
-        return columns
+            yield knob, [tuple(each) for each in coords.tolist()], row.reshape(-1)
 
     def point(self, config: Mapping[str, Any]) -> Point:
         """The point of a configuration. Raises `SpaceError` for a missing or unknown knob, or a point outside."""

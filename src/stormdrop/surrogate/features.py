@@ -53,4 +53,4 @@ def by_sketch(spaces: Sequence[Space], describe: Sequence[Describe]) -> Features
 
 def encoded(space: Space) -> Describe:
     """The encodings of a space's knobs."""
-    return lambda points: np.array([space.encode(point) for point in points])
+    return space.encodings
