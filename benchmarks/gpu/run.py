@@ -11,10 +11,10 @@ For each shape, `--runs` times with different seeds and from nothing:
                               1,000 trials; of a population a sixteenth of Ansor's, as features take 10 ms each
 
 All of their kernels and torch's (cuBLAS, cuDNN, float32 without TF32) then take turns in one process, timed by CUDA's
-events. torch's run back to back in a CUDA graph, convolutions with bias and ReLU in one kernel, in both layouts; beside
-them as they are called from Python (`eager`). What comes out: speeds over the fastest of torch's and over Ansor's,
-seconds and candidates of tuning, by network (Table 2 of the paper), and how far the runs are apart, (max - min) / max
-of their speeds (equation 1, Table 3).
+events. torch's run back to back in a CUDA graph; convolutions in both layouts, and with bias and ReLU in cuDNN's kernel
+(`fused`) or after it; beside them as they are called from Python (`eager`). What comes out: speeds over the fastest of
+torch's and over Ansor's, seconds and candidates of tuning, by network (Table 2 of the paper), and how far the runs are
+apart, (max - min) / max of their speeds (equation 1, Table 3).
 
 Kept shape by shape in benchmarks/out/gpu.json. All of it takes 14 hours. `--small` is two shapes, one run, half a
 minute each, in gpu_small.json: a tuning that could not end within eight minutes is left out.
@@ -42,7 +42,7 @@ from shapes import SHAPES, chosen
 
 import stormdrop as sd
 from stormdrop.cli.output import table
-from stormdrop.errors import StormdropError
+from stormdrop.errors import StormdropError, one_line
 from stormdrop.kernel.compile import compile_kernel
 from stormdrop.kernel.gpu.device import Device
 from stormdrop.kernel.meta_schedule import replay, tunable
@@ -75,12 +75,14 @@ def main() -> None:
         return
     device = Target.parse("cuda")
     assert isinstance(device, Device)
+    device.tvm()  # which has CUDA count GPUs as the driver does, before torch begins with it
     where = {**machine(), **_torch(), "gpu": device.machine, "conditions": device.conditions}
     entries = kept(name, where, "shapes", same=("cpu", "cores", "gpu"))
     how = {"minutes": options.minutes, "runs": options.runs}
     end = time.monotonic() + _SMALL_SECONDS if options.small else math.inf
     for at, shape in enumerate(options.shapes):
-        if options.resume and all(entries.get(shape, {}).get(key) == value for key, value in how.items()):
+        known = entries.get(shape, {})
+        if options.resume and known.get("times") and all(known[key] == value for key, value in how.items()):
             continue
         left = (end - time.monotonic()) / (len(options.shapes) - at)
         entries[shape] = {**how, **measured(shape, device, options, time.monotonic() + left)}
@@ -113,8 +115,8 @@ def measured(name: str, device: Device, options: argparse.Namespace, end: float)
             lambda seed, minutes=minutes: ours("gradient", "analytic", minutes, seed),
         )
     kinds["storm"] = longest, lambda seed: ours("storm", "knobs", longest, seed)
-    kinds["MetaSchedule"] = longest, lambda seed: theirs(longest, seed)
     kinds[_ANSOR] = longest, lambda seed: ours("evolutionary", "statements", longest, seed, population=_POPULATION)
+    kinds["MetaSchedule"] = longest, lambda seed: theirs(longest, seed)  # it ends late: the last
 
     def ours(search: str, features: str, minutes: float, seed: int, **how: Any) -> Tuned:
         with sd.open_store("sqlite://") as store:
@@ -153,10 +155,14 @@ def measured(name: str, device: Device, options: argparse.Namespace, end: float)
                 function, seconds, trials = tuned(run)
                 kernels[label] = compile_kernel(function, device.tvm())
                 efforts[label] = {"seconds": seconds, "trials": trials}
-            except (StormdropError, RuntimeError) as error:  # of ours, or of TVM's compiler
-                efforts[label] = {"failed": str(error)}
+            except Exception as error:  # noqa: BLE001  whatever TVM raises: the other tunings of hours count
+                efforts[label] = {"failed": one_line(error)}
                 print(f"{name}: {kind}: {error}", file=sys.stderr, flush=True)
-    return {"efforts": efforts, "times": race(workload, kernels, device)}
+    try:
+        return {"efforts": efforts, "times": race(workload, kernels, device)}
+    except Exception as error:  # noqa: BLE001  as above
+        print(f"{name}: the race failed: {error}", file=sys.stderr, flush=True)
+        return {"efforts": efforts, "times": {}, "failed": one_line(error)}
 
 
 def race(workload: Any, kernels: Mapping[str, Any], device: Device) -> dict[str, list[float]]:
@@ -179,7 +185,11 @@ def race(workload: Any, kernels: Mapping[str, Any], device: Device) -> dict[str,
         clocks[name] = tuned
     with torch.cuda.device(device.place):
         for name, call in torch_calls(workload, [torch.from_numpy(array).cuda() for array in arrays]).items():
-            together = graph(torch, call)
+            try:
+                together = graph(torch, call)
+            except RuntimeError as error:  # cuDNN has no such kernel, or it cannot be captured
+                print(f"{name}: {one_line(error)}", file=sys.stderr, flush=True)
+                continue
             clocks[f"{name} eager"] = lambda number, call=call: events(torch, call, number)
             clocks[name] = lambda number, call=together: events(torch, call, -(-number // _IN_GRAPH)) / _IN_GRAPH
         numbers = {name: max(1, math.ceil(_SAMPLE / max(clock(_IN_GRAPH), 1e-7))) for name, clock in clocks.items()}
@@ -219,7 +229,7 @@ def events(torch: Any, call: Callable[[], object], number: int) -> float:
 
 
 def torch_calls(workload: Any, tensors: Sequence[Any]) -> dict[str, Callable[[], object]]:
-    """torch's own: a matmul, or a convolution in both layouts with bias and ReLU, which cuDNN has in one."""
+    """torch's own: a matmul, or a convolution in both layouts, with bias and ReLU in cuDNN's kernel and after it."""
     import torch
 
     arguments = workload.arguments
@@ -230,12 +240,14 @@ def torch_calls(workload: Any, tensors: Sequence[Any]) -> dict[str, Callable[[],
     x, weight, bias = tensors
     stride, pad = [arguments["stride"]] * 2, [arguments["pad"]] * 2
 
-    def convolution(layout: Any) -> Callable[[], object]:
+    calls: dict[str, Callable[[], object]] = {}
+    for layout, name in ((torch.contiguous_format, "torch"), (torch.channels_last, "torch NHWC")):
         data = x.permute(0, 3, 1, 2).contiguous(memory_format=layout)
         kernel = weight.permute(0, 3, 1, 2).contiguous(memory_format=layout)
-        return lambda: torch.cudnn_convolution_relu(data, kernel, bias, stride, pad, [1, 1], 1)
-
-    return {"torch": convolution(torch.contiguous_format), "torch NHWC": convolution(torch.channels_last)}
+        how = data, kernel, bias, stride, pad
+        calls[name] = lambda how=how: torch.relu_(torch.conv2d(*how))
+        calls[f"{name} fused"] = lambda how=how: torch.cudnn_convolution_relu(*how, [1, 1], 1)
+    return calls
 
 
 def show(name: str, entries: Mapping[str, Any]) -> None:
@@ -247,6 +259,9 @@ def show(name: str, entries: Mapping[str, Any]) -> None:
     spent: defaultdict[str, list[Mapping[str, float]]] = defaultdict(list)
     for shape, entry in entries.items():
         times = entry["times"]
+        if not times:
+            print(f"{shape}: {entry['failed']}", file=sys.stderr)
+            continue
         reference = min((rounds for each, rounds in times.items() if each.startswith("torch")), key=statistics.median)
         row, speeds[shape] = [shape, f"{1e6 * statistics.median(reference):.0f} us"], {}
         for kind in kinds:

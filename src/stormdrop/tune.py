@@ -316,11 +316,12 @@ class _Kernel:
         phases, accounts = dataclasses.asdict(spent), _accounts(measurer)
         if not accounts:
             return phases
-        took = {name: max(getattr(account, name) for account in accounts) for name in ("build", "lock", "reference")}
-        compiling, check = spent.schedule + spent.build, spent.check / len(accounts)
-        share = took.pop("build") / compiling if compiling else 0.0
-        run = max(0.0, max(account.run for account in accounts) - check)
-        phases.update(took, schedule=spent.schedule * share, build=spent.build * share, run=run, check=check)
+        # Of several devices the one that was at work for longest.
+        account = max(accounts, key=lambda each: each.build + each.run + each.lock + each.reference)
+        compiling, check = spent.schedule + spent.build, min(account.run, spent.check / len(accounts))
+        share = account.build / compiling if compiling else 0.0
+        phases.update(schedule=spent.schedule * share, build=spent.build * share, check=check)
+        phases.update(run=account.run - check, lock=account.lock, reference=account.reference)
         return phases
 
     def conditions(self, measurer: Measurer) -> dict[str, Any]:

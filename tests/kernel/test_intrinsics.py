@@ -63,6 +63,9 @@ def test_the_tanh_of_gpus() -> None:
     result = tvm.runtime.empty((N,), "float32")
     compile_kernel(exact_on_gpus(main), TARGET.tvm()).call(tvm.runtime.tensor(values), result)
     assert np.abs(result.numpy() - np.tanh(values.astype(np.float64))).max() < 3e-7
+    values[:5] = np.nan, np.inf, -np.inf, 100.0, -100.0
+    compile_kernel(exact_on_gpus(main), TARGET.tvm()).call(tvm.runtime.tensor(values), result)
+    np.testing.assert_array_equal(result.numpy()[:5], [np.nan, 1, -1, 1, -1])
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -129,3 +129,5 @@ def test_who_stops_asking_does_not_wait_for_what_hangs(
         assert time.perf_counter() - begin < 5
         # Both can be used again.
         assert [each.status for each in several.measure([Request(candidate(16), 1)] * 2)] == [Status.OK] * 2
+        # Long enough to look for the event.
+        assert [each.status for each in several.race([candidate(8), candidate(16)], 500)] == [Status.OK] * 2

@@ -107,11 +107,15 @@ class TunedKernel:
             raise TargetError(
                 f"target {target.name}: its machine is {target.runner}; a kernel can be called there only"
             )
+        place = tvm.runtime.cpu()
+        if not isinstance(target, Target):
+            target.machine  # noqa: B018  says so where there is no such GPU
+            place = tvm.runtime.cuda(target.place)
         self.workload = workload
         self.variant = variant
         self._kernel = compile_kernel(variant.main, target.tvm())
         self._prepared: dict[int, tuple[Any, Any]] = {}
-        self._device = tvm.runtime.cpu() if isinstance(target, Target) else tvm.runtime.cuda(target.place)
+        self._device = place
 
     def __call__(self, *inputs: NDArray[Any]) -> Any:
         """The outputs for these inputs. Raises ValueError for a wrong number, shape or element type."""

@@ -162,7 +162,6 @@ def _power_of_two(n: Expr) -> Expr:
 
 
 def _tanh_by_exp(x: Expr, let: Let) -> Expr:
-    x = let(_clamped(x, -_TANH_ONE, _TANH_ONE))
     return let(1.0 - 2.0 / (1.0 + tirx.exp(x + x)))
 
 

@@ -97,7 +97,8 @@ class LocalMeasurer(Measurer):
 
         `cold`: constants come from memory in every execution, as in a model whose weights no cache holds. `gpu` is the
         number of the GPU to measure on; what runs there has a lock of its own, what is built for it uses the machine.
-        `stop`: another thread may set it, then a measurement under way ends with a MeasureError.
+        `stop`: another thread may set it, then what workers are waited for ends with a MeasureError; who has set it
+        clears it.
         `build_timeout` None is what LLVM never takes, or for a GPU `nvcc`; `run_timeout` None follows the fastest
         kernel known. A `pool` that is given stays open when this measurer is closed, so that tasks can be measured one
         after the other. Raises MeasureError where no worker starts.

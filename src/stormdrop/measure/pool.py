@@ -68,7 +68,11 @@ class Worker:
 
     def kill(self) -> None:
         """Ends the process at once, whatever it is doing, and the compiler that it may have started."""
-        self._signal(signal.SIGKILL)
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
+            for child in psutil.Process(self._process.pid).children(recursive=True):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    child.kill()
+        self._process.kill()
         self._bury(0.0)
 
     def pause(self) -> None:
@@ -81,8 +85,7 @@ class Worker:
 
     def _signal(self, number: signal.Signals) -> None:
         if self.alive and self._process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):  # it has just ended
-                os.killpg(self._process.pid, number)
+            self._process.send_signal(number)
 
     def bury(self) -> str:
         """How a process ended whose pipe is closed: "SIGSEGV", "exit code 3"."""
@@ -137,7 +140,6 @@ class Worker:
                 stdin=subprocess.DEVNULL,
                 stdout=self._noise,
                 stderr=self._noise,
-                start_new_session=True,  # with what it starts it is signalled as one
             )
         except OSError as error:
             raise MeasureError(f"no worker process can be started: {error}") from error

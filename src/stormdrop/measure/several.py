@@ -25,7 +25,6 @@ class Several(Measurer):
     def measure(self, requests: Sequence[Request]) -> Iterator[Measurement]:
         """One measurement per request, in order, each as soon as it and those before it are known."""
         count = len(self.measurers)
-        self._stop.clear()
         answers: list[Queue[Measurement | BaseException]] = [Queue() for _ in self.measurers]
 
         def work(at: int) -> None:
@@ -55,9 +54,11 @@ class Several(Measurer):
             self._stop.set()
             for thread in threads:
                 thread.join()
+            self._stop.clear()
 
     def race(self, candidates: Sequence[Candidate], rounds: int) -> list[Measurement]:
         """As the first measurer does it."""
+        self._stop.clear()  # a second Ctrl-C may have come before `measure` did
         return self.measurers[0].race(candidates, rounds)
 
     def close(self) -> None:

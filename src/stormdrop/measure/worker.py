@@ -76,7 +76,7 @@ def _die_with_parent(lifeline: int, parent: int) -> None:
 
     def wait() -> None:
         os.read(lifeline, 1)
-        os.killpg(os.getpgrp(), signal.SIGKILL)  # with a compiler that it may have started: the group is its own
+        os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=wait, daemon=True).start()
     if parent and sys.platform == "linux":

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from stormdrop.errors import TargetError
+from stormdrop.kernel import operators
+from stormdrop.kernel.compile import TunedKernel
 from stormdrop.kernel.gpu import device
 from stormdrop.kernel.gpu.device import DEVICES, Device
 from stormdrop.kernel.gpu.driver import Gpu
+from stormdrop.kernel.sketch import Variant
 from stormdrop.kernel.target import Target
 
 SHAPES = {
@@ -134,6 +138,17 @@ def test_a_thread_gets_what_lets_its_block_run(threads: int, registers: int) -> 
 def test_what_no_block_may_have_runs_nowhere() -> None:
     threads, registers, shared = np.array([2048, 1024, 256]), np.array([16, 255, 16]), np.array([0, 0, 49 << 10])
     assert DEVICES["a100"].blocks_per_multiprocessor(threads, registers, shared).tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("here", [["NVIDIA H200"]], indirect=True)
+@pytest.mark.usefixtures("here")
+def test_a_kernel_is_called_on_its_own_gpu_only() -> None:
+    work = operators.matmul(32, 32, 32)
+    variant = Variant(work.function)
+    with pytest.raises(TargetError, match="target cuda/a100: the GPU here is an NVIDIA H200"):
+        TunedKernel(work, DEVICES["a100"], variant)
+    with pytest.raises(TargetError, match="its machine is board:9090; a kernel can be called there only"):
+        TunedKernel(work, replace(DEVICES["a100"], runner="board:9090"), variant)
 
 
 def test_a_device_travels_to_workers() -> None:

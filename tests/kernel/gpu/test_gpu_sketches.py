@@ -135,6 +135,11 @@ def test_every_point_is_within_the_hardwares_limits() -> None:
     ).all()
 
 
+def test_prime_extents_have_a_contraction() -> None:
+    for work in (operators.batch_matmul(16, 257, 257, 64), operators.matmul(1, 509, 64)):
+        assert GpuContraction().space(work, A100) is not None
+
+
 def test_limits_of_one_tiling_and_of_many_are_the_same() -> None:
     space = GpuContraction().space(operators.conv2d(1, 56, 56, 64, 64, 3, 3, pad=1), A100)
     assert space is not None

@@ -44,7 +44,7 @@ _INNERMOST = 64
 
 # What the default is one of: threads of a block, of them neighbours along the last axis, outputs of a thread along that
 # axis (of which so many apart) and along another, steps that are staged.
-_THREADS, _LANES, _OUTPUTS, _APART, _STEPS = (64, 128, 256), (8, 32, 256), (1, 2, 4, 8), (1, 2), (8, 16, 32)
+_THREADS, _LANES, _OUTPUTS, _APART, _STEPS = (64, 128, 256, 512), (8, 32, 512), (1, 2, 4, 8), (1, 2), (8, 16, 32)
 
 
 @dataclass(frozen=True, eq=False)

@@ -75,7 +75,7 @@ class Device:
 
     @property
     def place(self) -> int:
-        """CUDA's number, in this process, of the first of this machine's GPUs that are such a device."""
+        """CUDA's number, in this process, of the first of this machine's GPUs that are such a device: there is one."""
         return gpus().index(self._here[0])
 
     @property

@@ -64,7 +64,7 @@ def features(tiling: Tiling, device: Device) -> NDArray[np.float64]:
 
 
 def seconds(tiling: Tiling, device: Device) -> NDArray[np.float64]:
-    """A rough model made of the seven, shape (n,): the slowest of computing and moving, over how evenly blocks fall.
+    """A rough model, shape (n,): of computing and moving the slowest, over how evenly blocks fall on multiprocessors.
 
     Not from the paper. It picks the default schedule and is the analytic GPU of `benchmarks/gpu/analytic.py`; how well
     it orders measured kernels is in docs/gpu.md.
