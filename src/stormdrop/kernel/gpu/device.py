@@ -103,7 +103,14 @@ class Device:
 
     @cached_property
     def _elsewhere(self) -> str:
-        name = str(connect(self.runner).cuda(0).device_name)
+        session = connect(self.runner)
+        try:
+            name = str(session.cuda(0).device_name)
+        except RuntimeError as error:
+            raise TargetError(
+                f"target cuda/{self.name}: the TVM behind {self.runner} finds no NVIDIA GPU: it wants CUDA 13, and its"
+                " libcudart.so.13 where the loader looks"
+            ) from error
         if self.name not in _names(name):
             raise TargetError(f"target cuda/{self.name}: the GPU at {self.runner} is an {name}")
         return f"{name} at {self.runner}"
