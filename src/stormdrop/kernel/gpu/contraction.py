@@ -29,6 +29,7 @@ from ...errors import UnsupportedFunction
 from ...space import Constraint, Knob, Ordinal, Space, Tile
 from ..expressions import coefficients
 from ..roles import multiplied
+from ..rules.blocks import largest_divisor
 from ..sketch import Variant, revision
 from ..stages import Stage, StageGraph, shape_of
 from ..workload import Workload
@@ -252,13 +253,13 @@ def _origin(contraction: Contraction, target: Device) -> dict[str, Any] | None:
         factors: dict[str, tuple[int, ...]] = {}
         held = {second: rows, last: columns}
         for name, extent in reversed(contraction.spatial):
-            outputs = divisor(extent, held.get(name, 1))
-            virtual = divisor(outputs, apart) if name == last else 1
-            across = divisor(extent // outputs, min(threads, lanes) if name == last else threads)
+            outputs = largest_divisor(extent, held.get(name, 1))
+            virtual = largest_divisor(outputs, apart) if name == last else 1
+            across = largest_divisor(extent // outputs, min(threads, lanes) if name == last else threads)
             threads //= across
             factors[name] = (extent // outputs // across, virtual, across, 1, outputs // virtual)
         for name, extent in reversed(contraction.reductions):
-            inner = divisor(extent, min(deep, _INNERMOST))
+            inner = largest_divisor(extent, min(deep, _INNERMOST))
             deep = max(1, deep // inner)
             factors[name] = (extent // inner, 1, inner)
         found.append(factors)
@@ -269,8 +270,3 @@ def _origin(contraction: Contraction, target: Device) -> dict[str, Any] | None:
         return None
     best = int(np.argmin(np.where(fits, seconds(tilings, target), np.inf)))
     return {**found[best], "fetch0": 1, "fetch1": 1, "unroll": 64}
-
-
-def divisor(extent: int, most: int) -> int:
-    """The largest divisor that is not larger."""
-    return next(each for each in range(min(extent, most), 0, -1) if extent % each == 0)

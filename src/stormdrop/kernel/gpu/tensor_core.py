@@ -31,10 +31,11 @@ from ...errors import UnsupportedFunction
 from ...space import Constraint, Ordinal, Space, Tile
 from ..compile import APART
 from ..roles import multiplied
+from ..rules.blocks import largest_divisor
 from ..sketch import Variant, revision
 from ..workload import Workload
 from . import contraction
-from .contraction import Parts, divisor, take_apart
+from .contraction import Parts, take_apart
 from .device import WARP, Device
 
 _SIDE = 16  # of a fragment
@@ -198,9 +199,9 @@ def _space(workload: Workload, target: Device) -> Space | None:
     ]
     origin: dict[str, Any] = {"fetch0": 4, "fetch1": 4, "write": 4, "padding": 8}
     for name, fragments in (("rows", matmul.rows // _SIDE), ("columns", matmul.columns // _SIDE)):
-        held = divisor(fragments, 2)
-        warps = divisor(fragments // held, 2)
+        held = largest_divisor(fragments, 2)
+        warps = largest_divisor(fragments // held, 2)
         origin[name] = (fragments // held // warps, warps, held)
-    deep = divisor(matmul.depth // _SIDE, 2)
+    deep = largest_divisor(matmul.depth // _SIDE, 2)
     origin["steps"] = (matmul.depth // _SIDE // deep, deep)
     return Space(GpuTensorCore.name, knobs, constraints, origin, revision=revision(contraction.__name__, __name__))
