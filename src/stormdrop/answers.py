@@ -18,18 +18,18 @@ from .space import Space
 from .trial import Candidate, Trial
 
 _STARTS = "starts"  # among a setting's method: where the search began, from what the records knew at that time
+_SPACES = "spaces"  # among a setting's method: the spaces in words, for people who read records
 _STARTS_AT_MOST = 3
 _RECENT = 100  # sessions that are looked through for starts
 _COMPILER = "apache-tvm"  # among a setting's versions: other code is generated, so other times are measured
 
 
-def to_resume(store: Store, problem: Problem, setting: Setting) -> Session | None:
+def to_resume(store: Store, problem: Problem, setting: Setting, spaces: Mapping[str, Space]) -> Session | None:
     """The latest unfinished session of a problem and setting, unless its trials were measured in another way."""
-    found = store.unfinished(problem, setting)
-    if found is None or not _same_compiler(found, setting):
-        return None
-    method = {key: value for key, value in found.setting.method.items() if key != _STARTS}
-    return found if method == dict(setting.method) else None
+    for session in store.unfinished(problem, setting):
+        if _same_spaces(session, spaces) and _same_compiler(session, setting):
+            return session if _method(session.setting) == _method(setting) else None
+    return None
 
 
 def with_starts(setting: Setting, starts: Sequence[Candidate], spaces: Mapping[str, Space]) -> Setting:
@@ -70,7 +70,13 @@ def fitting(found: Iterable[tuple[str, Config]], spaces: Mapping[str, Space]) ->
 
 
 def answering(
-    store: Store, problem: Problem, setting: Setting, trials: int | None, seconds: float | None, shared: bool = False
+    store: Store,
+    problem: Problem,
+    setting: Setting,
+    spaces: Mapping[str, Space],
+    trials: int | None,
+    seconds: float | None,
+    shared: bool = False,
 ) -> Session | None:
     """The finished session that answers a request of so many trials, or of so many seconds; None where none does.
 
@@ -80,8 +86,8 @@ def answering(
     other kernels. One that converged comes first, then the latest.
     """
     found = []
-    for session in _finished(store, problem):
-        if dict(session.setting.sketches) != dict(setting.sketches) or not _same_compiler(session, setting):
+    for session in store.finished(problem):
+        if not _same_spaces(session, spaces) or not _same_compiler(session, setting):
             continue
         assert session.outcome is not None
         if session.outcome.extra.get("disturbed"):
@@ -96,7 +102,7 @@ def answering(
 def best_known(store: Store, problem: Problem, spaces: Mapping[str, Space]) -> tuple[Candidate, float] | None:
     """The fastest result of all finished sessions that is a point of these spaces (by sketch), and its seconds."""
     best: tuple[Candidate, float] | None = None
-    for session in _finished(store, problem):
+    for session in store.finished(problem):
         outcome = session.outcome
         assert outcome is not None and outcome.sketch is not None
         assert outcome.config is not None and outcome.seconds is not None
@@ -117,24 +123,12 @@ def known_trials(stored: Iterable[StoredTrial], spaces: Mapping[str, Space]) -> 
 
 def _candidate(sketch: str, fingerprint: str | None, config: Config, spaces: Mapping[str, Space]) -> Candidate | None:
     space = spaces.get(sketch)
-    if space is None or space.fingerprint != fingerprint:
+    if space is None or not space.recognises(fingerprint):
         return None
     try:
         return Candidate(sketch, space.point(config))
     except SpaceError:
         return None  # from elsewhere, or of a constraint that has changed and does not say so
-
-
-def _finished(store: Store, problem: Problem) -> Iterator[Session]:
-    """The finished sessions of a problem that found something, newest first."""
-    where = Filter(
-        workload_key=problem.workload_key, target=problem.target, machine=problem.machine, state=State.FINISHED
-    )
-    for summary in store.sessions(where):
-        session = store.session(summary.id)
-        solved = session.outcome is not None and session.outcome.seconds is not None
-        if solved and session.problem.workload_text == problem.workload_text:
-            yield session
 
 
 def _enough(
@@ -151,3 +145,16 @@ def _enough(
 
 def _same_compiler(session: Session, setting: Setting) -> bool:
     return session.setting.versions.get(_COMPILER) == setting.versions.get(_COMPILER)
+
+
+def _same_spaces(session: Session, spaces: Mapping[str, Space]) -> bool:
+    """Whether a session searched exactly these spaces."""
+    fingerprints = session.setting.sketches
+    return fingerprints.keys() == spaces.keys() and all(
+        spaces[name].recognises(fingerprint) for name, fingerprint in fingerprints.items()
+    )
+
+
+def _method(setting: Setting) -> dict[str, Any]:
+    """What trials depend on beside the spaces."""
+    return {key: value for key, value in setting.method.items() if key not in (_STARTS, _SPACES)}

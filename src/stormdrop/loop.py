@@ -82,7 +82,7 @@ def start(
     where those of similar problems have ended. What an insufficient one found takes part in the last race, unless
     `fresh`.
     """
-    session = answers.to_resume(store, plan.problem, plan.setting) if resume else None
+    session = answers.to_resume(store, plan.problem, plan.setting, plan.spaces) if resume else None
     if session is None and answered:
         known = recorded(plan, store)
         if known is not None:
@@ -112,7 +112,7 @@ def recorded(plan: Plan, store: Store, shared: bool = False) -> SearchResult | N
 
     `shared`: the trials are a kernel's part of a model's, of which it need not use all.
     """
-    session = answers.answering(store, plan.problem, plan.setting, plan.trials, plan.seconds, shared)
+    session = answers.answering(store, plan.problem, plan.setting, plan.spaces, plan.trials, plan.seconds, shared)
     if session is None:
         return None
     outcome = session.outcome

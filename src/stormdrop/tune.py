@@ -108,7 +108,7 @@ def recall(
     """
     kernel = _kernel(workload, target, sketches, max_error, seed, None, None, cold)
     plan = kernel.plan(search, options, trials, time, clock.perf_counter(), None)
-    if resume and answers.to_resume(store, plan.problem, plan.setting) is not None:
+    if resume and answers.to_resume(store, plan.problem, plan.setting, plan.spaces) is not None:
         return None
     known = loop.recorded(plan, store, shared=True)
     return None if known is None else kernel.result(known)
@@ -141,7 +141,7 @@ def begin(
     """
     kernel = _kernel(workload, target, sketches, max_error, seed, measurer, pool, cold)
     plan = kernel.plan(search, options, None, math.inf, clock.perf_counter(), on_progress)
-    session = answers.to_resume(store, plan.problem, plan.setting) if resume else None
+    session = answers.to_resume(store, plan.problem, plan.setting, plan.spaces) if resume else None
     starts = answers.fitting(ends, plan.spaces)
     if not starts and not fresh:
         starts = answers.similar(store, plan.problem, plan.spaces)

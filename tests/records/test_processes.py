@@ -56,15 +56,14 @@ def test_what_was_appended_survives_kill_9(tmp_path: Path) -> None:
     with open_store(path) as store:
         session = store.session(session_id)
         assert session.state is State.RUNNING
-        assert store.unfinished(PROBLEM, SETTING) is None, "a live run keeps its session"
+        assert store.unfinished(PROBLEM, SETTING) == [], "a live run keeps its session"
         with pytest.raises(StoreError, match=f"process {process.pid}"):
             store.resume(session)
 
         process.send_signal(signal.SIGKILL)
         process.communicate()
 
-        found = store.unfinished(PROBLEM, SETTING)
-        assert found is not None
+        (found,) = store.unfinished(PROBLEM, SETTING)
         assert (found.id, found.state) == (session_id, State.INTERRUPTED)
         trials = store.records(found)
         assert [(each.batch, each.position) for each in trials] == [(i // 3, i) for i in range(15)]

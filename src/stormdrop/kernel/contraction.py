@@ -36,7 +36,7 @@ from .loops import stream
 from .lowering import stored, stores_knob
 from .nests import unflattened
 from .roles import Contraction, take_apart
-from .sketch import Variant, revision
+from .sketch import Variant
 from .stages import Axis, Stage, StageGraph, assemble, intermediate, loads_of, variable
 from .target import Target
 from .workload import Workload
@@ -51,6 +51,7 @@ def _take_apart(workload: Workload) -> Contraction:
     return take_apart(workload.graph, workload.constants)
 
 
+@dataclass(frozen=True)
 class RegisterBlocked:
     """The sketch of this module; see there."""
 
@@ -123,12 +124,11 @@ def _space(workload: Workload, target: Target) -> Space | None:
         # Scalars of padding are no faster from registers; vectors, which several outputs share, are.
         knobs.append(Categorical("prologue", [APART, TASK, TILE] if shape.follows_columns else [APART, TASK]))
     knobs += stores_knob(workload, target)
-    digest = revision(prior.__name__, __name__)
-    space = Space(RegisterBlocked.name, knobs, constraints, revision=digest)
+    space = Space(RegisterBlocked.name, knobs, constraints)
     points = list(space.points())
     expected = prior.cycles(shape, space.columns(points), target)
     origin = space.config(points[int(np.argmin(expected))])
-    return Space(RegisterBlocked.name, knobs, constraints, origin=origin, revision=digest)
+    return Space(RegisterBlocked.name, knobs, constraints, origin=origin)
 
 
 def few_columns(workload: Workload, target: Target) -> bool:

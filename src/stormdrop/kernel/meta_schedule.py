@@ -40,7 +40,7 @@ from tvm.tirx import For, PrimFunc, SeqStmt
 
 from ..errors import SpaceError, UnsupportedFunction
 from ..space import Categorical, Knob, Ordinal, Space, Tile
-from .sketch import Variant, revision
+from .sketch import Variant
 from .stages import StageGraph
 from .target import Machine
 from .workload import Workload
@@ -91,12 +91,12 @@ class MetaSchedule:
         locations = _locations(design, trace)
         knobs = [_knob(name, instruction, trace, locations) for name, instruction in sampled.items()]
         instructions = json.dumps(trace.as_json()[0], default=_number)
-        versions = f"tvm {metadata.version('apache-tvm')}, {revision(__name__)}"
+        version = metadata.version("apache-tvm")
         return Space(
             self.name,
             knobs,
             origin={name: _value(each, trace.get_decision(each)) for name, each in sampled.items()},
-            revision=f"{versions}, {hashlib.sha256(instructions.encode()).hexdigest()[:16]}",
+            revision=f"tvm {version}, {hashlib.sha256(instructions.encode()).hexdigest()[:16]}",
         )
 
     def apply(self, workload: Workload, target: Machine, config: Mapping[str, Any]) -> Variant:

@@ -12,6 +12,7 @@ from ..space import Space
 from ..surrogate.features import Describe, Features, by_sketch, encoded
 from ..trial import Candidate, Point
 from .contraction import RegisterBlocked, few_columns
+from .fingerprint import space_of
 from .gpu.contraction import GpuContraction
 from .gpu.device import Device
 from .gpu.streaming import GpuStreaming
@@ -56,7 +57,7 @@ def sketches_for(
     for sketch in own if given is None else given:
         if given is None and found and _only_streams(sketch, workload, target):
             continue
-        space = sketch.space(workload, target)
+        space = space_of(sketch, workload, target)
         if space is not None:
             found.append((sketch, space))
     return found

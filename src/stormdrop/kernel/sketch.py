@@ -6,10 +6,6 @@ first. Applying one to a configuration gives a `Variant`.
 
 from __future__ import annotations
 
-import ast
-import hashlib
-import importlib
-import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -22,21 +18,6 @@ if TYPE_CHECKING:
 
     from ..space import Space
     from .workload import Workload
-
-
-SHARED = (
-    "compile",
-    "expressions",
-    "groups",
-    "intrinsics",
-    "loops",
-    "lowering",
-    "nests",
-    "pieces",
-    "roles",
-    "stages",
-)
-"""Modules of this package that take part in whatever a sketch makes."""
 
 
 @dataclass(frozen=True)
@@ -56,10 +37,10 @@ class Variant:
 class Sketch(Protocol):
     """A family of schedules.
 
-    `target` is a CPU (`Target`) or a GPU (`gpu.device.Device`): a sketch is for one of them. Stateless: the same
-    workload, target and configuration give the same variant, in any process. `max_error` is what its schedules may
-    differ from the reference (max|difference| / max|reference|) because they compute in another way, such as
-    Winograd's; 0 where they only reorder.
+    `target` is a CPU (`Target`) or a GPU (`gpu.device.Device`): a sketch is for one of them. Hashable and without
+    state: the same workload, target and configuration give the same variant, in any process. `max_error` is what its
+    schedules may differ from the reference (max|difference| / max|reference|) because they compute in another way,
+    such as Winograd's; 0 if they only reorder.
     """
 
     @property
@@ -67,6 +48,8 @@ class Sketch(Protocol):
 
     @property
     def max_error(self) -> float: ...
+
+    def __hash__(self) -> int: ...
 
     def space(self, workload: Workload, target: Any) -> Space | None:
         """The space of this sketch for a workload, named after the sketch, or None where it does not apply.
@@ -95,16 +78,3 @@ class Described(Protocol):
 
     def features(self, workload: Workload, target: Any, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
         """Shape `(n, d)`, of n configurations given as n values of each knob."""
-
-
-def revision(*modules: str) -> str:
-    """A digest of the code of some modules and of `SHARED`, comments and layout aside: for a space's fingerprint.
-
-    A sketch whose code changed may give another schedule for the same configuration, so its old records do not
-    count for it any more.
-    """
-    digest = hashlib.sha256()
-    for module in (*(f"{__package__}.{name}" for name in SHARED), *modules):
-        source = inspect.getsource(importlib.import_module(module))
-        digest.update(ast.dump(ast.parse(source)).encode())
-    return digest.hexdigest()[:16]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -21,7 +22,7 @@ from .loops import Steps, idle, in_parallel, laid_out, tasks
 from .lowering import NON_TEMPORAL, STORES, stored, stores_knob
 from .nests import nests_of
 from .roles import inlines_well
-from .sketch import Variant, revision
+from .sketch import Variant
 from .stages import Stage, StageGraph, assemble
 from .target import Target
 from .workload import Workload
@@ -31,6 +32,7 @@ _MOST_TILE = 256  # elements of a transposing tile, all unrolled: more take LLVM
 _SMALL = 1 << 20  # elements computed; above, threads are worth waking in any case
 
 
+@dataclass(frozen=True)
 class Streaming:
     """The sketch of this module; see there."""
 
@@ -105,7 +107,6 @@ def _space(workload: Workload, target: Target) -> Space:
         knobs,
         constraints,
         origin={key: value for key, value in origin.items() if key in names},
-        revision=revision(__name__),
     )
 
 

@@ -13,17 +13,10 @@ configuration. docs/templates.md says how to write one.
 
 from __future__ import annotations
 
-import ast
-import functools
-import hashlib
-import inspect
-import json
 import sys
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from types import CodeType, FunctionType, MethodType
 from typing import Any, ClassVar, NoReturn
 
 import tvm
@@ -34,31 +27,25 @@ from ..errors import SpaceError, UnsupportedFunction
 from ..space import Categorical, Constraint, Knob, Ordinal, Space, Split, Tile
 from ..space.knob import Value
 from .expressions import walk
-from .sketch import Variant, revision
+from .sketch import Variant
 from .stages import Axis, Stage, StageGraph, intermediate, shape_of, variable
 from .target import Target
 from .workload import Workload
-
-_PLAIN = (str, int, float, tuple, list, dict, type(None))
 
 Schedules = Callable[[Schedule, "Knobs"], object]
 
 
 def template(function: Schedules) -> Template:
     """Makes a sketch of a function of a schedule and its knobs, named after the function."""
-    return Template(getattr(function, "__name__", type(function).__name__), function, source_digest(function))
+    return Template(getattr(function, "__name__", type(function).__name__), function)
 
 
 @dataclass(frozen=True, eq=False)
 class Template:
-    """A `Sketch` written as a function; see the module.
-
-    `revision` enters the fingerprint of its spaces: records of a function that has changed do not count any more.
-    """
+    """A `Sketch` written as a function; see the module."""
 
     name: str
     function: Schedules
-    revision: str
     max_error: ClassVar[float] = 0.0
 
     def __call__(self, schedule: Schedule, knobs: Knobs) -> None:
@@ -93,15 +80,14 @@ class Template:
         module, path = self.function.__module__, getattr(self.function, "__qualname__", "")
         if module != "__main__" and _lookup(module, path) is self:
             return _imported, (module, path)
-        return Template, (self.name, self.function, self.revision)
+        return Template, (self.name, self.function)
 
 
 @lru_cache(maxsize=256)
 def _space(sketch: Template, workload: Workload, target: Target) -> Space:
     knobs = Knobs(sketch.name, workload, target, None)
     sketch.function(knobs.schedule, knobs)
-    digest = f"{sketch.revision} {revision(__name__)}"
-    return Space(sketch.name, list(knobs.declared.values()), knobs.constraints, knobs.values, revision=digest)
+    return Space(sketch.name, list(knobs.declared.values()), knobs.constraints, knobs.values)
 
 
 @dataclass
@@ -254,72 +240,6 @@ def loads(schedule: Schedule, block: Any) -> list[Any]:
     store = schedule.get(block).body
     found = [node for node in walk(store.value) if isinstance(node, tvm.ir.TensorLoad)]
     return [load for load in found if not load.source.same_as(store.buffer)]
-
-
-def source_digest(thing: Any) -> str:
-    """Sixteen hexadecimal digits of the code of a function or a class, comments and layout aside.
-
-    With it come the functions of its module that it calls, and the plain values that it refers to; of a partial, a
-    method or an object also what it holds.
-    """
-    parts: list[str] = []
-    seen: set[int] = set()
-
-    def visit(item: Any) -> None:
-        if id(item) in seen:
-            return
-        seen.add(id(item))
-        if isinstance(item, Template):
-            parts.append(item.revision)
-        elif isinstance(item, FunctionType):
-            parts.append(_text(item))
-            outside = inspect.getclosurevars(item)
-            for name, value in sorted({**outside.globals, **outside.nonlocals}.items()):
-                if isinstance(value, _PLAIN):
-                    parts.append(f"{name}={value!r}")
-                elif getattr(value, "__module__", None) == item.__module__:
-                    visit(value)
-        elif isinstance(item, functools.partial):
-            given = {**{str(at): value for at, value in enumerate(item.args)}, **item.keywords}
-            visit(item.func)
-            held(given)
-        elif isinstance(item, MethodType):
-            visit(item.__func__)
-            visit(item.__self__)
-        elif isinstance(item, type):
-            for name, value in vars(item).items():
-                if not name.startswith("__"):
-                    parts.append(f"{name}={value!r}" if isinstance(value, _PLAIN) else name)
-                    visit(getattr(value, "__func__", value))
-            for base in item.__bases__:
-                if base.__module__ == item.__module__:
-                    visit(base)
-        elif hasattr(item, "__dict__") and not inspect.ismodule(item):
-            visit(type(item))
-            held(vars(item))
-
-    def held(values: Mapping[str, Any]) -> None:
-        for name, value in sorted(values.items()):
-            if isinstance(value, _PLAIN):
-                parts.append(f"{name}={value!r}")
-            else:
-                visit(value)
-
-    visit(thing)
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
-
-
-def _text(function: FunctionType) -> str:
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-    except (OSError, SyntaxError):  # typed at a prompt, or a lambda inside of an expression: there is only its code
-        return _code(function.__code__)
-    return ast.dump(tree)
-
-
-def _code(code: CodeType) -> str:
-    constants = [_code(each) if isinstance(each, CodeType) else repr(each) for each in code.co_consts]
-    return repr((code.co_code, code.co_names, constants))
 
 
 def _transform(source: Any, mapping: IndexMap) -> PrimFunc:

@@ -32,15 +32,14 @@ from numpy.typing import NDArray
 
 from ..errors import UnsupportedFunction
 from ..space import Categorical, Constraint, Knob, Ordinal, Space
-from . import winograd_convolution, winograd_loops, winograd_prior, winograd_transforms
-from .sketch import Variant, revision
+from . import winograd_prior
+from .sketch import Variant
 from .target import Target
 from .winograd_convolution import find_convolution
 from .winograd_loops import WinogradLoops
 from .winograd_transforms import POINTS
 from .workload import Workload
 
-_OWN = (winograd_convolution, winograd_loops, winograd_prior, winograd_transforms)
 _ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 18, 20, 24, 28)
 _BLOCKS = (1, 2, 3, 4, 6, 8, 12, 16)
 _POSITIONS = 64  # products per tile; with 100, for 7x7 and m = 4, the error is 7e-5
@@ -110,12 +109,11 @@ def _space(sketch: Winograd, workload: Workload, target: Target) -> Space | None
             f"{tiles} tiles in blocks without much waste",
         ),
     ]
-    digest = f"{revision(*(module.__name__ for module in _OWN), __name__)} {sketch.max_error}"
-    space = Space(sketch.name, knobs, constraints, revision=digest)
+    space = Space(sketch.name, knobs, constraints)
     points = list(space.points())
     expected = sketch.estimate(workload, target, space.columns(points))
     origin = space.config(points[int(np.argmin(expected))])
-    return Space(sketch.name, knobs, constraints, origin=origin, revision=digest)
+    return Space(sketch.name, knobs, constraints, origin=origin)
 
 
 def _computed(tiles: int, rows: int, block: int) -> int:

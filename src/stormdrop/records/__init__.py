@@ -9,7 +9,6 @@ files.py     export, import, merge by path             writer.py    who writes a
 
 from .contract import (
     Absorbed,
-    Best,
     Config,
     Dump,
     Filter,
@@ -30,7 +29,6 @@ from .sql import SqlStore, open_store
 
 __all__ = [
     "Absorbed",
-    "Best",
     "Config",
     "Dump",
     "Filter",

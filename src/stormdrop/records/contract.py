@@ -14,7 +14,6 @@ that the configurations of a space (whose tile values are tuples) are equal to w
 from __future__ import annotations
 
 import enum
-import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
@@ -117,20 +116,6 @@ class StoredTrial:
 
 
 @dataclass(frozen=True)
-class Best:
-    """A recorded configuration with all its samples (seconds per execution), pooled over sessions."""
-
-    sketch: str
-    config: Config
-    seconds: tuple[float, ...]
-
-    @property
-    def median(self) -> float:
-        """Median sample in seconds."""
-        return statistics.median(self.seconds)
-
-
-@dataclass(frozen=True)
 class Filter:
     """Which sessions are meant: those that equal every field that is given."""
 
@@ -221,20 +206,14 @@ class Store(Protocol):
     def records(self, session: Session) -> list[StoredTrial]:
         """All trials of a session in the order in which they were appended."""
 
-    def finished(self, problem: Problem, fingerprints: Mapping[str, str]) -> Session | None:
-        """The latest finished session of this problem that found something, over exactly these sketches and spaces."""
+    def finished(self, problem: Problem) -> list[Session]:
+        """The finished sessions of this problem that found something, newest first."""
 
-    def unfinished(self, problem: Problem, setting: Setting) -> Session | None:
-        """The latest session to resume: same problem, search, options, seed and sketches.
+    def unfinished(self, problem: Problem, setting: Setting) -> list[Session]:
+        """The sessions of this problem with the same search, options and seed that did not end, newest first.
 
-        One that another live process on this machine writes is left to it. Method and versions may differ: who
-        must not mix them compares the session's setting.
-        """
-
-    def best(self, problem: Problem, fingerprints: Mapping[str, str]) -> Best | None:
-        """The configuration with the lowest median over all samples recorded for this problem, of whatever session.
-
-        Counts only trials of a sketch whose fingerprint is the one given for it.
+        One that another live process on this machine writes is left to it. Sketches, method and versions may differ:
+        whoever must not mix them compares the session's setting.
         """
 
     def sessions(self, where: Filter = ...) -> list[Summary]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import statistics
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from . import rows, schema
 from .codec import canonical, clean, clean_session, encode, outcome_to_json
 from .contract import (
     Absorbed,
-    Best,
     Dump,
     Filter,
     Outcome,
@@ -130,45 +128,25 @@ class SqlStore:
             row = _row(connection, session.id)
             return rows.trials(connection, row.number, session.setting.sketches)
 
-    def finished(self, problem: Problem, fingerprints: Mapping[str, str]) -> Session | None:
+    def finished(self, problem: Problem) -> list[Session]:
         with transaction(self._engine, self.where) as connection:
-            for row in _latest(connection, problem, schema.session.c.state == State.FINISHED.value):
-                found = _read(row)
-                solved = found.outcome is not None and found.outcome.sketch is not None
-                if solved and found.setting.sketches == dict(fingerprints):
-                    return found
-        return None
+            found = [_read(row) for row in _latest(connection, problem, schema.session.c.state == State.FINISHED.value)]
+        return [each for each in found if each.outcome is not None and each.outcome.sketch is not None]
 
-    def unfinished(self, problem: Problem, setting: Setting) -> Session | None:
+    def unfinished(self, problem: Problem, setting: Setting) -> list[Session]:
         wanted = and_(
             schema.session.c.state != State.FINISHED.value,
             schema.session.c.search == setting.search,
             schema.session.c.seed == str(setting.seed),
         )
+        found = []
         with transaction(self._engine, self.where) as connection:
             for row in _latest(connection, problem, wanted):
-                found = _read(row)
-                same = canonical(found.setting.options) == canonical(setting.options)
-                busy = found.state is State.RUNNING and row.writer and is_other_live_process(row.writer)
-                if same and found.setting.sketches == dict(setting.sketches) and not busy:
-                    return found
-        return None
-
-    def best(self, problem: Problem, fingerprints: Mapping[str, str]) -> Best | None:
-        samples: dict[tuple[str, str], list[float]] = {}
-        configs: dict[tuple[str, str], StoredTrial] = {}
-        with transaction(self._engine, self.where) as connection:
-            for row in _latest(connection, problem):
-                sketches = _read(row).setting.sketches
-                for trial in rows.trials(connection, row.number, sketches):
-                    if trial.measurement.ok and fingerprints.get(trial.sketch) == trial.fingerprint:
-                        key = (trial.sketch, canonical(trial.config))
-                        configs[key] = trial
-                        samples.setdefault(key, []).extend(trial.measurement.seconds)
-        if not samples:
-            return None
-        key = min(samples, key=lambda each: statistics.median(samples[each]))
-        return Best(configs[key].sketch, configs[key].config, tuple(samples[key]))
+                session = _read(row)
+                busy = session.state is State.RUNNING and row.writer and is_other_live_process(row.writer)
+                if canonical(session.setting.options) == canonical(setting.options) and not busy:
+                    found.append(session)
+        return found
 
     def sessions(self, where: Filter = _EVERYTHING) -> list[Summary]:
         with transaction(self._engine, self.where) as connection:

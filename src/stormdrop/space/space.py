@@ -7,6 +7,7 @@ descent is caught.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import math
@@ -57,8 +58,8 @@ class Space:
     """The points that a sketch can be scheduled at. Immutable; shared freely between searches.
 
     `origin` is the configuration of the canonical schedule (Definition 2.5 of the Droplet Search paper), by
-    default the first point in lexicographic order. `revision` enters the fingerprint: a sketch passes its
-    version, so that records taken with an older one are not mistaken for this one's.
+    default the first point in lexicographic order. `revision` enters the fingerprint: it stands for what the points
+    mean beside their values, such as what a sketch schedules at them (see `with_revision`).
 
     Raises `SpaceError` for duplicate or unknown knob names, for an origin outside, and for an empty space.
     """
@@ -75,7 +76,8 @@ class Space:
         self.name = name
         self.knobs = tuple(knobs)
         self.constraints = tuple(constraints)
-        self.revision = revision
+        self._revision: str | Callable[[], str] = revision
+        self._former_revision: Callable[[], str | None] | None = None
         self._position = {knob.name: i for i, knob in enumerate(self.knobs)}
         if len(self._position) != len(self.knobs):
             raise SpaceError(f"space {name!r} has two knobs of the same name: {[knob.name for knob in self.knobs]}")
@@ -243,11 +245,38 @@ class Space:
                 drawn[at] = coords
         return tuple(chain.from_iterable(drawn))
 
+    def with_revision(self, revision: Callable[[], str], former: Callable[[], str | None]) -> Space:
+        """The same space with a revision that is computed when it is first needed.
+
+        `former` gives the revision that an earlier version had for the same meaning, or None: records that were
+        taken under it are valid as well.
+        """
+        space = copy.copy(self)
+        for name in ("revision", "fingerprint"):
+            space.__dict__.pop(name, None)
+        space._revision, space._former_revision = revision, former
+        return space
+
+    @cached_property
+    def revision(self) -> str:
+        """What the points mean beside their values, in a few characters."""
+        return self._revision if isinstance(self._revision, str) else self._revision()
+
     @cached_property
     def fingerprint(self) -> str:
         """Sixteen hexadecimal digits that change with anything that `describe` tells."""
-        canonical = json.dumps(self.describe(), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+        return _digest(self.describe())
+
+    def recognises(self, fingerprint: str | None) -> bool:
+        """Whether records with this fingerprint are records of this space."""
+        if fingerprint == self.fingerprint:
+            return True
+        former = None if self._former_revision is None else self._former_revision()
+        return former is not None and fingerprint == _digest({**self.describe(), "revision": former})
+
+    def __getstate__(self) -> dict[str, Any]:
+        # How revisions are computed stays in this process.
+        return {**self.__dict__, "_revision": self.revision, "_former_revision": None}
 
     def describe(self) -> dict[str, Any]:
         """The knobs, the constraints' descriptions, the origin and the revision, as JSON-able values."""
@@ -321,3 +350,8 @@ class Space:
             return all(predicate(*(values[i] for i in positions)) for predicate, positions in tests)
         finally:
             values[at] = before
+
+
+def _digest(description: Mapping[str, Any]) -> str:
+    canonical = json.dumps(description, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:16]

@@ -98,20 +98,18 @@ def check_a_strange_sketch_is_refused(factory: Factory) -> None:
         raise AssertionError("a record of an unknown sketch was taken")
 
 
-def check_finished_needs_equal_sketches(factory: Factory) -> None:
-    """A changed, added or removed sketch or space makes old results unusable."""
+def check_finished_sessions_are_listed(factory: Factory) -> None:
+    """Those that found something, newest first, whatever their sketches."""
     store = factory("finished")
     session = store.open(PROBLEM, SETTING)
-    assert store.finished(PROBLEM, SKETCHES) is None
+    assert store.finished(PROBLEM) == []
     ended = store.finish(session, GOOD)
     assert (ended.state, ended.outcome) == (State.FINISHED, GOOD)
-    assert store.finished(PROBLEM, dict(reversed(SKETCHES.items()))) == ended
-    for other in ({"packed": "f1"}, {**SKETCHES, "packed": "f9"}, {**SKETCHES, "winograd": "f3"}):
-        assert store.finished(PROBLEM, other) is None
-    later = store.finish(store.open(PROBLEM, SETTING), GOOD)
-    assert store.finished(PROBLEM, SKETCHES) == later
+    assert store.finished(PROBLEM) == [ended]
+    later = store.finish(store.open(PROBLEM, dataclasses.replace(SETTING, sketches={"winograd": "f3"})), GOOD)
+    assert store.finished(PROBLEM) == [later, ended]
     store.finish(store.open(PROBLEM, SETTING), Outcome())
-    assert store.finished(PROBLEM, SKETCHES) == later, "a session that found nothing is no answer"
+    assert store.finished(PROBLEM) == [later, ended], "a session that found nothing is no answer"
 
 
 def check_a_problem_is_more_than_its_key(factory: Factory) -> None:
@@ -121,33 +119,32 @@ def check_a_problem_is_more_than_its_key(factory: Factory) -> None:
     store.append(session, 0, [timed("packed", (1,), 1.0)])
     for field in ("workload_key", "workload_text", "target", "machine"):
         other = dataclasses.replace(PROBLEM, **{field: "other"})
-        assert store.unfinished(other, SETTING) is None, field
-        assert store.best(other, SKETCHES) is None, field
+        assert store.unfinished(other, SETTING) == [], field
         store.open(other, SETTING)
     renamed = dataclasses.replace(PROBLEM, workload_name="conv2d_relu1")
-    assert store.unfinished(renamed, SETTING) == session
+    assert store.unfinished(renamed, SETTING) == [session]
     ended = store.finish(session, GOOD)
-    assert store.finished(renamed, SKETCHES) == ended
-    assert store.finished(dataclasses.replace(PROBLEM, workload_text="other"), SKETCHES) is None
+    assert store.finished(renamed) == [ended]
+    assert store.finished(dataclasses.replace(PROBLEM, workload_text="other")) == []
 
 
 def check_unfinished_matches_the_setting(factory: Factory) -> None:
-    """Search, options, seed and sketches must agree; method and versions may not."""
+    """Search, options and seed must agree; sketches, method and versions may not."""
     store = factory("unfinished")
     session = store.open(PROBLEM, SETTING)
     changes: list[dict[str, Any]] = [
         {"search": "random"},
         {"seed": 8},
         {"options": {**SETTING.options, "confidence": 0.9}},
-        {"sketches": {**SKETCHES, "packed": "f9"}},
     ]
     for change in changes:
-        assert store.unfinished(PROBLEM, dataclasses.replace(SETTING, **change)) is None, change
+        assert store.unfinished(PROBLEM, dataclasses.replace(SETTING, **change)) == [], change
     options = dict(reversed({**SETTING.options, "steps": (1, 2)}.items()))
-    same = dataclasses.replace(SETTING, options=options, versions={"tvm": "0.28"}, method={})
-    assert store.unfinished(PROBLEM, same) == session
+    same = dataclasses.replace(SETTING, options=options, sketches={"packed": "f9"}, versions={"tvm": "0.28"}, method={})
+    later = store.open(PROBLEM, same)
+    assert store.unfinished(PROBLEM, same) == [later, session]
     store.finish(session, GOOD)
-    assert store.unfinished(PROBLEM, SETTING) is None
+    assert store.unfinished(PROBLEM, SETTING) == [later]
 
 
 def check_resume_goes_on_where_it_stopped(factory: Factory) -> None:
@@ -159,7 +156,7 @@ def check_resume_goes_on_where_it_stopped(factory: Factory) -> None:
     stopped = store.interrupt(session, GOOD)
     assert (stopped.state, stopped.outcome) == (State.INTERRUPTED, GOOD)
     _expect_store_error(lambda: store.append(session, 1, second))
-    assert store.unfinished(PROBLEM, SETTING) == stopped
+    assert store.unfinished(PROBLEM, SETTING) == [stopped]
     going = store.resume(stopped)
     assert (going.state, going.outcome) == (State.RUNNING, None)
     store.append(going, 1, second)
@@ -168,22 +165,6 @@ def check_resume_goes_on_where_it_stopped(factory: Factory) -> None:
     _expect_store_error(lambda: store.append(going, 2, second))
     _expect_store_error(lambda: store.finish(going, GOOD))
     _expect_store_error(lambda: store.resume(going))
-
-
-def check_best_pools_samples(factory: Factory) -> None:
-    """A lucky first measurement does not win over what later ones of the same configuration say."""
-    store = factory("best")
-    assert store.best(PROBLEM, SKETCHES) is None
-    one = store.open(PROBLEM, SETTING)
-    store.append(
-        one, 0, [timed("packed", (1,), 1.0), timed("packed", (2,), 2.0), failed("packed", Status.RUNTIME, "x")]
-    )
-    two = store.open(PROBLEM, dataclasses.replace(SETTING, sketches={"packed": "f1"}, search="random"))
-    store.append(two, 0, [timed("packed", (1,), 3.0, 3.1)])
-    best = store.best(PROBLEM, SKETCHES)
-    assert best is not None
-    assert (best.sketch, best.config, best.seconds) == ("packed", {"tile": (2,), "unroll": 16}, (2.0,))
-    assert store.best(PROBLEM, {"packed": "f9"}) is None
 
 
 def check_sessions_are_listed(factory: Factory) -> None:
@@ -232,7 +213,7 @@ def check_absorbing_is_idempotent_and_extends(factory: Factory) -> None:
     assert copy.absorb(source.dump()) == Absorbed(known=1)
     assert list(copy.dump()) == list(source.dump())
     assert copy.sessions() == source.sessions()
-    assert copy.finished(PROBLEM, SKETCHES) == source.finished(PROBLEM, SKETCHES)
+    assert copy.finished(PROBLEM) == source.finished(PROBLEM)
 
     third = factory("third")
     third.absorb([(dataclasses.replace(session, state=State.INTERRUPTED), stored(first, 0))])
@@ -289,8 +270,7 @@ def check_a_reopened_store_remembers(factory: Factory) -> None:
     first.close()
     second.close()
     third = factory("again")
-    found = third.finished(PROBLEM, SKETCHES)
-    assert found is not None
+    (found,) = third.finished(PROBLEM)
     assert (found.id, found.outcome) == (session.id, GOOD)
     third.close()
 
@@ -300,11 +280,10 @@ CHECKS: tuple[Callable[[Factory], None], ...] = (
     check_text_that_no_database_takes_is_escaped,
     check_sessions_come_back_as_opened,
     check_a_strange_sketch_is_refused,
-    check_finished_needs_equal_sketches,
+    check_finished_sessions_are_listed,
     check_a_problem_is_more_than_its_key,
     check_unfinished_matches_the_setting,
     check_resume_goes_on_where_it_stopped,
-    check_best_pools_samples,
     check_sessions_are_listed,
     check_absorbing_is_idempotent_and_extends,
     check_absorbing_takes_all_or_nothing,

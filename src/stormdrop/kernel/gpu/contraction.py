@@ -30,10 +30,10 @@ from ...space import Constraint, Knob, Ordinal, Space, Tile
 from ..expressions import coefficients
 from ..roles import multiplied
 from ..rules.blocks import largest_divisor
-from ..sketch import Variant, revision
+from ..sketch import Variant
 from ..stages import Stage, StageGraph, shape_of
 from ..workload import Workload
-from . import device, features, tiling
+from . import features
 from .device import REGISTERS_PER_THREAD, WARP, Device
 from .features import seconds
 from .tiling import THREAD, Contraction, Counts, Operand, Tiling
@@ -216,8 +216,7 @@ def _space(workload: Workload, target: Device) -> Space | None:
     origin = _origin(contraction, target)
     if origin is None:
         return None
-    digest = revision(*(module.__name__ for module in (device, features, tiling)), __name__)
-    return Space(GpuContraction.name, knobs, constraints, origin, revision=digest)
+    return Space(GpuContraction.name, knobs, constraints, origin)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from ...errors import UnsupportedFunction
 from ...space import Constraint, Knob, Ordinal, Space
 from ..expressions import variables
 from ..roles import contiguous
-from ..sketch import Variant, revision
+from ..sketch import Variant
 from ..stages import Stage, StageGraph
 from ..workload import Workload
 from .device import WARP, Device
@@ -90,7 +90,7 @@ def _space(workload: Workload, target: Device) -> Space | None:
     if reduces:
         knobs.append(Ordinal("unroll", _UNROLL))
         origin["unroll"] = 16
-    return Space(GpuStreaming.name, knobs, constraints, origin, revision=revision(__name__))
+    return Space(GpuStreaming.name, knobs, constraints, origin)
 
 
 def _row_axes(stages: Sequence[Stage]) -> int:

@@ -32,9 +32,8 @@ from ...space import Constraint, Ordinal, Space, Tile
 from ..compile import APART
 from ..roles import multiplied
 from ..rules.blocks import largest_divisor
-from ..sketch import Variant, revision
+from ..sketch import Variant
 from ..workload import Workload
-from . import contraction
 from .contraction import Parts, take_apart
 from .device import WARP, Device
 
@@ -204,4 +203,4 @@ def _space(workload: Workload, target: Device) -> Space | None:
         origin[name] = (fragments // held // warps, warps, held)
     deep = largest_divisor(matmul.depth // _SIDE, 2)
     origin["steps"] = (matmul.depth // _SIDE // deep, deep)
-    return Space(GpuTensorCore.name, knobs, constraints, origin, revision=revision(contraction.__name__, __name__))
+    return Space(GpuTensorCore.name, knobs, constraints, origin)

@@ -6,17 +6,15 @@ so that a function has as many sketches as there are ways. When the structure is
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from tvm.s_tir import Schedule
 
-from ..sketch import revision
 from ..target import Target
-from ..template import Knobs, Template, source_digest
+from ..template import Knobs, Template
 from ..workload import Workload
-from . import blocks, contract
+from . import blocks
 from .contract import Annotation, Applies, Rule, State
 from .cpu import CPU_RULES
 
@@ -42,8 +40,7 @@ class Derivation:
 def derive(workload: Workload, target: Target, rules: Sequence[Rule] = CPU_RULES) -> list[Template]:
     """The sketches that the rules make of a workload, in a fixed order.
 
-    A sketch is named "rules" and after those steps that set it apart from the others: "rules.rfactor". Every rule
-    that a sketch was made with is part of its revision.
+    A sketch is named "rules" and after those steps that set it apart from the others: "rules.rfactor".
     """
     found: list[tuple[Step, ...]] = []
     optional: set[Step] = set()
@@ -56,7 +53,7 @@ def derive(workload: Workload, target: Target, rules: Sequence[Rule] = CPU_RULES
         made = tuple(yes for _, yes in asked)
         pending += [(*made[:at], False) for at in range(len(choices), len(made))]
     names = _names(found, optional)
-    return [Template(name, Derivation(steps), _revision(steps)) for name, steps in zip(names, found, strict=True)]
+    return [Template(name, Derivation(steps)) for name, steps in zip(names, found, strict=True)]
 
 
 def _walk(
@@ -101,10 +98,3 @@ def _names(derivations: Sequence[tuple[Step, ...]], optional: Collection[Step]) 
     if len(set(short)) == len(short):
         return short
     return [".".join(["rules", *(f"{rule.name}_{block}" for rule, block in steps)]) for steps in telling]
-
-
-def _revision(steps: Sequence[Step]) -> str:
-    parts = [revision(blocks.__name__, contract.__name__, __name__)]
-    for rule, block in steps:
-        parts += [block, source_digest(type(rule)), repr(sorted(vars(rule).items()))]
-    return hashlib.sha256(" ".join(parts).encode()).hexdigest()[:16]
