@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from common import findable
 
 if TYPE_CHECKING:
-    from stormdrop.kernel.target import Machine
+    from stormdrop.machine.cpu import Machine
 
 BATCH = 64  # MetaSchedule's default
 
@@ -32,7 +32,7 @@ BATCH = 64  # MetaSchedule's default
 class Function:
     """What it has found for one function: pairs of seconds of tuning, known at the end of each batch, and the best.
 
-    `trace` is that of the best, from which its schedule is made again (`stormdrop.kernel.meta_schedule.replay`).
+    `trace` is that of the best, from which its schedule is made again (`stormdrop.sketches.meta_schedule.replay`).
     """
 
     curve: list[tuple[float, float]] = field(default_factory=list)
@@ -72,7 +72,7 @@ def tune(
     from tvm.ir.utils import derived_object
     from tvm.s_tir import meta_schedule as ms
 
-    from stormdrop.kernel.target import Target
+    from stormdrop.machine.cpu import Target
 
     logging.getLogger("tvm.s_tir.meta_schedule").setLevel(logging.WARNING)
     found = Found([Function() for _ in modules])

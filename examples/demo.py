@@ -13,7 +13,7 @@ from typing import Any
 import onnx
 
 import stormdrop as sd
-from stormdrop.model.weights import seed_weights
+from stormdrop.model.random_weights import seed_weights
 
 GRAPH = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light" / "light_squeezenet.onnx"
 OUT = Path("out")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stormdrop import threads
+from stormdrop.machine import threads
 
 # Before any test module loads TVM, which reads the number of threads once.
 threads.configure()

@@ -14,65 +14,40 @@ import pytest
 import stormdrop
 
 ROOT = Path(stormdrop.__file__).parent
-SHARED = {"errors", "trial"}  # values that every room may use
-TOP = {
-    "__init__",
-    "__main__",
-    "_version",
-    "arena",
-    "bench",
-    "cli",
-    "compare",
-    "contest",
-    "landscape",
-    "minimize",
-    "model",
-    "peers",
-    "recordings",
-    "testing",
-    "tune",
-    "walk",
-}
+LAYERS: tuple[tuple[str, ...], ...] = (
+    ("errors", "trial", "statistics", "_version"),
+    ("machine", "ir", "space", "records"),
+    ("operators", "surrogate"),
+    ("search", "sketches"),
+    ("codegen",),
+    ("measure",),
+    ("tuning",),
+    ("model",),
+    ("report",),
+    ("compare", "bench"),
+    ("cli", "testing", "integrations"),
+    ("__init__", "__main__"),
+)
+"""The rooms from the lowest to the highest. A room imports rooms of lower layers only: no arrow points upward."""
 
-ALLOWED: dict[str, set[str]] = {
-    "errors": set(),
+RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
+
+NARROW: dict[str, set[str]] = {
     "trial": set(),
-    "threads": set(),
-    "duration": {"errors"},
-    "statistics": set(),
-    "space": SHARED,
-    "surrogate": SHARED | {"space", "statistics"},
-    "search": SHARED | {"space", "statistics", "surrogate"},
-    "kernel": SHARED | {"space", "surrogate", "threads"},
-    "measure": SHARED | {"kernel", "space", "statistics", "threads"},
-    "records": SHARED | {"_version", "space", "statistics"},
-    "report": SHARED | {"records", "statistics"},
-    "answers": SHARED | {"records", "space"},
-    "finals": SHARED | {"statistics"},
-    "loop": SHARED | {"answers", "finals", "measure", "plan", "records", "result", "space", "statistics", "tally"},
-    "plan": SHARED | {"duration", "records", "result", "search", "space"},
-    "result": SHARED | {"kernel", "measure"},
-    "tally": SHARED,
+    "space": {"errors", "trial"},
+    "surrogate": {"errors", "trial", "space", "statistics"},
+    "search": {"errors", "trial", "space", "statistics", "surrogate"},
+    "ir": {"errors"},
+    "machine": {"errors"},
+    "records": {"errors", "trial", "statistics", "_version"},
+    "sketches": {"errors", "trial", "machine", "ir", "operators", "space", "surrogate"},
+    "report": {"errors", "trial", "statistics"},
 }
-"""Rooms of ours that a room may import, besides itself. `TOP` brings rooms together and may import all."""
+"""Rooms that may import less than what lies below them."""
 
-WITHOUT_TVM = {
-    "answers",
-    "errors",
-    "finals",
-    "loop",
-    "minimize",
-    "plan",
-    "records",
-    "report",
-    "search",
-    "space",
-    "statistics",
-    "surrogate",
-    "tally",
-    "threads",
-    "trial",
-}
+WITHOUT_TVM = {"errors", "records", "report", "search", "space", "statistics", "surrogate", "trial"}
+TOGETHER = {"space", "search", "measure", "records"}
+"""Only `tuning`, and what is built on it, brings these together."""
 
 
 def modules() -> dict[str, Path]:
@@ -117,26 +92,97 @@ def ours(name: str, path: Path) -> set[str]:
 def test_the_reader_sees_relative_and_absolute_imports(tmp_path: Path) -> None:
     source = tmp_path / "probe.py"
     source.write_text(
-        "import tvm.relax\nfrom .. import errors\nfrom ..kernel.target import Target\n"
+        "import tvm.relax\nfrom .. import errors\nfrom ..machine.cpu import Target\n"
         "from stormdrop.space import Space\ndef f():\n    from .contract import Search\n"
     )
     assert set(imports("search.probe", source)) == {
         "tvm.relax",
         "stormdrop.errors",
-        "stormdrop.kernel.target",
+        "stormdrop.machine.cpu",
         "stormdrop.space",
         "stormdrop.search.contract",
     }
 
 
+ARROWS = {
+    (room(name), room(other)): f"{name} imports {other}"
+    for name in MODULES
+    for other in ours(name, MODULES[name])
+    if room(other) != room(name)
+}
+
+
 def test_every_module_is_in_a_known_room() -> None:
-    assert {room(name) for name in MODULES} <= ALLOWED.keys() | TOP
+    assert {room(name) for name in MODULES} <= RANK.keys()
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if room(name) not in TOP])
+def test_the_root_holds_nothing_but_what_all_rooms_share() -> None:
+    files = {path.name for path in ROOT.iterdir() if path.is_file()}
+    assert files == {f"{name}.py" for name in (*LAYERS[0], *LAYERS[-1])} | {"py.typed"}
+
+
+def test_no_arrow_points_upward(capsys: pytest.CaptureFixture[str]) -> None:
+    upward = [text for (lower, higher), text in ARROWS.items() if RANK[lower] <= RANK[higher]]
+    with capsys.disabled():
+        print(f"\n{len({room(name) for name in MODULES})} rooms, {len(ARROWS)} arrows, {len(upward)} point upward")
+    assert not upward
+
+
+@pytest.mark.parametrize("name", NARROW)
 def test_a_room_imports_only_what_it_may(name: str) -> None:
-    imported = {room(other) for other in ours(name, MODULES[name])} - {room(name)}
-    assert imported <= ALLOWED[room(name)]
+    extra = [text for (importer, imported), text in ARROWS.items() if importer == name and imported not in NARROW[name]]
+    assert not extra
+
+
+@pytest.mark.parametrize("name", {room(name) for name in MODULES})
+def test_only_tuning_brings_space_search_measurer_and_store_together(name: str) -> None:
+    imported = {other for importer, other in ARROWS if importer == name}
+    assert not imported >= TOGETHER or RANK[name] >= RANK["tuning"]
+
+
+def circles(edges: dict[str, set[str]]) -> list[list[str]]:
+    """Modules that import each other, directly or through others."""
+    found: list[list[str]] = []
+    reached: dict[str, set[str]] = {}
+    for start in edges:
+        pending, seen = list(edges[start]), set()
+        while pending:
+            name = pending.pop()
+            if name not in seen:
+                seen.add(name)
+                pending += edges.get(name, ())
+        reached[start] = seen
+    for name, seen in reached.items():
+        if name in seen:
+            circle = sorted(other for other in seen if name in reached.get(other, ()))
+            found += [circle] if circle not in found else []
+    return found
+
+
+def test_circles_are_seen() -> None:
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]
+    assert circles({"a": {"b"}, "b": set()}) == []
+
+
+def test_no_modules_import_each_other() -> None:
+    # A package that lists its modules' names is not imported by them for these names: they are left out.
+    edges = {name: {other for other in ours(name, path) if other} for name, path in MODULES.items() if name}
+    assert circles({name: others - {name.rpartition(".")[0]} for name, others in edges.items()}) == []
+
+
+def test_no_benchmarks_import_each_other() -> None:
+    folder = ROOT.parents[1] / "benchmarks"
+    scripts = {path.stem: path for path in folder.rglob("*.py")}
+    edges = {}
+    for name, path in scripts.items():
+        imported: set[str] = set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                imported.add(node.module.rpartition(".")[2])
+            elif isinstance(node, ast.Import):
+                imported.update(alias.name.rpartition(".")[2] for alias in node.names)
+        edges[name] = imported & scripts.keys() - {name}
+    assert circles(edges) == []
 
 
 @pytest.mark.parametrize("name", [name for name in MODULES if room(name) in WITHOUT_TVM])
@@ -154,7 +200,7 @@ def test_searches_reach_nothing_that_measures_or_compiles(start: str) -> None:
         if name not in reached:
             reached.add(name)
             pending += [other for other in ours(name, MODULES[name]) if other in MODULES and other]
-    assert not {room(name) for name in reached} & {"kernel", "measure", "records", "model", "tune"}
+    assert not {room(name) for name in reached} & {"ir", "sketches", "measure", "records", "model", "tuning"}
 
 
 def loaded_by(statement: str) -> set[str]:
@@ -177,8 +223,8 @@ def loaded_by(statement: str) -> set[str]:
         "import stormdrop",
         "import stormdrop.search, stormdrop.space",
         "import stormdrop.records",
-        "import stormdrop.recordings",
-        "import stormdrop.contest, stormdrop.peers",  # what a peer's process loads beside the peer
+        "import stormdrop.compare.recordings",
+        "import stormdrop.bench.turns, stormdrop.bench.peers",  # what a peer's process loads beside the peer
         "import stormdrop.cli",
         "import stormdrop as sd; sd.minimize(sd.Space('s', [sd.Ordinal('x', [1, 2])]), lambda c: c['x'], trials=2)",
     ],
@@ -190,7 +236,7 @@ def test_tvm_is_not_loaded(statement: str) -> None:
 
 
 def test_what_the_command_line_needs_first_loads_no_database() -> None:
-    assert not loaded_by("import stormdrop.plan, stormdrop.result") & {"sqlalchemy", "tvm"}
+    assert not loaded_by("import stormdrop.tuning.request, stormdrop.tuning.result") & {"sqlalchemy", "tvm"}
 
 
 def test_public_names_are_sorted_and_there() -> None:
@@ -202,7 +248,7 @@ def test_public_names_are_sorted_and_there() -> None:
 
 def test_a_public_function_is_not_hidden_by_its_module() -> None:
     program = (
-        "import stormdrop.tune, stormdrop.minimize, stormdrop.bench, stormdrop as sd\n"
+        "import stormdrop.tuning.tune, stormdrop.tuning.minimize, stormdrop.bench.bench, stormdrop as sd\n"
         "from types import FunctionType\n"
         "assert all(isinstance(each, FunctionType) for each in (sd.tune, sd.minimize, sd.bench))"
     )

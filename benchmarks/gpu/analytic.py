@@ -33,12 +33,12 @@ from common import bars, machine, save
 from shapes import SHAPES
 
 from stormdrop.cli.output import table
-from stormdrop.kernel.gpu.contraction import GpuContraction, take_apart, valid
-from stormdrop.kernel.gpu.device import DEVICES, Device
-from stormdrop.kernel.gpu.features import seconds as of_tilings
-from stormdrop.kernel.gpu.tiling import Contraction, Tiling
-from stormdrop.kernel.registry import features as described
+from stormdrop.machine.gpu import DEVICES, Device
 from stormdrop.search import Knowledge, Search, create
+from stormdrop.sketches.gpu.contraction import GpuContraction, take_apart, valid
+from stormdrop.sketches.gpu.features import seconds as of_tilings
+from stormdrop.sketches.gpu.tiling import Contraction, Tiling
+from stormdrop.sketches.registry import features as described
 from stormdrop.space import Space
 from stormdrop.trial import Candidate, Measurement, Phases, Status, Trial
 

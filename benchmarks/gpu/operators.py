@@ -18,11 +18,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from common import save
 
+from stormdrop import operators
 from stormdrop.cli.output import table
-from stormdrop.kernel import operators
-from stormdrop.kernel.gpu.crosscheck import cross_check
-from stormdrop.kernel.gpu.device import DEVICES
-from stormdrop.kernel.registry import sketches_for
+from stormdrop.codegen.gpu_check import cross_check
+from stormdrop.machine.gpu import DEVICES
+from stormdrop.sketches.registry import sketches_for
 
 _NAME = "gpu_operators"
 CASES = {

@@ -40,14 +40,14 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from common import bars, save
 
+from stormdrop import operators
 from stormdrop.cli.output import table
-from stormdrop.kernel import operators
-from stormdrop.kernel.gpu.contraction import GpuContraction
-from stormdrop.kernel.gpu.device import DEVICES
-from stormdrop.kernel.gpu.features import features
-from stormdrop.kernel.gpu.tiling import Contraction, Operand, Tiling
-from stormdrop.kernel.statements import extractor
-from stormdrop.kernel.workload import Workload
+from stormdrop.ir.workload import Workload
+from stormdrop.machine.gpu import DEVICES
+from stormdrop.sketches.gpu.contraction import GpuContraction
+from stormdrop.sketches.gpu.features import features
+from stormdrop.sketches.gpu.tiling import Contraction, Operand, Tiling
+from stormdrop.sketches.statement_features import extractor
 from stormdrop.surrogate.boosted import BoostedTrees
 
 _NAME = "gpu_recorded"

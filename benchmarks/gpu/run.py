@@ -42,11 +42,11 @@ from shapes import SHAPES, chosen
 
 import stormdrop as sd
 from stormdrop.cli.output import table
+from stormdrop.codegen.compile import compile_kernel
 from stormdrop.errors import StormdropError, one_line
-from stormdrop.kernel.compile import compile_kernel
-from stormdrop.kernel.gpu.device import Device
-from stormdrop.kernel.meta_schedule import replay, tunable
-from stormdrop.kernel.target import Target
+from stormdrop.machine.cpu import Target
+from stormdrop.machine.gpu import Device
+from stormdrop.sketches.meta_schedule import replay, tunable
 from stormdrop.statistics import ratio_interval
 
 TABLE_1 = [name for name in SHAPES if name[0] in "MYR" and name[1:].isdigit()]

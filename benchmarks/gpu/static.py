@@ -28,12 +28,12 @@ from common import OUT, machine, save
 from shapes import SHAPES, chosen
 
 from stormdrop.cli.output import table
+from stormdrop.codegen.cuda import cuda_source, launches, resources
 from stormdrop.errors import SpaceError, one_line
-from stormdrop.kernel.gpu.build import cuda_source, launches, resources
-from stormdrop.kernel.gpu.contraction import GpuContraction, take_apart
-from stormdrop.kernel.gpu.device import DEVICES, REGISTERS_PER_THREAD
-from stormdrop.kernel.gpu.tiling import Tiling
-from stormdrop.kernel.registry import sketches_for
+from stormdrop.machine.gpu import DEVICES, REGISTERS_PER_THREAD
+from stormdrop.sketches.gpu.contraction import GpuContraction, take_apart
+from stormdrop.sketches.gpu.tiling import Tiling
+from stormdrop.sketches.registry import sketches_for
 from stormdrop.space import Space
 
 _NAME = "gpu_static"

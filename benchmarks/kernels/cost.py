@@ -33,8 +33,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from common import machine, save
 
 import stormdrop as sd
-from stormdrop import threads
-from stormdrop.kernel import operators
+from stormdrop import operators
+from stormdrop.machine import threads
 from stormdrop.records import open_store
 
 PHASES = ("schedule", "lower", "optimise", "machine", "pack", "first", "check", "samples")
@@ -74,7 +74,7 @@ def main() -> None:
 
 def by_sketch(workload: Any, points: int) -> Iterator[tuple[str, dict[str, float]]]:
     """Median milliseconds per phase for each sketch that applies."""
-    from stormdrop.kernel.registry import sketches_for
+    from stormdrop.sketches.registry import sketches_for
 
     target = sd.Target.detect()
     for sketch, space in sketches_for(workload, target):
@@ -103,9 +103,9 @@ class Bench:
         from tvm.tirx.build import tir_to_runtime
         from tvm.tirx.compilation_pipeline import get_tir_pipeline
 
-        from stormdrop.kernel.compile import PASS_CONFIG
-        from stormdrop.kernel.lowering import PIPELINE
-        from stormdrop.kernel.reference import evaluate
+        from stormdrop.codegen.compile import PASS_CONFIG
+        from stormdrop.codegen.lowering import PIPELINE
+        from stormdrop.ir.reference import evaluate
         from stormdrop.measure.timing import TimingPlan, sample
         from stormdrop.measure.workbench import difference, fill
 

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from common import findable
 
-from stormdrop.bench import OURS, TOLERANCE
-from stormdrop.contest import Entry, Player, Turn, Unavailable, compete
+from stormdrop.bench.bench import OURS, TOLERANCE
+from stormdrop.bench.peers import OPERATOR_PEERS
+from stormdrop.bench.turns import Entry, Player, Turn, Unavailable, compete
 from stormdrop.errors import MeasureError
 from stormdrop.model.verify import relative_error
-from stormdrop.peers import OPERATOR_PEERS
 from stormdrop.statistics import median_interval, ratio_interval
 
 if TYPE_CHECKING:
-    from stormdrop.kernel.workload import Workload
+    from stormdrop.ir.workload import Workload
 
 FEWEST = 6  # rounds: fewer give no interval by order statistics
 _SHORT = 0.5  # seconds: where a round of single samples takes longer, it stays at those
@@ -47,7 +47,7 @@ def beside(
     (reference,) = workload.reference(inputs)
     ours = {"workload": workload, "sketch": sketch, "config": dict(config), "inputs": inputs}
     theirs = {"operator": workload.name.split()[0], "arguments": dict(workload.arguments), "inputs": inputs}
-    entries = [Entry(OURS, "stormdrop.peers.ours:TunedOperator", ours)]
+    entries = [Entry(OURS, "stormdrop.bench.peers.ours:TunedOperator", ours)]
     entries += [Entry(name, OPERATOR_PEERS[name], theirs) for name in against]
     players: list[Player] = []
     errors: list[float] = []

@@ -32,11 +32,11 @@ from common import OUT, findable, machine, save
 from shapes import SHAPES, Shape, chosen
 
 import stormdrop as sd
-from stormdrop import threads
-from stormdrop.bench import OURS, ROUNDS, TOLERANCE
-from stormdrop.contest import Entry, Player, Turn, compete
+from stormdrop.bench.bench import OURS, ROUNDS, TOLERANCE
+from stormdrop.bench.peers.ours import ScheduledOperator
+from stormdrop.bench.turns import Entry, Player, Turn, compete
+from stormdrop.machine import threads
 from stormdrop.model.verify import relative_error
-from stormdrop.peers.ours import ScheduledOperator
 from stormdrop.statistics import median_interval, ratio_interval
 
 THEIRS = "metaschedule"
@@ -88,7 +88,7 @@ def tune(shape: Shape, trials: int, seed: int) -> dict[str, Any]:
     """Tunes with MetaSchedule. `curve` are pairs of seconds of tuning, known at the end of each batch, and the best."""
     import tvm
 
-    from stormdrop.kernel.meta_schedule import tunable
+    from stormdrop.sketches.meta_schedule import tunable
 
     workload, target = shape.workload(), sd.Target.detect()
     found = metaschedule_peer.tune([tunable(workload)], [1.0], target, seed, trials)
@@ -116,7 +116,7 @@ class Replayed(ScheduledOperator):
     """The kernel of a trace, as a contender: its constants laid out ahead, compiled as ours are."""
 
     def __init__(self, workload: Any, trace: Any, inputs: Sequence[Any], threads: int) -> None:
-        from stormdrop.kernel.meta_schedule import replay
+        from stormdrop.sketches.meta_schedule import replay
 
         super().__init__(workload, replay(workload, trace), inputs, {"threads": threads})
 
@@ -171,7 +171,7 @@ def race(workload: Any, ours: Mapping[str, Any], trace: Any, rounds: int) -> dic
     (expected,) = workload.reference(inputs)
     given = {"workload": workload, "inputs": inputs}
     entries = [
-        Entry(OURS, "stormdrop.peers.ours:TunedOperator", {**given, **ours}),
+        Entry(OURS, "stormdrop.bench.peers.ours:TunedOperator", {**given, **ours}),
         Entry(THEIRS, "metaschedule:Replayed", {**given, "trace": trace}),
     ]
     findable(Path(__file__).parent)

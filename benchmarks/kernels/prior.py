@@ -41,11 +41,11 @@ from spaces import fingerprints
 
 import stormdrop as sd
 from stormdrop.cli.output import table
-from stormdrop.kernel.registry import prior, sketches_for
 from stormdrop.measure.local import LocalMeasurer
 from stormdrop.measure.pool import WorkerPool
-from stormdrop.plan import BATCH
+from stormdrop.sketches.registry import prior, sketches_for
 from stormdrop.trial import Candidate, Measurement, Request
+from stormdrop.tuning.request import BATCH
 
 CHOSEN = "M0,M1,M4,Y0,Y2,Y3,Y6,Y9,R0,R1,R2,R4,R7,R11,R12,K0,MB0,MB1,MB3,DN1,IN2,IN3,BE0,BE2,VT0,VT1,BE3,BE4,DN2"
 """Of the kernel benchmark: contractions of all kinds, and three that stream."""

@@ -33,10 +33,10 @@ from shapes import MEMORY, SHAPES, Shape, kind, moved
 from spaces import fingerprints
 
 import stormdrop as sd
-from stormdrop.bench import ROUNDS
+from stormdrop.bench.bench import ROUNDS
+from stormdrop.bench.peers import GROUPS, OPERATOR_PEERS
 from stormdrop.errors import InputError, MeasureError, StormdropError
-from stormdrop.kernel.registry import sketches_for
-from stormdrop.peers import GROUPS, OPERATOR_PEERS
+from stormdrop.sketches.registry import sketches_for
 
 BENCH_SECONDS = 6.0
 """About how long a shape's contenders take turns."""

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from stormdrop import operators
 
 if TYPE_CHECKING:
-    from stormdrop.kernel.workload import Workload
+    from stormdrop.ir.workload import Workload
 
 COMPUTE, MEMORY = "compute", "memory"
 

@@ -44,13 +44,13 @@ from spaces import fingerprints
 
 import stormdrop as sd
 from stormdrop.cli.output import table
-from stormdrop.landscape import Landscape, landscape
+from stormdrop.compare.landscape import Landscape, landscape
+from stormdrop.compare.search_run import Walk, contenders, walk
 from stormdrop.measure.replay import Recorded, Recording
 from stormdrop.report.landscape import heat_map
 from stormdrop.report.style import save as save_figure
 from stormdrop.search import Knowledge, create
 from stormdrop.trial import Candidate, Point
-from stormdrop.walk import Walk, contenders, walk
 
 _CONV = "conv2d n=1 h=56 w=56 ci=64 co=64 kh=3 kw=3 pad=1 bias=1 act=relu"
 _MATMUL = "matmul m=512 n=512 k=512"

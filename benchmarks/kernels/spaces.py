@@ -27,9 +27,9 @@ from common import kept, machine, save
 
 import stormdrop as sd
 from stormdrop.cli.output import table
-from stormdrop.kernel.meta_schedule import meta_schedule_sketches
-from stormdrop.kernel.registry import sketches_for
-from stormdrop.kernel.rules import derive
+from stormdrop.sketches.meta_schedule import meta_schedule_sketches
+from stormdrop.sketches.registry import sketches_for
+from stormdrop.sketches.rules import derive
 
 KERNELS = """
 matmul m=512 n=512 k=512

@@ -30,10 +30,10 @@ from shapes import SHAPES, chosen
 
 import stormdrop as sd
 from stormdrop.cli.output import table
-from stormdrop.kernel.contraction import RegisterBlocked
-from stormdrop.kernel.winograd import Winograd
 from stormdrop.measure.local import LocalMeasurer
 from stormdrop.measure.pool import WorkerPool
+from stormdrop.sketches.cpu.register_blocked import RegisterBlocked
+from stormdrop.sketches.cpu.winograd.sketch import Winograd
 from stormdrop.statistics import ratio_interval
 from stormdrop.trial import Candidate
 

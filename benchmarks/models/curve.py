@@ -31,12 +31,12 @@ from graphs import NAMES, graph
 from race import artifacts, race
 
 import stormdrop as sd
-from stormdrop import threads
+from stormdrop.bench.peers import MODEL_PEERS
+from stormdrop.bench.turns import Entry
 from stormdrop.cli.output import table
-from stormdrop.contest import Entry
 from stormdrop.errors import UnsupportedFunction
+from stormdrop.machine import threads
 from stormdrop.model.verify import random_feeds, verify
-from stormdrop.peers import MODEL_PEERS
 from stormdrop.report.style import COLOURS
 from stormdrop.report.style import save as save_figure
 
@@ -94,10 +94,10 @@ def tuned(source: Path, artifact: Path, budget: float, seed: int) -> dict[str, A
 def theirs(source: Path, artifact: Path, seconds: float, seed: int) -> dict[str, Any]:
     """What MetaSchedule found in so much time; a model of its kernels stays."""
     threads.configure()
-    from stormdrop.kernel.meta_schedule import replay, tunable
-    from stormdrop.kernel.workload import Workload
+    from stormdrop.ir.workload import Workload
     from stormdrop.model.compile import build
-    from stormdrop.model.graph import load_graph
+    from stormdrop.model.importer.graph import load_graph
+    from stormdrop.sketches.meta_schedule import replay, tunable
 
     target, loaded = sd.Target.detect(), load_graph(source)
     workloads = {}

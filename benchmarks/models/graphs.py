@@ -14,7 +14,7 @@ from unittest import mock
 
 import onnx
 
-from stormdrop.model.weights import seed_weights
+from stormdrop.model.random_weights import seed_weights
 
 _LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 ZOO = {

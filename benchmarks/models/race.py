@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import stormdrop as sd
-from stormdrop.contest import Entry, Player, Turn, Unavailable, compete
+from stormdrop.bench.turns import Entry, Player, Turn, Unavailable, compete
 from stormdrop.statistics import median_interval, ratio_interval
 
 
 def artifacts(folder: Path, names: Sequence[str], feeds: Mapping[str, Any]) -> list[Entry]:
     """Saved models of a folder as contenders."""
-    maker = "stormdrop.peers.ours:TunedModel"
+    maker = "stormdrop.bench.peers.ours:TunedModel"
     return [Entry(name, maker, {"artifact": str(folder / name), "inputs": feeds}) for name in names]
 
 

@@ -31,12 +31,12 @@ from common import OUT, bars, kept, machine, save
 from graphs import NAMES, graph
 
 import stormdrop as sd
+from stormdrop.bench.peers import MODEL_PEERS
 from stormdrop.cli.output import table
 from stormdrop.errors import StormdropError
-from stormdrop.measure.peak import peak
+from stormdrop.machine.peak import peak
 from stormdrop.model.profile import profile
 from stormdrop.model.verify import random_feeds, verify
-from stormdrop.peers import MODEL_PEERS
 
 LOWEST = 0.97
 _NAME = "models"

@@ -22,7 +22,6 @@ import numpy as np
 from grounds import OUT, save, table
 from recorded import place
 
-from stormdrop.plan import BATCH
 from stormdrop.report import style
 from stormdrop.search import create
 from stormdrop.search.droplet import TESTS, DropletOptions
@@ -30,6 +29,7 @@ from stormdrop.search.judge import least_repeats
 from stormdrop.space.analytic import Landscape, landscapes
 from stormdrop.testing import drive, objective_of
 from stormdrop.trial import Candidate
+from stormdrop.tuning.request import BATCH
 
 DIFFERENCE = "tli"
 """The landscape whose costs have no meaningful ratios."""

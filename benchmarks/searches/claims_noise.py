@@ -32,7 +32,7 @@ from grounds import (
 )
 
 import stormdrop as sd
-from stormdrop.arena import Limits, MachineArena
+from stormdrop.compare.grounds import Limits, MachineArena
 from stormdrop.measure.replay import Recorded, Recording
 from stormdrop.search import create
 from stormdrop.space import Ordinal, Space

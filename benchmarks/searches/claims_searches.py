@@ -21,12 +21,12 @@ from typing import Any
 
 from grounds import OUT, Settings, document, geomean, loaded, save, table
 
-from stormdrop.compare import compare
+from stormdrop.compare.comparison import compare
+from stormdrop.compare.search_run import contenders
 from stormdrop.report.costs import statuses, time
 from stormdrop.report.curves import by_evaluations, by_seconds
 from stormdrop.report.style import save as save_figure
 from stormdrop.report.summary import best_after, best_at
-from stormdrop.walk import contenders
 
 PAPER = "droplet:test=student"
 SEARCHES = (PAPER, "droplet", "grid", "random", "genetic", "annealing", "nose", "evolutionary", "gradient")

@@ -27,12 +27,12 @@ from grounds import DATA, OUT, save, table
 from numpy.typing import NDArray
 from recorded import caches, place, share_cores, show
 
-from stormdrop import recordings
-from stormdrop.compare import compare
+from stormdrop.compare import recordings
+from stormdrop.compare.comparison import compare
+from stormdrop.compare.search_run import Contender, contenders
 from stormdrop.report import style
 from stormdrop.report.summary import best_at
 from stormdrop.search import options_of
-from stormdrop.walk import Contender, contenders
 
 Array = NDArray[np.float64]
 Scores = Mapping[str, Mapping[str, Array]]

@@ -31,13 +31,13 @@ from grounds import OUT, save, table
 from numpy.typing import NDArray
 from recorded import place
 
-from stormdrop.plan import BATCH
+from stormdrop.compare.search_run import Contender, contenders
 from stormdrop.report import style
 from stormdrop.search import names
 from stormdrop.space import Constraint, Ordinal, Space
 from stormdrop.testing.searches import Objective, objective_of
 from stormdrop.trial import Candidate, Trial
-from stormdrop.walk import Contender, contenders
+from stormdrop.tuning.request import BATCH
 
 Array = NDArray[np.float64]
 

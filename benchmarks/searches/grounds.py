@@ -19,13 +19,13 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from common import OUT, machine, save
 
-from stormdrop import recordings
 from stormdrop.cli.output import table
+from stormdrop.compare import recordings
 from stormdrop.measure.replay import Recording, ReplayMeasurer
-from stormdrop.plan import BATCH
 from stormdrop.search import Knowledge, create
 from stormdrop.space.analytic import landscapes
 from stormdrop.trial import Candidate, Measurement, Phases, Request, Status, Trial
+from stormdrop.tuning.request import BATCH
 
 __all__ = ["OUT", "machine", "save", "table"]
 
@@ -42,7 +42,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Settings:
-    """What a script was asked for. `sources` are names of recordings as `stormdrop.recordings.load` takes them."""
+    """What a script was asked for. `sources` name recordings, as `stormdrop.compare.recordings.load` takes them."""
 
     sources: tuple[str, ...]
     seeds: int

@@ -34,13 +34,13 @@ import numpy as np
 from grounds import DATA
 from recorded import caches, place, report, share_cores
 
-from stormdrop import recordings
-from stormdrop.arena import Limits
-from stormdrop.compare import Comparison, Ground, Run
-from stormdrop.measure.kernel_tuner import unpacked
+from stormdrop.compare import recordings
+from stormdrop.compare.comparison import Comparison, Ground, Run
+from stormdrop.compare.grounds import Limits
+from stormdrop.compare.kernel_tuner import unpacked
+from stormdrop.compare.search_run import PARTS, Lead, Walk
 from stormdrop.measure.replay import Recording
 from stormdrop.trial import Candidate
-from stormdrop.walk import PARTS, Lead, Walk
 
 STRATEGIES = (
     "adaptive_tabu_greywolf",

@@ -26,13 +26,13 @@ from grounds import OUT, machine, save, table
 from matplotlib.figure import Figure
 
 import stormdrop as sd
-from stormdrop.compare import compare
+from stormdrop.compare.comparison import compare
+from stormdrop.compare.search_run import contenders
 from stormdrop.report.style import COLOURS, panels
 from stormdrop.report.style import save as save_figure
 from stormdrop.report.summary import best_after
-from stormdrop.result import Progress
 from stormdrop.search import names
-from stormdrop.walk import contenders
+from stormdrop.tuning.result import Progress
 
 KERNELS = {
     "matmul": sd.operators.matmul(m=512, n=512, k=512),

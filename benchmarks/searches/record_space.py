@@ -2,7 +2,7 @@
 
 The kernel is a 3x3 convolution of ResNet-50's last stage: some 1,000 points, each measured in several passes that go
 through the space in different orders, so that what is recorded holds the noise between groups too. A pass takes some
-minutes. The file is read by `stormdrop.recordings.load`.
+minutes. The file is read by `stormdrop.compare.recordings.load`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from pathlib import Path
 import numpy as np
 
 import stormdrop as sd
-from stormdrop import recordings
-from stormdrop.kernel.registry import sketches_for
+from stormdrop.compare import recordings
 from stormdrop.measure.local import LocalMeasurer
 from stormdrop.records import Filter, Outcome, Problem, Record, Setting, open_store, write_lines
+from stormdrop.sketches.registry import sketches_for
 from stormdrop.trial import Candidate, Request
 
 WORKLOAD = sd.operators.conv2d(n=1, h=7, w=7, ci=512, co=512, kh=3, kw=3, pad=1)

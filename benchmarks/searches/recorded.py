@@ -29,13 +29,13 @@ from typing import Any
 from grounds import DATA, OUT, save, table
 
 import stormdrop as sd
-from stormdrop import recordings
-from stormdrop.compare import compare
+from stormdrop.compare import recordings
+from stormdrop.compare.comparison import compare
+from stormdrop.compare.search_run import contenders
 from stormdrop.report import curves, style
 from stormdrop.report.summary import WITHIN, checkpoints
-from stormdrop.result import Progress
 from stormdrop.search import names
-from stormdrop.walk import contenders
+from stormdrop.tuning.result import Progress
 
 Document = Mapping[str, Any]
 

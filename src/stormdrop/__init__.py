@@ -27,17 +27,18 @@ from ._version import __version__
 from .errors import InputError, StormdropError
 
 if TYPE_CHECKING:
-    from .bench import bench
-    from .kernel import operators, rules
-    from .kernel.target import Target
-    from .kernel.template import template
-    from .measure.peak import peak
-    from .minimize import minimize
+    from . import operators
+    from .bench.bench import bench
+    from .machine.cpu import Target
+    from .machine.peak import peak
     from .model import load, tune_model
     from .records import open_store
-    from .result import Progress
+    from .sketches import rules
+    from .sketches.template import template
     from .space import Categorical, Constraint, Ordinal, Space, Split, Tile
-    from .tune import tune
+    from .tuning.minimize import minimize
+    from .tuning.result import Progress
+    from .tuning.tune import tune
 
 __all__ = [
     "Categorical",
@@ -67,20 +68,20 @@ _HOME = {
     "Categorical": ".space:Categorical",
     "Constraint": ".space:Constraint",
     "Ordinal": ".space:Ordinal",
-    "Progress": ".result:Progress",
+    "Progress": ".tuning.result:Progress",
     "Space": ".space:Space",
     "Split": ".space:Split",
-    "Target": ".kernel.target:Target",
+    "Target": ".machine.cpu:Target",
     "Tile": ".space:Tile",
-    "bench": ".bench:bench",
+    "bench": ".bench.bench:bench",
     "load": ".model:load",
-    "minimize": ".minimize:minimize",
+    "minimize": ".tuning.minimize:minimize",
     "open_store": ".records:open_store",
-    "operators": ".kernel.operators:",
-    "peak": ".measure.peak:peak",
-    "rules": ".kernel.rules:",
-    "template": ".kernel.template:template",
-    "tune": ".tune:tune",
+    "operators": ".operators:",
+    "peak": ".machine.peak:peak",
+    "rules": ".sketches.rules:",
+    "template": ".sketches.template:template",
+    "tune": ".tuning.tune:tune",
     "tune_model": ".model:tune_model",
 }
 
@@ -88,7 +89,7 @@ _HOME = {
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from . import threads
+    from .machine import threads
 
     threads.configure()
     module, _, attribute = _HOME[name].partition(":")

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from stormdrop.kernel import operators
-from stormdrop.kernel.sketch import Sketch
-from stormdrop.kernel.target import Target
-from stormdrop.kernel.workload import Workload
+from stormdrop import operators
+from stormdrop.ir.workload import Workload
+from stormdrop.machine.cpu import Target
 from stormdrop.measure.local import LocalMeasurer
 from stormdrop.measure.pool import WorkerPool
+from stormdrop.sketches.contract import Sketch
 from stormdrop.testing.faults import ChosenFaults, Plain
 from stormdrop.trial import Candidate
 

@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
+from stormdrop.codegen.compile import Kernel, ready
 from stormdrop.errors import InputError
-from stormdrop.kernel.compile import Kernel, ready
-from stormdrop.kernel.gpu.device import DEVICES
-from stormdrop.kernel.sketch import Variant
-from stormdrop.kernel.target import Target
-from stormdrop.kernel.workload import Workload
-from stormdrop.measure import sides
+from stormdrop.ir.workload import Workload
+from stormdrop.machine.cpu import Target
+from stormdrop.machine.gpu import DEVICES
+from stormdrop.measure import devices as sides
 from stormdrop.measure.local import LocalMeasurer
 from stormdrop.measure.pool import WorkerPool
+from stormdrop.sketches.contract import Variant
 from stormdrop.space import Categorical, Space
 from stormdrop.testing.faults import Plain
 from stormdrop.trial import Candidate, Request, Status
-from stormdrop.tune import tune
+from stormdrop.tuning.tune import tune
 
 CLOCK = 1755
 

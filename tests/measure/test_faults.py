@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from stormdrop.kernel.target import Target
-from stormdrop.kernel.workload import Workload
+from stormdrop.ir.workload import Workload
+from stormdrop.machine.cpu import Target
 from stormdrop.measure.local import LocalMeasurer
 from stormdrop.measure.pool import WorkerPool
 from stormdrop.testing.faults import FAULTS, Plain, RandomFaults

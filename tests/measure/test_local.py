@@ -17,14 +17,14 @@ import psutil
 import pytest
 from numpy.typing import NDArray
 
+from stormdrop import operators
 from stormdrop.errors import MeasureError
-from stormdrop.kernel import operators
-from stormdrop.kernel.target import Target
-from stormdrop.kernel.workload import Workload
+from stormdrop.ir.workload import Workload
+from stormdrop.machine.cpu import Target
+from stormdrop.machine.foreign_load import LoadThresholds
+from stormdrop.machine.lock import MachineLock
 from stormdrop.measure.contract import Measurer
-from stormdrop.measure.load import LoadThresholds
 from stormdrop.measure.local import LocalMeasurer
-from stormdrop.measure.lock import MachineLock
 from stormdrop.measure.messages import Data
 from stormdrop.measure.pool import WorkerPool
 from stormdrop.testing import MeasurerConformance
@@ -158,7 +158,7 @@ def test_workloads_share_a_pool(pool: WorkerPool, target: Target, tmp_path: Path
 
 def test_transformed_constants(target: Target, pool: WorkerPool, tmp_path: Path) -> None:
     """The product's own sketch packs weights: prepared outside the timing, and right."""
-    from stormdrop.kernel.registry import sketches_for
+    from stormdrop.sketches.registry import sketches_for
 
     workload = operators.conv2d(1, 8, 8, 16, 32, 3, 3, 1, 1, bias=1, act="relu")
     (sketch, space), *_ = sketches_for(workload, target)
@@ -247,8 +247,8 @@ def test_the_reference_begins_with_the_first_measurement_and_ends_with_the_measu
 _SESSION = """
     import sys, time
     from pathlib import Path
-    from stormdrop.kernel import operators
-    from stormdrop.kernel.target import Target
+    from stormdrop import operators
+    from stormdrop.machine.cpu import Target
     from stormdrop.measure.local import LocalMeasurer
     from stormdrop.testing.faults import ChosenFaults, Plain
     from stormdrop.trial import Candidate, Request

@@ -13,15 +13,15 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from stormdrop import operators
 from stormdrop.errors import TargetError
-from stormdrop.kernel import operators
-from stormdrop.kernel.registry import sketches_for
-from stormdrop.kernel.runner import connect
-from stormdrop.kernel.target import OTHERS, Target
+from stormdrop.machine.cpu import OTHERS, Target
+from stormdrop.machine.rpc import connect
 from stormdrop.measure.local import LocalMeasurer
 from stormdrop.records import open_store
+from stormdrop.sketches.registry import sketches_for
 from stormdrop.trial import Candidate, Request
-from stormdrop.tune import tune
+from stormdrop.tuning.tune import tune
 
 
 @pytest.fixture(scope="module")

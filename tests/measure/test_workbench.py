@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stormdrop.kernel.registry import sketches_for
-from stormdrop.kernel.target import Target
-from stormdrop.kernel.workload import Workload
+from stormdrop.ir.workload import Workload
+from stormdrop.machine.cpu import Target
 from stormdrop.measure.messages import Build, Data, Run
 from stormdrop.measure.timing import TimingPlan
 from stormdrop.measure.workbench import Workbench, difference, fill
+from stormdrop.sketches.registry import sketches_for
 from stormdrop.trial import Status
 
 NAN, INF = float("nan"), float("inf")
@@ -86,7 +86,7 @@ class _Partial:
     max_error = 0.0
 
     def apply(self, workload: Workload, target: Target, config: Any) -> Any:
-        from stormdrop.kernel.sketch import Variant
+        from stormdrop.sketches.contract import Variant
 
         return Variant(copy_function(8 - int(config["holes"])))
 

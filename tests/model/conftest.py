@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from tiny_models import residual_model
 
-from stormdrop.kernel.target import Target
-from stormdrop.model.graph import Graph, load_graph
-from stormdrop.model.weights import seed_weights
+from stormdrop.machine.cpu import Target
+from stormdrop.model.importer.graph import Graph, load_graph
+from stormdrop.model.random_weights import seed_weights
 
 
 @pytest.fixture(scope="session")

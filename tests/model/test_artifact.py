@@ -14,14 +14,14 @@ from tvm.support.cc import get_cc
 
 import stormdrop
 from stormdrop.errors import ArtifactError, InputError
-from stormdrop.kernel.target import Target
+from stormdrop.machine.cpu import Target
+from stormdrop.machine.threads import usable_cores
 from stormdrop.model import artifact
 from stormdrop.model.artifact import CompiledModel
 from stormdrop.model.compile import build
 from stormdrop.model.files import KERNELS, METADATA, PROGRAM, check_free
-from stormdrop.model.graph import Graph
+from stormdrop.model.importer.graph import Graph
 from stormdrop.model.verify import random_feeds
-from stormdrop.threads import usable_cores
 
 RUN = """
 import os, sys

@@ -8,14 +8,14 @@ from tiny_models import zoo_model
 from tvm import te
 
 from stormdrop.errors import ModelError
-from stormdrop.kernel.meta_schedule import meta_schedule_sketches
-from stormdrop.kernel.sketch import Variant
-from stormdrop.kernel.target import Target
-from stormdrop.kernel.workload import Workload
+from stormdrop.ir.workload import Workload
+from stormdrop.machine.cpu import Target
 from stormdrop.model.compile import build
-from stormdrop.model.graph import Graph, load_graph
+from stormdrop.model.importer.graph import Graph, load_graph
+from stormdrop.model.random_weights import seed_weights
 from stormdrop.model.verify import verify
-from stormdrop.model.weights import seed_weights
+from stormdrop.sketches.contract import Variant
+from stormdrop.sketches.meta_schedule import meta_schedule_sketches
 
 
 def gemm_variant(weight_index: Callable[[Any, Any], tuple[Any, Any]]) -> Variant:

@@ -8,8 +8,8 @@ import pytest
 import tvm
 from tvm import te, tirx
 
-from stormdrop.kernel.reference import evaluate
-from stormdrop.kernel.target import Target
+from stormdrop.ir.reference import evaluate
+from stormdrop.machine.cpu import Target
 from stormdrop.model.fallback import schedule_fallback
 
 

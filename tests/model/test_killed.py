@@ -17,8 +17,8 @@ import pytest
 from tiny_models import residual_model
 
 from stormdrop.model import load
+from stormdrop.model.random_weights import seed_weights
 from stormdrop.model.verify import verify
-from stormdrop.model.weights import seed_weights
 from stormdrop.records import State, open_store
 
 TRIALS = 24

@@ -9,16 +9,17 @@ import numpy as np
 import pytest
 from tiny_models import residual_model
 
-from stormdrop.measure.peak import Peak
-from stormdrop.model import context, load, tune_model
+from stormdrop.machine.peak import Peak
+from stormdrop.model import load, tune_model
+from stormdrop.model import selection as context
 from stormdrop.model.artifact import CompiledModel
-from stormdrop.model.context import fastest_inside, lineups
 from stormdrop.model.profile import KernelTime, Profile, profile
+from stormdrop.model.random_weights import seed_weights
+from stormdrop.model.selection import fastest_inside, lineups
 from stormdrop.model.sharing import TunedTask
 from stormdrop.model.verify import random_feeds
-from stormdrop.model.weights import seed_weights
 from stormdrop.records import open_store
-from stormdrop.result import Best
+from stormdrop.tuning.result import Best
 
 
 @pytest.fixture(scope="module")

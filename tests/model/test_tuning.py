@@ -13,20 +13,20 @@ from typing import Any, ClassVar
 import pytest
 from tiny_models import residual_model
 
-from stormdrop import finals
 from stormdrop.errors import MeasureError, ModelError, UnsupportedFunction
-from stormdrop.kernel.target import Target
+from stormdrop.machine.cpu import Target
 from stormdrop.model import sharing, slices, tune_model
 from stormdrop.model.budget import Budget, shares
-from stormdrop.model.graph import Graph
+from stormdrop.model.importer.graph import Graph
+from stormdrop.model.random_weights import seed_weights
 from stormdrop.model.sharing import TunedTask, tune_tasks
 from stormdrop.model.slices import race_seconds
 from stormdrop.model.verify import Reference, Verification
-from stormdrop.model.weights import seed_weights
 from stormdrop.records import SqlStore, State, open_store
 from stormdrop.search.dpansor import DPAnsor
 from stormdrop.trial import Candidate, Measurement, Request, Status
-from stormdrop.tune import begin
+from stormdrop.tuning import race as finals
+from stormdrop.tuning.tune import begin
 
 
 class Even:

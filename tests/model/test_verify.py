@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from stormdrop.model.graph import Graph
+from stormdrop.model.importer.graph import Graph
 from stormdrop.model.metadata import TensorInfo
 from stormdrop.model.verify import random_feeds, reference_outputs, relative_error
 

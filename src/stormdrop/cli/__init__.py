@@ -13,9 +13,9 @@ from typing import Annotated
 
 import typer
 
-from .. import threads
 from .._version import __version__
 from ..errors import InputError, StormdropError, UnsupportedFunction
+from ..machine import threads
 from . import comparing, database, running, tuning
 
 app = typer.Typer(

@@ -19,7 +19,7 @@ from .progress import Reporter
 from .tuning import INTERRUPTED
 
 if TYPE_CHECKING:
-    from ..kernel.workload import Workload
+    from ..ir.workload import Workload
     from ..measure.replay import Recording
 
 _MOST_MARKS = 6  # numbers of evaluations in a table
@@ -61,8 +61,8 @@ def compare(
     budget = options.duration(time)
     folder = None if out is None else _folder(out)
     with output.stdout_for_json(as_json):
-        from ..compare import compare as run
-        from ..walk import contenders
+        from ..compare.comparison import compare as run
+        from ..compare.search_run import contenders
 
         searches = contenders(search)
         grounds = _grounds(what)
@@ -104,10 +104,10 @@ def landscape(
     options.writable_file(out, "--out")
     fixed = options.arguments(_words(at or ""))
     with output.stdout_for_json(as_json):
-        from ..landscape import landscape as run
+        from ..compare.landscape import landscape as run
+        from ..compare.search_run import contenders
         from ..report.landscape import heat_map
         from ..report.style import save
-        from ..walk import contenders
 
         searches = contenders(search)
         if len(searches) != 1:
@@ -225,13 +225,13 @@ def _grounds(words: Sequence[str]) -> list[Recording] | Workload:
     """Recordings, or one operator. Raises `InputError`, for both together too."""
     files = [word for word in words if _is_source(word)]
     if files:
-        from ..recordings import load
+        from ..compare.recordings import load
 
         for word in words:
             if word not in files:
                 raise InputError(f"{word}: give one operator with its arguments, or space files; not both")
         return [load(word) for word in words]
-    from ..kernel import operators
+    from .. import operators
 
     return operators.create(words[0], options.arguments(words[1:]))
 

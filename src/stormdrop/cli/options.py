@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from ..duration import seconds_of
 from ..errors import ArtifactError, InputError, OperatorError
 from ..model.files import check_free
-from ..plan import DEFAULT_SEARCH
 from ..search import names
+from ..tuning.duration import seconds_of
+from ..tuning.request import DEFAULT_SEARCH
 
 TargetOption = Annotated[
     str | None,

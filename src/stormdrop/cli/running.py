@@ -22,7 +22,7 @@ from .options import DatabaseOption, JsonOption, SeedOption, ShapeOption, Target
 from .progress import Reporter
 
 if TYPE_CHECKING:
-    from ..measure.peak import Peak
+    from ..machine.peak import Peak
     from ..model.artifact import CompiledModel
     from ..model.profile import Profile
 
@@ -79,8 +79,8 @@ def run(
 
 def _profile(model: CompiledModel, feeds: Mapping[str, Any]) -> tuple[Profile, Peak | None]:
     """Where the time goes, and the limits of this machine; None where they cannot be measured."""
-    from ..kernel.target import Target
-    from ..measure.peak import peak
+    from ..machine.cpu import Target
+    from ..machine.peak import peak
     from ..model.profile import profile
 
     limits: Peak | None = None
@@ -144,9 +144,9 @@ def bench(
     given, shapes = options.arguments(arguments or ()), options.shapes(shape or ())
     names = None if against is None else [name.strip() for name in against.split(",") if name.strip()]
     with output.stdout_for_json(as_json):
-        from ..bench import bench as play
-        from ..kernel import operators
-        from ..kernel.target import Target
+        from .. import operators
+        from ..bench.bench import bench as play
+        from ..machine.cpu import Target
         from ..records import open_store
 
         path = Path(what)
@@ -208,10 +208,10 @@ def doctor(
 ) -> None:
     """Show what this machine offers: cores, vectors, caches, measured limits, versions."""
     with output.stdout_for_json(as_json):
-        from ..kernel.gpu.device import named
-        from ..kernel.gpu.driver import gpus
-        from ..kernel.target import Target
-        from ..measure.peak import peak
+        from ..machine.cpu import Target
+        from ..machine.gpu import named
+        from ..machine.nvml import gpus
+        from ..machine.peak import peak
         from ..records import default_path
 
         target = Target.detect()

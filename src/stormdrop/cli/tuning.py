@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import ModelError, TargetError
-from ..plan import DEFAULT_SEARCH
+from ..tuning.request import DEFAULT_SEARCH
 from . import options, output
 from .options import (
     DatabaseOption,
@@ -32,8 +32,8 @@ from .options import (
 from .progress import Reporter
 
 if TYPE_CHECKING:
-    from ..kernel.target import Machine
-    from ..kernel.workload import Workload
+    from ..ir.workload import Workload
+    from ..machine.cpu import Machine
 
 INTERRUPTED = 130
 
@@ -62,10 +62,10 @@ def tune_op(
     budget = options.duration(time)
     given = options.arguments(arguments or ())
     with output.stdout_for_json(as_json):
-        from ..kernel import operators
-        from ..kernel.target import Target
+        from .. import operators
+        from ..machine.cpu import Target
         from ..records import open_store
-        from ..tune import DEFAULT_SECONDS, tune
+        from ..tuning.tune import DEFAULT_SECONDS, tune
 
         workload = operators.create(operator, given)
         machine = dataclasses.replace(Target.parse(target), runner=runner or "")
@@ -129,7 +129,7 @@ def tune(
     shapes = options.shapes(shape or ())
     artifact = options.artifact_folder(out or Path(f"{model.stem}.sd"), "--out")
     with output.stdout_for_json(as_json):
-        from ..kernel.target import Target
+        from ..machine.cpu import Target
         from ..model import DEFAULT_SECONDS, tune_model
         from ..records import open_store
 
@@ -165,9 +165,9 @@ def tune(
 
 def _measurable(workload: Workload, machine: Machine) -> None:
     """Raises `TargetError` where no runner answers; for a GPU that is not here with what can be said nevertheless."""
-    from ..kernel.gpu.crosscheck import cross_check
-    from ..kernel.gpu.device import Device
-    from ..kernel.runner import connect
+    from ..codegen.gpu_check import cross_check
+    from ..machine.gpu import Device
+    from ..machine.rpc import connect
 
     if machine.runner:
         connect(machine.runner)

@@ -21,21 +21,21 @@ import cloudpickle
 from numpy.typing import NDArray
 
 from ..errors import MeasureError, SpaceError
-from ..kernel.target import Target
+from ..machine.cpu import Target
+from ..machine.foreign_load import Counters, LoadThresholds, LoadWatch
+from ..machine.lock import MachineLock
 from ..trial import Candidate, Measurement, Phases, Request, Status
 from .contract import Measurer
 from .dispatch import Dispatcher, Lost
-from .expected import Expectation
-from .load import Counters, LoadThresholds, LoadWatch
-from .lock import MachineLock
+from .expected_outputs import Expectation
 from .messages import KERNELS, Answer, Build, Built, Data, Failed, Key, Race, Raced, Ran, Run
 from .pool import Worker, WorkerPool
 from .timing import TimingPlan
 
 if TYPE_CHECKING:
-    from ..kernel.sketch import Sketch
-    from ..kernel.target import Machine
-    from ..kernel.workload import Workload
+    from ..ir.workload import Workload
+    from ..machine.cpu import Machine
+    from ..sketches.contract import Sketch
     from ..space import Space
 
 Array = NDArray[Any]

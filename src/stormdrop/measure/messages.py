@@ -14,8 +14,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from ..machine.foreign_load import Counters
 from ..trial import Phases, Status
-from .load import Counters
 from .timing import TimingPlan
 
 Key = int

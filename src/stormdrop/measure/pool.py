@@ -18,7 +18,7 @@ from typing import IO, Any
 import psutil
 
 from ..errors import MeasureError
-from ..threads import usable_cores
+from ..machine.threads import usable_cores
 from .messages import Ready
 
 START_SECONDS = 120.0  # loading TVM takes under a second; on a busy machine with cold disks, longer

@@ -12,23 +12,23 @@ import numpy as np
 import tvm_ffi
 from numpy.typing import NDArray
 
+from ..codegen.compile import Kernel, build_module, check_arguments
 from ..errors import one_line
-from ..kernel.compile import Kernel, build_module, check_arguments
-from ..kernel.reference import evaluate
-from ..kernel.stages import shape_of
-from ..kernel.target import Target
+from ..ir.reference import evaluate
+from ..ir.stages import shape_of
+from ..machine.cpu import Target
+from ..machine.foreign_load import Counters, read_counters
 from ..trial import Phases, Status
-from .load import Counters, read_counters
+from .devices import side_of
 from .messages import KERNELS, Build, Built, Data, Failed, Key, Race, Raced, Ran, Run
-from .sides import side_of
 from .timing import interleaved, sample
 
 if TYPE_CHECKING:
     from tvm.tirx import PrimFunc
 
-    from ..kernel.sketch import Sketch
-    from ..kernel.target import Machine
-    from ..kernel.workload import Workload
+    from ..ir.workload import Workload
+    from ..machine.cpu import Machine
+    from ..sketches.contract import Sketch
 
 Array = NDArray[Any]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import threads
+from ..machine import threads
 
 if TYPE_CHECKING:
     from .artifact import CompiledModel
-    from .tuning import ModelResult, tune_model
+    from .tune import ModelResult, tune_model
 
 __all__ = ["DEFAULT_SECONDS", "CompiledModel", "ModelResult", "load", "tune_model"]
 
@@ -29,6 +29,7 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     threads.configure()
-    from . import artifact, tuning
+    from . import artifact
+    from . import tune as tuning
 
     return getattr(artifact if name == "CompiledModel" else tuning, name)

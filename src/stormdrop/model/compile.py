@@ -12,18 +12,19 @@ from numpy.typing import NDArray
 from tvm import relax, tirx
 from tvm.ir import GenericConst
 
+from ..codegen.lowering import PIPELINE
 from ..errors import ModelError
-from ..kernel.lowering import ANYWHERE, PIPELINE
-from ..kernel.sketch import Variant
-from ..kernel.target import Target
-from . import workspace
+from ..ir.attributes import ANYWHERE
+from ..machine.cpu import Target
+from ..sketches.contract import Variant
 from .artifact import CompiledModel
-from .concatenation import Concatenation, Place, find_concatenations
 from .fallback import schedule_fallback
-from .graph import Graph
+from .importer.graph import Graph
+from .importer.tasks import Task
 from .messages import first_line
 from .metadata import FallbackReport, Metadata, Work, needed_features
-from .tasks import Task
+from .passes import workspace
+from .passes.concatenation import Concatenation, Place, find_concatenations
 
 Evaluate = Callable[[tirx.PrimFunc, Sequence[NDArray[Any]]], list[NDArray[Any]]]
 
@@ -82,7 +83,7 @@ def apply(
     With it what was scheduled plainly, and the index of the task of each kernel, by the kernel's name.
     """
     if evaluate is None:
-        from ..kernel.reference import evaluate as reference
+        from ..ir.reference import evaluate as reference
 
         evaluate = reference
     unknown = sorted(set(variants) - {task.index for task in graph.tasks})

@@ -12,7 +12,7 @@ import tvm_ffi
 from tvm.target import codegen
 
 from .._version import __version__
-from . import cpu_flags
+from ..machine import cpu_flags
 
 _FORMAT = 1
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from ..measure.lock import MachineLock
+from ..machine.lock import MachineLock
 
 if TYPE_CHECKING:
-    from ..measure.peak import Peak
+    from ..machine.peak import Peak
     from .artifact import CompiledModel
     from .metadata import Work
 

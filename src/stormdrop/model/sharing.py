@@ -16,16 +16,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import UnsupportedFunction
-from ..kernel.registry import sketches_for
-from ..kernel.target import Target
-from ..kernel.workload import Workload
+from ..ir.workload import Workload
+from ..machine.cpu import Target
 from ..records import Store
-from ..result import Progress, TuneResult
-from ..tune import recall
+from ..sketches.registry import sketches_for
+from ..tuning.result import Progress, TuneResult
+from ..tuning.tune import recall
 from .budget import Budget, shares
-from .graph import Graph
+from .importer.graph import Graph
+from .importer.tasks import Task
 from .slices import BYTE, Slices
-from .tasks import Task
 
 _CACHED = 0.5
 """Of all caches: weights that are more than this come from memory in every execution of the model.

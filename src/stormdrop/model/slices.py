@@ -13,18 +13,18 @@ from typing import Any
 
 from typing_extensions import Self
 
-from .. import finals
 from ..errors import MeasureError
-from ..kernel.target import Target
-from ..kernel.workload import Workload
-from ..measure.peak import peak
+from ..ir.workload import Workload
+from ..machine.cpu import Target
+from ..machine.peak import peak
 from ..measure.pool import WorkerPool
-from ..result import Progress, TuneResult
 from ..search import TwoPhase
-from ..tune import KernelTuning, begin
+from ..tuning import race as finals
+from ..tuning.result import Progress, TuneResult
+from ..tuning.tune import KernelTuning, begin
 from .allocation import Kernel, gains
 from .budget import Budget
-from .graph import Graph
+from .importer.graph import Graph
 
 _FIRST_TRIALS = 64  # of a task in the first round, at most
 _SLICE = 0.02  # of a time budget, that a task has at a time after the first round

@@ -22,8 +22,8 @@ from .contract import (
     StoredTrial,
     Summary,
 )
-from .files import export_file, import_file, merge_database
-from .lines import read_lines, write_lines
+from .exchange import export_file, import_file, merge_database
+from .json_lines import read_lines, write_lines
 from .location import default_path
 from .sql import SqlStore, open_store
 

@@ -14,19 +14,7 @@ from sqlalchemy import ColumnElement, Connection, Row, and_, select
 from ..errors import StoreError
 from . import rows, schema
 from .codec import canonical, clean, clean_session, encode, outcome_to_json
-from .contract import (
-    Absorbed,
-    Dump,
-    Filter,
-    Outcome,
-    Problem,
-    Record,
-    Session,
-    Setting,
-    State,
-    StoredTrial,
-    Summary,
-)
+from .contract import Absorbed, Dump, Filter, Outcome, Problem, Record, Session, Setting, State, StoredTrial, Summary
 from .location import connect, transaction
 from .merging import absorb
 from .writer import is_dead, is_other_live_process, new_writer

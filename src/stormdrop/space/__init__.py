@@ -1,7 +1,7 @@
 """What may vary: knobs, and spaces of knobs under constraints."""
 
 from .component import Columnwise
-from .described import knob_from
+from .description import knob_from
 from .knob import Coords, Knob, Value
 from .listed import Categorical, Ordinal
 from .space import Constraint, Space

@@ -22,10 +22,10 @@ from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize, Schedule
 from tvm.tirx import PrimFunc
 
-from ..kernel.sketch import Sketch, Variant
-from ..kernel.stages import shape_of
-from ..kernel.target import Target
-from ..kernel.workload import Workload
+from ..ir.stages import shape_of
+from ..ir.workload import Workload
+from ..machine.cpu import Target
+from ..sketches.contract import Sketch, Variant
 from ..space import Categorical, Ordinal, Space
 from ..trial import Status
 

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import tvm
 
-from ..kernel.compile import compile_kernel
-from ..kernel.reference import evaluate
-from ..kernel.sketch import Sketch, Variant
-from ..kernel.target import Target
-from ..kernel.workload import Workload
+from ..codegen.compile import compile_kernel
+from ..ir.reference import evaluate
+from ..ir.workload import Workload
+from ..machine.cpu import Target
+from ..sketches.contract import Sketch, Variant
 from ..space import Space
 from ..trial import Point
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from ..errors import StoreError
 from ..records.contract import Absorbed, Filter, Outcome, Problem, Record, Session, Setting, State, Store, StoredTrial
-from ..records.lines import read_lines, write_lines
+from ..records.json_lines import read_lines, write_lines
 from ..trial import Measurement, Phases, Status
 
 Factory = Callable[[str], Store]

@@ -1,0 +1,1 @@
+"""Our kernels and models beside their peers, which take turns."""

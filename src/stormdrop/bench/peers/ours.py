@@ -1,0 +1,83 @@
+"""Our own kernels and models as contenders."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import hint
+from ..turns import Unavailable
+
+if TYPE_CHECKING:
+    from ...ir.workload import Workload
+    from ...sketches.contract import Variant
+
+Array = NDArray[Any]
+
+
+class ScheduledOperator:
+    """A schedule of an operator, its constants transformed ahead, compiled in this process."""
+
+    def __init__(
+        self, workload: Workload, variant: Variant, inputs: Sequence[Array], settings: Mapping[str, Any]
+    ) -> None:
+        import tvm
+
+        from ...codegen.compile import compile_kernel
+        from ...ir.reference import evaluate
+        from ...machine.cpu import Target
+
+        arrays = list(inputs)
+        for index, transform in variant.transforms.items():
+            arrays[index] = evaluate(transform, [arrays[index]])[0]
+        self._kernel = compile_kernel(variant.main, Target.detect().tvm())
+        self._outputs = [tvm.runtime.empty(spec.shape, spec.dtype) for spec in workload.outputs]
+        self._arguments = [tvm.runtime.tensor(np.ascontiguousarray(array)) for array in arrays] + self._outputs
+        self.versions = {"tvm": tvm.__version__}
+        self.settings = settings
+
+    def run(self) -> object:
+        return self._kernel.call(*self._arguments)
+
+    def outputs(self) -> list[Array]:
+        self.run()
+        return [output.numpy() for output in self._outputs]
+
+
+class TunedOperator(ScheduledOperator):
+    """Our kernel of an operator, by the name of a sketch that exists and its configuration."""
+
+    def __init__(
+        self, workload: Workload, sketch: str, config: Mapping[str, Any], inputs: Sequence[Array], threads: int
+    ) -> None:
+        from ...machine.cpu import Target
+        from ...sketches.registry import sketches
+
+        found = {each.name: each for each in sketches()}
+        if sketch not in found:
+            raise Unavailable(f"there is no sketch {sketch!r}; {hint(sketch, sorted(found))}")
+        variant = found[sketch].apply(workload, Target.detect(), config)
+        super().__init__(workload, variant, inputs, {"threads": threads, "sketch": sketch, "config": dict(config)})
+
+
+class TunedModel:
+    """A saved tuned model."""
+
+    def __init__(self, artifact: str, inputs: Mapping[str, Array], threads: int) -> None:
+        from ...model import load
+
+        self._model = load(artifact)  # settles the threads before TVM is loaded
+        from ...model.artifact import aligned
+
+        self._inputs = {name: aligned(value) for name, value in inputs.items()}
+        self.versions = {"tvm": self._model.metadata.tvm, "stormdrop": self._model.metadata.stormdrop}
+        self.settings = {"threads": threads}
+
+    def run(self) -> object:
+        return self._model.run(self._inputs)
+
+    def outputs(self) -> list[Array]:
+        return list(self._model.run(self._inputs).values())

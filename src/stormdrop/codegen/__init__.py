@@ -1,0 +1,1 @@
+"""A scheduled function becomes a callable."""

@@ -1,0 +1,25 @@
+"""A kernel for a GPU as a function for the CPU, to check what it computes where there is no GPU.
+
+Loops over blocks and threads become serial loops. Each thread then fetches all that its block stages, again and again,
+and needs no barrier: this checks every index, every bound and the order of the steps, but not the barriers themselves,
+which TVM puts in when it lowers a kernel.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm.tirx import For, ForKind, PrimFunc
+
+from ..ir.expressions import transform_statement
+
+
+def serial(function: PrimFunc) -> PrimFunc:
+    """The function without thread bindings."""
+
+    def unbound(loop: Any) -> Any:
+        if loop.kind != ForKind.THREAD_BINDING:
+            return loop
+        return For(loop.loop_var, loop.min, loop.extent, ForKind.SERIAL, loop.body)
+
+    return function.with_body(transform_statement(function.body, lambda node: node, unbound))

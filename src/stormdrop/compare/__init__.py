@@ -1,0 +1,1 @@
+"""Searches side by side: on recordings, on landscapes, on this machine."""

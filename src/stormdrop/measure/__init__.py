@@ -1,0 +1,1 @@
+"""What is observed: worker processes, timing, replay of recordings, callables, remote devices."""

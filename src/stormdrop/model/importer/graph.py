@@ -1,0 +1,139 @@
+"""ONNX -> Relax -> folded, channels-last, fused: a graph of calls to a few distinct kernels, the tasks.
+
+    ONNX     Conv(x, w, b) -> Add(_, y) -> Relu
+    Relax    fused_conv2d_add_add_relu(x in NHWC, w in OHWI, b, y)
+
+The model's inputs and outputs keep the user's names and layouts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+import tvm
+from tvm import relax
+from tvm.ir import GenericConst
+from tvm.relax.frontend.onnx import from_onnx
+
+from ...errors import ModelError
+from ..messages import first_line
+from ..metadata import TensorInfo
+from ..passes.broadcast import expand_constants
+from ..passes.constants import fold_layouts
+from ..passes.gathers import clip_indices
+from ..passes.powers import expand_powers
+from ..passes.views import simplify_views, static_shape
+from .onnx_model import OnnxGraph, load_onnx
+from .tasks import Task, extract_tasks, simplify_functions
+
+_LAYOUTS = {
+    "relax.nn.conv2d": ["NHWC", "OHWI"],
+    # It would follow its neighbours into NHWC, for which it has no lowering.
+    "relax.nn.conv2d_transpose": ["NCHW", "IOHW"],
+}
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A model as kernel calls.
+
+    `mod` holds the Relax function `main` and the TensorIR functions that it calls; `tasks` are the distinct ones.
+    `inputs` and `outputs` are in the order in which `main` takes and gives them. `source` is the model as it was
+    read, to verify against.
+    """
+
+    name: str
+    mod: tvm.IRModule
+    tasks: tuple[Task, ...]
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    source: onnx.ModelProto
+
+    @property
+    def constant_bytes(self) -> int:
+        """Bytes of all weights."""
+        sizes: list[int] = []
+
+        def visit(node: Any) -> None:
+            if isinstance(node, GenericConst):
+                sizes.append(math.prod(node.value.shape) * node.value.dtype.itemsize)
+
+        relax.analysis.post_order_visit(self.mod["main"], visit)
+        return sum(sizes)
+
+
+def load_graph(model: str | Path | onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]] | None = None) -> Graph:
+    """Read an ONNX model into a graph.
+
+    `shapes` gives inputs of dynamic shape their sizes. Raises `ModelError`, one line, for a file that cannot be
+    read, a shape that stays open, and an operator that is not supported.
+    """
+    read = load_onnx(model, shapes)
+    try:
+        mod = _optimise(_imported(read.cleaned))
+    except Exception as error:
+        # The importer and the passes raise many types, from Python's own to TVM's; all mean that this model is
+        # outside what they take.
+        raise ModelError(f"{read.name}: cannot be imported: {first_line(error)}") from error
+    mod = simplify_functions(mod)
+    outputs = _outputs(mod, read)
+    return Graph(read.name, mod, extract_tasks(mod), read.inputs, outputs, read.source)
+
+
+def _imported(model: onnx.ModelProto) -> tvm.IRModule:
+    # The importer warns about every name that is no identifier, and prints to standard output before it raises.
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        return from_onnx(model, keep_params_in_input=False, sanitize_input_names=True)
+
+
+def _optimise(mod: tvm.IRModule) -> tvm.IRModule:
+    passes = relax.transform
+    # The passes only legalise for a kind of target; what depends on the machine comes with the schedules.
+    with tvm.target.Target("llvm"), tvm.transform.PassContext(opt_level=3):
+        for step in (
+            clip_indices,
+            expand_powers,
+            passes.CanonicalizeBindings(),
+            passes.DecomposeOpsForInference(),
+            fold_layouts,
+            passes.FoldConstant(),
+            expand_constants,
+            passes.ConvertLayout(_LAYOUTS),
+            passes.Normalize(),
+            fold_layouts,
+            passes.FoldConstant(),
+            passes.OptimizeLayoutTransform(),
+            simplify_views,
+            passes.DeadCodeElimination(),
+            passes.LegalizeOps(),
+            passes.AnnotateTIROpPattern(),
+            passes.FoldConstant(),
+            passes.FuseOps(),
+            passes.FuseTIR(),
+            passes.RewriteDataflowReshape(),
+            passes.DeadCodeElimination(),
+        ):
+            mod = step(mod)
+    return mod
+
+
+def _outputs(mod: tvm.IRModule, read: OnnxGraph) -> tuple[TensorInfo, ...]:
+    """Names from the model, shapes and types from the import: a model need not say them."""
+    result = mod["main"].ret_ty
+    types = list(result.fields) if isinstance(result, relax.TupleType) else [result]
+    outputs = []
+    for name, tensor in zip(read.outputs, types, strict=True):
+        shape = static_shape(tensor)
+        if shape is None:
+            raise ModelError(f"{read.name}: the shape of output {name!r} depends on data and is not supported")
+        outputs.append(TensorInfo(name, shape, str(tensor.dtype)))
+    return tuple(outputs)

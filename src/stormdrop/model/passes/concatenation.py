@@ -1,0 +1,117 @@
+"""Concatenations whose inputs are written into their place at once, instead of being copied there.
+
+a = conv(x)                          a = conv'(x)            writes channels 0 to 63 of 128
+b = conv(y)               ->         b = conv''(y, a)        writes channels 64 to 127, in place
+c = concatenate(a, b)                c = b
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax, tirx
+
+from ...errors import UnsupportedFunction
+from ...ir.reference import evaluate
+from ...ir.stages import shape_of
+from ..importer.tasks import Task
+
+
+@dataclass(frozen=True)
+class Place:
+    """A slice of a concatenation along its last axis: where it begins, and how long the whole is."""
+
+    offset: int
+    total: int
+
+
+@dataclass(frozen=True, eq=False)
+class Concatenation:
+    """One concatenation of a graph: its variable, and those of its parts in the order in which they are computed."""
+
+    whole: Any
+    parts: tuple[tuple[Any, Place], ...]
+
+
+def find_concatenations(
+    mod: tvm.IRModule, tasks: Mapping[str, Task], can_place: Callable[[Task], bool]
+) -> list[Concatenation]:
+    """Concatenations along the last axis all of whose parts are kernels' results that nothing else reads.
+
+    `tasks` are the tasks by callee; `can_place` says which of them can write into a slice.
+    """
+    bindings = [binding for block in mod["main"].body.blocks for binding in block.bindings]
+    order = {binding.var: position for position, binding in enumerate(bindings)}
+    values = {binding.var: binding.value for binding in bindings}
+    uses = Counter(variable for value in values.values() for variable in _variables(value))
+    is_concatenation: dict[str, bool] = {}
+    found = []
+    for variable, value in values.items():
+        if not isinstance(variable, relax.DataflowVar) or not _is_kernel(value):
+            continue
+        callee = value.args[0].name_hint
+        parts = list(value.args[1].fields)
+        if len(parts) < 2:
+            continue
+        if callee not in is_concatenation:
+            is_concatenation[callee] = _concatenates(mod[callee], len(parts))
+        if not is_concatenation[callee]:
+            continue
+        if not all(
+            uses[part] == 1
+            and isinstance(part, relax.DataflowVar)
+            and _is_kernel(values[part])
+            and can_place(tasks[values[part].args[0].name_hint])
+            for part in parts
+        ):
+            continue
+        lengths = [shape_of(parameter)[-1] for parameter in mod[callee].params[:-1]]
+        offsets = np.cumsum([0, *lengths])
+        places = [Place(int(offset), int(offsets[-1])) for offset in offsets[:-1]]
+        placed = sorted(zip(parts, places, strict=True), key=lambda entry: order[entry[0]])
+        found.append(Concatenation(variable, tuple(placed)))
+    return found
+
+
+def _is_kernel(value: Any) -> bool:
+    return isinstance(value, relax.Call) and value.op == tvm.ir.Op.get("relax.call_tir")
+
+
+def _variables(value: Any) -> Sequence[Any]:
+    found: list[Any] = []
+    relax.analysis.post_order_visit(value, lambda item: found.append(item) if isinstance(item, relax.Var) else None)
+    return found
+
+
+def _concatenates(function: tirx.PrimFunc, parts: int) -> bool:
+    """Whether a function concatenates its inputs along the last axis, and does nothing else: found out by letting it.
+
+    On values of both signs up to half of the largest one: no activation or bound leaves these as they are.
+    """
+    if len(function.params) != parts + 1:
+        return False
+    try:
+        shapes = [shape_of(parameter) for parameter in function.params]
+    except UnsupportedFunction:
+        return False
+    if not all(shapes):  # of no axes
+        return False
+    if sum(shape[-1] for shape in shapes[:-1]) != shapes[-1][-1] or len({shape[:-1] for shape in shapes}) != 1:
+        return False
+    dtype = np.dtype(str(function.params[0].dtype))
+    if dtype.kind not in "fi":
+        return False
+    largest = float(np.finfo(dtype).max if dtype.kind == "f" else np.iinfo(dtype).max)
+    sizes = [int(np.prod(shape)) for shape in shapes[:-1]]
+    values = np.split(largest * np.linspace(-0.5, 0.5, sum(sizes)), np.cumsum(sizes)[:-1])
+    inputs = [each.astype(dtype).reshape(shape) for each, shape in zip(values, shapes, strict=False)]
+    try:
+        (output,) = evaluate(function, inputs)
+    except UnsupportedFunction:
+        return False
+    return np.array_equal(output, np.concatenate(inputs, axis=-1))

@@ -1,0 +1,176 @@
+"""What makes a function an operator: its arguments are checked and can be read from text.
+
+    @operator(kind=("max", "min"))                        what `kind` may be
+    def extreme(n: int, kind: str = "max", dtype: str = "float32") -> Definition:
+        ...
+        return Definition([x], y)
+
+    extreme(8)                                            a `Workload`
+    create("extreme", {"n": "8", "kind": "min"})          another
+
+A whole number is positive, unless `_MAY_BE_ZERO` names it.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral, Real
+from typing import Any, NamedTuple, ParamSpec
+
+from tvm import te
+
+from ..errors import OperatorError, hint
+from ..ir.workload import Workload
+
+P = ParamSpec("P")
+
+_DTYPES = ("float32",)
+_FLAGS = {"bias", "mask", "residual", "transpose_b"}
+_MAY_BE_ZERO = {"pad", *_FLAGS}
+_AXES = {"axis", "perm"}  # what an axis may be depends on a shape: the operator checks it
+_MOST_BYTES = 8 << 30  # of all inputs and outputs together
+
+OPERATORS: dict[str, Callable[..., Workload]] = {}
+"""The operators by name."""
+
+
+class Definition(NamedTuple):
+    """A function in TVM's tensor expressions: its inputs in order, its output, the positions of constant inputs."""
+
+    inputs: Sequence[Any]
+    output: Any
+    constants: tuple[int, ...] = ()
+
+
+def operator(**choices: Sequence[str]) -> Callable[[Callable[P, Definition]], Callable[P, Workload]]:
+    """Registers a definition under its name; `choices` are the values that text arguments may take.
+
+    The operator raises `OperatorError`, with one line, for bad arguments and for tensors of more than 8 GiB together.
+    """
+
+    def declare(define: Callable[P, Definition]) -> Callable[P, Workload]:
+        name, signature = define.__name__, inspect.signature(define)
+
+        @functools.wraps(define)
+        def build(*positional: P.args, **named: P.kwargs) -> Workload:
+            bound = signature.bind(*positional, **named)
+            bound.apply_defaults()
+            try:
+                for key, value in bound.arguments.items():
+                    bound.arguments[key] = _typed(key, value, str(signature.parameters[key].annotation))
+                    _check(key, bound.arguments[key], choices.get(key))
+                definition = define(*bound.args, **bound.kwargs)
+            except OperatorError as error:
+                raise OperatorError(f"{name}: {error}") from None
+            text = " ".join(
+                f"{key}={'x'.join(map(str, value)) if isinstance(value, tuple) else value}"
+                for key, value in bound.arguments.items()
+                if value != signature.parameters[key].default
+            )
+            function = te.create_prim_func([*definition.inputs, definition.output])
+            workload = Workload.create(f"{name} {text}", function, definition.constants, bound.arguments)
+            size = sum(spec.bytes for spec in (*workload.inputs, *workload.outputs))
+            if size > _MOST_BYTES:
+                raise OperatorError(
+                    f"{name}: its tensors take {size / 1e9:.3g} GB; {_MOST_BYTES >> 30} GiB is the most"
+                )
+            return workload
+
+        OPERATORS[name] = build
+        return build
+
+    return declare
+
+
+def names() -> list[str]:
+    """The operators that `create` knows."""
+    return sorted(OPERATORS)
+
+
+def usage(name: str) -> str:
+    """The arguments of an operator on one line, optional ones with their defaults in brackets."""
+    parts = []
+    for parameter in inspect.signature(OPERATORS[name]).parameters.values():
+        required = parameter.default is inspect.Parameter.empty
+        parts.append(parameter.name if required else f"[{parameter.name}={parameter.default}]")
+    return " ".join(parts)
+
+
+def create(name: str, arguments: Mapping[str, str]) -> Workload:
+    """An operator from text arguments, as in `matmul m=512 n=512 k=512`.
+
+    Raises `OperatorError`, with one line that says what would be right, for an unknown operator and for an
+    argument that is unknown, missing, no number, zero or negative.
+    """
+    if name not in OPERATORS:
+        raise OperatorError(f"unknown operator {name!r}; {hint(name, names())}")
+    parameters = inspect.signature(OPERATORS[name]).parameters
+    unknown = [key for key in arguments if key not in parameters]
+    if unknown:
+        raise OperatorError(f"{name} has no argument {unknown[0]!r}: its arguments are {usage(name)}")
+    missing = [
+        key for key, item in parameters.items() if item.default is inspect.Parameter.empty and key not in arguments
+    ]
+    if missing:
+        raise OperatorError(f"{name} needs {', '.join(missing)}: its arguments are {usage(name)}")
+    values = {}
+    for key, text in arguments.items():
+        read, wanted = _READERS[str(parameters[key].annotation)]
+        try:
+            values[key] = read(text)
+        except ValueError:
+            raise OperatorError(f"{name}: {key}={text!r} is not {wanted}") from None
+    return OPERATORS[name](**values)
+
+
+def _several(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split("x"))
+
+
+def _one_or_several(text: str) -> int | tuple[int, ...]:
+    numbers = _several(text.replace(",", "x"))
+    return numbers if len(numbers) > 1 else numbers[0]
+
+
+# By the annotation of the argument: how to read it, and what to say that it should be.
+_READERS: dict[str, tuple[Callable[[str], Any], str]] = {
+    "str": (str, "text"),
+    "int": (int, "a whole number"),
+    "float": (float, "a number"),
+    "tuple[int, ...]": (_several, "a list of whole numbers such as 128x512"),
+    "int | tuple[int, ...]": (_one_or_several, "a whole number, or several such as 1x2"),
+}
+
+
+def _typed(key: str, value: Any, annotation: str) -> Any:
+    """The value as the definition has it: whole numbers of any kind, sequences as tuples."""
+    several = isinstance(value, Sequence) and not isinstance(value, str)
+    if several and "tuple" in annotation and all(isinstance(each, Integral) for each in value):
+        return tuple(int(each) for each in value)
+    if isinstance(value, Integral) and annotation.startswith("int"):
+        return int(value)
+    if isinstance(value, {"str": str, "float": Real}.get(annotation, ())):
+        return value
+    raise OperatorError(f"{key}={value!r} is not {_READERS[annotation][1]}")
+
+
+def _check(key: str, value: Any, choices: Sequence[str] | None) -> None:
+    supported = choices or (_DTYPES if key == "dtype" else None)
+    if supported is not None and value not in supported:
+        must = "is not supported yet: use" if key == "dtype" else "must be"
+        raise OperatorError(f"{key}={value} {must} {' or '.join(supported)}")
+    if key not in _AXES and not isinstance(value, str):
+        for number in value if isinstance(value, tuple) else (value,):
+            _check_number(key, number)
+
+
+def _check_number(key: str, value: float) -> None:
+    if not (value > 0 or (value == 0 and key in _MAY_BE_ZERO)):
+        least = "0 or more" if key in _MAY_BE_ZERO else "positive"
+        raise OperatorError(f"{key}={value} must be {least}")
+    if key in _FLAGS and value > 1:
+        raise OperatorError(f"{key}={value} must be 0 or 1")
+    if value >= 2**31:
+        raise OperatorError(f"{key}={value} must be less than 2147483648")

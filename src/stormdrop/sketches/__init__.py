@@ -1,0 +1,1 @@
+"""Families of schedules: their contract, their registry, and the ways to make more of them."""

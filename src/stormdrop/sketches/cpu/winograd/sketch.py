@@ -1,0 +1,135 @@
+"""Winograd's minimal filtering: convolutions of stride 1 with a half to a sixth of the multiplications.
+
+A tile of m outputs along an axis with a window of r takes alpha = m + r - 1 products of each input and output channel,
+not m r (`winograd_transforms` has the formulas): a 3x3 convolution 2.25 times fewer with m = 2 and 4 times with m = 4,
+5x5 2.8 and 6.25 times, 1x7 1.75 times with m = 2. An axis without a window is one more axis of the batch.
+
+Outputs are computed in tiles of m x m from tiles of alpha x alpha inputs. Of all tiles of all images, P make a block; a
+block's transformed inputs and products stay in the second-level cache:
+
+    for blocks, for column tiles:                                   parallel over one, the other or both
+        V[alpha^2, channels, P] = B^T d B                           here, or for all blocks before
+        for each of the alpha^2 positions, for row tiles of P:      products of small matrices
+            accumulators[rows, columns] = V[., rows] * U[., columns]           registers
+            M[P, alpha^2, columns] = accumulators
+        output[., columns] = epilogue(A^T M A)                      bias, residual, activation
+
+U, the transformed weights, is computed ahead of time in float64. An extent that m does not divide is covered by
+letting the last tiles overlap those before them: they compute some outputs twice, rounded differently, and store only
+what is theirs, so that every run gives the same result. Blocks and row tiles that overlap compute the same twice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....errors import UnsupportedFunction
+from ....ir.workload import Workload
+from ....machine.cpu import Target
+from ....space import Categorical, Constraint, Knob, Ordinal, Space
+from ...contract import Variant
+from . import cost_model as winograd_prior
+from .convolution import find_convolution
+from .loops import WinogradLoops
+from .transforms import POINTS
+
+_ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 18, 20, 24, 28)
+_BLOCKS = (1, 2, 3, 4, 6, 8, 12, 16)
+_POSITIONS = 64  # products per tile; with 100, for 7x7 and m = 4, the error is 7e-5
+_WASTE = 1.16  # blocks and columns may compute up to this many times the elements
+
+
+@dataclass(frozen=True)
+class Winograd:
+    """The sketch of this module for tiles of m outputs along each axis, m = 2 or 4; see there.
+
+    `max_error` bounds max|difference| / max|reference| of what it computes: it is not exact for small integers.
+    """
+
+    m: int
+    max_error: float = 1e-4
+
+    @property
+    def name(self) -> str:
+        """`winograd_2` or `winograd_4`."""
+        return f"winograd_{self.m}"
+
+    def space(self, workload: Workload, target: Target) -> Space | None:
+        """Knobs: tiles per row tile, row tiles per block, columns, unroll of the channels, what is parallel."""
+        return _space(self, workload, target)
+
+    def estimate(self, workload: Workload, target: Target, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
+        """See `winograd_prior`."""
+        return winograd_prior.cycles(find_convolution(workload), self.m, knobs, target)
+
+    def apply(self, workload: Workload, target: Target, config: Mapping[str, Any]) -> Variant:
+        """The schedule at a configuration; raises `UnsupportedFunction` for what is no such convolution."""
+        return WinogradLoops(find_convolution(workload), self.m, target, config).variant()
+
+
+@lru_cache(maxsize=64)
+def _space(sketch: Winograd, workload: Workload, target: Target) -> Space | None:
+    try:
+        conv = find_convolution(workload)
+    except UnsupportedFunction:
+        return None
+    filters = conv.filters(sketch.m)
+    if any(axis.extent < of.m or of.alpha not in POINTS for (axis, _), of in zip(conv.image, filters, strict=True)):
+        return None
+    if math.prod(of.alpha for of in filters) > _POSITIONS:
+        return None
+    tiles = conv.tiles(sketch.m)
+    columns = _columns(conv.column.extent, target.lanes)
+    rows = [size for size in _ROWS if size <= tiles]
+    blocks = [count for count in _BLOCKS if count <= tiles]
+    width = math.gcd(conv.channel.extent, target.lanes)
+    knobs: list[Knob] = [
+        Ordinal("rows", rows),
+        Ordinal("block", blocks),
+        Ordinal("columns", columns),
+        Ordinal("unroll", [factor for factor in (1, 2, 4, 8) if width % factor == 0]),
+        Categorical("order", ["fused", "tiles", "columns"]),
+    ]
+    constraints = [
+        Constraint(
+            ("rows", "columns"),
+            lambda rows, columns: (rows + 1) * columns < target.registers * math.gcd(columns, target.lanes),
+            f"accumulators, a row of columns and one more fit {target.registers} registers of {target.lanes}",
+        ),
+        Constraint(
+            ("rows", "block"),
+            lambda rows, block: (block - 1) * rows < tiles and _computed(tiles, rows, block) <= _WASTE * tiles,
+            f"{tiles} tiles in blocks without much waste",
+        ),
+    ]
+    space = Space(sketch.name, knobs, constraints)
+    points = list(space.points())
+    expected = sketch.estimate(workload, target, space.columns(points))
+    origin = space.config(points[int(np.argmin(expected))])
+    return Space(sketch.name, knobs, constraints, origin=origin)
+
+
+def _computed(tiles: int, rows: int, block: int) -> int:
+    """How many tiles are multiplied, with those that overlap, in blocks of some tiles of rows."""
+    size = min(rows * block, tiles)
+    return -(-tiles // size) * -(-size // rows) * rows
+
+
+def _columns(extent: int, lanes: int) -> list[int]:
+    """Column tiles: up to four vectors, or multiples of half a vector where the extent asks for that."""
+    if extent < lanes:
+        return [1 << (extent.bit_length() - 1)]
+    half = max(1, lanes // 2)
+    sizes = [
+        size
+        for size in range(half, 4 * lanes + 1, half)
+        if size <= extent and (size % lanes == 0 or extent % size == 0)
+    ]
+    return [size for size in sizes if size >= lanes and -(-extent // size) * size <= _WASTE * extent] or [lanes]

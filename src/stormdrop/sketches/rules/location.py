@@ -1,0 +1,77 @@
+"""Compute location: where a producer that is not inlined is computed, for itself or inside of its consumer's loops."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ...ir.expressions import coefficients, variables
+from . import blocks
+from .contract import Annotation, Applies, Place, State
+from .packing import PACKED
+from .rfactor import PARTS
+
+
+@dataclass(frozen=True)
+class ComputeLocation(Annotation):
+    """Padding, row maxima, partial sums: at the root (0), or inside of the outermost loop of the nest (1), or deeper.
+
+    A producer of a producer must not be computed deeper than that one. Packing stays at the root, and so does what is
+    read at indices that are not affine (in a grouped convolution): the part that a tile needs has no constant size.
+    """
+
+    name = "location"
+
+    def applies(self, state: State, block: str) -> Applies:
+        schedule = state.schedule
+        if block in state.nests or block in state.places or state.noted(block, PACKED):
+            return Applies.NO
+        if blocks.is_output(schedule, state.workload, block) or not _read_in_boxes(state, block):
+            return Applies.NO
+        return Applies.NO if self._nest(state, block) is None else Applies.MUST
+
+    def apply(self, state: State, block: str) -> None:
+        schedule, knobs = state.schedule, state.knobs
+        nest = self._nest(state, block)
+        assert nest is not None
+        levels, name = state.nests[nest].levels, f"{block}_at"
+        at = knobs.ordinal(name, list(range(len(levels) + 1)), default=self._default(state, block, nest))
+        for consumer in blocks.consumers(schedule, block):
+            if consumer in state.places:
+                knobs.require(
+                    (name, state.places[consumer].knob),
+                    lambda own, theirs: own <= theirs,
+                    f"{block} is computed no deeper than {consumer}",
+                )
+        state.places[block] = Place(nest, name)
+        if at:
+            schedule.compute_at(schedule.get_sblock(block), levels[at - 1], preserve_unit_loops=True)
+
+    @staticmethod
+    def _nest(state: State, block: str) -> str | None:
+        """The one nest that all consumers are in."""
+        found = set()
+        for consumer in blocks.consumers(state.schedule, block):
+            place = state.places.get(consumer)
+            found.add(consumer if place is None else place.nest)
+        nest = found.pop() if len(found) == 1 else None
+        return nest if nest in state.nests else None
+
+    @staticmethod
+    def _default(state: State, block: str, nest: str) -> int:
+        """Beside what it feeds, where that leaves enough to run in parallel; what tiles read is computed apart."""
+        readers = blocks.consumers(state.schedule, block)
+        tasks = math.prod(blocks.extents(state.schedule, nest, reduce=False))
+        chunks = state.noted(block, PARTS)
+        if chunks or tasks < state.target.cores or any(reader in state.factors for reader in readers):
+            return 0
+        placed = [state.knobs.values[state.places[reader].knob] for reader in readers if reader in state.places]
+        return min([len(state.nests[nest].levels), *(int(str(value)) for value in placed)])
+
+
+def _read_in_boxes(state: State, block: str) -> bool:
+    """Whether all consumers read a block at affine indices."""
+    buffer = blocks.store_of(state.schedule, block).buffer
+    loads = [each for name in blocks.consumers(state.schedule, block) for each in blocks.reads(state.schedule, name)]
+    wanted = [index for load in loads if load.source.same_as(buffer) for index in load.indices]
+    return all(coefficients(index, variables(index)) is not None for index in wanted)

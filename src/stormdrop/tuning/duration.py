@@ -1,0 +1,34 @@
+"""Durations as people write them: "90s", "3m", "1h30m", or a number of seconds."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from ..errors import InputError
+
+_PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(ms|s|m|h)?")
+_UNITS = {None: 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def seconds_of(value: float | str | None, what: str = "time") -> float | None:
+    """Seconds of a duration; None for None. `what` is its name in messages.
+
+    Raises `InputError` for what is no duration, and for one that is not longer than nothing.
+    """
+    if value is None:
+        return None
+    seconds = float(value) if isinstance(value, int | float) else _read(value, what)
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise InputError(f"{what} {value}: must be longer than nothing")
+    return seconds
+
+
+def _read(text: str, what: str) -> float:
+    compact = text.strip().lower()
+    parts = list(_PART.finditer(compact.removeprefix("-")))
+    whole = bool(parts) and "".join(part.group(0) for part in parts) == compact.removeprefix("-")
+    if not whole or (len(parts) > 1 and any(part.group(2) is None for part in parts)):
+        raise InputError(f"{what} {text}: not a duration; write 90s, 3m, 1h or a number of seconds")
+    seconds = sum(float(part.group(1)) * _UNITS[part.group(2)] for part in parts)
+    return -seconds if compact.startswith("-") else seconds

@@ -1,0 +1,102 @@
+"""exp, sigmoid, tanh and erf as arithmetic: how exact they are, and what they make of infinities and NaN."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from numpy.typing import NDArray
+from scipy import special
+from tvm import te
+
+from stormdrop.codegen.compile import Kernel, compile_kernel
+from stormdrop.ir.elementary import exact_on_gpus, in_vectors
+from stormdrop.ir.stages import StageGraph
+from stormdrop.ir.workload import Workload
+from stormdrop.machine.cpu import Target
+
+TARGET = Target.detect()
+N = 1 << 14
+
+FUNCTIONS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any], float]] = {
+    "exp": (te.exp, np.exp, 2e-7),
+    "sigmoid": (te.sigmoid, special.expit, 3e-7),
+    "tanh": (te.tanh, np.tanh, 7e-7),
+    "erf": (te.erf, special.erf, 7e-7),
+}
+
+
+@lru_cache
+def compiled(function: Callable[[Any], Any]) -> Kernel:
+    x = te.placeholder((N,), name="x")
+    main = StageGraph.parse(te.create_prim_func([x, te.compute((N,), lambda i: function(x[i]))])).function()
+    return compile_kernel(in_vectors(main), TARGET.tvm())
+
+
+def applied(function: Callable[[Any], Any], values: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The function of up to N values, by the arithmetic that `in_vectors` puts in its place."""
+    padded = np.zeros(N, np.float32)
+    padded[: values.size] = values
+    result = tvm.runtime.empty((N,), "float32")
+    compiled(function).call(tvm.runtime.tensor(padded), result)
+    return result.numpy()[: values.size]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("most", [1e-30, 1e-3, 1.0, 10.0, 80.0])
+def test_relative_error(name: str, most: float) -> None:
+    function, exact, bound = FUNCTIONS[name]
+    values = np.random.default_rng(0).uniform(-most, most, N).astype(np.float32)
+    expected = exact(values.astype(np.float64))
+    gap = np.abs(applied(function, values) - expected)
+    assert np.max(gap / np.abs(expected)) <= bound
+
+
+def test_the_tanh_of_gpus() -> None:
+    x = te.placeholder((N,), name="x")
+    main = StageGraph.parse(te.create_prim_func([x, te.compute((N,), lambda i: te.tanh(x[i]))])).function()
+    values = np.random.default_rng(0).uniform(-12, 12, N).astype(np.float32)
+    result = tvm.runtime.empty((N,), "float32")
+    compile_kernel(exact_on_gpus(main), TARGET.tvm()).call(tvm.runtime.tensor(values), result)
+    assert np.abs(result.numpy() - np.tanh(values.astype(np.float64))).max() < 3e-7
+    values[:5] = np.nan, np.inf, -np.inf, 100.0, -100.0
+    compile_kernel(exact_on_gpus(main), TARGET.tvm()).call(tvm.runtime.tensor(values), result)
+    np.testing.assert_array_equal(result.numpy()[:5], [np.nan, 1, -1, 1, -1])
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_ends(name: str) -> None:
+    """What lies outside of the range in which the function changes, and what is no number."""
+    function, exact, bound = FUNCTIONS[name]
+    ends = [0, np.inf, -np.inf, np.nan, 88.7, 88.8, -87.4, -100, -103.9, -105, 1000, -1000, 3e38, -3e38, 1e-40]
+    values = np.array(ends, np.float32)
+    with np.errstate(over="ignore", under="ignore"):
+        expected = exact(values.astype(np.float64)).astype(np.float32)
+    actual = applied(function, values)
+    np.testing.assert_allclose(actual, expected, rtol=bound, atol=1e-38)
+    if name == "exp":
+        np.testing.assert_array_equal(actual[[1, 2, 9]], [np.inf, 0, 0])
+        assert 0 < actual[8] < 1e-44  # the smallest of the subnormal numbers are there too
+    if name in ("tanh", "erf"):
+        assert np.nanmax(np.abs(actual)) <= 1
+
+
+def test_nested_and_repeated() -> None:
+    """An argument is computed once, whatever it is itself."""
+
+    def nested(x: Any) -> Any:
+        return te.tanh(te.exp(x)) + te.sigmoid(te.exp(x))
+
+    values = np.linspace(-5, 5, 1000, dtype=np.float32)
+    wide = np.exp(values.astype(np.float64))
+    np.testing.assert_allclose(applied(nested, values), np.tanh(wide) + special.expit(wide), rtol=1e-6)
+
+
+def test_other_types_stay() -> None:
+    x = te.placeholder((8,), "float64", name="x")
+    main = Workload.create("wide", te.create_prim_func([x, te.compute((8,), lambda i: te.exp(x[i]))])).function
+    tvm.ir.assert_structural_equal(in_vectors(main), main)

@@ -1,0 +1,94 @@
+"""The NumPy reference against independent formulas and against TVM's own execution."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm
+from scipy.special import softmax
+from tvm import te
+
+from stormdrop import operators
+from stormdrop.errors import UnsupportedFunction
+from stormdrop.ir.reference import evaluate
+from stormdrop.ir.workload import Workload
+
+WORKLOADS = [
+    operators.matmul(17, 33, 40),
+    operators.dense(5, 30, 20, bias=1, act="relu"),
+    operators.batch_matmul(2, 7, 9, 11),
+    operators.batch_matmul(2, 7, 9, 11, transpose_b=1),
+    operators.conv2d(2, 9, 11, 8, 6, 3, 3, stride=2, pad=1, bias=1, act="relu"),
+    operators.conv2d(2, 9, 11, 8, 6, 3, 3, pad=1, dilation=2, groups=2, bias=1, layout="NCHW"),
+    operators.conv2d(1, 6, 6, 5, 7, 1, 1),
+    operators.depthwise_conv2d(1, 9, 9, 8, 3, 3, stride=2, pad=1),
+    operators.depthwise_conv2d(1, 9, 9, 8, 3, 3, pad=1, layout="NCHW"),
+    operators.pool2d(1, 9, 9, 8, 3, 3, stride=2, pad=1),
+    operators.pool2d(1, 9, 9, 8, 2, 2, kind="avg", layout="NCHW"),
+    operators.reduce((8, 5, 12), 2),
+    operators.reduce((8, 5, 12), 0, kind="max"),
+    operators.reduce((30,), 0, kind="min"),
+    operators.softmax(5, 7),
+    operators.elementwise((12, 13)),
+    operators.elementwise((12, 13), kind="add"),
+]
+
+
+def unscheduled(workload: Workload, inputs: list[np.ndarray]) -> np.ndarray:
+    call = tvm.compile(tvm.IRModule({"main": workload.function}), "llvm")
+    output = tvm.runtime.tensor(np.full(workload.outputs[0].shape, np.nan, "float32"))
+    call(*map(tvm.runtime.tensor, inputs), output)
+    return output.numpy()
+
+
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)
+def test_agrees_with_unscheduled_code(workload: Workload) -> None:
+    inputs = workload.random_inputs(1)
+    (expected,) = workload.reference(inputs)
+    actual = unscheduled(workload, inputs)
+    if workload.tolerance([expected]) == 0.0:
+        assert np.array_equal(actual, expected)
+    else:
+        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_convolution_by_its_definition() -> None:
+    workload = operators.conv2d(1, 6, 5, 3, 4, 3, 2, stride=2, pad=1)
+    x, w = workload.random_inputs(3)
+    padded = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
+    expected = np.zeros(workload.outputs[0].shape, "float32")
+    for _, y, z, o in np.ndindex(expected.shape):
+        window = padded[0, 2 * y : 2 * y + 3, 2 * z : 2 * z + 2]
+        expected[0, y, z, o] = (window * w[o]).sum()
+    assert np.array_equal(workload.reference([x, w])[0], expected)
+
+
+def test_softmax_by_scipy() -> None:
+    workload = operators.softmax(9, 31)
+    (x,) = workload.random_inputs(0)
+    np.testing.assert_allclose(workload.reference([x])[0], softmax(x, axis=1), rtol=1e-6)
+
+
+def test_slices_give_what_the_whole_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    workload = operators.pool2d(1, 20, 20, 6, 3, 3, pad=1)
+    inputs = workload.random_inputs(0)
+    whole = workload.reference(inputs)[0]
+    monkeypatch.setattr("stormdrop.ir.reference._SLICE", 1000)
+    assert np.array_equal(workload.reference(inputs)[0], whole)
+
+
+@pytest.mark.parametrize(
+    ("workload", "exact"),
+    [(operators.matmul(4, 4, 4), True), (operators.softmax(4, 4), False), (operators.pool2d(1, 4, 4, 4, 2, 2), True)],
+    ids=["matmul", "softmax", "pool"],
+)
+def test_tolerance_is_zero_only_where_integers_stay_exact(workload: Workload, exact: bool) -> None:
+    outputs = workload.reference(workload.random_inputs(0))
+    assert (workload.tolerance(outputs) == 0.0) is exact
+
+
+def test_unknown_intrinsic_is_refused() -> None:
+    x = te.placeholder((4,), name="x")
+    function = te.create_prim_func([x, te.compute((4,), lambda i: te.atanh(x[i]), name="y")])
+    with pytest.raises(UnsupportedFunction, match="atanh"):
+        evaluate(function, [np.zeros(4, "float32")])

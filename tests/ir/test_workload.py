@@ -1,0 +1,64 @@
+"""Workloads: normal form, identity, counting."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+import tvm_ffi
+from tvm import te
+
+from stormdrop import operators
+from stormdrop.errors import UnsupportedFunction
+from stormdrop.ir.stages import StageGraph
+from stormdrop.ir.workload import Workload
+
+
+def function(name: str, extent: int = 8):
+    a, b = te.placeholder((extent, 4), name=f"{name}_a"), te.placeholder((4, 6), name=f"{name}_b")
+    k = te.reduce_axis((0, 4), name=f"{name}_k")
+    c = te.compute((extent, 6), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name=name)
+    return te.create_prim_func([a, b, c])
+
+
+def test_names_do_not_matter() -> None:
+    first, second = Workload.create("first", function("f")), Workload.create("second", function("g"))
+    assert first.text == second.text
+    assert first.key == second.key
+
+
+def test_shapes_and_constants_matter() -> None:
+    base = Workload.create("w", function("f"))
+    assert Workload.create("w", function("f", 9)).key != base.key
+    assert Workload.create("w", function("f"), constants=(1,)).key != base.key
+
+
+def test_pickling_keeps_identity() -> None:
+    workload = operators.conv2d(1, 8, 8, 4, 4, 3, 3, pad=1, bias=1, act="relu")
+    again = pickle.loads(pickle.dumps(workload))
+    assert (again.key, again.name, again.constants) == (workload.key, workload.name, workload.constants)
+
+
+def test_counts_operations_and_bytes() -> None:
+    workload = operators.matmul(8, 16, 32)
+    assert workload.flops == 2 * 8 * 16 * 32
+    assert workload.bytes == 4 * (8 * 32 + 32 * 16 + 8 * 16)
+
+
+def test_parsing_and_writing_back_is_the_identity() -> None:
+    for workload in (operators.conv2d(1, 8, 8, 4, 4, 3, 3, pad=1, bias=1, act="relu"), operators.softmax(4, 9)):
+        assert tvm_ffi.structural_equal(StageGraph.parse(workload.function).function(), workload.function)
+
+
+def test_constant_outside_the_inputs_is_refused() -> None:
+    with pytest.raises(UnsupportedFunction, match=r"constant inputs \[5\]"):
+        Workload.create("w", function("f"), constants=(5,))
+
+
+def test_random_inputs_are_seeded_small_integers() -> None:
+    workload = operators.matmul(8, 16, 32)
+    first, again, other = workload.random_inputs(0), workload.random_inputs(0), workload.random_inputs(1)
+    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
+    assert not all(np.array_equal(a, b) for a, b in zip(first, other, strict=True))
+    assert set(np.unique(first[0])) <= set(range(-3, 4))

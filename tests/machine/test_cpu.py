@@ -1,0 +1,198 @@
+"""Other machines: names, what is refused, and the machine code of kernels for them (cross-compiled, not run)."""
+
+from __future__ import annotations
+
+import math
+import os
+import pickle
+import platform
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stormdrop import operators
+from stormdrop.codegen.compile import TunedKernel, assembler
+from stormdrop.errors import TargetError
+from stormdrop.ir.reference import evaluate
+from stormdrop.ir.workload import Workload
+from stormdrop.machine.cpu import OTHERS, Target, _caches, _third_levels
+from stormdrop.sketches.registry import sketches_for
+from stormdrop.tuning.tune import tune
+
+ARM = ("cpu/cortex-a76", "cpu/neoverse-n1", "cpu/neoverse-v1", "cpu/apple-m1")
+X86 = {"cpu/x86-64-v3": "ymm", "cpu/x86-64-v4": "zmm"}
+BUILT = ("cpu/neoverse-n1", *X86)
+
+KERNELS = {
+    "matmul": operators.matmul(256, 256, 256),
+    "conv2d": operators.conv2d(1, 28, 28, 64, 64, 3, 3, 1, 1),
+    "depthwise": operators.depthwise_conv2d(1, 28, 28, 64, 3, 3, 1, 1),
+    "softmax": operators.softmax(64, 1000),
+    "relu": operators.elementwise((64, 1000), "relu"),
+}
+CONTRACTIONS = ("matmul", "conv2d", "depthwise")
+
+
+@cache
+def origins(target: str, kernel: str) -> dict[str, tuple[dict[str, Any], str]]:
+    """The origin of each sketch that applies, and its assembler."""
+    machine, found = Target.parse(target), {}
+    for sketch, space in sketches_for(KERNELS[kernel], machine):
+        config = space.config(space.origin)
+        variant = sketch.apply(KERNELS[kernel], machine, config)
+        found[sketch.name] = (config, assembler(variant.main, machine.tvm()))
+    return found
+
+
+def innermost(text: str) -> list[list[str]]:
+    """The instructions of each loop that holds no other."""
+    lines = [line for line in (re.split(r"//|#|;", line)[0].rstrip() for line in text.splitlines()) if line.strip()]
+    labels: dict[str, int] = {}
+    loops: list[tuple[int, int]] = []
+    for at, line in enumerate(lines):
+        if label := re.match(r"(\.?L\w+):", line):
+            labels[label[1]] = at
+        elif (jump := re.match(r"\s+(?:b|b\.\w+|t?cbn?z|tbn?z|j\w+)\s+(?:.*,\s*)?(\.?L\w+)$", line)) and jump[
+            1
+        ] in labels:
+            loops.append((labels[jump[1]], at))
+    inside = [one for one in loops if not any(o != one and one[0] <= o[0] and o[1] <= one[1] for o in loops)]
+    return [[line.strip() for line in lines[first : last + 1] if line[0].isspace()] for first, last in inside]
+
+
+def fmas(target: str, loop: list[str]) -> list[str]:
+    """The multiply-adds of whole vectors of float32 in a loop."""
+    whole = rf"vfn?madd\d+ps\s.*%{X86[target]}" if target in X86 else r"fmla(\.4s\s|\s+v\d+\.4s)"
+    return [line for line in loop if re.match(whole, line)]
+
+
+def hottest(target: str, text: str) -> list[str]:
+    """The innermost loop with most multiply-adds."""
+    return max(innermost(text), key=lambda loop: len(fmas(target, loop)))
+
+
+def on_stack(loop: list[str]) -> list[str]:
+    """Vector registers that are stored to the stack or loaded from it."""
+    return [line for line in loop if re.search(r"\[sp\b|\(%rsp", line) and re.search(r"\b[qvsd]\d|%[xyz]mm", line)]
+
+
+def test_machines_have_names_and_pickle() -> None:
+    for name in OTHERS:
+        target = Target.parse(f" {name.upper()} ")
+        assert target.name == name
+        target.tvm()
+        assert pickle.loads(pickle.dumps(target)) == target
+    assert [OTHERS[name].lanes for name in ARM] == [4, 4, 4, 4]
+    assert (OTHERS["cpu/x86-64-v3"].lanes, OTHERS["cpu/x86-64-v3"].registers) == (8, 16)
+    assert (OTHERS["cpu/x86-64-v4"].lanes, OTHERS["cpu/x86-64-v4"].registers) == (16, 32)
+
+
+def test_this_machine_is_none_of_them() -> None:
+    assert Target.parse("cpu") == Target.detect()
+    assert Target.detect().triple == ""
+    with pytest.raises(TargetError, match=r"only to compile: .*cpu/neoverse-n1"):
+        Target.parse("cpu/pentium")
+
+
+def test_another_machine_is_not_measured() -> None:
+    with pytest.raises(TargetError, match="cpu/neoverse-n1 is another machine"):
+        tune(KERNELS["relu"], target=Target.parse("cpu/neoverse-n1"), trials=2)
+
+
+@pytest.mark.parametrize("kernel", CONTRACTIONS)
+@pytest.mark.parametrize("target", BUILT)
+def test_contractions_multiply_and_add_whole_vectors(target: str, kernel: str) -> None:
+    for sketch, (_, text) in origins(target, kernel).items():
+        loop = hottest(target, text)
+        assert len(fmas(target, loop)) >= 4, sketch
+        single = [line for line in loop if re.match(r"fn?madd\s|vfn?m(add|sub)\d+ss\s", line)]
+        assert not single, sketch
+
+
+@pytest.mark.parametrize("kernel", ["matmul", "conv2d"])
+@pytest.mark.parametrize("target", BUILT)
+def test_accumulators_are_registers(target: str, kernel: str) -> None:
+    """The inner loop has one multiply-add per vector of the tile and step, and no register goes to the stack."""
+    config, text = origins(target, kernel)["register_blocked"]
+    loop = hottest(target, text)
+    rows = config["rows"] * config.get("rows_outer", 1)
+    assert len(fmas(target, loop)) == rows * math.ceil(config["columns"] / OTHERS[target].lanes) * config["unroll"]
+    assert not on_stack(loop)
+    assert not any(re.match(r"str|stp|stur|v?mov\w+\s+%[xyz]mm\d+, .*\(", line) for line in loop)
+
+
+@pytest.mark.parametrize("target", ARM)
+def test_neon_multiplies_by_an_element(target: str) -> None:
+    """Scalars of the other operand stand in a vector register: hardly any instruction spreads them first."""
+    _, text = origins(target, "matmul")["register_blocked"]
+    loop = hottest(target, text)
+    by_element = [line for line in fmas(target, loop) if line.endswith("]")]
+    spread = [line for line in loop if re.match(r"dup|ld1r", line)]
+    assert len(by_element) >= 4
+    assert len(spread) * 8 <= len(by_element)
+    loads = sum(2 if line.startswith("ldp") else 1 for line in loop if line.startswith("ld"))
+    assert loads <= 0.75 * len(by_element)
+
+
+@pytest.mark.parametrize("kernel", ["softmax", "relu"])
+@pytest.mark.parametrize("target", BUILT)
+def test_rows_run_in_whole_vectors(target: str, kernel: str) -> None:
+    greatest = rf"vmaxps\s.*%{X86[target]}" if target in X86 else r"fmax(nm)?\s+v\d+\.4s"
+    for _, text in origins(target, kernel).values():
+        assert re.search(greatest, text)
+        assert "expf" not in text
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64" or Target.detect().lanes < 8, reason="this machine has no AVX2")
+@pytest.mark.parametrize(
+    "workload",
+    [
+        operators.matmul(61, 100, 37),
+        operators.dense(30, 50, 20, bias=1, act="relu"),
+        operators.conv2d(1, 17, 17, 12, 24, 3, 3, 1, 1),
+        operators.depthwise_conv2d(1, 15, 15, 20, 3, 3, 2, 1),
+        operators.softmax(7, 333),
+    ],
+    ids=lambda workload: workload.name,
+)
+def test_avx2_kernels_compute_what_numpy_does(workload: Workload) -> None:
+    target = Target.parse("cpu/x86-64-v3")
+    rng = np.random.default_rng(0)
+    inputs = workload.random_inputs(0)
+    (expected,) = evaluate(workload.function, inputs)
+    for sketch, space in sketches_for(workload, target):
+        for config in (space.config(space.origin), space.config(space.sample(rng)), space.config(space.sample(rng))):
+            kernel = TunedKernel(workload, target, sketch.apply(workload, target, config))
+            scale = float(np.abs(expected).max())
+            assert float(np.abs(kernel(*inputs) - expected).max()) <= max(1e-5, sketch.max_error) * scale, config
+
+
+def test_caches_that_the_kernel_does_not_know_are_zero(tmp_path: Path) -> None:
+    def cache(index: int, level: int, kind: str, size: str | None) -> None:
+        folder = tmp_path / f"index{index}"
+        folder.mkdir()
+        (folder / "level").write_text(f"{level}\n")
+        (folder / "type").write_text(f"{kind}\n")
+        if size is not None:
+            (folder / "size").write_text(f"{size}\n")
+
+    cache(0, 1, "Data", "48K")
+    cache(1, 1, "Instruction", "32K")
+    cache(2, 2, "Unified", None)
+    cache(3, 3, "Unified", "30M")
+    assert _caches(tmp_path) == (48 << 10, 0, 30 << 20)
+    assert _caches(tmp_path / "nothing") == (0, 0, 0)
+
+
+def test_third_level_caches_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 8, 9}, raising=False)
+    assert _third_levels(tmp_path) == 1
+    for core in (0, 1, 8, 9):
+        folder = tmp_path / f"cpu{core}" / "cache" / "index3"
+        folder.mkdir(parents=True)
+        (folder / "shared_cpu_list").write_text("0-7\n" if core < 8 else "8-15\n")
+    assert _third_levels(tmp_path) == 2

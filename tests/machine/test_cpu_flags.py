@@ -1,0 +1,43 @@
+"""What a CPU can, without LLVM."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stormdrop.machine.cpu_flags import FLAGS, lacking
+from stormdrop.model import metadata
+
+X86 = "processor : 0\nflags\t\t: fpu sse2 pni sse4_1 avx2 fma avx512f avx512_vnni abm bmi1\nbugs : spectre\n"
+ARM = "processor : 0\nFeatures\t: fp asimd atomics asimddp\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "features", "missing"),
+    [
+        (X86, ["sse3", "sse4.1", "avx512f", "avx512vnni", "lzcnt", "bmi"], []),
+        (X86, ["avx512bw", "avx2", "f16c"], ["avx512bw", "f16c"]),
+        (X86, ["sahf", "64bit"], []),
+        (ARM, ["neon", "lse", "dotprod"], []),
+        (ARM, ["sve", "neon"], ["sve"]),
+        ("nothing of that kind\n", ["avx2"], []),
+    ],
+)
+def test_what_is_missing(tmp_path: Path, text: str, features: list[str], missing: list[str]) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text(text)
+    assert lacking(features, cpuinfo) == missing
+
+
+def test_llvm_and_linux_say_the_same() -> None:
+    host = metadata._host_features()
+    if host is None or not Path("/proc/cpuinfo").exists():
+        pytest.skip("needs LLVM and Linux")
+    assert host & FLAGS.keys(), "no name is known"
+    assert lacking(host) == []
+    assert set(lacking(FLAGS)) == FLAGS.keys() - host
+
+
+def test_nobody_says(tmp_path: Path) -> None:
+    assert lacking(["avx2"], tmp_path / "none") == []

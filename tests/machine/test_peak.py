@@ -1,0 +1,132 @@
+"""The measured limits: that the kernels do what is counted, and that the figures are kept."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import platform
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+
+from stormdrop.errors import MeasureError
+from stormdrop.machine import peak as module
+from stormdrop.machine.cpu import Target
+from stormdrop.machine.peak import Peak, accumulators, compile_function, copy_function, fma_function, peak
+
+TARGET = Target("cpu", "A CPU", "generic", 2, 8, 16, 1 << 15, 1 << 20, 1 << 25)
+
+
+def test_the_multiply_adds_compute_what_they_claim() -> None:
+    cores, vectors, lanes, steps = 3, 4, 8, 5
+    kernel = compile_function(fma_function(cores, vectors, lanes, steps), Target.detect().mcpu, 2).jit()["main"]
+    x = np.stack([np.linspace(0.5, 1.5, lanes), np.linspace(-1, 1, lanes)]).astype("float32")
+    out = tvm.runtime.tensor(np.zeros((cores, vectors * lanes), "float32"))
+    kernel(tvm.runtime.tensor(x), out)
+    r = np.arange(vectors)[:, None] * x[0].astype("float64")
+    for _ in range(steps):
+        r = r * x[0] + x[1]
+    np.testing.assert_allclose(out.numpy(), np.tile(r.reshape(-1), (cores, 1)), rtol=1e-5)
+
+
+@pytest.mark.skipif(platform.machine() not in {"x86_64", "AMD64"}, reason="reads x86 assembly")
+@pytest.mark.parametrize(
+    ("mcpu", "lanes", "registers", "register"), [("skylake-avx512", 16, 32, "zmm"), ("haswell", 8, 16, "ymm")]
+)
+def test_the_loop_is_multiply_adds_on_registers_and_nothing_else(
+    mcpu: str, lanes: int, registers: int, register: str
+) -> None:
+    vectors = accumulators(registers)
+    assembly = compile_function(fma_function(2, vectors, lanes, 1000), mcpu, 2).mod.inspect_source("asm")
+    loops = re.findall(r"^(\.LBB\w+):\n((?:\t.*\n)+?)\tj\w+\t\1\n", assembly, flags=re.MULTILINE)
+    (body,) = [body for _, body in loops if "vfmadd" in body]
+    lines = [line.strip() for line in body.splitlines()]
+    multiply_adds = [line for line in lines if line.startswith("vfmadd")]
+    assert len(multiply_adds) % vectors == 0
+    assert len({line.split("%")[-1] for line in multiply_adds}) == vectors  # independent accumulators
+    assert all(line.count(f"%{register}") == 3 and "(" not in line for line in multiply_adds)
+    others = [line.split()[0] for line in lines if line not in multiply_adds]
+    assert len(others) <= 2
+    assert all(re.match(r"(add|sub|inc|dec|cmp|test)[lq]", name) for name in others)
+
+
+def test_the_copy_copies() -> None:
+    kernel = compile_function(copy_function(2, 64, 16), Target.detect().mcpu, 2).jit()["main"]
+    a = np.arange(128, dtype="float32").reshape(2, 64)
+    b = tvm.runtime.tensor(np.zeros_like(a))
+    kernel(tvm.runtime.tensor(a), b)
+    np.testing.assert_array_equal(b.numpy(), a)
+
+
+def test_this_machine_is_measured_in_sensible_units() -> None:
+    target = Target.detect()
+    measured = module._measure_in_child(module._shape(target))
+    # Two multiply-add pipelines at most run today at 1 to 6 GHz; a wrong factor of ten would leave this range,
+    # a machine shared with other work does not.
+    clock = measured.flops / (target.cores * target.lanes * 2 * 2)
+    assert 1e8 < clock < 1e10
+    assert 1e8 < measured.bandwidth < 1e13
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Peak]:
+    """What the next measurements find, in order; what is left was not asked for. The cache is empty."""
+    queue = [Peak(1e12, 1e11), Peak(2e12, 2e11)]
+    monkeypatch.setattr(module, "_measure_in_child", lambda shape: queue.pop(0))
+    monkeypatch.setattr(module.platformdirs, "user_cache_dir", lambda *_, **__: str(tmp_path))
+    return queue
+
+
+def test_figures_are_kept(answers: list[Peak]) -> None:
+    assert peak(TARGET) == Peak(1e12, 1e11)
+    assert peak(TARGET) == Peak(1e12, 1e11)
+    assert len(answers) == 1
+    kept = json.loads(module.cache_path(TARGET).read_text())
+    assert kept == {"cpu": "A CPU", "cores": 2, "flops": 1e12, "bandwidth": 1e11}
+
+
+def test_refresh_measures_again(answers: list[Peak]) -> None:
+    peak(TARGET)
+    assert peak(TARGET, refresh=True) == Peak(2e12, 2e11)
+    assert peak(TARGET) == Peak(2e12, 2e11)
+    assert not answers
+
+
+def test_each_machine_and_core_count_has_its_own(answers: list[Peak]) -> None:
+    peak(TARGET)
+    assert peak(dataclasses.replace(TARGET, cores=1)) == Peak(2e12, 2e11)
+
+
+def test_disturbed_figures_are_not_kept(answers: list[Peak]) -> None:
+    answers[0] = Peak(5e11, 5e10, undisturbed=False)
+    assert peak(TARGET) == Peak(5e11, 5e10, undisturbed=False)
+    assert peak(TARGET) == Peak(2e12, 2e11)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"flops": "many"}'])
+def test_a_damaged_file_is_measured_anew(answers: list[Peak], text: str) -> None:
+    path = module.cache_path(TARGET)
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    assert peak(TARGET) == Peak(1e12, 1e11)
+    assert json.loads(path.read_text())["flops"] == 1e12
+
+
+def test_a_measurement_that_fails_says_why() -> None:
+    shape: dict[str, Any] = {**module._shape(TARGET), "lanes": 0}
+    with pytest.raises(MeasureError, match=r"measuring this machine's peak failed: .+"):
+        module._measure_in_child(shape)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="this system does not list open files")
+def test_the_machine_lock_is_given_back(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(module, "_measure_flops", lambda shape: (1e12, True))
+    monkeypatch.setattr(module, "_measure_bandwidth", lambda shape: (1e11, True))
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    module._main("{}")
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert json.loads(capfd.readouterr().out) == {"flops": 1e12, "bandwidth": 1e11, "undisturbed": True}

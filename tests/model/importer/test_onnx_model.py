@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import helper
+from tiny_models import make_model, residual_model
+
+from stormdrop.errors import ModelError
+from stormdrop.model.importer.onnx_model import load_onnx
+from stormdrop.model.random_weights import seed_weights
+
+
+def relu_model(shape: tuple[int | str, ...] = (1, 4), operator: str = "Relu", **attributes: int) -> onnx.ModelProto:
+    return make_model([helper.make_node(operator, ["x"], ["y"], "the_node", **attributes)], {}, {"x": shape}, {"y": ()})
+
+
+def fails(model: onnx.ModelProto | Path, *words: str, shapes: dict[str, tuple[int, ...]] | None = None) -> None:
+    with pytest.raises(ModelError) as raised:
+        load_onnx(model, shapes)
+    message = str(raised.value)
+    assert "\n" not in message
+    for word in words:
+        assert word in message
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    fails(tmp_path / "none.onnx", "none.onnx", "no such file")
+
+
+def test_folder(tmp_path: Path) -> None:
+    fails(tmp_path, "not a file")
+
+
+@pytest.mark.parametrize("content", [b"hello, this is text", b"", b"\x00\x01\x02\x03"])
+def test_not_onnx(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "m.onnx").write_bytes(content)
+    fails(tmp_path / "m.onnx", "not an ONNX model")
+
+
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.9, 0.99])
+def test_truncated(tmp_path: Path, share: float) -> None:
+    content = residual_model().SerializeToString()
+    (tmp_path / "m.onnx").write_bytes(content[: int(len(content) * share)])
+    fails(tmp_path / "m.onnx", "m.onnx")
+
+
+def test_external_data_missing(tmp_path: Path) -> None:
+    onnx.save(residual_model(), tmp_path / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    assert load_onnx(tmp_path / "m.onnx").inputs[0].shape == (1, 3, 8, 8)
+    (tmp_path / "w.bin").unlink()
+    fails(tmp_path / "m.onnx", "w.bin")
+
+
+def test_unsupported_operator_is_named_with_its_node() -> None:
+    fails(relu_model(operator="StringNormalizer"), "StringNormalizer", "the_node")
+
+
+def test_operator_of_another_domain() -> None:
+    model = relu_model()
+    model.graph.node[0].domain = "com.example"
+    fails(model, "com.example.Relu", "the_node")
+
+
+def test_dynamic_shape_names_input_and_dimension() -> None:
+    fails(relu_model(("batch", 4)), "'x'", "dimension 0", "batch")
+    assert load_onnx(relu_model(("batch", 4)), {"x": (2, 4)}).inputs[0].shape == (2, 4)
+
+
+def test_wrong_shapes_given() -> None:
+    fails(relu_model(), "'z'", shapes={"z": (1, 4)})
+    fails(relu_model(), "2 dimensions", shapes={"x": (1, 4, 1)})
+    fails(relu_model(), "dimension 1", shapes={"x": (1, 5)})
+
+
+def test_cleaning_leaves_only_what_is_needed() -> None:
+    read = load_onnx(seed_weights(residual_model()))
+    assert Counter(node.op_type for node in read.cleaned.graph.node) == Counter(
+        {"Conv": 2, "Relu": 2, "Add": 1, "MaxPool": 1, "GlobalAveragePool": 1, "Reshape": 1, "Gemm": 1}
+    )
+    assert [info.name for info in read.inputs] == ["x"]
+    assert read.outputs == ("y",)
+
+
+def test_batch_norm_before_relu_becomes_an_affine_of_full_rank() -> None:
+    nodes = [
+        helper.make_node("BatchNormalization", ["x", "s", "b", "m", "v"], ["n"]),
+        helper.make_node("Mul", ["factor", "n"], ["k"]),
+        helper.make_node("Add", ["k", "offset"], ["a"]),
+        helper.make_node("Relu", ["a"], ["y"]),
+    ]
+    weights: dict[str, tuple[int, ...]] = dict.fromkeys("sbmv", (4,))
+    weights |= {"factor": (4, 1, 1), "offset": (4, 1, 1)}
+    model = make_model(nodes, weights, {"x": (1, 4, 5, 5)}, {"y": (1, 4, 5, 5)})
+    cleaned = load_onnx(seed_weights(model)).cleaned
+    assert [node.op_type for node in cleaned.graph.node] == ["Mul", "Add", "Relu"]
+    assert {tuple(tensor.dims) for tensor in cleaned.graph.initializer} == {(1, 4, 1, 1)}
+
+
+def test_unused_inputs_are_dropped() -> None:
+    model = relu_model()
+    model.graph.input.append(helper.make_tensor_value_info("label", onnx.TensorProto.FLOAT, (1,)))
+    read = load_onnx(model)
+    assert [info.name for info in read.inputs] == ["x"]
+    assert [value.name for value in read.source.graph.input] == ["x"], "the reference would ask for it"
+
+
+def test_foreign_operator_that_is_never_reached_is_no_error() -> None:
+    model = relu_model()
+    model.graph.node.append(helper.make_node("StringNormalizer", ["x"], ["unused"], "dead"))
+    assert [node.op_type for node in load_onnx(model).cleaned.graph.node] == ["Relu"]

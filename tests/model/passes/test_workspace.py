@@ -1,0 +1,73 @@
+"""Memory between kernels: allocated once, and never what the caller was given."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+from tiny_models import make_model
+
+from stormdrop.machine.cpu import Target
+from stormdrop.model.artifact import CompiledModel
+from stormdrop.model.compile import build
+from stormdrop.model.importer.graph import Graph, load_graph
+from stormdrop.model.verify import random_feeds, verify
+
+CONV = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
+
+
+def calls(model: CompiledModel, feeds: dict[str, Any]) -> Counter[str]:
+    """How often an execution calls each function."""
+    found: Counter[str] = Counter()
+
+    def watch(_: Any, symbol: str, before: bool, *__: Any) -> int:
+        found[symbol] += before
+        return 0
+
+    watched = model.watched(watch)
+    found.clear()  # what is called to make it ready
+    watched.run(feeds)
+    return found
+
+
+def two_outputs() -> onnx.ModelProto:
+    """The first convolution's result is an output, and what the second one reads."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w1"], ["a"], "first", **CONV),
+        helper.make_node("Conv", ["a", "w2"], ["b"], "second", **CONV),
+        helper.make_node("Conv", ["b", "w2"], ["c"], "third", **CONV),
+    ]
+    weights: dict[str, tuple[int, ...]] = {"w1": (8, 3, 3, 3), "w2": (8, 8, 3, 3)}
+    return make_model(nodes, weights, {"x": (1, 3, 8, 8)}, {"a": (1, 8, 8, 8), "c": (1, 8, 8, 8)})
+
+
+def test_only_outputs_are_allocated_in_an_execution(residual: Graph, target: Target) -> None:
+    model = build(residual, {}, target)
+    found = calls(model, random_feeds(model.inputs))
+    kernels = sum(count for name, count in found.items() if not name.startswith("vm."))
+    assert kernels > 4
+    assert found["vm.builtin.alloc_tensor"] == found["vm.builtin.alloc_storage"] == 1
+    assert not found["vm.builtin.check_tensor_info"] and not found["vm.builtin.match_shape"]
+
+
+def test_what_was_returned_stays(target: Target) -> None:
+    graph = load_graph(two_outputs())
+    model = build(graph, {}, target)
+    assert verify(model, graph.source).max_error < 1e-5
+    first = model.run(random_feeds(model.inputs, 1))
+    kept = {name: value.copy() for name, value in first.items()}
+    second = model.run(random_feeds(model.inputs, 2))
+    for name, value in first.items():
+        np.testing.assert_array_equal(value, kept[name])
+        assert not np.array_equal(value, second[name])
+
+
+@pytest.mark.parametrize("kind", ["Identity", "Relu"])
+def test_nothing_between_kernels(kind: str, target: Target) -> None:
+    graph = load_graph(make_model([helper.make_node(kind, ["x"], ["y"])], {}, {"x": (4, 4)}, {"y": (4, 4)}))
+    model = build(graph, {}, target)
+    assert verify(model, graph.source).max_error == 0.0

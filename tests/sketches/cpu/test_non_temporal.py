@@ -1,0 +1,92 @@
+"""Stores past the caches: when they are a choice, that they are made, and that the results are right."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from stormdrop import operators
+from stormdrop.codegen.compile import assembler
+from stormdrop.ir.workload import Workload
+from stormdrop.machine.cpu import Target
+from stormdrop.sketches.cpu.non_temporal import NON_TEMPORAL, STORES, stores_knob
+from stormdrop.sketches.registry import sketches_for
+from stormdrop.space import Space
+from stormdrop.testing.sketches import check_point
+
+WITHOUT_CACHES = replace(Target.detect(), l2=1, l3=1)
+HAS_THEM = bool(stores_knob(operators.elementwise(shape=(64,)), WITHOUT_CACHES))
+
+
+def test_a_choice_where_results_are_larger_than_the_caches() -> None:
+    target = Target.parse("cpu/x86-64-v3")  # 4 cores of 256 KiB, and 8 MiB
+    assert not stores_knob(operators.elementwise(shape=(9 << 18,)), target)
+    (knob,) = stores_knob(operators.elementwise(shape=(9 << 18 | 1,)), target)
+    assert (knob.name, knob.values[0]) == (STORES, NON_TEMPORAL)
+
+
+def test_no_choice_where_the_caches_are_not_known() -> None:
+    target = replace(Target.parse("cpu/x86-64-v3"), l2=0, l3=0)
+    assert not stores_knob(operators.elementwise(shape=(1 << 26,)), target)
+
+
+def test_no_choice_where_no_fence_orders_them() -> None:
+    assert not stores_knob(operators.elementwise(shape=(1 << 26,)), Target.parse("cpu/neoverse-n1"))
+
+
+@pytest.mark.parametrize(("name", "lanes"), [("cpu/x86-64-v3", 8), ("cpu/x86-64-v4", 16)])
+@pytest.mark.parametrize(
+    ("channels", "aligned"),
+    # Rows of 64 bytes; of 16 times an odd number, where LLVM splits the vectors; of what no such store takes.
+    [(16, True), (20, True), (21, False)],
+)
+def test_whole_vectors_are_stored_so_where_they_are_aligned(
+    name: str, lanes: int, channels: int, aligned: bool
+) -> None:
+    target = replace(Target.parse(name), l2=1, l3=1)
+    workload = operators.depthwise_conv2d(n=1, h=8, w=8, ci=channels, kh=3, kw=3)
+    (sketch, space), *_ = sketches_for(workload, target)
+    config = {**space.config(space.origin), "columns": lanes, STORES: NON_TEMPORAL}
+    code = assembler(sketch.apply(workload, target, config).main, target.tvm())
+    assert bool(re.search(r"movntps", code)) == aligned
+    assert ("sfence" in code) == aligned
+    cached = assembler(sketch.apply(workload, target, {**config, STORES: "cached"}).main, target.tvm())
+    assert "movnt" not in cached and "sfence" not in cached
+
+
+@pytest.mark.skipif(not HAS_THEM, reason="no non-temporal stores on this machine")
+@pytest.mark.parametrize(
+    "workload",
+    [
+        operators.elementwise(shape=(33, 40)),
+        operators.depthwise_conv2d(n=2, h=9, w=9, ci=20, kh=3, kw=3, pad=1, bias=1, act="relu"),
+        operators.pool2d(n=2, h=9, w=9, c=36, kh=2, kw=2, stride=2),
+        operators.matmul(m=33, n=52, k=17),
+        operators.softmax(m=20, n=36),
+        # Vectors begin at an offset of their tile.
+        operators.concatenate((8,), (64,), 0),
+        operators.concatenate((24,), (40,), 0),
+        operators.concatenate((5, 24), (5, 40), 1),
+        operators.matmul(m=33, n=64, k=17).placed(8, 96),
+        operators.matmul(m=33, n=64, k=17).placed(4, 100),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("stores", [NON_TEMPORAL, "cached"])
+def test_results_are_right(workload: Workload, stores: str) -> None:
+    found = [(sketch, space) for sketch, space in sketches_for(workload, WITHOUT_CACHES) if _at(space) is not None]
+    assert found
+    for sketch, space in found:
+        at = _at(space)
+        assert at is not None
+        point = list(space.origin)
+        point[at] = 0 if stores == NON_TEMPORAL else 1
+        assert space.config(tuple(point))[STORES] == stores
+        check_point(sketch, workload, WITHOUT_CACHES, space, tuple(point))
+
+
+def _at(space: Space) -> int | None:
+    """Which knob it is."""
+    return next((at for at, knob in enumerate(space.knobs) if knob.name == STORES), None)

@@ -1,0 +1,178 @@
+"""Winograd's convolutions: formulas, errors, awkward shapes, and what they do not apply to."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stormdrop import operators
+from stormdrop.ir.workload import Workload
+from stormdrop.machine.cpu import Target
+from stormdrop.sketches.cpu.register_blocked import RegisterBlocked
+from stormdrop.sketches.cpu.winograd.convolution import find_convolution
+from stormdrop.sketches.cpu.winograd.sketch import Winograd
+from stormdrop.sketches.cpu.winograd.transforms import POINTS, Filter, matrices
+from stormdrop.testing.sketches import check_point, check_sketch, run, some_points
+
+TARGET = Target.detect()
+SKETCHES = [Winograd(2), Winograd(4)]
+
+
+def _conv(n: int, h: int, w: int, ci: int, co: int, **more: Any) -> Workload:
+    return operators.conv2d(**{"n": n, "h": h, "w": w, "ci": ci, "co": co, "kh": 3, "kw": 3, "pad": 1, **more})
+
+
+CONVOLUTIONS = [
+    _conv(1, 14, 14, 32, 64, bias=1, act="relu"),
+    _conv(1, 7, 7, 16, 24, pad=0, bias=1, residual=1, act="relu"),
+    _conv(2, 13, 17, 24, 40, act="silu", bias=1),
+    _conv(2, 13, 17, 3, 5, pad=0),
+    _conv(1, 9, 14, 16, 24, layout="NCHW", bias=1, residual=1, act="gelu"),
+    _conv(2, 8, 7, 8, 20, layout="NCHW", pad=0),
+    _conv(1, 6, 6, 16, 16).placed(16, 48),
+    _conv(1, 13, 11, 16, 24, kh=5, kw=5, pad=2, bias=1, act="relu"),
+    _conv(2, 9, 14, 7, 20, kh=1, kw=3, pad=0),
+    _conv(1, 14, 9, 16, 24, kh=5, kw=1, pad=0, bias=1),
+    _conv(1, 8, 7, 8, 16, kh=3, kw=5, pad=1, layout="NCHW"),
+    operators.conv1d(2, 19, 16, 24, 3, pad=1, bias=1, act="relu"),
+]
+FILTERS = [Filter(m, r) for m in (1, 2, 4) for r in (1, 3, 5, 7) if m + r - 1 in POINTS]
+
+
+@pytest.mark.parametrize("down", FILTERS, ids=str)
+@pytest.mark.parametrize("across", FILTERS, ids=str)
+def test_the_formula_is_a_convolution(down: Filter, across: Filter) -> None:
+    """Y = A^T [(G g G^T) * (B^T d B)] A, equation 8 of arXiv:1509.09308, in float64."""
+    rng = np.random.default_rng(down.m)
+    tile, weight = rng.standard_normal((down.alpha, across.alpha)), rng.standard_normal((down.r, across.r))
+    left, right = matrices(down), matrices(across)
+    products = (left.weight @ weight @ right.weight.T) * (left.input @ tile @ right.input.T)
+    wanted = [[np.sum(tile[y : y + down.r, x : x + across.r] * weight) for x in range(across.m)] for y in range(down.m)]
+    np.testing.assert_allclose(left.output @ products @ right.output.T, wanted, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("sketch", SKETCHES, ids=lambda sketch: sketch.name)
+@pytest.mark.parametrize("workload", CONVOLUTIONS, ids=lambda workload: workload.name)
+def test_computes_the_convolution(sketch: Winograd, workload: Workload) -> None:
+    space = sketch.space(workload, TARGET)
+    assert space is not None
+    for point in (space.origin, space.sample(np.random.default_rng(1))):
+        check_point(sketch, workload, TARGET, space, point)
+
+
+@pytest.mark.parametrize("sketch", SKETCHES, ids=lambda sketch: sketch.name)
+def test_every_point_schedules(sketch: Winograd) -> None:
+    workload = _conv(1, 13, 17, 24, 40, bias=1)
+    space = sketch.space(workload, TARGET)
+    assert space is not None
+    for point in some_points(space, 20):
+        sketch.apply(workload, TARGET, space.config(point))
+
+
+@pytest.mark.parametrize(
+    ("m", "bound", "window"),
+    [(2, 1.5, (3, 3)), (4, 5.0, (3, 3)), (2, 5.0, (5, 5)), (4, 5.0, (5, 5)), (2, 5.0, (1, 7)), (4, 5.0, (7, 1))],
+)
+def test_the_error_is_small(m: int, bound: float, window: tuple[int, int]) -> None:
+    """With normal random numbers, beside float64: at most some times the error of the direct sum."""
+    workload = _conv(1, 14, 14, 256, 32, kh=window[0], kw=window[1], pad=0)
+    rng = np.random.default_rng(0)
+    inputs = [rng.standard_normal(spec.shape).astype(np.float32) for spec in workload.inputs]
+    (wanted,) = workload.reference([each.astype(np.float64) for each in inputs])
+    errors = []
+    for sketch in (RegisterBlocked(), Winograd(m)):
+        space = sketch.space(workload, TARGET)
+        assert space is not None
+        (actual,) = run(sketch.apply(workload, TARGET, space.config(space.origin)), workload, TARGET, inputs)
+        errors.append(np.max(np.abs(actual - wanted)) / np.max(np.abs(wanted)))
+    assert 0 < errors[1] < min(bound * errors[0], 1e-5)
+
+
+def test_all_schedules_of_a_tile_size_agree_in_every_bit() -> None:
+    """Tiles that overlap round differently: each output must be stored by one of them only, on any thread."""
+    workload = _conv(1, 13, 11, 16, 32)
+    rng = np.random.default_rng(0)
+    inputs = [rng.standard_normal(spec.shape).astype(np.float32) for spec in workload.inputs]
+    for sketch in SKETCHES:
+        space = sketch.space(workload, TARGET)
+        assert space is not None
+        config = space.config(space.origin)
+        results = [
+            run(sketch.apply(workload, TARGET, {**config, "order": order}), workload, TARGET, inputs)[0]
+            for order in ("fused", "tiles", "columns")
+        ]
+        np.testing.assert_array_equal(results[0], results[1])
+        np.testing.assert_array_equal(results[0], results[2])
+
+
+@pytest.mark.parametrize(
+    "target",
+    [dataclasses.replace(TARGET, lanes=8, registers=16), dataclasses.replace(TARGET, lanes=4, registers=32)],
+    ids=["AVX2", "NEON"],
+)
+def test_other_vector_units(target: Target) -> None:
+    if TARGET.lanes < target.lanes:
+        pytest.skip(f"this machine's vectors hold {TARGET.lanes} values")
+    check_sketch(Winograd(4), _conv(1, 9, 10, 12, 24, bias=1), target, samples=1)
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [
+        _conv(1, 14, 14, 16, 32, stride=2),
+        _conv(1, 14, 14, 16, 32, dilation=2),
+        _conv(1, 14, 14, 16, 32, groups=2),
+        _conv(1, 14, 14, 16, 32, kh=9, kw=9),
+        _conv(1, 14, 14, 16, 32, kh=1, kw=1, pad=0),
+        _conv(1, 14, 14, 16, 32, kh=2, kw=2, pad=0),
+        _conv(1, 3, 3, 16, 32, pad=0),
+        operators.depthwise_conv2d(1, 14, 14, 16, 3, 3, pad=1),
+        operators.conv1d(1, 14, 16, 32, 3, pad=1, stride=2),
+        operators.matmul(16, 16, 16),
+        operators.pool2d(1, 14, 14, 16, 3, 3, kind="avg"),
+        dataclasses.replace(_conv(1, 14, 14, 16, 32), constants=()),
+    ],
+    ids=lambda workload: workload.name,
+)
+def test_does_not_apply(workload: Workload) -> None:
+    for sketch in SKETCHES:
+        assert sketch.space(workload, TARGET) is None
+
+
+def test_an_image_must_hold_a_tile() -> None:
+    workload = _conv(1, 3, 14, 16, 32)
+    assert Winograd(2).space(workload, TARGET) is not None
+    assert Winograd(4).space(workload, TARGET) is None
+
+
+def test_the_origin_fills_the_registers_and_keeps_to_the_second_cache() -> None:
+    for sketch in SKETCHES:
+        for size, channels in ((56, 64), (28, 128), (14, 256)):
+            workload = _conv(1, size, size, channels, channels, bias=1)
+            space = sketch.space(workload, TARGET)
+            assert space is not None
+            config = space.config(space.origin)
+            tiles = find_convolution(workload).tiles(sketch.m)
+            block = min(config["rows"] * config["block"], tiles)
+            assert config["rows"] * config["columns"] >= 8 * TARGET.lanes
+            assert 4 * (sketch.m + 2) ** 2 * block * (channels + config["columns"]) <= max(TARGET.l2, 1 << 20)
+
+
+def test_the_larger_tile_is_expected_to_be_faster() -> None:
+    workload = _conv(1, 56, 56, 64, 64, bias=1, act="relu")
+    expected = []
+    for sketch in (RegisterBlocked(), *SKETCHES):
+        space = sketch.space(workload, TARGET)
+        assert space is not None
+        expected.append(sketch.estimate(workload, TARGET, space.columns([space.origin]))[0])
+    assert expected[0] > expected[1] > expected[2]
+
+
+def test_another_bound_is_another_space() -> None:
+    workload = _conv(1, 14, 14, 16, 32)
+    spaces = [sketch.space(workload, TARGET) for sketch in (Winograd(4), Winograd(4, 1e-5), Winograd(4))]
+    fingerprints = [None if space is None else space.fingerprint for space in spaces]
+    assert fingerprints[0] == fingerprints[2] != fingerprints[1]

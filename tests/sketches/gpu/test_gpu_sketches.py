@@ -1,0 +1,173 @@
+"""Schedules for GPUs, where there is none: what they compute as serial loops, what is launched, what `ptxas` says."""
+
+from __future__ import annotations
+
+import shutil
+from functools import lru_cache
+
+import numpy as np
+import pytest
+import tvm
+
+from stormdrop import operators
+from stormdrop.codegen.compile import compile_kernel
+from stormdrop.codegen.cuda import cuda_source, launches, resources
+from stormdrop.codegen.gpu_check import cross_check
+from stormdrop.codegen.serial_loops import serial
+from stormdrop.ir.reference import evaluate_graph
+from stormdrop.ir.workload import Workload
+from stormdrop.machine.cpu import Target
+from stormdrop.machine.gpu import DEVICES
+from stormdrop.sketches.gpu.contraction import GpuContraction, take_apart, valid
+from stormdrop.sketches.gpu.features import seconds
+from stormdrop.sketches.gpu.tiling import Tiling
+from stormdrop.sketches.registry import sketches_for
+from stormdrop.space import Columnwise, Space
+
+A100 = DEVICES["a100"]
+OPERATORS = {
+    "matmul": "m=48 n=64 k=32",
+    "dense": "m=8 n=64 k=96 bias=1 act=relu",
+    "batch_matmul": "b=3 m=32 n=32 k=16",
+    "attention_scores": "b=2 m=32 n=32 k=16",
+    "conv1d": "n=1 l=64 ci=8 co=32 k=3 pad=1",
+    "conv2d": "n=1 h=14 w=14 ci=16 co=32 kh=3 kw=3 pad=1 bias=1 act=relu",
+    "depthwise_conv2d": "n=1 h=14 w=14 ci=32 kh=3 kw=3 pad=1",
+    "pool2d": "n=1 h=16 w=16 c=32 kh=2 kw=2 stride=2",
+    "global_pool2d": "n=1 h=7 w=7 c=64",
+    "reduce": "shape=64x96 axis=1",
+    "softmax": "m=32 n=50",
+    "layer_norm": "m=32 n=50",
+    "rms_norm": "m=32 n=50",
+    "elementwise": "shape=64x33 kind=sigmoid",
+    "transpose": "shape=32x48 perm=1x0",
+    "concatenate": "shape=32x20 shape2=32x30 axis=1",
+}
+
+
+@lru_cache
+def workload(name: str) -> Workload:
+    return operators.create(name, dict(word.split("=") for word in OPERATORS[name].split()))
+
+
+def test_every_operator_is_here() -> None:
+    assert set(OPERATORS) == set(operators.names())
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_the_right_answer(name: str) -> None:
+    work, rng = workload(name), np.random.default_rng(0)
+    inputs = work.random_inputs(0)
+    expected = evaluate_graph(work.graph, inputs)
+    found = sketches_for(work, A100)
+    assert found
+    for sketch, space in found:
+        for point in [space.origin, *(space.sample(rng) for _ in range(3))]:
+            function = sketch.apply(work, A100, space.config(point)).main
+            outputs = [tvm.runtime.empty(spec.shape, spec.dtype) for spec in work.outputs]
+            kernel = compile_kernel(serial(function), Target.detect().tvm())
+            kernel.call(*(tvm.runtime.tensor(array) for array in inputs), *outputs)
+            for output, wanted in zip(outputs, expected, strict=True):
+                error = np.abs(output.numpy() - wanted).max() / max(np.abs(wanted).max(), 1e-30)
+                assert error < 1e-4, (sketch.name, space.config(point))
+
+
+@pytest.mark.parametrize("arch", ["a100", "h100"])
+@pytest.mark.parametrize("name", OPERATORS)
+def test_nvcc_takes_it(name: str, arch: str) -> None:
+    if shutil.which("nvcc") is None:
+        pytest.skip("there is no nvcc on the PATH")
+    work, device = workload(name), DEVICES[arch]
+    for sketch, space in sketches_for(work, device):
+        found = resources(cuda_source(sketch.apply(work, device, space.config(space.origin)).main, device), device)
+        assert found and all(0 < each.registers <= 255 and each.shared <= device.shared_per_block for each in found)
+
+
+@pytest.mark.parametrize("name", ["matmul", "conv2d", "dense"])
+def test_what_is_predicted_is_what_is_launched(name: str) -> None:
+    work, sketch = workload(name), GpuContraction()
+    space = sketch.space(work, A100)
+    assert space is not None
+    contraction, rng = take_apart(work).contraction, np.random.default_rng(1)
+    axes = [axis for axis, _ in (*contraction.spatial, *contraction.reductions)]
+    for _ in range(5):
+        config = space.config(space.sample(rng))
+        tiling = Tiling(contraction, {axis: np.array([config[axis]]) for axis in axes})
+        function = sketch.apply(work, A100, config).main
+        (launch,) = launches(function, A100)
+        assert (launch.blocks, launch.threads) == (tiling.blocks[0], tiling.threads[0])
+        if shutil.which("nvcc"):
+            (taken,) = resources(cuda_source(function, A100), A100)
+            assert taken.shared == tiling.shared_bytes[0]
+
+
+@pytest.mark.parametrize(("name", "device"), [("matmul", "a100"), ("conv2d", "h100"), ("depthwise_conv2d", "a100")])
+def test_the_default_is_among_the_best_by_the_rough_model(name: str, device: str) -> None:
+    large = {
+        "matmul": operators.matmul(512, 1024, 768),
+        "conv2d": operators.conv2d(1, 56, 56, 64, 128, 3, 3, pad=1),
+        "depthwise_conv2d": operators.depthwise_conv2d(1, 56, 56, 96, 3, 3, pad=1),
+    }[name]
+    space = GpuContraction().space(large, DEVICES[device])
+    assert space is not None
+    contraction, rng = take_apart(large).contraction, np.random.default_rng(4)
+    columns = space.columns([space.origin, *(space.sample(rng) for _ in range(200))])
+    names = [name for name, _ in (*contraction.spatial, *contraction.reductions)]
+    tiling = Tiling(contraction, {name: np.asarray(columns[name], dtype=np.int64) for name in names})
+    expected = seconds(tiling, DEVICES[device])
+    assert (expected[0] < expected[1:]).mean() > 0.8
+    assert tiling.outputs[0] > 1
+
+
+def test_every_point_is_within_the_hardwares_limits() -> None:
+    work = workload("conv2d")
+    space = GpuContraction().space(work, A100)
+    assert space is not None
+    contraction, rng = take_apart(work).contraction, np.random.default_rng(2)
+    columns = space.columns([space.origin, *(space.sample(rng) for _ in range(200))])
+    names = [name for name, _ in (*contraction.spatial, *contraction.reductions)]
+    tiling = Tiling(contraction, {name: np.asarray(columns[name], dtype=np.int64) for name in names})
+    assert valid(tiling, A100).all()
+    assert (tiling.threads >= 32).all() and (tiling.threads <= 1024).all()
+    assert (tiling.shared_bytes <= A100.shared_per_block).all()
+    assert (
+        A100.blocks_per_multiprocessor(tiling.threads, np.minimum(tiling.registers, 255), tiling.shared_bytes) > 0
+    ).all()
+
+
+def test_prime_extents_have_a_contraction() -> None:
+    for work in (operators.batch_matmul(16, 257, 257, 64), operators.matmul(1, 509, 64)):
+        assert GpuContraction().space(work, A100) is not None
+
+
+def test_limits_of_one_tiling_and_of_many_are_the_same() -> None:
+    space = GpuContraction().space(operators.conv2d(1, 56, 56, 64, 64, 3, 3, pad=1), A100)
+    assert space is not None
+    free, rng = Space(space.name, space.knobs), np.random.default_rng(3)
+    columns = free.columns([free.sample(rng) for _ in range(300)])
+    for constraint in space.constraints:
+        assert isinstance(constraint.predicate, Columnwise)
+        values = [np.asarray(columns[name]) for name in constraint.knobs]
+        each = [constraint.predicate(*(tuple(value[at].tolist()) for value in values)) for at in range(300)]
+        assert constraint.predicate.columns(*values).tolist() == each
+        assert 0 < sum(each) < 300
+
+
+def test_no_tanh_is_left_to_fast_mathematics() -> None:
+    work, sketch = operators.dense(32, 32, 32, act="tanh"), GpuContraction()
+    space = sketch.space(work, A100)
+    assert space is not None
+    source = cuda_source(sketch.apply(work, A100, space.config(space.origin)).main, A100)
+    assert "tanh" not in source
+    source = cuda_source(
+        sketch.apply(operators.dense(32, 32, 32, act="gelu"), A100, space.config(space.origin)).main, A100
+    )
+    assert "erff(" in source
+
+
+def test_what_can_be_said_without_a_gpu() -> None:
+    said = cross_check(workload("matmul"), A100, schedules=2)
+    assert (said.schedules, said.right) == (2, 2)
+    assert said.passed and "of 2 schedules for sm_80 2 were built" in str(said)
+    large = cross_check(operators.matmul(1024, 1024, 1024), A100, schedules=1)
+    assert large.right is None and "too large" in str(large)

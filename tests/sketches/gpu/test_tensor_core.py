@@ -1,0 +1,70 @@
+"""Matmuls in half precision: what the schedule computes with plain loops, and that `nvcc` takes it with fragments."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+import tvm
+
+from stormdrop import operators
+from stormdrop.codegen.compile import compile_kernel
+from stormdrop.codegen.cuda import cuda_source, launches, resources
+from stormdrop.codegen.serial_loops import serial
+from stormdrop.ir.reference import evaluate_graph
+from stormdrop.ir.workload import Workload
+from stormdrop.machine.cpu import Target
+from stormdrop.machine.gpu import DEVICES
+from stormdrop.sketches.gpu.contraction import GpuContraction
+from stormdrop.sketches.gpu.tensor_core import GpuTensorCore, scheduled
+from stormdrop.sketches.registry import sketches_for
+
+A100 = DEVICES["a100"]
+WORKLOADS = {
+    "matmul": operators.matmul(64, 96, 128, dtype="float16"),
+    "batch_matmul": operators.batch_matmul(2, 32, 64, 48, dtype="float16"),
+    "transposed": operators.batch_matmul(2, 32, 64, 48, transpose_b=1, dtype="float16"),
+}
+
+
+@pytest.mark.parametrize("workload", WORKLOADS.values(), ids=WORKLOADS)
+def test_the_right_answer_with_plain_loops(workload: Workload) -> None:
+    space, rng = GpuTensorCore().space(workload, A100), np.random.default_rng(0)
+    assert space is not None
+    inputs = workload.random_inputs(0)
+    (expected,) = evaluate_graph(workload.graph, inputs)
+    for point in [space.origin, *(space.sample(rng) for _ in range(4))]:
+        function = serial(scheduled(workload, space.config(point), tensorized=False))
+        output = tvm.runtime.empty(expected.shape, "float16")
+        compile_kernel(function, Target.detect().tvm()).call(*map(tvm.runtime.tensor, inputs), output)
+        np.testing.assert_array_equal(output.numpy(), expected, err_msg=str(space.config(point)))
+
+
+@pytest.mark.parametrize("arch", ["a100", "h100"])
+@pytest.mark.parametrize("workload", WORKLOADS.values(), ids=WORKLOADS)
+def test_nvcc_takes_its_fragments(workload: Workload, arch: str) -> None:
+    device, sketch, rng = DEVICES[arch], GpuTensorCore(), np.random.default_rng(1)
+    space = sketch.space(workload, device)
+    assert space is not None
+    for point in [space.origin, *(space.sample(rng) for _ in range(2))]:
+        config = space.config(point)
+        function = sketch.apply(workload, device, config).main
+        source = cuda_source(function, device)
+        assert "mma_sync" in source and "load_matrix_sync" in source and "store_matrix_sync" in source
+        (launch,) = launches(function, device)
+        assert launch.threads == 32 * config["rows"][1] * config["columns"][1]
+        assert launch.blocks % (config["rows"][0] * config["columns"][0]) == 0
+        if shutil.which("nvcc"):
+            (taken,) = resources(source, device)
+            assert 0 < taken.registers <= 255
+
+
+def test_where_it_applies() -> None:
+    assert [sketch.name for sketch, _ in sketches_for(WORKLOADS["matmul"], A100)] == [
+        GpuTensorCore.name,
+        GpuContraction.name,
+    ]
+    for other in (operators.matmul(64, 64, 64), operators.matmul(64, 60, 64, dtype="float16")):
+        assert GpuTensorCore().space(other, A100) is None
+        assert [sketch.name for sketch, _ in sketches_for(other, A100)] == [GpuContraction.name]

@@ -1,0 +1,166 @@
+"""Fingerprints: they follow what is scheduled, not how the source reads."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import pickle
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stormdrop import operators
+from stormdrop.ir.workload import Workload
+from stormdrop.machine.cpu import OTHERS, Target
+from stormdrop.sketches.contract import Sketch, Variant
+from stormdrop.sketches.cpu.register_blocked import RegisterBlocked
+from stormdrop.sketches.cpu.streaming import Streaming
+from stormdrop.sketches.cpu.winograd.sketch import Winograd
+from stormdrop.sketches.fingerprint import probes, scheduled, space_of
+from stormdrop.sketches.registry import sketches
+from stormdrop.space import Categorical, Ordinal, Space
+
+TARGET = OTHERS["cpu/x86-64-v4"]
+assert isinstance(TARGET, Target)
+DENSE = operators.dense(16, 48, 32, bias=1)
+
+SOURCE = """
+import stormdrop as sd
+
+STEPS = [1, 2, 4]
+
+@sd.template
+def mine(schedule, knobs):
+    i, j, k = schedule.get_loops(knobs.reduction())
+    schedule.unroll(schedule.split(j, [None, knobs.ordinal("unroll", STEPS)])[1])
+    schedule.parallel(i)
+"""
+
+SAME = """
+import math, os
+
+import stormdrop as sd
+
+FACTORS = [2**power for power in range(3)]
+
+def unrolled(schedule, loop, knobs):
+    \"\"\"Unrolls the innermost part of a loop.\"\"\"
+    outer, inner = schedule.split(loop, [None, knobs.ordinal("unroll", FACTORS)])
+    schedule.unroll(inner)
+
+@sd.template
+def mine(plan, decisions):
+    \"\"\"Another docstring, other names, another import.\"\"\"
+    rows, columns, _ = plan.get_loops(decisions.reduction())
+    unrolled(plan, columns, decisions)
+    plan.parallel(rows)
+"""
+
+
+def fingerprint(sketch: Sketch, workload: Workload = DENSE) -> str:
+    space = space_of(sketch, workload, TARGET)
+    assert space is not None
+    return space.fingerprint
+
+
+def template_of(folder: Path, module: str, source: str, monkeypatch: pytest.MonkeyPatch) -> Sketch:
+    (folder / f"{module}.py").write_text(source)
+    monkeypatch.syspath_prepend(str(folder))
+    sketch: Sketch = importlib.import_module(module).mine
+    return sketch
+
+
+def test_how_the_source_reads_does_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = template_of(tmp_path, "fingerprint_first", SOURCE, monkeypatch)
+    moved = template_of(tmp_path, "fingerprint_moved", SAME, monkeypatch)
+    assert fingerprint(first) == fingerprint(moved)
+
+
+@pytest.mark.parametrize(
+    ("change", "to"),
+    [
+        ("[1, 2, 4]", "[1, 2, 8]"),  # the domain of a knob
+        ("schedule.parallel(i)", "schedule.unroll(i)"),  # the schedule
+        ('"unroll"', '"steps"'),  # the name of a knob: a recorded configuration does not fit any more
+    ],
+)
+def test_what_is_scheduled_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str, to: str) -> None:
+    name = f"fingerprint_{abs(hash((change, to)))}"
+    first = template_of(tmp_path, f"{name}_a", SOURCE, monkeypatch)
+    changed = template_of(tmp_path, f"{name}_b", SOURCE.replace(change, to), monkeypatch)
+    assert fingerprint(first) != fingerprint(changed)
+
+
+@dataclasses.dataclass(frozen=True)
+class Annotated:
+    """Register blocking whose functions hold one more attribute."""
+
+    name: str = "register_blocked"
+    max_error: float = 0.0
+
+    def space(self, workload: Workload, target: Target) -> Space | None:
+        return RegisterBlocked().space(workload, target)
+
+    def apply(self, workload: Workload, target: Target, config: Mapping[str, Any]) -> Variant:
+        variant = RegisterBlocked().apply(workload, target, config)
+        return Variant(variant.main.with_attr("changed", 1), variant.transforms)
+
+
+def test_a_changed_schedule_invalidates_the_records_of_every_version() -> None:
+    ours, changed = space_of(RegisterBlocked(), DENSE, TARGET), space_of(Annotated(), DENSE, TARGET)
+    assert ours is not None and changed is not None
+    assert ours.fingerprint != changed.fingerprint
+    # As version 0.1.0 described it.
+    recorded = Space(ours.name, ours.knobs, ours.constraints, ours.config(ours.origin), revision="4cee9b93a5f2dd87")
+    assert ours.recognises(recorded.fingerprint)
+    assert not changed.recognises(recorded.fingerprint)
+
+
+def test_a_tolerance_is_part_of_it() -> None:
+    convolution = operators.conv2d(1, 16, 16, 16, 16, 3, 3, pad=1)
+    assert fingerprint(Winograd(2, 1e-4), convolution) != fingerprint(Winograd(2, 1e-3), convolution)
+
+
+def test_it_is_the_same_in_another_process() -> None:
+    program = (
+        "from stormdrop import operators\nfrom stormdrop.sketches.cpu.register_blocked import RegisterBlocked\n"
+        "from stormdrop.sketches.fingerprint import space_of\nfrom stormdrop.machine.cpu import OTHERS\n"
+        "print(space_of(RegisterBlocked(), operators.dense(16, 48, 32, bias=1), OTHERS['cpu/x86-64-v4']).fingerprint)"
+    )
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert told.strip() == fingerprint(RegisterBlocked())
+
+
+def test_probes_are_the_origin_and_points_that_differ_in_much() -> None:
+    knobs = [Ordinal("a", [1, 2, 4]), Ordinal("b", [1, 2, 4]), Categorical("c", ["x", "y"])]
+    space = Space("s", knobs)
+    points = probes(space)
+    assert points[0] == space.origin
+    assert len(set(points)) == 3
+    assert all(len({point[at] for point in points}) == 3 for at in (0, 1))
+    assert {point[2] for point in points} == {0, 1}
+    assert probes(Space("t", [Ordinal("a", [1])])) == [(0,)]
+
+
+def test_a_point_that_does_not_schedule_has_a_digest_too() -> None:
+    class Refusing(Streaming):
+        def apply(self, workload: Workload, target: Target, config: Mapping[str, Any]) -> Variant:
+            raise ValueError("no")
+
+    workload = operators.softmax(8, 16)
+    space = Streaming().space(workload, TARGET)
+    assert space is not None
+    assert scheduled(Refusing(), space, workload, TARGET) != scheduled(Streaming(), space, workload, TARGET)
+
+
+@pytest.mark.parametrize("sketch", sketches(), ids=lambda sketch: sketch.name)
+def test_a_space_that_goes_to_another_process_keeps_it(sketch: Sketch) -> None:
+    workload = operators.conv2d(1, 16, 16, 16, 16, 3, 3, pad=1)
+    space = space_of(sketch, workload, TARGET)
+    assert space is not None
+    bare = Space(space.name, space.knobs, (), revision=space.revision)
+    assert pickle.loads(pickle.dumps(bare)).fingerprint == bare.fingerprint
