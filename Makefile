@@ -1,15 +1,22 @@
 # make demo    tune a small network on this machine and show what was gained
 # make test    run all tests
+# make fast    run the tests that compile no kernels: less than 90 seconds
 # make check   ruff and mypy --strict
+# make fix     let ruff repair and format what it can
+# make cover   run all tests and report which lines they reach
+# make docs    build the documentation site in ./site; warnings are errors
+# make dist    build the wheel and the source archive in ./dist
+# make clean   remove everything that these commands made
 #
-# Each of them makes .venv and installs what it needs, once; again when pyproject.toml has changed.
+# Each of them makes .venv and installs what it needs, once, and again when pyproject.toml has changed.
 
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+DOCS   := $(VENV)/.installed-docs
 
-.PHONY: demo test check clean
+.PHONY: demo test fast check fix cover docs dist clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
@@ -17,16 +24,36 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(BIN)/python -m pytest
 
+fast: $(STAMP)
+	$(BIN)/python -m pytest -m 'not compiles'
+
 check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+fix: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+cover: $(STAMP)
+	$(BIN)/python -m pytest --cov --cov-report=term --cov-report=xml
+
+docs: $(DOCS)
+	PYTHONPATH=docs/extensions $(BIN)/zensical build --clean --strict
+
+dist: $(STAMP)
+	$(BIN)/python -m build --outdir dist .
+
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache .coverage .coverage.* coverage.xml
 
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "stormdrop needs Python 3.10 or newer: make PYTHON=/path/to/python3" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $@
+
+$(DOCS): $(STAMP)
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
 	touch $@

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from common import findable
 
 if TYPE_CHECKING:
-    from stormdrop.machine.cpu import Machine
+    from stormdrop.machine.contract import Machine
 
 BATCH = 64  # MetaSchedule's default
 

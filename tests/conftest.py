@@ -1,4 +1,7 @@
-"""Settings for all tests: no test touches the user's own records and caches, and TVM uses all cores."""
+"""Settings for all tests.
+
+No test touches the user's own records and caches, TVM uses all cores, and no process outlives the tests.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from stormdrop.machine import threads
@@ -18,8 +22,55 @@ _HOME = tempfile.TemporaryDirectory(prefix="stormdrop-tests-")
 os.environ["XDG_DATA_HOME"] = str(Path(_HOME.name) / "data")
 os.environ["XDG_CACHE_HOME"] = str(Path(_HOME.name) / "cache")
 
+_RUN = "STORMDROP_TEST_RUN"
+"""The environment variable by which a process is known as one of this test run, even after its parent has ended."""
+os.environ[_RUN] = _HOME.name
+
+_PATIENCE = 5.0
+"""Seconds that a process may take to end after the last test."""
+
 
 @pytest.fixture(scope="session", autouse=True)
-def _clean_up() -> Iterator[None]:
+def _no_process_outlives_the_tests() -> Iterator[None]:
+    """Fails after the last test if a process that a test started, directly or not, is still there; and ends it.
+
+    The fixture is the first to be set up, so that it is the last to be torn down: pools that other fixtures hold are
+    closed by then.
+    """
     yield
+    _, alive = psutil.wait_procs(_started_by_tests(), timeout=_PATIENCE)
+    commands = [" ".join(_command(process)) for process in alive]
+    for process in alive:
+        process.kill()
     _HOME.cleanup()
+    if commands:
+        pytest.fail("processes outlive the tests:\n" + "\n".join(commands), pytrace=False)
+
+
+def _started_by_tests() -> list[psutil.Process]:
+    """The descendants of this process, and what carries the mark of this run because its parent has ended before."""
+    this = psutil.Process()
+    descendants = this.children(recursive=True)
+    others = [process for process in psutil.process_iter() if process != this and _is_marked(process)]
+    return [process for process in {*descendants, *others} if not _is_zombie(process)]
+
+
+def _is_marked(process: psutil.Process) -> bool:
+    try:
+        return process.environ().get(_RUN) == _HOME.name
+    except (psutil.Error, OSError):  # another user's, or it has just ended
+        return False
+
+
+def _is_zombie(process: psutil.Process) -> bool:
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return [str(process.pid), *process.cmdline()]
+    except psutil.Error:
+        return [str(process.pid)]

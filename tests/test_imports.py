@@ -224,7 +224,7 @@ def loaded_by(statement: str) -> set[str]:
         "import stormdrop.search, stormdrop.space",
         "import stormdrop.records",
         "import stormdrop.compare.recordings",
-        "import stormdrop.bench.turns, stormdrop.bench.peers",  # what a peer's process loads beside the peer
+        "import stormdrop.bench.contender_process, stormdrop.bench.peers",  # in a peer's process
         "import stormdrop.cli",
         "import stormdrop as sd; sd.minimize(sd.Space('s', [sd.Ordinal('x', [1, 2])]), lambda c: c['x'], trials=2)",
     ],

@@ -1,3 +1,5 @@
+"""The tests of significance, our noise model, and intervals, compared with textbook formulas and simulations."""
+
 import math
 from collections.abc import Sequence
 
@@ -11,7 +13,7 @@ WITHIN = 0.007
 
 
 class TwoLevels:
-    """Groups of three samples with noise on two levels, and a drift that a batch has in common."""
+    """A machine whose groups have noise on two levels, and a drift that each batch has in common."""
 
     def __init__(self, between: float, drift: float = 0.0, seed: int = 0) -> None:
         self.rng, self.between, self.drift = np.random.default_rng(seed), between, drift
@@ -58,8 +60,9 @@ def test_rank_needs_five_samples() -> None:
 
 
 def test_the_papers_test_fires_on_noise_between_groups() -> None:
-    """Nominally 5%: without noise between groups it keeps its level; with a little it fires two to three times as
-    often, and the best of eight identical neighbours wins in about a third of the cases."""
+    """The nominal level is 5%. Without noise between groups the test keeps it. With a little, it fires two to three
+    times as often, and the best of eight identical neighbours wins in about a third of the cases.
+    """
 
     def rate(between: float, challengers: int) -> float:
         noise = TwoLevels(between)
@@ -79,7 +82,7 @@ def test_the_papers_test_fires_on_noise_between_groups() -> None:
 
 
 def decide(noise: TwoLevels, speedup: float, challengers: int, history: int, contests: int = 3) -> Verdict:
-    """One decision by all data so far: a batch bracketed by the incumbent, then contests while undecided."""
+    """One decision by all data so far: a batch bracketed by the incumbent, then more samples while it is undecided."""
     series: list[Sequence[Sequence[float]]] = []
     for _ in range(history):
         noise.batch()
@@ -103,14 +106,14 @@ def decide(noise: TwoLevels, speedup: float, challengers: int, history: int, con
 
 @pytest.mark.parametrize(("between", "history"), [(0.003, 0), (0.01, 0), (0.01, 10), (0.03, 10), (0.087, 10)])
 def test_our_false_positives_stay_near_the_nominal_level(between: float, history: int) -> None:
-    """Best of eight identical challengers, with a drift of 8% between batches, four looks: nominally 5%."""
+    """The best of eight identical challengers, with a drift of 8% between batches and four looks: nominally 5%."""
     noise = TwoLevels(between, drift=0.08)
     verdicts = [decide(noise, 0.0, 8, history) for _ in range(400)]
     assert np.mean([v is Verdict.FASTER for v in verdicts]) <= 0.08
 
 
 def test_before_anything_is_known_of_a_very_noisy_machine_ours_errs_less_than_the_paper() -> None:
-    """The prior says 1%; where the truth is 9% and nothing else was seen yet, some false moves are the price."""
+    """The prior says 1%. If the truth is 9% and nothing was seen yet, there are some false moves."""
     noise = TwoLevels(0.087, drift=0.08)
     assert np.mean([decide(noise, 0.0, 8, 0) is Verdict.FASTER for _ in range(400)]) < 0.35
 
@@ -134,7 +137,7 @@ def test_verdicts() -> None:
     undecided = compare([([[1.0] * 3], [[1.01] * 3])], noise)
     assert undecided.verdict is Verdict.UNDECIDED
     assert undecided.ratio == pytest.approx(1 / 1.01)
-    # what is clear for one challenger is not for the best of a thousand
+    # A difference that is clear for one challenger is not clear for the best of a thousand.
     close = [([[1.0] * 3], [[1.04] * 3])]
     assert compare(close, noise).verdict is Verdict.FASTER
     assert compare(close, noise, best_of=1000).verdict is Verdict.UNDECIDED
@@ -184,7 +187,7 @@ def test_median_intervals_cover() -> None:
             assert low <= estimate <= high
             hits += low <= 1.0 <= high
         assert hits / 1500 > 0.93, n
-    # a long tail to one side, as timings have
+    # Timings have a long tail on one side.
     tail = [median_interval((1 + rng.exponential(1.0, 15)).tolist()) for _ in range(1500)]
     assert np.mean([i.low <= 1 + math.log(2) <= i.high for i in tail]) > 0.93
 
@@ -197,7 +200,7 @@ def test_more_samples_and_less_confidence_narrow_an_interval() -> None:
 
 
 def test_ratios_are_paired() -> None:
-    """A drift that both share leaves no trace in the ratio."""
+    """A drift that both kernels share does not change the ratio."""
     rng = np.random.default_rng(0)
     drift = np.exp(np.cumsum(rng.normal(0, 0.2, 12)))
     a, b = (1.5 * drift).tolist(), drift.tolist()
@@ -205,7 +208,7 @@ def test_ratios_are_paired() -> None:
     assert ratio == pytest.approx(1.5)
     assert high - low < 1e-9
     assert median_interval(a).high / median_interval(a).low > 1.3
-    with pytest.raises(ValueError, match="pairs"):
+    with pytest.raises(ValueError, match="same number of rounds"):
         ratio_interval([1.0, 2.0], [1.0])
     with pytest.raises(ValueError, match="at least two"):
         ratio_interval([1.0], [1.0])

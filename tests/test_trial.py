@@ -1,3 +1,5 @@
+"""The shared values: requests, measurements and trials."""
+
 import pytest
 
 from stormdrop.trial import Candidate, Measurement, Phases, Request, Status, Trial, within

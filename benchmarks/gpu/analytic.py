@@ -4,7 +4,8 @@
 
 The space is that of the CUDA sketch (Listing 1 of the AF-DS paper) for a matmul, tens of millions of points. The
 model's seconds come from the seven features (section 4.1 there) and from how evenly blocks fall on multiprocessors,
-see `seconds` in `kernel/gpu/features.py`; fetches of single elements and loops that are not unrolled take 1 to 8% more.
+see `estimated_seconds` in `sketches/gpu/features.py`; fetches of single elements and loops that are not unrolled take
+1 to 8% more.
 As the model is what picks the space's origin, searches that begin there (droplet, storm) have an advantage:
 `--no-origin` takes it from them, the first point is the origin then.
 
@@ -33,12 +34,12 @@ from common import bars, machine, save
 from shapes import SHAPES
 
 from stormdrop.cli.output import table
-from stormdrop.machine.gpu import DEVICES, Device
+from stormdrop.machine.gpu import GPUS, Gpu
 from stormdrop.search import Knowledge, Search, create
-from stormdrop.sketches.gpu.contraction import GpuContraction, take_apart, valid
-from stormdrop.sketches.gpu.features import seconds as of_tilings
-from stormdrop.sketches.gpu.tiling import Contraction, Tiling
-from stormdrop.sketches.registry import features as described
+from stormdrop.sketches.gpu.contraction import GpuContraction, find_fused_contraction, within_limits
+from stormdrop.sketches.gpu.features import estimated_seconds
+from stormdrop.sketches.gpu.tiling import ContractionAxes, Tilings
+from stormdrop.sketches.knowledge import features as described
 from stormdrop.space import Space
 from stormdrop.trial import Candidate, Measurement, Phases, Status, Trial
 
@@ -85,12 +86,12 @@ class Run:
 
 def main() -> None:
     options = _options()
-    workload, device, sketch = SHAPES[options.shape].workload(), DEVICES[options.device], GpuContraction()
+    workload, device, sketch = SHAPES[options.shape].workload(), GPUS[options.device], GpuContraction()
     space = sketch.space(workload, device)
     assert space is not None
     if options.no_origin:
         space = Space(space.name, space.knobs, space.constraints)
-    contraction = take_apart(workload).contraction
+    contraction = find_fused_contraction(workload).axes
     known = optimum(space, contraction, device)
     print(f"{options.shape}, {device.name}: {known['tilings']:,} tilings, {known['points']:,} points")
     print(
@@ -136,14 +137,15 @@ def main() -> None:
     )
 
 
-def seconds(columns: Mapping[str, Any], contraction: Contraction, device: Device) -> Any:
+def seconds(columns: Mapping[str, Any], contraction: ContractionAxes, device: Gpu) -> Any:
     """The model, of n configurations given as n values of each knob."""
     factors = {name: np.asarray(columns[name], dtype=np.int64) for name, _ in _axes(contraction)}
     other = np.vectorize(_FETCH.get)(columns["fetch0"]) * np.vectorize(_FETCH.get)(columns["fetch1"])
-    return of_tilings(Tiling(contraction, factors), device) * other * np.vectorize(_UNROLL.get)(columns["unroll"])
+    expected = estimated_seconds(Tilings(contraction, factors), device)
+    return expected * other * np.vectorize(_UNROLL.get)(columns["unroll"])
 
 
-def optimum(space: Space, contraction: Contraction, device: Device) -> dict[str, Any]:
+def optimum(space: Space, contraction: ContractionAxes, device: Gpu) -> dict[str, Any]:
     """The least seconds of all points, by computing those of all tilings."""
     knobs = {knob.name: knob for knob in space.knobs}
     names = [name for name, _ in _axes(contraction)]
@@ -155,19 +157,19 @@ def optimum(space: Space, contraction: Contraction, device: Device) -> dict[str,
     for begin in range(0, total, _AT_ONCE):
         at = np.unravel_index(np.arange(begin, min(begin + _AT_ONCE, total)), shapes)
         factors = {name: split[index] for name, split, index in zip(names, splits, at, strict=True)}
-        tiling = Tiling(contraction, factors)
-        inside = valid(tiling, device)
+        tiling = Tilings(contraction, factors)
+        inside = within_limits(tiling, device)
         if not inside.any():
             continue
         kept = {name: each[inside] for name, each in factors.items()}
-        found = of_tilings(Tiling(contraction, kept), device)
+        found = estimated_seconds(Tilings(contraction, kept), device)
         best, tilings = min(best, float(found.min())), tilings + int(inside.sum())
         sample += rng.choice(found, min(20, len(found))).tolist()
     others = len(_FETCH) ** 2 * len(_UNROLL)
     return {"seconds": best, "tilings": tilings, "points": tilings * others, "median": float(np.median(sample))}
 
 
-def _axes(contraction: Contraction) -> list[tuple[str, int]]:
+def _axes(contraction: ContractionAxes) -> list[tuple[str, int]]:
     return [*contraction.spatial, *contraction.reductions]
 
 
@@ -189,7 +191,7 @@ def asked(
 def _options() -> argparse.Namespace:
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     asked.add_argument("--shape", default="M0", choices=["M0", "M1", "M2", "M3", "M4", "M5"])
-    asked.add_argument("--device", default="a100", choices=list(DEVICES))
+    asked.add_argument("--device", default="a100", choices=list(GPUS))
     asked.add_argument("--seeds", type=int, default=10, help="(%(default)s)")
     asked.add_argument("--trials", type=int, default=1000, help="evaluations of a run (%(default)s)")
     asked.add_argument("--no-origin", action="store_true", help="the space's origin is its first point")

@@ -21,7 +21,7 @@ from common import save
 from stormdrop import operators
 from stormdrop.cli.output import table
 from stormdrop.codegen.gpu_check import cross_check
-from stormdrop.machine.gpu import DEVICES
+from stormdrop.machine.gpu import GPUS
 from stormdrop.sketches.registry import sketches_for
 
 _NAME = "gpu_operators"
@@ -61,12 +61,12 @@ def main() -> None:
     for operator, cases in CASES.items():
         for arguments in cases:
             workload = operators.create(operator, dict(word.split("=") for word in arguments.split()))
-            for device in (DEVICES[name] for name in options.devices):
+            for device in (GPUS[name] for name in options.devices):
                 found = cross_check(workload, device, options.schedules, options.seed)
                 wrong |= not found.passed
                 names = [sketch.name for sketch, _ in sketches_for(workload, device)]
                 counts = {"schedules": found.schedules, "accepted": found.accepted, "right": found.right}
-                for complaint, number in found.complaints.items():
+                for complaint, number in found.errors.items():
                     print(f"{workload.name}: {complaint} ({number} times)", file=sys.stderr)
                 document.append({"workload": workload.name, "device": device.name, "sketches": names, **counts})
                 rows.append([workload.name, device.arch, ", ".join(names), *map(str, counts.values())])
@@ -83,8 +83,8 @@ def _options() -> argparse.Namespace:
     asked.add_argument("--seed", type=int, default=0)
     options = asked.parse_args()
     options.devices = options.devices.split(",")
-    if unknown := [name for name in options.devices if name not in DEVICES]:
-        sys.exit(f"unknown GPU {unknown[0]!r}: there is {', '.join(DEVICES)}")
+    if unknown := [name for name in options.devices if name not in GPUS]:
+        sys.exit(f"unknown GPU {unknown[0]!r}: there is {', '.join(GPUS)}")
     if shutil.which("nvcc") is None:
         sys.exit("there is no nvcc on the PATH: nothing can be compiled")
     return options

@@ -7,7 +7,7 @@ ResNet-34. From each record the tile sizes are taken, and from these the seven f
 section 4.1). Ansor's cost model (XGBoost, `pack-sum`) is trained with some records and predicts the others:
 
     features    the seven; the logarithms of the tile sizes; both; Ansor's 164 of each statement, of our own schedule
-                with the same tiles (kernel/gpu/contraction.py), for a log holds no code
+                with the same tiles (sketches/gpu/contraction.py), for a log holds no code
     rank        Spearman's rank correlation of the predictions with the measured speeds
     pairs       share of pairs that it puts in the right order
     top 10      how many of the ten fastest are among the ten that it likes best
@@ -43,10 +43,10 @@ from common import bars, save
 from stormdrop import operators
 from stormdrop.cli.output import table
 from stormdrop.ir.workload import Workload
-from stormdrop.machine.gpu import DEVICES
+from stormdrop.machine.gpu import GPUS
 from stormdrop.sketches.gpu.contraction import GpuContraction
-from stormdrop.sketches.gpu.features import features
-from stormdrop.sketches.gpu.tiling import Contraction, Operand, Tiling
+from stormdrop.sketches.gpu.features import analytic_features
+from stormdrop.sketches.gpu.tiling import ContractionAxes, Operand, Tilings
 from stormdrop.sketches.statement_features import extractor
 from stormdrop.surrogate.boosted import BoostedTrees
 
@@ -70,14 +70,14 @@ class Ground:
     """
 
     name: str
-    contraction: Contraction
+    contraction: ContractionAxes
     factors: dict[str, Any]
     knobs: Any
     seconds: Any
     workload: Workload
 
     @classmethod
-    def of(cls, name: str, contraction: Contraction, records: Sequence[Record], workload: Workload) -> Ground:
+    def of(cls, name: str, contraction: ContractionAxes, records: Sequence[Record], workload: Workload) -> Ground:
         """The fastest of the records of each tiling."""
         fastest: dict[tuple[Any, ...], float] = {}
         for factors, knobs, seconds in records:
@@ -90,7 +90,7 @@ class Ground:
 
     def statements(self) -> list[Any]:
         """Ansor's 164 features: an array of shape (stores, 164) for each tiling."""
-        sketch, device = GpuContraction(), DEVICES["a100"]
+        sketch, device = GpuContraction(), GPUS["a100"]
         axes = [*(f"space{at}" for at in range(len(self.contraction.spatial)))]
         axes += [f"reduce{at}" for at in range(len(self.contraction.reductions))]
         functions = []
@@ -128,7 +128,7 @@ def main() -> None:
 
 def shown(ground: Ground) -> dict[str, list[Any]]:
     """What a model sees of each record, by kind: an array of rows."""
-    sevens = features(Tiling(ground.contraction, ground.factors), DEVICES["a100"])
+    sevens = analytic_features(Tilings(ground.contraction, ground.factors), GPUS["a100"])
     tiles = np.log2(np.concatenate([*ground.factors.values()], axis=1))
     tiles = np.concatenate([tiles, np.log2(1 + ground.knobs)], axis=1)
     columns = sevens, tiles, np.concatenate([sevens, tiles], axis=1)
@@ -202,7 +202,7 @@ def ansor(path: Path) -> Ground:
     return Ground.of(path.name.removesuffix(".log.gz"), contraction, records, workload)
 
 
-def _of_ansor(function: list[Any]) -> tuple[Contraction, Workload]:
+def _of_ansor(function: list[Any]) -> tuple[ContractionAxes, Workload]:
     kind, *sizes = function
     if kind == "matmul_layer":
         m, k, n = sizes
@@ -214,21 +214,21 @@ def _of_ansor(function: list[Any]) -> tuple[Contraction, Workload]:
     return convolution(n, co, -(-h // stride), -(-w // stride), ci, kh, kw, stride), same
 
 
-def matmul(m: int, n: int, k: int) -> Contraction:
+def matmul(m: int, n: int, k: int) -> ContractionAxes:
     """a[i, k] b[k, j]."""
     a = Operand(((("i", 1),), (("k", 1),)), (m, k))
     b = Operand(((("k", 1),), (("j", 1),)), (k, n))
-    return Contraction((("i", m), ("j", n)), (("k", k),), (a, b))
+    return ContractionAxes((("i", m), ("j", n)), (("k", k),), (a, b))
 
 
-def convolution(n: int, co: int, h: int, w: int, ci: int, kh: int, kw: int, stride: int) -> Contraction:
+def convolution(n: int, co: int, h: int, w: int, ci: int, kh: int, kw: int, stride: int) -> ContractionAxes:
     """NCHW, of an image that is padded already; h and w are the output's."""
     rows, columns = (h - 1) * stride + kh, (w - 1) * stride + kw
     moving = (("y", stride), ("ry", 1)), (("x", stride), ("rx", 1))
     data = Operand(((("n", 1),), (("ci", 1),), *moving), (n, ci, rows, columns))
     weight = Operand(((("co", 1),), (("ci", 1),), (("ry", 1),), (("rx", 1),)), (co, ci, kh, kw))
     spatial = (("n", n), ("co", co), ("y", h), ("x", w))
-    return Contraction(spatial, (("ci", ci), ("ry", kh), ("rx", kw)), (data, weight))
+    return ContractionAxes(spatial, (("ci", ci), ("ry", kh), ("rx", kw)), (data, weight))
 
 
 def meta_schedule(path: Path) -> Iterator[Ground]:

@@ -45,7 +45,7 @@ from stormdrop.cli.output import table
 from stormdrop.codegen.compile import compile_kernel
 from stormdrop.errors import StormdropError, one_line
 from stormdrop.machine.cpu import Target
-from stormdrop.machine.gpu import Device
+from stormdrop.machine.gpu import Gpu
 from stormdrop.sketches.meta_schedule import replay, tunable
 from stormdrop.statistics import ratio_interval
 
@@ -74,7 +74,7 @@ def main() -> None:
         show(name, json.loads(path.read_text())["shapes"])
         return
     device = Target.parse("cuda")
-    assert isinstance(device, Device)
+    assert isinstance(device, Gpu)
     device.tvm()  # which has CUDA count GPUs as the driver does, before torch begins with it
     where = {**machine(), **_torch(), "gpu": device.machine, "conditions": device.conditions}
     entries = kept(name, where, "shapes", same=("cpu", "cores", "gpu"))
@@ -101,7 +101,7 @@ def _torch() -> dict[str, Any]:
     return {"torch_cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}
 
 
-def measured(name: str, device: Device, options: argparse.Namespace, end: float) -> dict[str, Any]:
+def measured(name: str, device: Gpu, options: argparse.Namespace, end: float) -> dict[str, Any]:
     """What was tuned for a shape, and how fast it is beside torch's.
 
     A tuning that fails, or could not be over by `end`, is in `efforts` with the reason and without a kernel.
@@ -165,14 +165,14 @@ def measured(name: str, device: Device, options: argparse.Namespace, end: float)
         return {"efforts": efforts, "times": {}, "failed": one_line(error)}
 
 
-def race(workload: Any, kernels: Mapping[str, Any], device: Device) -> dict[str, list[float]]:
+def race(workload: Any, kernels: Mapping[str, Any], device: Gpu) -> dict[str, list[float]]:
     """Seconds per execution by round, of the kernels and of torch, in turns."""
     import torch
     import tvm
 
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = True
-    place = tvm.runtime.cuda(device.place)
+    place = tvm.runtime.cuda(device.cuda_index)
     arrays = workload.random_inputs(0)
     inputs = [tvm.runtime.tensor(array, place) for array in arrays]
     outputs = [tvm.runtime.empty(spec.shape, spec.dtype, place) for spec in workload.outputs]
@@ -183,7 +183,7 @@ def race(workload: Any, kernels: Mapping[str, Any], device: Device) -> dict[str,
             return float(kernel.module.time_evaluator("main", place, number=number)(*inputs, *outputs).mean)
 
         clocks[name] = tuned
-    with torch.cuda.device(device.place):
+    with torch.cuda.device(device.cuda_index):
         for name, call in torch_calls(workload, [torch.from_numpy(array).cuda() for array in arrays]).items():
             try:
                 together = graph(torch, call)

@@ -30,9 +30,9 @@ from shapes import SHAPES, chosen
 from stormdrop.cli.output import table
 from stormdrop.codegen.cuda import cuda_source, launches, resources
 from stormdrop.errors import SpaceError, one_line
-from stormdrop.machine.gpu import DEVICES, REGISTERS_PER_THREAD
-from stormdrop.sketches.gpu.contraction import GpuContraction, take_apart
-from stormdrop.sketches.gpu.tiling import Tiling
+from stormdrop.machine.gpu import GPUS, REGISTERS_PER_THREAD
+from stormdrop.sketches.gpu.contraction import GpuContraction, find_fused_contraction
+from stormdrop.sketches.gpu.tiling import Tilings
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.space import Space
 
@@ -105,13 +105,13 @@ def drawn(document: Sequence[dict[str, Any]], device: str) -> Path:
 def compiled(job: tuple[str, str, int]) -> dict[str, Any]:
     """A random point of a shape's space: predicted, and compiled."""
     name, device_name, seed = job
-    workload, device, sketch = SHAPES[name].workload(), DEVICES[device_name], GpuContraction()
+    workload, device, sketch = SHAPES[name].workload(), GPUS[device_name], GpuContraction()
     space = sketch.space(workload, device)
     assert space is not None
     config = space.config(space.sample(np.random.default_rng(seed)))
-    contraction = take_apart(workload).contraction
+    contraction = find_fused_contraction(workload).axes
     axes = [axis for axis, _ in (*contraction.spatial, *contraction.reductions)]
-    tiling = Tiling(contraction, {axis: np.array([config[axis]]) for axis in axes})
+    tiling = Tilings(contraction, {axis: np.array([config[axis]]) for axis in axes})
     found = {"config": config}
     for what, values in (
         ("blocks", tiling.blocks),
@@ -138,7 +138,7 @@ def compiled(job: tuple[str, str, int]) -> dict[str, Any]:
 
 def share(name: str, device_name: str) -> float:
     """How many random points without the constraints keep them."""
-    workload, device = SHAPES[name].workload(), DEVICES[device_name]
+    workload, device = SHAPES[name].workload(), GPUS[device_name]
     space = GpuContraction().space(workload, device)
     assert space is not None
     free = Space(space.name, space.knobs)
@@ -148,7 +148,7 @@ def share(name: str, device_name: str) -> float:
 
 def share_of_metaschedule(name: str, device_name: str) -> float:
     """How many random points of TVM's space its own check accepts."""
-    workload, device = SHAPES[name].workload(), DEVICES[device_name]
+    workload, device = SHAPES[name].workload(), GPUS[device_name]
     rng = np.random.default_rng(0)
     accepted = []
     for sketch, space in sketches_for(workload, device, "meta_schedule"):
@@ -164,7 +164,7 @@ def share_of_metaschedule(name: str, device_name: str) -> float:
 def _options() -> argparse.Namespace:
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     asked.add_argument("--points", type=int, default=200, help="(%(default)s)")
-    asked.add_argument("--device", default="a100", choices=list(DEVICES))
+    asked.add_argument("--device", default="a100", choices=list(GPUS))
     asked.add_argument("--shapes", default="M1,R2", help="of the kernel benchmark (%(default)s)")
     options = asked.parse_args()
     options.shapes = chosen(options.shapes)

@@ -29,7 +29,7 @@ from common import machine, save
 import stormdrop as sd
 from stormdrop.cli.output import table
 from stormdrop.errors import SpaceError
-from stormdrop.model.verify import relative_error
+from stormdrop.ir.relative_error import relative_error
 from stormdrop.sketches.registry import SOURCES, sketches_for
 from stormdrop.testing.sketches import run
 

@@ -5,16 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from common import findable
 
 from stormdrop.bench.bench import OURS, TOLERANCE
+from stormdrop.bench.contender import ContenderSpec, Unavailable
+from stormdrop.bench.contender_process import ContenderProcess
 from stormdrop.bench.peers import OPERATOR_PEERS
-from stormdrop.bench.turns import Entry, Player, Turn, Unavailable, compete
+from stormdrop.bench.turns import TURN, take_turns
 from stormdrop.errors import MeasureError
-from stormdrop.model.verify import relative_error
+from stormdrop.ir.relative_error import relative_error
+from stormdrop.measure.timing import TimingPlan
 from stormdrop.statistics import median_interval, ratio_interval
 
 if TYPE_CHECKING:
@@ -47,15 +51,15 @@ def beside(
     (reference,) = workload.reference(inputs)
     ours = {"workload": workload, "sketch": sketch, "config": dict(config), "inputs": inputs}
     theirs = {"operator": workload.name.split()[0], "arguments": dict(workload.arguments), "inputs": inputs}
-    entries = [Entry(OURS, "stormdrop.bench.peers.ours:TunedOperator", ours)]
-    entries += [Entry(name, OPERATOR_PEERS[name], theirs) for name in against]
-    players: list[Player] = []
+    entries = [ContenderSpec(OURS, "stormdrop.bench.peers.ours:TunedOperator", ours)]
+    entries += [ContenderSpec(name, OPERATOR_PEERS[name], theirs) for name in against]
+    players: list[ContenderProcess] = []
     errors: list[float] = []
     skipped: dict[str, str] = {}
     with ExitStack() as stack:
         for entry in entries:
             try:
-                player = stack.enter_context(Player(entry, threads))
+                player = stack.enter_context(ContenderProcess(entry, threads))
                 (output,) = player.outputs()
             except (Unavailable, MeasureError) as reason:
                 if entry.name == OURS:
@@ -66,32 +70,33 @@ def beside(
             errors.append(relative_error(output, reference))
         if copied is not None:
             players.append(stack.enter_context(_copy(copied, threads)))
-        turn = Turn() if _round(players, Turn(repeats=1)) <= _SHORT else Turn(repeats=1)
+        single = replace(TURN, repeats=1)
+        turn = TURN if _round(players, single) <= _SHORT else single
         fitting = int(seconds / _round(players, turn))
-        times = compete(players, max(FEWEST, min(fitting, rounds)), turn)
+        times = take_turns(players, max(FEWEST, min(fitting, rounds)), turn)
     standings = [
         {
-            **_standing(taken, times.rounds[0]),
+            **_standing(taken, times.seconds[0]),
             "name": player.name,
             "max_error": error,
             "agrees": error <= TOLERANCE,
             "versions": player.versions,
             "settings": player.settings,
         }
-        for player, taken, error in zip(players, times.rounds, errors, strict=False)  # without the copy
+        for player, taken, error in zip(players, times.seconds, errors, strict=False)  # without the copy
     ]
     return {
-        "rounds": len(times.rounds[0]),
+        "rounds": len(times.seconds[0]),
         "disturbed": times.disturbed,
         "contenders": standings,
-        "copy": None if copied is None else _standing(times.rounds[-1], times.rounds[0]),
+        "copy": None if copied is None else _standing(times.seconds[-1], times.seconds[0]),
         "skipped": skipped,
     }
 
 
-def _copy(moved: float, threads: int) -> Player:
+def _copy(moved: float, threads: int) -> ContenderProcess:
     findable(Path(__file__).parent)
-    return Player(Entry("copy", "copying:Copy", {"moved": moved}), threads)
+    return ContenderProcess(ContenderSpec("copy", "copying:Copy", {"moved": moved}), threads)
 
 
 def _standing(taken: Sequence[float], ours: Sequence[float]) -> dict[str, Any]:
@@ -105,8 +110,8 @@ def _standing(taken: Sequence[float], ours: Sequence[float]) -> dict[str, Any]:
     }
 
 
-def _round(players: Sequence[Player], turn: Turn) -> float:
+def _round(players: Sequence[ContenderProcess], turn: TimingPlan) -> float:
     """Wall seconds of a round that does not count."""
     begin = time.perf_counter()
-    compete(players, 1, turn)
+    take_turns(players, 1, turn)
     return time.perf_counter() - begin

@@ -33,10 +33,12 @@ from shapes import SHAPES, Shape, chosen
 
 import stormdrop as sd
 from stormdrop.bench.bench import OURS, ROUNDS, TOLERANCE
+from stormdrop.bench.contender import ContenderSpec
+from stormdrop.bench.contender_process import ContenderProcess
 from stormdrop.bench.peers.ours import ScheduledOperator
-from stormdrop.bench.turns import Entry, Player, Turn, compete
+from stormdrop.bench.turns import take_turns
+from stormdrop.ir.relative_error import relative_error
 from stormdrop.machine import threads
-from stormdrop.model.verify import relative_error
 from stormdrop.statistics import median_interval, ratio_interval
 
 THEIRS = "metaschedule"
@@ -171,15 +173,15 @@ def race(workload: Any, ours: Mapping[str, Any], trace: Any, rounds: int) -> dic
     (expected,) = workload.reference(inputs)
     given = {"workload": workload, "inputs": inputs}
     entries = [
-        Entry(OURS, "stormdrop.bench.peers.ours:TunedOperator", {**given, **ours}),
-        Entry(THEIRS, "metaschedule:Replayed", {**given, "trace": trace}),
+        ContenderSpec(OURS, "stormdrop.bench.peers.ours:TunedOperator", {**given, **ours}),
+        ContenderSpec(THEIRS, "metaschedule:Replayed", {**given, "trace": trace}),
     ]
     findable(Path(__file__).parent)
     with ExitStack() as stack:
-        players = [stack.enter_context(Player(entry, sd.Target.detect().cores)) for entry in entries]
+        players = [stack.enter_context(ContenderProcess(entry, sd.Target.detect().cores)) for entry in entries]
         errors = [relative_error(player.outputs()[0], expected) for player in players]
-        times = compete(players, rounds, Turn())
-    mine, other = times.rounds
+        times = take_turns(players, rounds)
+    mine, other = times.seconds
     ratio = ratio_interval(other, mine)
     return {
         "seconds": median_interval(mine).estimate,

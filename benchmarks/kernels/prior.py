@@ -43,7 +43,8 @@ import stormdrop as sd
 from stormdrop.cli.output import table
 from stormdrop.measure.local import LocalMeasurer
 from stormdrop.measure.pool import WorkerPool
-from stormdrop.sketches.registry import prior, sketches_for
+from stormdrop.sketches.knowledge import prior
+from stormdrop.sketches.registry import sketches_for
 from stormdrop.trial import Candidate, Measurement, Request
 from stormdrop.tuning.request import BATCH
 

@@ -45,12 +45,14 @@ from spaces import fingerprints
 import stormdrop as sd
 from stormdrop.cli.output import table
 from stormdrop.compare.landscape import Landscape, landscape
-from stormdrop.compare.search_run import Walk, contenders, walk
+from stormdrop.compare.search_run import run_search
+from stormdrop.compare.search_spec import parse_searches
 from stormdrop.measure.replay import Recorded, Recording
 from stormdrop.report.landscape import heat_map
 from stormdrop.report.style import save as save_figure
 from stormdrop.search import Knowledge, create
 from stormdrop.trial import Candidate, Point
+from stormdrop.tuning.trace import Trace
 
 _CONV = "conv2d n=1 h=56 w=56 ci=64 co=64 kh=3 kw=3 pad=1 bias=1 act=relu"
 _MATMUL = "matmul m=512 n=512 k=512"
@@ -103,7 +105,7 @@ def main() -> None:
 
 def measured(workload: Any, knobs: Sequence[str], fixed: Mapping[str, str]) -> dict[str, Any]:
     """A plane as `Landscape.to_json` has it, with droplet's walk from the corner, and what holds on it."""
-    (droplet,) = contenders("droplet")
+    (droplet,) = parse_searches("droplet")
     first, second = (landscape(workload, knobs, droplet, at=fixed) for _ in range(2))
     noise = _noise(first.plane, second.plane)
     pooled = {
@@ -136,11 +138,11 @@ def _worked(known: Recorded) -> bool:
     return bool(known.seconds)
 
 
-def _droplet(plane: Recording, start: Candidate, seed: int) -> Walk:
+def _droplet(plane: Recording, start: Candidate, seed: int) -> Trace:
     knowledge = Knowledge(starts=(start,))
     search = create("droplet", plane.spaces, np.random.default_rng([seed, 0]), knowledge)
     with plane.measurer(np.random.default_rng([seed, 1])) as measurer:
-        return walk(search, measurer, len(plane.recorded))
+        return run_search(search, measurer, len(plane.recorded))
 
 
 def _holds(found: Landscape, corner: Candidate, noise: float) -> dict[str, Any]:
@@ -167,8 +169,8 @@ def _holds(found: Landscape, corner: Candidate, noise: float) -> dict[str, Any]:
         "chain": _ends({at: each.chain for at, each in tolerant.items()}, corner.point),
         "droplet": _ends(reached, corner.point),
         "evaluations": {
-            "mean": statistics.fmean(len(each.evaluated) for each in walks.values()),
-            "corner": len(walks[corner.point].evaluated),
+            "mean": statistics.fmean(len(each) for each in walks.values()),
+            "corner": len(walks[corner.point]),
         },
         "hops": {
             "mean": statistics.fmean(each.hops for each in steepest.values()),

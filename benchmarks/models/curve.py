@@ -31,8 +31,8 @@ from graphs import NAMES, graph
 from race import artifacts, race
 
 import stormdrop as sd
+from stormdrop.bench.contender import ContenderSpec
 from stormdrop.bench.peers import MODEL_PEERS
-from stormdrop.bench.turns import Entry
 from stormdrop.cli.output import table
 from stormdrop.errors import UnsupportedFunction
 from stormdrop.machine import threads
@@ -74,7 +74,7 @@ def main() -> None:
         feeds = random_feeds(sd.load(folder / THEIRS).inputs, options.seed)
         given = {"model": source.read_bytes(), "inputs": feeds}
         players = artifacts(folder, [*entry["ours"], THEIRS], feeds)
-        players += [Entry(name, MODEL_PEERS[name], given) for name in PEERS]
+        players += [ContenderSpec(name, MODEL_PEERS[name], given) for name in PEERS]
         entry["race"] = race(players, PEERS[0], options.rounds)
         keep()
     show(entry)

@@ -86,7 +86,7 @@ def measured(name: str, options: argparse.Namespace) -> dict[str, Any]:
             error = max(error, verify(short, logits, options.seed).max_error)
     inside = profile(tuned.model, random_feeds(tuned.model.inputs, options.seed))
     limits = peak(tuned.target)
-    known = [(each.seconds, share) for each in inside.kernels if (share := each.of_roofline(limits)) is not None]
+    known = [(each.seconds, share) for each in inside.kernels if (share := each.roofline_fraction(limits)) is not None]
     roofline = sum(seconds * min(share, 1.0) for seconds, share in known) / inside.seconds
     return {
         "tuned": tuned.to_json(),

@@ -1,4 +1,4 @@
-"""The papers' claims about searches on recorded spaces and analytic landscapes; docs/claims.md says how they came out.
+"""The papers' claims about searches on recorded spaces and analytic landscapes; docs/explanation/claims.md says how they came out.
 
     claims.py [--quick] [--seeds 10] [--jobs 2] [--data DIR] [NAME ...]
 

@@ -32,7 +32,7 @@ from grounds import (
 )
 
 import stormdrop as sd
-from stormdrop.compare.grounds import Limits, MachineArena
+from stormdrop.compare.grounds import Limits, MachineGround
 from stormdrop.measure.replay import Recorded, Recording
 from stormdrop.search import create
 from stormdrop.space import Ordinal, Space
@@ -174,7 +174,7 @@ def _groups(seconds: float) -> tuple[list[list[tuple[float, ...]]], int]:
     """Batches of groups of the default schedule's samples, each batch after the compilation of another candidate."""
     batches: list[list[tuple[float, ...]]] = []
     suspect = 0
-    with MachineArena(WORKLOAD, Limits(trials=1)) as arena, arena.measurer() as measurer:
+    with MachineGround(WORKLOAD, Limits(trials=1)) as arena, arena.measurer() as measurer:
         space = arena.spaces[0]
         kernel = Candidate(space.name, space.origin)
         rng = np.random.default_rng(0)

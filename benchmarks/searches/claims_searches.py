@@ -22,7 +22,7 @@ from typing import Any
 from grounds import OUT, Settings, document, geomean, loaded, save, table
 
 from stormdrop.compare.comparison import compare
-from stormdrop.compare.search_run import contenders
+from stormdrop.compare.search_spec import parse_searches
 from stormdrop.report.costs import statuses, time
 from stormdrop.report.curves import by_evaluations, by_seconds
 from stormdrop.report.style import save as save_figure
@@ -43,7 +43,7 @@ def searches(asked: Settings) -> None:
     trials = 200 if asked.quick else TRIALS
     grounds = [loaded(source) for source in asked.hard]
     found = compare(
-        grounds, contenders(",".join((*SEARCHES, *DPANSOR))), seeds=asked.seeds, trials=trials, jobs=asked.jobs
+        grounds, parse_searches(",".join((*SEARCHES, *DPANSOR))), seeds=asked.seeds, trials=trials, jobs=asked.jobs
     )
     side = found.to_json()
     runs = {(run["ground"], run["search"], run["seed"]): run for run in side["runs"]}

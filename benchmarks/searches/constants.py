@@ -29,7 +29,7 @@ from recorded import caches, place, share_cores, show
 
 from stormdrop.compare import recordings
 from stormdrop.compare.comparison import compare
-from stormdrop.compare.search_run import Contender, contenders
+from stormdrop.compare.search_spec import SearchSpec, parse_searches
 from stormdrop.report import style
 from stormdrop.report.summary import best_at
 from stormdrop.search import options_of
@@ -66,7 +66,7 @@ def main() -> None:
     share_cores(asked.jobs)
 
     others = [each for column in grid.values() for each in column if each.label != SEARCH]
-    entrants = [*contenders(SEARCH), *others]
+    entrants = [*parse_searches(SEARCH), *others]
     run = compare(
         grounds, entrants, seeds=seeds, trials=MARKS[-1], exact=asked.exact, jobs=asked.jobs, on_progress=show
     )
@@ -82,13 +82,13 @@ def main() -> None:
     print(_draw(results, families))
 
 
-def values(text: str) -> list[Contender]:
+def values(text: str) -> list[SearchSpec]:
     """The search with each value of an option, as in `opening=6,10,16`; with its default it is the search as it is."""
     option, _, listed = text.partition("=")
     default = dataclasses.asdict(options_of(SEARCH)())
-    found = [each for value in listed.split(",") for each in contenders(f"{SEARCH}:{option}={value}")]
+    found = [each for value in listed.split(",") for each in parse_searches(f"{SEARCH}:{option}={value}")]
     changed = [each for each in found if each.options[option] != default[option]]
-    plain = Contender(SEARCH, SEARCH, {option: default[option]})
+    plain = SearchSpec(SEARCH, SEARCH, {option: default[option]})
     return sorted([plain, *changed], key=lambda each: float(each.options[option]))
 
 
@@ -107,7 +107,7 @@ def _scores(document: Mapping[str, Any]) -> Scores:
     return found
 
 
-def _option(option: str, column: Sequence[Contender], scores: Scores) -> dict[str, Any]:
+def _option(option: str, column: Sequence[SearchSpec], scores: Scores) -> dict[str, Any]:
     """What each value came to, and what each family would have got by the value that the others choose."""
     families = list(scores[SEARCH])
     by_value = []
@@ -166,7 +166,7 @@ def _draw(results: Mapping[str, Any], families: Sequence[str]) -> str:
         ticks = [str(each["value"]) for each in result["values"]]
         for at, family in enumerate(families):
             gaps = [each["families"][family] - default["families"][family] for each in result["values"]]
-            axis.plot(ticks, gaps, marker="o", markersize=3, linewidth=1.2, label=family, **style.line(at))
+            axis.plot(ticks, gaps, marker="o", markersize=3, linewidth=1.2, label=family, **style.line_style(at))
         gaps = [each["difference"] for each in result["values"]]
         errors = [each["interval"] or 0.0 for each in result["values"]]
         axis.errorbar(ticks, gaps, errors, color="black", linewidth=2, capsize=3, label="mean of the families")

@@ -31,7 +31,7 @@ from grounds import OUT, save, table
 from numpy.typing import NDArray
 from recorded import place
 
-from stormdrop.compare.search_run import Contender, contenders
+from stormdrop.compare.search_spec import SearchSpec, parse_searches
 from stormdrop.report import style
 from stormdrop.search import names
 from stormdrop.space import Constraint, Ordinal, Space
@@ -64,7 +64,7 @@ def main() -> None:
     size = ground()[0].size
     print(f"{size} points, batches of {BATCH}, {trials} evaluations at most, milliseconds per evaluation\n")
     results = []
-    for contender in contenders(asked.searches):
+    for contender in parse_searches(asked.searches):
         run(contender, min(_WARM, trials), asked.seed)
         gc.collect()
         results.append(summary(contender, run(contender, trials, asked.seed)))
@@ -92,7 +92,7 @@ class Cost:
         return 1e3 * float(end - begin) / (high - low)
 
 
-def run(contender: Contender, trials: int, seed: int) -> Cost:
+def run(contender: SearchSpec, trials: int, seed: int) -> Cost:
     """One run, with a space of its own, whose enumerations are part of the cost."""
     space, objective = ground()
     wall, cpu = time.perf_counter(), time.process_time()
@@ -121,7 +121,7 @@ def run(contender: Contender, trials: int, seed: int) -> Cost:
     return Cost(evaluations, walls, cpus, longest, search.converged)
 
 
-def summary(contender: Contender, cost: Cost) -> dict[str, Any]:
+def summary(contender: SearchSpec, cost: Cost) -> dict[str, Any]:
     """The figures of a run, in milliseconds per evaluation; up to a mark that was not reached, None."""
     end = float(cost.evaluations[-1])
     bounds = [float(mark) for mark in MARKS if mark <= end]
@@ -230,7 +230,7 @@ def _draw(results: Sequence[dict[str, Any]]) -> str:
     for at, each in enumerate(results):
         middles = [math.sqrt(max(window["from"], 1.0) * window["to"]) for window in each["windows"]]
         marginal = [window["wall"] for window in each["windows"]]
-        axis.plot(middles, marginal, marker="o", markersize=3, label=each["search"], **style.line(at))
+        axis.plot(middles, marginal, marker="o", markersize=3, label=each["search"], **style.line_style(at))
     for target in sorted(set(TARGETS.values())):
         axis.axhline(target, color="grey", linewidth=0.8, linestyle=":")
     axis.set_xscale("log")

@@ -120,7 +120,7 @@ class Levels:
 
 SHARED_MACHINE = Levels(batch=0.01, between=0.0055, within=0.007)
 """With these between and within groups Student's t at 5% calls 14% of identical kernels different, as it did on the
-development machine before the workers that do not run were paused (docs/results.md)."""
+development machine before the workers that do not run were paused (docs/explanation/results.md)."""
 
 QUIET_MACHINE = Levels(batch=0.002, between=0.002, within=0.004)
 

@@ -35,12 +35,13 @@ from grounds import DATA
 from recorded import caches, place, report, share_cores
 
 from stormdrop.compare import recordings
-from stormdrop.compare.comparison import Comparison, Ground, Run
+from stormdrop.compare.comparison import Comparison, GroundResult, SearchRun
 from stormdrop.compare.grounds import Limits
 from stormdrop.compare.kernel_tuner import unpacked
-from stormdrop.compare.search_run import PARTS, Lead, Walk
+from stormdrop.compare.search_run import PARTS
 from stormdrop.measure.replay import Recording
 from stormdrop.trial import Candidate
+from stormdrop.tuning.trace import Lead, Trace
 
 STRATEGIES = (
     "adaptive_tabu_greywolf",
@@ -84,7 +85,7 @@ def main() -> None:
     grounds = {path: recordings.load(path) for path in caches(asked.data)}
     found = runs(grounds, strategies, seeds=seeds, trials=asked.trials, jobs=asked.jobs)
     judged = [
-        Ground(each.name, each.spaces, True, (each.optimum, each.optimum_seconds), found[each.name])
+        GroundResult(each.name, each.spaces, True, (each.optimum, each.optimum_seconds), found[each.name])
         for each in grounds.values()
     ]
     labels = [label(strategy) for strategy in strategies]
@@ -98,10 +99,10 @@ def label(strategy: str) -> str:
 
 def runs(
     grounds: Mapping[Path, Recording], strategies: Sequence[str], *, seeds: int, trials: int, jobs: int
-) -> dict[str, list[Run]]:
+) -> dict[str, list[SearchRun]]:
     """By recording the runs of all strategies from the seeds 0 to seeds - 1; a process per strategy and file."""
     tasks = [(path, strategy, seeds, trials) for path in grounds for strategy in strategies]
-    found: dict[str, list[Run]] = {recording.name: [] for recording in grounds.values()}
+    found: dict[str, list[SearchRun]] = {recording.name: [] for recording in grounds.values()}
     with get_context("spawn").Pool(jobs, maxtasksperchild=1) as pool:
         for (path, strategy, *_), orders in zip(tasks, pool.imap(evaluated, tasks, chunksize=1), strict=True):
             recording = grounds[path]
@@ -144,10 +145,10 @@ def evaluated(task: tuple[Path, str, int, int]) -> list[list[Values]]:
     return orders
 
 
-def _run(recording: Recording, strategy: str, seed: int, order: Sequence[Values]) -> Run:
+def _run(recording: Recording, strategy: str, seed: int, order: Sequence[Values]) -> SearchRun:
     """A run that leads with the best of all that it has evaluated; its seconds are unknown and left at 0."""
     (space,) = recording.spaces
-    walked, times = Walk(), list[float]()
+    walked, times = Trace(), list[float]()
     for count, values in enumerate(order, start=1):
         candidate = Candidate(space.name, space.point({k.name: v for k, v in zip(space.knobs, values, strict=True)}))
         walked.evaluated[candidate] = recording.recorded[candidate].status
@@ -155,7 +156,7 @@ def _run(recording: Recording, strategy: str, seed: int, order: Sequence[Values]
         if seconds is not None and (not times or seconds < times[-1]):
             walked.leads.append(Lead(count, count, (0.0,) * len(PARTS), candidate))
             times.append(seconds)
-    return Run(label(strategy), seed, walked, times)
+    return SearchRun(label(strategy), seed, walked, times)
 
 
 if __name__ == "__main__":

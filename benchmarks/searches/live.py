@@ -8,7 +8,7 @@ everything that ever led is measured once more, in turns. The best of that is th
 A search is there from when on what it would report is, and stays, within 3% of the best known.
 
 Each kernel is kept in benchmarks/out as soon as it is done; `--show` prints what is there and measures nothing. With
-all searches and five seeds a kernel takes 8 minutes. Run it on an idle machine.
+all searches and five seeds a kernel takes 8 minutes. SearchRun it on an idle machine.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from matplotlib.figure import Figure
 
 import stormdrop as sd
 from stormdrop.compare.comparison import compare
-from stormdrop.compare.search_run import contenders
+from stormdrop.compare.search_spec import parse_searches
 from stormdrop.report.style import COLOURS, panels
 from stormdrop.report.style import save as save_figure
 from stormdrop.report.summary import best_after
@@ -69,7 +69,7 @@ def main() -> None:
 
 def measure(name: str, searches: str, seeds: int, seconds: float) -> None:
     """Runs all searches on one kernel and keeps the document of the comparison."""
-    asked = contenders(searches)
+    asked = parse_searches(searches)
     print(f"\n{name}: about {len(asked) * seeds * seconds / 60 + 0.5:.0f} minutes", file=sys.stderr)
     found = compare(KERNELS[name], asked, seeds=seeds, trials=_UNBOUNDED, time=seconds, on_progress=_progress)
     print(file=sys.stderr)

@@ -31,7 +31,7 @@ from grounds import DATA, OUT, save, table
 import stormdrop as sd
 from stormdrop.compare import recordings
 from stormdrop.compare.comparison import compare
-from stormdrop.compare.search_run import contenders
+from stormdrop.compare.search_spec import parse_searches
 from stormdrop.report import curves, style
 from stormdrop.report.summary import WITHIN, checkpoints
 from stormdrop.search import names
@@ -66,7 +66,7 @@ def main() -> None:
     share_cores(asked.jobs)
 
     grounds = [recordings.load(path) for path in paths]
-    searches = contenders(asked.searches)
+    searches = parse_searches(asked.searches)
     settings: dict[str, Any] = {"seeds": seeds, "trials": asked.trials, "jobs": asked.jobs}
     comparison = compare(grounds, searches, **settings, exact=asked.exact, on_progress=show)
     print(file=sys.stderr)

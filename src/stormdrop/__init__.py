@@ -10,7 +10,7 @@
     peak         the machine's measured limits
     open_store   the database of everything that was ever measured
     template     makes a sketch of a function of yours that schedules a kernel and declares knobs as it goes
-    rules        sketches derived by rules, and how to add your own (docs/templates.md)
+    rules        sketches derived by rules, and how to add your own (docs/how-to/write-a-schedule.md)
 
 Names are loaded when they are first used: TVM settles its number of threads when it is loaded, and that number
 must be set before (see `threads`). `import stormdrop` alone loads nothing.

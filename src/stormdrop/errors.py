@@ -1,17 +1,19 @@
-"""The exceptions that stormdrop raises. A failed candidate is no exception: it is a `Measurement` with a status.
+"""The exceptions that stormdrop raises, and helpers for their messages.
+
+A failed candidate is no exception: it is a `Measurement` whose status is not OK.
 
 StormdropError
-├── InputError             the user's input is wrong: the command line exits with 2 and prints this one line
-│   ├── OperatorError      unknown operator, missing or bad argument
-│   ├── ModelError         an ONNX file that cannot be read, imported or compiled
+├── InputError             the user's input is wrong: the command line prints the message and exits with 2
+│   ├── OperatorError      an unknown operator, or a missing or bad argument of one
+│   ├── ModelError         an ONNX model that cannot be read, imported or compiled
 │   ├── TargetError        a target that is unknown, or that this machine does not have
-│   ├── SearchError        unknown search or option
-│   ├── StoreError         a database that cannot be opened, or that is no stormdrop database
+│   ├── SearchError        an unknown search, or a bad option of one
+│   ├── StoreError         a database that cannot be opened, or that is not stormdrop's
 │   ├── ArtifactError      a saved model that cannot be loaded here
-│   └── SpaceFileError     a file of recorded measurements that cannot be read, or a landscape that is unknown
+│   └── SpaceFileError     a file of recorded measurements that cannot be read, or an unknown analytic landscape
 ├── SpaceError             a point, a configuration or a knob that does not fit its space
-├── UnsupportedFunction    a sketch does not apply to a function (TensorIR outside its form)
-└── MeasureError           the measurer itself cannot work (no worker starts)
+├── UnsupportedFunction    a function to which a sketch does not apply
+└── MeasureError           the measurer itself cannot work, for instance because no worker starts
 """
 
 from __future__ import annotations
@@ -21,15 +23,15 @@ from collections.abc import Iterable
 
 
 class StormdropError(Exception):
-    """Root of everything that stormdrop raises on purpose."""
+    """The base class of everything that stormdrop raises on purpose."""
 
 
 class InputError(StormdropError):
-    """The user's input is wrong; the message is one line that says what is wrong and what would be right."""
+    """The user's input is wrong. The message is one line that says what is wrong and what would be right."""
 
 
 class OperatorError(InputError):
-    """Unknown operator, or an argument of one that is missing or bad."""
+    """An unknown operator, or an argument of one that is missing or bad."""
 
 
 class ModelError(InputError):
@@ -37,15 +39,15 @@ class ModelError(InputError):
 
 
 class TargetError(InputError):
-    """A target that is unknown or that this machine does not have."""
+    """A target that is unknown, or that this machine does not have."""
 
 
 class SearchError(InputError):
-    """An unknown search, or an option that it does not take."""
+    """An unknown search, or an option or a value that it does not accept."""
 
 
 class StoreError(InputError):
-    """A database that cannot be opened, or is not one of stormdrop's."""
+    """A database that cannot be opened, or that is not stormdrop's."""
 
 
 class ArtifactError(InputError):
@@ -61,26 +63,44 @@ class SpaceError(StormdropError):
 
 
 class UnsupportedFunction(StormdropError):
-    """A sketch does not apply to a function: its TensorIR is outside the sketch's form."""
+    """A function to which a sketch does not apply, because its TensorIR does not have the sketch's form."""
 
 
 class MeasureError(StormdropError):
-    """The measurer itself cannot work."""
+    """The measurer itself cannot work, for instance because no worker starts."""
 
 
-_SHOWN = 16  # names in a list of all
+_LISTED = 16  # names at most in a list of valid ones
 
 
 def hint(wrong: object, valid: Iterable[str]) -> str:
-    """The end of a line about a wrong name: the nearest valid one, or all of them where none is near."""
+    """The end of a message about a wrong name: the nearest valid name, or a list of them if none is near.
+
+    Args:
+        wrong: The name that the user gave.
+        valid: The valid names, in the order in which they are listed.
+
+    Example:
+        >>> hint("matmull", ["conv2d", "matmul"])
+        "did you mean 'matmul'?"
+        >>> hint("?", ["conv2d", "matmul"])
+        'choose from conv2d, matmul'
+    """
     names = list(dict.fromkeys(valid))
     near = difflib.get_close_matches(str(wrong), names, n=1, cutoff=0.5)
-    shown = ", ".join(names[:_SHOWN]) + " ..." * (len(names) > _SHOWN)
-    return f"did you mean {near[0]!r}?" if near else f"there is {shown or 'none'}"
+    listed = ", ".join(names[:_LISTED]) + " ..." * (len(names) > _LISTED)
+    if near:
+        return f"did you mean {near[0]!r}?"
+    return f"choose from {listed}" if listed else "there is none"
 
 
 def one_line(error: BaseException) -> str:
-    """An exception in one line: its type and the first line of its message."""
+    """An exception in one line of at most 300 characters: its type, and the first line of its message if there is one.
+
+    Example:
+        >>> one_line(ValueError("shapes differ" + chr(10) + "expected (3, 4)"))
+        'ValueError: shapes differ'
+    """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = lines[0] if lines else ""
     name = type(error).__name__

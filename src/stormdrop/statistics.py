@@ -1,20 +1,20 @@
-"""The one place that decides whether a kernel is faster than another; never by comparing means alone.
+"""The one place that decides whether a kernel is faster than another. It never compares means alone.
 
-    student, rank       the tests of the Droplet Search paper, on two sets of samples
-    Noise, compare      ours: samples in groups, groups in batches
+    student, rank                      the tests of the Droplet Search paper (section 3.3), on two sets of samples
+    Noise, compare                     our test: samples in groups, groups in batches
     median_interval, ratio_interval    what a report says about a result
 
 All times are seconds. A *group* is the samples that one request brought, taken back to back. A *batch* is the
-groups taken within the same seconds or minutes.
+groups that were taken within the same seconds or minutes.
 
-Why ours: on a shared machine, samples of one kernel taken back to back differ by 0.7%, groups taken minutes
-apart by 9%. A test that takes samples for independent declares identical kernels different two to three times
-as often as it says, and the best of eight identical neighbours faster in a third of the cases. So the log of
-a group's time is modelled as
+Why we have a test of our own: on a shared machine, samples of one kernel that are taken back to back differ by 0.7%,
+but groups that are taken minutes apart differ by 9%. A test that treats samples as independent declares identical
+kernels different two to three times as often as it promises, and declares the best of eight identical neighbours
+faster in a third of the cases. So we model the logarithm of a group's time as
 
     log t  =  kernel  +  what its batch has in common  +  between-group part  +  within-group part
 
-and two kernels are compared by groups of the same batch, where the common part cancels.
+and compare two kernels by groups of the same batch, where the common part cancels.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ import numpy as np
 from scipy import special
 
 Group = Sequence[float]
+"""The samples of one request, in seconds."""
 
 
 class Verdict(enum.Enum):
@@ -46,9 +47,23 @@ class Verdict(enum.Enum):
 def student(challenger: Group, incumbent: Group, alpha: float = 0.05) -> bool:
     """Whether the challenger is faster by a one-sided Student's t-test (Droplet Search paper, section 3.3).
 
-    Pooled variance, as in the paper, which takes three samples of each and alpha = 0.05. Samples without any
-    variance are compared by value. A single sample on both sides tells nothing of the variance: never faster.
-    Raises ValueError for an empty group.
+    The variance is pooled, as in the paper, which uses three samples of each kernel and alpha = 0.05. Samples without
+    any variance are compared by value. If each kernel has a single sample, nothing is known about the variance, and
+    the challenger is not faster.
+
+    Args:
+        challenger: The challenger's samples.
+        incumbent: The incumbent's samples.
+        alpha: The probability to call a challenger faster that is not.
+
+    Raises:
+        ValueError: A group is empty.
+
+    Example:
+        >>> student([1.00, 1.01, 1.02], [1.10, 1.11, 1.12])
+        True
+        >>> student([1.00, 1.10, 1.20], [1.10, 1.11, 1.12])
+        False
     """
     n, m = _sizes(challenger, incumbent)
     if n + m < 3:
@@ -63,19 +78,27 @@ def student(challenger: Group, incumbent: Group, alpha: float = 0.05) -> bool:
 def rank(challenger: Group, incumbent: Group, alpha: float = 0.05) -> bool:
     """Whether the challenger is faster by a one-sided Mann-Whitney rank test (same paper, footnote 4).
 
-    Needs five samples a side: with three, the smallest possible p is 1/20, which is not below 0.05, and the
-    challenger can never win. Exact up to twelve samples together, ties included; beyond, by the normal
-    approximation. Raises ValueError for an empty group.
+    Use five samples per side: with three, the smallest possible p is 1/20, which is not below 0.05, so the challenger
+    can never win. The test is exact for at most twelve samples together, ties included. For more it uses the normal
+    approximation.
+
+    Args:
+        challenger: The challenger's samples.
+        incumbent: The incumbent's samples.
+        alpha: The probability to call a challenger faster that is not.
+
+    Raises:
+        ValueError: A group is empty.
     """
     n, m = _sizes(challenger, incumbent)
     ranks = _midranks([*challenger, *incumbent])
     observed = sum(ranks[:n])
     if n + m <= 12:
-        sums = [sum(chosen) for chosen in itertools.combinations(ranks, n)]
-        return sum(s <= observed for s in sums) / len(sums) < alpha
+        rank_sums = [sum(chosen) for chosen in itertools.combinations(ranks, n)]
+        return sum(rank_sum <= observed for rank_sum in rank_sums) / len(rank_sums) < alpha
     mean = n * (n + m + 1) / 2
     centre = (n + m + 1) / 2
-    variance = n * m / (n + m) / (n + m - 1) * sum((r - centre) ** 2 for r in ranks)
+    variance = n * m / (n + m) / (n + m - 1) * sum((midrank - centre) ** 2 for midrank in ranks)
     return variance > 0.0 and float(special.ndtr((observed + 0.5 - mean) / math.sqrt(variance))) < alpha
 
 
@@ -84,9 +107,12 @@ def rank(challenger: Group, incumbent: Group, alpha: float = 0.05) -> bool:
 
 @dataclass(frozen=True)
 class Noise:
-    """Standard deviations of log times: between groups of one batch, and between samples of one group.
+    """The noise of a machine, as standard deviations of log times.
 
-    `degrees` says how well `between` is known: the degrees of freedom of its estimate, prior included.
+    Args:
+        between: Between groups of one kernel in one batch.
+        within: Between samples of one group.
+        degrees: The degrees of freedom of `between`'s estimate, the prior included: how well it is known.
     """
 
     between: float = 0.01
@@ -95,12 +121,16 @@ class Noise:
 
     @classmethod
     def estimate(cls, repeated: Iterable[Sequence[Group]], prior: Noise | None = None) -> Noise:
-        """The noise shown by `repeated`: each element is the groups of one kernel in one batch.
+        """Estimate the noise from repeated measurements.
 
-        One group tells of the noise within only; g groups give g - 1 degrees of freedom for the noise between.
-        Both parts are robust: a machine that is disturbed now and then makes a few groups useless, and must not
-        make all others look noisy. The prior (1% between groups, worth two degrees of freedom) is weak: it
-        decides the first comparison and is outweighed after a few batches.
+        A single group shows only the noise within groups; g groups give g - 1 degrees of freedom for the noise
+        between groups. Both estimates are robust: if a machine is disturbed now and then, a few groups are useless,
+        but they must not make all others look noisy.
+
+        Args:
+            repeated: Each element is the groups of one kernel in one batch.
+            prior: What is assumed before. The default (1% between groups, worth two degrees of freedom) is weak: it
+                decides the first comparison, and a few batches outweigh it.
         """
         prior = prior or cls()
         return _estimate([[_locate(group) for group in groups] for groups in repeated], prior)
@@ -108,7 +138,13 @@ class Noise:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What `compare` found: the verdict, and the estimated ratio of challenger to incumbent (below 1 is faster)."""
+    """The result of `compare`.
+
+    Attributes:
+        verdict: Whether the challenger is faster.
+        ratio: The estimated ratio of the challenger's time to the incumbent's; below 1 the challenger is faster.
+        p: The probability of such a difference if the two were equal.
+    """
 
     verdict: Verdict
     ratio: float
@@ -118,23 +154,36 @@ class Comparison:
 def compare(
     pairs: Sequence[tuple[Sequence[Group], Sequence[Group]]], noise: Noise, alpha: float = 0.05, best_of: int = 1
 ) -> Comparison:
-    """Whether the challenger is faster; `pairs` holds (challenger's groups, incumbent's groups) of shared batches.
+    """Compare a challenger with an incumbent by groups of the same batches.
 
-    One-sided test on the difference of log times, each batch weighted by what its groups are worth under
-    `noise`, Student's t with the noise's degrees of freedom. `best_of` is the number of chances that noise gets:
-    the challengers from which this one was chosen for being the fastest, times the looks at the data while more
-    is being asked for. Alpha is then Sidak's 1 - (1 - alpha)^(1 / best_of).
+    This is a one-sided test on the difference of log times, by Student's t with the noise's degrees of freedom. The
+    weight of each batch is what its groups are worth under the noise.
 
-    Raises ValueError without a pair, or for a pair with no group on a side.
+    Args:
+        pairs: For each shared batch the challenger's groups and the incumbent's groups.
+        noise: The noise of the machine.
+        alpha: The probability to call a challenger faster that is not.
+        best_of: The number of chances that noise gets: the number of challengers from which this one was chosen for
+            being the fastest, times the number of looks at the data while more of it is taken. Alpha then becomes
+            Sidak's 1 - (1 - alpha)^(1 / best_of).
+
+    Raises:
+        ValueError: There is no pair, or a pair has no group on one side.
+
+    Example:
+        >>> batch = ([[1.00, 1.01]], [[1.20, 1.21], [1.20, 1.22]])
+        >>> compare([batch], Noise(between=0.01, within=0.007, degrees=10)).verdict
+        <Verdict.FASTER: 'faster'>
     """
     if not pairs:
         raise ValueError("nothing to compare: the two were never measured in the same batch")
     weights, gains = [], []
-    for challenger, incumbent in pairs:
-        ours, theirs = [_locate(g) for g in challenger], [_locate(g) for g in incumbent]
-        gains.append(_mean(theirs) - _mean(ours))
-        weights.append(1 / max(_variance(ours, noise) + _variance(theirs, noise), 1e-18))
-    gain = sum(w * g for w, g in zip(weights, gains, strict=True)) / sum(weights)
+    for challenger_groups, incumbent_groups in pairs:
+        challenger = [_locate(group) for group in challenger_groups]
+        incumbent = [_locate(group) for group in incumbent_groups]
+        gains.append(_mean(incumbent) - _mean(challenger))
+        weights.append(1 / max(_variance(challenger, noise) + _variance(incumbent, noise), 1e-18))
+    gain = sum(weight * gain for weight, gain in zip(weights, gains, strict=True)) / sum(weights)
     p = _student_tail(gain * math.sqrt(sum(weights)), noise.degrees)
     if gain <= 0.0:
         verdict = Verdict.NOT_FASTER
@@ -150,7 +199,7 @@ def compare(
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate with a confidence interval around it; `(estimate, low, high)` when unpacked."""
+    """An estimate with a confidence interval around it. It unpacks as `(estimate, low, high)`."""
 
     estimate: float
     low: float
@@ -161,18 +210,29 @@ class Interval:
 
 
 def median_interval(samples: Sequence[float], confidence: float = 0.95) -> Interval:
-    """The median and an interval that holds the true one with at least this confidence. Samples must be positive.
+    """The median of samples, and an interval that holds the true median with at least this confidence.
 
-    The interval ends at two order statistics, chosen by the binomial distribution: exact for every continuous
-    distribution. Timings have a long tail to one side, for which an interval from a standard deviation is
-    wrong, and a bootstrap of a dozen samples is too narrow and needs a seed. Too few samples for that (fewer
-    than six at 95%) get a Student's t interval on the logs. Raises ValueError for fewer than two samples.
+    The interval ends at two order statistics that the binomial distribution selects, which is exact for every
+    continuous distribution. Timings have a long tail on one side, so an interval from a standard deviation would be
+    wrong. A bootstrap of a dozen samples would be too narrow and would need a seed. If there are too few samples for
+    order statistics (fewer than six at 95%), the interval is Student's t interval on the logarithms.
+
+    Args:
+        samples: Positive numbers, at least two.
+        confidence: The confidence, between 0 and 1.
+
+    Raises:
+        ValueError: There are fewer than two samples.
+
+    Example:
+        >>> median_interval([1.0, 1.2, 1.1, 1.3, 1.15, 1.05])
+        Interval(estimate=1.125, low=1.0, high=1.3)
     """
     n = len(samples)
     if n < 2:
         raise ValueError(f"an interval needs at least two samples, not {n}")
     middle = statistics.median(samples)
-    # the largest r with P(fewer than r of n fall below the median) at most (1 - confidence) / 2
+    # r is the largest with P(fewer than r of n samples fall below the median) <= (1 - confidence) / 2.
     r, tail = 0, 0.5**n
     while tail <= (1 - confidence) / 2:
         r += 1
@@ -187,13 +247,21 @@ def median_interval(samples: Sequence[float], confidence: float = 0.95) -> Inter
 
 
 def ratio_interval(a_rounds: Sequence[float], b_rounds: Sequence[float], confidence: float = 0.95) -> Interval:
-    """The ratio a / b of two kernels measured in interleaved rounds, with its interval.
+    """The ratio a / b of two kernels that were measured in interleaved rounds, with its interval.
 
-    The median of the rounds' ratios, by `median_interval`: what disturbs a round disturbs both of its samples
-    and cancels. Raises ValueError for unequal lengths or fewer than two rounds.
+    The estimate is the median of the rounds' ratios, by `median_interval`. What disturbs a round disturbs both of its
+    samples and cancels.
+
+    Args:
+        a_rounds: The seconds of one kernel, one per round.
+        b_rounds: The seconds of the other kernel in the same rounds.
+        confidence: The confidence, between 0 and 1.
+
+    Raises:
+        ValueError: The two differ in length, or there are fewer than two rounds.
     """
     if len(a_rounds) != len(b_rounds):
-        raise ValueError(f"rounds come in pairs, not {len(a_rounds)} and {len(b_rounds)}")
+        raise ValueError(f"the two kernels need the same number of rounds, not {len(a_rounds)} and {len(b_rounds)}")
     return median_interval([a / b for a, b in zip(a_rounds, b_rounds, strict=True)], confidence)
 
 
@@ -202,7 +270,7 @@ def ratio_interval(a_rounds: Sequence[float], b_rounds: Sequence[float], confide
 
 @dataclass(frozen=True)
 class _Located:
-    """A group on the log scale: its median, its samples' variance, their number."""
+    """A group on the log scale: its median, the variance of its samples, and their number."""
 
     centre: float
     variance: float
@@ -210,7 +278,7 @@ class _Located:
 
 
 def _locate(group: Group) -> _Located:
-    """The median, not the mean: a group's first samples may be slow, and three samples hold one intruder."""
+    """The centre is the median, not the mean, because a group's first samples may be slow or one may be disturbed."""
     logs = [math.log(sample) for sample in group]
     return _Located(statistics.median(logs), _squares(logs) / max(len(logs) - 1, 1), len(logs))
 
@@ -220,41 +288,44 @@ def _mean(groups: Sequence[_Located]) -> float:
 
 
 def _within_part(group: _Located, within: float) -> float:
-    """Variance of a group's centre that is due to its samples."""
+    """The variance of a group's centre that is due to its samples."""
     return within**2 / group.n * _MEDIAN_FACTOR.get(group.n, 1.5)
 
 
-# Variance of the median of n normal samples over that of their mean; it tends to pi/2.
+# The variance of the median of n normal samples, divided by that of their mean. It tends to pi/2.
 _MEDIAN_FACTOR = {1: 1.0, 2: 1.0, 3: 1.346, 4: 1.192, 5: 1.434, 6: 1.289}
 
 
 def _variance(groups: Sequence[_Located], noise: Noise) -> float:
-    """Variance of the mean of a kernel's groups in one batch, without what the batch has in common."""
+    """The variance of the mean of a kernel's groups in one batch, without what the batch has in common."""
     return sum(noise.between**2 + _within_part(group, noise.within) for group in groups) / len(groups) ** 2
 
 
 def _estimate(series: Sequence[Sequence[_Located]], prior: Noise) -> Noise:
     # A chi-square variable of d degrees has its median near d (1 - 2/(9d))^3.
-    spreads = [(g.variance / (1 - 2 / (9 * (g.n - 1))) ** 3, g.n - 1) for groups in series for g in groups if g.n > 1]
-    within = math.sqrt(statistics.median([prior.within**2, *(spread for spread, _ in spreads)]))
-    # Each difference of successive groups is one look at twice the between-group variance plus the within part.
-    looks = []
+    variances = [
+        group.variance / (1 - 2 / (9 * (group.n - 1))) ** 3 for groups in series for group in groups if group.n > 1
+    ]
+    within = math.sqrt(statistics.median([prior.within**2, *variances]))
+    # Half the square of the difference of two successive groups estimates the between-group variance plus the part that
+    # is due to their samples.
+    estimates = []
     for groups in series:
-        for a, b in itertools.pairwise(groups):
-            own = (_within_part(a, within) + _within_part(b, within)) / 2
-            looks.append(((a.centre - b.centre) ** 2 / 2, own))
-    if len(looks) >= 5:
-        limit = 10 * max(statistics.median(look for look, _ in looks) / 0.455, prior.between**2)
-        looks = [(min(look, limit), own) for look, own in looks]
-    excess = max(0.0, sum(look - own for look, own in looks))
-    degrees = prior.degrees + len(looks)
+        for earlier, later in itertools.pairwise(groups):
+            sample_part = (_within_part(earlier, within) + _within_part(later, within)) / 2
+            estimates.append(((earlier.centre - later.centre) ** 2 / 2, sample_part))
+    if len(estimates) >= 5:
+        limit = 10 * max(statistics.median(estimate for estimate, _ in estimates) / 0.455, prior.between**2)
+        estimates = [(min(estimate, limit), sample_part) for estimate, sample_part in estimates]
+    excess = max(0.0, sum(estimate - sample_part for estimate, sample_part in estimates))
+    degrees = prior.degrees + len(estimates)
     between = math.sqrt((prior.degrees * prior.between**2 + excess) / degrees)
     return Noise(between, within, degrees)
 
 
 def _sizes(challenger: Group, incumbent: Group) -> tuple[int, int]:
     if not challenger or not incumbent:
-        raise ValueError("a test needs at least one sample on either side")
+        raise ValueError("a test needs at least one sample of each kernel")
     return len(challenger), len(incumbent)
 
 
@@ -270,4 +341,4 @@ def _student_tail(t: float, degrees: float) -> float:
 
 def _midranks(samples: Sequence[float]) -> list[float]:
     array = np.asarray(samples)
-    return [float((array < x).sum() + ((array == x).sum() + 1) / 2) for x in array]
+    return [float((array < sample).sum() + ((array == sample).sum() + 1) / 2) for sample in array]

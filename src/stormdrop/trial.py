@@ -1,11 +1,11 @@
-"""The values that all rooms share: what was asked, what was observed.
+"""The values that all packages share: what a search requests, and what a measurement observes.
 
     Candidate    a point of one sketch's space
-    Request      a candidate and how many samples of it are wanted
-    Measurement  what one request brought: a status, samples, where the wall time went
-    Trial        a request's candidate together with its measurement
+    Request      a candidate, and how many samples of it are wanted
+    Measurement  the outcome of one request: a status, the samples, and where the wall time went
+    Trial        a candidate together with one measurement of it
 
-All are frozen, hashable and free of TVM: a search, a record and a report can hold them anywhere.
+All of them are frozen, hashable and free of TVM, so a search, a record or a report can hold them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Point = tuple[int, ...]
 
 
 class Status(enum.Enum):
-    """How a measurement ended: the taxonomy of Table I of the NoSE paper, its timeout split in two."""
+    """How a measurement ended: the taxonomy of Table I of the NoSE paper, with its timeout split into two."""
 
     OK = "ok"
     INSTANTIATION = "instantiation"  # the sketch could not be applied
@@ -28,14 +28,19 @@ class Status(enum.Enum):
     COMPILE_DEVICE = "compile_device"  # code generation for the device failed
     RUNTIME = "runtime"  # the kernel, or the process that ran it, died
     WRONG_ANSWER = "wrong_answer"  # the output differs from the reference
-    BUILD_TIMEOUT = "build_timeout"
-    RUN_TIMEOUT = "run_timeout"
+    BUILD_TIMEOUT = "build_timeout"  # scheduling and compilation took too long
+    RUN_TIMEOUT = "run_timeout"  # the kernel ran too long
     UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, order=True)
 class Candidate:
-    """A point of the space of the sketch with this name."""
+    """A point of one sketch's space.
+
+    Args:
+        sketch: The sketch's name, which is the name of its space.
+        point: The point.
+    """
 
     sketch: str
     point: Point
@@ -43,7 +48,15 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Request:
-    """A wish to have `repeats` samples of a candidate; asking again for a known candidate means more samples of it."""
+    """A request for samples of a candidate. A further request for a known candidate asks for more samples of it.
+
+    Args:
+        candidate: The candidate to measure.
+        repeats: The number of samples.
+
+    Raises:
+        ValueError: `repeats` is less than 1.
+    """
 
     candidate: Candidate
     repeats: int = 3
@@ -54,7 +67,16 @@ class Request:
 
 
 def within(requests: Iterable[Request], known: Collection[Candidate], limit: int) -> list[Request]:
-    """The requests before the first that would make more than `limit` distinct candidates of the known and the new."""
+    """The requests at the beginning that keep to a limit of distinct candidates.
+
+    Args:
+        requests: The requests, in their order.
+        known: The candidates that count already.
+        limit: The largest number of distinct candidates, known and requested.
+
+    Returns:
+        All requests before the first one that would exceed the limit.
+    """
     allowed: list[Request] = []
     new: set[Candidate] = set()
     for request in requests:
@@ -68,7 +90,7 @@ def within(requests: Iterable[Request], known: Collection[Candidate], limit: int
 
 @dataclass(frozen=True)
 class Phases:
-    """Wall seconds of the parts of one measurement."""
+    """The wall time of the parts of one measurement, in seconds."""
 
     schedule: float = 0.0
     build: float = 0.0
@@ -85,16 +107,28 @@ class Phases:
 
     @property
     def total(self) -> float:
+        """The sum of all parts, in seconds."""
         return self.schedule + self.build + self.run + self.check
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """What one request brought.
+    """The outcome of one request.
 
-    `seconds` holds the samples (seconds per execution, each the mean of a few executions) and is empty unless
-    the status is OK; `error` is one line and empty when it is OK; `suspect` says that the samples were taken
-    while something else used the machine.
+    Args:
+        status: How the measurement ended.
+        seconds: The samples in seconds per execution, each the mean of a few executions; empty unless the status is
+            OK.
+        error: One line that says what failed; empty if the status is OK.
+        phases: Where the wall time went.
+        suspect: Whether something else used the machine while the samples were taken.
+
+    Raises:
+        ValueError: The status is OK without samples, or is not OK with samples.
+
+    Example:
+        >>> Measurement(Status.OK, seconds=(1.2e-3, 1.3e-3, 1.2e-3)).ok
+        True
     """
 
     status: Status
@@ -109,23 +143,31 @@ class Measurement:
 
     @property
     def ok(self) -> bool:
+        """Whether the status is OK."""
         return self.status is Status.OK
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A candidate and one measurement of it."""
+    """A candidate and one measurement of it.
+
+    Example:
+        >>> trial = Trial(Candidate("streaming", (0, 2)), Measurement(Status.OK, seconds=(3.0, 1.0, 2.0)))
+        >>> trial.median
+        2.0
+    """
 
     candidate: Candidate
     measurement: Measurement
 
     @property
     def ok(self) -> bool:
+        """Whether the measurement is OK."""
         return self.measurement.ok
 
     @property
     def median(self) -> float:
-        """Median sample in seconds; raises ValueError for a failed trial, which has no time."""
+        """The median sample in seconds. Raises ValueError for a failed trial, which has no time."""
         if not self.ok:
             raise ValueError(f"{self.candidate} failed ({self.measurement.status.value}) and has no time")
         return statistics.median(self.measurement.seconds)

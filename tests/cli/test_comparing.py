@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import itertools
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -14,13 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import complaint, document, environment, sections_of_guide
 from matplotlib.image import imread
 
-import stormdrop
 from stormdrop.cli import run
-
-ROOT = Path(stormdrop.__file__).parents[1]
-GUIDE = ROOT.parent / "docs" / "commands.md"
 
 
 def cache(path: Path, best: int = 64) -> Path:
@@ -45,30 +41,13 @@ def recorded(tmp_path: Path) -> Path:
     return cache(tmp_path / "small.json")
 
 
-def document(capfd: pytest.CaptureFixture[str], *words: object) -> dict[str, Any]:
-    assert run([*map(str, words), "--json"]) == 0
-    parsed: dict[str, Any] = json.loads(capfd.readouterr().out)
-    return parsed
-
-
-def complaint(capfd: pytest.CaptureFixture[str], *words: object) -> str:
-    """The one line on standard error with which bad input ends, after exit code 2 and an empty standard output."""
-    code = run([str(word) for word in words])
-    out, err = capfd.readouterr()
-    assert code == 2, err
-    assert out == ""
-    (line,) = err.splitlines()
-    assert line.startswith("stormdrop: ")
-    return str(line.removeprefix("stormdrop: "))
-
-
 def test_compare_as_a_document(capfd: pytest.CaptureFixture[str], recorded: Path) -> None:
-    found = document(capfd, "compare", recorded, "--search", "droplet,random", "--seeds", 3, "--trials", 30)
-    assert (found["ground"], found["optimum"], found["trials"], found["seeds"]) == ("small", 1e-3, 30, 3)
-    assert len(found["runs"]) == 6
+    compared = document(capfd, "compare", recorded, "--search", "droplet,random", "--seeds", 3, "--trials", 30)
+    assert (compared["ground"], compared["optimum"], compared["trials"], compared["seeds"]) == ("small", 1e-3, 30, 3)
+    assert len(compared["runs"]) == 6
     stable = {"evaluations", "best", "best_over_optimum", "evaluations_to_within", "search_seconds"}
-    assert all(stable <= each.keys() for each in found["runs"])
-    assert found["grounds"][0]["optimum_config"] == {"block": 64, "tile": 4, "mode": "a"}
+    assert all(stable <= search_run.keys() for search_run in compared["runs"])
+    assert compared["grounds"][0]["optimum_config"] == {"block": 64, "tile": 4, "mode": "a"}
 
 
 def test_compare_as_tables(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -98,22 +77,22 @@ def test_a_difference_is_said_as_one_and_no_difference_as_none(
 
 def test_plots_are_written(capfd: pytest.CaptureFixture[str], recorded: Path, tmp_path: Path) -> None:
     words = ["compare", recorded, "--search", "droplet,random", "--seeds", 2, "--trials", 20, "--out", tmp_path / "o"]
-    found = document(capfd, *words)
-    pictures = [Path(file) for file in found["files"] if file.endswith(".png")]
+    compared = document(capfd, *words)
+    pictures = [Path(file) for file in compared["files"] if file.endswith(".png")]
     assert {path.stem for path in pictures} == {"best_by_evaluations", "best_by_seconds", "within", "time", "statuses"}
     assert all(imread(path).shape[0] > 200 for path in pictures)
     kept = json.loads((tmp_path / "o" / "comparison.json").read_text())
-    assert kept["runs"] == found["runs"]
+    assert kept["runs"] == compared["runs"]
 
 
 def test_landscape(capfd: pytest.CaptureFixture[str], recorded: Path, tmp_path: Path) -> None:
     words = ["landscape", recorded, "--knobs", "block,tile", "--out", tmp_path / "l.png"]
-    found = document(capfd, *words, "--at", "mode=b")
-    assert found["knobs"] == ["block", "tile"]
-    assert found["fixed"] == {"mode": "b"}
-    assert found["optimum"] == pytest.approx(2e-3)
-    assert found["statuses"][3] == ["ok"] * 4 + ["compile_device"]
-    assert imread(found["file"]).shape[0] > 300
+    drawn = document(capfd, *words, "--at", "mode=b")
+    assert drawn["knobs"] == ["block", "tile"]
+    assert drawn["fixed"] == {"mode": "b"}
+    assert drawn["optimum"] == pytest.approx(2e-3)
+    assert drawn["statuses"][3] == ["ok"] * 4 + ["compile_device"]
+    assert imread(drawn["file"]).shape[0] > 300
     assert run(list(map(str, words))) == 0
     out = capfd.readouterr().out
     assert "small: the best of the plane takes 1 ms" in out
@@ -123,16 +102,14 @@ def test_landscape(capfd: pytest.CaptureFixture[str], recorded: Path, tmp_path: 
 def test_every_key_of_the_documents_is_described(
     capfd: pytest.CaptureFixture[str], recorded: Path, tmp_path: Path
 ) -> None:
-    if not GUIDE.is_file():
-        pytest.skip("the package is installed without its repository")
-    sections = {text.split()[0]: text for text in GUIDE.read_text().split("\n## ")[1:]}
+    sections = sections_of_guide()
     compared = document(capfd, "compare", recorded, "--search", "droplet,random", "--seeds", 2, "--trials", 20)
     drawn = document(capfd, "landscape", recorded, "--knobs", "block,tile", "--out", tmp_path / "l.png")
     run_ = compared["runs"][0]
     summary = compared["summary"][0]
     parts = [compared, *compared["grounds"], run_, run_["trajectory"], summary, compared["differences"][0]]
-    for command, found in (("compare", parts), ("landscape", [drawn])):
-        for key in {key for part in found for key in part}:
+    for command, documents in (("compare", parts), ("landscape", [drawn])):
+        for key in {key for part in documents for key in part}:
             assert f"`{key}`" in sections[command], (command, key)
 
 
@@ -209,13 +186,12 @@ def cache_folder(recorded: Path) -> Path:
 
 
 def test_ctrl_c_reports_the_complete_seeds(recorded: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     words = ["compare", recorded, "--search", "random,droplet", "--seeds", 20_000, "--trials", 20, "--json"]
     with subprocess.Popen(
         [sys.executable, "-m", "stormdrop", *map(str, words)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env=environment,
+        env=environment(),
         text=True,
     ) as process:
         assert process.stderr is not None
@@ -224,23 +200,25 @@ def test_ctrl_c_reports_the_complete_seeds(recorded: Path) -> None:
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
-    found = json.loads(out)
-    assert found["interrupted"]
-    random, droplet = (each["runs"] for each in found["summary"])
+    compared = json.loads(out)
+    assert compared["interrupted"]
+    random, droplet = (row["runs"] for row in compared["summary"])
     assert 0 < random == droplet < 20_000
-    assert len(found["runs"]) == 2 * random
+    assert len(compared["runs"]) == 2 * random
 
 
 def test_on_this_machine(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Both commands on an operator: what is fastest is measured, and the best of the runs is what they are held to."""
     operator = ["elementwise", "shape=64x64"]
-    found = document(capfd, "compare", *operator, "--search", "random,grid", "--seeds", 1, "--trials", 4)
-    assert not found["grounds"][0]["recorded"]
-    ends = [each["best"] for each in found["runs"]]
-    assert min(ends) >= found["optimum"] > 0
-    assert all(each["evaluations"] <= 4 and each["best_over_optimum"] >= 1 for each in found["runs"])
-    assert all(each["phases"]["build"] > 0 and each["phases"]["run"] > 0 for each in found["runs"])
-    knobs = list(found["runs"][0]["config"])[:2]
+    compared = document(capfd, "compare", *operator, "--search", "random,grid", "--seeds", 1, "--trials", 4)
+    assert not compared["grounds"][0]["recorded"]
+    ends = [search_run["best"] for search_run in compared["runs"]]
+    assert min(ends) >= compared["optimum"] > 0
+    assert all(
+        search_run["evaluations"] <= 4 and search_run["best_over_optimum"] >= 1 for search_run in compared["runs"]
+    )
+    assert all(search_run["phases"]["build"] > 0 and search_run["phases"]["run"] > 0 for search_run in compared["runs"])
+    knobs = list(compared["runs"][0]["config"])[:2]
     drawn = document(capfd, "landscape", *operator, "--knobs", ",".join(knobs), "--out", tmp_path / "l.png")
     places = [cell for row in drawn["statuses"] for cell in row]
     assert places.count("ok") >= 2

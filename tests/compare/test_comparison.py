@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 
 from stormdrop.compare.comparison import Comparison, compare
-from stormdrop.compare.grounds import Limits, MachineArena, RecordedArena
-from stormdrop.compare.search_run import Contender, Lead, Walk, contenders
+from stormdrop.compare.grounds import Limits, MachineGround, RecordedGround
+from stormdrop.compare.search_run import PARTS
+from stormdrop.compare.search_spec import SearchSpec, parse_searches
 from stormdrop.errors import InputError, SearchError
 from stormdrop.measure.replay import Recorded, Recording
 from stormdrop.space import Constraint, Ordinal, Space
-from stormdrop.trial import Candidate, Measurement, Phases, Status
+from stormdrop.trial import Candidate, Measurement, Phases, Status, Trial
 from stormdrop.tuning.result import Progress
+from stormdrop.tuning.trace import Trace
 
 
 def ground(name: str = "bowl", bottom: tuple[int, int] = (5, 2), noise: float = 0.05) -> Recording:
@@ -44,7 +46,7 @@ def untimed(document: Any) -> Any:
 
 
 def run(text: str = "droplet,random", **settings: Any) -> Comparison:
-    return compare([ground()], contenders(text), **{"seeds": 3, "trials": 30, **settings})
+    return compare([ground()], parse_searches(text), **{"seeds": 3, "trials": 30, **settings})
 
 
 def test_runs_are_told_by_search_and_seed() -> None:
@@ -103,7 +105,7 @@ def test_the_same_runs_again_and_side_by_side() -> None:
 
 def test_searches_of_one_seed_see_the_same_noise_and_seeds_different() -> None:
     seen = [
-        RecordedArena(ground(), Limits(20)).walk(Contender(name, name), seed).medians
+        RecordedGround(ground(), Limits(20)).run(SearchSpec(name, name), seed).medians
         for name, seed in (("grid", 0), ("random", 0), ("grid", 1))
     ]
     shared = seen[0].keys() & seen[1].keys()
@@ -120,7 +122,7 @@ def test_exact_answers_are_the_medians() -> None:
 
 def test_several_grounds_and_their_mean() -> None:
     grounds = [ground(), ground("bump", (1, 6), noise=0.3)]
-    document = compare(grounds, contenders("droplet,random"), seeds=4, trials=30).to_json()
+    document = compare(grounds, parse_searches("droplet,random"), seeds=4, trials=30).to_json()
     assert (document["ground"], document["optimum"]) == (None, None)
     assert [each["ground"] for each in document["grounds"]] == ["bowl", "bump"]
     assert len(document["runs"]) == 16
@@ -168,7 +170,7 @@ def test_bad_settings(settings: dict[str, int], said: str) -> None:
 
 def test_grounds_of_one_name_and_no_searches() -> None:
     with pytest.raises(InputError, match="two recordings are called bowl"):
-        compare([ground(), ground()], contenders("random"))
+        compare([ground(), ground()], parse_searches("random"))
     with pytest.raises(InputError, match="no search to compare"):
         compare([ground()], [])
 
@@ -176,11 +178,11 @@ def test_grounds_of_one_name_and_no_searches() -> None:
 def test_what_a_search_refuses_is_said_before_any_run() -> None:
     seen: list[Progress] = []
     with pytest.raises(SearchError):
-        compare([ground()], [Contender("r", "random"), Contender("x", "x")], on_progress=seen.append)
+        compare([ground()], [SearchSpec("r", "random"), SearchSpec("x", "x")], on_progress=seen.append)
     assert seen == []
 
 
-class FakeMachine(MachineArena):
+class FakeMachine(MachineGround):
     """A machine that only races, with these medians; what is not among them has stopped working."""
 
     def __init__(self, raced: dict[Candidate, float]) -> None:
@@ -201,17 +203,24 @@ class FakeMachine(MachineArena):
         return [Measurement(Status.OK, (self.raced[c],) * rounds) if c in self.raced else failed for c in candidates]
 
 
+def traced(*seconds: tuple[Candidate, float]) -> Trace:
+    trace = Trace(len(PARTS))
+    for candidate, median in seconds:
+        trace.record(Trial(candidate, Measurement(Status.OK, (median,))))
+    return trace
+
+
 def test_runs_on_the_machine_are_judged_by_a_race_of_all_that_led() -> None:
     a, b, c, d = (Candidate("s", (i,)) for i in range(4))
-    spent = (0.0,) * 5
-    first = Walk([Lead(1, 1, spent, a), Lead(1, 2, spent, b)], medians={a: 9.0, b: 1.0, d: 1.5})
-    second = Walk([Lead(1, 1, spent, c), Lead(1, 2, spent, d)], medians={c: 2.0, d: 1.4, b: 1.2})
+    first = traced((a, 9.0), (b, 1.0), (d, 1.5))
+    second = traced((c, 2.0), (d, 1.4), (b, 1.2))
+    second.leads = second.leads[:2]  # b took the lead for a moment only
     machine = FakeMachine({b: 1.3, c: 1.9})
-    optimum, times = machine.judge([first, second], race=True)
+    optimum, times = machine.true_times([first, second], race=True)
     assert machine.entrants == [d]  # the second time; a is far from the best
     assert machine.raced_first == {b, c, d}
     assert optimum == (b, 1.3)
     assert times == [[9.0, 1.3], [1.9, None]]  # d died in both races
-    optimum, times = machine.judge([first, second], race=False)
+    optimum, times = machine.true_times([first, second], race=False)
     assert optimum == (b, pytest.approx(1.1))
-    assert machine.judge([Walk()], race=True) == (None, [[]])
+    assert machine.true_times([Trace()], race=True) == (None, [[]])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stormdrop.compare.landscape import Landscape, landscape
-from stormdrop.compare.search_run import contenders
+from stormdrop.compare.search_spec import parse_searches
 from stormdrop.errors import InputError
 from stormdrop.measure.replay import Recorded, Recording
 from stormdrop.space import Categorical, Constraint, Ordinal, Space, Tile
@@ -34,7 +34,7 @@ def ground() -> Recording:
 
 
 def draw(*knobs: str, search: str = "droplet:test=none", **settings: object) -> Landscape:
-    return landscape(ground(), knobs, contenders(search)[0], **settings)  # type: ignore[arg-type]
+    return landscape(ground(), knobs, parse_searches(search)[0], **settings)  # type: ignore[arg-type]
 
 
 def test_the_plane_goes_through_the_optimum() -> None:
@@ -90,12 +90,12 @@ def test_trials_and_seeds() -> None:
         (("tile",), {}, "knobs tile: a landscape has two different knobs"),
         (("tile", "tile"), {}, "knobs tile,tile: a landscape has two different knobs"),
         (("tile", "unrol"), {}, "no knob is called unrol; did you mean 'unroll'?"),
-        (("tile", "q"), {}, "no knob is called q; there is tile, order, unroll, vector"),
+        (("tile", "q"), {}, "no knob is called q; choose from tile, order, unroll, vector"),
         (("tile", "vector"), {}, "no sketch has all of the knobs tile, vector"),
         (("tile", "unroll"), {"ordr": "ij"}, "no knob is called ordr; did you mean 'order'?"),
         (("tile", "unroll"), {"tile": "24x1x1"}, "knob tile is one of the two that vary"),
         (("tile", "unroll"), {"order": "iij"}, "knob order has no value iij; did you mean 'ij'?"),
-        (("order", "unroll"), {"tile": "wide"}, "knob tile has no value wide; there is 24x1x1,"),
+        (("order", "unroll"), {"tile": "wide"}, "knob tile has no value wide; choose from 24x1x1,"),
         (("order", "unroll"), {"tile": "2x1x12"}, "no point of the space has tile=2x1x12"),
         (("order", "unroll"), {"tile": "3x8x1"}, "nothing works with tile=3x8x1, whatever order and unroll are"),
     ],

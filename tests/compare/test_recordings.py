@@ -17,7 +17,7 @@ import pytest
 from stormdrop.compare import recordings
 from stormdrop.errors import InputError, SpaceFileError, StoreError
 from stormdrop.measure.replay import Recorded
-from stormdrop.records import Problem, Session, Setting, State, StoredTrial, write_lines
+from stormdrop.records import Problem, Setting, State, StoredSession, StoredTrial, write_lines
 from stormdrop.search import create
 from stormdrop.space import Categorical, Ordinal, Space, Split, Tile
 from stormdrop.space.analytic import landscapes
@@ -38,10 +38,10 @@ def crash() -> Measurement:
 
 def session(
     trials: Trials, problem: Problem = PROBLEM, day: int = 1, version: str = "1", **method: Any
-) -> tuple[Session, list[StoredTrial]]:
+) -> tuple[StoredSession, list[StoredTrial]]:
     """A finished session on a day of the month; all its sketches have the same version."""
     sketches = {sketch: version for sketch, _, _ in trials}
-    made = Session(
+    made = StoredSession(
         id=str(uuid.UUID(int=day)),
         problem=problem,
         setting=Setting("grid", 0, sketches, method=method),
@@ -51,7 +51,7 @@ def session(
     return made, [StoredTrial(0, i, sketch, version, config, found) for i, (sketch, config, found) in enumerate(trials)]
 
 
-def written(path: Path, *sessions: tuple[Session, list[StoredTrial]]) -> Path:
+def written(path: Path, *sessions: tuple[StoredSession, list[StoredTrial]]) -> Path:
     out = io.BytesIO()
     write_lines(sessions, out)
     path.write_bytes(gzip.compress(out.getvalue()) if path.suffix == ".gz" else out.getvalue())

@@ -1,4 +1,4 @@
-"""What docs/templates.md says is done as it says: its code blocks, one after the other, as one program."""
+"""What docs/how-to/write-a-schedule.md says is done as it says: its code blocks run as one program."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ import pytest
 
 import stormdrop
 
-PAGE = Path(stormdrop.__file__).parents[2] / "docs" / "templates.md"
+PAGE = Path(stormdrop.__file__).parents[2] / "docs" / "how-to" / "write-a-schedule.md"
 
-pytestmark = pytest.mark.skipif(not PAGE.is_file(), reason="the package is installed without its repository")
+pytestmark = [
+    pytest.mark.compiles,
+    pytest.mark.skipif(not PAGE.is_file(), reason="the package is installed without its repository"),
+]
 
 
 def test_the_page_is_a_program(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from scipy import special
 from tvm import te
 
 from stormdrop.codegen.compile import Kernel, compile_kernel
-from stormdrop.ir.elementary import exact_on_gpus, in_vectors
+from stormdrop.ir.elementary import expand_for_cpu, expand_for_gpu
 from stormdrop.ir.stages import StageGraph
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
@@ -34,11 +34,11 @@ FUNCTIONS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any], float]] =
 def compiled(function: Callable[[Any], Any]) -> Kernel:
     x = te.placeholder((N,), name="x")
     main = StageGraph.parse(te.create_prim_func([x, te.compute((N,), lambda i: function(x[i]))])).function()
-    return compile_kernel(in_vectors(main), TARGET.tvm())
+    return compile_kernel(expand_for_cpu(main), TARGET.tvm())
 
 
 def applied(function: Callable[[Any], Any], values: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The function of up to N values, by the arithmetic that `in_vectors` puts in its place."""
+    """The function of up to N values, by the arithmetic that `expand_for_cpu` puts in its place."""
     padded = np.zeros(N, np.float32)
     padded[: values.size] = values
     result = tvm.runtime.empty((N,), "float32")
@@ -61,10 +61,10 @@ def test_the_tanh_of_gpus() -> None:
     main = StageGraph.parse(te.create_prim_func([x, te.compute((N,), lambda i: te.tanh(x[i]))])).function()
     values = np.random.default_rng(0).uniform(-12, 12, N).astype(np.float32)
     result = tvm.runtime.empty((N,), "float32")
-    compile_kernel(exact_on_gpus(main), TARGET.tvm()).call(tvm.runtime.tensor(values), result)
+    compile_kernel(expand_for_gpu(main), TARGET.tvm()).call(tvm.runtime.tensor(values), result)
     assert np.abs(result.numpy() - np.tanh(values.astype(np.float64))).max() < 3e-7
     values[:5] = np.nan, np.inf, -np.inf, 100.0, -100.0
-    compile_kernel(exact_on_gpus(main), TARGET.tvm()).call(tvm.runtime.tensor(values), result)
+    compile_kernel(expand_for_gpu(main), TARGET.tvm()).call(tvm.runtime.tensor(values), result)
     np.testing.assert_array_equal(result.numpy()[:5], [np.nan, 1, -1, 1, -1])
 
 
@@ -99,4 +99,4 @@ def test_nested_and_repeated() -> None:
 def test_other_types_stay() -> None:
     x = te.placeholder((8,), "float64", name="x")
     main = Workload.create("wide", te.create_prim_func([x, te.compute((8,), lambda i: te.exp(x[i]))])).function
-    tvm.ir.assert_structural_equal(in_vectors(main), main)
+    tvm.ir.assert_structural_equal(expand_for_cpu(main), main)

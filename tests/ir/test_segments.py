@@ -13,7 +13,7 @@ from tvm.ir.prim.expr import IntImm
 from tvm.sym import Analyzer
 
 from stormdrop.ir.expressions import substitute, walk
-from stormdrop.ir.segments import decided, pieces_of
+from stormdrop.ir.segments import segments_of, value_on_segment
 from stormdrop.ir.stages import Axis, variable
 
 EXTENT = 24
@@ -56,10 +56,10 @@ def elsewhere(i: Any) -> Any:
 def test_each_piece_is_decided_and_right(value: Callable[[Any], Any], pieces: list[tuple[int, int]]) -> None:
     axis = Axis(variable("i"), EXTENT)
     whole = value(axis.var)
-    assert pieces_of(whole, axis) == pieces
+    assert segments_of(whole, axis) == pieces
     found = []
     for first, last in pieces:
-        piece = decided(whole, axis.var, first)
+        piece = value_on_segment(whole, axis.var, first)
         assert not any(isinstance(node, prim.Select | prim.LT | prim.LE | prim.GT | prim.EQ) for node in walk(piece))
         found += [at(piece, axis, place) for place in range(first, last)]
     np.testing.assert_array_equal(found, [at(whole, axis, place) for place in range(EXTENT)])
@@ -72,8 +72,8 @@ def at(value: Any, axis: Axis, place: int) -> int:
 def test_choices_by_other_axes_stay() -> None:
     axis, other = Axis(variable("i"), EXTENT), variable("j")
     value = prim.Select(other < integer(3), axis.var, integer(0))
-    assert pieces_of(value, axis) == [(0, EXTENT)]
-    assert isinstance(decided(value, axis.var, 0), prim.Select)
+    assert segments_of(value, axis) == [(0, EXTENT)]
+    assert isinstance(value_on_segment(value, axis.var, 0), prim.Select)
 
 
 def test_too_many_pieces_are_none() -> None:
@@ -81,4 +81,4 @@ def test_too_many_pieces_are_none() -> None:
     value = integer(0)
     for place in range(1, 20):
         value = prim.Select(axis.var < integer(place), integer(place), value)
-    assert pieces_of(value, axis) == [(0, EXTENT)]
+    assert segments_of(value, axis) == [(0, EXTENT)]

@@ -194,7 +194,7 @@ def unknown_intrinsic() -> list[Any]:
     ("arguments", "reason"),
     [
         (own_start, "neutral element"),
-        (gather, "where data tells it to"),
+        (gather, "an index that depends on data"),
         (unknown_intrinsic, "does not know the intrinsic"),
     ],
 )

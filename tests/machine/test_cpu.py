@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import math
-import os
 import pickle
 import platform
 import re
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from stormdrop import operators
-from stormdrop.codegen.compile import TunedKernel, assembler
+from stormdrop.codegen.compile import TunedKernel, assembly
 from stormdrop.errors import TargetError
 from stormdrop.ir.reference import evaluate
 from stormdrop.ir.workload import Workload
-from stormdrop.machine.cpu import OTHERS, Target, _caches, _third_levels
+from stormdrop.machine.cpu import Target
+from stormdrop.machine.known_cpus import KNOWN_CPUS
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.tuning.tune import tune
 
@@ -39,13 +38,13 @@ CONTRACTIONS = ("matmul", "conv2d", "depthwise")
 
 @cache
 def origins(target: str, kernel: str) -> dict[str, tuple[dict[str, Any], str]]:
-    """The origin of each sketch that applies, and its assembler."""
-    machine, found = Target.parse(target), {}
+    """The origin of each sketch that applies, and its assembly."""
+    machine, kernels = Target.parse(target), {}
     for sketch, space in sketches_for(KERNELS[kernel], machine):
         config = space.config(space.origin)
         variant = sketch.apply(KERNELS[kernel], machine, config)
-        found[sketch.name] = (config, assembler(variant.main, machine.tvm()))
-    return found
+        kernels[sketch.name] = (config, assembly(variant.main, machine.tvm()))
+    return kernels
 
 
 def innermost(text: str) -> list[list[str]]:
@@ -53,14 +52,18 @@ def innermost(text: str) -> list[list[str]]:
     lines = [line for line in (re.split(r"//|#|;", line)[0].rstrip() for line in text.splitlines()) if line.strip()]
     labels: dict[str, int] = {}
     loops: list[tuple[int, int]] = []
-    for at, line in enumerate(lines):
+    for number, line in enumerate(lines):
         if label := re.match(r"(\.?L\w+):", line):
-            labels[label[1]] = at
+            labels[label[1]] = number
         elif (jump := re.match(r"\s+(?:b|b\.\w+|t?cbn?z|tbn?z|j\w+)\s+(?:.*,\s*)?(\.?L\w+)$", line)) and jump[
             1
         ] in labels:
-            loops.append((labels[jump[1]], at))
-    inside = [one for one in loops if not any(o != one and one[0] <= o[0] and o[1] <= one[1] for o in loops)]
+            loops.append((labels[jump[1]], number))
+    inside = [
+        loop
+        for loop in loops
+        if not any(other != loop and loop[0] <= other[0] and other[1] <= loop[1] for other in loops)
+    ]
     return [[line.strip() for line in lines[first : last + 1] if line[0].isspace()] for first, last in inside]
 
 
@@ -81,14 +84,14 @@ def on_stack(loop: list[str]) -> list[str]:
 
 
 def test_machines_have_names_and_pickle() -> None:
-    for name in OTHERS:
+    for name in KNOWN_CPUS:
         target = Target.parse(f" {name.upper()} ")
         assert target.name == name
         target.tvm()
         assert pickle.loads(pickle.dumps(target)) == target
-    assert [OTHERS[name].lanes for name in ARM] == [4, 4, 4, 4]
-    assert (OTHERS["cpu/x86-64-v3"].lanes, OTHERS["cpu/x86-64-v3"].registers) == (8, 16)
-    assert (OTHERS["cpu/x86-64-v4"].lanes, OTHERS["cpu/x86-64-v4"].registers) == (16, 32)
+    assert [KNOWN_CPUS[name].lanes for name in ARM] == [4, 4, 4, 4]
+    assert (KNOWN_CPUS["cpu/x86-64-v3"].lanes, KNOWN_CPUS["cpu/x86-64-v3"].registers) == (8, 16)
+    assert (KNOWN_CPUS["cpu/x86-64-v4"].lanes, KNOWN_CPUS["cpu/x86-64-v4"].registers) == (16, 32)
 
 
 def test_this_machine_is_none_of_them() -> None:
@@ -120,7 +123,7 @@ def test_accumulators_are_registers(target: str, kernel: str) -> None:
     config, text = origins(target, kernel)["register_blocked"]
     loop = hottest(target, text)
     rows = config["rows"] * config.get("rows_outer", 1)
-    assert len(fmas(target, loop)) == rows * math.ceil(config["columns"] / OTHERS[target].lanes) * config["unroll"]
+    assert len(fmas(target, loop)) == rows * math.ceil(config["columns"] / KNOWN_CPUS[target].lanes) * config["unroll"]
     assert not on_stack(loop)
     assert not any(re.match(r"str|stp|stur|v?mov\w+\s+%[xyz]mm\d+, .*\(", line) for line in loop)
 
@@ -169,30 +172,3 @@ def test_avx2_kernels_compute_what_numpy_does(workload: Workload) -> None:
             kernel = TunedKernel(workload, target, sketch.apply(workload, target, config))
             scale = float(np.abs(expected).max())
             assert float(np.abs(kernel(*inputs) - expected).max()) <= max(1e-5, sketch.max_error) * scale, config
-
-
-def test_caches_that_the_kernel_does_not_know_are_zero(tmp_path: Path) -> None:
-    def cache(index: int, level: int, kind: str, size: str | None) -> None:
-        folder = tmp_path / f"index{index}"
-        folder.mkdir()
-        (folder / "level").write_text(f"{level}\n")
-        (folder / "type").write_text(f"{kind}\n")
-        if size is not None:
-            (folder / "size").write_text(f"{size}\n")
-
-    cache(0, 1, "Data", "48K")
-    cache(1, 1, "Instruction", "32K")
-    cache(2, 2, "Unified", None)
-    cache(3, 3, "Unified", "30M")
-    assert _caches(tmp_path) == (48 << 10, 0, 30 << 20)
-    assert _caches(tmp_path / "nothing") == (0, 0, 0)
-
-
-def test_third_level_caches_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 8, 9}, raising=False)
-    assert _third_levels(tmp_path) == 1
-    for core in (0, 1, 8, 9):
-        folder = tmp_path / f"cpu{core}" / "cache" / "index3"
-        folder.mkdir(parents=True)
-        (folder / "shared_cpu_list").write_text("0-7\n" if core < 8 else "8-15\n")
-    assert _third_levels(tmp_path) == 2

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stormdrop.machine.cpu_flags import FLAGS, lacking
+from stormdrop.machine.cpu_flags import FLAGS, missing_features
 from stormdrop.model import metadata
 
 X86 = "processor : 0\nflags\t\t: fpu sse2 pni sse4_1 avx2 fma avx512f avx512_vnni abm bmi1\nbugs : spectre\n"
@@ -27,7 +27,7 @@ ARM = "processor : 0\nFeatures\t: fp asimd atomics asimddp\n"
 def test_what_is_missing(tmp_path: Path, text: str, features: list[str], missing: list[str]) -> None:
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text(text)
-    assert lacking(features, cpuinfo) == missing
+    assert missing_features(features, cpuinfo) == missing
 
 
 def test_llvm_and_linux_say_the_same() -> None:
@@ -35,9 +35,9 @@ def test_llvm_and_linux_say_the_same() -> None:
     if host is None or not Path("/proc/cpuinfo").exists():
         pytest.skip("needs LLVM and Linux")
     assert host & FLAGS.keys(), "no name is known"
-    assert lacking(host) == []
-    assert set(lacking(FLAGS)) == FLAGS.keys() - host
+    assert missing_features(host) == []
+    assert set(missing_features(FLAGS)) == FLAGS.keys() - host
 
 
 def test_nobody_says(tmp_path: Path) -> None:
-    assert lacking(["avx2"], tmp_path / "none") == []
+    assert missing_features(["avx2"], tmp_path / "none") == []

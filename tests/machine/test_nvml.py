@@ -15,8 +15,8 @@ NAMES = ("NVIDIA H200", "NVIDIA A100-SXM4-80GB")
 @pytest.fixture
 def two(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     state = SimpleNamespace(reasons=pynvml.nvmlClocksThrottleReasonSwPowerCap, clock=210)
-    monkeypatch.setattr(driver, "_started", lambda: True)
-    monkeypatch.delenv(driver.VISIBLE, raising=False)
+    monkeypatch.setattr(driver, "_driver_loads", lambda: True)
+    monkeypatch.delenv(driver.VISIBLE_DEVICES, raising=False)
     for name, stand_in in {
         "nvmlDeviceGetCount": lambda: len(NAMES),
         "nvmlDeviceGetHandleByIndex": lambda number: number,
@@ -38,7 +38,7 @@ def two(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 @pytest.mark.usefixtures("two")
 def test_all_gpus() -> None:
-    found = driver.gpus()
+    found = driver.visible_gpus()
     assert [(gpu.number, gpu.name) for gpu in found] == list(enumerate(NAMES))
     assert [(gpu.arch, gpu.lanes, gpu.bus) for gpu in found] == [("sm_90", 16896, 6144), ("sm_80", 6912, 5120)]
     assert str(found[0]) == "1980 MHz, memory 6251 MHz, 700 W, driver 580.1"
@@ -47,21 +47,21 @@ def test_all_gpus() -> None:
 @pytest.mark.usefixtures("two")
 @pytest.mark.parametrize(("visible", "numbers"), [("1", [1]), ("1,0", [1, 0]), ("GPU-b", [1]), ("", []), ("-1", [])])
 def test_those_that_the_user_allows(monkeypatch: pytest.MonkeyPatch, visible: str, numbers: list[int]) -> None:
-    monkeypatch.setenv(driver.VISIBLE, visible)
-    assert [gpu.number for gpu in driver.gpus()] == numbers
+    monkeypatch.setenv(driver.VISIBLE_DEVICES, visible)
+    assert [gpu.number for gpu in driver.visible_gpus()] == numbers
 
 
 def test_only_the_clock_of_the_moment_changes(two: SimpleNamespace) -> None:
-    idle, slow = driver.gpus(), driver.clock(0)
+    idle, slow = driver.visible_gpus(), driver.current_clock(0)
     two.clock = 1755
-    assert driver.gpus() == idle
-    assert (slow, driver.clock(0)) == (210, 1755)
+    assert driver.visible_gpus() == idle
+    assert (slow, driver.current_clock(0)) == (210, 1755)
 
 
 def test_heat_slows_and_the_limit_of_power_does_not(two: SimpleNamespace) -> None:
-    assert not driver.slowed(0)
+    assert not driver.is_slowed(0)
     two.reasons |= pynvml.nvmlClocksThrottleReasonSwThermalSlowdown
-    assert driver.slowed(0)
+    assert driver.is_slowed(0)
 
 
 @pytest.mark.usefixtures("two")
@@ -71,17 +71,17 @@ def test_what_a_gpu_does_not_tell_is_zero(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(pynvml, "nvmlDeviceGetEnforcedPowerLimit", refused)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetCurrentClocksThrottleReasons", refused)
-    assert driver.gpus()[0].watts == 0
-    assert not driver.slowed(0)
+    assert driver.visible_gpus()[0].watts == 0
+    assert not driver.is_slowed(0)
 
 
 def test_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     def absent() -> None:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
 
-    driver._started.cache_clear()
+    driver._driver_loads.cache_clear()
     monkeypatch.setattr(pynvml, "nvmlInit", absent)
-    assert driver.gpus() == ()
-    assert not driver.slowed(0)
-    assert driver.clock(0) == 0
-    driver._started.cache_clear()
+    assert driver.visible_gpus() == ()
+    assert not driver.is_slowed(0)
+    assert driver.current_clock(0) == 0
+    driver._driver_loads.cache_clear()

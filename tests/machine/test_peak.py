@@ -6,6 +6,7 @@ import dataclasses
 import json
 import platform
 import re
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
@@ -123,10 +124,11 @@ def test_a_measurement_that_fails_says_why() -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="this system does not list open files")
-def test_the_machine_lock_is_given_back(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_machine_lock_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_measure_flops", lambda shape: (1e12, True))
     monkeypatch.setattr(module, "_measure_bandwidth", lambda shape: (1e11, True))
+    ours, theirs = Pipe()
     before = len(list(Path("/proc/self/fd").iterdir()))
-    module._main("{}")
+    module.serve_peak(theirs, {})
     assert len(list(Path("/proc/self/fd").iterdir())) == before
-    assert json.loads(capfd.readouterr().out) == {"flops": 1e12, "bandwidth": 1e11, "undisturbed": True}
+    assert ours.recv() == Peak(1e12, 1e11)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import stormdrop
-from stormdrop.machine.threads import chosen, usable_cores
+from stormdrop.machine.threads import thread_count, usable_cores
 
 AFFINITY = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -75,11 +75,11 @@ def test_only_the_standard_library_is_loaded() -> None:
 
 def test_the_user_may_choose_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TVM_NUM_THREADS", "1")
-    assert chosen() == 1
+    assert thread_count() == 1
     monkeypatch.setenv("TVM_NUM_THREADS", "many")
-    assert chosen() == usable_cores()
+    assert thread_count() == usable_cores()
     monkeypatch.delenv("TVM_NUM_THREADS")
-    assert chosen() == usable_cores()
+    assert thread_count() == usable_cores()
 
 
 USED_BEFORE = """

@@ -7,7 +7,7 @@ import pytest
 from stormdrop.measure.callable import CallableMeasurer
 from stormdrop.measure.contract import Measurer
 from stormdrop.space import Ordinal, Space
-from stormdrop.testing.measurers import Ground, MeasurerConformance
+from stormdrop.testing.measurers import MeasurerCase, MeasurerConformance
 from stormdrop.trial import Candidate, Measurement, Request, Status
 
 SPACE = Space("s", [Ordinal("x", [1, 2, 3, 4])])
@@ -22,13 +22,13 @@ def fails_at_3(sketch: str, config: dict[str, Any]) -> float:
 
 
 class TestOneNumber(MeasurerConformance):
-    def make(self) -> Ground:
-        return Ground(CallableMeasurer([SPACE], fails_at_3), (A, B), (C, OUTSIDE))
+    def make(self) -> MeasurerCase:
+        return MeasurerCase(CallableMeasurer([SPACE], fails_at_3), (A, B), (C, OUTSIDE))
 
 
 class TestSeveralNumbers(MeasurerConformance):
-    def make(self) -> Ground:
-        return Ground(CallableMeasurer([SPACE], lambda s, c: [fails_at_3(s, c)] * 2), (A, B), (C, OUTSIDE))
+    def make(self) -> MeasurerCase:
+        return MeasurerCase(CallableMeasurer([SPACE], lambda s, c: [fails_at_3(s, c)] * 2), (A, B), (C, OUTSIDE))
 
 
 class Calls:

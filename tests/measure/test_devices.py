@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from stormdrop.codegen.compile import Kernel, ready
+from stormdrop.codegen.compile import Kernel, load_kernel
 from stormdrop.errors import InputError
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
-from stormdrop.machine.gpu import DEVICES
+from stormdrop.machine.gpu import GPUS
 from stormdrop.measure import devices as sides
 from stormdrop.measure.local import LocalMeasurer
 from stormdrop.measure.pool import WorkerPool
@@ -27,8 +27,8 @@ from stormdrop.tuning.tune import tune
 CLOCK = 1755
 
 
-class Pretended(sides.CpuSide):
-    """As `GpuSide`: after an illegal access nothing of this process runs any more."""
+class Pretended(sides.CpuDevice):
+    """As `GpuDevice`: after an illegal access nothing of this process runs any more."""
 
     own = False
     built = "cool"
@@ -36,7 +36,7 @@ class Pretended(sides.CpuSide):
     running = "cool"
 
     def load(self, module: Any) -> Kernel:
-        kernel, kind = ready(module), type(self).built
+        kernel, kind = load_kernel(module), type(self).built
 
         def call(*arguments: Any) -> object:
             Pretended.running = kind
@@ -78,7 +78,7 @@ def _in_a_worker() -> OnDevice:
     """Unpickled just before the workbench looks for the side of its target."""
     from stormdrop.measure import workbench
 
-    workbench.side_of = lambda _: Pretended()
+    workbench.device_of = lambda _: Pretended()
     return OnDevice()
 
 
@@ -94,11 +94,13 @@ def test_a_poisoned_device_costs_one_candidate_and_heat_is_noted(
         for tile, kind in zip(itertools.cycle((4, 8, 16)), kinds, strict=False)
     ]
     with LocalMeasurer(workload, target, [sketch], [space], workers=1, lock_path=tmp_path / "lock") as measurer:
-        found = list(measurer.measure(batch))
+        measurements = list(measurer.measure(batch))
         account = measurer.account
-    assert [each.status for each in found] == [Status.OK if kind != "poisons" else Status.RUNTIME for kind in kinds]
-    assert found[1].error.endswith("an illegal memory access was encountered")
-    assert [each.suspect for each in found] == [kind == "hot" for kind in kinds]
+    assert [measurement.status for measurement in measurements] == [
+        Status.OK if kind != "poisons" else Status.RUNTIME for kind in kinds
+    ]
+    assert measurements[1].error.endswith("an illegal memory access was encountered")
+    assert [measurement.suspect for measurement in measurements] == [kind == "hot" for kind in kinds]
     # Those built before in the same process are built again; what was hot is taken again.
     assert (account.restarts, account.retried) == (1, 1)
     assert account.built > len(batch)
@@ -107,4 +109,4 @@ def test_a_poisoned_device_costs_one_candidate_and_heat_is_noted(
 
 def test_a_gpu_takes_no_pool(workload: Workload, pool: WorkerPool) -> None:
     with pytest.raises(InputError, match="target a100 is a GPU: each has workers of its own, pool cannot be given"):
-        tune(workload, target=DEVICES["a100"], pool=pool, trials=1)
+        tune(workload, target=GPUS["a100"], pool=pool, trials=1)

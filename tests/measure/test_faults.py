@@ -25,7 +25,7 @@ Make = Callable[..., Candidate]
 def test_a_fault_has_its_status_and_the_rest_is_well(measurer: LocalMeasurer, candidate: Make, fault: str) -> None:
     """Candidates before and behind it in the same batch, and in the next one, are measured."""
     batch = [candidate(2), candidate(4, fault), candidate(8)]
-    answers = list(measurer.measure([Request(each, 2) for each in batch]))
+    answers = list(measurer.measure([Request(member, 2) for member in batch]))
     assert [answer.status for answer in answers] == [Status.OK, FAULTS[fault], Status.OK]
     assert answers[1].error
     assert "\n" not in answers[1].error
@@ -57,7 +57,8 @@ def test_one_worker_alone_survives_a_batch_of_faults(
     assert space is not None
     kinds = ["segfault_run", "none", "abort_run", "none", "wrong", "none"]
     with LocalMeasurer(workload, target, [SKETCH], [space], workers=1, lock_path=tmp_path / "lock") as measurer:
-        answers = list(measurer.measure([Request(candidate(4 << at % 3, kind), 1) for at, kind in enumerate(kinds)]))
+        batch = [candidate(4 << index % 3, kind) for index, kind in enumerate(kinds)]
+        answers = list(measurer.measure([Request(member, 1) for member in batch]))
         expected = [Status.OK if kind == "none" else FAULTS[kind] for kind in kinds]
         assert [answer.status for answer in answers] == expected
         assert measurer.account.restarts == 2
@@ -96,7 +97,7 @@ def test_a_worker_killed_while_it_runs_costs_that_candidate(
 def test_an_overwritten_input_does_not_spoil_the_next_candidate(measurer: LocalMeasurer, candidate: Make) -> None:
     """It is the candidate that wrote to it that is wrong, in every order and in the same worker."""
     batch = [candidate(tile, fault) for tile in (4, 8) for fault in ("none", "overwrites_input", "none")]
-    answers = list(measurer.measure([Request(each, 1) for each in batch]))
+    answers = list(measurer.measure([Request(member, 1) for member in batch]))
     assert [answer.ok for answer in answers] == [True, False, True] * 2
 
 
@@ -123,8 +124,8 @@ def test_a_hang_ends_at_its_timeout(measurer: LocalMeasurer, candidate: Make) ->
 
 def test_random_faults_are_the_asked_share_and_always_the_same(workload: Workload, target: Target) -> None:
     sketch = RandomFaults(Plain(), share=0.25, kinds=("raise", "wrong"))
-    found = [sketch.fault({"tile": at}) for at in range(2000)]
-    assert found == [sketch.fault({"tile": at}) for at in range(2000)]
-    assert set(found) == {"none", "raise", "wrong"}
-    assert 0.2 < sum(fault != "none" for fault in found) / len(found) < 0.3
+    faults = [sketch.fault({"tile": tile}) for tile in range(2000)]
+    assert faults == [sketch.fault({"tile": tile}) for tile in range(2000)]
+    assert set(faults) == {"none", "raise", "wrong"}
+    assert 0.2 < sum(fault != "none" for fault in faults) / len(faults) < 0.3
     assert Plain().space(workload, target).size == sketch.space(workload, target).size  # type: ignore[union-attr]

@@ -1,19 +1,14 @@
-"""Measuring on this machine: order, phases, what is kept between batches, interruption, the lock."""
+"""Measuring on this machine: order, phases, what is kept between batches, failures, suspicious runs."""
 
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
-import textwrap
 import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from numpy.typing import NDArray
 
@@ -22,14 +17,13 @@ from stormdrop.errors import MeasureError
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
 from stormdrop.machine.foreign_load import LoadThresholds
-from stormdrop.machine.lock import MachineLock
 from stormdrop.measure.contract import Measurer
 from stormdrop.measure.local import LocalMeasurer
-from stormdrop.measure.messages import Data
+from stormdrop.measure.jobs import Data
 from stormdrop.measure.pool import WorkerPool
 from stormdrop.testing import MeasurerConformance
 from stormdrop.testing.faults import ChosenFaults, Plain
-from stormdrop.testing.measurers import Ground
+from stormdrop.testing.measurers import MeasurerCase
 from stormdrop.trial import Candidate, Request, Status
 
 Make = Callable[..., Candidate]
@@ -40,10 +34,10 @@ class TestConformance(MeasurerConformance):
 
     @pytest.fixture(autouse=True)
     def _take(self, measurer: LocalMeasurer, candidate: Make) -> None:
-        self.ground = Ground(measurer, (candidate(4), candidate(8)), (candidate(4, "raise"), candidate(8, "wrong")))
+        self.case = MeasurerCase(measurer, (candidate(4), candidate(8)), (candidate(4, "raise"), candidate(8, "wrong")))
 
-    def make(self) -> Ground:
-        return self.ground
+    def make(self) -> MeasurerCase:
+        return self.case
 
 
 def test_it_is_a_measurer(measurer: LocalMeasurer) -> None:
@@ -105,40 +99,6 @@ def test_a_hopeless_candidate_gets_one_sample(measurer: LocalMeasurer, candidate
     assert len(answer.seconds) == 1
 
 
-def test_the_lock_is_free_after_the_last_answer(measurer: LocalMeasurer, candidate: Make, tmp_path: Path) -> None:
-    """Also where the caller never asks for one more, as `zip` does not."""
-    answers = measurer.measure([Request(candidate(4), 1), Request(candidate(8), 1)])
-    assert next(answers).ok
-    with pytest.raises(MeasureError, match="held already"):
-        list(measurer.measure([Request(candidate(4), 1)]))
-    assert next(answers).ok
-    with measurer._lock.exclusive():
-        assert measurer.account.lock < 5
-
-
-def test_waiting_for_the_machine_is_no_running_time(measurer: LocalMeasurer, candidate: Make, tmp_path: Path) -> None:
-    """Another process measures for longer than a run may take: the candidate does not pay for it."""
-    list(measurer.measure([Request(candidate(4), 1)]))
-    measurer.run_timeout = 0.8
-    other = MachineLock(tmp_path / "lock")
-    taken = threading.Event()
-
-    def hold() -> None:
-        with other.exclusive():
-            taken.set()
-            time.sleep(1.5)
-
-    holder = threading.Thread(target=hold)
-    holder.start()
-    taken.wait()
-    (answer,) = measurer.measure([Request(candidate(4), 1)])
-    holder.join()
-    other.close()
-    assert answer.ok
-    assert measurer.account.lock > 1
-    assert answer.phases.total < 0.8
-
-
 def test_workloads_share_a_pool(pool: WorkerPool, target: Target, tmp_path: Path) -> None:
     """One task after the other, and in turns: the right answers, without another process."""
     processes = [worker.pid for worker in pool.workers if worker.alive]
@@ -165,7 +125,7 @@ def test_transformed_constants(target: Target, pool: WorkerPool, tmp_path: Path)
     with LocalMeasurer(workload, target, [sketch], [space], lock_path=tmp_path / "lock", pool=pool) as measurer:
         origin = Candidate(space.name, space.origin)
         near = [Candidate(space.name, point) for point in space.neighbours(space.origin)[:3]]
-        answers = list(measurer.measure([Request(each, 1) for each in (origin, *near)]))
+        answers = list(measurer.measure([Request(candidate, 1) for candidate in (origin, *near)]))
     assert [answer.status for answer in answers] == [Status.OK] * len(answers)
 
 
@@ -185,7 +145,7 @@ def test_a_suspect_run_is_repeated_once_and_marked(
             (answer,) = measurer.measure([Request(candidate(4), 2)])
             assert answer.suspect is suspect
             assert measurer.account.retried == int(suspect)
-            assert [each.suspect for each in measurer.race([candidate(4), candidate(8)], 2)] == [suspect] * 2
+            assert [entrant.suspect for entrant in measurer.race([candidate(4), candidate(8)], 2)] == [suspect] * 2
 
 
 def test_unknown_sketches_and_points(measurer: LocalMeasurer) -> None:
@@ -242,112 +202,3 @@ def test_the_reference_begins_with_the_first_measurement_and_ends_with_the_measu
     answers.close()  # type: ignore[attr-defined]
     measurer.close()
     assert ended.is_set()
-
-
-_SESSION = """
-    import sys, time
-    from pathlib import Path
-    from stormdrop import operators
-    from stormdrop.machine.cpu import Target
-    from stormdrop.measure.local import LocalMeasurer
-    from stormdrop.testing.faults import ChosenFaults, Plain
-    from stormdrop.trial import Candidate, Request
-
-    workload, target, sketch = operators.matmul(64, 48, 32), Target.detect(), ChosenFaults(Plain())
-    space = sketch.space(workload, target)
-    point = lambda fault: Candidate(space.name, space.point({"tile": 4, "fault": fault}))
-    with LocalMeasurer(workload, target, [sketch], [space], workers=2, lock_path=Path(sys.argv[1]),
-                       build_timeout=60, run_timeout=60) as measurer:
-        assert next(measurer.measure([Request(point("none"), 1)])).ok
-        print(*(worker.pid for worker in measurer._pool.workers), flush=True)
-        try:
-            for answer in measurer.measure([Request(point("none"), 1), Request(point(sys.argv[2]), 1)]):
-                print(answer.status.value, flush=True)
-        except KeyboardInterrupt:
-            print("interrupted", sum(worker.alive for worker in measurer._pool.workers), flush=True)
-            assert next(measurer.measure([Request(point("none"), 1)])).ok
-            print("measured", flush=True)
-"""
-
-
-def _session(tmp_path: Path, fault: str) -> tuple[subprocess.Popen[str], list[int]]:
-    """A process that measures, and then a candidate that hangs; its workers' ids."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(_SESSION), str(tmp_path / "lock"), fault],
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    assert process.stdout is not None
-    return process, [int(word) for word in process.stdout.readline().split()]
-
-
-@pytest.mark.parametrize("fault", ["hang_build", "hang_run"])
-def test_ctrl_c_stops_at_once_and_the_measurer_goes_on(tmp_path: Path, fault: str) -> None:
-    """As on a terminal, the signal goes to the whole process group."""
-    process, workers = _session(tmp_path, fault)
-    assert len(workers) == 2
-    time.sleep(1.0)
-    os.killpg(process.pid, signal.SIGINT)
-    output, _ = process.communicate(timeout=60)
-    lines = output.splitlines()
-    assert "interrupted 1" in lines  # one of two was at work; it was killed
-    assert lines[-1] == "measured"
-    assert process.returncode == 0
-    assert not any(psutil.pid_exists(worker) for worker in workers)
-
-
-def test_workers_die_with_their_parent(tmp_path: Path) -> None:
-    """Also the one that is busy in Python and never looks at its pipe."""
-    process, workers = _session(tmp_path, "hang_build")
-    time.sleep(0.5)
-    process.kill()
-    process.wait(timeout=30)
-    deadline = time.perf_counter() + 30
-    while any(_lives(worker) for worker in workers):
-        assert time.perf_counter() < deadline, "a worker outlives its parent"
-        time.sleep(0.05)
-    lock = MachineLock(tmp_path / "lock")
-    with lock.exclusive():  # and nothing of it holds the machine
-        pass
-    lock.close()
-
-
-def _lives(process: int) -> bool:
-    try:
-        return psutil.Process(process).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-def test_what_runs_on_a_gpu_has_a_lock_of_its_own_and_what_is_built_for_it_uses_the_machine(
-    workload: Workload, target: Target, candidate: Make, tmp_path: Path
-) -> None:
-    sketch = ChosenFaults(Plain())
-    space = sketch.space(workload, target)
-    assert space is not None
-    machine, other = MachineLock(tmp_path / "lock"), MachineLock(tmp_path / "lock.gpu1.lock")
-    # A CPU in place of the GPU.
-    with (
-        LocalMeasurer(workload, target, [sketch], [space], workers=1, lock_path=tmp_path / "lock", gpu=0) as measurer,
-        other.exclusive(),
-    ):
-        done = threading.Event()
-
-        def measure() -> None:
-            assert all(each.ok for each in measurer.measure([Request(candidate(), 1)]))
-            done.set()
-
-        with machine.exclusive():
-            thread = threading.Thread(target=measure)
-            thread.start()
-            assert not done.wait(3.0)
-            assert measurer.account.built == 0
-        # Another build, which would keep a measurement on the CPU waiting.
-        with machine.shared():
-            assert done.wait(30.0)
-        thread.join()
-        assert measurer.account.lock > 2
-    machine.close()
-    other.close()

@@ -20,11 +20,11 @@ from stormdrop.testing.faults import ChosenFaults, Plain
 from stormdrop.trial import Candidate, Measurement, Phases, Request, Status
 from stormdrop.tuning.tune import tune
 
-REQUESTS = [Request(Candidate("space", (at,)), 1) for at in range(7)]
+REQUESTS = [Request(Candidate("space", (number,)), 1) for number in range(7)]
 
 
 class Device:
-    """Takes the number of a candidate for its time, and waits until all devices have one where `together` says so."""
+    """Takes the number of a candidate for its time, and with `together` waits until all devices have one."""
 
     def __init__(self, together: threading.Barrier | None = None, fails_at: int | None = None) -> None:
         self.together, self.fails_at = together, fails_at
@@ -34,13 +34,13 @@ class Device:
     def measure(self, requests: Sequence[Request]) -> Iterator[Measurement]:
         try:
             for request in requests:
-                (at,) = request.candidate.point
-                if at == self.fails_at:
+                (number,) = request.candidate.point
+                if number == self.fails_at:
                     raise MeasureError("the device fell off the bus")
                 if self.together is not None:
                     self.together.wait(timeout=10)
-                self.measured.append(at)
-                yield Measurement(Status.OK, (float(at + 1),), "", Phases())
+                self.measured.append(number)
+                yield Measurement(Status.OK, (float(number + 1),), "", Phases())
         finally:
             self.stopped = True
 
@@ -54,38 +54,38 @@ class Device:
 def test_in_turns_and_at_the_same_time() -> None:
     devices = [Device(threading.Barrier(2)) for _ in range(2)]
     devices[1].together = devices[0].together
-    with Several(devices) as several:
-        found = list(several.measure(REQUESTS[:6]))
+    with ParallelMeasurer(devices) as several:
+        answers = list(several.measure(REQUESTS[:6]))
         assert len(several.race([REQUESTS[0].candidate], 3)[0].seconds) == 3
-    assert [each.seconds for each in found] == [(float(at + 1),) for at in range(6)]
-    assert [each.measured for each in devices] == [[0, 2, 4], [1, 3, 5]]
-    assert all(each.closed for each in devices)
+    assert [answer.seconds for answer in answers] == [(float(number + 1),) for number in range(6)]
+    assert [device.measured for device in devices] == [[0, 2, 4], [1, 3, 5]]
+    assert all(device.closed for device in devices)
 
 
 def test_fewer_candidates_than_devices() -> None:
     devices = [Device() for _ in range(3)]
-    with Several(devices) as several:
+    with ParallelMeasurer(devices) as several:
         assert len(list(several.measure(REQUESTS[:1]))) == 1
         assert list(several.measure([])) == []
-    assert [each.measured for each in devices] == [[0], [], []]
+    assert [device.measured for device in devices] == [[0], [], []]
 
 
 def test_what_one_device_raises_ends_all() -> None:
     devices = [Device(), Device(fails_at=3)]
-    with Several(devices) as several:
+    with ParallelMeasurer(devices) as several:
         answers = several.measure(REQUESTS)
         assert [next(answers).seconds for _ in range(3)] == [(1.0,), (2.0,), (3.0,)]
         with pytest.raises(MeasureError, match="fell off the bus"):
             next(answers)
-    assert all(each.stopped for each in devices)
+    assert all(device.stopped for device in devices)
 
 
 def test_who_stops_asking_stops_the_devices() -> None:
     devices = [Device(), Device()]
-    answers = Several(devices).measure(REQUESTS)
+    answers = ParallelMeasurer(devices).measure(REQUESTS)
     next(answers)
     answers.close()
-    assert all(each.stopped for each in devices)
+    assert all(device.stopped for device in devices)
     assert not [thread for thread in threading.enumerate() if "work" in thread.name]
 
 
@@ -94,18 +94,18 @@ def test_phases_of_devices_side_by_side_are_within_the_wall_time(
 ) -> None:
     sketches = sketches_for(workload, target)
 
-    def device(at: int) -> LocalMeasurer:
+    def device(number: int) -> LocalMeasurer:
         known = [sketch for sketch, _ in sketches], [space for _, space in sketches]
-        return LocalMeasurer(workload, target, *known, workers=1, lock_path=tmp_path / f"lock{at}")
+        return LocalMeasurer(workload, target, *known, workers=1, lock_path=tmp_path / f"lock{number}")
 
-    with Several([device(0), device(1)]) as several, open_store(tmp_path / "records.db") as store:
+    with ParallelMeasurer([device(0), device(1)]) as several, open_store(tmp_path / "records.db") as store:
         began = time.perf_counter()
-        found = tune(workload, target=target, search="random", trials=12, store=store, measurer=several)
+        result = tune(workload, target=target, search="random", trials=12, store=store, measurer=several)
         wall = time.perf_counter() - began
-    built = sum(each.account.built for each in several.measurers if isinstance(each, LocalMeasurer))
+    built = sum(device.account.built for device in several.measurers if isinstance(device, LocalMeasurer))
     assert built >= 12
-    assert found.phases["build"] > 0 and found.phases["run"] > 0
-    assert sum(found.phases.values()) <= wall
+    assert result.phases["build"] > 0 and result.phases["run"] > 0
+    assert sum(result.phases.values()) <= wall
 
 
 def test_who_stops_asking_does_not_wait_for_what_hangs(
@@ -115,19 +115,19 @@ def test_who_stops_asking_does_not_wait_for_what_hangs(
     space = sketch.space(workload, target)
     assert space is not None
 
-    def device(at: int) -> LocalMeasurer:
-        settings = {"workers": 1, "run_timeout": 60.0, "lock_path": tmp_path / f"lock{at}", "stop": stop}
+    def device(number: int) -> LocalMeasurer:
+        settings = {"workers": 1, "run_timeout": 60.0, "lock_path": tmp_path / f"lock{number}", "stop": stop}
         return LocalMeasurer(workload, target, [sketch], [space], **settings)  # type: ignore[arg-type]
 
     batch = [candidate(4), candidate(4, "hang_run"), candidate(8), candidate(8)]
-    with Several([device(0), device(1)], stop) as several:
-        answers = several.measure([Request(each, 1) for each in batch])
+    with ParallelMeasurer([device(0), device(1)], stop) as several:
+        answers = several.measure([Request(member, 1) for member in batch])
         assert next(answers).ok
         time.sleep(2.0)  # the other one hangs by now
         begin = time.perf_counter()
         answers.close()
         assert time.perf_counter() - begin < 5
         # Both can be used again.
-        assert [each.status for each in several.measure([Request(candidate(16), 1)] * 2)] == [Status.OK] * 2
+        assert [answer.status for answer in several.measure([Request(candidate(16), 1)] * 2)] == [Status.OK] * 2
         # Long enough to look for the event.
-        assert [each.status for each in several.race([candidate(8), candidate(16)], 500)] == [Status.OK] * 2
+        assert [answer.status for answer in several.race([candidate(8), candidate(16)], 500)] == [Status.OK] * 2

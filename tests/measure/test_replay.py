@@ -3,7 +3,7 @@ import pytest
 
 from stormdrop.measure.contract import Measurer
 from stormdrop.measure.replay import Recorded, ReplayMeasurer
-from stormdrop.testing.measurers import Ground, MeasurerConformance
+from stormdrop.testing.measurers import MeasurerCase, MeasurerConformance
 from stormdrop.trial import Candidate, Measurement, Phases, Request, Status, Trial
 
 A, B, C, D = (Candidate("s", (i,)) for i in range(4))
@@ -11,13 +11,13 @@ DATA = {A: [1.0, 1.2, 1.1], B: Recorded((2.0, 2.2), phases=Phases(0.1, 0.2, 0.0,
 
 
 class TestReplay(MeasurerConformance):
-    def make(self) -> Ground:
-        return Ground(ReplayMeasurer(DATA, np.random.default_rng(0)), (A, B), (C, D))
+    def make(self) -> MeasurerCase:
+        return MeasurerCase(ReplayMeasurer(DATA, np.random.default_rng(0)), (A, B), (C, D))
 
 
 class TestExactReplay(MeasurerConformance):
-    def make(self) -> Ground:
-        return Ground(ReplayMeasurer(DATA, exact=True), (A, B), (C, D))
+    def make(self) -> MeasurerCase:
+        return MeasurerCase(ReplayMeasurer(DATA, exact=True), (A, B), (C, D))
 
 
 def test_it_is_a_measurer() -> None:

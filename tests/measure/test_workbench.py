@@ -10,7 +10,7 @@ import pytest
 
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
-from stormdrop.measure.messages import Build, Data, Run
+from stormdrop.measure.jobs import Build, Data, Run
 from stormdrop.measure.timing import TimingPlan
 from stormdrop.measure.workbench import Workbench, difference, fill
 from stormdrop.sketches.registry import sketches_for
@@ -143,11 +143,11 @@ def test_constants_pass_through_the_caches_between_executions(passing: int, copi
     assert not hasattr(bench.run(Run(0, TimingPlan(1, 1e-4), check=True)), "status")
     seen: list[Any] = []
     built = bench._built[0]
-    bench._built[0] = replace(built, kernel=replace(built.kernel, call=lambda *each: seen.append(each)))
+    bench._built[0] = replace(built, kernel=replace(built.kernel, call=lambda *arguments: seen.append(arguments)))
     call = bench._call(0)
     for _ in range(16):
         call()
-    places = [np.from_dlpack(each[1]).ctypes.data for each in seen]
+    places = [np.from_dlpack(arguments[1]).ctypes.data for arguments in seen]
     assert len(set(places)) == copies and places[:copies] == places[copies : 2 * copies]
-    assert all(np.array_equal(np.from_dlpack(each[1]), inputs[1]) for each in seen)
-    assert len({np.from_dlpack(each[0]).ctypes.data for each in seen}) == 1
+    assert all(np.array_equal(np.from_dlpack(arguments[1]), inputs[1]) for arguments in seen)
+    assert len({np.from_dlpack(arguments[0]).ctypes.data for arguments in seen}) == 1

@@ -16,10 +16,9 @@ import stormdrop
 from stormdrop.errors import ArtifactError, InputError
 from stormdrop.machine.cpu import Target
 from stormdrop.machine.threads import usable_cores
-from stormdrop.model import artifact
+from stormdrop.model import artifact, artifact_files
 from stormdrop.model.artifact import CompiledModel
 from stormdrop.model.compile import build
-from stormdrop.model.files import KERNELS, METADATA, PROGRAM, check_free
 from stormdrop.model.importer.graph import Graph
 from stormdrop.model.verify import random_feeds
 
@@ -64,37 +63,37 @@ def test_outputs_are_the_callers(model: CompiledModel) -> None:
     assert np.array_equal(first, kept)
 
 
-def test_where_inputs_are_makes_no_difference(model: CompiledModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_of_an_input_makes_no_difference(model: CompiledModel, monkeypatch: pytest.MonkeyPatch) -> None:
     x = random_feeds(model.inputs, 5)["x"]
     expected = model(x).copy()
     read: list[int] = []
     from_dlpack = tvm_ffi.from_dlpack
     monkeypatch.setattr(tvm_ffi, "from_dlpack", lambda value: read.append(1) or from_dlpack(value))
-    there = artifact.aligned(x)
-    output = model(there)
+    aligned = artifact.aligned(x)
+    output = model(aligned)
     assert np.array_equal(output, expected) and len(read) == 1
-    there[...] = 0
+    aligned[...] = 0
     assert np.array_equal(output, expected)
     read.clear()
-    fixed = artifact.aligned(x)
-    fixed.flags.writeable = False
-    beside = artifact.aligned(np.zeros(x.size + 1, x.dtype))[1:].reshape(x.shape)
-    beside[...] = x
+    read_only = artifact.aligned(x)
+    read_only.flags.writeable = False
+    unaligned = artifact.aligned(np.zeros(x.size + 1, x.dtype))[1:].reshape(x.shape)
+    unaligned[...] = x
     assert model.metadata.anywhere == ("x",)
-    assert np.array_equal(model(beside), expected) and len(read) == 1
-    for other in [fixed, np.asfortranarray(x)]:
+    assert np.array_equal(model(unaligned), expected) and len(read) == 1
+    for other in [read_only, np.asfortranarray(x)]:
         assert np.array_equal(model(other), expected)
     assert len(read) == 1
     assert np.array_equal(model(Exported(x)), expected)
-    # Where more than kernels reads it, it has to begin at a multiple of 64 bytes.
+    # An input that something else than a kernel reads has to begin at a multiple of 64 bytes.
     read.clear()
     monkeypatch.setattr(model, "metadata", replace(model.metadata, anywhere=()))
-    for other, where in [(beside, 0), (artifact.aligned(x), 1)]:
-        assert np.array_equal(model(other), expected) and len(read) == where
+    for other, read_in_place in [(unaligned, 0), (artifact.aligned(x), 1)]:
+        assert np.array_equal(model(other), expected) and len(read) == read_in_place
 
 
 class Exported:
-    """Not NumPy's, but exported; one on a GPU would raise as this does where it is `far`."""
+    """An array of another library, which exports DLPack. If `far`, it raises as one on a GPU would."""
 
     def __init__(self, value: np.ndarray, far: bool = False) -> None:
         self.value, self.far = value, far
@@ -167,7 +166,7 @@ def test_a_native_model_needs_the_runtime_only(model: CompiledModel, saved: Path
     assert np.array_equal(np.load(tmp_path / "y.npz")["y"], model(x))
     bitcode = run(saved)
     assert bitcode.returncode != 0
-    assert "TVM is here without LLVM; save it with native=True" in bitcode.stderr
+    assert "this TVM has no LLVM; save the model with native=True" in bitcode.stderr
 
 
 def test_metadata_survives(model: CompiledModel, saved: Path) -> None:
@@ -204,26 +203,26 @@ def test_failed_save_leaves_nothing(model: CompiledModel, tmp_path: Path, monkey
 def test_a_full_disk_is_noticed(
     model: CompiledModel, saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    write = artifact._write
+    write = artifact_files.write_module
 
     def onto_full(module: object, kind: str, file: Path) -> None:
         if file.name == name:
             file.symlink_to("/dev/full")
         write(module, kind, file)
 
-    before = {each.name: each.read_bytes() for each in saved.iterdir()}
-    monkeypatch.setattr(artifact, "_write", onto_full)
+    before = {file.name: file.read_bytes() for file in saved.iterdir()}
+    monkeypatch.setattr(artifact_files, "write_module", onto_full)
     with pytest.raises(ArtifactError, match="No space left"):
         model.save(saved)
-    assert {each.name: each.read_bytes() for each in saved.iterdir()} == before
-    assert [each.name for each in tmp_path.iterdir()] == [saved.name]
+    assert {file.name: file.read_bytes() for file in saved.iterdir()} == before
+    assert [entry.name for entry in tmp_path.iterdir()] == [saved.name]
 
 
 @pytest.mark.skipif(get_cc() is None, reason="needs a linker")
 def test_a_native_model_is_the_same(model: CompiledModel, tmp_path: Path) -> None:
     feeds = random_feeds(model.inputs, 5)
     native = model.save(tmp_path / "native.sd", native=True)
-    assert sorted(each.name for each in native.iterdir()) == ["kernels.so", "metadata.json", "model.vm"]
+    assert sorted(file.name for file in native.iterdir()) == ["kernels.so", "metadata.json", "model.vm"]
     loaded = CompiledModel.load(native)
     assert np.array_equal(loaded.run(feeds)["y"], model.run(feeds)["y"])
     for again in (True, False):
@@ -274,17 +273,3 @@ def test_other_version(saved: Path) -> None:
 def test_other_cpu(saved: Path) -> None:
     edit(saved, features=["avx2", "avx9000"], cpu="Some CPU")
     refused(saved, "made for Some CPU; this CPU lacks .*avx9000")
-
-
-def test_files_of_others_are_no_part_of_a_model(tmp_path: Path) -> None:
-    check_free(tmp_path / "new.sd")
-    check_free(tmp_path)
-    for name in (METADATA, PROGRAM, KERNELS):
-        (tmp_path / name).touch()
-    check_free(tmp_path)
-    (tmp_path / "notes.txt").touch()
-    with pytest.raises(ArtifactError, match=r"is a stormdrop model, and holds notes.txt, too; it is left as it is"):
-        check_free(tmp_path)
-    (tmp_path / METADATA).unlink()
-    with pytest.raises(ArtifactError, match="exists and is no stormdrop model"):
-        check_free(tmp_path)

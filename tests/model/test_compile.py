@@ -19,7 +19,7 @@ from stormdrop.sketches.meta_schedule import meta_schedule_sketches
 
 
 def gemm_variant(weight_index: Callable[[Any, Any], tuple[Any, Any]]) -> Variant:
-    """The gemm of the residual model, its weight [k, n] kept as [n, k]; `weight_index` says what the packing reads."""
+    """The gemm of the residual model with its weight [k, n] packed to [n, k]; `weight_index` is what packing reads."""
     x, packed, bias = te.placeholder((1, 16)), te.placeholder((10, 16)), te.placeholder((10,))
     k = te.reduce_axis((0, 16))
     product = te.compute((1, 10), lambda i, j: te.sum(x[i, k] * packed[j, k], axis=k))
@@ -74,8 +74,8 @@ def test_a_permuted_or_shifted_weight_fails_the_verification(
 def test_weights_that_metaschedule_lays_out_anew(residual: Graph, target: Target) -> None:
     (task, *_) = [task for task in residual.tasks if "conv2d" in task.name]
     workload = Workload.create(task.name, task.function, task.constants)
-    found = [(sketch, sketch.space(workload, target)) for sketch in meta_schedule_sketches(workload, target)]
-    variants = [sketch.apply(workload, target, space.config(space.origin)) for sketch, space in found if space]
+    spaces = [(sketch, sketch.space(workload, target)) for sketch in meta_schedule_sketches(workload, target)]
+    variants = [sketch.apply(workload, target, space.config(space.origin)) for sketch, space in spaces if space]
     packed = [variant for variant in variants if variant.transforms]
     assert packed
     model = build(residual, {task.index: packed[0]}, target)

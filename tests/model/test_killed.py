@@ -1,4 +1,4 @@
-"""kill -9 while a model is tuned."""
+"""A tuning that is ended by kill -9 can be resumed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PATIENCE = 120.0
 
 
 def measured(database: Path) -> list[tuple[str, str, str]]:
-    """Workload, sketch and configuration of all that is stored, in the order of the sessions."""
+    """Workload, sketch and configuration of all stored trials, in the order of the sessions."""
     if not database.exists():
         return []
     with open_store(database) as store:
@@ -42,12 +42,12 @@ def wait(until: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
     while not until():
         assert process.poll() is None, "the tuning ended before it was killed"
         assert time.monotonic() < end, "nothing was measured"
-        time.sleep(0.05)
+        time.sleep(0.2)
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
 def test_killed_three_times_and_resumed(tmp_path: Path) -> None:
-    """Nothing is measured twice, what was there stays, and the model is right in the end."""
+    """Nothing is measured twice, what was recorded stays, and the model is right in the end."""
     source, database, artifact = tmp_path / "m.onnx", tmp_path / "records.db", tmp_path / "m.sd"
     model = seed_weights(residual_model(), seed=1)
     onnx.save(model, source)

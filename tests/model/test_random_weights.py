@@ -18,13 +18,13 @@ def test_values_depend_on_the_seed_alone() -> None:
     assert not any(np.array_equal(first[name], other[name]) for name in first)
 
 
-def test_roles() -> None:
-    found = values(seed_weights(residual_model()))
-    assert (found["var1"] > 0).all()
-    assert 0.5 < found["scale1"].min() <= found["scale1"].max() < 1.5
-    # 27 products of inputs of mean square 1; 16 of rectified ones.
-    assert np.isclose(found["w1"].std() * np.sqrt(27), 1.0, atol=0.2)
-    assert np.isclose(found["w2"].std() * np.sqrt(16), np.sqrt(2.0), atol=0.4)
+def test_the_role_of_a_weight_decides_its_distribution() -> None:
+    weights = values(seed_weights(residual_model()))
+    assert (weights["var1"] > 0).all()
+    assert 0.5 < weights["scale1"].min() <= weights["scale1"].max() < 1.5
+    # w1 sums 27 products with inputs of mean square 1, w2 16 products with rectified inputs.
+    assert np.isclose(weights["w1"].std() * np.sqrt(27), 1.0, atol=0.2)
+    assert np.isclose(weights["w2"].std() * np.sqrt(16), np.sqrt(2.0), atol=0.4)
 
 
 def test_zoo_graph_has_no_constant_weight_left() -> None:

@@ -1,4 +1,4 @@
-"""What a record may hold."""
+"""Which values a record may hold."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""Export and import: random sessions come back equal, and what is malformed is named and leaves nothing behind."""
+"""Export and import: random sessions come back equal; a malformed line is named and nothing of its file is taken in."""
 
 from __future__ import annotations
 
 import io
 import json
+import re
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -19,9 +20,9 @@ from stormdrop.records import (
     Filter,
     Outcome,
     Problem,
-    Session,
     Setting,
     State,
+    StoredSession,
     StoredTrial,
     export_file,
     import_file,
@@ -30,7 +31,7 @@ from stormdrop.records import (
     read_lines,
     write_lines,
 )
-from stormdrop.testing.stores import GOOD, PROBLEM, SETTING, failed, timed
+from stormdrop.testing.stores import OUTCOME, PROBLEM, SETTING, failed, timed
 from stormdrop.trial import Measurement, Phases, Status
 
 times = st.floats(0, 1e6)
@@ -59,10 +60,10 @@ def measurements(draw: st.DrawFn) -> Measurement:
 
 
 @st.composite
-def sessions(draw: st.DrawFn) -> tuple[Session, list[StoredTrial]]:
+def sessions(draw: st.DrawFn) -> tuple[StoredSession, list[StoredTrial]]:
     sketches = draw(st.dictionaries(text, text, min_size=1, max_size=3))
     state = draw(st.sampled_from([State.FINISHED, State.INTERRUPTED]))
-    session = Session(
+    session = StoredSession(
         id=str(uuid.UUID(int=draw(st.integers(0, 2**128 - 1)))),
         problem=Problem(draw(st.sampled_from(["ab", "cd"])), draw(text), draw(text), draw(text), draw(text)),
         setting=Setting(
@@ -95,9 +96,9 @@ def sessions(draw: st.DrawFn) -> tuple[Session, list[StoredTrial]]:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(sessions(), max_size=3, unique_by=lambda each: each[0].id))
-def test_random_sessions_survive_lines_and_databases(dump: list[tuple[Session, list[StoredTrial]]]) -> None:
-    dump.sort(key=lambda each: each[0].created)
+@given(st.lists(sessions(), max_size=3, unique_by=lambda entry: entry[0].id))
+def test_random_sessions_survive_lines_and_databases(dump: list[tuple[StoredSession, list[StoredTrial]]]) -> None:
+    dump.sort(key=lambda entry: entry[0].created)
     file = io.BytesIO()
     assert write_lines(dump, file) == len(dump)
     assert file.getvalue().isascii()
@@ -118,7 +119,7 @@ def exported() -> list[bytes]:
         for _ in range(2):
             session = store.open(PROBLEM, SETTING)
             store.append(session, 0, [timed("packed", (4, 2), 1.0), failed("packed", Status.RUNTIME, "x")])
-            store.finish(session, GOOD)
+            store.finish(session, OUTCOME)
         file = io.BytesIO()
         write_lines(store.dump(), file)
         return file.getvalue().splitlines(keepends=True)
@@ -166,25 +167,26 @@ def edit(kind: str, **changes: Any) -> Callable[[dict[str, Any]], None]:
         (3, edit("session", workload_digest="0"), "no line before"),
         (3, edit("session", id="x"), "UUID"),
         (3, edit("session", state="asleep"), "asleep"),
-        (3, edit("session", seed=True), "'seed'"),
+        (3, edit("session", seed=True), "`$.seed`"),
         (3, edit("session", created="yesterday"), "yesterday"),
         (3, edit("session", created="2026-01-01T00:00:00+01:00"), "UTC"),
-        (3, edit("session", trials=-1), "-1"),
-        (3, edit("session", sketches={"packed": 1}), "'sketches'"),
-        (3, edit("session", outcome=[]), "'outcome'"),
+        (3, edit("session", trials=-1), "`$.trials`"),
+        (3, edit("session", sketches={"packed": 1}), "`$.sketches[...]`"),
+        (3, edit("session", outcome=[]), "expected a JSON object, found []"),
         (3, lambda line: line["session"]["outcome"].update(sketch=None), "none of the three"),
-        (3, lambda line: line["session"]["outcome"].update(interval=[1]), "two ends"),
+        (3, lambda line: line["session"]["outcome"].update(interval=[1]), "length 2, got 1 - at `$.interval`"),
         (3, lambda line: line["session"].pop("search"), "'search' is missing"),
         (4, edit("trial", sketch="winograd"), "winograd"),
         (4, edit("trial", status="fine"), "fine"),
         (4, edit("trial", status="runtime"), "samples exactly when"),
-        (4, edit("trial", seconds=["1"]), "number"),
-        (4, edit("trial", seconds=[float("nan")]), "NaN"),
-        (4, edit("trial", seconds=[10**400]), "too large"),
-        (4, edit("trial", batch=2**31), "'batch'"),
-        (4, edit("trial", phases=[1, 2]), "four"),
-        (4, edit("trial", config=None), "'config'"),
-        (4, edit("trial", suspect=0), "'suspect'"),
+        (4, edit("trial", sketch=[]), "`$.sketch`"),
+        (4, edit("trial", seconds=["1"]), "Expected `float`, got `str` - at `$.seconds[0]`"),
+        (4, edit("trial", seconds=[float("nan")]), "'seconds' holds NaN"),
+        (4, edit("trial", seconds=[10**400]), "out of range - at `$.seconds[0]`"),
+        (4, edit("trial", batch=2**31), "`$.batch`"),
+        (4, edit("trial", phases=[1, 2]), "length 4, got 2 - at `$.phases`"),
+        (4, edit("trial", config=None), "`$.config`"),
+        (4, edit("trial", suspect=0), "`$.suspect`"),
         (9, edit("end", sessions=3), "should hold 3"),
     ],
 )
@@ -197,6 +199,26 @@ def test_malformed_lines(
     message = refusal(exported)
     assert message.startswith(f"r.jsonl, line {number}: ")
     assert says in message
+
+
+@pytest.mark.parametrize("number", range(1, 6))
+def test_no_value_of_a_field_is_more_than_a_store_error(number: int, exported: list[bytes]) -> None:
+    """Whatever a field holds: the file is taken in, or it is refused with one line that names the line."""
+    line = json.loads(exported[number - 1])
+    ((kind, body),) = line.items()
+    junk = [None, True, -1, 2**70, 0.5, float("inf"), "", "x", "\ud800", [], [[1]], ["\ud800"], {}, {"x": [None]}]
+    for name in body:
+        for value in junk:
+            changed = json.dumps({kind: {**body, name: value}}).encode() + b"\n"
+            message = ""
+            with open_store("sqlite://") as store:
+                try:
+                    store.absorb(read_lines([*exported[: number - 1], changed, *exported[number:]], "r.jsonl"))
+                except StoreError as error:
+                    message = str(error)
+                if message:
+                    assert re.fullmatch(r"r\.jsonl, line \d+: .+", message), (name, value)
+                    assert store.sessions() == []
 
 
 @pytest.mark.parametrize(
@@ -217,7 +239,7 @@ def test_files(tmp_path: Path) -> None:
     with open_store(tmp_path / "a.db") as store, open_store(tmp_path / "b.db") as other:
         session = store.open(PROBLEM, SETTING)
         store.append(session, 0, [timed("packed", (4, 2), 1.0)])
-        store.finish(session, GOOD)
+        store.finish(session, OUTCOME)
         store.open(PROBLEM, Setting("random", 0, {"packed": "f1"}))
         out = tmp_path / "records.jsonl"
         assert export_file(store, out, Filter(search="droplet")) == 1
@@ -233,7 +255,7 @@ def test_files(tmp_path: Path) -> None:
             export_file(store, tmp_path / "missing" / "x.jsonl")
         with pytest.raises(StoreError, match="does not exist"):
             merge_database(store, tmp_path / "c.db")
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["a.db", "b.db", "records.jsonl"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.db", "b.db", "records.jsonl"]
 
 
 def test_an_export_that_fails_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,10 +267,10 @@ def test_an_export_that_fails_leaves_the_old_one(tmp_path: Path, monkeypatch: py
     def full(*_: object) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("stormdrop.records.exchange.write_lines", full)
+    monkeypatch.setattr("stormdrop.records.import_export.write_lines", full)
     with open_store("sqlite://") as store, pytest.raises(StoreError, match="No space left"):
         export_file(store, out)
-    assert [each.name for each in tmp_path.iterdir()] == ["records.jsonl"]
+    assert [path.name for path in tmp_path.iterdir()] == ["records.jsonl"]
     assert out.read_text() == old
 
 

@@ -1,4 +1,4 @@
-"""What other processes do to a database: die at any moment, and write at the same time."""
+"""Other processes may die at any moment while they write to a database, and may write to it at the same time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from stormdrop.errors import StoreError
 from stormdrop.records import State, open_store
-from stormdrop.records.writer import is_dead, is_other_live_process, new_writer
+from stormdrop.records.writer_process import is_dead, new_writer, other_live_process
 from stormdrop.testing.stores import PROBLEM, SETTING, timed
 
 WRITE_AND_WAIT = """
@@ -63,15 +63,15 @@ def test_what_was_appended_survives_kill_9(tmp_path: Path) -> None:
         process.send_signal(signal.SIGKILL)
         process.communicate()
 
-        (found,) = store.unfinished(PROBLEM, SETTING)
-        assert (found.id, found.state) == (session_id, State.INTERRUPTED)
-        trials = store.records(found)
-        assert [(each.batch, each.position) for each in trials] == [(i // 3, i) for i in range(15)]
-        assert [each.config["tile"] for each in trials] == [(i // 3, i % 3) for i in range(15)]
-        going = store.resume(found)
-        store.append(going, 5, [timed("packed", (9, 9), 1.0)])
-        assert store.records(going)[:15] == trials
-        assert store.records(going)[15].position == 15
+        (interrupted,) = store.unfinished(PROBLEM, SETTING)
+        assert (interrupted.id, interrupted.state) == (session_id, State.INTERRUPTED)
+        trials = store.records(interrupted)
+        assert [(trial.batch, trial.position) for trial in trials] == [(i // 3, i) for i in range(15)]
+        assert [trial.config["tile"] for trial in trials] == [(i // 3, i % 3) for i in range(15)]
+        resumed = store.resume(interrupted)
+        store.append(resumed, 5, [timed("packed", (9, 9), 1.0)])
+        assert store.records(resumed)[:15] == trials
+        assert store.records(resumed)[15].position == 15
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL is POSIX")
@@ -88,11 +88,11 @@ def test_a_kill_in_the_middle_of_writing_leaves_whole_batches(tmp_path: Path) ->
     rest, _ = process.communicate()
     begun = int(rest.split()[-1]) if rest.split() else 40
     with open_store(path) as store:
-        (line,) = store.sessions()
-        trials = store.records(store.session(line.id))
-    assert line.trials == len(trials)
+        (summary,) = store.sessions()
+        trials = store.records(store.session(summary.id))
+    assert summary.trials == len(trials)
     assert len(trials) % 3 == 0
-    assert begun <= len(trials) // 3 <= begun + 1, "what was begun before the last line was committed"
+    assert begun <= len(trials) // 3 <= begun + 1, "every batch before the last line was committed"
 
 
 def test_processes_write_at_once_and_a_reader_reads(tmp_path: Path) -> None:
@@ -106,32 +106,32 @@ def test_processes_write_at_once_and_a_reader_reads(tmp_path: Path) -> None:
     while any(process.poll() is None for process in processes):
         if path.exists() and reads < 10_000:
             with open_store(path) as store:
-                for line in store.sessions():
-                    trials = store.records(store.session(line.id))
-                    assert line.trials <= len(trials) <= 300
-                    assert [each.position for each in trials] == list(range(len(trials)))
+                for summary in store.sessions():
+                    trials = store.records(store.session(summary.id))
+                    assert summary.trials <= len(trials) <= 300
+                    assert [trial.position for trial in trials] == list(range(len(trials)))
             reads += 1
     ids = {process.communicate()[0].strip() for process in processes}
     assert [process.returncode for process in processes] == [0, 0]
     assert reads > 0
     with open_store(path) as store:
-        assert {line.id: line.trials for line in store.sessions()} == dict.fromkeys(ids, 300)
+        assert {summary.id: summary.trials for summary in store.sessions()} == dict.fromkeys(ids, 300)
 
 
 def test_a_writer_of_this_process_lives_and_is_not_another() -> None:
     writer = new_writer()
     assert new_writer() != writer
     assert not is_dead(writer)
-    assert is_other_live_process(writer) is None
+    assert other_live_process(writer) is None
 
 
 def test_writers_elsewhere() -> None:
     host, _, _, token = new_writer().rsplit("|", 3)
     parent = psutil.Process(os.getppid())
-    assert is_other_live_process(f"{host}|{parent.pid}|{parent.create_time()}|{token}") == parent.pid
+    assert other_live_process(f"{host}|{parent.pid}|{parent.create_time()}|{token}") == parent.pid
     reused = f"{host}|{parent.pid}|{parent.create_time() - 3600}|{token}"
     assert is_dead(reused)
-    assert is_other_live_process(reused) is None
+    assert other_live_process(reused) is None
     assert not is_dead(f"not{host}|{parent.pid}|1.0|{token}"), "another host's processes are unknown"
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()

@@ -1,4 +1,4 @@
-"""Plots, looked at through matplotlib's objects: what is drawn, where, and under which name."""
+"""What the plots draw, where, and under which name: read from matplotlib's objects."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from matplotlib.image import imread
 
 from stormdrop.report import costs, curves, style
 from stormdrop.report.landscape import heat_map
-from stormdrop.report.summary import document
+from stormdrop.report.summary import comparison_document
 
 PARTS = ("search", "schedule", "build", "run", "check")
 
@@ -23,7 +23,7 @@ def comparison(searches: int = 2, grounds: int = 1, recorded: bool = True) -> di
     for ground in range(grounds):
         for search in range(searches):
             for seed in range(3):
-                at = [2, 10 + search]
+                evaluations = [2, 10 + search]
                 spent = dict(zip(PARTS, (0.1, 0.0, 3.0, 1.0, 0.2), strict=True))
                 runs.append(
                     {
@@ -40,15 +40,15 @@ def comparison(searches: int = 2, grounds: int = 1, recorded: bool = True) -> di
                         "status_seconds": {"ok": 4.0},
                         "converged": search == 0,
                         "trajectory": {
-                            "evaluations": at,
+                            "evaluations": evaluations,
                             "best": [2e-3, 1e-3 * (1 + search / 10)],
-                            **{part: [spent[part] * n / 40 for n in at] for part in PARTS},
+                            **{part: [spent[part] * n / 40 for n in evaluations] for part in PARTS},
                         },
                     }
                 )
-    described = [{"ground": f"ground {at}", "recorded": recorded, "optimum": 1e-3} for at in range(grounds)]
+    described = [{"ground": f"ground {index}", "recorded": recorded, "optimum": 1e-3} for index in range(grounds)]
     names = list(dict.fromkeys(run["search"] for run in runs))
-    return document({"trials": 60, "seeds": 3}, names, described, runs)
+    return comparison_document({"trials": 60, "seeds": 3}, names, described, runs)
 
 
 def lines(figure: Figure, panel: int = 0) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def test_a_curve_is_the_median_and_the_star_where_it_converged() -> None:
     assert set(np.round(y[x >= 11], 6)) == {1.1}
     assert x[-1] == 60  # flat after its 40 evaluations
     (star,) = [line for line in figure.axes[0].lines if line.get_marker() == "*"]
-    assert [float(np.squeeze(each)) for each in star.get_data()] == [40.0, 1.0]
+    assert [float(np.squeeze(coordinate)) for coordinate in star.get_data()] == [40.0, 1.0]
 
 
 def test_against_seconds_everything_counts() -> None:
@@ -112,9 +112,9 @@ def test_shares_close_to_the_optimum() -> None:
 
 def test_of_many_searches_the_best_are_shown_and_can_be_told_apart() -> None:
     figure = curves.by_evaluations(comparison(searches=15))
-    assert names(figure) == [f"a search of some name {at}" for at in range(style.MOST)]
+    assert names(figure) == [f"a search of some name {index}" for index in range(style.MAX_SEARCHES)]
     looks = {(line.get_color(), line.get_linestyle()) for line in lines(figure).values()}
-    assert len(looks) == style.MOST
+    assert len(looks) == style.MAX_SEARCHES
 
 
 def test_bars_are_shares_and_what_no_search_has_is_left_out() -> None:
@@ -129,14 +129,14 @@ def test_bars_are_shares_and_what_no_search_has_is_left_out() -> None:
 
 
 def test_a_ground_on_which_nothing_worked(tmp_path: Path) -> None:
-    """Its panel is empty, and so is the mean: there is nothing to hold a search to."""
+    """Its panel and the mean over grounds are empty, because a search cannot be compared with anything there."""
     known = comparison(grounds=2)
     for run in known["runs"][6:]:
         run["trajectory"] = {key: [] for key in run["trajectory"]}
         run["best_over_optimum"] = None
     grounds = [{"ground": "ground 0", "recorded": False, "optimum": 1e-3}]
     grounds.append({"ground": "ground 1", "recorded": False, "optimum": None})
-    lost = document({"trials": 60, "seeds": 3}, known["searches"], grounds, known["runs"])
+    lost = comparison_document({"trials": 60, "seeds": 3}, known["searches"], grounds, known["runs"])
     assert lost["summary"][0]["best_over_optimum"]["mean"] is None
     assert lost["differences"][0]["pairs"] == 3
     for make in (curves.by_evaluations, curves.by_seconds):

@@ -1,3 +1,5 @@
+"""Simulated annealing over boosted trees: known optima, and each of its mechanisms."""
+
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -34,12 +36,12 @@ def annealed(
 
 
 def bowl(*bottom: int) -> Callable[[Candidate], float]:
-    """1 ms at the bottom, 4% more one step away."""
+    """1 ms at the bottom, and 4% more one step away."""
     return lambda c: 1e-3 * (1.0 + 0.04 * sum((x - b) ** 2 for x, b in zip(c.point, bottom, strict=True)))
 
 
 def valley(candidate: Candidate) -> float:
-    """1 ms at (9, 4, 6); a and b pull each other: away from the bottom no change of one of them alone brings much."""
+    """1 ms at (9, 4, 6). The knobs a and b interact: away from the bottom, to change one of them alone gains little."""
     a, b, c = (x - bottom for x, bottom in zip(candidate.point, (9, 4, 6), strict=True))
     return 1e-3 * (1.0 + 0.1 * abs(a + b) + 0.03 * abs(a - b) + 0.05 * c**2)
 
@@ -58,17 +60,17 @@ def test_it_comes_near_a_known_optimum(objective: str, seconds: Callable[[Candid
     assert np.mean(ends) < np.mean(at_random) - 0.05e-3
 
 
-def test_given_features_are_used_and_the_own_ones_are_knob_encodings() -> None:
-    """The encodings that it makes itself for all chains at once are those of `knob_encodings`."""
+def test_features_are_used_and_are_knob_encodings_by_default() -> None:
+    """The encodings that it computes for all chains at once are those of `knob_encodings`."""
     spaces = [TILES, Space("cube", CUBE.knobs), Space("point", [Ordinal("only", [3])])]
 
     def seconds(candidate: Candidate) -> float:
         return 1e-3 * (2.0 if candidate.sketch == "tiles" else 1.0) + bowl(*[2] * len(candidate.point))(candidate)
 
-    own = annealed(spaces, seconds)
-    assert annealed(spaces, seconds, knowledge=Knowledge(features=knob_encodings(spaces))) == own
+    by_default = annealed(spaces, seconds)
+    assert annealed(spaces, seconds, knowledge=Knowledge(features=knob_encodings(spaces))) == by_default
     blind = Knowledge(features=lambda candidates: [np.zeros((1, 1)) for _ in candidates])
-    assert annealed(spaces, seconds, knowledge=blind) != own
+    assert annealed(spaces, seconds, knowledge=blind) != by_default
 
 
 def test_it_moves_to_the_better_sketch() -> None:
@@ -76,9 +78,9 @@ def test_it_moves_to_the_better_sketch() -> None:
         return 3e-3 if candidate.sketch == "slow" else bowl(9, 4, 6)(candidate)
 
     trials = annealed([Space("slow", CUBE.knobs), CUBE], seconds)
-    asked = [Counter(t.candidate.sketch for t in part) for part in (trials[:64], trials[128:192])]
-    assert 20 < asked[0]["cube"] < 44  # 32 expected, three standard deviations
-    assert asked[1]["cube"] > 55
+    sketches = [Counter(t.candidate.sketch for t in part) for part in (trials[:64], trials[128:192])]
+    assert 20 < sketches[0]["cube"] < 44  # 32 expected, three standard deviations
+    assert sketches[1]["cube"] > 55
 
 
 def test_it_learns_what_fails() -> None:
@@ -89,7 +91,7 @@ def test_it_learns_what_fails() -> None:
 
 
 def test_chains_begin_at_the_starts() -> None:
-    """One chain, one step, nothing random: the second batch is one change away from the start."""
+    """With one chain and one step, the second batch begins one change away from the start."""
     start = Candidate("tiles", TILES.origin)
     trials = annealed(
         [TILES], bowl(1, 1, 1, 1), 9, knowledge=Knowledge(starts=(start,)), plan_size=8, chains=1, iterations=1
@@ -100,7 +102,7 @@ def test_chains_begin_at_the_starts() -> None:
 
 
 def test_a_share_of_each_batch_is_random() -> None:
-    """A share of one is random search: its first draws are those of `random`, and none of it depends on times."""
+    """With a share of 1 it is random search, and the measured times do not matter."""
     once, again = (annealed([CUBE], seconds, epsilon=1.0) for seconds in (valley, bowl(1, 1, 1)))
     assert [t.candidate for t in once[:64]] == [t.candidate for t in again[:64]]
     planned = annealed([CUBE], valley, epsilon=0.0)
@@ -119,8 +121,8 @@ def test_the_diversity_filter_spreads_a_plan() -> None:
 
 
 @pytest.mark.parametrize("members", [[(i, i) for i in range(40)], [(i, i // 2) for i in range(40)]])
-def test_it_walks_where_hardly_any_change_fits(members: list[tuple[int, int]]) -> None:
-    """No change, or one change, of one knob leads from a point to another: all are measured all the same."""
+def test_chains_move_if_hardly_any_change_fits(members: list[tuple[int, int]]) -> None:
+    """At most one change of one knob leads from a point to another one, but all points are measured."""
     knobs = [Ordinal("a", list(range(40))), Ordinal("b", list(range(40)))]
     space = Space("sparse", knobs, [Constraint.one_of(("a", "b"), members)])
     trials = annealed([space], bowl(3, 3), plan_size=16, chains=8, iterations=20)
@@ -138,7 +140,7 @@ def test_a_huge_space_is_no_problem() -> None:
     ("options", "message"),
     [
         ({"objective": "rang"}, "no objective 'rang'; did you mean 'rank'"),
-        ({"objective": "xyz"}, "there is rank, regression, pack-sum"),
+        ({"objective": "xyz"}, "choose from rank, regression, pack-sum"),
         ({"plan_size": 0}, "plan_size"),
         ({"chains": 0}, "chains"),
         ({"iterations": 0}, "iterations"),
@@ -155,7 +157,7 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, Any], message
 
 
 class TestSmallPlans(SearchConformance):
-    """With plans of 16 a model is trained on the suite's small grounds too, several times."""
+    """With plans of 16, the model is trained several times even on the suite's small spaces."""
 
     def make(self, spaces: Sequence[Space], rng: np.random.Generator, knowledge: Knowledge | None = None) -> Search:
         return create("annealing", spaces, rng, knowledge, plan_size=16, chains=8, iterations=10)

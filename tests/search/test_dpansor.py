@@ -1,4 +1,4 @@
-"""DPAnsor: exploration by one search, exploitation by another, from the best that was found."""
+"""DPAnsor: one search explores, and another exploits the best candidate found."""
 
 import dataclasses
 import json
@@ -21,7 +21,7 @@ OTHERS = [name for name in names() if name != "dpansor"]
 
 
 def bowl(candidate: Candidate) -> float:
-    """Convex; one millisecond at the bottom, and 1% more everywhere in the other sketch."""
+    """Convex, with 1 ms at the bottom, and 1% slower everywhere in the other sketch."""
     steps = sum((x - b) ** 2 for x, b in zip(candidate.point, BOTTOM.point, strict=True))
     return 1e-3 * (1 + 0.08 * steps) * (1.01 if candidate.sketch == "other" else 1.0)
 
@@ -50,7 +50,7 @@ def test_n_trials_of_the_explorer_then_a_descent_from_the_best_of_them(N: int) -
 
 @pytest.mark.parametrize("exploiter", OTHERS)
 def test_every_exploiter_starts_from_the_same_seed_and_stays_in_its_sketch(exploiter: str) -> None:
-    """Figures 14 and 15, made fair."""
+    """Figures 14 and 15, with the same start for every exploiter."""
     objective = objective_of(bowl, within=1e-4, fails=lambda c: sum(c.point) % 5 == 0)
     explored = drive(dpansor(SPACE, OTHER, N=30), objective, 8, budget=30)
     seed = fastest(explored)
@@ -83,16 +83,16 @@ def test_the_exploitation_is_limited() -> None:
 
 @pytest.mark.parametrize("test", ["ours", "student"])
 def test_samples_of_the_exploration_are_not_compared_with_later_ones(test: str) -> None:
-    """All points are explored, and afterwards the machine is slower: the seed, measured again, stays the best."""
+    """All points are explored, and then the machine becomes slower. The seed is measured again and stays the best."""
     noisy = objective_of(bowl, within=1e-3)
     measured = 0
 
     def objective(request: Request, times: int) -> Measurement:
         nonlocal measured
         measured += 1
-        found = noisy(request, times)
+        measurement = noisy(request, times)
         slower = 1.0 if measured <= SPACE.size else 1.5
-        return dataclasses.replace(found, seconds=tuple(slower * second for second in found.seconds))
+        return dataclasses.replace(measurement, seconds=tuple(slower * second for second in measurement.seconds))
 
     search = dpansor(N=1000, exploiter_options={"test": test})
     trials = drive(search, objective, 8)
@@ -106,14 +106,14 @@ def trial(a: int, *seconds: float) -> Trial:
 
 
 def test_the_seed_never_failed_and_has_the_least_median_of_all_its_samples() -> None:
-    """An explorer may measure again: what was fast once, or worked before it failed, is no seed."""
+    """An explorer may measure again: a candidate that was fast only once, or failed later, is no seed."""
     explored = [trial(0, 3.0), trial(1, 2.0), trial(2, 1.0), trial(1, 5.0), trial(2), trial(1, 5.0), trial(3, 4.0)]
     assert _fastest(explored) == Candidate("s", (0,))
     assert _fastest(explored[:3]) == Candidate("s", (2,))
     assert _fastest([trial(0)]) is None
 
 
-def test_where_nothing_works_there_is_nothing_to_exploit() -> None:
+def test_without_a_candidate_that_works_there_is_nothing_to_exploit() -> None:
     search = dpansor(N=30)
     trials = drive(search, objective_of(bowl, fails=lambda c: True), 8)
     assert len(trials) == 30
@@ -154,7 +154,7 @@ def test_options_are_plain_hashable_and_survive_json() -> None:
     assert [len(trial.measurement.seconds) for trial in trials[:6]] == [2] * 5 + [5]
 
 
-def test_others_say_how_much_it_explores_and_when_it_exploits() -> None:
+def test_the_caller_decides_how_much_it_explores_and_when_it_exploits() -> None:
     objective = objective_of(bowl, within=1e-4)
     search, alone = dpansor(N=50), create("random", [SPACE], np.random.default_rng(0).spawn(2)[0])
     assert isinstance(search, TwoPhase) and search.exploration == 50

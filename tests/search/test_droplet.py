@@ -24,7 +24,7 @@ SPACE = Space("s", KNOBS)
 
 
 def bowl(candidate: Candidate, target: tuple[float, ...] = (4, 3, 2, 1), steep: float = 0.08) -> float:
-    """Convex: one millisecond at the target, `steep` more per squared step."""
+    """Convex: 1 ms at the target, and the share `steep` more per squared step."""
     return 1e-3 * (1 + steep * sum((x - t) ** 2 for x, t in zip(candidate.point, target, strict=True)))
 
 
@@ -51,7 +51,7 @@ def test_it_reaches_the_optimum_of_a_convex_landscape(test: str, n: int) -> None
 @pytest.mark.parametrize("speculation", [True, False])
 @pytest.mark.parametrize("confidence", [0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 0.99999])
 def test_it_reaches_the_optimum_at_any_confidence(confidence: float, speculation: bool) -> None:
-    """Steps of 8% and more, noise of 0.01%: with the fewest samples that can decide, three for Student's t."""
+    """Steps are 8% or more and noise is 0.01%, with the fewest samples that can decide (three for Student's t)."""
     for test, repeats in [("ours", 3), ("student", 3), ("rank", least_repeats(confidence))]:
         search = droplet(test=test, confidence=confidence, repeats=repeats, speculation=speculation)
         trials = drive(search, objective_of(bowl, within=1e-4), 8)
@@ -61,7 +61,7 @@ def test_it_reaches_the_optimum_at_any_confidence(confidence: float, speculation
 
 
 def test_a_higher_confidence_stops_earlier_and_not_at_a_better_end() -> None:
-    """Figure 12 of the paper: the search takes longer at low confidence. Steps of 1% under noise of 0.7%."""
+    """Figure 12 of the paper: the search takes longer at low confidence. Steps are 1% and noise is 0.7%."""
 
     def run(test: str, confidence: float, repeats: int) -> tuple[float, float]:
         evaluations, ends = [], []
@@ -101,16 +101,16 @@ def test_three_samples_are_not_enough_for_a_rank_test_at_95_percent() -> None:
     """The smallest p is 1/20, not below 0.05; 1 - 0.95 is, in binary, a little more than 0.05."""
     faster, slower = Candidate("s", (0, 0, 0, 0)), Candidate("s", (1, 0, 0, 0))
     for n, expected in [(3, None), (4, faster)]:
-        referee = judge("rank", 0.95, n, 0)
+        judge_of_test = judge("rank", 0.95, n, 0)
         samples = {slower: tuple(2.0 + 0.01 * i for i in range(n)), faster: tuple(1.0 + 0.01 * i for i in range(n))}
-        referee.record([Trial(c, Measurement(Status.OK, s)) for c, s in samples.items()], None)
+        judge_of_test.record([Trial(c, Measurement(Status.OK, s)) for c, s in samples.items()], None)
         with pytest.raises(StopIteration) as decided:
-            next(referee.decide([faster], slower))
+            next(judge_of_test.decide([faster], slower))
         assert decided.value.value == expected
 
 
-def test_it_descends_step_by_step_as_the_figure_says() -> None:
-    """One knob, no speculation: the sequence of requests can be written down."""
+def test_it_descends_step_by_step_as_in_figure_4() -> None:
+    """With one knob and no speculation, the sequence of requests can be written down."""
     space = Space("s", [Ordinal("a", list(range(8)))])
     search = droplet(space, test="student", speculation=False)
     trials = drive(search, objective_of(lambda c: bowl(c, (3,)), within=1e-4), 4)
@@ -149,7 +149,7 @@ def test_a_point_known_from_speculation_is_still_a_target() -> None:
 
 
 def test_it_stops_in_a_local_optimum() -> None:
-    """Two basins: from the origin only the worse one can be reached downhill; from a start in the other, its own."""
+    """There are two basins. A descent from the origin ends in the worse one; a start in the better one ends there."""
 
     def two_basins(candidate: Candidate) -> float:
         (a,) = candidate.point
@@ -167,7 +167,7 @@ def test_it_stops_in_a_local_optimum() -> None:
 
 @pytest.mark.parametrize("test", ["ours", "student"])
 def test_of_several_starts_the_best_that_works_replaces_the_origin(test: str) -> None:
-    """Three starts in one sketch, the fastest of which fails, and one in another: all are measured first."""
+    """Three starts are in one sketch, and the fastest of them fails; one is in another. All are measured first."""
     line, other = Space("line", [Ordinal("a", list(range(30)))]), Space("other", [Ordinal("a", list(range(30)))])
     starts = (Candidate("line", (2,)), Candidate("line", (20,)), Candidate("line", (24,)), Candidate("other", (25,)))
     objective = objective_of(lambda c: bowl(c, (25,), 0.01), within=1e-4, fails=lambda c: c.point == (24,))
@@ -187,7 +187,7 @@ def loss(test: str, seed: int, between: float, seconds: Callable[[Candidate], fl
 
 
 def test_it_ends_near_the_optimum_under_two_levels_of_noise() -> None:
-    """At 1% between groups it ends within 5% nearly always, at 3% mostly; steps near the optimum are 8%."""
+    """With 1% noise between groups it nearly always ends within 5%, with 3% mostly. Steps near the optimum are 8%."""
     assert np.mean([loss("ours", seed, 0.01) <= 1.05 for seed in range(30)]) >= 0.9
     assert np.mean([loss("ours", seed, 0.03) for seed in range(30)]) <= 1.06
 
@@ -208,18 +208,18 @@ def test_on_a_flat_landscape_the_papers_test_wanders_and_ours_stays() -> None:
     assert moved("student") >= 0.3
 
 
-def test_more_samples_are_asked_of_known_candidates_only_and_within_bounds() -> None:
+def test_more_samples_are_requested_of_known_candidates_only_and_within_bounds() -> None:
     for seed in range(10):
         search = droplet(contests=3, seed=seed)
         trials = drive(search, objective_of(bowl, between=0.02, within=0.007, seed=seed), 8)
-        asked = Counter(t.candidate for t in trials)
-        incumbents = sum(1 for count in asked.values() if count >= 2)  # and some of their challengers
-        assert len(trials) - len(asked) <= incumbents * (2 + 6 * 3)
-        assert len(trials) <= 2 * len(asked)
+        times = Counter(trial.candidate for trial in trials)
+        incumbents = sum(1 for count in times.values() if count >= 2)  # and some of their challengers
+        assert len(trials) - len(times) <= incumbents * (2 + 6 * 3)
+        assert len(trials) <= 2 * len(times)
 
 
 def test_failed_trials_are_never_moved_to() -> None:
-    """A wall of failures across the way: the descent goes around, and ends beside it at worst."""
+    """A wall of failures lies between the origin and the optimum, and the descent goes around it."""
     space = Space("s", [Ordinal("a", list(range(7))), Ordinal("b", list(range(7)))])
 
     def fails(candidate: Candidate) -> bool:
@@ -254,7 +254,7 @@ def test_a_failing_neighbourhood_leads_to_random_restarts() -> None:
 
 
 def test_an_incumbent_that_fails_later_is_left() -> None:
-    """It works when it is measured first, and crashes when it is measured again."""
+    """The candidate works when it is measured first, and crashes when it is measured again."""
     space = Space("s", [Ordinal("a", list(range(8)))])
     flaky = Candidate("s", (3,))
     seen: Counter[Candidate] = Counter()
@@ -292,15 +292,15 @@ def test_several_sketches_and_the_one_that_is_dropped() -> None:
 
 
 def test_a_later_sketch_that_is_no_better_does_not_replace_the_best() -> None:
-    one, other = Space("one", KNOBS), Space("other", KNOBS)
+    first, second = Space("first", KNOBS), Space("second", KNOBS)
     for test in ("ours", "student"):
-        search = droplet(one, other, test=test)
+        search = droplet(first, second, test=test)
         drive(search, objective_of(bowl, within=1e-3), 4)
-        assert search.best == Candidate("one", (4, 3, 2, 1))
+        assert search.best == Candidate("first", (4, 3, 2, 1))
 
 
 def test_tiles_with_constraints() -> None:
-    """A register tile of at most 32: the optimum lies on the edge of the constraint, reached by exchanges."""
+    """The optimum lies on the edge of a constraint (at most 32 registers) and is reached by exchange steps."""
     space = Space(
         "tiles",
         [Tile("i", 64, 3), Tile("j", 64, 2)],

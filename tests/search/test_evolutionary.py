@@ -26,12 +26,12 @@ INTERACTING = Space(
 
 
 def bowl(candidate: Candidate) -> float:
-    """1 ms at one of 2,048 points, at least 8% more at the others."""
+    """1 ms at one of 2,048 points, and at least 8% more at the others."""
     return 1e-3 * (1 + 0.08 * sum((x - t) ** 2 for x, t in zip(candidate.point, (6, 2, 5, 1), strict=True)))
 
 
 def interacting(candidate: Candidate) -> float:
-    """1 ms at two of 2,304 points, at least 30% more at the others; no knob's best value is best for all others'."""
+    """1 ms at two of 2,304 points, at least 30% more at the others. The best value of a knob depends on the others."""
     x, y, a, b, c = candidate.point
     off = 0.5 * abs(x + y - 3) + 0.3 * abs(x - y - 1 + 2 * c) + 0.4 * abs(a - b - 1)
     return 1e-3 * (1 + off + 0.15 * abs(a + b - 9 - 2 * c * (x - 1)))
@@ -42,26 +42,26 @@ def flat(candidate: Candidate) -> float:
 
 
 def search(*spaces: Space, seed: int = 0, knowledge: Knowledge | None = None, **options: object) -> Evolutionary:
-    made = create("evolutionary", spaces or [HUGE], np.random.default_rng(seed), knowledge, **options)
-    assert isinstance(made, Evolutionary)
-    return made
+    created = create("evolutionary", spaces or [HUGE], np.random.default_rng(seed), knowledge, **options)
+    assert isinstance(created, Evolutionary)
+    return created
 
 
 def score_by(monkeypatch: pytest.MonkeyPatch, score: Callable[[Candidate], float]) -> list[list[Candidate]]:
-    """Replace the cost model by a function; returns what it is asked for, a list per call."""
-    asked: list[list[Candidate]] = []
+    """Replace the cost model by a function. Returns the candidates that it scores, one list per call."""
+    calls: list[list[Candidate]] = []
 
     def scores(self: CostModel, candidates: Sequence[Candidate]) -> NDArray[np.float64]:
-        asked.append(list(candidates))
+        calls.append(list(candidates))
         return np.array([score(candidate) for candidate in candidates])
 
     monkeypatch.setattr(CostModel, "scores", scores)
     monkeypatch.setattr(CostModel, "train", lambda self: None)
-    return asked
+    return calls
 
 
 def batches(trials: Sequence[Trial], size: int = 64) -> list[list[Candidate]]:
-    """After the first, which is random."""
+    """The batches after the first one, which is random."""
     return [[trial.candidate for trial in trials[i : i + size]] for i in range(size, len(trials), size)]
 
 
@@ -70,16 +70,16 @@ def batches(trials: Sequence[Trial], size: int = 64) -> list[list[Candidate]]:
     [(BOWL, bowl, {}), (INTERACTING, interacting, {"population": 256})],
     ids=["bowl, all scored", "interacting, bred"],
 )
-def test_it_finds_known_optima_where_random_search_does_not(
+def test_it_finds_known_optima_that_random_search_misses(
     space: Space, seconds: Callable[[Candidate], float], options: dict[str, int]
 ) -> None:
-    """200 trials, a tenth of the points, with noise of 0.5%."""
+    """There are 200 trials, which is a tenth of the points, with noise of 0.5%."""
 
     def ends(name: str, **options: object) -> list[float]:
         runs = []
         for seed in range(5):
-            made = create(name, [space], np.random.default_rng(seed), **options)
-            trials = drive(made, objective_of(seconds, within=0.005, seed=seed), 8, 200)
+            compared = create(name, [space], np.random.default_rng(seed), **options)
+            trials = drive(compared, objective_of(seconds, within=0.005, seed=seed), 8, 200)
             runs.append(min(seconds(trial.candidate) for trial in trials))
         return runs
 
@@ -88,7 +88,7 @@ def test_it_finds_known_optima_where_random_search_does_not(
 
 
 def test_batches_of_64_hold_three_random_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model that wants one value of a knob: 61 of a batch have it, of the three others a tenth by chance."""
+    """The model prefers one value of a knob: 61 of a batch have it, and a tenth of the three others by chance."""
     score_by(monkeypatch, lambda candidate: float(candidate.point[0] == 0))
     trials = drive(search(population=256), objective_of(flat), 8, 6 * 64)
     others = [sum(candidate.point[0] != 0 for candidate in batch) for batch in batches(trials)]
@@ -119,39 +119,39 @@ def test_the_model_is_trained_anew_with_everything_per_batch(monkeypatch: pytest
 
 
 def test_no_model_until_something_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = score_by(monkeypatch, lambda candidate: 1.0)
+    calls = score_by(monkeypatch, lambda candidate: 1.0)
     order = count()
-    made, objective = search(population=64), objective_of(flat, fails=lambda candidate: next(order) < 100)
-    drive(made, objective, 8, 128)
-    assert not asked
-    drive(made, objective, 8, 1)
-    assert asked
+    evolutionary, objective = search(population=64), objective_of(flat, fails=lambda candidate: next(order) < 100)
+    drive(evolutionary, objective, 8, 128)
+    assert not calls
+    drive(evolutionary, objective, 8, 1)
+    assert calls
 
 
 def test_a_round_scores_no_more_than_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Five populations and a fifth of one, each candidate once."""
-    asked = score_by(monkeypatch, lambda candidate: 1.0)
+    """Five populations and a fifth of one are scored, each candidate once."""
+    calls = score_by(monkeypatch, lambda candidate: 1.0)
     drive(search(population=200), objective_of(flat), 8, 65)
-    scored = [candidate for call in asked for candidate in call]
-    assert len(asked) == 5
+    scored = [candidate for call in calls for candidate in call]
+    assert len(calls) == 5
     assert len(scored) == len(set(scored))
     assert 700 < len(scored) <= 5 * 200 + 40
 
 
 def test_the_best_measured_seed_the_population(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = score_by(monkeypatch, lambda candidate: 1.0)
+    calls = score_by(monkeypatch, lambda candidate: 1.0)
     objective = objective_of(lambda c: 1e-3 * (1 + sum(c.point)), fails=lambda c: c.point[0] == 1)
     trials = drive(search(population=100, measured=0.2), objective, 8, 65)[:64]
     best = sorted((trial for trial in trials if trial.ok), key=lambda trial: trial.median)
-    first = asked[0]
+    first = calls[0]
     assert {trial.candidate for trial in best[:18]} <= set(first)
     assert sum(trial.candidate in first for trial in trials) == 20
 
 
 def test_parents_are_picked_by_score_and_change_one_knob() -> None:
-    made = search(population=1_000, mutation=1.0)
+    evolutionary = search(population=1_000, mutation=1.0)
     good, fair, none = (Candidate("huge", (value,) * 8) for value in (2, 5, 9))
-    offspring = made._bred([good, fair, none], [0.8, 0.2, -1.0])
+    offspring = evolutionary._bred([good, fair, none], [0.8, 0.2, -1.0])
     parents = Counter(
         parent
         for child in offspring
@@ -164,43 +164,45 @@ def test_parents_are_picked_by_score_and_change_one_knob() -> None:
 
 
 def test_failures_are_no_parents(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model that likes what fails, and a population of which one alone did not."""
-    asked = score_by(monkeypatch, lambda candidate: 1.0 if candidate.point[0] == 1 else 0.01)
+    """The model prefers candidates that fail, and a single member of the population did not fail."""
+    calls = score_by(monkeypatch, lambda candidate: 1.0 if candidate.point[0] == 1 else 0.01)
     starts = (
         Candidate("huge", (5,) * 8),
         *(Candidate("huge", (1, *point)) for point in np.ndindex((2,) * 5 + (1,) * 2)),
     )
     monkeypatch.setattr(Evolutionary, "_sampled", lambda self, n: list(starts))
-    made = search(knowledge=Knowledge(starts=starts), batch=33, population=50, generations=1, mutation=1.0)
-    drive(made, objective_of(flat, fails=lambda candidate: candidate.point[0] == 1), 8, 34)
-    assert set(asked[0]) == set(starts)
-    assert all(sum(x != 5 for x in candidate.point) == 1 for candidate in asked[1])
+    evolutionary = search(knowledge=Knowledge(starts=starts), batch=33, population=50, generations=1, mutation=1.0)
+    drive(evolutionary, objective_of(flat, fails=lambda candidate: candidate.point[0] == 1), 8, 34)
+    assert set(calls[0]) == set(starts)
+    assert all(sum(x != 5 for x in candidate.point) == 1 for candidate in calls[1])
 
 
 def test_a_crossing_takes_each_knob_from_either_parent() -> None:
     rng = np.random.default_rng(0)
-    one = INTERACTING.point({"t": (2, 4, 4), "a": 1, "b": 1, "c": "x"})
-    other = INTERACTING.point({"t": (1, 16, 2), "a": 5, "b": 6, "c": "x"})
-    children = {crossed(INTERACTING, one, other, rng) for _ in range(200)}
-    assert children == {(*t, a, b, 0) for t in (one[:2], other[:2]) for a in (1, 5) for b in (1, 6)}
+    first = INTERACTING.point({"t": (2, 4, 4), "a": 1, "b": 1, "c": "x"})
+    second = INTERACTING.point({"t": (1, 16, 2), "a": 5, "b": 6, "c": "x"})
+    children = {crossed(INTERACTING, first, second, rng) for _ in range(200)}
+    assert children == {(*t, a, b, 0) for t in (first[:2], second[:2]) for a in (1, 5) for b in (1, 6)}
     low = INTERACTING.point({"t": (2, 4, 4), "a": 1, "b": 1, "c": "y"})
     assert crossed(INTERACTING, low, low, rng) == low
-    assert None in {crossed(INTERACTING, low, other, rng) for _ in range(50)}  # the other's tile with "y"
+    assert None in {
+        crossed(INTERACTING, low, second, rng) for _ in range(50)
+    }  # the tile of `second` is not allowed with "y"
 
 
 def test_a_crossing_stays_within_a_sketch() -> None:
-    """Without mutation every knob of an offspring is one of its sketch's parents'."""
+    """Without mutation, an offspring has every knob from a parent of its own sketch."""
     other = Space("other", [Ordinal(name, list(range(10))) for name in "xyz"])
-    made = search(HUGE, other, population=500, mutation=0.0)
+    evolutionary = search(HUGE, other, population=500, mutation=0.0)
     parents = [Candidate("huge", (1,) * 8), Candidate("huge", (2,) * 8), Candidate("other", (3,) * 3)]
-    offspring = made._bred(parents, [1.0, 1.0, 1.0])
+    offspring = evolutionary._bred(parents, [1.0, 1.0, 1.0])
     assert {child.sketch for child in offspring} == {"huge", "other"}
     assert all(set(child.point) <= ({1, 2} if child.sketch == "huge" else {3}) for child in offspring)
     assert len({child.point for child in offspring}) > 100
 
 
 def test_sketches_are_sampled_alike() -> None:
-    """However large they are; a sketch that is exhausted leaves the rest to the others."""
+    """Their sizes do not matter, and a sketch that is exhausted leaves the rest to the others."""
     small = Space("small", [Ordinal("a", list(range(40)))])
     tiny = Space("tiny", [Ordinal("a", [1, 2])])
     trials = drive(search(HUGE, small, tiny, batch=60), objective_of(flat), 8, 60)
@@ -210,13 +212,13 @@ def test_sketches_are_sampled_alike() -> None:
 
 
 def test_everything_is_measured_once_in_the_end() -> None:
-    """Without the help of scoring all points."""
+    """The population is smaller than the space, so it is not simply enumerated."""
     space = Space("s", [Ordinal(name, list(range(8))) for name in "abc"])
-    made = search(space, population=32, batch=48)
-    trials = drive(made, objective_of(bowl_of_three), 7)
+    evolutionary = search(space, population=32, batch=48)
+    trials = drive(evolutionary, objective_of(bowl_of_three), 7)
     assert len(trials) == len({trial.candidate for trial in trials}) == 512
-    assert made.finished
-    assert not made.converged
+    assert evolutionary.finished
+    assert not evolutionary.converged
 
 
 def bowl_of_three(candidate: Candidate) -> float:

@@ -27,37 +27,37 @@ INTERACTING = Space(
 )
 
 Seconds = Callable[[Candidate], float | None]
-"""The time of a candidate, None for a failure."""
+"""The seconds of a candidate, None for a failure."""
 
 
 def bowl(candidate: Candidate) -> float:
-    """1 ms at one of 2,048 points, at least 8% more at the others."""
+    """1 ms at one of 2,048 points, and at least 8% more at the others."""
     return 1e-3 * (1 + 0.08 * sum((x - t) ** 2 for x, t in zip(candidate.point, (6, 2, 5, 1), strict=True)))
 
 
 def interacting(candidate: Candidate) -> float:
-    """1 ms at two of 2,304 points, at least 30% more at the others; no knob's best value is best for all others'."""
+    """1 ms at two of 2,304 points, at least 30% more at the others. The best value of a knob depends on the others."""
     x, y, a, b, c = candidate.point
     off = 0.5 * abs(x + y - 3) + 0.3 * abs(x - y - 1 + 2 * c) + 0.4 * abs(a - b - 1)
     return 1e-3 * (1 + off + 0.15 * abs(a + b - 9 - 2 * c * (x - 1)))
 
 
 def gradient(*spaces: Space, seed: int = 0, starts: Sequence[Candidate] = (), **options: object) -> Gradient:
-    made = create("gradient", spaces, np.random.default_rng(seed), Knowledge(starts=tuple(starts)), **options)
-    assert isinstance(made, Gradient)
-    return made
+    search = create("gradient", spaces, np.random.default_rng(seed), Knowledge(starts=tuple(starts)), **options)
+    assert isinstance(search, Gradient)
+    return search
 
 
-def walk(
+def descent(
     start: tuple[int, ...], seconds: Seconds, n: int, space: Space = PLANE, **options: object
 ) -> list[list[tuple[int, ...]]]:
-    """The points of the first n batches after the start, which is all that the model is built from."""
+    """The points of the first n batches after the start, which is the only candidate of the first model."""
     steps = gradient(space, starts=[Candidate(space.name, start)], **{"samples": 1, **options}).steps()
-    batches, answers = [], None
+    batches, trials = [], None
     for _ in range(n + 1):
-        requests = next(steps) if answers is None else steps.send(answers)
+        requests = next(steps) if trials is None else steps.send(trials)
         batches.append([request.candidate.point for request in requests])
-        answers = [Trial(request.candidate, measured(seconds(request.candidate))) for request in requests]
+        trials = [Trial(request.candidate, measured(seconds(request.candidate))) for request in requests]
     return batches[1:]
 
 
@@ -66,23 +66,21 @@ def measured(seconds: float | None) -> Measurement:
 
 
 def score_by(monkeypatch: pytest.MonkeyPatch, score: Callable[[Candidate], float]) -> list[list[Candidate]]:
-    """Replace the cost model by a function; returns what it is asked for, a list per call."""
-    asked: list[list[Candidate]] = []
+    """Replace the cost model by a function. Returns the candidates that it scores, one list per call."""
+    calls: list[list[Candidate]] = []
 
     def scores(self: CostModel, candidates: Sequence[Candidate]) -> NDArray[np.float64]:
-        asked.append(list(candidates))
+        calls.append(list(candidates))
         return np.array([score(candidate) for candidate in candidates])
 
     monkeypatch.setattr(CostModel, "scores", scores)
     monkeypatch.setattr(CostModel, "train", lambda self: None)
-    return asked
+    return calls
 
 
 @pytest.mark.parametrize(("space", "seconds"), [(BOWL, bowl), (INTERACTING, interacting)], ids=["bowl", "interacting"])
-def test_it_finds_known_optima_where_random_search_does_not(
-    space: Space, seconds: Callable[[Candidate], float]
-) -> None:
-    """200 trials, a tenth of the points, with noise of 0.5%."""
+def test_it_finds_known_optima_that_random_search_misses(space: Space, seconds: Callable[[Candidate], float]) -> None:
+    """There are 200 trials, which is a tenth of the points, with noise of 0.5%."""
 
     def ends(name: str) -> list[float]:
         runs = []
@@ -100,17 +98,17 @@ def test_it_finds_known_optima_where_random_search_does_not(
     assert np.mean(ends("random")) > 1.05e-3
 
 
-def test_the_walk_measures_windows_of_three_and_moves_to_the_best_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model that knows the truth: faster along x, and along y half as much. Where it was it does not look again."""
+def test_a_descent_measures_windows_of_three_and_moves_to_the_best_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model knows the truth: faster along x, half as much along y. A descent never returns to a point it left."""
     score_by(monkeypatch, lambda c: 1.0 + 2 * c.point[0] + c.point[1])
-    batches = walk((2, 2), lambda c: 1 / (1.0 + 2 * c.point[0] + c.point[1]), 3)
+    batches = descent((2, 2), lambda c: 1 / (1.0 + 2 * c.point[0] + c.point[1]), 3)
     assert batches == [[(3, 2), (2, 3), (2, 1)], [(4, 2), (3, 3), (3, 1)], [(5, 2), (4, 3), (4, 1)]]
 
 
 def test_the_window_slides_down_the_ranking_until_one_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model that has it upside down: the faster neighbour is in the last window, which holds what remains."""
+    """The model is wrong: the faster neighbour is in the last window, which holds what remains."""
     score_by(monkeypatch, lambda c: 10.0 - c.point[0])
-    batches = walk((2, 2), lambda c: 1.0 - 0.1 * c.point[0], 3)
+    batches = descent((2, 2), lambda c: 1.0 - 0.1 * c.point[0], 3)
     assert batches == [[(1, 2), (2, 3), (2, 1)], [(3, 2)], [(3, 3), (3, 1), (4, 2)]]
 
 
@@ -118,9 +116,9 @@ def test_the_window_slides_down_the_ranking_until_one_is_faster(monkeypatch: pyt
 def test_candidates_below_a_share_of_the_current_score_are_not_measured(
     monkeypatch: pytest.MonkeyPatch, share: float, measures: int
 ) -> None:
-    """The first early stop. Without a candidate the next request is for a random point."""
+    """The first early stop. If no candidate passes it, the next request is for a random point."""
     score_by(monkeypatch, lambda c: 1.0 if c.point == (4, 4) else share)
-    batches = walk((4, 4), lambda c: 1.0 if c.point == (4, 4) else 1.1, 4, hops=1)
+    batches = descent((4, 4), lambda c: 1.0 if c.point == (4, 4) else 1.1, 4, hops=1)
     near = [[point for point in batch if point in PLANE.neighbours((4, 4))] for batch in batches[:2]]
     assert sum(map(len, near)) == measures
     if not measures:
@@ -131,17 +129,17 @@ def test_candidates_below_a_share_of_the_current_score_are_not_measured(
 def test_a_window_below_a_share_of_the_best_throughput_is_the_last(
     monkeypatch: pytest.MonkeyPatch, neighbours: float, windows: int
 ) -> None:
-    """The second early stop: six neighbours are two windows."""
+    """The second early stop. Six neighbours make two windows."""
     score_by(monkeypatch, lambda c: 1.0)
-    batches = walk((4, 4, 4), lambda c: 1.0 if c.point == (4, 4, 4) else 1 / neighbours, 4, CUBE, hops=1)
+    batches = descent((4, 4, 4), lambda c: 1.0 if c.point == (4, 4, 4) else 1 / neighbours, 4, CUBE, hops=1)
     around = CUBE.neighbours((4, 4, 4))
     assert [len(batch) for batch in batches[: windows + 1]] == [3] * windows + [1]
     assert all(set(batch) <= set(around) for batch in batches[:windows])
     assert batches[windows][0] not in around
 
 
-def test_more_hops_are_tried_only_where_fewer_find_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A diagonal valley: only a step in both knobs is faster."""
+def test_more_hops_are_tried_only_if_fewer_find_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a diagonal valley, only a step in both knobs is faster."""
     score_by(monkeypatch, lambda c: 1.0)
 
     def valley(candidate: Candidate) -> float:
@@ -149,62 +147,67 @@ def test_more_hops_are_tried_only_where_fewer_find_nothing(monkeypatch: pytest.M
         return 1.0 + abs(x - y) - 0.05 * (x + y)
 
     near = PLANE.neighbours((4, 4))
-    batches = walk((4, 4), valley, 8, measure_threshold=0.0)
+    batches = descent((4, 4), valley, 8, measure_threshold=0.0)
     assert sorted(batches[0] + batches[1]) == sorted(near)
     moved = next(i for i, batch in enumerate(batches) if (5, 5) in batch)
     assert {p for batch in batches[2 : moved + 1] for p in batch} <= {*PLANE.hops((4, 4), 2)} - {*near}
     assert set(batches[moved + 1]) <= set(PLANE.neighbours((5, 5)))
-    batches = walk((4, 4), valley, 3, measure_threshold=0.0, hops=1)
+    batches = descent((4, 4), valley, 3, measure_threshold=0.0, hops=1)
     assert sorted(batches[0] + batches[1]) == sorted(near)
     assert len(batches[2]) == 1  # a new origin
 
 
-def test_walks_begin_at_the_five_best_and_then_at_random(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every trial is slower than all before it: the best are the first, and no walk leaves its origin."""
+def test_descents_begin_at_the_five_best_and_then_at_random(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every trial is slower than all before it, so the first are the best, and no descent leaves its origin."""
     origins: list[Candidate] = []
-    inner = Gradient._walk
+    descend = Gradient._descend
 
     def spy(self: Gradient, origin: Candidate) -> Steps:
         origins.append(origin)
-        return inner(self, origin)
+        return descend(self, origin)
 
-    monkeypatch.setattr(Gradient, "_walk", spy)
+    monkeypatch.setattr(Gradient, "_descend", spy)
     score_by(monkeypatch, lambda c: 1.0)
     order = count()
     trials = drive(gradient(HUGE), objective_of(lambda c: 1e-3 * 2.0 ** next(order)), 1, 200)
-    asked = [trial.candidate for trial in trials]
-    assert origins[:5] == asked[:5]
-    assert [asked.index(origin) for origin in origins[5:8]] == [109, 119, 129]  # a window of three for each n
+    measured_candidates = [trial.candidate for trial in trials]
+    assert origins[:5] == measured_candidates[:5]
+    assert [measured_candidates.index(origin) for origin in origins[5:8]] == [
+        109,
+        119,
+        129,
+    ]  # a window of three for each n
 
 
 def test_known_points_compete_but_are_not_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A faster neighbour that the first batch held takes its place in the window, and is moved to."""
+    """A faster neighbour that is known takes its place in the window, and the descent moves to it."""
     score_by(monkeypatch, lambda c: 1.0 + c.point[0])
     slow, fast = Candidate("plane", (2, 2)), Candidate("plane", (3, 2))
     search = gradient(PLANE)
     search._model.record([Trial(slow, measured(1.0)), Trial(fast, measured(0.9))])
-    steps = search._walk(slow)
+    steps = search._descend(slow)
     requests = next(steps)
     assert [request.candidate.point for request in requests] == [(2, 3), (2, 1)]
     requests = steps.send([Trial(request.candidate, measured(1.1)) for request in requests])
     assert [request.candidate.point for request in requests] == [(4, 2), (3, 3), (3, 1)]
 
 
-def test_a_walk_does_not_follow_an_earlier_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two origins side by side, all else slow: each has its window of three, and then a walk begins elsewhere."""
+def test_a_descent_does_not_follow_an_earlier_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two origins are neighbours, all else is slow: each has its window of three, then a descent begins elsewhere."""
     score_by(monkeypatch, lambda c: 1.0 - 0.1 * abs(c.point[0] - 4))
     fast, slow = Candidate("cube", (4, 4, 4)), Candidate("cube", (4, 5, 4))
     steps = gradient(CUBE, starts=[fast, slow], samples=2, hops=1).steps()
     batches = [next(steps)]
     for _ in range(3):
-        answers = [(r.candidate, {fast: 1.0, slow: 1.1}.get(r.candidate, 2.0)) for r in batches[-1]]
-        batches.append(steps.send([Trial(candidate, measured(seconds)) for candidate, seconds in answers]))
+        candidates = [request.candidate for request in batches[-1]]
+        times = {fast: 1.0, slow: 1.1}
+        batches.append(steps.send([Trial(candidate, measured(times.get(candidate, 2.0))) for candidate in candidates]))
     assert [len(batch) for batch in batches] == [2, 3, 3, 1]
     for origin, batch in zip((fast, slow), batches[1:3], strict=True):
         assert {request.candidate.point for request in batch} <= set(CUBE.neighbours(origin.point))
 
 
-def test_failures_are_never_walked_to() -> None:
+def test_failures_are_never_moved_to() -> None:
     rng = np.random.default_rng(5)
     bad = {point for point in BOWL.points() if rng.random() < 0.3}
     search = gradient(BOWL)
@@ -214,7 +217,7 @@ def test_failures_are_never_walked_to() -> None:
 
 
 def test_it_waits_for_something_that_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 729 points the first 70 fail: no model, no walk."""
+    """The first 70 trials fail, so until then there is no model and no descent."""
     fitted: list[int] = []
     monkeypatch.setattr(BoostedTrees, "fit", lambda self, features, targets: fitted.append(len(targets)))
     monkeypatch.setattr(BoostedTrees, "predict", lambda self, features: np.ones(len(features)))
@@ -246,7 +249,7 @@ def test_the_model_is_trained_after_windows_but_not_more_often_than_the_trials_g
     assert np.median(growth) < 1.06
 
 
-def test_a_walk_stays_in_its_sketch_and_the_first_batch_is_of_all() -> None:
+def test_a_descent_stays_in_its_sketch_and_the_first_batch_is_of_all() -> None:
     twin = Space("twin", [Ordinal(name, list(range(10))) for name in "abcdefgh"])
     target = np.arange(8)
 
@@ -260,24 +263,24 @@ def test_a_walk_stays_in_its_sketch_and_the_first_batch_is_of_all() -> None:
 
 
 def test_a_round_scores_at_most_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sixteen neighbours in eight knobs, a hundred of those further away; and the current point."""
-    asked = score_by(monkeypatch, lambda c: 1.0)
-    walk((5,) * 8, lambda c: 1.0 if c.point == (5,) * 8 else 1.5, 120, HUGE, candidates=100)
-    sizes = [len(call) for call in asked]
+    """It scores the current point with its sixteen neighbours, and with a hundred of the points further away."""
+    calls = score_by(monkeypatch, lambda c: 1.0)
+    descent((5,) * 8, lambda c: 1.0 if c.point == (5,) * 8 else 1.5, 120, HUGE, candidates=100)
+    sizes = [len(call) for call in calls]
     assert sizes[0] == 17
     assert max(sizes) == 101
-    assert all(len(set(call)) == len(call) for call in asked)
+    assert all(len(set(call)) == len(call) for call in calls)
 
 
-def test_all_within_three_hops_are_scored_where_they_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = score_by(monkeypatch, lambda c: 1.0 if c.point == (4, 4, 4) else 0.5)
-    walk((4, 4, 4), lambda c: 1.0, 1, CUBE)
-    for hops, call in enumerate(asked[:3], start=1):
+def test_all_within_three_hops_are_scored_if_they_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = score_by(monkeypatch, lambda c: 1.0 if c.point == (4, 4, 4) else 0.5)
+    descent((4, 4, 4), lambda c: 1.0, 1, CUBE)
+    for hops, call in enumerate(calls[:3], start=1):
         assert {candidate.point for candidate in call[1:]} == set(CUBE.hops((4, 4, 4), hops))
 
 
 @pytest.mark.parametrize("cut", [64, 65, 90, 149])
-def test_a_walk_is_resumed_in_the_middle(cut: int) -> None:
+def test_a_descent_is_resumed_in_the_middle(cut: int) -> None:
     objective = objective_of(interacting, within=0.01)
     trials = drive(gradient(INTERACTING), objective, 2, 150)
     assert drive(gradient(INTERACTING), objective, 2, 150 - cut, trials[:cut]) == trials[cut:]

@@ -1,4 +1,4 @@
-"""Section 4.4 of the Droplet Search paper: where the droplet expectation holds, droplet finds the optimum."""
+"""Section 4.4 of the Droplet Search paper: if the droplet expectation holds, droplet finds the optimum."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ LANDSCAPES = landscapes()
 def descend(
     landscape: Landscape, n: int = 8, start: Candidate | None = None, **options: object
 ) -> tuple[Candidate, int]:
-    """Where droplet ends, from the origin or a start, with hardly any noise; and how many candidates it measured."""
+    """The end of droplet from the origin or a start, with hardly any noise, and the number of measured candidates."""
     starts = Knowledge(starts=() if start is None else (start,))
     search = create("droplet", [landscape.space], np.random.default_rng(0), starts, **options)
     trials = drive(search, objective_of(landscape.seconds, within=1e-6), n)
@@ -32,14 +32,14 @@ def test_from_the_origin_to_the_optimum(name: str, n: int) -> None:
     assert landscape.cost(end) == least
     assert measured <= landscape.space.size / 2
     end, _ = descend(landscape, n)
-    if name == "mhcf":  # its last steps gain 0.1% each, for which the default test does not ask for samples
+    if name == "mhcf":  # its last steps gain 0.1% each, which is too little for the default test to take samples
         assert landscape.cost(end) <= 1.015 * least
     else:
         assert landscape.cost(end) == least
 
 
 @pytest.mark.parametrize("test", ["ours", "student"])
-def test_where_tiles_need_not_divide_it_is_caught_early(test: str) -> None:
+def test_if_tiles_need_not_divide_it_gets_stuck_early(test: str) -> None:
     """Section 4.4.2: 7 does not divide 60, and the epilogue costs more than the larger tile saves."""
     landscape = LANDSCAPES["tensilica"]
     end, _ = descend(landscape, test=test)

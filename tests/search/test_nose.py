@@ -24,7 +24,7 @@ Bred = tuple[dict[Candidate, float], list[Candidate]]
 
 @pytest.fixture
 def bred(monkeypatch: pytest.MonkeyPatch) -> list[Bred]:
-    """What was given to `Breeder.breed`, and what came of it, one pair per generation."""
+    """The population that `Breeder.breed` receives and the offspring that it returns, one pair per generation."""
     calls: list[Bred] = []
     breed = Breeder.breed
 
@@ -50,7 +50,7 @@ def f_hat(c: Candidate, measured: list[Trial], k: int = 9) -> float:
 
 
 def test_the_elite_is_what_the_papers_equations_estimate_best(bred: list[Bred]) -> None:
-    """With failures, and two sketches of different dimensions that compete for the elite."""
+    """Some candidates fail, and two sketches of different dimensions compete for the elite."""
     other = Space("other", [Ordinal(name, list(range(20))) for name in "abc"])
     search = create("nose", [TEN, other], np.random.default_rng(0))
     objective = objective_of(bowl, fails=lambda c: c.point[0] == 2)
@@ -58,15 +58,15 @@ def test_the_elite_is_what_the_papers_equations_estimate_best(bred: list[Bred]) 
     assert len(bred) == 4
     assert {c.sketch for c in bred[0][1]} == {"ten", "other"}
     for generation, (_, offspring) in enumerate(bred):
-        at = 100 + 30 * generation
-        expected = sorted(f_hat(c, trials[:at]) for c in offspring)[-30:]
-        elite = [trial.candidate for trial in trials[at : at + 30]]
+        measured = 100 + 30 * generation
+        expected = sorted(f_hat(c, trials[:measured]) for c in offspring)[-30:]
+        elite = [trial.candidate for trial in trials[measured : measured + 30]]
         assert set(elite) <= set(offspring)
-        assert sorted(f_hat(c, trials[:at]) for c in elite) == pytest.approx(expected)
+        assert sorted(f_hat(c, trials[:measured]) for c in elite) == pytest.approx(expected)
 
 
 def test_the_population_is_the_fittest_of_all_that_was_measured(bred: list[Bred]) -> None:
-    """Step 5: who is shrunk away never comes back, so it is the N best so far; step 1: M pairs are mated."""
+    """By step 5 the population is the N best so far, because a dropped member never returns. By step 1 M pairs mate."""
     search = create("nose", [TEN], np.random.default_rng(0))
     trials = drive(search, objective_of(bowl, fails=lambda c: c.point[0] == 2), 7, 220)
     for generation, (population, offspring) in enumerate(bred):
@@ -87,7 +87,7 @@ def test_the_sizes_of_the_paper_and_the_starts() -> None:
 
 
 def test_it_learns_to_avoid_failures() -> None:
-    """Three quarters of the space fail, as in the paper's Figure 3, in one region."""
+    """Three quarters of the space fail, in one region, as in Figure 3 of the paper."""
     search = create("nose", [TEN], np.random.default_rng(0))
     trials = drive(search, objective_of(bowl, fails=lambda c: min(c.point[0], c.point[1]) < 5), 8, 400)
     assert np.mean([trial.ok for trial in trials[:100]]) < 0.4
@@ -109,7 +109,7 @@ def test_a_bounded_archive_still_finds_the_way(monkeypatch: pytest.MonkeyPatch) 
 
 
 def entangled(candidate: Candidate) -> float:
-    """Two knobs must agree, and a category decides where the third is best."""
+    """Two knobs must agree, and a category decides which value of the third is best."""
     a, b, c, order = candidate.point
     return 1e-3 * (1 + 0.1 * abs(a - b) + 0.06 * abs(a + b - 8) + 0.1 * abs(c - (2, 6, 3, 5)[order]))
 
@@ -129,7 +129,7 @@ LANDSCAPES = [
 
 @pytest.mark.parametrize(("space", "seconds"), LANDSCAPES, ids=["bowl", "entangled"])
 def test_it_is_near_the_optimum_of_two_thousand_points(space: Space, seconds: Callable[[Candidate], float]) -> None:
-    """300 trials, 8 seeds: within 2% of the optimum of 1 ms on average, a third as far as random at most."""
+    """After 300 trials, on average of 8 seeds, it is within 2% of the optimum and at most a third as far as random."""
 
     def above(name: str) -> float:
         runs = [

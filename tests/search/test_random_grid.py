@@ -1,3 +1,5 @@
+"""Random and grid search: every point once, uniformly or in order."""
+
 from collections import Counter
 
 import numpy as np

@@ -1,3 +1,5 @@
+"""The registry: searches, their options and their errors by name."""
+
 import numpy as np
 import pytest
 
@@ -25,7 +27,7 @@ def test_searches_are_found_by_name() -> None:
     ("name", "options", "line"),
     [
         ("dropplet", {}, "unknown search 'dropplet'; did you mean 'droplet'"),
-        ("xyzzy", {}, "unknown search 'xyzzy'; there is .*droplet.*grid.*random"),
+        ("xyzzy", {}, "unknown search 'xyzzy'; choose from .*droplet.*grid.*random"),
         ("droplet", {"speculate": True}, "no option 'speculate'; did you mean 'speculation'"),
         ("droplet", {"test": "students"}, "no test 'students'; did you mean 'student'"),
         ("droplet", {"test": "rank"}, "use repeats=4 or more"),

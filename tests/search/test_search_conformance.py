@@ -1,6 +1,6 @@
-"""Every search that exists passes the suite, with its defaults; droplet also with its other tests.
+"""Every search passes the conformance suite with its defaults, and droplet also with its other tests.
 
-And the suite can fail: each of a few broken searches fails the rule that it breaks.
+The suite can fail, too: each of a few broken searches fails the rule that it breaks.
 """
 
 import math
@@ -49,7 +49,7 @@ class TestDropletMeans(SearchConformance):
 
 
 class Sound(GeneratorSearch):
-    """The starts, then all points in order: what the broken searches differ from."""
+    """A sound search: the starts, then all points in order. The broken searches are variants of it."""
 
     name = "sound"
 
@@ -61,7 +61,7 @@ class Sound(GeneratorSearch):
 
 
 class StopsAtTheFirstImprovement(Sound):
-    """What the hill climber of Kernel Tuner 1.4.0 did."""
+    """The mistake of the hill climber of Kernel Tuner 1.4.0."""
 
     def steps(self) -> Steps:
         order = dict.fromkeys([*self.knowledge.starts, *self.points()])
@@ -82,7 +82,7 @@ class ForgetsItsStarts(Sound):
 
 
 class TakesStartsInTurn(Sound):
-    """The neighbours of the first start before the second start."""
+    """Requests the neighbours of the first start before the second start."""
 
     def steps(self) -> Steps:
         begun = [c for start in self.knowledge.starts for c in (start, *self.around(start))]
@@ -153,7 +153,7 @@ def test_a_broken_search_fails(broken: type[GeneratorSearch], rule: str) -> None
 
 
 def test_smoke_alone_would_not_see_the_climber_that_stops_too_early() -> None:
-    """All other rules hold for it."""
+    """It keeps all other rules."""
     for rule in RULES:
         if rule != "test_it_finds_the_optimum_of_a_convex_landscape":
             getattr(conformance(StopsAtTheFirstImprovement), rule)()

@@ -1,4 +1,4 @@
-"""storm against landscapes whose optimum is known, its mechanisms one by one, and what it believes."""
+"""storm: landscapes whose optimum is known, and each of its mechanisms."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from stormdrop.errors import SearchError
 from stormdrop.search import Knowledge, create
-from stormdrop.search.belief import log_expected_improvement
+from stormdrop.search.proposer import log_expected_improvement
 from stormdrop.search.storm import Storm
 from stormdrop.space import Categorical, Constraint, Ordinal, Space
 from stormdrop.testing import drive, objective_of
@@ -39,7 +39,7 @@ def bowl(candidate: Candidate) -> float:
 
 
 def aligned(candidate: Candidate) -> float:
-    """Fast where x is a multiple of 64, most of all 192 (rank 11), and only in one order: descents are caught."""
+    """Fast only if x is a multiple of 64, best at 192 (rank 11), and in one order, so that descents get stuck."""
     x, y, _, order = candidate.point
     value = 16 * (x + 1)
     return 1e-3 * (1 + 1.0 * (value % 64 != 0) + 0.03 * abs(x - 11) + 0.2 * abs(y - 2) + 0.5 * (order != 2))
@@ -52,7 +52,7 @@ def new(trials: Sequence[Trial]) -> int:
 @pytest.mark.parametrize("n", [1, 8])
 @pytest.mark.parametrize("landscape", [bowl, aligned])
 def test_it_reaches_the_optimum_and_converges(landscape: object, n: int) -> None:
-    """Of 900 points; random search is there after 60 trials with a chance of 7%."""
+    """There are 900 points. Random search finds the optimum within 60 trials with a probability of 7%."""
     assert callable(landscape)
     optimum = min((Candidate("s", point) for point in SPACE.points()), key=landscape)
     for seed in range(4):
@@ -81,10 +81,10 @@ def test_alignments_find_what_ranks_alone_find_late() -> None:
 def test_the_opening_is_the_starts_the_origin_and_points_far_apart() -> None:
     starts = (Candidate("s", (3, 1, 1, 1)), Candidate("s", (9, 0, 2, 2)))
     search = storm(knowledge=Knowledge(starts=starts))
-    asked = [request.candidate for request in search.ask(64)]
-    assert asked[:3] == [*starts, Candidate("s", SPACE.origin)]
-    assert len(asked) == 3 + search.options.opening
-    far = [candidate.point for candidate in asked[3:]]
+    opening = [request.candidate for request in search.ask(64)]
+    assert opening[:3] == [*starts, Candidate("s", SPACE.origin)]
+    assert len(opening) == 3 + search.options.opening
+    far = [candidate.point for candidate in opening[3:]]
     assert {point[0] for point in far} >= {0, 14} or {point[0] for point in far} >= {0, 15}
     assert {point[3] for point in far} == {0, 1, 2}
 
@@ -108,7 +108,7 @@ def test_the_best_is_measured_until_it_is_known() -> None:
 
 
 def test_one_bad_measurement_does_not_hide_the_optimum() -> None:
-    """The first measurement of the optimum is three times too slow; so are those of every fifth point."""
+    """The first measurements of the optimum and of every fifth point are three times too slow."""
     optimum = min((Candidate("s", point) for point in SPACE.points()), key=bowl)
     first: Counter[Candidate] = Counter()
 
@@ -151,8 +151,8 @@ def test_the_better_sketch_gets_the_trials() -> None:
     assert search.best is not None and search.best.sketch == "s"
 
 
-def test_it_goes_on_where_most_fails() -> None:
-    """One point in twenty works. What failed does not say that nothing is to be gained."""
+def test_it_goes_on_if_most_candidates_fail() -> None:
+    """One point in twenty works. Failures do not count as proposals that were not worth their trials."""
     rng = np.random.default_rng(3)
     works = {point for point in SPACE.points() if rng.random() < 0.05}
     best = min(bowl(Candidate("s", point)) for point in works)
@@ -166,17 +166,17 @@ def test_it_goes_on_where_most_fails() -> None:
     assert np.mean(ends) < 1.5
 
 
-def test_while_nothing_works_all_sketches_are_tried_alike() -> None:
-    one = Candidate("s", (7, 2, 1, 2))
+def test_while_nothing_works_all_sketches_are_tried_equally() -> None:
+    working = Candidate("s", (7, 2, 1, 2))
     broken = Space("broken", SPACE.knobs, SPACE.constraints)
     search = storm(broken, SPACE)
-    trials = drive(search, objective_of(bowl, fails=lambda c: c != one), 8, budget=10_000)
-    asked = Counter(trial.candidate.sketch for trial in trials)
-    assert search.best == one
-    first = next(at for at, trial in enumerate(trials) if trial.candidate == one)
+    trials = drive(search, objective_of(bowl, fails=lambda c: c != working), 8, budget=10_000)
+    counts = Counter(trial.candidate.sketch for trial in trials)
+    assert search.best == working
+    first = next(index for index, trial in enumerate(trials) if trial.candidate == working)
     before = Counter(trial.candidate.sketch for trial in trials[:first])
     assert abs(before["s"] - before["broken"]) <= 2
-    assert asked["s"] + asked["broken"] <= 2 * SPACE.size + 5
+    assert counts["s"] + counts["broken"] <= 2 * SPACE.size + 5
 
 
 def test_it_remembers_a_bounded_number_of_points() -> None:
@@ -190,7 +190,7 @@ def test_it_remembers_a_bounded_number_of_points() -> None:
 
 
 def test_large_spaces_are_drawn_from_not_listed() -> None:
-    """Of 10^12 combinations, half excluded."""
+    """The space has 10^12 combinations, half of which are excluded."""
     knobs = [Ordinal(f"k{i}", [2**j for j in range(10)]) for i in range(12)]
     space = Space("large", knobs, [Constraint(("k0", "k1"), lambda a, b: a * b <= 512, "fits")])
 
@@ -206,7 +206,7 @@ def test_large_spaces_are_drawn_from_not_listed() -> None:
     assert np.mean(ends) < 1.4e-3  # the best of 150 random points: 2.0e-3 or more
 
 
-def test_the_expected_improvement_agrees_with_sampling_and_goes_on_where_it_underflows() -> None:
+def test_the_expected_improvement_agrees_with_sampling_and_does_not_underflow() -> None:
     rng = np.random.default_rng(0)
     mean, deviation = np.array([-0.5, 0.0, 1.0]), np.array([1.0, 0.2, 0.8])
     sampled = np.maximum(-rng.normal(mean, deviation, (400_000, 3)), 0).mean(axis=0)

@@ -15,16 +15,16 @@ import pytest
 
 from stormdrop import operators
 from stormdrop.ir.workload import Workload
-from stormdrop.machine.cpu import OTHERS, Target
+from stormdrop.machine.cpu import Target
 from stormdrop.sketches.contract import Sketch, Variant
 from stormdrop.sketches.cpu.register_blocked import RegisterBlocked
 from stormdrop.sketches.cpu.streaming import Streaming
 from stormdrop.sketches.cpu.winograd.sketch import Winograd
 from stormdrop.sketches.fingerprint import probes, scheduled, space_of
-from stormdrop.sketches.registry import sketches
+from stormdrop.sketches.registry import cpu_sketches
 from stormdrop.space import Categorical, Ordinal, Space
 
-TARGET = OTHERS["cpu/x86-64-v4"]
+TARGET = Target.parse("cpu/x86-64-v4")
 assert isinstance(TARGET, Target)
 DENSE = operators.dense(16, 48, 32, bias=1)
 
@@ -128,8 +128,9 @@ def test_a_tolerance_is_part_of_it() -> None:
 def test_it_is_the_same_in_another_process() -> None:
     program = (
         "from stormdrop import operators\nfrom stormdrop.sketches.cpu.register_blocked import RegisterBlocked\n"
-        "from stormdrop.sketches.fingerprint import space_of\nfrom stormdrop.machine.cpu import OTHERS\n"
-        "print(space_of(RegisterBlocked(), operators.dense(16, 48, 32, bias=1), OTHERS['cpu/x86-64-v4']).fingerprint)"
+        "from stormdrop.sketches.fingerprint import space_of\nfrom stormdrop.machine.cpu import Target\n"
+        "target = Target.parse('cpu/x86-64-v4')\n"
+        "print(space_of(RegisterBlocked(), operators.dense(16, 48, 32, bias=1), target).fingerprint)"
     )
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert told.strip() == fingerprint(RegisterBlocked())
@@ -157,7 +158,7 @@ def test_a_point_that_does_not_schedule_has_a_digest_too() -> None:
     assert scheduled(Refusing(), space, workload, TARGET) != scheduled(Streaming(), space, workload, TARGET)
 
 
-@pytest.mark.parametrize("sketch", sketches(), ids=lambda sketch: sketch.name)
+@pytest.mark.parametrize("sketch", cpu_sketches(), ids=lambda sketch: sketch.name)
 def test_a_space_that_goes_to_another_process_keeps_it(sketch: Sketch) -> None:
     workload = operators.conv2d(1, 16, 16, 16, 16, 3, 3, pad=1)
     space = space_of(sketch, workload, TARGET)

@@ -7,11 +7,13 @@ import pytest
 
 from stormdrop import operators
 from stormdrop.errors import InputError
-from stormdrop.machine.cpu import Machine, Target
-from stormdrop.machine.gpu import DEVICES
+from stormdrop.machine.contract import Machine
+from stormdrop.machine.cpu import Target
+from stormdrop.machine.gpu import GPUS
 from stormdrop.sketches.cpu import cost_model as prior
 from stormdrop.sketches.gpu.features import NAMES
-from stormdrop.sketches.registry import features, sketches_for
+from stormdrop.sketches.knowledge import features
+from stormdrop.sketches.registry import sketches_for
 from stormdrop.sketches.statement_features import WIDTH
 from stormdrop.trial import Candidate
 
@@ -92,14 +94,14 @@ def test_the_eight_of_a_cpu() -> None:
 
 
 def test_the_seven_of_a_gpu() -> None:
-    a100 = DEVICES["a100"]
+    a100 = GPUS["a100"]
     found, several = candidates(a100)
     describe = features(found, CONVOLUTION, a100, "analytic")  # type: ignore[arg-type]
     assert describe is not None
     assert {row.shape for row in describe(several)} == {(1, len(NAMES))}
 
 
-@pytest.mark.parametrize("target", [Target.detect(), DEVICES["a100"]], ids=["cpu", "a100"])
+@pytest.mark.parametrize("target", [Target.detect(), GPUS["a100"]], ids=["cpu", "a100"])
 def test_the_164_of_each_statement(target: Machine) -> None:
     found, several = candidates(target, 3)
     describe = features(found, CONVOLUTION, target, "statements")  # type: ignore[arg-type]

@@ -11,13 +11,13 @@ import pytest
 from tvm import te
 
 from stormdrop import operators
-from stormdrop.codegen.compile import assembler
+from stormdrop.codegen.compile import assembly
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
 from stormdrop.sketches.contract import Sketch
 from stormdrop.sketches.cpu.register_blocked import RegisterBlocked
 from stormdrop.sketches.cpu.streaming import Streaming
-from stormdrop.sketches.registry import sketches, sketches_for
+from stormdrop.sketches.registry import cpu_sketches, sketches_for
 from stormdrop.testing.sketches import check_point, check_sketch
 
 TARGET = Target.detect()
@@ -182,7 +182,7 @@ def test_the_origin_keeps_rows_apart_in_the_cache() -> None:
     assert math.prod(rows[0]) <= 8 < math.prod(rows[1])
 
 
-@pytest.mark.parametrize("sketch", sketches(), ids=lambda sketch: sketch.name)
+@pytest.mark.parametrize("sketch", cpu_sketches(), ids=lambda sketch: sketch.name)
 def test_every_sketch_that_exists_keeps_its_promises(sketch: Sketch) -> None:
     samples = [operators.matmul(17, 35, 8), operators.conv2d(1, 9, 9, 4, 20, 3, 3, pad=1), operators.softmax(9, 20)]
     taken = [workload for workload in samples if sketch.space(workload, TARGET) is not None]
@@ -263,5 +263,5 @@ def test_few_columns_or_rows_have_vectors_along_the_reduction(workload: Workload
 def test_those_vectors_are_whole(workload: Workload) -> None:
     target = Target.parse("cpu/x86-64-v3")
     (sketch, space) = next(each for each in sketches_for(workload, target) if each[0].name == "streaming")
-    code = assembler(sketch.apply(workload, target, space.config(space.origin)).main, target.tvm())
+    code = assembly(sketch.apply(workload, target, space.config(space.origin)).main, target.tvm())
     assert len(re.findall(r"vfmadd\w+ps\s.*%ymm", code)) >= 2

@@ -1,4 +1,4 @@
-"""The landscapes of section 4.4: their spaces, their optima, their values at points worked out by hand."""
+"""The landscapes of section 4.4 of the Droplet Search paper: their spaces, optima, and costs worked out by hand."""
 
 import pytest
 
@@ -27,8 +27,8 @@ OPTIMA = {
 
 class TestSpaces(SpaceConformance):
     def make_spaces(self) -> list:
-        found = landscapes()
-        return [found[name].space for name in ("moon", "olivry-1", "tensilica-divisors")]
+        by_name = landscapes()
+        return [by_name[name].space for name in ("moon", "olivry-1", "tensilica-divisors")]
 
 
 def test_every_landscape_is_named_once() -> None:
@@ -76,7 +76,7 @@ def test_costs_by_hand(name: str, config: dict[str, int], cost: float) -> None:
 
 
 def test_only_tli_is_shifted() -> None:
-    assert {name: each.shift for name, each in LANDSCAPES.items() if each.shift} == {"tli": 3.0}
+    assert {name: landscape.shift for name, landscape in LANDSCAPES.items() if landscape.shift} == {"tli": 3.0}
     assert LANDSCAPES["tli"].cost(LANDSCAPES["tli"].optimum) < -2
 
 

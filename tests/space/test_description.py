@@ -1,3 +1,5 @@
+"""Knobs are rebuilt from their descriptions, and bad descriptions are refused."""
+
 import json
 from typing import Any
 
@@ -27,7 +29,7 @@ def test_a_knob_comes_back_from_its_description(knob: Knob) -> None:
 @pytest.mark.parametrize(
     ("description", "line"),
     [
-        ({}, "no kind of knob None; there is ordinal, categorical, tile, split"),
+        ({}, "no kind of knob None; choose from ordinal, categorical, tile, split"),
         ({"kind": "odd", "name": "a"}, "no kind of knob 'odd'"),
         ({"kind": "ordinal", "name": "a"}, "no ordinal knob is described by .*values"),
         ({"kind": "ordinal", "name": "a", "values": [1], "more": 1}, "no ordinal knob is described by .*more"),

@@ -1,3 +1,5 @@
+"""Each kind of knob: the contract of `Knob`, its steps, samples, encodings and errors."""
+
 import json
 
 import numpy as np
@@ -35,7 +37,7 @@ def test_any_knob_conforms(knob: Knob, seed: int) -> None:
 
 
 def steps(knob: Knob, value: object) -> set[object]:
-    """The values one step away."""
+    """The values that are one step away."""
     return {knob.value(path[0]) for path in map(list, knob.directions(knob.coordinates(value))) if path}
 
 
@@ -66,7 +68,7 @@ def test_tile_samples_are_uniform() -> None:
     counts = dict.fromkeys(knob, 0)
     for _ in range(200 * knob.count):
         counts[knob.sample(rng)] += 1
-    # 200 expected of each: five standard deviations are 71
+    # 200 are expected of each value; five standard deviations are 71.
     assert min(counts.values()) > 129
     assert max(counts.values()) < 271
 
@@ -80,7 +82,7 @@ def test_a_large_tile_is_sampled_without_enumeration() -> None:
 def test_split_rounds_up_and_refuses_groups_wider_than_what_they_group() -> None:
     knob = Split("s", 17, [[1, 2, 8], [4, 8]])
     values = {knob.value(c) for c in knob}
-    assert values == {(5, 1, 4), (3, 2, 4), (3, 1, 8), (2, 2, 8)}  # 8 groups only where there are 8 tiles
+    assert values == {(5, 1, 4), (3, 2, 4), (3, 1, 8), (2, 2, 8)}  # a group of 8 needs 8 tiles
     assert knob.coordinates([3, 2, 4]) == (1, 0)
     with pytest.raises(SpaceError, match="no value"):
         knob.coordinates((1, 8, 4))

@@ -1,3 +1,5 @@
+"""Spaces under constraints: points, neighbourhoods, samples, lists of combinations and fingerprints."""
+
 from itertools import product
 
 import numpy as np
@@ -21,7 +23,7 @@ BLUEPRINTS = [
 
 @st.composite
 def spaces(draw: st.DrawFn) -> Space:
-    """Up to four knobs and three constraints that hold for an arbitrary but fixed share of the values."""
+    """Spaces of up to four knobs and three constraints, each of which holds for a fixed share of the values."""
     knobs = [draw(st.sampled_from(BLUEPRINTS))(f"k{i}") for i in range(draw(st.integers(1, 4)))]
     constraints = []
     for i in range(draw(st.integers(0, 3))):
@@ -46,7 +48,7 @@ def test_any_space_conforms(space: Space, seed: int) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(spaces(), st.integers(1, 9))
-def test_many_are_encoded_as_each_is(space: Space, count: int) -> None:
+def test_points_are_encoded_together_as_they_are_alone(space: Space, count: int) -> None:
     rng = np.random.default_rng(0)
     points = [space.sample(rng) for _ in range(count)]
     assert space.encodings(points).tolist() == [space.encode(point).tolist() for point in points]
@@ -66,12 +68,14 @@ def test_hops_are_a_breadth_first_search(space: Space, n: int, random: object) -
     distance = {start: 0}
     queue = [start]
     for point in queue:
+        if distance[point] == n:
+            break  # all that follow are as far away
         for neighbour in space.neighbours(point):
             if neighbour not in distance:
                 distance[neighbour] = distance[point] + 1
                 queue.append(neighbour)
     hops = space.hops(start, n)
-    assert set(hops) == {point for point, d in distance.items() if 1 <= d <= n}
+    assert set(hops) == distance.keys() - {start}
     assert [distance[point] for point in hops] == sorted(distance[point] for point in hops)
 
 
@@ -104,17 +108,17 @@ def test_beyond_continues_a_move() -> None:
 
 
 class Large:
-    """Two tiles of 6 whose innermost factors multiply to 12 or more; counts how often columns are asked of."""
+    """Two tiles of 6 whose innermost factors multiply to 12 or more; counts the calls of `columns`."""
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.calls = 0
 
     def __call__(self, a: tuple[int, int], b: tuple[int, int]) -> bool:
         return a[1] * b[1] >= 12
 
     def columns(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         assert a.shape == b.shape == (len(a), 2)
-        self.asked += 1
+        self.calls += 1
         return a[:, 1] * b[:, 1] >= 12
 
 
@@ -132,7 +136,7 @@ def test_sampling_is_uniform_with_and_without_enumeration(monkeypatch: pytest.Mo
         counts = dict.fromkeys(space.points(), 0)
         for _ in range(200 * space.size):
             counts[space.sample(rng)] += 1
-        assert (large.asked > 0) == (columnwise and tries > 0)
+        assert (large.calls > 0) == (columnwise and tries > 0)
         return np.array(list(counts.values()))
 
     for tries in (0, 32):
@@ -168,13 +172,13 @@ def test_a_listed_space_holds_what_is_listed(space: Space, picks: set[int], reve
     members = [tuple(space.config(point).values()) for point in listed]
     if reverse:  # the knobs of a constraint come in any order
         names, members = names[::-1], [member[::-1] for member in members]
-    found = Space("s", space.knobs, [*space.constraints, Constraint.one_of(names, members)])
-    assert list(found.points()) == listed
-    check_space(found, np.random.default_rng(seed), checked=20)
+    listed_space = Space("s", space.knobs, [*space.constraints, Constraint.one_of(names, members)])
+    assert list(listed_space.points()) == listed
+    check_space(listed_space, np.random.default_rng(seed), checked=20)
 
 
 def test_listed_members_are_not_looked_for_among_all_combinations() -> None:
-    """Of 10^40 combinations some hundreds are listed: enumerating or drawing would not end."""
+    """Some hundreds of 10^40 combinations are listed, so to enumerate or to draw all of them would not end."""
     rng = np.random.default_rng(0)
     members = [tuple(int(x) for x in row) for row in rng.integers(0, 10, (300, 40))]
     knobs = [Ordinal(f"k{i}", list(range(10))) for i in range(40)]
@@ -203,10 +207,10 @@ def test_a_list_is_part_of_the_fingerprint_and_its_order_is_not() -> None:
         constraint = Constraint.one_of(("a", "b"), members)
         return Space("s", [Ordinal("a", [1, 2, 3]), Categorical("b", "xy")], [constraint]).fingerprint
 
-    one, other, third = (1, "x"), (2, "y"), (3, "x")
-    assert make(one, other) == make(other, one, one)
-    assert make(one, other) != make(one, third) != make(one, other, third)
-    assert make(one, other) == "00e080fb619e0443"  # stable across processes and versions
+    first, second, third = (1, "x"), (2, "y"), (3, "x")
+    assert make(first, second) == make(second, first, first)
+    assert make(first, second) != make(first, third) != make(first, second, third)
+    assert make(first, second) == "00e080fb619e0443"  # stable across processes and versions
 
 
 def test_fingerprint_tells_apart_what_matters() -> None:
@@ -242,8 +246,9 @@ def test_columns_are_the_configurations_knob_by_knob(space: Space, seed: int) ->
     assert list(columns) == [knob.name for knob in space.knobs]
     assert all(len(column) == len(points) for column in columns.values())
     for row, point in enumerate(points):
-        found = {name: column[row].tolist() for name, column in columns.items()}
-        assert space.config(point) == {n: tuple(v) if isinstance(v, list) else v for n, v in found.items()}
+        values = {name: column[row].tolist() for name, column in columns.items()}
+        config = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+        assert space.config(point) == config
 
 
 def test_columns_can_be_computed_with() -> None:

@@ -1,3 +1,5 @@
+"""Boosted trees: what the objectives learn, sums over rows, and the bounded training set."""
+
 import subprocess
 import sys
 from typing import get_args
@@ -14,7 +16,7 @@ OBJECTIVES: tuple[TreeObjective, ...] = get_args(TreeObjective)
 
 
 def data(n: int, rows: int, seed: int = 0) -> tuple[list[Array], Array]:
-    """Candidates of 1 to `rows` rows of 8 columns; each row adds the more, the nearer three of its columns are to 5."""
+    """Candidates with 1 to `rows` rows of 8 columns. A row adds more if three of its columns are nearer to 5."""
     rng = np.random.default_rng(seed)
     counts = rng.integers(1, rows + 1, n)
     features = [rng.integers(0, 11, (count, 8)).astype(float) for count in counts]
@@ -60,7 +62,7 @@ def test_scores_estimate_the_throughput_over_the_best(objective: TreeObjective) 
 
 def test_one_row_and_several_are_trained_alike() -> None:
     features, targets = data(300, 1)
-    # The candidate of two rows takes the other path, and as a failure it has no weight.
+    # A candidate with two rows leads to our own objective. It is a failure, so it has no weight.
     more = fitted("pack-sum", [*features, np.full((2, 8), 5.0)], np.append(targets, 0.0))
     assert more.predict(features) == pytest.approx(fitted("pack-sum", features, targets).predict(features), abs=1e-4)
 
@@ -75,13 +77,13 @@ def test_equal_rows_do_not_make_steps_overshoot(objective: TreeObjective) -> Non
 @pytest.mark.parametrize("objective", OBJECTIVES)
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("targets", [[0.0] * 5, [1.0] * 5, [7.0], [0.0, 0.0, 0.0, 0.0, 1e-12]])
-def test_they_survive_targets_that_tell_nothing(objective: TreeObjective, rows: int, targets: list[float]) -> None:
+def test_they_survive_targets_without_information(objective: TreeObjective, rows: int, targets: list[float]) -> None:
     features = [np.arange(2.0 * rows).reshape(rows, 2) + i for i in range(len(targets))]
     trees = fitted(objective, features, np.array(targets))
     assert np.isfinite(trees.predict(features)).all()
 
 
-def test_failures_are_learnt_but_by_pack_sum() -> None:
+def test_failures_are_learned_except_by_pack_sum() -> None:
     features = [np.array([[float(i)]]) for i in range(40)]
     targets = np.array([1.0 if i < 20 else 0.0 for i in range(40)])
     for objective in ("rank", "regression"):
@@ -90,12 +92,12 @@ def test_failures_are_learnt_but_by_pack_sum() -> None:
     assert np.ptp(fitted("pack-sum", features, targets).predict(features)) < 0.01
 
 
-def test_too_many_candidates_are_thinned_out_but_for_the_best() -> None:
+def test_too_many_candidates_are_thinned_out_except_for_the_best() -> None:
     features = [np.array([[float(i)]]) for i in range(2_000)]
     targets = np.array([1.0] * 1_950 + [2.0] * 45 + [3.0] * 5)
     scores = fitted("regression", features, targets, most=100).predict(features)
     assert not np.array_equal(scores, fitted("regression", features, targets).predict(features))
-    assert scores[1_950:].min() > 0.6  # the 50 best are all there, and the others still say where they begin
+    assert scores[1_950:].min() > 0.6  # all of the 50 best are trained on, and the others still show where they begin
     assert scores[:1_900].max() < 0.4
 
 
@@ -107,7 +109,7 @@ def test_rows_without_columns_all_score_the_same() -> None:
 def test_what_makes_no_sense_is_refused() -> None:
     trees = BoostedTrees(np.random.default_rng(0), objective="rank")
     assert not trees.fitted
-    with pytest.raises(ValueError, match="before they were fitted"):
+    with pytest.raises(ValueError, match="before `fit` was called"):
         trees.predict([np.zeros((1, 2))])
     with pytest.raises(ValueError, match="as many targets"):
         trees.fit([np.zeros((1, 2))], np.zeros(2))

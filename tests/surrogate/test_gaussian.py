@@ -35,15 +35,15 @@ def test_the_prediction_is_the_conditional_normal() -> None:
     y, groups = rng.normal(3.0, 2.0, 12), rng.integers(1, 4, 12).astype(float)
     model = GaussianProcess(SIZES, floor=0.6, length=0.5)
     model.fit(x, y, groups, learn=False)
-    found = model.predict(z)
+    prediction = model.predict(z)
     noisy = kernel(x, x, 0.5, 0.6) + np.diag(0.02 / groups + 1e-8)
     standard = (y - y.mean()) / y.std()
     weights = np.linalg.solve(noisy, standard)
     cross = kernel(z, x, 0.5, 0.6)
     scale = standard @ weights / len(y)
     variance = scale * (1 - np.einsum("ij,ji->i", cross, np.linalg.solve(noisy, cross.T)))
-    assert found.mean == pytest.approx(y.mean() + y.std() * (cross @ weights))
-    assert found.deviation == pytest.approx(y.std() * np.sqrt(variance))
+    assert prediction.mean == pytest.approx(y.mean() + y.std() * (cross @ weights))
+    assert prediction.deviation == pytest.approx(y.std() * np.sqrt(variance))
 
 
 def test_to_believe_is_to_observe_what_is_expected() -> None:
@@ -64,7 +64,7 @@ def test_to_believe_is_to_observe_what_is_expected() -> None:
 
 
 def test_learning_raises_the_likelihood_and_finds_what_matters() -> None:
-    """A column without effect gets a longer length than one with."""
+    """A column without effect gets a longer length than a column with one."""
     rng = np.random.default_rng(1)
     x = points(rng, 60)
     y = np.sin(2.0 * x[:, 0]) + 0.01 * rng.normal(size=60)
@@ -75,7 +75,7 @@ def test_learning_raises_the_likelihood_and_finds_what_matters() -> None:
     assert lengths[0] < 0.5 * min(lengths[1], lengths[2])
 
     def evidence(parameters: np.ndarray) -> float:
-        tables = model._tables(parameters)
+        tables = model._covariance_tables(parameters)
         product = np.ones((60, 60))
         for column, table in zip([0, 1, 3], tables, strict=True):
             product *= table[np.ix_(x[:, column], x[:, column])]
@@ -124,7 +124,7 @@ def test_levels_are_ranks_and_alignments() -> None:
     space = Space("s", [Ordinal("x", [16, 32, 48, 64]), Ordinal("p", [1, 2, 4]), Categorical("c", ["a", "b"])])
     levels = Levels(space)
     assert levels.sizes == (4, 3, 3, 2, 2)
-    # x: its rank, and how often two divides it (16 and 48 alike, 64 most); p: powers of two, the rank says it all
+    # x has its rank and its alignment (the same for 16 and 48, most for 64); p holds powers of two: the rank suffices.
     assert levels([(0, 0, 0), (2, 1, 1), (3, 2, 0)]).tolist() == [[0, 0, 0, 1, 0], [2, 0, 1, 0, 1], [3, 2, 2, 1, 0]]
     assert Levels(space, alignments=False).sizes == (4, 3, 2, 2)
 
@@ -132,8 +132,8 @@ def test_levels_are_ranks_and_alignments() -> None:
 def test_levels_of_tiles() -> None:
     space = Space("s", [Tile("t", 12, 3)])
     levels = Levels(space)
-    at = space.point({"t": (2, 3, 2)})
-    row = dict(zip(range(len(levels.sizes)), levels([at])[0].tolist(), strict=True))
+    point = space.point({"t": (2, 3, 2)})
+    row = dict(zip(range(len(levels.sizes)), levels([point])[0].tolist(), strict=True))
     assert len(levels.sizes) > len(space.knobs[0].sizes)
     assert all(0 <= rank < size for rank, size in zip(row.values(), levels.sizes, strict=True))
-    assert len({tuple(each) for each in levels(space.points()).tolist()}) == space.size
+    assert len({tuple(row) for row in levels(space.points()).tolist()}) == space.size

@@ -1,4 +1,4 @@
-"""The surrogate of NoSE against the equations of its paper, written out."""
+"""The surrogate of NoSE, compared with the equations of its paper."""
 
 from collections.abc import Sequence
 
@@ -38,8 +38,8 @@ def test_many_estimates_at_once_follow_the_equations() -> None:
     rng = np.random.default_rng(0)
     rows = np.unique(rng.integers(0, 8, (90, 6)), axis=0)
     observed = [(tuple(c), float(y)) for c, y in zip(rows[:60].tolist(), rng.random(60), strict=True)]
-    asked = [tuple(c) for c in rows[60:].tolist()]
-    assert having(observed).estimate(asked) == pytest.approx([f_hat(c, observed, 9) for c in asked])
+    unseen = [tuple(c) for c in rows[60:].tolist()]
+    assert having(observed).estimate(unseen) == pytest.approx([f_hat(c, observed, 9) for c in unseen])
 
 
 def test_an_observed_configuration_has_its_own_performance() -> None:

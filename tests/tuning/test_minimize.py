@@ -49,7 +49,7 @@ def minimized(objective: Callable[..., Any], store: SqlStore | None = None, **se
 def stored(store: SqlStore) -> list[tuple[str, tuple[float, ...]]]:
     (summary,) = store.sessions()
     trials = store.records(store.session(summary.id))
-    return [(json.dumps(dict(each.config)), each.measurement.seconds) for each in trials]
+    return [(json.dumps(dict(trial.config)), trial.measurement.seconds) for trial in trials]
 
 
 # Searching
@@ -144,7 +144,7 @@ def test_races_are_as_long_as_calls_not_as_what_they_report(monkeypatch: pytest.
 def test_progress_is_told() -> None:
     seen: list[sd.Progress] = []
     minimized(bowl, search="random", trials=20, on_progress=seen.append)
-    assert [each.trials for each in seen] == [8, 16, 20]
+    assert [progress.trials for progress in seen] == [8, 16, 20]
 
 
 def test_the_document_is_json() -> None:

@@ -27,10 +27,11 @@ from stormdrop.records import Store
 from stormdrop.sketches.contract import Sketch, Variant
 from stormdrop.sketches.cpu.register_blocked import RegisterBlocked
 from stormdrop.sketches.cpu.streaming import Streaming
-from stormdrop.sketches.registry import sketches
+from stormdrop.sketches.registry import cpu_sketches
 from stormdrop.space import Space
 from stormdrop.trial import Candidate, Measurement, Request, Status
-from stormdrop.tuning.tune import recall
+from stormdrop.tuning.kernel import KernelTask
+from stormdrop.tuning.options import TuneOptions
 
 DATA = Path(__file__).parent / "data"
 TARGET = Target(**json.loads((DATA / "version_0_1.target.json").read_text()))
@@ -79,17 +80,9 @@ def test_operators_are_answered(workload: Workload, trials: int, store: Store) -
 def test_every_kernel_of_a_model_is_answered(store: Store) -> None:
     graph = load_graph(seed_weights(onnx.load(SQUEEZENET), seed=0))
     answered = [
-        recall(
-            Workload.create(task.name, task.function, task.constants),
-            target=TARGET,
-            search="storm",
-            options={},
-            trials=1,
-            time=None,
-            seed=3,
-            store=store,
-            resume=False,
-        )
+        KernelTask.create(
+            Workload.create(task.name, task.function, task.constants), TARGET, TuneOptions(seed=3)
+        ).answered(store, trials=1, seconds=None)
         for task in graph.tasks
     ]
     assert len(answered) == 29
@@ -139,7 +132,7 @@ class Changed:
 )
 @pytest.mark.parametrize(
     ("workload", "trials", "own"),
-    [(MATMUL, 16, [RegisterBlocked()]), (CONVOLUTION, 24, sketches()[:3]), (SOFTMAX, 12, [Streaming()])],
+    [(MATMUL, 16, [RegisterBlocked()]), (CONVOLUTION, 24, cpu_sketches()[:3]), (SOFTMAX, 12, [Streaming()])],
     ids=lambda value: getattr(value, "name", ""),
 )
 def test_what_is_scheduled_otherwise_is_measured_anew(

@@ -1,1 +1,1 @@
-"""Our kernels and models beside their peers, which take turns."""
+"""Times our kernels and models beside their peers, which take turns with them."""

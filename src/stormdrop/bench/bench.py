@@ -1,6 +1,6 @@
-"""A tuned operator or model beside its peers: interleaved, with intervals, outputs compared.
+"""Times a tuned operator or model beside its peers: interleaved, with intervals, and with their outputs compared.
 
-How the contenders take turns is in `contest`, who they are in `peers`.
+How the contenders take turns is in `turns`, who they are is in `peers`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,12 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from ..errors import InputError, MeasureError
+from ..ir.relative_error import relative_error
 from ..statistics import median_interval, ratio_interval
+from .contender import ContenderSpec, Unavailable
+from .contender_process import ContenderProcess
 from .peers import GROUPS, MODEL_PEERS, OPERATOR_PEERS
-from .turns import Entry, Player, Turn, Unavailable, compete
+from .turns import take_turns
 
 if TYPE_CHECKING:
     from ..ir.workload import Workload
@@ -27,16 +30,28 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 OURS = "stormdrop"
+"""The name of our own contender."""
+
 ROUNDS = 15
-TOLERANCE = 1e-3  # max|difference| / max|reference| up to which two contenders agree (float32, any order of sums)
+
+TOLERANCE = 1e-3
+"""The relative error up to which two contenders agree: float32, with sums in any order."""
 
 
 @dataclass(frozen=True)
 class Standing:
-    """One contender: times in seconds per execution, each with its 95% interval.
+    """The result of one contender.
 
-    `ratio` is its time over ours, round by round: above 1 ours is faster. `error` is max|difference| over
-    max|reference|, the reference being NumPy's result for an operator and our output for a model.
+    Attributes:
+        name: Its name.
+        seconds: The median of its rounds, in seconds per execution.
+        interval: A 95% interval of `seconds`.
+        ratio: Its time over ours, compared round by round: above 1, ours is faster.
+        ratio_interval: A 95% interval of `ratio`.
+        error: The largest relative error of its outputs. The reference is NumPy's result for an operator, and our own
+            output for a model.
+        versions: The versions of its libraries, by name.
+        settings: How it ran, such as threads and layouts.
     """
 
     name: str
@@ -50,16 +65,21 @@ class Standing:
 
     @property
     def agrees(self) -> bool:
-        """Whether its output is the reference's, within float32's rounding."""
+        """Whether its outputs are those of the reference, within the rounding of float32."""
         return self.error <= TOLERANCE
 
 
 @dataclass(frozen=True)
 class BenchResult:
-    """Our standing first, then the peers; `skipped` says why the others could not take part.
+    """The result of a bench.
 
-    `rounds` is the number of interleaved rounds, `disturbed` of them beside foreign load; `flops` are the operations
-    of one execution (0 where unknown).
+    Attributes:
+        what: What was timed.
+        rounds: The number of interleaved rounds.
+        disturbed: In how many of them something else used the machine.
+        standings: Our own result first, then those of the peers.
+        skipped: Why each of the other peers did not take part, by name.
+        flops: Floating-point operations of one execution; 0 if unknown.
     """
 
     what: str
@@ -73,18 +93,18 @@ class BenchResult:
         """The document of `stormdrop bench --json`."""
         contenders = [
             {
-                "name": each.name,
-                "seconds": each.seconds,
-                "interval": list(each.interval),
-                "ratio": each.ratio,
-                "ratio_interval": list(each.ratio_interval),
-                "gflops": self.flops / each.seconds / 1e9 if self.flops else None,
-                "max_error": each.error,
-                "agrees": each.agrees,
-                "versions": dict(each.versions),
-                "settings": dict(each.settings),
+                "name": standing.name,
+                "seconds": standing.seconds,
+                "interval": list(standing.interval),
+                "ratio": standing.ratio,
+                "ratio_interval": list(standing.ratio_interval),
+                "gflops": self.flops / standing.seconds / 1e9 if self.flops else None,
+                "max_error": standing.error,
+                "agrees": standing.agrees,
+                "versions": dict(standing.versions),
+                "settings": dict(standing.settings),
             }
-            for each in self.standings
+            for standing in self.standings
         ]
         return {
             "what": self.what,
@@ -106,12 +126,36 @@ def bench(
     store: Store | None = None,
     on_progress: Callable[[Any], None] | None = None,
 ) -> BenchResult:
-    """Times our kernel or model beside the peers named in `against` (by default all there are).
+    """Time our kernel or model beside its peers, in interleaved rounds.
 
-    `what` is an operator (`operators.matmul(512, 512, 512)`), an ONNX file, or a saved tuned model. What has no
-    finished tuning in the store is tuned first; `shapes` gives the sizes that an ONNX file leaves open. A peer that is
-    not installed, has no form for this, or dies before its first turn is skipped with a reason. Raises `InputError` for
-    an unknown peer or a `what` that is none of these.
+    Args:
+        what: An operator (`operators.matmul(512, 512, 512)`), an ONNX file, or the folder of a saved model. An
+            operator or file without a finished tuning in the store is tuned first.
+        against: The names of the peers: "onnxruntime", "openvino", "torch" (which stands for all its forms),
+            "torch-packed", "torch-compiled". The default is all of them. A peer that is not installed, does not
+            support `what`, or dies before its first turn is skipped, and the result says why.
+        rounds: How often each contender is timed; at least 2.
+        seed: Seeds the inputs and the tuning.
+        shapes: The shapes of inputs whose shape an ONNX file leaves open, by input name.
+        target: The machine to tune for. The default is this machine.
+        store: The records of earlier tunings. The default is the default database.
+        on_progress: Called with the progress of the tuning.
+
+    Returns:
+        The median time of each contender, its ratio to ours, both with 95% intervals, and its error.
+
+    Raises:
+        InputError: `what` is none of these, a peer is unknown, or `rounds` is below 2.
+        MeasureError: Our own kernel does not run, or a contender dies in one of its turns.
+
+    Example:
+        ```python
+        import stormdrop as sd
+
+        result = sd.bench(sd.operators.matmul(512, 512, 512), against=["onnxruntime"])
+        for standing in result.standings:
+            print(standing.name, standing.seconds, standing.ratio)
+        ```
     """
     from ..ir.workload import Workload
     from ..machine.cpu import Target
@@ -120,15 +164,20 @@ def bench(
         raise InputError(f"rounds {rounds}: an interval needs 2 or more")
     machine = target or Target.detect()
     known = OPERATOR_PEERS if isinstance(what, Workload) else MODEL_PEERS
-    names, skipped = _names(against, known)
+    peers, skipped = _select_peers(against, known)
     with tempfile.TemporaryDirectory(prefix="stormdrop-") as scratch:
-        how = _How(machine, seed, store, on_progress, Path(scratch), shapes)
-        match = _operator(what, names, how) if isinstance(what, Workload) else _model(Path(what), names, how)
-        return _play(match, machine.cores, rounds, skipped)
+        tuning = _TuningOptions(machine, seed, store, on_progress, Path(scratch), shapes)
+        if isinstance(what, Workload):
+            plan = _plan_operator(what, peers, tuning)
+        else:
+            plan = _plan_model(Path(what), peers, tuning)
+        return _run(plan, machine.cores, rounds, skipped)
 
 
 @dataclass(frozen=True)
-class _How:
+class _TuningOptions:
+    """How to tune what was not tuned before; `scratch` is a folder for temporary files."""
+
     target: Target
     seed: int
     store: Store | None
@@ -138,132 +187,143 @@ class _How:
 
 
 @dataclass(frozen=True)
-class _Match:
+class _Plan:
+    """What a bench times.
+
+    Attributes:
+        what: What the contenders compute.
+        contenders: Ours first.
+        reference: The outputs to compare with; None if these are our own.
+        skipped: Why peers cannot take part, by name.
+        flops: Floating-point operations of one execution; 0 if unknown.
+    """
+
     what: str
-    entries: Sequence[Entry]  # ours first
-    reference: Sequence[Array] | None  # None: our own outputs
+    contenders: Sequence[ContenderSpec]
+    reference: Sequence[Array] | None
     skipped: Mapping[str, str]
     flops: float = 0.0
 
 
-def _names(against: Sequence[str] | None, known: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
-    """The peers that are meant, and those that cannot be in this kind of bench with the reason."""
+def _select_peers(against: Sequence[str] | None, known: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
+    """The names of the requested peers, and why others of them do not run this kind of `what`."""
     everywhere = {**OPERATOR_PEERS, **MODEL_PEERS}
     names: list[str] = []
     skipped: dict[str, str] = {}
-    for given in known if against is None else against:
-        if given not in everywhere:
-            raise InputError(f"unknown peer {given!r}: known are {', '.join(sorted(everywhere))}")
-        members = [name for name in GROUPS.get(given, (given,)) if name in known]
+    for requested in known if against is None else against:
+        if requested not in everywhere:
+            raise InputError(f"unknown peer {requested!r}: known are {', '.join(sorted(everywhere))}")
+        members = [name for name in GROUPS.get(requested, (requested,)) if name in known]
         if not members:
             kind = "operators" if known is OPERATOR_PEERS else "ONNX models"
-            skipped[given] = f"{given} does not run {kind} here"
+            skipped[requested] = f"{requested} does not run {kind} here"
         names += [name for name in members if name not in names]
     return names, skipped
 
 
-def _operator(workload: Workload, names: Sequence[str], how: _How) -> _Match:
+def _plan_operator(workload: Workload, peers: Sequence[str], tuning: _TuningOptions) -> _Plan:
     from ..tuning.tune import tune
 
-    result = tune(workload, target=how.target, seed=how.seed, store=how.store, on_progress=how.on_progress)
+    result = tune(workload, target=tuning.target, seed=tuning.seed, store=tuning.store, on_progress=tuning.on_progress)
     if result.best is None:
         raise MeasureError(f"{workload.name}: no candidate worked, so there is nothing to bench")
-    inputs = workload.random_inputs(how.seed)
+    inputs = workload.random_inputs(tuning.seed)
     ours = {"workload": workload, "sketch": result.best.sketch, "config": dict(result.best.config), "inputs": inputs}
     theirs = {"operator": workload.name.split()[0], "arguments": dict(workload.arguments), "inputs": inputs}
-    entries = [Entry(OURS, "stormdrop.bench.peers.ours:TunedOperator", ours)]
-    entries += [Entry(name, OPERATOR_PEERS[name], theirs) for name in names]
-    return _Match(workload.name, entries, workload.reference(inputs), {}, workload.flops)
+    contenders = [ContenderSpec(OURS, "stormdrop.bench.peers.ours:TunedOperator", ours)]
+    contenders += [ContenderSpec(peer, OPERATOR_PEERS[peer], theirs) for peer in peers]
+    return _Plan(workload.name, contenders, workload.reference(inputs), {}, workload.flops)
 
 
-def _model(path: Path, names: Sequence[str], how: _How) -> _Match:
+def _plan_model(path: Path, peers: Sequence[str], tuning: _TuningOptions) -> _Plan:
     from ..model import load, tune_model
-    from ..model.artifact import checksum
+    from ..model.artifact_files import checksum
     from ..model.verify import random_feeds
 
     if path.is_dir():
         artifact, model = path, load(path)
         source = Path(str(model.metadata.provenance.get("source", "")))
-        made_from = model.metadata.provenance.get("sha256")
+        source_checksum = model.metadata.provenance.get("sha256")
     else:
-        artifact, source, made_from = how.scratch / "model.sd", path, None
+        artifact, source, source_checksum = tuning.scratch / "model.sd", path, None
         model = tune_model(
             path,
-            target=how.target,
-            seed=how.seed,
-            store=how.store,
-            shapes=how.shapes,
-            on_progress=how.on_progress,
+            target=tuning.target,
+            seed=tuning.seed,
+            store=tuning.store,
+            shapes=tuning.shapes,
+            on_progress=tuning.on_progress,
             out=artifact,
         ).model
-    feeds = random_feeds(model.inputs, how.seed)
-    entries = [Entry(OURS, "stormdrop.bench.peers.ours:TunedModel", {"artifact": str(artifact), "inputs": feeds})]
+    feeds = random_feeds(model.inputs, tuning.seed)
+    ours = {"artifact": str(artifact), "inputs": feeds}
+    contenders = [ContenderSpec(OURS, "stormdrop.bench.peers.ours:TunedModel", ours)]
     if not source.is_file():
         reason = f"the ONNX file that {path} was made from is not there ({source})"
-        return _Match(str(path), entries, None, dict.fromkeys(names, reason))
-    if made_from is not None and made_from != checksum(source):
+        return _Plan(str(path), contenders, None, dict.fromkeys(peers, reason))
+    if source_checksum is not None and source_checksum != checksum(source):
         reason = f"the ONNX file that {path} was made from has changed since ({source})"
-        return _Match(str(path), entries, None, dict.fromkeys(names, reason))
+        return _Plan(str(path), contenders, None, dict.fromkeys(peers, reason))
     theirs = {"model": source.read_bytes(), "inputs": feeds}
-    entries += [Entry(name, MODEL_PEERS[name], theirs) for name in names]
-    return _Match(str(path), entries, None, {})
+    contenders += [ContenderSpec(peer, MODEL_PEERS[peer], theirs) for peer in peers]
+    return _Plan(str(path), contenders, None, {})
 
 
-def _play(match: _Match, threads: int, rounds: int, skipped: Mapping[str, str]) -> BenchResult:
-    left_out = {**skipped, **match.skipped}
-    players: list[Player] = []
-    outputs: list[list[Array]] = []  # of each player
+def _run(plan: _Plan, threads: int, rounds: int, skipped: Mapping[str, str]) -> BenchResult:
+    """Start the contenders, compare their outputs, and time them in turns."""
+    left_out = {**skipped, **plan.skipped}
+    processes: list[ContenderProcess] = []
+    outputs: list[list[Array]] = []  # of each process
     try:
-        for entry in match.entries:
+        for spec in plan.contenders:
             try:
-                player, arrays = _prepared(entry, threads)
+                process, arrays = _start(spec, threads)
             except (Unavailable, MeasureError) as reason:
-                if entry.name == OURS:
-                    raise MeasureError(f"{match.what}: our own kernel cannot run: {reason}") from reason
-                left_out[entry.name] = str(reason)
+                if spec.name == OURS:
+                    raise MeasureError(f"{plan.what}: our own kernel cannot run: {reason}") from reason
+                left_out[spec.name] = str(reason)
             else:
-                players.append(player)
+                processes.append(process)
                 outputs.append(arrays)
-        reference = outputs[0] if match.reference is None else match.reference
-        times = compete(players, rounds, Turn())
+        reference = outputs[0] if plan.reference is None else plan.reference
+        times = take_turns(processes, rounds)
         standings = tuple(
-            _standing(player, times.rounds[0], times.rounds[index], _error(reference, outputs[index]))
-            for index, player in enumerate(players)
+            _standing(process, times.seconds[0], times.seconds[index], _error(reference, outputs[index]))
+            for index, process in enumerate(processes)
         )
     finally:
-        for player in players:
-            player.close()
-    return BenchResult(match.what, rounds, times.disturbed, standings, left_out, match.flops)
+        for process in processes:
+            process.close()
+    return BenchResult(plan.what, rounds, times.disturbed, standings, left_out, plan.flops)
 
 
-def _prepared(entry: Entry, threads: int) -> tuple[Player, list[Array]]:
-    """A contender that works, and its outputs. Raises `Unavailable`, or `MeasureError` where its process dies."""
-    player = Player(entry, threads)
+def _start(spec: ContenderSpec, threads: int) -> tuple[ContenderProcess, list[Array]]:
+    """A contender that works, and its outputs. Raises `Unavailable`, or `MeasureError` if its process dies."""
+    process = ContenderProcess(spec, threads)
     try:
-        return player, player.outputs()
+        return process, process.outputs()
     except BaseException:
-        player.close()
+        process.close()
         raise
 
 
-def _standing(player: Player, ours: Sequence[float], theirs: Sequence[float], error: float) -> Standing:
+def _standing(process: ContenderProcess, ours: Sequence[float], theirs: Sequence[float], error: float) -> Standing:
+    """The result of a contender from the times of all rounds, ours and its own."""
     time, ratio = median_interval(theirs), ratio_interval(theirs, ours)
     return Standing(
-        player.name,
+        process.name,
         time.estimate,
         (time.low, time.high),
         ratio.estimate,
         (ratio.low, ratio.high),
         error,
-        player.versions,
-        player.settings,
+        process.versions,
+        process.settings,
     )
 
 
 def _error(reference: Sequence[Array], outputs: Sequence[Array]) -> float:
-    """max|difference| / max|reference| over all outputs; infinite where their number or shapes differ."""
-    from ..model.verify import relative_error
-
+    """The largest relative error of all outputs; infinite if their number or shapes differ."""
     if len(reference) != len(outputs):
         return math.inf
     return max((relative_error(got, want) for want, got in zip(reference, outputs, strict=True)), default=0.0)

@@ -62,9 +62,9 @@ def compare(
     folder = None if out is None else _folder(out)
     with output.stdout_for_json(as_json):
         from ..compare.comparison import compare as run
-        from ..compare.search_run import contenders
+        from ..compare.search_spec import parse_searches
 
-        searches = contenders(search)
+        searches = parse_searches(search)
         grounds = _grounds(what)
         most = seeds * trials * len(searches) * (len(grounds) if isinstance(grounds, list) else 1)
         limits: dict[str, Any] = {"seeds": seeds, "trials": trials, "time": budget, "exact": exact, "jobs": jobs}
@@ -105,11 +105,11 @@ def landscape(
     fixed = options.arguments(_words(at or ""))
     with output.stdout_for_json(as_json):
         from ..compare.landscape import landscape as run
-        from ..compare.search_run import contenders
+        from ..compare.search_spec import parse_searches
         from ..report.landscape import heat_map
         from ..report.style import save
 
-        searches = contenders(search)
+        searches = parse_searches(search)
         if len(searches) != 1:
             raise InputError(f"--search {search}: one search walks on a landscape")
         grounds = _grounds(what)
@@ -139,13 +139,13 @@ def landscape(
 
 def print_comparison(document: Mapping[str, Any]) -> None:
     """Prints the document of a comparison: a table per ground, one over all, and how the searches differ."""
-    from ..report.summary import reference
+    from ..report.summary import name_of_optimum
 
     grounds = document["grounds"]
     seeds = ""
     for ground in grounds:
         seeds = f"{ground['summary'][0]['runs']} seeds"
-        aim = reference([ground])
+        aim = name_of_optimum([ground])
         known = output.seconds(ground["optimum"])
         _print_summary(f"{ground['ground']} ({aim} {known})", f"time / {aim}", seeds, ground["summary"])
         print()

@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 
 from ..errors import ArtifactError, InputError, OperatorError
-from ..model.files import check_free
+from ..model.artifact_files import check_free
 from ..search import names
 from ..tuning.duration import seconds_of
-from ..tuning.request import DEFAULT_SEARCH
+from ..tuning.options import DEFAULT_SEARCH, TuneOptions
 
 TargetOption = Annotated[
     str | None,
@@ -125,14 +125,39 @@ def shapes(words: Sequence[str]) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def check_tuning(trials: int | None, seed: int, resume: bool, fresh: bool) -> None:
-    """Raises `InputError` for numbers out of range and for options that contradict each other."""
+def tune_options(
+    search: str,
+    trials: int | None,
+    time: str | None,
+    seed: int,
+    resume: bool,
+    fresh: bool,
+    max_error: float | None,
+    space: str | None,
+    features: str = "knobs",
+) -> TuneOptions:
+    """The options of a tuning as the command line has them.
+
+    Raises:
+        InputError: a number is out of its range, or two options contradict each other.
+    """
     if trials is not None and trials < 1:
         raise InputError(f"--trials {trials}: must be 1 or more")
     if seed < 0:
         raise InputError(f"--seed {seed}: must be 0 or more")
     if resume and fresh:
         raise InputError("--resume and --fresh contradict each other: go on with what is known, or forget it")
+    return TuneOptions(
+        search=search,
+        trials=trials,
+        seconds=duration(time),
+        seed=seed,
+        resume=resume,
+        fresh=fresh,
+        max_error=max_error,
+        sketches=space,
+        features=features,
+    )
 
 
 def check_show(show: Sequence[str] | None) -> tuple[str, ...]:

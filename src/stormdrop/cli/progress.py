@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from .output import say, seconds
 
 if TYPE_CHECKING:
-    from ..tuning.tune import Progress as TuningProgress
+    from ..tuning.result import Progress as TuningProgress
 
 _EVERY = 5.0  # seconds between plain lines
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .._version import __version__
-from ..errors import InputError, MeasureError, OperatorError, TargetError
+from ..errors import InputError, MeasureError, OperatorError
 from . import options, output
 from .options import DatabaseOption, JsonOption, SeedOption, ShapeOption, TargetOption
 from .progress import Reporter
@@ -94,7 +94,7 @@ def _profile(model: CompiledModel, feeds: Mapping[str, Any]) -> tuple[Profile, P
 def _print_profile(found: Profile, limits: Peak | None) -> None:
     rows = []
     for each in found.kernels:
-        share = each.of_roofline(limits) if limits else None
+        share = each.roofline_fraction(limits) if limits else None
         taken, part = output.seconds(each.seconds), f"{each.seconds / found.seconds:.1%}"
         rows.append([each.name, str(each.calls), taken, part, "" if share is None else f"{share:.0%}"])
     for what, spent in (("outside of kernels", found.outside), ("moving data only", found.moving)):
@@ -146,7 +146,7 @@ def bench(
     with output.stdout_for_json(as_json):
         from .. import operators
         from ..bench.bench import bench as play
-        from ..machine.cpu import Target
+        from ..machine.cpu import Target, require_cpu
         from ..records import open_store
 
         path = Path(what)
@@ -154,11 +154,8 @@ def bench(
         if is_file and given:
             raise OperatorError(f"{what} is a model and takes no arguments such as {(arguments or [''])[0]}")
         contest = path if is_file else operators.create(what, given)
-        machine = Target.parse(target)
-        if not isinstance(machine, Target):
-            raise TargetError(
-                f"target {target}: bench times kernels for CPUs so far; benchmarks/gpu/run.py those for GPUs"
-            )
+        otherwise = f"target {target}: bench times kernels for CPUs so far; benchmarks/gpu/run.py those for GPUs"
+        machine = require_cpu(Target.parse(target), otherwise)
         with open_store(db) as store, Reporter(None) as report:
             result = play(
                 contest,
@@ -209,12 +206,12 @@ def doctor(
     """Show what this machine offers: cores, vectors, caches, measured limits, versions."""
     with output.stdout_for_json(as_json):
         from ..machine.cpu import Target
-        from ..machine.gpu import named
-        from ..machine.nvml import gpus
+        from ..machine.gpu import target_name
+        from ..machine.nvml import visible_gpus
         from ..machine.peak import peak
         from ..records import default_path
 
-        target = Target.detect()
+        target, gpus = Target.detect(), visible_gpus()
         limits = peak(target, refresh=refresh)
         others = ["apache-tvm", "apache-tvm-ffi", "numpy", "onnx", "onnxruntime", "openvino", "torch"]
         versions = {"stormdrop": __version__, **_versions(others)}
@@ -226,7 +223,7 @@ def doctor(
             "registers": target.registers,
             "caches": {"l1": target.l1, "l2": target.l2, "l3": target.l3},
             "peak": {"flops": limits.flops, "bandwidth": limits.bandwidth, "undisturbed": limits.undisturbed},
-            "gpus": [{**asdict(gpu), "target": named(gpu)} for gpu in gpus()],
+            "gpus": [{**asdict(gpu), "target": target_name(gpu)} for gpu in gpus],
             "python": platform.python_version(),
             "versions": versions,
             "database": str(default_path()),
@@ -242,8 +239,8 @@ def doctor(
         ["data caches", ", ".join(f"L{level} {output.size(size)}" for level, size in _levels(target))],
         ["peak", f"{limits.flops / 1e9:.0f} GFLOP/s (float32 multiply-adds in registers, all cores)"],
         ["bandwidth", f"{limits.bandwidth / 1e9:.1f} GB/s (copy, bytes read plus written, all cores)"],
-        *([f"GPU {gpu.number}", f"{gpu.name} ({named(gpu) or 'no target'}), {gpu}"] for gpu in gpus()),
-        *([] if gpus() else [["GPUs", "none; kernels for --target cuda/NAME are built and checked, not measured"]]),
+        *([f"GPU {gpu.number}", f"{gpu.name} ({target_name(gpu) or 'no target'}), {gpu}"] for gpu in gpus),
+        *([] if gpus else [["GPUs", "none; kernels for --target cuda/NAME are built and checked, not measured"]]),
         ["Python", platform.python_version()],
         *([name, version or "not installed"] for name, version in versions.items()),
         ["database", str(default_path())],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import ModelError, TargetError
-from ..tuning.request import DEFAULT_SEARCH
+from ..tuning.options import DEFAULT_MODEL_SECONDS, DEFAULT_SEARCH, DEFAULT_SECONDS, TuneOptions
 from . import options, output
 from .options import (
     DatabaseOption,
@@ -33,7 +32,7 @@ from .progress import Reporter
 
 if TYPE_CHECKING:
     from ..ir.workload import Workload
-    from ..machine.cpu import Machine
+    from ..machine.contract import Machine
 
 INTERRUPTED = 130
 
@@ -57,37 +56,22 @@ def tune_op(
     as_json: JsonOption = False,
 ) -> int:
     """Tune one operator on this machine."""
-    options.check_tuning(trials, seed, resume, fresh)
+    given = options.tune_options(search, trials, time, seed, resume, fresh, max_error, space, features)
     shown = options.check_show(show)
-    budget = options.duration(time)
-    given = options.arguments(arguments or ())
+    values = options.arguments(arguments or ())
     with output.stdout_for_json(as_json):
         from .. import operators
         from ..machine.cpu import Target
         from ..records import open_store
-        from ..tuning.tune import DEFAULT_SECONDS, tune
+        from ..tuning.tune import tune_with
 
-        workload = operators.create(operator, given)
-        machine = dataclasses.replace(Target.parse(target), runner=runner or "")
+        workload = operators.create(operator, values)
+        machine = Target.parse(target).with_runner(runner or "")
         _measurable(workload, machine)
-        limit = _limit(search, trials, budget, DEFAULT_SECONDS)
+        limit = _limit(given, DEFAULT_SECONDS)
         opening = f"tuning {operator} {' '.join(arguments or ())} {limit}"
         with open_store(db) as store, Reporter(trials, opening) as report:
-            result = tune(
-                workload,
-                target=machine,
-                search=search,
-                trials=trials,
-                time=budget,
-                seed=seed,
-                store=store,
-                resume=resume,
-                fresh=fresh,
-                max_error=max_error,
-                sketches=space,
-                features=features,
-                on_progress=report,
-            )
+            result = tune_with(workload, machine, given, store=store, on_progress=report)
         document = result.to_json()
         texts = {"schedule": result.schedule, "tir": result.tir}
         extra = {word: texts[word]() for word in shown} if document.get("best") else {}
@@ -122,38 +106,22 @@ def tune(
     as_json: JsonOption = False,
 ) -> int:
     """Tune every kernel of an ONNX model and save the compiled model."""
-    options.check_tuning(trials, seed, resume, fresh)
-    budget = options.duration(time)
+    given = options.tune_options(search, trials, time, seed, resume, fresh, max_error, space)
     if not model.is_file():
         raise ModelError(f"{model}: no such file")
     shapes = options.shapes(shape or ())
     artifact = options.artifact_folder(out or Path(f"{model.stem}.sd"), "--out")
     with output.stdout_for_json(as_json):
-        from ..machine.cpu import Target
-        from ..model import DEFAULT_SECONDS, tune_model
+        from ..machine.cpu import Target, require_cpu
+        from ..model.tune import tune_model_with
         from ..records import open_store
 
-        machine = Target.parse(target)
-        if not isinstance(machine, Target):
-            raise TargetError(f"target {target}: models are compiled for CPUs so far; tune-op tunes operators for GPUs")
-        limit = _limit(search, trials, budget, DEFAULT_SECONDS)
+        otherwise = f"target {target}: models are compiled for CPUs so far; tune-op tunes operators for GPUs"
+        machine = require_cpu(Target.parse(target), otherwise)
+        limit = _limit(given, DEFAULT_MODEL_SECONDS)
         with open_store(db) as store, Reporter(trials, f"tuning {model} {limit}") as report:
-            result = tune_model(
-                model,
-                target=machine,
-                search=search,
-                trials=trials,
-                time=budget,
-                seed=seed,
-                store=store,
-                resume=resume,
-                fresh=fresh,
-                max_error=max_error,
-                sketches=space,
-                shapes=shapes,
-                on_progress=report,
-                out=artifact,
-                native=native,
+            result = tune_model_with(
+                model, machine, given, store=store, shapes=shapes, on_progress=report, out=artifact, native=native
             )
         document = result.to_json()
     if as_json:
@@ -166,25 +134,25 @@ def tune(
 def _measurable(workload: Workload, machine: Machine) -> None:
     """Raises `TargetError` where no runner answers; for a GPU that is not here with what can be said nevertheless."""
     from ..codegen.gpu_check import cross_check
-    from ..machine.gpu import Device
+    from ..machine.contract import CUDA
     from ..machine.rpc import connect
 
     if machine.runner:
         connect(machine.runner)
-    if isinstance(machine, Device):
+    if machine.device == CUDA:
         try:
             machine.machine  # noqa: B018  raises
         except TargetError as error:
             raise TargetError(f"{error}: {cross_check(workload, machine)}") from None
 
 
-def _limit(search: str, trials: int | None, budget: float | None, default: float) -> str:
+def _limit(given: TuneOptions, default: float) -> str:
     """When a tuning ends, in words."""
-    if trials is None and budget is None:
-        return f"until {search} converges, {default:.0f} s at most"
-    parts = [f"{trials} trials"] if trials is not None else []
-    parts += [f"{budget:g} s"] if budget is not None else []
-    return f"until {search} converges, {' or '.join(parts)} at most"
+    if given.trials is None and given.seconds is None:
+        return f"until {given.search} converges, {default:.0f} s at most"
+    parts = [f"{given.trials} trials"] if given.trials is not None else []
+    parts += [f"{given.seconds:g} s"] if given.seconds is not None else []
+    return f"until {given.search} converges, {' or '.join(parts)} at most"
 
 
 def _print_operator(document: Mapping[str, Any]) -> None:

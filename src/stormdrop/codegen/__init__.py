@@ -1,1 +1,1 @@
-"""A scheduled function becomes a callable."""
+"""Code generation: a scheduled function becomes a callable, or source text that is checked."""

@@ -1,19 +1,19 @@
 """From a scheduled function to a callable: in process, without a C compiler and without files.
 
-What differs from TVM's defaults was measured on convolutions, matmul, depthwise and softmax, and leaves the results
-alone to the last bit (`benchmarks/kernels/cost.py` says what a candidate costs):
+These settings differ from TVM's defaults. They were measured on convolutions, matmul, depthwise and softmax, and leave
+the results as they are to the last bit (`benchmarks/kernels/cost.py` says what a candidate costs):
 
-- Accumulators are on the stack (see `lowering`). LLVM has less to find out: it saves 10 to 20 of some 100 ms, and the
+- Accumulators are on the stack (see `lowering`). LLVM has less to find out: that saves 10 to 20 of some 100 ms, and the
   kernels are faster.
-- LLVM's level is 2 (see `Target.tvm`), which saves 5 to 15 ms. Level 1 would save 5 ms more, but leaves strided loads
-  alone that 2 makes vectors of.
-- TVM's common subexpression elimination is off: it takes 9 to 32 ms on unrolled kernels, and LLVM does the same job
+- LLVM's level is 2 (see `Target.tvm`), which saves 5 to 15 ms. Level 1 would save 5 ms more, but it does not make
+  vectors of strided loads as level 2 does.
+- TVM's common subexpression elimination is off. It takes 9 to 32 ms on unrolled kernels, and LLVM does the same job
   anyway.
-- The checks of the arguments' types and shapes are off: generating them takes 5 ms and compiling them another 12,
-  more than many a kernel. `check_arguments` makes the same checks once, in Python.
+- The checks of the arguments' types and shapes are off. Generating them takes 5 ms and compiling them another 12, more
+  than many a kernel. `check_arguments` makes the same checks once, in Python.
 
-(The other just-in-time engine saves nothing. Some 12 ms go into conversions of half precision that TVM adds to every
-module.)
+TVM's other just-in-time engine saves nothing. Some 12 ms go into conversions of half precision that TVM adds to every
+module.
 """
 
 from __future__ import annotations
@@ -28,77 +28,44 @@ from numpy.typing import NDArray
 from tvm.tirx import PrimFunc
 
 from ..errors import TargetError
-from ..ir.attributes import APART
-from ..ir.elementary import exact_on_gpus
+from ..ir.attributes import DISJOINT_SHARED
+from ..ir.elementary import expand_for_gpu
 from ..ir.reference import evaluate
 from ..ir.stages import shape_of
 from ..ir.workload import Workload
-from ..machine.cpu import Machine, Target
+from ..machine.contract import Machine
 from ..sketches.contract import Variant
 from .lowering import PIPELINE
 
 PASS_CONFIG = {"tirx.disable_cse_tir": True, "tirx.disable_assert": True}
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """A compiled function; `module` keeps its machine code alive."""
-
-    call: Callable[..., object]
-    module: Any
-
-
-def compile_kernel(function: PrimFunc, target: Any) -> Kernel:
-    """Machine code of a scheduled function for a TVM target; raises whatever TVM raises.
-
-    The callable takes tensors in the order of the function's parameters and does not check them.
-    """
-    return ready(build_module(function, target))
-
-
-def ready(module: Any) -> Kernel:
-    """The function `main` of a module. Looking it up is what generates the machine code."""
-    return Kernel(module["main"], module)
-
-
-def assembler(function: PrimFunc, target: Any) -> str:
-    """The assembler text of a scheduled function, for any machine that LLVM knows."""
-    return str(build_module(function, target).inspect_source("asm"))
-
-
-def gpu_pass_config(function: PrimFunc) -> dict[str, bool]:
-    """How a scheduled function for GPUs is lowered."""
-    apart = function.attrs is not None and APART in function.attrs
-    return {"tirx.disable_assert": True, "tirx.disable_storage_rewrite": apart}
-
-
-def build_module(function: PrimFunc, target: Any) -> Any:
-    """TVM's module of a scheduled function, for any machine that it knows; raises whatever TVM raises."""
-    if str(target.kind.name) != "llvm":
-        module = tvm.IRModule({"main": exact_on_gpus(function).with_attr("global_symbol", "main")})
-        with tvm.transform.PassContext(config=gpu_pass_config(function)):
-            return tvm.tirx.build(module, target.with_host("llvm"))
-    module = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
-    with tvm.transform.PassContext(config=PASS_CONFIG):
-        return tvm.tirx.build(module, target, pipeline=PIPELINE)
-
-
-def check_arguments(function: PrimFunc, arguments: Sequence[tuple[tuple[int, ...], str]]) -> None:
-    """Raises ValueError where arguments of these shapes and types do not fit the function's parameters."""
-    if len(function.params) != len(arguments):
-        raise ValueError(f"the function has {len(function.params)} parameters, not {len(arguments)}")
-    for position, (parameter, (shape, dtype)) in enumerate(zip(function.params, arguments, strict=True)):
-        wanted = (shape_of(parameter), str(parameter.dtype))
-        if wanted != (tuple(shape), dtype):
-            raise ValueError(f"parameter {position} is {wanted[1]}{wanted[0]}, not {dtype}{tuple(shape)}")
+"""The options of TVM's passes with which functions for CPUs are lowered."""
 
 
 class TunedKernel:
-    """A workload under one schedule, ready to be called with NumPy arrays. Compiled in this process.
+    """A workload under one schedule, compiled in this process and ready to be called with NumPy arrays.
 
-    `kernel(x, w)` takes the workload's inputs in order and returns its output (a list where there are several).
-    Constant inputs are laid out for the schedule when an array is seen for the first time, and again only when
-    another array is passed: do not write into one between two calls. Raises `TargetError` for another machine's target.
+    `kernel(x, w)` takes the workload's inputs in order and returns its output, or a list if there are several. A
+    constant input is laid out for the schedule when an array is seen for the first time, and again only if another
+    array is passed: do not write into one between two calls.
+
+    Args:
+        workload: the function that the schedule computes.
+        target: the machine to compile for: this one.
+        variant: the schedule.
+
+    Raises:
+        TargetError: the target is another machine.
+
+    Example:
+        >>> import numpy as np
+        >>> from stormdrop import operators
+        >>> from stormdrop.machine.cpu import Target
+        >>> from stormdrop.sketches.registry import sketches_for
+        >>> workload, target = operators.matmul(4, 16, 8), Target.detect()
+        >>> (sketch, space), *_ = sketches_for(workload, target)
+        >>> kernel = TunedKernel(workload, target, sketch.apply(workload, target, space.config(space.origin)))
+        >>> kernel(np.ones((4, 8), "float32"), np.ones((8, 16), "float32"))[0, :2]
+        array([8., 8.], dtype=float32)
     """
 
     def __init__(self, workload: Workload, target: Machine, variant: Variant) -> None:
@@ -106,18 +73,18 @@ class TunedKernel:
             raise TargetError(
                 f"target {target.name}: its machine is {target.runner}; a kernel can be called there only"
             )
-        place = tvm.runtime.cpu()
-        if not isinstance(target, Target):
-            target.machine  # noqa: B018  says so where there is no such GPU
-            place = tvm.runtime.cuda(target.place)
+        self._device = target.local_device()
         self.workload = workload
         self.variant = variant
         self._kernel = compile_kernel(variant.main, target.tvm())
         self._prepared: dict[int, tuple[Any, Any]] = {}
-        self._device = place
 
     def __call__(self, *inputs: NDArray[Any]) -> Any:
-        """The outputs for these inputs. Raises ValueError for a wrong number, shape or element type."""
+        """Compute the outputs for these inputs.
+
+        Raises:
+            ValueError: the number, a shape or an element type of the inputs is wrong.
+        """
         specs = self.workload.inputs
         if len(inputs) != len(specs):
             raise ValueError(f"{self.workload.name} takes {len(specs)} inputs, not {len(inputs)}")
@@ -135,10 +102,73 @@ class TunedKernel:
     def _argument(self, position: int, array: NDArray[Any]) -> Any:
         if position not in self.workload.constants:
             return tvm.runtime.tensor(np.ascontiguousarray(array), self._device)
-        known = self._prepared.get(position)
-        if known is None or known[0] is not array:
+        prepared = self._prepared.get(position)
+        if prepared is None or prepared[0] is not array:
             transform = self.variant.transforms.get(position)
             laid_out = array if transform is None else evaluate(transform, [array])[0]
-            known = (array, tvm.runtime.tensor(np.ascontiguousarray(laid_out), self._device))
-            self._prepared[position] = known
-        return known[1]
+            prepared = (array, tvm.runtime.tensor(np.ascontiguousarray(laid_out), self._device))
+            self._prepared[position] = prepared
+        return prepared[1]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A compiled function.
+
+    Args:
+        call: takes tensors in the order of the function's parameters and does not check them.
+        module: keeps the machine code alive.
+    """
+
+    call: Callable[..., object]
+    module: Any
+
+
+def compile_kernel(function: PrimFunc, target: Any) -> Kernel:
+    """Compile a scheduled function for a TVM target. Raises whatever TVM raises."""
+    return load_kernel(build_module(function, target))
+
+
+def load_kernel(module: Any) -> Kernel:
+    """The function `main` of a module. Looking it up makes LLVM generate the machine code."""
+    return Kernel(module["main"], module)
+
+
+def build_module(function: PrimFunc, target: Any) -> Any:
+    """TVM's module of a scheduled function, for any machine that TVM knows. Raises whatever TVM raises."""
+    if str(target.kind.name) != "llvm":
+        module = tvm.IRModule({"main": expand_for_gpu(function).with_attr("global_symbol", "main")})
+        with tvm.transform.PassContext(config=gpu_pass_config(function)):
+            return tvm.tirx.build(module, target.with_host("llvm"))
+    module = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
+    with tvm.transform.PassContext(config=PASS_CONFIG):
+        return tvm.tirx.build(module, target, pipeline=PIPELINE)
+
+
+def gpu_pass_config(function: PrimFunc) -> dict[str, bool]:
+    """The options of TVM's passes with which a scheduled function for GPUs is lowered."""
+    disjoint_shared = function.attrs is not None and DISJOINT_SHARED in function.attrs
+    return {"tirx.disable_assert": True, "tirx.disable_storage_rewrite": disjoint_shared}
+
+
+def assembly(function: PrimFunc, target: Any) -> str:
+    """The assembly text of a scheduled function, for any machine that LLVM knows."""
+    return str(build_module(function, target).inspect_source("asm"))
+
+
+def check_arguments(function: PrimFunc, arguments: Sequence[tuple[tuple[int, ...], str]]) -> None:
+    """Check that arguments fit the parameters of a function.
+
+    Args:
+        function: a scheduled function.
+        arguments: the shape and the element type of each argument.
+
+    Raises:
+        ValueError: the number, a shape or an element type is wrong.
+    """
+    if len(function.params) != len(arguments):
+        raise ValueError(f"the function has {len(function.params)} parameters, not {len(arguments)}")
+    for position, (parameter, (shape, dtype)) in enumerate(zip(function.params, arguments, strict=True)):
+        wanted = (shape_of(parameter), str(parameter.dtype))
+        if wanted != (tuple(shape), dtype):
+            raise ValueError(f"parameter {position} is {wanted[1]}{wanted[0]}, not {dtype}{tuple(shape)}")

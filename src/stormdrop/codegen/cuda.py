@@ -1,4 +1,4 @@
-"""CUDA source of a scheduled function, how it is launched, what `ptxas` says that it takes; none of it needs a GPU."""
+"""CUDA source of a scheduled function, how it is launched, and the resources it needs. Nothing here needs a GPU."""
 
 from __future__ import annotations
 
@@ -15,18 +15,25 @@ import tvm
 from tvm.tirx import AttrStmt, PrimFunc, SeqStmt
 
 from ..errors import MeasureError
-from ..machine.gpu import Device
+from ..machine.gpu import Gpu
 from .compile import build_module, gpu_pass_config
 
 _FUNCTION = re.compile(r"Compiling entry function '(\w+)'")
 _USED = re.compile(r"Used (\d+) registers(?:.*?(\d+) bytes smem)?")
-_AS_TVM = ("--use_fast_math", "--expt-relaxed-constexpr", "-Xptxas", "--register-usage-level=10")  # how TVM calls nvcc
+# How TVM calls nvcc.
+_TVM_OPTIONS = ("--use_fast_math", "--expt-relaxed-constexpr", "-Xptxas", "--register-usage-level=10")
 _SPILLED = re.compile(r"(\d+) bytes spill stores")
 
 
 @dataclass(frozen=True)
 class Launch:
-    """A kernel by name: its blocks, and the threads of each."""
+    """How a kernel is launched.
+
+    Args:
+        name: the kernel.
+        blocks: the number of blocks.
+        threads: the number of threads of each block.
+    """
 
     name: str
     blocks: int
@@ -35,7 +42,14 @@ class Launch:
 
 @dataclass(frozen=True)
 class Resources:
-    """What `ptxas` gives a kernel: registers per thread, bytes of shared memory per block, bytes that are spilled."""
+    """What `ptxas` says that a kernel needs.
+
+    Args:
+        name: the kernel.
+        registers: registers per thread.
+        shared: bytes of shared memory per block.
+        spilled: bytes that each thread spills from registers to memory.
+    """
 
     name: str
     registers: int
@@ -43,62 +57,73 @@ class Resources:
     spilled: int
 
 
-def cuda_source(function: PrimFunc, device: Device) -> str:
-    """The CUDA source of all kernels of a function. Raises what TVM raises."""
+def cuda_source(function: PrimFunc, device: Gpu) -> str:
+    """The CUDA source of all kernels of a function. Raises whatever TVM raises."""
     built = build_module(function, device.tvm())
-    (kernels,) = [each for each in built.imports if each.kind == "cuda"]
+    (kernels,) = [module for module in built.imports if module.kind == "cuda"]
     return str(kernels.inspect_source("cuda"))
 
 
-def launches(function: PrimFunc, device: Device) -> list[Launch]:
-    """How each kernel of a function is launched, as TVM lowers it."""
+def launches(function: PrimFunc, device: Gpu) -> list[Launch]:
+    """How each kernel of a function is launched if TVM lowers it."""
     target = device.tvm().with_host(tvm.target.Target("llvm"))
     lower, *_ = tvm.tirx.get_default_tir_pipeline(target)
     module = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
     with tvm.transform.PassContext(config=gpu_pass_config(function)):
         lowered = lower(tvm.tirx.transform.BindTarget(target)(module))
-    found = []
-    for name, each in lowered.functions_items():
-        extents = _thread_extents(each.body)
+    kernels = []
+    for name, lowered_function in lowered.functions_items():
+        extents = _thread_extents(lowered_function.body)
         if extents:
             counts = [
                 math.prod(extent for tag, extent in extents.items() if tag.startswith(kind))
                 for kind in ("blockIdx", "threadIdx")
             ]
-            found.append(Launch(str(name.name_hint), *counts))
-    return found
+            kernels.append(Launch(str(name.name_hint), *counts))
+    return kernels
 
 
 def _thread_extents(node: Any) -> dict[str, int]:
     """The extents of the thread axes that a statement binds, by name."""
     if isinstance(node, SeqStmt):
-        return {tag: extent for each in node.seq for tag, extent in _thread_extents(each).items()}
+        return {tag: extent for statement in node.seq for tag, extent in _thread_extents(statement).items()}
     if not isinstance(node, AttrStmt):
         return {}
-    own = {str(node.node.thread_tag): int(node.value)} if node.attr_key == "thread_extent" else {}
-    return {**own, **_thread_extents(node.body)}
+    bound = {str(node.node.thread_tag): int(node.value)} if node.attr_key == "thread_extent" else {}
+    return {**bound, **_thread_extents(node.body)}
 
 
-def resources(source: str, device: Device) -> list[Resources]:
-    """What each kernel of a source takes. Raises `MeasureError` without `nvcc`, or where it does not compile."""
+def resources(source: str, device: Gpu) -> list[Resources]:
+    """Compile a CUDA source with `nvcc` as TVM does, and read what each kernel needs.
+
+    Args:
+        source: the kernels, as `cuda_source` returns them.
+        device: the GPU to compile for.
+
+    Returns:
+        The resources of each kernel.
+
+    Raises:
+        MeasureError: there is no `nvcc`, or the source does not compile.
+    """
     nvcc = shutil.which("nvcc")
     if nvcc is None:
-        raise MeasureError("there is no nvcc on the PATH")
+        raise MeasureError("there is no nvcc on the PATH; it is part of the CUDA toolkit")
     with tempfile.TemporaryDirectory(prefix="stormdrop-") as folder:
         file = Path(folder) / "kernels.cu"
         file.write_text(source)
-        options = [f"-arch={device.arch}", *_AS_TVM, "-cubin", "-Xptxas", "-v", "-o", f"{folder}/kernels.cubin"]
+        options = [f"-arch={device.arch}", *_TVM_OPTIONS, "-cubin", "-Xptxas", "-v", "-o", f"{folder}/kernels.cubin"]
         command = [nvcc, *options, str(file)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         lines = [line for line in done.stderr.splitlines() if "error" in line] or ["nvcc failed"]
         raise MeasureError(f"nvcc: {lines[0]}")
-    found, name, spilled = [], "", 0
+    kernels, name, spilled = [], "", 0
     for line in done.stderr.splitlines():
         if entry := _FUNCTION.search(line):
             name = entry[1]
         elif lost := _SPILLED.search(line):
             spilled = int(lost[1])
         elif used := _USED.search(line):
-            found.append(Resources(name, int(used[1]), int(used[2] or 0), spilled))
-    return found
+            kernels.append(Resources(name, int(used[1]), int(used[2] or 0), spilled))
+    return kernels

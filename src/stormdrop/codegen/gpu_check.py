@@ -1,8 +1,8 @@
-"""What can be said of a GPU's kernels where there is no such GPU: that they build, and what they compute.
+"""Checks of a GPU's schedules without such a GPU: that they build, and that they compute the right answer.
 
-Of each sketch some schedules, the default one and random ones, are lowered to CUDA source, compiled by `nvcc` where it
-is installed, and run on the CPU with serial loops in place of blocks and threads (`serial`, which says what that leaves
-open) where that takes seconds.
+The default schedule and a few random ones of each sketch are lowered to CUDA source. `nvcc` compiles them if it is
+installed. If that takes only seconds, they also run on the CPU with serial loops in place of blocks and threads
+(`serial_loops` says what that cannot check).
 """
 
 from __future__ import annotations
@@ -20,27 +20,34 @@ from tvm.tirx import PrimFunc
 
 from ..errors import one_line
 from ..ir.reference import evaluate_graph
+from ..ir.relative_error import relative_error
 from ..ir.workload import Workload
+from ..machine.contract import Machine
 from ..machine.cpu import Target
-from ..machine.gpu import Device
-from ..sketches.gpu.tensor_core import GpuTensorCore, scheduled
+from ..machine.gpu import require_gpu
+from ..sketches.gpu.tensor_core import GpuTensorCore, schedule_matmul
 from ..sketches.registry import sketches_for
 from .compile import compile_kernel
 from .cuda import cuda_source, resources
-from .serial_loops import serial
+from .serial_loops import with_serial_loops
 
 Array = NDArray[Any]
 
-_TENSORS = GpuTensorCore.name
-_OPERATIONS = 2e8  # beyond which serial loops take too long
-_TOLERANCE = 1e-4  # of max|difference| / max|reference|
+_MOST_OPERATIONS = 2e8  # of a workload that runs as serial loops in seconds
+_TOLERANCE = 1e-4  # of the relative error
 
 
 @dataclass(frozen=True)
 class CrossCheck:
-    """How many `schedules` for `arch` were built, accepted by `nvcc`, and right as serial loops; None: not tried.
+    """How many schedules passed each check.
 
-    `complaints`: what the others fail with, by how many of them do.
+    Args:
+        arch: the architecture that they were built for, such as "sm_80".
+        schedules: how many were checked.
+        built: how many were lowered to CUDA source.
+        accepted: how many `nvcc` compiled; None if there is no `nvcc`.
+        right: how many computed the right answer as serial loops; None if the workload is too large for that.
+        errors: what the others failed with, and how many of them did: the three most frequent errors.
     """
 
     arch: str
@@ -48,57 +55,71 @@ class CrossCheck:
     built: int
     accepted: int | None
     right: int | None
-    complaints: Mapping[str, int]
+    errors: Mapping[str, int]
 
     @property
     def passed(self) -> bool:
-        """Whether all that was tried went well."""
+        """Whether all schedules passed all checks that were made."""
         return all(count in (None, self.schedules) for count in (self.built, self.accepted, self.right))
 
     def __str__(self) -> str:
-        parts = [f"of {self.schedules} schedules for {self.arch} {self.built} were built"]
-        parts.append("there is no nvcc" if self.accepted is None else f"nvcc took {self.accepted}")
-        told = "too large to run serially" if self.right is None else f"{self.right} computed the right answer serially"
-        return ", ".join([*parts, told, *self.complaints])
+        accepted = "there is no nvcc" if self.accepted is None else f"nvcc accepted {self.accepted}"
+        right = "the workload is too large to run as serial loops"
+        if self.right is not None:
+            right = f"{self.right} computed the right answer as serial loops"
+        built = f"{self.built} of {self.schedules} schedules for {self.arch} were built"
+        return ", ".join([built, accepted, right, *self.errors])
 
 
-def cross_check(workload: Workload, device: Device, schedules: int = 4, seed: int = 0) -> CrossCheck:
-    """Builds and checks so many schedules of each sketch."""
+def cross_check(workload: Workload, machine: Machine, schedules: int = 4, seed: int = 0) -> CrossCheck:
+    """Build and check schedules of each sketch for a GPU.
+
+    Args:
+        workload: the function to schedule.
+        machine: the GPU.
+        schedules: the number of schedules of each sketch: the default one and random ones.
+        seed: of the random schedules and inputs.
+
+    Returns:
+        How many schedules passed each check.
+
+    Raises:
+        TargetError: the machine is no GPU.
+    """
+    device = require_gpu(machine)
     rng = np.random.default_rng(seed)
     inputs = workload.random_inputs(seed)
-    runs = workload.flops <= _OPERATIONS
+    runs = workload.flops <= _MOST_OPERATIONS
     expected = evaluate_graph(workload.graph, inputs) if runs else []
     compiles = shutil.which("nvcc") is not None
     count = built = accepted = right = 0
-    complaints: Counter[str] = Counter()
+    errors: Counter[str] = Counter()
     for sketch, space in sketches_for(workload, device):
         points = dict.fromkeys([space.origin, *(space.sample(rng) for _ in range(schedules - 1))])
         for point in points:
             count += 1
+            config = space.config(point)
             try:
-                function = sketch.apply(workload, device, space.config(point)).main
+                function = sketch.apply(workload, device, config).main
                 source = cuda_source(function, device)
                 built += 1
                 if compiles:
                     resources(source, device)
                     accepted += 1
                 if runs:
-                    if sketch.name == _TENSORS:
-                        function = scheduled(workload, space.config(point), tensorized=False)
+                    if sketch.name == GpuTensorCore.name:
+                        # A CPU has no tensor cores: the same schedule multiplies with plain loops.
+                        function = schedule_matmul(workload, config, tensorized=False)
                     right += _is_right(workload, function, inputs, expected)
-            except Exception as error:  # noqa: BLE001  whatever a sketch or TVM raises is what is to be found out
-                complaints[one_line(error)] += 1
-    shown = dict(complaints.most_common(3))
-    return CrossCheck(device.arch, count, built, accepted if compiles else None, right if runs else None, shown)
+            except Exception as error:  # noqa: BLE001  whatever a sketch or TVM raises is what the check is to find
+                errors[one_line(error)] += 1
+    most_frequent = dict(errors.most_common(3))
+    return CrossCheck(device.arch, count, built, accepted if compiles else None, right if runs else None, most_frequent)
 
 
 def _is_right(workload: Workload, function: PrimFunc, inputs: Sequence[Array], expected: Sequence[Array]) -> bool:
     outputs = [tvm.runtime.empty(spec.shape, spec.dtype) for spec in workload.outputs]
-    kernel = compile_kernel(serial(function), Target.detect().tvm())
+    kernel = compile_kernel(with_serial_loops(function), Target.detect().tvm())
     kernel.call(*(tvm.runtime.tensor(array) for array in inputs), *outputs)
-    return all(_close(output.numpy(), wanted) for output, wanted in zip(outputs, expected, strict=True))
-
-
-def _close(actual: Array, expected: Array) -> bool:
-    scale = float(np.abs(expected).max(initial=0.0))
-    return bool(np.abs(actual.astype(np.float64) - expected).max(initial=0.0) <= _TOLERANCE * scale)
+    errors = (relative_error(output.numpy(), wanted) for output, wanted in zip(outputs, expected, strict=True))
+    return all(error <= _TOLERANCE for error in errors)

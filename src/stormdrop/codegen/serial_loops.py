@@ -1,8 +1,8 @@
-"""A kernel for a GPU as a function for the CPU, to check what it computes where there is no GPU.
+"""A kernel for a GPU as a function for the CPU, to check what it computes without a GPU.
 
-Loops over blocks and threads become serial loops. Each thread then fetches all that its block stages, again and again,
-and needs no barrier: this checks every index, every bound and the order of the steps, but not the barriers themselves,
-which TVM puts in when it lowers a kernel.
+Loops over blocks and threads become serial loops. Each thread then fetches all data that its block stages, again and
+again, and needs no barrier. So this checks every index, every bound and the order of the steps. It does not check the
+barriers, which TVM puts in when it lowers a kernel.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from tvm.tirx import For, ForKind, PrimFunc
 from ..ir.expressions import transform_statement
 
 
-def serial(function: PrimFunc) -> PrimFunc:
-    """The function without thread bindings."""
+def with_serial_loops(function: PrimFunc) -> PrimFunc:
+    """The function with a serial loop in place of each loop over blocks or threads."""
 
     def unbound(loop: Any) -> Any:
         if loop.kind != ForKind.THREAD_BINDING:

@@ -1,12 +1,12 @@
 """Searches side by side on the same grounds: how good a kernel after how many evaluations, and at what cost.
 
-    grounds, searches, seeds  ->  a `Walk` of each search from each seed on each ground  ->  Comparison
+    grounds, searches, seeds  ->  a trace of each search from each seed on each ground  ->  Comparison
 
-A ground is a recording, where the time of every candidate is known and nothing but the search costs time here, or an
-operator, which is measured on this machine. All searches see the same noise: the k-th measurement of a candidate of a
-recording brings the same samples in every run of a seed. On the machine the searches take turns seed by seed, each
-time beginning with another one, so that a machine that drifts wrongs none of them; every run starts from nothing, but
-finds the workers started.
+The time of every candidate of a recorded ground is known, and nothing but the search costs time here. An operator is
+measured on this machine. All searches see the same noise: the k-th measurement of a recorded candidate brings the same
+samples in every run from one seed. On the machine the searches take turns seed by seed, each time beginning with
+another one, so that a machine that drifts favours none of them. Every run starts from nothing, but its workers run
+already.
 """
 
 from __future__ import annotations
@@ -27,12 +27,14 @@ import cloudpickle
 
 from ..errors import InputError
 from ..measure.replay import Recording
-from ..report.summary import WITHIN, document
+from ..report.summary import WITHIN, comparison_document
 from ..space import Space
-from ..trial import Candidate, Status
+from ..trial import Candidate
 from ..tuning.result import Progress
-from .grounds import Arena, Limits, MachineArena, RecordedArena, Times
-from .search_run import PARTS, Contender, Walk
+from ..tuning.trace import Trace
+from .grounds import Ground, Limits, MachineGround, Optimum, RecordedGround, Times
+from .search_run import PARTS
+from .search_spec import SearchSpec
 
 if TYPE_CHECKING:
     from tvm.tirx import PrimFunc
@@ -41,27 +43,32 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Run:
-    """One search from one seed; `times` are the true seconds of what led, one per lead of the walk."""
+class SearchRun:
+    """One search from one seed. `times` are the true seconds of its leaders, one per lead of the trace."""
 
     search: str
     seed: int
-    walk: Walk
+    trace: Trace
     times: Times
 
 
 @dataclass(frozen=True)
-class Ground:
-    """A ground with its runs. `optimum` is the best that is known of it, with its seconds; None where nothing worked.
+class GroundResult:
+    """A ground with its runs.
 
-    Of a recording (`recorded`) that is the best of what was recorded; of an operator, the best of the runs.
+    Attributes:
+        name: the name of the ground.
+        spaces: its spaces.
+        recorded: whether it is a recording. Its optimum is then the best of what was recorded, else that of the runs.
+        optimum: the best candidate that is known, with its seconds; None if nothing worked.
+        runs: the runs, search by search.
     """
 
     name: str
     spaces: Sequence[Space]
     recorded: bool
-    optimum: tuple[Candidate, float] | None
-    runs: Sequence[Run]
+    optimum: Optimum | None
+    runs: Sequence[SearchRun]
 
     def to_json(self) -> dict[str, Any]:
         """What a comparison's document says of the ground beside its runs."""
@@ -72,9 +79,9 @@ class Ground:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a comparison brought; where Ctrl-C ended it, only the seeds that all searches had finished on a ground."""
+    """What a comparison brought. If Ctrl-C ended it, it holds only the seeds that all searches finished on a ground."""
 
-    grounds: Sequence[Ground]
+    grounds: Sequence[GroundResult]
     searches: Sequence[str]
     seeds: int
     limits: Limits
@@ -84,12 +91,12 @@ class Comparison:
         """The document of `stormdrop compare --json`."""
         settings = {"seeds": self.seeds, **dataclasses.asdict(self.limits), "interrupted": self.interrupted}
         runs = [_run_document(ground, run) for ground in self.grounds for run in ground.runs]
-        return document(settings, self.searches, [ground.to_json() for ground in self.grounds], runs)
+        return comparison_document(settings, self.searches, [ground.to_json() for ground in self.grounds], runs)
 
 
 def compare(
     grounds: Sequence[Recording] | Workload | PrimFunc,
-    searches: Sequence[Contender],
+    searches: Sequence[SearchSpec],
     *,
     seeds: int = 10,
     trials: int = 200,
@@ -98,15 +105,24 @@ def compare(
     jobs: int = 1,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Comparison:
-    """Runs every search from every seed (0 to seeds - 1) on every ground.
+    """Runs every search from every seed (0 to seeds - 1) on every ground. Ctrl-C ends it with what is complete.
 
-    A run ends after `trials` evaluations (see `walk`), or `time` seconds: those that the recording says measuring took
-    plus those that the search takes here; on the machine, wall time. `exact` answers from recordings without noise.
-    `jobs` runs on recordings go on side by side, which makes the searches look slower than they are.
+    Args:
+        grounds: recordings, or one operator to measure on this machine.
+        searches: the searches to compare.
+        seeds: how many runs of each search on each ground.
+        trials: the most evaluations of a run.
+        time: the most seconds of a run. On a recording these are the seconds that it says measuring took, and those
+            that the search takes here; on the machine they are wall time.
+        exact: recordings answer without noise.
+        jobs: how many runs on recordings go on side by side. This makes searches look slower than they are.
+        on_progress: is called after every run.
 
-    Ctrl-C ends it with what is complete. Raises `InputError` for a bad setting, `SearchError` for an option that a
-    search does not take on these grounds, `UnsupportedFunction` for a function that no sketch takes, `MeasureError`
-    where nothing can be measured.
+    Raises:
+        InputError: a setting is bad.
+        SearchError: a search does not take one of its options on these grounds.
+        UnsupportedFunction: no sketch takes the function.
+        MeasureError: nothing can be measured.
     """
     for name, value in (("seeds", seeds), ("trials", trials), ("jobs", jobs)):
         if value < 1:
@@ -115,31 +131,25 @@ def compare(
         raise InputError("no search to compare")
     limits = Limits(trials, time, exact)
     with ExitStack() as stack:
-        arenas: Sequence[Arena]
+        opened: Sequence[Ground]
         if isinstance(grounds, Sequence):
-            arenas = [RecordedArena(recording, limits) for recording in grounds]
+            opened = [RecordedGround(recording, limits) for recording in grounds]
         elif exact or jobs > 1:
             raise InputError(
                 f"{'exact' if exact else 'jobs'} is for recordings: an operator is measured here, run by run"
             )
         else:
-            arenas = [stack.enter_context(MachineArena(grounds, limits))]
-        _check(arenas, searches)
-        labels = [contender.label for contender in searches]
-        walks, interrupted = _walk_all(arenas, searches, seeds, jobs, on_progress)
-        found = []
-        for at, arena in enumerate(arenas):
-            own = {task: walked for task, walked in walks.items() if task.arena == at}
+            opened = [stack.enter_context(MachineGround(grounds, limits))]
+        _check(opened, searches)
+        traces, interrupted = _run_all(opened, searches, seeds, jobs, on_progress)
+        results = []
+        for index, ground in enumerate(opened):
+            own = {task: trace for task, trace in traces.items() if task.ground == index}
             if own:
-                try:
-                    optimum, times = arena.judge(list(own.values()), race=not interrupted)
-                except KeyboardInterrupt:
-                    interrupted = True
-                    optimum, times = arena.judge(list(own.values()), race=False)
-                runs = [Run(t.search.label, t.seed, w, each) for (t, w), each in zip(own.items(), times, strict=True)]
-                runs.sort(key=lambda run: (labels.index(run.search), run.seed))
-                found.append(Ground(arena.name, arena.spaces, isinstance(arena, RecordedArena), optimum, runs))
-    return Comparison(found, labels, seeds, limits, interrupted)
+                result, ended = _judged(ground, own, [spec.label for spec in searches], race=not interrupted)
+                results.append(result)
+                interrupted = interrupted or ended
+    return Comparison(results, [spec.label for spec in searches], seeds, limits, interrupted)
 
 
 # The runs
@@ -147,112 +157,128 @@ def compare(
 
 @dataclass(frozen=True)
 class _Task:
-    arena: int
+    ground: int
     seed: int
-    search: Contender
+    search: SearchSpec
 
 
-def _check(arenas: Sequence[Arena], searches: Sequence[Contender]) -> None:
-    """Says before the work what would be refused in it."""
-    names = [arena.name for arena in arenas]
+def _check(grounds: Sequence[Ground], searches: Sequence[SearchSpec]) -> None:
+    """Refuses before the work what would be refused during it."""
+    names = [ground.name for ground in grounds]
     for name in names:
         if names.count(name) > 1:
             raise InputError(f"two recordings are called {name}")
-    for arena, contender in itertools.product(arenas, searches):
-        contender.create(arena.spaces, 0)
+    for ground, search in itertools.product(grounds, searches):
+        search.create(ground.spaces, 0)
 
 
-def _walk_all(
-    arenas: Sequence[Arena],
-    searches: Sequence[Contender],
+def _run_all(
+    grounds: Sequence[Ground],
+    searches: Sequence[SearchSpec],
     seeds: int,
     jobs: int,
     on_progress: Callable[[Progress], None] | None,
-) -> tuple[dict[_Task, Walk], bool]:
-    """The walks of those seeds that all searches finished, and whether it was interrupted."""
+) -> tuple[dict[_Task, Trace], bool]:
+    """The traces of those seeds that all searches finished, and whether Ctrl-C ended it."""
     tasks = [
-        _Task(at, seed, searches[(seed + turn) % len(searches)])
-        for at, seed, turn in itertools.product(range(len(arenas)), range(seeds), range(len(searches)))
+        _Task(index, seed, searches[(seed + turn) % len(searches)])
+        for index, seed, turn in itertools.product(range(len(grounds)), range(seeds), range(len(searches)))
     ]
-    walks: dict[_Task, Walk] = {}
+    traces: dict[_Task, Trace] = {}
     begin, evaluations, failed, interrupted = clock.perf_counter(), 0, 0, False
     try:
-        for task, walked in zip(tasks, _walks(arenas, tasks, jobs), strict=True):
-            walks[task] = walked
-            evaluations += len(walked.evaluated)
-            failed += sum(status is not Status.OK for status in walked.evaluated.values())
+        for task, trace in zip(tasks, _traces(grounds, tasks, jobs), strict=True):
+            traces[task] = trace
+            evaluations += len(trace)
+            failed += trace.failed
             if on_progress is not None:
                 elapsed = clock.perf_counter() - begin
-                on_progress(Progress(evaluations, failed, None, elapsed, None, arenas[task.arena].name))
+                on_progress(Progress(evaluations, failed, None, elapsed, None, grounds[task.ground].name))
     except KeyboardInterrupt:
-        complete = len(walks) // len(searches) * len(searches)
+        complete = len(traces) // len(searches) * len(searches)
         if not complete:
             raise
-        walks, interrupted = dict(itertools.islice(walks.items(), complete)), True
-    return walks, interrupted
+        traces, interrupted = dict(itertools.islice(traces.items(), complete)), True
+    return traces, interrupted
 
 
-def _walks(arenas: Sequence[Arena], tasks: Sequence[_Task], jobs: int) -> Iterator[Walk]:
-    """The walk of each task, in order, each as soon as it is there."""
+def _traces(grounds: Sequence[Ground], tasks: Sequence[_Task], jobs: int) -> Iterator[Trace]:
+    """The trace of each task, in order, each as soon as it is there."""
     if jobs == 1:
-        yield from (arenas[task.arena].walk(task.search, task.seed) for task in tasks)
+        yield from (grounds[task.ground].run(task.search, task.seed) for task in tasks)
         return
-    known = cloudpickle.dumps(arenas)
-    executor = ProcessPoolExecutor(jobs, get_context("spawn"), _begin_job, (known,))
+    pickled = cloudpickle.dumps(grounds)
+    executor = ProcessPoolExecutor(jobs, get_context("spawn"), _begin_job, (pickled,))
     try:
         yield from executor.map(_job, tasks)
     finally:
         executor.shutdown(cancel_futures=True)
 
 
-_arenas_of_job: Sequence[Arena] = ()
+_grounds_of_job: Sequence[Ground] = ()
 
 
-def _begin_job(known: bytes) -> None:
-    global _arenas_of_job
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who gathers the results
-    _arenas_of_job = cloudpickle.loads(known)
+def _begin_job(pickled: bytes) -> None:
+    global _grounds_of_job
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that gathers the results
+    _grounds_of_job = cloudpickle.loads(pickled)
 
 
-def _job(task: _Task) -> Walk:
-    return _arenas_of_job[task.arena].walk(task.search, task.seed)
+def _job(task: _Task) -> Trace:
+    return _grounds_of_job[task.ground].run(task.search, task.seed)
+
+
+def _judged(ground: Ground, traces: dict[_Task, Trace], labels: Sequence[str], race: bool) -> tuple[GroundResult, bool]:
+    """The result of a ground, and whether Ctrl-C ended its last race."""
+    interrupted = False
+    try:
+        optimum, times = ground.true_times(list(traces.values()), race)
+    except KeyboardInterrupt:
+        interrupted = True
+        optimum, times = ground.true_times(list(traces.values()), race=False)
+    runs = [
+        SearchRun(task.search.label, task.seed, trace, leaders)
+        for (task, trace), leaders in zip(traces.items(), times, strict=True)
+    ]
+    runs.sort(key=lambda run: (labels.index(run.search), run.seed))
+    return GroundResult(ground.name, ground.spaces, isinstance(ground, RecordedGround), optimum, runs), interrupted
 
 
 # The document
 
 
-def _run_document(ground: Ground, run: Run) -> dict[str, Any]:
-    walked, optimum = run.walk, ground.optimum
+def _run_document(ground: GroundResult, run: SearchRun) -> dict[str, Any]:
+    trace, optimum = run.trace, ground.optimum
     best = run.times[-1] if run.times else None
-    statuses = Counter(status.value for status in walked.evaluated.values())
+    statuses = Counter(status.value for status in trace.first_statuses.values())
     return {
         "ground": ground.name,
         "search": run.search,
         "seed": run.seed,
-        "evaluations": len(walked.evaluated),
+        "evaluations": len(trace),
         "best": best,
         "best_over_optimum": None if best is None or optimum is None else best / optimum[1],
         "evaluations_to_within": {label: _first_within(ground, run, factor) for label, factor in WITHIN.items()},
-        "search_seconds": walked.seconds[0],
-        "seconds": sum(walked.seconds),
-        "phases": dict(zip(PARTS, walked.seconds, strict=True)),
+        "search_seconds": trace.seconds[0],
+        "seconds": sum(trace.seconds),
+        "phases": dict(zip(PARTS, trace.seconds, strict=True)),
         "statuses": dict(statuses),
-        "status_seconds": {status.value: seconds for status, seconds in walked.status_seconds.items()},
-        "suspect": walked.suspect,
-        "converged": walked.converged,
-        **_schedule(ground.spaces, walked.winner),
+        "status_seconds": {status.value: seconds for status, seconds in trace.status_seconds.items()},
+        "suspect": trace.suspect,
+        "converged": trace.converged,
+        **_schedule(ground.spaces, trace.winner),
         "trajectory": {
-            "evaluations": [lead.evaluations for lead in walked.leads],
+            "evaluations": [lead.evaluations for lead in trace.leads],
             "best": list(run.times),
-            **{part: [lead.seconds[at] for lead in walked.leads] for at, part in enumerate(PARTS)},
+            **{part: [lead.seconds[index] for lead in trace.leads] for index, part in enumerate(PARTS)},
         },
     }
 
 
-def _first_within(ground: Ground, run: Run, factor: float) -> int | None:
+def _first_within(ground: GroundResult, run: SearchRun, factor: float) -> int | None:
     if ground.optimum is None:
         return None
-    for lead, seconds in zip(run.walk.leads, run.times, strict=True):
+    for lead, seconds in zip(run.trace.leads, run.times, strict=True):
         if seconds is not None and seconds <= factor * ground.optimum[1]:
             return lead.evaluations
     return None

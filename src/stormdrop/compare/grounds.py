@@ -1,9 +1,9 @@
-"""Where searches are compared: a recording, or an operator on this machine.
+"""Grounds: what searches are compared on. A ground is a recording, or an operator on this machine.
 
-    walk(contender, seed)    one run
-    judge(walks)             the best that is known, and how good what led on the way really was
+    run(search, seed)     one run of a search
+    true_times(traces)    the best candidate that is known, and how good the leaders of each run really were
 
-Both know nothing of the other runs: on the machine only the workers are shared, so that no run pays for their start.
+No run knows of another. On the machine they share the worker processes only, so that no run pays for their start.
 """
 
 from __future__ import annotations
@@ -17,9 +17,12 @@ import numpy as np
 
 from ..errors import UnsupportedFunction
 from ..measure.replay import Recording
+from ..measure.timing import SAMPLE_SECONDS, rounds_within
 from ..space import Space
 from ..trial import Candidate, Request
-from .search_run import Contender, Walk, walk
+from ..tuning.trace import Trace
+from .search_run import run_search
+from .search_spec import SearchSpec
 
 if TYPE_CHECKING:
     from tvm.tirx import PrimFunc
@@ -28,83 +31,95 @@ if TYPE_CHECKING:
     from ..measure.local import LocalMeasurer
 
 Times = Sequence[float | None]
-"""True seconds of what led, one per lead of a walk; None where nothing worked."""
+"""True seconds of the leaders of a trace, one per lead; None if nothing worked."""
 
 Optimum = tuple[Candidate, float]
-"""The best that is known of a ground, with its seconds."""
+"""The best candidate that is known of a ground, with its seconds."""
 
 _RACE_SECONDS = 20.0  # what the last race on an operator should take at most
 _MOST_ROUNDS, _LEAST_ROUNDS = 25, 5
-_FAR = 3.0  # times the best: what is as slow as that is not measured again
-_MOST_RACED = 32  # of what led, the fastest: a worker holds some more kernels at once
+_SLOW = 3.0  # times the best: a leader that is slower is not measured again
+_MOST_RACED = 32  # the fastest leaders: a worker holds a few more kernels at once
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Of each run: distinct candidates, seconds, and whether recordings answer without noise."""
+    """Bounds of each run.
+
+    Attributes:
+        trials: the most distinct candidates.
+        time: the most seconds; None is no bound.
+        exact: whether recordings answer without noise.
+    """
 
     trials: int
     time: float | None = None
     exact: bool = False
 
 
-class Arena(Protocol):
-    """A ground that searches can be run on."""
+class Ground(Protocol):
+    """Something that searches can be run on."""
 
     name: str
     spaces: Sequence[Space]
 
-    def walk(self, contender: Contender, seed: int) -> Walk:
-        """One run."""
+    def run(self, search: SearchSpec, seed: int) -> Trace:
+        """One run of a search."""
 
-    def judge(self, walks: Sequence[Walk], race: bool) -> tuple[Optimum | None, list[Times]]:
-        """The optimum, and the times of each walk. `race` says that there is still time to measure something."""
+    def true_times(self, traces: Sequence[Trace], race: bool) -> tuple[Optimum | None, list[Times]]:
+        """The optimum, and the true times of the leaders of each trace.
+
+        Args:
+            traces: the runs on this ground.
+            race: whether there is still time to measure something.
+        """
 
 
-class RecordedArena:
-    """A recording: it knows the time of every candidate, and in every run of a seed has the same noise."""
+class RecordedGround:
+    """A recording. It knows the time of every candidate, and every run from one seed has the same noise."""
 
     def __init__(self, recording: Recording, limits: Limits) -> None:
         self.name = recording.name
         self.spaces: Sequence[Space] = recording.spaces
         self._recording, self._limits = recording, limits
 
-    def walk(self, contender: Contender, seed: int) -> Walk:
-        """See `Arena.walk`."""
-        search = contender.create(self.spaces, seed)
+    def run(self, search: SearchSpec, seed: int) -> Trace:
+        """See `Ground.run`."""
         with self._recording.measurer(np.random.default_rng([seed, 1]), exact=self._limits.exact) as measurer:
-            return walk(search, measurer, self._limits.trials, self._limits.time)
+            return run_search(search.create(self.spaces, seed), measurer, self._limits.trials, self._limits.time)
 
-    def judge(self, walks: Sequence[Walk], race: bool) -> tuple[Optimum | None, list[Times]]:
+    def true_times(self, traces: Sequence[Trace], race: bool) -> tuple[Optimum | None, list[Times]]:
         """The recorded medians."""
         truth = self._recording.truth
-        led = [[None if lead.candidate is None else truth(lead.candidate) for lead in each.leads] for each in walks]
-        return (self._recording.optimum, self._recording.optimum_seconds), list(led)
+        times = [
+            [None if lead.candidate is None else truth(lead.candidate) for lead in trace.leads] for trace in traces
+        ]
+        return (self._recording.optimum, self._recording.optimum_seconds), list(times)
 
 
-class MachineArena:
-    """An operator on this machine. All runs share its worker processes; a context manager, for their sake.
+class MachineGround:
+    """An operator on this machine. All runs share its worker processes: use it as a context.
 
     Its optimum is the best of all runs.
     """
 
     def __init__(self, workload: Workload | PrimFunc, limits: Limits) -> None:
-        """Raises `UnsupportedFunction` where no sketch applies."""
+        """Raises `UnsupportedFunction` if no sketch applies."""
         from ..ir.workload import Workload
         from ..machine.cpu import Target
         from ..sketches.registry import sketches_for
 
         self._workload = workload if isinstance(workload, Workload) else Workload.create("function", workload)
         self._target, self._limits = Target.detect(), limits
-        found = sketches_for(self._workload, self._target)
-        if not found:
+        sketches = sketches_for(self._workload, self._target)
+        if not sketches:
             raise UnsupportedFunction(f"{self._workload.name}: no sketch applies to this function")
-        self._sketches = [sketch for sketch, _ in found]
+        self._sketches = [sketch for sketch, _ in sketches]
         self.name = self._workload.name
-        self.spaces: Sequence[Space] = [space for _, space in found]
+        self.spaces: Sequence[Space] = [space for _, space in sketches]
         self._warm = False
 
-    def __enter__(self) -> MachineArena:
+    def __enter__(self) -> MachineGround:
         from ..measure.pool import WorkerPool
 
         self._pool = WorkerPool(self._target.cores)
@@ -119,41 +134,48 @@ class MachineArena:
 
         return LocalMeasurer(self._workload, self._target, self._sketches, self.spaces, pool=self._pool)
 
-    def walk(self, contender: Contender, seed: int) -> Walk:
-        """See `Arena.walk`. The first waits until the workers have loaded TVM: it is not to pay for that."""
-        search = contender.create(self.spaces, seed)
+    def run(self, search: SearchSpec, seed: int) -> Trace:
+        """See `Ground.run`. The first run waits until the workers have loaded TVM: that is no cost of its search."""
+        created = search.create(self.spaces, seed)
         if not self._warm:
             with self.measurer() as measurer:
                 list(measurer.measure([Request(Candidate(self.spaces[0].name, self.spaces[0].origin), 1)]))
             self._warm = True
         with self.measurer() as measurer:
-            return walk(search, measurer, self._limits.trials, self._limits.time, live=True)
+            return run_search(created, measurer, self._limits.trials, self._limits.time, live=True)
 
-    def judge(self, walks: Sequence[Walk], race: bool) -> tuple[Optimum | None, list[Times]]:
-        """Runs are minutes apart, and so are their times: in the end the fastest that led are measured in turns.
+    def true_times(self, traces: Sequence[Trace], race: bool) -> tuple[Optimum | None, list[Times]]:
+        """The times of a last race of the fastest leaders.
 
-        For the others, which are slower anyway, their time in their run has to do.
+        Runs are minutes apart, and so are their times. The other leaders are slower in any case: for them, their time
+        in their run has to do.
         """
         known: dict[Candidate, float] = {}
-        for candidate in dict.fromkeys(lead.candidate for walked in walks for lead in walked.leads):
-            seen = [walked.medians[candidate] for walked in walks if candidate in walked.medians]
-            if candidate is not None and seen:
-                known[candidate] = statistics.median(seen)
+        for candidate in dict.fromkeys(lead.candidate for trace in traces for lead in trace.leads):
+            medians = [trace.medians[candidate] for trace in traces if candidate in trace.medians]
+            if candidate is not None and medians:
+                known[candidate] = statistics.median(medians)
         if race and known:
-            ranked = sorted(known.items(), key=lambda each: each[1])
-            near = {each: seconds for each, seconds in ranked[:_MOST_RACED] if seconds <= _FAR * ranked[0][1]}
+            ranked = sorted(known.items(), key=lambda entry: entry[1])
+            near = {candidate: time for candidate, time in ranked[:_MOST_RACED] if time <= _SLOW * ranked[0][1]}
             raced = self._race(near)
             if len(raced) < len(near):  # once more: it may have been the machine, or one that took others with it
-                raced |= self._race({each: seconds for each, seconds in near.items() if each not in raced})
-            if raced:  # what has stopped working has no time
-                known = {each: seconds for each, seconds in known.items() if each not in near} | raced
-        times = [[None if lead.candidate is None else known.get(lead.candidate) for lead in w.leads] for w in walks]
-        return min(known.items(), key=lambda each: each[1], default=None), list(times)
+                raced |= self._race({candidate: time for candidate, time in near.items() if candidate not in raced})
+            if raced:  # a candidate that has stopped working has no time
+                known = {candidate: time for candidate, time in known.items() if candidate not in near} | raced
+        times = [
+            [None if lead.candidate is None else known.get(lead.candidate) for lead in trace.leads] for trace in traces
+        ]
+        return min(known.items(), key=lambda entry: entry[1], default=None), list(times)
 
-    def _race(self, entrants: Mapping[Candidate, float]) -> dict[Candidate, float]:
+    def _race(self, candidates: Mapping[Candidate, float]) -> dict[Candidate, float]:
         """Median seconds of those that still work."""
-        once = sum(seconds + max(seconds, 2e-3) for seconds in entrants.values())
-        rounds = max(_LEAST_ROUNDS, min(_MOST_ROUNDS, int(_RACE_SECONDS / once)))
+        turns = [seconds + max(seconds, SAMPLE_SECONDS) for seconds in candidates.values()]
+        rounds = rounds_within(turns, _RACE_SECONDS, _LEAST_ROUNDS, _MOST_ROUNDS)
         with self.measurer() as measurer:
-            raced = measurer.race(list(entrants), rounds)
-        return {each: statistics.median(found.seconds) for each, found in zip(entrants, raced, strict=True) if found.ok}
+            raced = measurer.race(list(candidates), rounds)
+        return {
+            candidate: statistics.median(measurement.seconds)
+            for candidate, measurement in zip(candidates, raced, strict=True)
+            if measurement.ok
+        }

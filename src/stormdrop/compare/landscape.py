@@ -20,8 +20,10 @@ from ..space import Constraint, Coords, Knob, Space, Value
 from ..trial import Candidate, Request, Status
 from ..tuning.request import BATCH
 from ..tuning.result import Progress
-from .grounds import Limits, MachineArena
-from .search_run import Contender, Walk, walk
+from ..tuning.trace import Trace
+from .grounds import Limits, MachineGround
+from .search_run import run_search
+from .search_spec import SearchSpec
 
 if TYPE_CHECKING:
     from ..ir.workload import Workload
@@ -41,7 +43,7 @@ class Landscape:
     fixed: Mapping[str, Value]
     search: str
     seed: int
-    walk: Walk
+    trace: Trace
     suspect: int = 0
 
     def to_json(self) -> dict[str, Any]:
@@ -50,9 +52,9 @@ class Landscape:
         axes = [list(knob) for knob in space.knobs]
         cells = [[Candidate(space.name, x + y) for x in axes[0]] for y in axes[1]]
         # From where it began, over what led after each batch: within one, who leads changes with every measurement.
-        leads = {lead.batch: lead.candidate for lead in self.walk.leads}
-        path = [next(iter(self.walk.evaluated)), *(each for each in leads.values() if each is not None)]
-        end = None if self.walk.winner is None else self.plane.truth(self.walk.winner)
+        leads = {lead.batch: lead.candidate for lead in self.trace.leads}
+        path = [next(iter(self.trace.measurements)), *(each for each in leads.values() if each is not None)]
+        end = None if self.trace.winner is None else self.plane.truth(self.trace.winner)
         optimum = self.plane.optimum_seconds
         return {
             "ground": self.ground,
@@ -66,13 +68,13 @@ class Landscape:
             "optimum_at": self._place(self.plane.optimum),
             "search": self.search,
             "seed": self.seed,
-            "evaluations": len(self.walk.evaluated),
+            "evaluations": len(self.trace.measurements),
             "suspect": self.suspect,
-            "converged": self.walk.converged,
+            "converged": self.trace.converged,
             "best": end,
             "best_over_optimum": None if end is None else end / optimum,
             "path": [self._place(candidate) for candidate, _ in itertools.groupby(path)],
-            "evaluated": [self._place(candidate) for candidate in self.walk.evaluated],
+            "evaluated": [self._place(candidate) for candidate in self.trace.measurements],
         }
 
     def _status(self, candidate: Candidate) -> str | None:
@@ -88,7 +90,7 @@ class Landscape:
 def landscape(
     ground: Recording | Workload,
     knobs: Sequence[str],
-    search: Contender,
+    search: SearchSpec,
     *,
     at: Mapping[str, str] | None = None,
     trials: int = 200,
@@ -112,11 +114,11 @@ def landscape(
         plane = _Plane(ground.spaces, knobs, at or {}, ground.optimum)
         inside = {at: ground.recorded[full] for at, full in plane.inside.items() if full in ground.recorded}
     else:
-        arena = MachineArena(ground, Limits(trials))
-        plane = _Plane(arena.spaces, knobs, at or {}, None)
+        machine = MachineGround(ground, Limits(trials))
+        plane = _Plane(machine.spaces, knobs, at or {}, None)
         search.create([plane.space(plane.inside)], seed)  # what it refuses is said before the work
-        with arena:
-            inside, suspect = _measured(arena, plane.inside, on_progress)
+        with machine:
+            inside, suspect = _measured(machine, plane.inside, on_progress)
     if not any(recorded.seconds for recorded in inside.values()):
         raise InputError(
             f"{ground.name}: nothing works with {_text_of(plane.fixed)}, whatever {' and '.join(knobs)} are"
@@ -124,8 +126,8 @@ def landscape(
     space = plane.space(inside)
     recording = Recording(ground.name, (space,), {Candidate(space.name, at): known for at, known in inside.items()})
     with recording.measurer(np.random.default_rng([seed, 1])) as measurer:
-        walked = walk(search.create([space], seed), measurer, trials)
-    return Landscape(ground.name, recording, plane.fixed, search.label, seed, walked, suspect)
+        trace = run_search(search.create([space], seed), measurer, trials)
+    return Landscape(ground.name, recording, plane.fixed, search.label, seed, trace, suspect)
 
 
 class _Plane:
@@ -196,13 +198,13 @@ def _text_of(config: Mapping[str, Value]) -> str:
 
 
 def _measured(
-    arena: MachineArena, inside: Mapping[Coords, Candidate], on_progress: Callable[[Progress], None] | None
+    machine: MachineGround, inside: Mapping[Coords, Candidate], on_progress: Callable[[Progress], None] | None
 ) -> tuple[dict[Coords, Recorded], int]:
     """Every point, measured on this machine, and the number of measurements beside foreign load."""
     begin, places = clock.perf_counter(), list(inside)
     found: dict[Coords, Recorded] = {}
     suspect = 0
-    with arena.measurer() as measurer:
+    with machine.measurer() as measurer:
         for start in range(0, len(places), BATCH):
             batch = places[start : start + BATCH]
             answers = measurer.measure([Request(inside[at], _REPEATS) for at in batch])

@@ -26,13 +26,13 @@ from typing import Any
 
 from ..errors import SpaceError, SpaceFileError, hint
 from ..measure.replay import Recorded, Recording
-from ..records import Config, Problem, Session, StoredTrial, read_lines
+from ..records import Config, Problem, StoredSession, StoredTrial, read_lines
 from ..space import Categorical, Constraint, Knob, Ordinal, Space, Value, knob_from
 from ..space.analytic import landscapes
 from ..trial import Candidate
 from .kernel_tuner import kernel_tuner_recording, unpacked
 
-Sessions = Sequence[tuple[Session, Sequence[StoredTrial]]]
+Sessions = Sequence[tuple[StoredSession, Sequence[StoredTrial]]]
 
 _ANALYTIC = "analytic:"
 

@@ -1,15 +1,18 @@
-"""Attributes of functions: what a sketch or a model asks of code generation."""
+"""Attributes of functions: what a sketch or a model asks of code generation.
+
+The values of these names are stored in functions and enter fingerprints: they must not change.
+"""
 
 from __future__ import annotations
 
-ANYWHERE = "stormdrop.anywhere"
-"""The positions of tensors among a function's parameters that may begin at any element.
+UNALIGNED = "stormdrop.anywhere"
+"""The positions of those parameters whose memory may begin at any element.
 
-All others begin at a multiple of 64 bytes. Their loads and stores rely on it.
+The memory of all others begins at a multiple of 64 bytes, and loads and stores rely on it.
 """
 
 NON_TEMPORAL = "stormdrop.non_temporal"
 """The results of the function are stored past the caches."""
 
-APART = "stormdrop.apart"
-"""A function for a GPU whose arrays in shared memory must not lie over one another."""
+DISJOINT_SHARED = "stormdrop.apart"
+"""The arrays in shared memory of a GPU must not use the same bytes one after the other."""

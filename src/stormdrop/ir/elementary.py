@@ -1,14 +1,14 @@
 """Elementary functions as arithmetic that runs in vectors: exp, sigmoid, tanh and erf of float32.
 
-LLVM calls the C library once per element for these. What stands here instead is additions, multiplications and at
+LLVM calls the C library once per element for these. This module replaces each by additions, multiplications and at
 most one division, over any number of lanes:
 
     exp(x)      = 2^n p(x - n ln 2)          n = round(x / ln 2), p a polynomial
     sigmoid(x)  = 1 / (1 + exp(-x))
-    tanh(x), erf(x) = x P(x^2) / Q(x^2)      where they are not 1 in float32 yet, rational functions
+    tanh(x), erf(x) = x P(x^2) / Q(x^2)      P and Q polynomials, as long as the result is not 1 in float32
 
 The relative error is below 2e-7 for exp, 3e-7 for sigmoid and 7e-7 for tanh and erf. Infinities and NaN give what
-the C library gives. The coefficients are least squares with weights that level the relative error out (Lawson's
+the C library gives. The coefficients are a least-squares fit whose weights level the relative error out (Lawson's
 algorithm: C. L. Lawson, "Contributions to the Theory of Linear Least Maximum Approximation", 1961).
 """
 
@@ -27,9 +27,10 @@ from tvm.tirx import BufferStore, PrimFunc
 
 from .expressions import Expr, children, rebuild, transform, transform_statement
 
-# Binds a value to a variable, and returns that.
-Let = Callable[[Expr], Expr]
-Form = Callable[[Expr, Let], Expr]
+# Binds a value to a new variable, and returns the variable.
+Bind = Callable[[Expr], Expr]
+# Makes the arithmetic for an intrinsic of one argument.
+Expansion = Callable[[Expr, Bind], Expr]
 
 # exp(r) = 1 + r + r^2 q(r) for |r| <= ln(2) / 2, to 3e-9.
 _EXP = (4.999999343e-01, 1.666652040e-01, 4.166839079e-02, 8.368745127e-03, 1.381453988e-03)
@@ -38,7 +39,7 @@ _EXP_RANGE = (-104.0, 89.0)
 # ln 2 = high + low, high with so few digits that n * high is exact.
 _LN2_HIGH = 0.693359375
 _LN2_LOW = math.log(2) - _LN2_HIGH
-# Adding it to a small float32 rounds that to an integer, which then stands in the lowest bits.
+# The sum of this and a small float32 is rounded to an integer, which stands in the lowest bits of the sum.
 _ROUND = 1.5 * 2**23
 _ROUND_BITS = 0x4B400000
 _EXPONENT_BIAS = 127
@@ -58,102 +59,106 @@ _ERF = (
 _ERF_ONE = 4.0
 
 
-def in_vectors(function: PrimFunc) -> PrimFunc:
-    """The function with these intrinsics (of float32) replaced in the values that it stores."""
-    return replaced(function, _FORMS)
+def expand_for_cpu(function: PrimFunc) -> PrimFunc:
+    """Replaces exp, sigmoid, tanh and erf of float32 by arithmetic that LLVM vectorises.
 
-
-def exact_on_gpus(function: PrimFunc) -> PrimFunc:
-    """The function with what CUDA's fast mathematics, which TVM asks for, is too coarse for in another form.
-
-    Of CUDA 13 that is tanh, which is off by 2^-11; here its absolute error is some 1e-7.
+    Args:
+        function: a function that has a schedule already. The result cannot be read as stages: it binds variables.
     """
-    return replaced(function, {"tanh": _tanh_by_exp})
+    return _expanded(function, _EXPANSIONS)
 
 
-def replaced(function: PrimFunc, forms: Mapping[str, Form]) -> PrimFunc:
-    """The function with intrinsics of float32 replaced in the values that it stores.
+def expand_for_gpu(function: PrimFunc) -> PrimFunc:
+    """Replaces tanh of float32, which is too coarse in CUDA's fast mathematics (TVM compiles with it).
 
-    For a function that has a schedule already: what this puts into it (`Let`) is no longer read as stages.
+    With CUDA 13 its error is 2^-11. The arithmetic that replaces it has an absolute error of 1e-7.
+
+    Args:
+        function: a function that has a schedule already. The result cannot be read as stages: it binds variables.
     """
-
-    def stored(node: Any) -> Any:
-        return (
-            BufferStore(node.buffer, _value(node.value, forms), node.indices) if isinstance(node, BufferStore) else node
-        )
-
-    return PrimFunc(
-        list(function.params), transform_statement(function.body, stored), function.ret_type, function.attrs
-    )
+    return _expanded(function, {"tanh": _tanh_by_exp})
 
 
-def _value(node: Expr, forms: Mapping[str, Form]) -> Expr:
-    """The expression, after a list of the values that it uses more than once."""
+def _expanded(function: PrimFunc, expansions: Mapping[str, Expansion]) -> PrimFunc:
+    """The function with intrinsics of float32 replaced in the values that it stores."""
+
+    def expand_store(node: Any) -> Any:
+        if not isinstance(node, BufferStore):
+            return node
+        return BufferStore(node.buffer, _expanded_value(node.value, expansions), node.indices)
+
+    body = transform_statement(function.body, expand_store)
+    return PrimFunc(list(function.params), body, function.ret_type, function.attrs)
+
+
+def _expanded_value(node: Expr, expansions: Mapping[str, Expansion]) -> Expr:
+    """The expression with intrinsics replaced, inside of a `Let` for each value that is used more than once."""
     bound: list[tuple[Any, Expr]] = []
 
-    def let(value: Expr) -> Expr:
-        name = Var("v", value.ty)
-        bound.append((name, value))
-        return name
+    def bind(value: Expr) -> Expr:
+        variable = Var("v", value.ty)
+        bound.append((variable, value))
+        return variable
 
     def visit(item: Expr) -> Expr | None:
         if isinstance(item, prim.Select) or (isinstance(item, Call) and "if_then_else" in item.op.name):
-            # What one branch uses may not exist where the other one is taken.
+            # A branch may be defined only if it is taken: the values that it uses are bound inside of it.
             condition, *branches = children(item)
-            return rebuild(item, [transform(condition, visit), *(_value(branch, forms) for branch in branches)])
+            expanded = [_expanded_value(branch, expansions) for branch in branches]
+            return rebuild(item, [transform(condition, visit), *expanded])
         if not isinstance(item, Call) or str(item.ty.dtype) != "float32":
             return None
-        form = forms.get(item.op.name.split(".")[-1])
-        return None if form is None else form(let(transform(item.args[0], visit)), let)
+        expansion = expansions.get(item.op.name.split(".")[-1])
+        return None if expansion is None else expansion(bind(transform(item.args[0], visit)), bind)
 
     result = transform(node, visit)
-    for name, value in reversed(bound):
-        result = prim.Let(name, value, result)
+    for variable, value in reversed(bound):
+        result = prim.Let(variable, value, result)
     return result
 
 
-def _exp(x: Expr, let: Let) -> Expr:
-    x = let(_clamped(x, *_EXP_RANGE))
-    rounded = let(_fused(x, 1 / math.log(2), _ROUND))
-    whole = let(rounded - _ROUND)
-    r = let(_fused(whole, -_LN2_LOW, _fused(whole, -_LN2_HIGH, x)))
-    # 2^n as two factors: alone it is no float32 at the ends of the range (n = 128, and n < -126).
-    n = let(tirx.reinterpret("int32", rounded) - _ROUND_BITS)
-    half = let(n >> 1)
-    return let(_polynomial((1.0, 1.0, *_EXP), r) * _power_of_two(half) * _power_of_two(n - half))
+def _exp(x: Expr, bind: Bind) -> Expr:
+    x = bind(_clamped(x, *_EXP_RANGE))
+    rounded = bind(_fused(x, 1 / math.log(2), _ROUND))
+    whole = bind(rounded - _ROUND)
+    r = bind(_fused(whole, -_LN2_LOW, _fused(whole, -_LN2_HIGH, x)))
+    # 2^n is the product of two powers, because it is no float32 at the ends of the range (n = 128, and n < -126).
+    n = bind(tirx.reinterpret("int32", rounded) - _ROUND_BITS)
+    half = bind(n >> 1)
+    return bind(_polynomial((1.0, 1.0, *_EXP), r) * _power_of_two(half) * _power_of_two(n - half))
 
 
-def _sigmoid(x: Expr, let: Let) -> Expr:
-    return let(1.0 / (1.0 + _exp(let(0.0 - x), let)))
+def _sigmoid(x: Expr, bind: Bind) -> Expr:
+    return bind(1.0 / (1.0 + _exp(bind(0.0 - x), bind)))
 
 
-def _odd(x: Expr, one: float, fraction: tuple[Sequence[float], Sequence[float]], let: Let) -> Expr:
-    """`x P(x^2) / Q(x^2)`, which is 1 from `one` on."""
-    x = let(_clamped(x, -one, one))
-    square = let(x * x)
-    return let(_clamped(x * _polynomial(fraction[0], square) / _polynomial(fraction[1], square), -1.0, 1.0))
+def _odd(x: Expr, one: float, fraction: tuple[Sequence[float], Sequence[float]], bind: Bind) -> Expr:
+    """`x P(x^2) / Q(x^2)` for |x| < `one`, and 1 with the sign of x from there on."""
+    x = bind(_clamped(x, -one, one))
+    square = bind(x * x)
+    return bind(_clamped(x * _polynomial(fraction[0], square) / _polynomial(fraction[1], square), -1.0, 1.0))
 
 
 def _clamped(x: Expr, low: float, high: float) -> Expr:
-    """A NaN passes: where a comparison fails, LLVM takes the second operand.
+    """x limited to a range. NaN stays NaN, because LLVM takes the second operand if a comparison fails.
 
-    (Selections in a `Let` would say the same, and take TVM's simplifier four times as long with each.)
+    Selections in a `Let` do the same, but with each of them TVM's simplifier takes four times as long.
     """
     return prim.Min(FloatImm("float32", high), prim.Max(FloatImm("float32", low), x))
 
 
 def _polynomial(coefficients: Sequence[float], x: Expr) -> Expr:
     """Horner's scheme, the constant coefficient first."""
-    return functools.reduce(lambda value, each: _fused(value, x, each), reversed(coefficients))
+    return functools.reduce(lambda value, coefficient: _fused(value, x, coefficient), reversed(coefficients))
 
 
 def _fused(a: Expr | float, b: Expr | float, c: Expr | float) -> Expr:
-    """`a b + c`, rounded once where the machine can.
+    """`a b + c`, rounded once if the machine has such an instruction.
 
-    TVM takes this for something that may have effects. Were it not for that, its simplifier would put each value of a
-    `Let` in place of the variable, and again in the next: seconds where an exponential is inside of another one.
+    TVM assumes that the call may have effects, and that is wanted: its simplifier would otherwise substitute each value
+    of a `Let` into the next one, which takes seconds for an exponential inside of another one.
     """
-    operands = (FloatImm("float32", each) if isinstance(each, float) else each for each in (a, b, c))
+    operands = (FloatImm("float32", operand) if isinstance(operand, float) else operand for operand in (a, b, c))
     return tirx.call_llvm_intrin("float32", "llvm.fmuladd", *operands)
 
 
@@ -161,13 +166,13 @@ def _power_of_two(n: Expr) -> Expr:
     return tirx.reinterpret("float32", (n + _EXPONENT_BIAS) << _MANTISSA_BITS)
 
 
-def _tanh_by_exp(x: Expr, let: Let) -> Expr:
-    return let(1.0 - 2.0 / (1.0 + tirx.exp(x + x)))
+def _tanh_by_exp(x: Expr, bind: Bind) -> Expr:
+    return bind(1.0 - 2.0 / (1.0 + tirx.exp(x + x)))
 
 
-_FORMS: dict[str, Form] = {
+_EXPANSIONS: dict[str, Expansion] = {
     "exp": _exp,
     "sigmoid": _sigmoid,
-    "tanh": lambda x, let: _odd(x, _TANH_ONE, _TANH, let),
-    "erf": lambda x, let: _odd(x, _ERF_ONE, _ERF, let),
+    "tanh": lambda x, bind: _odd(x, _TANH_ONE, _TANH, bind),
+    "erf": lambda x, bind: _odd(x, _ERF_ONE, _ERF, bind),
 }

@@ -1,4 +1,14 @@
-"""Expressions of TensorIR: taking them apart, rewriting them, reading affine indices."""
+"""Expressions of TensorIR: reading them, rewriting them, and the coefficients of affine indices.
+
+Our own recursion stays where `tvm_ffi` and `tvm.sym` are slower or not right. On the expressions of a conv2d
+(2026-11-22, CPU: Cascade Lake, 2 cores):
+
+    loads_in        theirs: structural_walk takes 0.13 ms, our walk 0.44 ms
+    variables       ours: 1 us for an index, structural_walk 17 us, because it also enters types and shapes
+    transform       ours: 0.5 ms, structural_mutate 1.5 ms
+    substitute      ours: 0.9 ms, structural_map 0.45 ms, but it turns Ctrl-C in a callback into a RuntimeError
+    coefficients    ours: 0.07 ms for all indices, detect_linear_equation 0.5 ms
+"""
 
 from __future__ import annotations
 
@@ -11,6 +21,7 @@ from tvm.ir.prim.expr import FloatImm, IntImm
 from tvm.s_tir import SBlock, SBlockRealize
 from tvm.sym import Analyzer
 from tvm.tirx import AttrStmt, For, IfThenElse, SeqStmt
+from tvm_ffi import structural_walk
 
 from ..errors import UnsupportedFunction
 
@@ -18,7 +29,11 @@ Expr = Any
 
 
 def children(node: Expr) -> list[Expr]:
-    """The operands of an expression. Raises `UnsupportedFunction` for a kind that stages do not hold."""
+    """The operands of an expression, for a load its indices.
+
+    Raises:
+        UnsupportedFunction: the expression is of a kind that stages do not hold.
+    """
     if isinstance(node, Var | IntImm | FloatImm):
         return []
     if isinstance(node, prim.Cast):
@@ -38,15 +53,8 @@ def children(node: Expr) -> list[Expr]:
     raise UnsupportedFunction(f"expression of kind {type(node).__name__}")
 
 
-def walk(node: Expr) -> Iterator[Expr]:
-    """Every sub-expression, parents first."""
-    yield node
-    for child in children(node):
-        yield from walk(child)
-
-
 def rebuild(node: Expr, operands: list[Expr]) -> Expr:
-    """The same expression over other operands."""
+    """The same expression over other operands, in the order of `children`."""
     if isinstance(node, prim.Cast):
         return prim.Cast(node.ty, operands[0])
     if isinstance(node, TensorLoad):
@@ -56,23 +64,43 @@ def rebuild(node: Expr, operands: list[Expr]) -> Expr:
     return type(node)(*operands)
 
 
-def tile_start(tile: Expr, size: int, extent: int, tiles: int) -> Expr:
-    """Where a tile of an axis begins: the last ones overlap those before them where tiles do not divide the extent."""
-    start = tile * size
-    return start if tiles * size == extent else prim.Min(start, IntImm("int32", extent - size))
+def walk(node: Expr) -> Iterator[Expr]:
+    """Every sub-expression, parents first.
+
+    Raises:
+        UnsupportedFunction: a sub-expression is of a kind that stages do not hold.
+    """
+    yield node
+    for child in children(node):
+        yield from walk(child)
 
 
-def unraveled(position: Expr, extents: Sequence[int]) -> list[Expr]:
-    """Where each of some nested loops is, the outermost first, when they are walked as one."""
-    places: list[Expr] = []
-    for extent in reversed(extents[1:]):
-        places.insert(0, prim.FloorMod(position, IntImm("int32", extent)))
-        position = prim.FloorDiv(position, IntImm("int32", extent))
-    return [position, *places]
+def variables(node: Expr) -> set[Any]:
+    """The index variables in an expression, without the buffers that it loads from."""
+    return {item for item in walk(node) if isinstance(item, Var)}
+
+
+def loads_in(node: Expr) -> list[Any]:
+    """Every load in an expression, in order of appearance."""
+    loads: list[Any] = []
+    structural_walk(node, (TensorLoad, loads.append), order="pre")
+    return loads
 
 
 def transform(node: Expr, visit: Callable[[Expr], Expr | None]) -> Expr:
-    """Rebuilds an expression; where `visit` returns an expression it stands for the node and all below it."""
+    """Rebuilds an expression from the root down.
+
+    Args:
+        node: the expression.
+        visit: is called with each sub-expression, parents first. If it returns an expression, this stands for the
+            sub-expression and all below it; if it returns None, the operands are visited.
+
+    Returns:
+        The new expression; `node` itself if nothing changed.
+
+    Raises:
+        UnsupportedFunction: a visited sub-expression is of a kind that stages do not hold.
+    """
     replacement = visit(node)
     if replacement is not None:
         return replacement
@@ -85,52 +113,21 @@ def transform(node: Expr, visit: Callable[[Expr], Expr | None]) -> Expr:
     return rebuild(node, changed)
 
 
-def transform_statement(node: Any, visit: Callable[[Any], Any], visit_loop: Callable[[Any], Any] | None = None) -> Any:
-    """Rebuilds a statement with `visit` of what holds no other statement: stores, allocations, bindings.
-
-    `visit_loop` is called with each loop, its body rebuilt.
-    """
-
-    def inside(body: Any) -> Any:
-        return None if body is None else transform_statement(body, visit, visit_loop)
-
-    if isinstance(node, SeqStmt):
-        return SeqStmt([inside(each) for each in node.seq])
-    if isinstance(node, AttrStmt):
-        return AttrStmt(node.node, node.attr_key, node.value, inside(node.body))
-    if isinstance(node, IfThenElse):
-        return IfThenElse(node.condition, inside(node.then_case), inside(node.else_case))
-    if isinstance(node, SBlockRealize):
-        return SBlockRealize(node.iter_values, node.predicate, inside(node.block))
-    if isinstance(node, For):
-        loop = (node.loop_var, node.min, node.extent, node.kind, inside(node.body))
-        rebuilt = For(*loop, node.thread_binding, node.annotations, node.step)
-        return rebuilt if visit_loop is None else visit_loop(rebuilt)
-    if isinstance(node, SBlock):
-        outside = (node.iter_vars, node.reads, node.writes, node.name_hint, inside(node.body), inside(node.init))
-        return SBlock(*outside, node.alloc_buffers, node.match_buffers, node.annotations)
-    return visit(node)
-
-
 def substitute(node: Expr, mapping: Mapping[Any, Expr]) -> Expr:
-    """Replaces variables by expressions."""
+    """Replaces variables by expressions, all at once: {i: j, j: i} swaps them."""
     return transform(node, lambda item: mapping.get(item) if isinstance(item, Var) else None)
 
 
-def simplified(node: Expr) -> Expr:
-    """The expression with the indices of its loads simplified (`i + 0` becomes `i`)."""
-    analyzer = Analyzer()
+def rewrite_loads(node: Expr, replacement: Callable[[Any], Expr | None]) -> Expr:
+    """Replaces loads, after the loads in their own indices.
 
-    def visit(item: Expr) -> Expr | None:
-        if not isinstance(item, TensorLoad):
-            return None
-        return item.source[tuple(analyzer.simplify(index) for index in item.indices)]
+    Args:
+        node: the expression.
+        replacement: is called with each load. It returns the expression to put in its place, or None to keep it.
 
-    return transform(node, visit)
-
-
-def rewrite_loads(node: Expr, replaced: Callable[[Any], Expr | None]) -> Expr:
-    """Replaces loads (after their own indices were rewritten) where `replaced` returns an expression."""
+    Returns:
+        The new expression; `node` itself if nothing changed.
+    """
 
     def visit(item: Expr) -> Expr | None:
         if not isinstance(item, TensorLoad):
@@ -138,21 +135,30 @@ def rewrite_loads(node: Expr, replaced: Callable[[Any], Expr | None]) -> Expr:
         indices = [transform(index, visit) for index in item.indices]
         unchanged = all(new is old for new, old in zip(indices, item.indices, strict=True))
         load = item if unchanged else item.source[tuple(indices)]
-        replacement = replaced(load)
-        return load if replacement is None else replacement
+        new = replacement(load)
+        return load if new is None else new
 
     return transform(node, visit)
 
 
-def variables(node: Expr) -> set[Any]:
-    """The index variables in an expression, without the buffers that it loads from."""
-    return {item for item in walk(node) if isinstance(item, Var)}
+def simplified(node: Expr) -> Expr:
+    """The expression with the indices of its loads simplified (`i + 0` becomes `i`)."""
+    analyzer = Analyzer()
+    return rewrite_loads(node, lambda load: load.source[tuple(analyzer.simplify(index) for index in load.indices)])
 
 
 def coefficients(node: Expr, over: set[Any]) -> dict[Any, int] | None:
-    """The integer coefficients of an affine expression in the given variables; None where it is not affine.
+    """The integer coefficients of an affine expression.
 
     `4 * i + j + 1` over {i, j} gives {i: 4, j: 1}.
+
+    Args:
+        node: an expression of integers.
+        over: the variables whose coefficients are wanted; all others count as constants.
+
+    Returns:
+        The coefficient of each variable that appears; None if the expression is not affine in `over`, or a
+        coefficient is not a number.
     """
     if isinstance(node, IntImm):
         return {}
@@ -164,12 +170,74 @@ def coefficients(node: Expr, over: set[Any]) -> dict[Any, int] | None:
             return None
         sign = 1 if isinstance(node, prim.Add) else -1
         merged = dict(left)
-        for key, factor in right.items():
-            merged[key] = merged.get(key, 0) + sign * factor
+        for variable, factor in right.items():
+            merged[variable] = merged.get(variable, 0) + sign * factor
         return merged
     if isinstance(node, prim.Mul):
-        for factor, other in ((node.a, node.b), (node.b, node.a)):
-            if isinstance(factor, IntImm):
+        for constant, other in ((node.a, node.b), (node.b, node.a)):
+            if isinstance(constant, IntImm):
                 inner = coefficients(other, over)
-                return None if inner is None else {key: int(factor) * value for key, value in inner.items()}
+                return None if inner is None else {key: int(constant) * factor for key, factor in inner.items()}
     return None if variables(node) & over else {}
+
+
+def transform_statement(node: Any, visit: Callable[[Any], Any], visit_loop: Callable[[Any], Any] | None = None) -> Any:
+    """Rebuilds a statement from its leaves up.
+
+    Args:
+        node: the statement.
+        visit: is called with each statement that holds no other (stores, allocations, bindings), and returns the
+            statement to put in its place.
+        visit_loop: is called with each loop after its body was rebuilt, and returns the statement to put in its place.
+            By default loops stay.
+    """
+
+    def rebuilt(body: Any) -> Any:
+        return None if body is None else transform_statement(body, visit, visit_loop)
+
+    if isinstance(node, SeqStmt):
+        return SeqStmt([rebuilt(statement) for statement in node.seq])
+    if isinstance(node, AttrStmt):
+        return AttrStmt(node.node, node.attr_key, node.value, rebuilt(node.body))
+    if isinstance(node, IfThenElse):
+        return IfThenElse(node.condition, rebuilt(node.then_case), rebuilt(node.else_case))
+    if isinstance(node, SBlockRealize):
+        return SBlockRealize(node.iter_values, node.predicate, rebuilt(node.block))
+    if isinstance(node, For):
+        header = (node.loop_var, node.min, node.extent, node.kind)
+        loop = For(*header, rebuilt(node.body), node.thread_binding, node.annotations, node.step)
+        return loop if visit_loop is None else visit_loop(loop)
+    if isinstance(node, SBlock):
+        header = (node.iter_vars, node.reads, node.writes, node.name_hint)
+        body, init = rebuilt(node.body), rebuilt(node.init)
+        return SBlock(*header, body, init, node.alloc_buffers, node.match_buffers, node.annotations)
+    return visit(node)
+
+
+def tile_start(tile: Expr, size: int, extent: int, tiles: int) -> Expr:
+    """The position at which a tile of an axis begins.
+
+    The last tiles overlap those before them if tiles do not divide the extent: none reaches beyond the axis.
+
+    Args:
+        tile: the number of the tile, from 0.
+        size: positions in a tile, at most `extent`.
+        extent: positions on the axis.
+        tiles: the number of tiles, enough to cover the axis.
+    """
+    start = tile * size
+    return start if tiles * size == extent else prim.Min(start, IntImm("int32", extent - size))
+
+
+def unraveled(position: Expr, extents: Sequence[int]) -> list[Expr]:
+    """The indices of nested loops at a position in the one loop that replaces them, as `numpy.unravel_index` does.
+
+    Args:
+        position: an index into the one loop.
+        extents: the extents of the nested loops, the outermost first.
+    """
+    indices: list[Expr] = []
+    for extent in reversed(extents[1:]):
+        indices.insert(0, prim.FloorMod(position, IntImm("int32", extent)))
+        position = prim.FloorDiv(position, IntImm("int32", extent))
+    return [position, *indices]

@@ -1,8 +1,8 @@
-"""What a function should compute, evaluated stage by stage in NumPy, independent of any schedule and compiler.
+"""The NumPy reference: what a function should compute, independent of any schedule and compiler.
 
-Float values are computed in float64 and rounded to the buffer's type at the end, integers in int64. Products that
-are summed go through `numpy.einsum`; everything else is evaluated over the whole iteration domain at once, in
-slices of a leading axis where that would not fit.
+A function is evaluated stage by stage. Float values are computed in float64 and rounded to the buffer's type at the
+end, integers in int64. Sums of products go through `numpy.einsum`. Everything else is evaluated over the whole
+iteration domain at once, or slice by slice along its longest axis if that would take too much memory.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .stages import Axis, Stage, StageGraph, shape_of
 
 Array = NDArray[Any]
 
-_SLICE = 1 << 24  # elements evaluated at once: 128 MiB of float64
+_SLICE = 1 << 24  # the most elements to evaluate at once: 128 MiB of float64
 
 _BINARY: dict[type, Callable[[Array, Array], Array]] = {
     prim.Add: np.add,
@@ -76,16 +76,24 @@ _EXACT_NODES = (prim.Add, prim.Sub, prim.Mul, prim.Min, prim.Max, prim.CmpExpr, 
 
 
 def evaluate(function: PrimFunc, inputs: Sequence[Array]) -> list[Array]:
-    """The outputs of a function for the given inputs, in the order of its parameters.
+    """Computes the outputs of a function.
 
-    Raises `UnsupportedFunction` where the function is no sequence of plain blocks, or uses an intrinsic that is
-    not known here.
+    Args:
+        function: the function.
+        inputs: its inputs, in the order of its parameters.
+
+    Returns:
+        The outputs, in the order of its parameters.
+
+    Raises:
+        UnsupportedFunction: the function is not a sequence of plain blocks, or holds something that is not known here.
+        ValueError: an input has another shape than its parameter.
     """
     return evaluate_graph(StageGraph.parse(function), inputs)
 
 
 def evaluate_graph(graph: StageGraph, inputs: Sequence[Array]) -> list[Array]:
-    """`evaluate` for a function that is parsed already."""
+    """Does what `evaluate` does, for a function that is already read as stages."""
     values: dict[Any, Array] = {}
     for buffer, array in zip(graph.inputs, inputs, strict=True):
         if tuple(array.shape) != shape_of(buffer):
@@ -96,8 +104,12 @@ def evaluate_graph(graph: StageGraph, inputs: Sequence[Array]) -> list[Array]:
     return [values[buffer].astype(str(buffer.dtype)) for buffer in graph.outputs]
 
 
-def check(graph: StageGraph) -> None:
-    """Raises `UnsupportedFunction` where a function holds something that cannot be evaluated here."""
+def check_supported(graph: StageGraph) -> None:
+    """Checks that `evaluate_graph` knows all that a function holds.
+
+    Raises:
+        UnsupportedFunction: the function holds something that is not known here.
+    """
     known = (IntImm, FloatImm, Var, TensorLoad, prim.Cast, prim.Not, prim.Select, prim.Div, *_BINARY)
     for stage in graph.stages:
         for expression in (stage.value, *stage.indices):
@@ -108,11 +120,12 @@ def check(graph: StageGraph) -> None:
                     raise UnsupportedFunction(f"the NumPy reference does not know {type(node).__name__}")
 
 
-def domain(graph: StageGraph) -> str:
-    """Which inputs say most about a function.
+def input_kind(graph: StageGraph) -> str:
+    """The kind of random inputs that tests a function best.
 
-    "integers" where small ones stay exact; "positive" where some operation is not defined everywhere (a division,
-    a root, a logarithm); else "reals".
+    Returns:
+        "integers" if small integers stay exact, "positive" if an operation is not defined for all numbers (a division,
+        a root, a logarithm), else "reals".
     """
     if is_exact(graph):
         return "integers"
@@ -126,10 +139,10 @@ def domain(graph: StageGraph) -> str:
 
 
 def is_exact(graph: StageGraph) -> bool:
-    """Whether small-integer inputs stay exact in float32 whatever the order of the reductions.
+    """Whether small-integer inputs give exact results in float32, in any order of the reductions.
 
-    True for sums, products, comparisons and selections with integer constants; false once a division, a square
-    root or the like rounds. The magnitude of the values is not looked at here.
+    This is so for sums, products, comparisons and selections with integer constants. It is not so if a division, a
+    square root or another intrinsic rounds. The magnitude of the values is not considered.
     """
     for stage in graph.stages:
         for node in walk(stage.value):
@@ -164,50 +177,50 @@ def _evaluate_stage(stage: Stage, values: Mapping[Any, Array]) -> Array:
         return result
     size = int(np.prod([axis.extent for axis in stage.axes], dtype=np.int64))
     leading = max(stage.spatial, key=lambda axis: axis.extent, default=None)
-    pieces = 1 if leading is None else min(leading.extent, -(-size // _SLICE))
-    if leading is None or pieces == 1:
-        _store(stage, result, _evaluate_piece(stage, values, {}), {})
+    slices = 1 if leading is None else min(leading.extent, -(-size // _SLICE))
+    if leading is None or slices == 1:
+        _store(stage, result, _evaluate_slice(stage, values, {}), {})
         return result
-    step = -(-leading.extent // pieces)
+    step = -(-leading.extent // slices)
     for start in range(0, leading.extent, step):
         count = min(step, leading.extent - start)
         axes = tuple(replace(axis, extent=count) if axis is leading else axis for axis in stage.axes)
-        piece = replace(stage, axes=axes)
-        _store(piece, result, _evaluate_piece(piece, values, {leading.var: start}), {leading.var: start})
+        part = replace(stage, axes=axes)
+        _store(part, result, _evaluate_slice(part, values, {leading.var: start}), {leading.var: start})
     return result
 
 
 def _window(stage: Stage) -> list[Axis]:
-    """The reductions that move along a dimension together with a spatial axis (the window of a convolution).
+    """The reductions that share an index with a spatial axis (the window of a convolution).
 
-    None where all that they read fits into a slice: it is gathered at once, then.
+    The list is empty if all that each load reads fits into a slice, because it is then gathered at once.
     """
     spatial = {axis.var for axis in stage.spatial}
-    together: set[Any] = set()
+    sharing: set[Any] = set()
     for load in stage.loads():
-        names = [variables(index) for index in load.indices]
-        size = math.prod(axis.extent for axis in stage.axes if axis.var in set().union(*names))
+        by_dimension = [variables(index) for index in load.indices]
+        size = math.prod(axis.extent for axis in stage.axes if axis.var in set().union(*by_dimension))
         if size > _SLICE:
-            together.update(*(found for found in names if found & spatial))
-    return [axis for axis in stage.reductions if axis.var in together]
+            sharing.update(*(used for used in by_dimension if used & spatial))
+    return [axis for axis in stage.reductions if axis.var in sharing]
 
 
 def _over_window(stage: Stage, window: Sequence[Axis], values: Mapping[Any, Array]) -> Array:
-    """The value of a reduction over the spatial axes, one position of the window after the other.
+    """The value of a reduction over the spatial axes, computed for one position of the window after the other.
 
-    Each reads a regular part of its input; gathered at once they would be as many copies of it.
+    Each position reads the input once. All positions at once would make as many copies of it.
     """
     assert stage.combine is not None
     rest = tuple(axis for axis in stage.axes if axis not in window)
     total: Array | None = None
     for position in np.ndindex(*(axis.extent for axis in window)):
-        at = {axis.var: IntImm("int32", each) for axis, each in zip(window, position, strict=True)}
-        part = replace(stage, axes=rest, value=simplified(substitute(stage.value, at)))
+        constants = {axis.var: IntImm("int32", index) for axis, index in zip(window, position, strict=True)}
+        part = replace(stage, axes=rest, value=simplified(substitute(stage.value, constants)))
         product = _product_of_loads(part) if part.reductions else None
         if product is not None:
             value = _einsum(part, product, values)
         elif part.reductions:
-            value = _evaluate_piece(part, values, {})
+            value = _evaluate_slice(part, values, {})
         else:
             value = _Evaluator(rest, values, {})(part.value)
         total = value if total is None else _REDUCE[stage.combine](total, value)
@@ -216,8 +229,14 @@ def _over_window(stage: Stage, window: Sequence[Axis], values: Mapping[Any, Arra
     return result
 
 
-def _evaluate_piece(stage: Stage, values: Mapping[Any, Array], offsets: Mapping[Any, int]) -> Array:
-    """The value over the spatial axes of a stage (broadcastable to them), reductions done."""
+def _evaluate_slice(stage: Stage, values: Mapping[Any, Array], offsets: Mapping[Any, int]) -> Array:
+    """The value of a stage after its reductions, in a shape that broadcasts to the spatial axes.
+
+    Args:
+        stage: the stage.
+        values: the arrays by their buffers.
+        offsets: the first positions of axes that do not begin at 0.
+    """
     evaluator = _Evaluator(stage.axes, values, offsets)
     value = evaluator(stage.value)
     reduced = tuple(position for position, axis in enumerate(stage.axes) if axis.reduce)
@@ -236,15 +255,15 @@ def _evaluate_piece(stage: Stage, values: Mapping[Any, Array], offsets: Mapping[
 
 
 def _store(stage: Stage, result: Array, value: Array, offsets: Mapping[Any, int]) -> None:
-    spatial = stage.spatial
-    target = _Evaluator(spatial, {}, offsets)
-    indices = tuple(target(index) for index in stage.indices)
-    domain = tuple(axis.extent for axis in spatial)
-    result[tuple(np.broadcast_to(index, domain) for index in indices)] = np.broadcast_to(value, domain)
+    """Writes the value of a stage over its spatial axes to the elements that its indices name."""
+    evaluator = _Evaluator(stage.spatial, {}, offsets)
+    indices = tuple(evaluator(index) for index in stage.indices)
+    extents = tuple(axis.extent for axis in stage.spatial)
+    result[tuple(np.broadcast_to(index, extents) for index in indices)] = np.broadcast_to(value, extents)
 
 
 class _Evaluator:
-    """Evaluates an expression over a grid of axes: the result broadcasts to the axes' extents."""
+    """Evaluates expressions over a grid of axes. A result broadcasts to the axes' extents."""
 
     def __init__(self, axes: Sequence[Axis], values: Mapping[Any, Array], offsets: Mapping[Any, int]) -> None:
         self.axes = axes
@@ -291,18 +310,18 @@ class _Evaluator:
         return value.astype(np.float64) if dtype.startswith("float") else np.trunc(value).astype(np.int64)
 
     def _load(self, node: Any) -> Array:
-        """A load; indices outside the buffer (guarded by the conditional around them) are clipped."""
+        """The values of a load. Indices outside the buffer, which a condition guards, are clipped."""
         array = self.values[node.source]
         indices = [np.clip(self(index), 0, extent - 1) for index, extent in zip(node.indices, array.shape, strict=True)]
         rank = len(self.axes)
         occupied: set[int] = set()
         for index in indices:
-            own = {position for position in range(rank) if index.ndim and index.shape[position] > 1}
-            if own & occupied:
+            used = {position for position in range(rank) if index.ndim and index.shape[position] > 1}
+            if used & occupied:
                 gathered: Array = array[tuple(np.broadcast_arrays(*indices))]
                 return gathered
-            occupied |= own
-        # Every axis moves along one dimension only: taking dimension by dimension is many times faster.
+            occupied |= used
+        # No two dimensions depend on the same axis: indexing them one by one is many times faster.
         order: list[int] = []
         for dimension, index in enumerate(indices):
             flat = index.reshape(-1)
@@ -313,28 +332,31 @@ class _Evaluator:
                 array = np.take(array, flat, axis=dimension)
         shape: list[int] = []
         for index in indices:
-            own_axes = [position for position in range(rank) if index.ndim and index.shape[position] > 1]
-            shape += [index.shape[position] for position in own_axes]
-            order += own_axes
-        moved: Array = array.reshape(shape).transpose(np.argsort(order))
-        return moved.reshape([moved_extent if at in occupied else 1 for at, moved_extent in self._extents()])
-
-    def _extents(self) -> list[tuple[int, int]]:
-        return [(position, axis.extent) for position, axis in enumerate(self.axes)]
+            used_axes = [position for position in range(rank) if index.ndim and index.shape[position] > 1]
+            shape += [index.shape[position] for position in used_axes]
+            order += used_axes
+        transposed: Array = array.reshape(shape).transpose(np.argsort(order))
+        return transposed.reshape(
+            [axis.extent if position in occupied else 1 for position, axis in enumerate(self.axes)]
+        )
 
 
 def _product_of_loads(stage: Stage) -> tuple[Any, Any] | None:
-    """The factors of a stage that sums `A[...] * B[...]`, converted or not, the form that `einsum` computes."""
+    """The factors of a stage that sums `A[...] * B[...]`, which `einsum` computes; None for any other stage.
+
+    The factors may be conversions of the loads to another type.
+    """
     if stage.combine != "sum" or not isinstance(stage.value, prim.Mul):
         return None
     if not (isinstance(stage.identity, FloatImm) and float(stage.identity.value) == 0.0):
         return None
     factors = (stage.value.a, stage.value.b)
-    loads = [each.value if isinstance(each, prim.Cast) else each for each in factors]
+    loads = [factor.value if isinstance(factor, prim.Cast) else factor for factor in factors]
     return factors if all(isinstance(load, TensorLoad) for load in loads) else None
 
 
 def _einsum(stage: Stage, product: tuple[Any, Any], values: Mapping[Any, Array]) -> Array:
+    """The sum of a product of two loads, in a shape that broadcasts to the spatial axes."""
     operands: list[Any] = []
     for factor in product:
         array = _Evaluator(stage.axes, values, {})(factor)
@@ -343,10 +365,10 @@ def _einsum(stage: Stage, product: tuple[Any, Any], values: Mapping[Any, Array])
     present = set(operands[1]) | set(operands[3])
     kept = [position for position, axis in enumerate(stage.axes) if not axis.reduce and position in present]
     result = np.einsum(*operands, kept, optimize=True)
-    # A reduced axis that neither operand depends on repeats the same term.
+    # A reduced axis that neither operand depends on adds the same term once per position.
     for position, axis in enumerate(stage.axes):
         if axis.reduce and position not in present:
             result = result * axis.extent
     return np.asarray(result).reshape(
-        [axis.extent if at in kept else 1 for at, axis in enumerate(stage.axes) if not axis.reduce]
+        [axis.extent if position in kept else 1 for position, axis in enumerate(stage.axes) if not axis.reduce]
     )

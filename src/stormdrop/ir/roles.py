@@ -1,17 +1,19 @@
-"""What the axes and the stages of a contraction are for.
+"""Finds the contraction of a function, and says what its axes and the stages around it are for.
 
-A contraction sums `A[...] * B[...]`. One spatial axis is the *column* axis (vectorised); spatial axes that only the
-other operand depends on are *rows* (tiled into the register block); the rest are *outer*.
+A contraction sums `A[...] * B[...]`. One spatial axis is the *column* axis, which is vectorised. The operand that
+depends on it is the column operand. Spatial axes that the column operand does not depend on are *rows*: up to two of
+them are tiled into the register block, or all if one loop can replace them. The other spatial axes are *outer*.
 
-    matmul            rows i        column j     (B is the column operand)
-    conv2d NHWC       rows n, h, w  column o     (the weight)
-    conv2d NCHW       rows n, h, w  column o     (stores are strided, but happen once per output)
-    depthwise NHWC    rows n, h, w  column c     (the weight; the data is read in vectors too)
-    batch_matmul      rows i        column j     outer b
-    grouped conv2d    rows n, h, w  column o     outer g: the output's channel is g times their number, plus o
+    matmul            rows i        column j              (B is the column operand)
+    conv2d NHWC       rows h, w     column o  outer n     (the weight)
+    conv2d NCHW       rows h, w     column o  outer n     (stores are strided, but happen once per output)
+    conv2d 1x1        rows n, h, w  column o              (one loop over all pixels)
+    depthwise NHWC    rows h, w     column c  outer n     (the weight; the data is also read in vectors)
+    batch_matmul      rows i        column j  outer b
+    grouped conv2d    rows h, w     column o  outer n, g  (the output's channel is g times their number, plus o)
 
-Around it stand the stages that feed it (padding), those that consume its result element by element (bias,
-residual, activation: one fused epilogue), and others that merely run before or after.
+Stages before the contraction feed it (padding). One stage that consumes its result element by element (bias, residual
+and activation) becomes its epilogue. Any other stage runs before or after it.
 """
 
 from __future__ import annotations
@@ -28,19 +30,30 @@ from ..errors import UnsupportedFunction
 from .expressions import Expr, coefficients, simplified, substitute, transform, variables, walk
 from .stages import Axis, Stage, StageGraph, shape_of, variable
 
-_MOST_COPIED = 64  # nodes of an expression that inlining may make of one that is read more than once
+_MOST_NODES = 64  # of the copies that inlining makes of a value with several loads
 
 
 @dataclass(frozen=True, eq=False)
 class Contraction:
-    """A function that has exactly one contraction, taken apart.
+    """A function that has exactly one contraction, with the roles of its stages and axes.
 
-    `epilogue` writes the result from the contraction's buffer, over axes renamed to the contraction's; where
-    nothing consumes the contraction it is a plain copy. `rows` are the axes to tile: one, two (rows of an image and
-    its columns), or several that `flat` says to walk as one. `operand` is the load that follows the columns. It is
-    `packable` where it may be laid out anew so that columns are contiguous per reduction step (it has to be where
-    `must_pack`); `constant` is the position of the input that it reads if that is a constant. `prologue` is the stage
-    among those `before` that makes the other operand (padding), if nothing else reads it.
+    Attributes:
+        graph: the function after inlining.
+        stage: the contraction.
+        before: the stages that run before it.
+        after: the stages that run after it, without the epilogue.
+        epilogue: the store of the result, over the spatial axes of the contraction. It is a plain copy if no stage
+            consumes each result exactly once.
+        column: the vectorised axis.
+        rows: the axes to tile: one, two (the rows and the columns of an image), or several if `flat`.
+        outer: the other spatial axes.
+        operand: the column operand, a load.
+        packable: the column operand if it may be laid out anew, with the columns of a reduction step contiguous;
+            else None.
+        must_pack: whether it has to be laid out anew, because the columns are not contiguous.
+        constant: the position of the constant input that the column operand reads, if no other stage reads it.
+        flat: whether the rows can be one loop.
+        prologue: the stage of `before` that makes the other operand (padding), if no other stage reads its result.
     """
 
     graph: StageGraph
@@ -59,67 +72,77 @@ class Contraction:
     prologue: Stage | None
 
 
-def take_apart(graph: StageGraph, constants: tuple[int, ...]) -> Contraction:
-    """Finds the contraction of a function and what stands around it. Raises `UnsupportedFunction` if there is none."""
-    found = [stage for stage in graph.stages if is_contraction(stage)]
-    if len(found) != 1:
-        raise UnsupportedFunction(f"{len(found)} contractions in the function, not one")
-    graph = graph.inlined(lambda stage: not inlines_well(graph, stage, found[0]))
+def find_contraction(graph: StageGraph, constants: tuple[int, ...]) -> Contraction:
+    """Finds the contraction of a function and the roles of all that stands around it.
+
+    Args:
+        graph: the function.
+        constants: the positions of its constant inputs.
+
+    Raises:
+        UnsupportedFunction: the function does not have exactly one contraction, or the contraction has one spatial
+            axis only.
+    """
+    contractions = [stage for stage in graph.stages if is_contraction(stage)]
+    if len(contractions) != 1:
+        raise UnsupportedFunction(f"the function has {len(contractions)} contractions, not one")
+    graph = graph.inlined(lambda stage: not inlines_well(graph, stage, contractions[0]))
     graph = graph.mapped(lambda item: _without_unit_reductions(item) if item.combine is not None else item)
-    stage = next(item for item in graph.stages if item.buffer.same_as(found[0].buffer))
-    epilogue, fused = fused_epilogue(graph, stage)
-    position = graph.stages.index(stage)
-    before = tuple(item for item in graph.stages[:position] if item not in fused)
-    after = tuple(item for item in graph.stages[position + 1 :] if item not in fused)
-    late = _needed(epilogue, after)
-    before, after = (*before, *late), tuple(item for item in after if item not in late)
+    stage = next(item for item in graph.stages if item.buffer.same_as(contractions[0].buffer))
+    before, epilogue, after = _surroundings(graph, stage)
 
     left, right = stage.value.a, stage.value.b
     constant_buffers = {graph.inputs[index]: index for index in constants}
     column, operand, other = _column(stage, left, right, constant_buffers)
     columns = _group(other, column)
     if columns is not None:
-        first = operand.same_as(left)
+        is_left = operand.same_as(left)
         stage, epilogue, column = _by_groups(stage, epilogue, column, columns)
         left, right = stage.value.a, stage.value.b
-        operand, other = (left, right) if first else (right, left)
+        operand, other = (left, right) if is_left else (right, left)
     rest = [axis for axis in stage.spatial if axis is not column]
     rows = [axis for axis in rest if axis.var not in _variables(operand)]
     packable = operand if rows and column.var in _variables(operand) else None
-    # Where every axis moves the column operand (depthwise in NCHW), nothing is reused by rows: tile the last axis.
+    # If the column operand depends on every axis (depthwise in NCHW), no axis reuses it, and the last one is tiled.
     rows = rows or rest[-1:]
-    moving = [axis for axis in rows if axis.extent > 1]
-    flat = len(moving) > 1 and _flattens(moving, [other, *epilogue.loads()], epilogue)
-    tiled = tuple(moving if flat else moving[-2:]) or tuple(rows[-1:])
+    longer = [axis for axis in rows if axis.extent > 1]
+    flat = len(longer) > 1 and _flattens(longer, [other, *epilogue.loads()], epilogue)
+    tiled = tuple(longer if flat else longer[-2:]) or tuple(rows[-1:])
     if not tiled:
-        raise UnsupportedFunction("a contraction with one spatial axis has no rows to tile")
+        raise UnsupportedFunction("the contraction has one spatial axis only: it has no rows to tile")
     constant = None
     if packable is not None and packable.source in constant_buffers and len(graph.readers(packable.source)) == 1:
         constant = constant_buffers[packable.source]
     return Contraction(
-        graph,
-        stage,
-        before,
-        after,
-        epilogue,
-        column,
-        tiled,
-        tuple(axis for axis in rest if axis not in tiled),
-        operand,
-        packable,
-        packable is not None and not contiguous(packable, column.var),
-        constant,
-        flat,
-        _prologue(graph, before, other),
+        graph=graph,
+        stage=stage,
+        before=before,
+        after=after,
+        epilogue=epilogue,
+        column=column,
+        rows=tiled,
+        outer=tuple(axis for axis in rest if axis not in tiled),
+        operand=operand,
+        packable=packable,
+        must_pack=packable is not None and not contiguous(packable, column.var),
+        constant=constant,
+        flat=flat,
+        prologue=_prologue(graph, before, other),
     )
 
 
-def multiplied(stage: Stage) -> tuple[Any, Any] | None:
-    """The loads of different buffers whose product a stage sums, converted to another type or not; else None."""
+def multiplied_loads(stage: Stage) -> tuple[Any, Any] | None:
+    """The two loads of different buffers whose product a stage sums.
+
+    The factors may be conversions of the loads to another type.
+
+    Returns:
+        The loads, left and right; None if the stage computes anything else or has no spatial axis.
+    """
     if stage.combine != "sum" or not isinstance(stage.value, prim.Mul) or not stage.spatial:
         return None
-    given = (stage.value.a, stage.value.b)
-    left, right = (each.value if isinstance(each, prim.Cast) else each for each in given)
+    factors = (stage.value.a, stage.value.b)
+    left, right = (factor.value if isinstance(factor, prim.Cast) else factor for factor in factors)
     if not (isinstance(left, TensorLoad) and isinstance(right, TensorLoad)):
         return None
     return None if left.source.same_as(right.source) else (left, right)
@@ -127,13 +150,13 @@ def multiplied(stage: Stage) -> tuple[Any, Any] | None:
 
 def is_contraction(stage: Stage) -> bool:
     """Whether a stage sums the product of two loads of different buffers, in their own type."""
-    return multiplied(stage) is not None and not any(
-        isinstance(each, prim.Cast) for each in (stage.value.a, stage.value.b)
+    return multiplied_loads(stage) is not None and not any(
+        isinstance(factor, prim.Cast) for factor in (stage.value.a, stage.value.b)
     )
 
 
 def contiguous(load: Any, variable: Any) -> bool:
-    """Whether a load moves by one element when the variable does."""
+    """Whether a load moves by one element in memory if the variable grows by one."""
     *leading, last = load.indices
     if any(variable in variables(index) for index in leading):
         return False
@@ -151,9 +174,12 @@ def _without_unit_reductions(stage: Stage) -> Stage:
 
 
 def inlines_well(graph: StageGraph, stage: Stage, contraction: Stage | None = None) -> bool:
-    """Whether to inline an elementwise stage: not into the contraction, and not into several readers if expensive.
+    """Whether it pays to inline an elementwise stage into its readers.
 
-    Padding is inlined into no reduction either: a conditional in the innermost loop costs more than a copy.
+    Args:
+        graph: the function that holds the stage.
+        stage: the elementwise stage.
+        contraction: the contraction of the function, if it has one. Nothing is inlined into it.
     """
     readers = graph.readers(stage.buffer)
     if contraction is not None and any(reader.buffer.same_as(contraction.buffer) for reader in readers):
@@ -163,40 +189,52 @@ def inlines_well(graph: StageGraph, stage: Stage, contraction: Stage | None = No
 
 
 def worth_copying(value: Expr, loads: int, reduced: bool) -> bool:
-    """Whether a value may stand in place of its loads, so many of them; `reduced` where a reduction reads it."""
+    """Whether it pays to compute a value again in place of each load of its result.
+
+    Args:
+        value: the value.
+        loads: how many loads there are. If there are several, a value with a call (exp, sqrt ...) is not copied.
+        reduced: whether a reduction loads it. Padding is not copied then, because a conditional in the innermost
+            loop costs more than a copy.
+    """
     calls = [node.op.name for node in walk(value) if isinstance(node, Call)]
     if reduced and any("if_then_else" in name for name in calls):
         return False
     costly = any("if_then_else" not in name for name in calls)
-    # Each load becomes a copy of the value: a chain of squares would double with every link.
-    return loads <= 1 or (not costly and loads * sum(1 for _ in walk(value)) <= _MOST_COPIED)
+    # Without this limit a chain of squares would double with every link.
+    return loads <= 1 or (not costly and loads * sum(1 for _ in walk(value)) <= _MOST_NODES)
 
 
 def fused_epilogue(graph: StageGraph, stage: Stage, alone: bool = False) -> tuple[Stage, list[Stage]]:
-    """The store that follows a reduction, over its spatial axes, and the stages that it stands for.
+    """The store that follows a reduction, over its spatial axes.
 
-    It is the one stage that consumes each result exactly once, if there is one and `alone` is false; else a copy.
+    Args:
+        graph: the function that holds the reduction.
+        stage: the reduction.
+        alone: fuse nothing.
+
+    Returns:
+        The store, and the stages that it and the reduction replace. The store is the only reader of the reduction, if
+        that takes each result exactly once and the result is not a parameter; else it is a copy of the result.
     """
     readers = graph.readers(stage.buffer)
-    identity = {axis.var: axis.var for axis in stage.spatial}
     if not alone and len(readers) == 1 and stage.buffer not in graph.parameters:
         reader = readers[0]
         renamed = _aligned(stage, reader)
         if renamed is not None:
-            moved = Stage(
+            epilogue = Stage(
                 "epilogue",
                 stage.spatial,
                 reader.buffer,
                 tuple(substitute(index, renamed) for index in reader.indices),
                 substitute(reader.value, renamed),
             )
-            return moved, [stage, reader]
-    own = tuple(substitute(index, identity) for index in stage.indices)
-    return Stage("epilogue", stage.spatial, stage.buffer, own, stage.buffer[own]), [stage]
+            return epilogue, [stage, reader]
+    return Stage("epilogue", stage.spatial, stage.buffer, stage.indices, stage.buffer[stage.indices]), [stage]
 
 
 def _aligned(stage: Stage, reader: Stage) -> Mapping[Any, Any] | None:
-    """How a reader's axes are called in the contraction, if it takes each element exactly once; else None."""
+    """The axis of the contraction for each axis of a reader that takes each element exactly once; else None."""
     if reader.combine is not None:
         return None
     spatial = {axis.var: axis.extent for axis in stage.spatial}
@@ -205,10 +243,10 @@ def _aligned(stage: Stage, reader: Stage) -> Mapping[Any, Any] | None:
         if not load.source.same_as(stage.buffer):
             continue
         current: dict[Any, Any] = {}
-        for own, index in zip(stage.indices, load.indices, strict=True):
-            if isinstance(own, Var) and isinstance(index, Var) and index not in current:
-                current[index] = own
-            elif not (isinstance(own, Var) and spatial[own] == 1) and isinstance(own, Var):
+        for written, index in zip(stage.indices, load.indices, strict=True):
+            if isinstance(written, Var) and isinstance(index, Var) and index not in current:
+                current[index] = written
+            elif isinstance(written, Var) and spatial[written] != 1:
                 return None
         if renamed is not None and current != renamed:
             return None
@@ -226,8 +264,18 @@ def _aligned(stage: Stage, reader: Stage) -> Mapping[Any, Any] | None:
     return renamed
 
 
+def _surroundings(graph: StageGraph, stage: Stage) -> tuple[tuple[Stage, ...], Stage, tuple[Stage, ...]]:
+    """The stages before a contraction, its epilogue, and the stages after it."""
+    epilogue, fused = fused_epilogue(graph, stage)
+    position = graph.stages.index(stage)
+    before = tuple(item for item in graph.stages[:position] if item not in fused)
+    after = tuple(item for item in graph.stages[position + 1 :] if item not in fused)
+    read_by_epilogue = _needed(epilogue, after)
+    return (*before, *read_by_epilogue), epilogue, tuple(item for item in after if item not in read_by_epilogue)
+
+
 def _needed(epilogue: Stage, after: tuple[Stage, ...]) -> tuple[Stage, ...]:
-    """The stages after the contraction that its epilogue reads (directly or not)."""
+    """The stages after the contraction that its epilogue reads, directly or through other stages."""
     wanted = {load.source for load in epilogue.loads()}
     needed: list[Stage] = []
     for item in reversed(after):
@@ -245,29 +293,30 @@ def _column(stage: Stage, left: Any, right: Any, constants: Mapping[Any, int]) -
     """The column axis, the operand that varies along it (the one to pack), and the other operand."""
     for weight, data in ((right, left), (left, right)):
         if weight.source in constants:
-            own = [axis for axis in stage.spatial if axis.var in _variables(weight) - _variables(data)]
-            if own:
-                return max(own, key=lambda axis: axis.extent), weight, data
+            columns = [axis for axis in stage.spatial if axis.var in _variables(weight) - _variables(data)]
+            if columns:
+                return max(columns, key=lambda axis: axis.extent), weight, data
     last = stage.spatial[-1]
     for operand, other in ((right, left), (left, right)):
         if last.var in _variables(operand) and last.var not in _variables(other):
             return last, operand, other
-    # Both vary along it (depthwise): pack the one that depends on fewer of the other axes.
+    # Both vary along the last axis (depthwise): the one to pack depends on fewer of the other axes.
     spatial = {axis.var for axis in stage.spatial}
     operand, other = sorted((right, left), key=lambda load: len(_variables(load) & spatial))
     return last, operand, other
 
 
 def _prologue(graph: StageGraph, before: tuple[Stage, ...], load: Any) -> Stage | None:
+    """The elementwise stage that writes what is loaded, if nothing else reads it."""
     for stage in before:
-        alone = len(graph.readers(stage.buffer)) == 1 and stage.buffer not in graph.parameters
-        if stage.buffer.same_as(load.source) and stage.combine is None and alone:
+        read_once = len(graph.readers(stage.buffer)) == 1 and stage.buffer not in graph.parameters
+        if stage.buffer.same_as(load.source) and stage.combine is None and read_once:
             return stage
     return None
 
 
 def _group(load: Any, column: Axis) -> int | None:
-    """`g` where the column axis appears in a load only as `column // g`."""
+    """The columns of one group: `n` if a load divides the column axis by `n` and by no other number, else None."""
     divisors = {
         int(node.b)
         for index in load.indices
@@ -278,7 +327,11 @@ def _group(load: Any, column: Axis) -> int | None:
 
 
 def _by_groups(stage: Stage, epilogue: Stage, column: Axis, columns: int) -> tuple[Stage, Stage, Axis]:
-    """The same over two axes in place of the column axis, groups and the columns of one; with the latter."""
+    """The contraction and the epilogue over two axes in place of the column axis, and the second of them.
+
+    Before:     for column in 32:                          data[column // 8]
+    After:      for group in 4: for column in 8:           data[group]
+    """
     group, within = Axis(variable("group"), column.extent // columns), Axis(variable("column"), columns)
 
     def split(node: Expr) -> Expr | None:
@@ -286,12 +339,12 @@ def _by_groups(stage: Stage, epilogue: Stage, column: Axis, columns: int) -> tup
             return group.var
         return group.var * columns + within.var if column.var.same_as(node) else None
 
-    def both(each: Stage) -> Stage:
-        axes = [new for axis in each.axes for new in ((group, within) if axis.var.same_as(column.var) else (axis,))]
-        indices = tuple(transform(index, split) for index in each.indices)
-        return replace(each, axes=tuple(axes), indices=indices, value=transform(each.value, split))
+    def grouped(item: Stage) -> Stage:
+        axes = [new for axis in item.axes for new in ((group, within) if axis.var.same_as(column.var) else (axis,))]
+        indices = tuple(transform(index, split) for index in item.indices)
+        return replace(item, axes=tuple(axes), indices=indices, value=transform(item.value, split))
 
-    return both(stage), both(epilogue), within
+    return grouped(stage), grouped(epilogue), within
 
 
 def _is(node: Expr, number: int) -> bool:
@@ -299,20 +352,24 @@ def _is(node: Expr, number: int) -> bool:
 
 
 def _flattens(rows: list[Axis], loads: list[Any], epilogue: Stage) -> bool:
-    """Whether the row axes can be walked as one: every access takes them as whole consecutive dimensions, or not."""
-    names = {axis.var for axis in rows}
+    """Whether one loop can replace those over the rows.
+
+    Every access must use all rows as consecutive dimensions, which are whole but for the first, or none of them.
+    """
+    row_variables = {axis.var for axis in rows}
     accesses = [(load.source, list(load.indices)) for load in loads]
     for buffer, indices in [*accesses, (epilogue.buffer, list(epilogue.indices))]:
-        at = [dimension for dimension, index in enumerate(indices) if variables(index) & names]
-        if not at:
+        dimensions = [dimension for dimension, index in enumerate(indices) if variables(index) & row_variables]
+        if not dimensions:
             continue
-        if at != list(range(at[0], at[0] + len(rows))):
+        first = dimensions[0]
+        if dimensions != list(range(first, first + len(rows))):
             return False
         shape = shape_of(buffer)
-        for dimension, axis in zip(at, rows, strict=True):
+        for dimension, axis in zip(dimensions, rows, strict=True):
             index = indices[dimension]
             if not (isinstance(index, Var) and index.same_as(axis.var)):
                 return False
-            if dimension != at[0] and shape[dimension] != axis.extent:
+            if dimension != first and shape[dimension] != axis.extent:
                 return False
     return True

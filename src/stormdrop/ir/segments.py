@@ -1,8 +1,9 @@
-"""Values that depend on where on an axis they are (concatenation, padding), piece by piece.
+"""Values that depend on the position on an axis (concatenation, padding), one segment of the axis after the other.
 
-    y[i] = i < 17 ? a[i] : b[i - 17]        has two pieces:  y[i] = a[i] from 0 to 17,  y[i] = b[i - 17] from there on
+    y[i] = i < 17 ? a[i] : b[i - 17]        has two segments:  y[i] = a[i]       from 0 to 17
+                                                               y[i] = b[i - 17]  from 17 on
 
-A vector that runs along the axis then never takes both branches.
+A vector that lies within one segment never takes both branches.
 """
 
 from __future__ import annotations
@@ -18,30 +19,45 @@ from tvm.sym import Analyzer
 from .expressions import Expr, children, coefficients, rebuild, substitute, transform, variables, walk
 from .stages import Axis
 
-_MOST = 16  # pieces; with more the axis stays whole
+_MOST_BOUNDS = 16  # of segments, with both ends of the axis
 _COMPARISONS = (prim.LT, prim.LE, prim.GT, prim.GE, prim.EQ, prim.NE)
 
 
-def pieces_of(value: Expr, axis: Axis) -> list[tuple[int, int]]:
-    """The stretches of an axis on which all comparisons of it with constants stay as they are."""
+def segments_of(value: Expr, axis: Axis) -> list[tuple[int, int]]:
+    """The longest stretches of an axis on which no comparison of the axis with a constant changes its result.
+
+    Args:
+        value: the expression that holds the comparisons.
+        axis: the axis to divide.
+
+    Returns:
+        The first position of each segment and the position after its last, in order. It is one segment, the whole
+        axis, if no comparison changes or if there would be more than 15 segments.
+    """
     cuts = {0, axis.extent}
     for node in walk(value):
         if isinstance(node, _COMPARISONS):
-            at = _crossing(node, axis.var)
-            if at is not None:
-                before, here, after = (_holds(node, axis.var, at + offset) for offset in (-1, 0, 1))
-                cuts |= {at} if before != here else set()
-                cuts |= {at + 1} if here != after else set()
-    inside = sorted(cut for cut in cuts if 0 <= cut <= axis.extent)
-    return list(pairwise(inside)) if len(inside) <= _MOST else [(0, axis.extent)]
+            crossing = _crossing(node, axis.var)
+            if crossing is not None:
+                before, there, after = (_holds(node, axis.var, crossing + offset) for offset in (-1, 0, 1))
+                cuts |= {crossing} if before != there else set()
+                cuts |= {crossing + 1} if there != after else set()
+    bounds = sorted(cut for cut in cuts if 0 <= cut <= axis.extent)
+    return list(pairwise(bounds)) if len(bounds) <= _MOST_BOUNDS else [(0, axis.extent)]
 
 
-def decided(value: Expr, name: Any, first: int) -> Expr:
-    """The value on a piece that starts at `first`, without the choices that are made there once and for all."""
+def value_on_segment(value: Expr, variable: Any, start: int) -> Expr:
+    """The value on one segment, without the choices that have the same result on all of it.
+
+    Args:
+        value: the value on the whole axis.
+        variable: the variable of the axis.
+        start: the first position of the segment, as `segments_of` returns it.
+    """
 
     def visit(node: Expr) -> Expr | None:
-        if isinstance(node, _COMPARISONS) and _crossing(node, name) is not None:
-            return IntImm("bool", int(_holds(node, name, first)))
+        if isinstance(node, _COMPARISONS) and _crossing(node, variable) is not None:
+            return IntImm("bool", int(_holds(node, variable, start)))
         if isinstance(node, prim.Select) or (isinstance(node, Call) and "if_then_else" in node.op.name):
             condition, *branches = children(node)
             condition = Analyzer().simplify(transform(condition, visit))
@@ -53,14 +69,17 @@ def decided(value: Expr, name: Any, first: int) -> Expr:
     return transform(value, visit)
 
 
-def _crossing(comparison: Any, name: Any) -> int | None:
-    """Where on an axis the sides of a comparison are equal, if it depends on nothing else and moves by one."""
+def _crossing(comparison: Any, variable: Any) -> int | None:
+    """The value of the variable for which both sides of a comparison are equal.
+
+    It is None if a side depends on anything else, or if their difference does not change by one per step.
+    """
     difference = comparison.a - comparison.b
-    factors = coefficients(difference, {name})
-    if variables(difference) != {name} or factors is None or factors.get(name) not in (1, -1):
+    factors = coefficients(difference, {variable})
+    if variables(difference) != {variable} or factors is None or factors.get(variable) not in (1, -1):
         return None
-    return -factors[name] * int(Analyzer().simplify(substitute(difference, {name: IntImm("int32", 0)})))
+    return -factors[variable] * int(Analyzer().simplify(substitute(difference, {variable: IntImm("int32", 0)})))
 
 
-def _holds(comparison: Any, name: Any, at: int) -> bool:
-    return bool(int(Analyzer().simplify(substitute(comparison, {name: IntImm("int32", at)}))))
+def _holds(comparison: Any, variable: Any, position: int) -> bool:
+    return bool(int(Analyzer().simplify(substitute(comparison, {variable: IntImm("int32", position)}))))

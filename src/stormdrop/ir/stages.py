@@ -1,4 +1,4 @@
-"""A TensorIR function as a list of stages: the form in which functions are read, rewritten and evaluated.
+"""TensorIR functions as lists of stages: the form in which functions are read, rewritten and evaluated.
 
 TVM's operator library, `te.create_prim_func` and Relax's fusion all write functions as a sequence of loop nests,
 each around one block whose iterators are its loops:
@@ -29,7 +29,7 @@ from tvm.s_tir import SBlock, SBlockRealize
 from tvm.tirx import AttrStmt, BufferRegion, BufferStore, For, IterVar, PrimFunc, SeqStmt, decl_buffer
 
 from ..errors import UnsupportedFunction
-from .expressions import Expr, rewrite_loads, substitute, walk
+from .expressions import Expr, loads_in, rewrite_loads, substitute, walk
 
 Buffer = Any
 
@@ -38,7 +38,7 @@ _COMBINERS = {prim.Add: "sum", prim.Max: "max", prim.Min: "min", prim.Mul: "prod
 
 @dataclass(frozen=True, eq=False)
 class Axis:
-    """One iterator of a stage: its variable and its extent; `reduce` where the stage combines over it."""
+    """One iterator of a stage: its variable and its extent; `reduce` says whether the stage combines over it."""
 
     var: Any
     extent: int
@@ -53,8 +53,14 @@ class Axis:
 class Stage:
     """One loop nest: `buffer[indices] = value` over all axes, combined over those that reduce.
 
-    For a reduction `value` is the term that is combined ("sum", "max", "min", "product") and `identity` the
-    value it starts from; else `combine` is None.
+    Attributes:
+        name: the name of the block.
+        axes: the iterators, the outermost first.
+        buffer: the buffer that is written.
+        indices: the element that is written, in terms of the axes.
+        value: the value that is stored; for a reduction the term that is combined.
+        combine: "sum", "max", "min" or "product" for a reduction, else None.
+        identity: the value that a reduction starts from, else None.
     """
 
     name: str
@@ -67,21 +73,24 @@ class Stage:
 
     @property
     def spatial(self) -> tuple[Axis, ...]:
+        """The axes of which each position has its own element."""
         return tuple(axis for axis in self.axes if not axis.reduce)
 
     @property
     def reductions(self) -> tuple[Axis, ...]:
+        """The axes that the stage combines over."""
         return tuple(axis for axis in self.axes if axis.reduce)
 
     def loads(self) -> list[Any]:
         """Every load in the value, in order of appearance."""
-        return [node for node in walk(self.value) if isinstance(node, TensorLoad)]
+        return loads_in(self.value)
 
     def statement(self, around: Sequence[Expr] = (), kinds: Mapping[Any, Any] | None = None) -> Any:
         """The loop nest as TensorIR.
 
-        The first axes take their values from `around` (loops outside the nest), the others get a loop each, of the
-        kind that `kinds` names for the axis's variable (serial by default).
+        Args:
+            around: the values of the first axes, from loops outside the nest. Each other axis gets a loop.
+            kinds: the `ForKind` of loops, by the variables of their axes; serial by default.
         """
         target = self.buffer[self.indices] if self.indices else self.buffer[()]
         value = self.value if self.combine is None else _combined(self.combine, target, self.value)
@@ -97,12 +106,12 @@ class Stage:
             body=BufferStore(self.buffer, value, list(self.indices)),
             init=init,
         )
-        own = self.axes[len(around) :]
-        loops = [Var(axis.name, axis.var.ty) for axis in own]
-        body: Any = SBlockRealize([*around, *loops], True, block)
-        for loop, axis in zip(reversed(loops), reversed(own), strict=True):
+        looped = self.axes[len(around) :]
+        loop_variables = [Var(axis.name, axis.var.ty) for axis in looped]
+        body: Any = SBlockRealize([*around, *loop_variables], True, block)
+        for loop_variable, axis in zip(reversed(loop_variables), reversed(looped), strict=True):
             kind = (kinds or {}).get(axis.var, tirx.ForKind.SERIAL)
-            body = For(loop, 0, axis.extent, kind, body)
+            body = For(loop_variable, 0, axis.extent, kind, body)
         return body
 
 
@@ -115,7 +124,11 @@ class StageGraph:
 
     @classmethod
     def parse(cls, function: PrimFunc) -> StageGraph:
-        """Reads a function. Raises `UnsupportedFunction` where it is not a sequence of plain blocks."""
+        """Reads a function.
+
+        Raises:
+            UnsupportedFunction: the function is not a sequence of loop nests, each around one plain block.
+        """
         body = function.body
         if not isinstance(body, SBlockRealize) or body.block.iter_vars:
             raise UnsupportedFunction("the body is not one root block")
@@ -124,9 +137,7 @@ class StageGraph:
                 raise UnsupportedFunction(f"parameter {parameter.name} is no tensor")
         root = body.block
         nests = list(root.body) if isinstance(root.body, SeqStmt) else [root.body]
-        stages: list[Stage] = []
-        for nest in nests:
-            stages.append(_parse_nest(nest))
+        stages = [_parse_nest(nest) for nest in nests]
         written = [stage.buffer for stage in stages]
         if len(set(written)) != len(written):
             raise UnsupportedFunction("a buffer is written by more than one block")
@@ -134,11 +145,13 @@ class StageGraph:
 
     @property
     def outputs(self) -> tuple[Buffer, ...]:
+        """The parameters that a stage writes, in the order of the parameters."""
         written = {stage.buffer for stage in self.stages}
         return tuple(buffer for buffer in self.parameters if buffer in written)
 
     @property
     def inputs(self) -> tuple[Buffer, ...]:
+        """The parameters that no stage writes, in the order of the parameters."""
         written = {stage.buffer for stage in self.stages}
         return tuple(buffer for buffer in self.parameters if buffer not in written)
 
@@ -151,10 +164,13 @@ class StageGraph:
         return [stage for stage in self.stages if any(load.source.same_as(buffer) for load in stage.loads())]
 
     def inlined(self, keep: Callable[[Stage], bool]) -> StageGraph:
-        """Substitutes each stage into its readers, unless it reduces, writes a parameter, or `keep` says so.
+        """Substitutes each stage into its readers, unless it reduces or writes a parameter.
 
-        Before, with `keep` false:     B[i] = A[i] + 1;  C[i] = max(B[i], 0)
-        After:                         C[i] = max(A[i] + 1, 0)
+        Before:     B[i] = A[i] + 1;  C[i] = max(B[i], 0)
+        After:      C[i] = max(A[i] + 1, 0)
+
+        Args:
+            keep: is called with each stage that could be substituted, and returns whether it has to stay.
         """
         graph = self
         for stage in self.stages:
@@ -169,19 +185,18 @@ class StageGraph:
     def inline(self, stage: Stage) -> StageGraph:
         """Substitutes one elementwise stage into all its readers."""
 
-        def replaced(load: Any) -> Expr | None:
+        def inlined_value(load: Any) -> Expr | None:
             if not load.source.same_as(stage.buffer):
                 return None
             mapping = {axis.var: index for axis, index in _bound_axes(stage, load.indices)}
             return substitute(stage.value, mapping)
 
-        stages = tuple(
-            replace(other, value=rewrite_loads(other.value, replaced)) for other in self.stages if other is not stage
-        )
+        others = [other for other in self.stages if other is not stage]
+        stages = tuple(replace(other, value=rewrite_loads(other.value, inlined_value)) for other in others)
         return StageGraph(self.parameters, stages)
 
     def mapped(self, change: Callable[[Stage], Stage]) -> StageGraph:
-        """The graph with each stage replaced; what a stage writes must stay."""
+        """The graph with `change(stage)` in place of each stage, which must write the same buffer."""
         return StageGraph(self.parameters, tuple(change(stage) for stage in self.stages))
 
     def function(self) -> PrimFunc:
@@ -195,20 +210,26 @@ def assemble(
     statements: Sequence[Any] | None = None,
     allocated: Sequence[Buffer] = (),
 ) -> PrimFunc:
-    """A function named "main" of the given statements (by default the plain loop nests of the stages).
+    """A function named "main".
 
-    What the stages write and is no parameter is allocated, with what is `allocated` besides.
+    Args:
+        parameters: the buffers that are its parameters, inputs first.
+        stages: the stages that it computes. The buffers that they write are allocated, unless they are parameters.
+        statements: its statements; by default the plain loop nests of the stages.
+        allocated: further buffers to allocate.
     """
     intermediates = list(allocated)
     for stage in stages:
         if stage.buffer not in parameters and stage.buffer not in intermediates:
             intermediates.append(stage.buffer)
     if statements is None:
-        loops = [stage.statement() for stage in stages]
+        steps = [stage.statement() for stage in stages]
     else:
-        # Steps that overlap read again what TVM would otherwise write over in place: it never does so in such a scope.
-        loops = [AttrStmt(IntImm("int32", 0), "extern_scope", IntImm("int32", 1), each) for each in statements]
-    body = loops[0] if len(loops) == 1 else SeqStmt(loops)
+        # Tiles that overlap read the same elements again. Outside of such a scope TVM may write results over them.
+        steps = [
+            AttrStmt(IntImm("int32", 0), "extern_scope", IntImm("int32", 1), statement) for statement in statements
+        ]
+    body = steps[0] if len(steps) == 1 else SeqStmt(steps)
     root = SBlock([], [], [], "root", body, alloc_buffers=intermediates)
     attrs = {"global_symbol": "main", "s_tir": True, "tirx.noalias": True}
     realized = SBlockRealize([], True, root)
@@ -216,12 +237,12 @@ def assemble(
 
 
 def loads_of(*stages: Sequence[Stage]) -> set[Buffer]:
-    """The buffers that some stages read."""
-    return {load.source for some in stages for stage in some for load in stage.loads()}
+    """The buffers that the stages of some sequences read."""
+    return {load.source for group in stages for stage in group for load in stage.loads()}
 
 
 def intermediate(name: str, shape: Sequence[int], dtype: str, scope: str = "global") -> Buffer:
-    """A new buffer that a stage can write."""
+    """A new buffer for a stage to write."""
     return decl_buffer([int(extent) for extent in shape], dtype, name, scope=scope, layout=None)
 
 
@@ -231,7 +252,11 @@ def variable(name: str) -> Any:
 
 
 def shape_of(buffer: Buffer) -> tuple[int, ...]:
-    """The static shape of a buffer; raises `UnsupportedFunction` for a symbolic one."""
+    """The static shape of a buffer.
+
+    Raises:
+        UnsupportedFunction: the shape is symbolic.
+    """
     if not all(isinstance(extent, IntImm) for extent in buffer.shape):
         raise UnsupportedFunction(f"buffer {buffer.name} has a symbolic shape {list(buffer.shape)}")
     return tuple(int(extent) for extent in buffer.shape)
@@ -247,6 +272,7 @@ def _combined(combine: str, target: Expr, term: Expr) -> Expr:
 
 
 def _parse_nest(nest: Any) -> Stage:
+    """Reads loops around one block; raises `UnsupportedFunction` if the block is not plain."""
     loops: dict[Any, int] = {}
     while isinstance(nest, For):
         if nest.kind != tirx.ForKind.SERIAL or not isinstance(nest.extent, IntImm) or int(nest.min) != 0:
@@ -254,7 +280,7 @@ def _parse_nest(nest: Any) -> Stage:
         loops[nest.loop_var] = int(nest.extent)
         nest = nest.body
     if not isinstance(nest, SBlockRealize):
-        raise UnsupportedFunction("a loop nest holds something else than one block")
+        raise UnsupportedFunction("a loop nest holds something other than one block")
     block = nest.block
     if not (isinstance(nest.predicate, IntImm) and int(nest.predicate) == 1):
         raise UnsupportedFunction(f"block {block.name_hint} has a predicate")
@@ -275,7 +301,7 @@ def _parse_nest(nest: Any) -> Stage:
     shape_of(store.buffer)
     stage = Stage(str(block.name_hint), tuple(axes), store.buffer, tuple(store.indices), store.value)
     if any(isinstance(node, TensorLoad) for load in stage.loads() for index in load.indices for node in walk(index)):
-        raise UnsupportedFunction(f"block {stage.name} reads where data tells it to")
+        raise UnsupportedFunction(f"block {stage.name} reads at an index that depends on data")
     if not stage.reductions:
         if any(load.source.same_as(stage.buffer) for load in stage.loads()):
             raise UnsupportedFunction(f"block {stage.name} reads the buffer that it writes")
@@ -284,9 +310,10 @@ def _parse_nest(nest: Any) -> Stage:
 
 
 def _as_reduction(stage: Stage, init: Any) -> Stage:
+    """The stage `C = C + term` as a reduction of its term."""
     kind = _COMBINERS.get(type(stage.value))
     if kind is None or not isinstance(init, BufferStore):
-        raise UnsupportedFunction(f"block {stage.name} reduces by something else than sum, product, max or min")
+        raise UnsupportedFunction(f"block {stage.name} reduces by something other than sum, product, max or min")
 
     def is_self(node: Expr) -> bool:
         return isinstance(node, TensorLoad) and bool(node.source.same_as(stage.buffer))
@@ -295,7 +322,7 @@ def _as_reduction(stage: Stage, init: Any) -> Stage:
     if is_self(left) == is_self(right):
         raise UnsupportedFunction(f"block {stage.name} does not accumulate into its own element")
     if not _is_neutral(kind, init.value):
-        raise UnsupportedFunction(f"block {stage.name} starts from something else than the neutral element of a {kind}")
+        raise UnsupportedFunction(f"block {stage.name} does not start from the neutral element of a {kind}")
     term = right if is_self(left) else left
     if any(is_self(node) for node in walk(term)):
         raise UnsupportedFunction(f"block {stage.name} reads the buffer that it writes")
@@ -313,19 +340,20 @@ def _is_neutral(combine: str, value: Expr) -> bool:
 
 
 def _writes_axes(stage: Stage) -> bool:
-    """Whether the element written is the iterators themselves (constants stand for axes of extent 1)."""
-    seen = [index for index in stage.indices if isinstance(index, Var)]
-    rest = [index for index in stage.indices if not isinstance(index, Var)]
-    return len(set(seen)) == len(seen) and all(isinstance(index, IntImm) for index in rest)
+    """Whether each index of the element written is another axis, or a constant (for an axis of extent 1)."""
+    written = [index for index in stage.indices if isinstance(index, Var)]
+    others = [index for index in stage.indices if not isinstance(index, Var)]
+    return len(set(written)) == len(written) and all(isinstance(index, IntImm) for index in others)
 
 
 def _bound_axes(stage: Stage, indices: Sequence[Expr]) -> Iterator[tuple[Axis, Expr]]:
+    """The positions of a stage's axes at which it writes the element with these indices."""
     by_var = {axis.var: axis for axis in stage.axes}
     written = set()
-    for own, index in zip(stage.indices, indices, strict=True):
-        if own in by_var:
-            written.add(own)
-            yield by_var[own], index
+    for variable, index in zip(stage.indices, indices, strict=True):
+        if variable in by_var:
+            written.add(variable)
+            yield by_var[variable], index
     for axis in stage.axes:
         if axis.var not in written:
             yield axis, IntImm("int32", 0)

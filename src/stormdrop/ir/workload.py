@@ -1,4 +1,4 @@
-"""What is tuned: one function with static shapes, some of its inputs constant."""
+"""Workloads: what is tuned, one function with static shapes of which some inputs are constant."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ class TensorSpec:
 
     @property
     def bytes(self) -> int:
+        """The size of the tensor in bytes."""
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
@@ -42,8 +43,14 @@ class TensorSpec:
 class Workload:
     """A function to tune, in normal form: symbol "main", no tuning attributes, canonical names.
 
-    `constants` are the positions of the inputs whose values are known when the kernel is built (weights): a
-    sketch may lay them out anew ahead of time. Two workloads are the same where their `text` is.
+    Two workloads are the same if their `text` is. `Workload.create` brings a function into normal form.
+
+    Attributes:
+        name: what users call it.
+        function: the function in normal form.
+        constants: the positions of the inputs whose values are known when the kernel is built (weights). A sketch may
+            lay them out anew ahead of time.
+        arguments: the arguments of the operator that made the workload, by name; empty for other functions.
     """
 
     name: str
@@ -59,12 +66,23 @@ class Workload:
         constants: Sequence[int] = (),
         arguments: dict[str, Any] | None = None,
     ) -> Workload:
-        """Normalises a TensorIR function. Raises `UnsupportedFunction` where its form is not understood."""
+        """Brings a TensorIR function into normal form.
+
+        Args:
+            name: what users call it.
+            function: a function that is a sequence of loop nests, each around one plain block.
+            constants: the positions of the inputs whose values are known when the kernel is built.
+            arguments: the arguments of the operator that made the function, by name.
+
+        Raises:
+            UnsupportedFunction: the function has another form, holds something that the NumPy reference does not know
+                or 64-bit integers, or has no input at one of the positions in `constants`.
+        """
         graph = StageGraph.parse(function)
-        reference.check(graph)
-        wide = [str(item.buffer.name) for item in graph.stages if str(item.buffer.dtype) == "int64"]
+        reference.check_supported(graph)
+        wide = [str(stage.buffer.name) for stage in graph.stages if str(stage.buffer.dtype) == "int64"]
         if wide:
-            raise UnsupportedFunction(f"{wide[0]} holds 64-bit integers")
+            raise UnsupportedFunction(f"{wide[0]} holds 64-bit integers: use 32 bits")
         workload = cls(name, _canonical(graph).function(), tuple(sorted(constants)), dict(arguments or {}))
         bad = [index for index in workload.constants if not 0 <= index < len(workload.inputs)]
         if bad:
@@ -73,6 +91,7 @@ class Workload:
 
     @cached_property
     def graph(self) -> StageGraph:
+        """The function as stages."""
         return StageGraph.parse(self.function)
 
     @cached_property
@@ -87,10 +106,12 @@ class Workload:
 
     @cached_property
     def inputs(self) -> tuple[TensorSpec, ...]:
+        """The inputs, in the order of the function's parameters."""
         return tuple(_spec(buffer) for buffer in self.graph.inputs)
 
     @cached_property
     def outputs(self) -> tuple[TensorSpec, ...]:
+        """The outputs, in the order of the function's parameters."""
         return tuple(_spec(buffer) for buffer in self.graph.outputs)
 
     @cached_property
@@ -104,12 +125,17 @@ class Workload:
         return float(sum(spec.bytes for spec in (*self.inputs, *self.outputs)))
 
     def placed(self, offset: int, total: int) -> Workload:
-        """The same function, writing its output into a slice of the last axis of a wider one, which it leaves alone.
+        """The same function, which writes its output into a slice of a wider tensor and leaves the rest alone.
 
         Before:     y[i, j] = ...            with j < 64
         After:      y[i, offset + j] = ...   with y's last axis of length `total`
 
-        Raises `UnsupportedFunction` for a function of several outputs, or one that reads its output.
+        Args:
+            offset: where on the last axis of the wider tensor the slice begins.
+            total: the length of that axis.
+
+        Raises:
+            UnsupportedFunction: the function has several outputs, or reads its output.
         """
         (output, *others) = self.graph.outputs
         if others or self.graph.readers(output):
@@ -117,22 +143,23 @@ class Workload:
         wide = intermediate(str(output.name), (*shape_of(output)[:-1], total), str(output.dtype))
         parameters = tuple(wide if buffer.same_as(output) else buffer for buffer in self.graph.parameters)
 
-        def moved(stage: Stage) -> Stage:
+        def shifted(stage: Stage) -> Stage:
             if not stage.buffer.same_as(output):
                 return stage
             return replace(stage, buffer=wide, indices=(*stage.indices[:-1], stage.indices[-1] + offset))
 
-        stages = tuple(moved(stage) for stage in self.graph.stages)
+        stages = tuple(shifted(stage) for stage in self.graph.stages)
         return Workload(self.name, StageGraph(parameters, stages).function(), self.constants, self.arguments)
 
     def random_inputs(self, seed: int) -> list[Array]:
-        """Seeded inputs: small integers (-3 to 3), with which every reordering of sums is exact in float32.
+        """Inputs from a seeded generator, in the order of `inputs`.
 
-        Where rounding is part of the function, real values instead: around 0, or positive where an operation is not
-        defined everywhere. Integer and boolean inputs are 0 to 3, and 0 or 1.
+        Floats are small integers from -3 to 3, because sums of them are exact in float32 in any order. If the function
+        itself rounds, they are real numbers from -1 to 1, or from 0.5 to 1.5 if an operation is not defined for all
+        numbers. Integers are 0 to 3, booleans 0 or 1.
         """
         rng = np.random.default_rng(seed)
-        kind = reference.domain(self.graph)
+        kind = reference.input_kind(self.graph)
 
         def values(spec: TensorSpec) -> Array:
             if spec.dtype == "bool":
@@ -147,11 +174,22 @@ class Workload:
         return [values(spec) for spec in self.inputs]
 
     def reference(self, inputs: Sequence[Array]) -> list[Array]:
-        """The outputs by NumPy. Raises `UnsupportedFunction` for an intrinsic that NumPy's evaluator lacks."""
+        """The outputs for some inputs, computed by NumPy.
+
+        Raises:
+            ValueError: an input has another shape than its parameter.
+        """
         return reference.evaluate_graph(self.graph, inputs)
 
     def tolerance(self, outputs: Sequence[Array]) -> float:
-        """The bound on max|difference| / max|reference|: 0 (bit-identical) where integers stay exact, else 1e-4."""
+        """The greatest max|difference| / max|reference| of a right kernel.
+
+        Args:
+            outputs: the reference for inputs from `random_inputs`.
+
+        Returns:
+            0 (bit-identical) if integers stay exact in float32, else 1e-4.
+        """
         small = all(float(np.max(np.abs(output), initial=0.0)) < 2**24 for output in outputs)
         return 0.0 if reference.is_exact(self.graph) and small else 1e-4
 
@@ -172,7 +210,7 @@ def _spec(buffer: Buffer) -> TensorSpec:
 
 
 def _operations(stage: Stage) -> int:
-    """Operations of a stage over its domain; index arithmetic is free, a combination counts as one."""
+    """Operations of a stage over all its axes. Index arithmetic is free, a combination counts as one."""
     per_element = 0 if stage.combine is None else 1
     pending = [stage.value]
     while pending:
@@ -184,9 +222,9 @@ def _operations(stage: Stage) -> int:
             kind == "Call" and "if_then_else" not in node.op.name
         ):
             per_element += 1
-        operands = list(children(node))
-        if kind == "Select" or kind == "Call":
-            operands = operands[1:] if kind == "Select" or "if_then_else" in node.op.name else operands
+        operands = children(node)
+        if kind == "Select" or (kind == "Call" and "if_then_else" in node.op.name):
+            operands = operands[1:]  # the condition is free
         pending += operands
     return per_element * math.prod(axis.extent for axis in stage.axes)
 
@@ -195,8 +233,8 @@ def _canonical(graph: StageGraph) -> StageGraph:
     """The same stages under names that depend on nothing but their order."""
     buffers: dict[Any, Buffer] = {}
     inputs, outputs = graph.inputs, graph.outputs
-    for prefix, group in (("x", inputs), ("y", outputs)):
-        for position, buffer in enumerate(group):
+    for prefix, parameters in (("x", inputs), ("y", outputs)):
+        for position, buffer in enumerate(parameters):
             buffers[buffer] = intermediate(f"{prefix}{position}", shape_of(buffer), str(buffer.dtype))
     for position, stage in enumerate(graph.stages):
         if stage.buffer not in buffers:
@@ -204,12 +242,12 @@ def _canonical(graph: StageGraph) -> StageGraph:
     stages = []
     for position, stage in enumerate(graph.stages):
         axes = tuple(
-            Axis(variable(f"{'r' if axis.reduce else 'i'}{at}"), axis.extent, axis.reduce)
-            for at, axis in enumerate(stage.axes)
+            Axis(variable(f"{'r' if axis.reduce else 'i'}{number}"), axis.extent, axis.reduce)
+            for number, axis in enumerate(stage.axes)
         )
         renamed = {old.var: new.var for old, new in zip(stage.axes, axes, strict=True)}
 
-        def moved(node: Any, renamed: dict[Any, Any] = renamed) -> Any:
+        def value(node: Any, renamed: dict[Any, Any] = renamed) -> Any:
             return rewrite_loads(_narrowed(node, renamed), lambda load: buffers[load.source][tuple(load.indices)])
 
         def index(node: Any, renamed: dict[Any, Any] = renamed) -> Any:
@@ -220,20 +258,19 @@ def _canonical(graph: StageGraph) -> StageGraph:
                 f"s{position}",
                 axes,
                 buffers[stage.buffer],
-                tuple(index(each) for each in stage.indices),
-                moved(stage.value),
+                tuple(index(node) for node in stage.indices),
+                value(stage.value),
                 stage.combine,
-                None if stage.identity is None else moved(stage.identity),
+                None if stage.identity is None else value(stage.identity),
             )
         )
-    parameters = tuple(buffers[buffer] for buffer in (*inputs, *outputs))
-    return StageGraph(parameters, tuple(stages))
+    return StageGraph(tuple(buffers[buffer] for buffer in (*inputs, *outputs)), tuple(stages))
 
 
 def _narrowed(node: Any, renamed: dict[Any, Any]) -> Any:
-    """Variables under their new names, and 64-bit index arithmetic (Relax writes it) as the 32-bit it fits into.
+    """The expression with its variables renamed, and with 64-bit index arithmetic (of Relax) in 32 bits.
 
-    Values stay as wide as they are: only what is computed from variables and constants alone becomes narrower.
+    Only what is computed from variables and constants alone becomes narrower. Other values keep their width.
     """
     if isinstance(node, Var):
         return renamed[node]
@@ -245,15 +282,15 @@ def _narrowed(node: Any, renamed: dict[Any, Any]) -> Any:
         return inner if is_index and str(inner.ty.dtype) == "int32" else prim.Cast("int64", inner)
     operands = [_narrowed(operand, renamed) for operand in children(node)]
     if isinstance(node, prim.Select | Call):
-        chosen = slice(1, 3)
-        operands[chosen] = _alike(operands[chosen])
+        branches = slice(1, 3)
+        operands[branches] = _same_width(operands[branches])
     elif len(operands) == 2:
-        operands = _alike(operands)
+        operands = _same_width(operands)
     return rebuild(node, operands) if operands else node
 
 
-def _alike(operands: list[Any]) -> list[Any]:
-    """Two operands of the same integer type: a constant follows the other, else both are 64 bits wide."""
+def _same_width(operands: list[Any]) -> list[Any]:
+    """Operands of the same integer type: 64-bit constants become narrower, else all become 64 bits wide."""
     if {str(operand.ty.dtype) for operand in operands} != {"int32", "int64"}:
         return operands
     narrow = all(isinstance(operand, IntImm) for operand in operands if str(operand.ty.dtype) == "int64")

@@ -1,4 +1,4 @@
-"""What a CPU can, as Linux says it, by LLVM's names: for processes that have TVM's runtime only, and no LLVM."""
+"""Which instruction set extensions this CPU has, read from Linux for processes that have TVM's runtime but no LLVM."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from pathlib import Path
 
 _CPUINFO = Path("/proc/cpuinfo")
 
-_SAME = "sse2 ssse3 avx avx2 fma f16c popcnt bmi2 gfni vaes vpclmulqdq movbe adx aes rdseed xsave sve sve2 i8mm bf16"
+_SAME_NAME = (
+    "sse2 ssse3 avx avx2 fma f16c popcnt bmi2 gfni vaes vpclmulqdq movbe adx aes rdseed xsave sve sve2 i8mm bf16"
+)
 FLAGS = {
-    **{name: name for name in _SAME.split()},
+    **{name: name for name in _SAME_NAME.split()},
     **{f"avx512{part}": f"avx512{part}" for part in ("f", "bw", "cd", "dq", "vl", "ifma", "vbmi")},
     **{f"avx512{part}": f"avx512_{part}" for part in ("bf16", "bitalg", "fp16", "vbmi2", "vnni", "vpopcntdq")},
     "avxvnni": "avx_vnni",
@@ -28,18 +30,22 @@ FLAGS = {
     "dotprod": "asimddp",
     "lse": "atomics",
 }
-"""Linux's names of the extensions that compiled kernels use, by LLVM's."""
+"""Linux's name of each extension that compiled kernels use, by LLVM's name."""
 
 
-def lacking(features: Iterable[str], cpuinfo: Path = _CPUINFO) -> list[str]:
-    """Those of some extensions that this CPU does not have; others than `FLAGS` are not looked for.
+def missing_features(features: Iterable[str], cpuinfo: Path = _CPUINFO) -> list[str]:
+    """The extensions that this CPU lacks.
 
-    Nothing where the system does not say what the CPU has.
+    Args:
+        features: LLVM's names of extensions. Those that are not in `FLAGS` are ignored.
+        cpuinfo: Linux's description of the CPU.
+
+    Returns:
+        The names of the missing extensions, sorted; an empty list if the system does not say what the CPU has.
     """
     try:
         lines = cpuinfo.read_text().splitlines()
     except OSError:
         return []
-    words = next((line.partition(":")[2] for line in lines if line.startswith(("flags", "Features"))), "")
-    flags = set(words.split())
+    flags = next((line.partition(":")[2] for line in lines if line.startswith(("flags", "Features"))), "").split()
     return sorted(name for name in features if flags and name in FLAGS and FLAGS[name] not in flags)

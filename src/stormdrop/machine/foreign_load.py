@@ -1,18 +1,19 @@
 """Foreign load: did something else use the machine while a kernel ran?
 
-Counters are read before and after a run (in the worker); `LoadWatch` judges the differences (in the parent). Three
-signs, each where the platform has it:
+The worker reads counters before and after a run. The parent process judges their differences with a `LoadWatch`. There
+are three signs, each of which is used if the platform has it:
 
-    run delay          nanoseconds that our threads were ready but waited for a core (Linux schedstat)
-    involuntary        context switches that we did not ask for, where there is no schedstat
-    foreign, stolen    CPU seconds that other processes, or the hypervisor, took from the cores we may use
+    run delay          seconds that our threads were ready but waited for a core (Linux schedstat)
+    involuntary        context switches that we did not ask for; used if there is no schedstat
+    foreign, stolen    CPU seconds that other processes, or the hypervisor, took from the cores that we may use
 
-The first two see a competitor within a few milliseconds when a kernel keeps all cores busy. The last two come in
-ticks of 10 ms: they are summed over the latest runs, and see a competitor that runs beside a kernel of one thread.
+The first two show a competitor within a few milliseconds if a kernel keeps all cores busy. The last two are counted in
+ticks of 10 ms, so they are summed over the latest runs. They show a competitor beside a kernel of one thread.
 
-Linux's pressure figures are of no use here: TVM's threads yield while they spin, which counts as waiting (50% of the
-time on an idle machine). Run delay tells: 0.2% of a run on an idle machine of two cores (1% in one run of ten, while
-other workers are paused: their spinning made it 2 to 13%), 90% and more beside one busy loop.
+Linux's pressure figures are of no use here. TVM's threads yield while they spin, and Linux counts that as waiting: 50%
+of the time on an idle machine. The run delay tells the two apart. It is 0.2% of a run on an idle machine of two cores
+(1% in one run of ten, while the other workers are paused, whose spinning made it 2 to 13%). Beside one busy loop it is
+90% and more.
 """
 
 from __future__ import annotations
@@ -33,22 +34,42 @@ except ImportError:  # not on Windows
 
 @dataclass(frozen=True)
 class LoadThresholds:
-    """When a run counts as disturbed. Fractions are of the run's wall time."""
+    """When a run counts as disturbed.
+
+    Attributes:
+        delay_fraction: The run delay that is tolerated, as a fraction of the run's wall time.
+        delay_floor: Seconds of run delay that are tolerated in any run. Kernel threads cause some 0.1 ms on an idle
+            machine.
+        switches: Involuntary context switches that are tolerated in any run.
+        switches_per_second: Further switches that are tolerated per second. A competitor causes some 250 per second
+            and core.
+        window: Seconds of runs over which ticks are summed. Over 0.2 s they are wrong by 0.17 cores.
+        foreign_cores: Cores' worth of foreign work that is tolerated over the window.
+        stolen_fraction: The share of all cores' time that the hypervisor may take over the window.
+    """
 
     delay_fraction: float = 0.1
-    delay_floor: float = 0.5e-3  # seconds: kernel threads take up to some 0.1 ms on an idle machine
-    switches: int = 2  # involuntary ones that are forgiven in any run
-    switches_per_second: float = 50.0  # a competitor causes some 250 per second and core
-    window: float = 1.0  # seconds of runs over which ticks are summed: over 0.2 s they are off by 0.17 cores
-    foreign_cores: float = 0.25  # cores' worth of foreign work over the window
-    stolen_fraction: float = 0.02  # of all cores, over the window
+    delay_floor: float = 0.5e-3
+    switches: int = 2
+    switches_per_second: float = 50.0
+    window: float = 1.0
+    foreign_cores: float = 0.25
+    stolen_fraction: float = 0.02
 
 
 @dataclass(frozen=True)
 class Counters:
-    """Readings at one moment, or differences of two. Seconds, except `involuntary`; None: not known here.
+    """Readings at one moment, or the differences of two readings. None stands for what this platform does not report.
 
-    `slowed`: a GPU's clocks were held back at the end; `clock`: what they were then, in MHz, 0 where none is known.
+    Attributes:
+        wall: Seconds of wall time.
+        own_cpu: CPU seconds of this process.
+        run_delay: Seconds that the threads of this process waited for a core, summed.
+        involuntary: Involuntary context switches of this process.
+        busy: CPU seconds that anything used on the cores that this process may use.
+        stolen: CPU seconds that the hypervisor took from these cores.
+        slowed: Whether a GPU's clocks were held back at the end of the run.
+        clock: The GPU's clock at the end of the run in MHz; 0 if it is not known.
     """
 
     wall: float
@@ -63,23 +84,23 @@ class Counters:
     def __sub__(self, earlier: Counters) -> Counters:
         return Counters(
             self.wall - earlier.wall,
-            _minus(self.own_cpu, earlier.own_cpu),
-            _minus(self.run_delay, earlier.run_delay),
+            _difference(self.own_cpu, earlier.own_cpu),
+            _difference(self.run_delay, earlier.run_delay),
             None if self.involuntary is None or earlier.involuntary is None else self.involuntary - earlier.involuntary,
-            _minus(self.busy, earlier.busy),
-            _minus(self.stolen, earlier.stolen),
+            _difference(self.busy, earlier.busy),
+            _difference(self.stolen, earlier.stolen),
         )
 
 
 def read_counters() -> Counters:
-    """The counters of this process and of the cores that it may use. Takes some 0.2 ms."""
+    """The counters of this process and of the cores that it may use. Reading takes some 0.2 ms."""
     usage = None if resource is None else resource.getrusage(resource.RUSAGE_SELF)
     allowed = _allowed_cores()
-    times = [each for core, each in enumerate(psutil.cpu_times(percpu=True)) if core in allowed]
-    stolen = sum(getattr(each, "steal", 0.0) for each in times)
-    # Guest time is contained in user time on Linux, so it is not added.
+    times = [core_times for core, core_times in enumerate(psutil.cpu_times(percpu=True)) if core in allowed]
+    stolen = sum(getattr(core_times, "steal", 0.0) for core_times in times)
+    # Guest time is left out, because Linux counts it as user time, too.
     kinds = ("user", "system", "nice", "irq", "softirq")
-    busy = sum(getattr(each, kind, 0.0) for each in times for kind in kinds)
+    busy = sum(getattr(core_times, kind, 0.0) for core_times in times for kind in kinds)
     return Counters(
         wall=time.perf_counter(),
         own_cpu=None if usage is None else usage.ru_utime + usage.ru_stime,
@@ -91,7 +112,12 @@ def read_counters() -> Counters:
 
 
 def disturbed(run: Counters, limits: LoadThresholds) -> bool:
-    """Whether one run alone shows a competitor, or a GPU that was too hot."""
+    """Whether one run alone shows a competitor, or a GPU whose clocks were held back.
+
+    Args:
+        run: The differences of the readings after and before the run.
+        limits: What is tolerated.
+    """
     if run.slowed:
         return True
     if run.run_delay is not None:
@@ -100,39 +126,50 @@ def disturbed(run: Counters, limits: LoadThresholds) -> bool:
 
 
 class LoadWatch:
-    """Judges runs one after the other: each by itself, and the tick counters over the latest `window` seconds."""
+    """Judges runs one after the other: each run by itself, and the ticks of the latest runs together."""
 
     def __init__(self, cores: int, limits: LoadThresholds | None = None) -> None:
+        """Begin without any runs.
+
+        Args:
+            cores: The number of cores that the kernels use.
+            limits: What is tolerated; by default the values of `LoadThresholds`.
+        """
         self.cores = cores
         self.limits = LoadThresholds() if limits is None else limits
         self._allowed = len(_allowed_cores())
         self._recent: deque[Counters] = deque()
 
     def suspect(self, run: Counters) -> bool:
-        """Whether something else used the machine during this run (differences of two readings)."""
-        self._recent.append(run)
-        while sum(each.wall for each in self._recent) - self._recent[0].wall >= self.limits.window:
-            self._recent.popleft()
-        return disturbed(run, self.limits) or self._crowded()
+        """Whether something else used the machine during a run.
 
-    def _crowded(self) -> bool:
-        wall = sum(each.wall for each in self._recent)
+        Args:
+            run: The differences of the readings after and before the run. Runs are given in their order.
+        """
+        self._recent.append(run)
+        while sum(recent.wall for recent in self._recent) - self._recent[0].wall >= self.limits.window:
+            self._recent.popleft()
+        return disturbed(run, self.limits) or self._window_disturbed()
+
+    def _window_disturbed(self) -> bool:
+        """Whether the ticks of the latest runs show a competitor."""
+        wall = sum(run.wall for run in self._recent)
         if wall < self.limits.window:
             return False
-        stolen = sum(each.stolen or 0.0 for each in self._recent)
+        stolen = sum(run.stolen or 0.0 for run in self._recent)
         if stolen > self.limits.stolen_fraction * wall * self._allowed:
             return True
         foreign = 0.0
-        for each in self._recent:
-            if each.busy is None or each.own_cpu is None:
+        for run in self._recent:
+            if run.busy is None or run.own_cpu is None:
                 return False
-            foreign += each.busy - each.own_cpu
-        # Cores that we leave alone may be busy: only what exceeds them competes with us.
+            foreign += run.busy - run.own_cpu
+        # Foreign work competes with a kernel only if it exceeds the cores that the kernel leaves idle.
         spare = self._allowed - self.cores
         return foreign > (spare + self.limits.foreign_cores) * wall
 
 
-def _minus(later: float | None, earlier: float | None) -> float | None:
+def _difference(later: float | None, earlier: float | None) -> float | None:
     return None if later is None or earlier is None else later - earlier
 
 
@@ -147,5 +184,5 @@ def _run_delay() -> float | None:
         for task in Path("/proc/self/task").iterdir():
             total += int((task / "schedstat").read_text().split()[1])
     except (OSError, IndexError, ValueError):
-        return None  # another platform, or a kernel built without it
+        return None  # another platform, or a Linux kernel that was built without schedstat
     return total / 1e9

@@ -1,4 +1,7 @@
-"""What a GPU offers a kernel: NVIDIA's tables (CUDA C++ programming guide, "Compute Capabilities"; data sheets)."""
+"""An NVIDIA GPU as the machine that kernels are made for: what it offers a kernel, and which one this machine has.
+
+The figures are NVIDIA's: the CUDA C++ programming guide ("Compute Capabilities") and the data sheets.
+"""
 
 from __future__ import annotations
 
@@ -7,37 +10,55 @@ import os
 import shutil
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import TargetError
-from .nvml import Gpu, gpus
+from .contract import CUDA, Machine
+from .nvml import GpuInfo, visible_gpus
 from .rpc import connect
-from .threads import chosen
+from .threads import thread_count
 
 WARP = 32
+"""Threads that run in lockstep."""
 BANKS = 32
-"""Of shared memory."""
+"""Banks of shared memory."""
 WORD = 4
 """Bytes: the width of a bank."""
+REGISTERS_PER_THREAD = 255
+"""The most registers that a thread can have."""
 
 _REGISTERS = 65536  # of a multiprocessor
-REGISTERS_PER_THREAD = 255
 _REGISTER_UNIT = 256  # registers that a warp is given at a time
-_WARP_UNIT = 4  # a multiprocessor's quarters hold as many warps each
-_SHARED_UNIT = 128  # bytes
+_WARP_UNIT = 4  # each quarter of a multiprocessor holds as many warps as the others
+_SHARED_UNIT = 128  # bytes of shared memory that a block is given at a time
 _RESERVED = 1 << 10  # bytes of shared memory that the system takes per block
 
 
 @dataclass(frozen=True)
-class Device:
-    """A GPU by name; sizes in bytes, `flops` (float32, no tensor cores) and `bandwidth` as NVIDIA states them.
+class Gpu:
+    """An NVIDIA GPU as a `Machine`.
 
-    Each of its `multiprocessors` has `lanes` of float32 and holds at most `blocks` blocks of `warps` warps together,
-    whose shared memory fits `shared`. `runner` is the HOST:PORT of TVM's RPC server on the machine that has the GPU;
-    empty for this machine.
+    Attributes:
+        name: The name after "cuda/" in the target's name.
+        arch: The architecture, such as "sm_90".
+        lanes: float32 lanes of a multiprocessor.
+        warps: The most warps that a multiprocessor holds.
+        blocks: The most blocks that a multiprocessor holds.
+        shared: Bytes of shared memory of a multiprocessor.
+        multiprocessors: The number of multiprocessors.
+        flops: FLOP/s in float32 without tensor cores, as NVIDIA states them.
+        bandwidth: Bytes/s of the memory, as NVIDIA states them.
+        threads_per_block: The most threads of a block.
+        shared_per_block: Bytes of shared memory that a block has without asking for more at its launch.
+        runner: HOST:PORT of the RPC server on the machine that has the GPU; empty for this machine.
+
+    Example:
+        >>> from stormdrop.machine.gpu import GPUS
+        >>> GPUS["a100"].kind
+        'cuda sm_80'
     """
 
     name: str
@@ -50,59 +71,135 @@ class Device:
     flops: float
     bandwidth: float
     threads_per_block: int = 1024
-    shared_per_block: int = 48 << 10  # that a kernel has without asking for more when it is launched
+    shared_per_block: int = 48 << 10
     runner: str = ""
+
+    device: ClassVar[str] = CUDA
+    caches: ClassVar[int] = 0
+
+    @property
+    def stated_limits(self) -> tuple[float, float]:
+        """FLOP/s (float32) and bytes/s of NVIDIA's data sheet."""
+        return self.flops, self.bandwidth
 
     @property
     def kind(self) -> str:
-        """TVM's kind of target, and what code is generated for."""
+        """TVM's kind of target and the architecture, such as "cuda sm_90"."""
         return f"cuda {self.arch}"
 
     @property
     def cores(self) -> int:
-        """Of this machine, on which code for the GPU is generated."""
-        return chosen()
-
-    @property
-    def numbers(self) -> list[int]:
-        """Which of this machine's GPUs are such a device."""
-        return [gpu.number for gpu in self._here]
-
-    @property
-    def conditions(self) -> dict[str, str]:
-        """What times that are measured here depend on beside the GPU's name: its driver, clocks and limits at most."""
-        return {} if self.runner else {f"gpu {gpu.number}": str(gpu) for gpu in self._here}
-
-    @property
-    def place(self) -> int:
-        """CUDA's number, in this process, of the first of this machine's GPUs that are such a device: there is one."""
-        return gpus().index(self._here[0])
-
-    @property
-    def _here(self) -> list[Gpu]:
-        return [gpu for gpu in gpus() if detected(gpu) == replace(self, runner="")]
+        """CPU cores of this machine, which compile the kernels."""
+        return thread_count()
 
     @property
     def machine(self) -> str:
-        """The identity under which measurements are recorded: the GPU's name.
+        """The identity under which measurements are recorded: the GPU's marketing name, and the runner if there is one.
 
-        Raises `TargetError` where no such GPU is here, no measurement taken on another one may pass as its; and where
-        TVM cannot use it.
+        Raises:
+            TargetError: There is no such GPU here or behind the runner, so that nothing measured may be recorded as a
+                measurement of it; or TVM cannot use it.
         """
         if self.runner:
-            return self._elsewhere
-        if self._here:
+            return self._runner_identity
+        if self._local_gpus:
             if not _runs_cuda():
                 raise TargetError(
                     f"target cuda/{self.name}: TVM's CUDA runtime does not load here: it wants CUDA 13, and its"
                     " libcudart.so.13 where the loader looks (LD_LIBRARY_PATH)"
                 )
-            return self._here[0].name
-        there = f"the GPU here is an {gpus()[0].name}" if gpus() else "there is no NVIDIA GPU here"
-        raise TargetError(f"target cuda/{self.name}: {there}: its kernels are built and checked, not measured")
+            return self._local_gpus[0].name
+        others = visible_gpus()
+        reason = f"the GPU here is an {others[0].name}" if others else "there is no NVIDIA GPU here"
+        raise TargetError(f"target cuda/{self.name}: {reason}: its kernels are built and checked, not measured")
+
+    @property
+    def gpus(self) -> list[int]:
+        """The numbers of the GPUs in this machine that are of this kind; empty if a runner measures."""
+        return [] if self.runner else [info.number for info in self._local_gpus]
+
+    @property
+    def conditions(self) -> dict[str, str]:
+        """The driver, highest clocks and power limit of each such GPU in this machine; empty if a runner measures."""
+        return {} if self.runner else {f"gpu {info.number}": str(info) for info in self._local_gpus}
+
+    @property
+    def cuda_index(self) -> int:
+        """The index that CUDA gives, in this process, to the first GPU of this kind. There must be one here."""
+        return visible_gpus().index(self._local_gpus[0])
+
+    def with_runner(self, address: str) -> Gpu:
+        """The same machine, measured through a runner.
+
+        Args:
+            address: HOST:PORT of the runner; an empty address stands for this machine.
+        """
+        return replace(self, runner=address)
+
+    def tvm(self) -> Any:
+        """The target for TVM's compiler."""
+        return self._tvm_target
+
+    def local_device(self) -> Any:
+        """The device of this process that executes its kernels, as TVM's runtime knows it.
+
+        Raises:
+            TargetError: This machine has no such GPU, or TVM cannot use it.
+        """
+        import tvm
+
+        self.machine  # noqa: B018  raises
+        return tvm.runtime.cuda(self.cuda_index)
+
+    def warps_by_registers(self, registers: Any) -> Any:
+        """The number of warps that a multiprocessor has registers for.
+
+        Args:
+            registers: The registers of a thread, an integer or an array.
+        """
+        per_warp = -(-registers * WARP // _REGISTER_UNIT) * _REGISTER_UNIT
+        return _REGISTERS // per_warp // _WARP_UNIT * _WARP_UNIT
+
+    def registers_per_thread(self, threads: Any) -> Any:
+        """The most registers that a thread gets if a multiprocessor has to hold its block (`__launch_bounds__`).
+
+        Args:
+            threads: The threads of the block, an integer or an array.
+        """
+        warps = -(-threads // (WARP * _WARP_UNIT)) * _WARP_UNIT
+        return np.minimum(REGISTERS_PER_THREAD, _REGISTERS // warps // _REGISTER_UNIT * _REGISTER_UNIT // WARP)
+
+    def blocks_per_multiprocessor(
+        self, threads: NDArray[Any], registers: NDArray[Any], shared: NDArray[Any]
+    ) -> NDArray[np.int64]:
+        """How many blocks run on a multiprocessor at once, for n kernels.
+
+        Args:
+            threads: The threads of a block, shape (n,).
+            registers: The registers of a thread, shape (n,). Those beyond `REGISTERS_PER_THREAD` are spilled.
+            shared: Bytes of shared memory of a block, shape (n,).
+
+        Returns:
+            Shape (n,); 0 for a block that a multiprocessor cannot hold.
+        """
+        warps = -(-threads // WARP)
+        per_block = -(-(shared + _RESERVED) // _SHARED_UNIT) * _SHARED_UNIT
+        limits = [
+            np.full(np.shape(threads), self.blocks),
+            self.warps // warps,
+            self.warps_by_registers(np.minimum(registers, REGISTERS_PER_THREAD)) // warps,
+            self.shared // per_block,
+        ]
+        blocks = np.minimum.reduce(np.broadcast_arrays(*limits)).astype(np.int64)
+        return np.where((threads <= self.threads_per_block) & (shared <= self.shared_per_block), blocks, 0)
+
+    @property
+    def _local_gpus(self) -> list[GpuInfo]:
+        """The GPUs of this machine that are of this kind."""
+        return [info for info in visible_gpus() if identify(info) == replace(self, runner="")]
 
     @cached_property
-    def _elsewhere(self) -> str:
+    def _runner_identity(self) -> str:
         session = connect(self.runner)
         try:
             name = str(session.cuda(0).device_name)
@@ -111,7 +208,7 @@ class Device:
                 f"target cuda/{self.name}: the TVM behind {self.runner} finds no NVIDIA GPU: it wants CUDA 13, and its"
                 " libcudart.so.13 where the loader looks"
             ) from error
-        if self.name not in _names(name):
+        if self.name not in _short_names(name):
             raise TargetError(f"target cuda/{self.name}: the GPU at {self.runner} is an {name}")
         return f"{name} at {self.runner}"
 
@@ -120,8 +217,9 @@ class Device:
         import tvm
 
         if not _has_bindings() and shutil.which("nvcc"):
-            os.environ.setdefault("TVM_CUDA_COMPILE_MODE", "nvcc")  # TVM's default is NVRTC, which it calls by them
-        os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # in which the driver counts, too
+            # TVM's default is NVRTC, which it calls through cuda-bindings.
+            os.environ.setdefault("TVM_CUDA_COMPILE_MODE", "nvcc")
+        os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # the driver counts in this order, too
         return tvm.target.Target(
             {
                 "kind": "cuda",
@@ -132,44 +230,11 @@ class Device:
             }
         )
 
-    def tvm(self) -> Any:
-        """The target for TVM's compiler."""
-        return self._tvm_target
-
     def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in self.__dict__.items() if key not in {"_tvm_target", "_elsewhere"}}
-
-    def warps_by_registers(self, registers: Any) -> Any:
-        """How many warps a multiprocessor has registers for, given those of a thread."""
-        per_warp = -(-registers * WARP // _REGISTER_UNIT) * _REGISTER_UNIT
-        return _REGISTERS // per_warp // _WARP_UNIT * _WARP_UNIT
-
-    def registers_per_thread(self, threads: Any) -> Any:
-        """The most that a thread gets where a multiprocessor has to hold a block of so many: `__launch_bounds__`."""
-        warps = -(-threads // (WARP * _WARP_UNIT)) * _WARP_UNIT
-        return np.minimum(REGISTERS_PER_THREAD, _REGISTERS // warps // _REGISTER_UNIT * _REGISTER_UNIT // WARP)
-
-    def blocks_per_multiprocessor(
-        self, threads: NDArray[Any], registers: NDArray[Any], shared: NDArray[Any]
-    ) -> NDArray[np.int64]:
-        """How many blocks run on a multiprocessor at once; 0 for one that it cannot hold.
-
-        `threads` and `shared` bytes are those of a block, `registers` those of a thread: what is beyond the most that
-        there may be is spilled.
-        """
-        warps = -(-threads // WARP)
-        per_block = -(-(shared + _RESERVED) // _SHARED_UNIT) * _SHARED_UNIT
-        limits = [
-            np.full(np.shape(threads), self.blocks),
-            self.warps // warps,
-            self.warps_by_registers(np.minimum(registers, REGISTERS_PER_THREAD)) // warps,
-            self.shared // per_block,
-        ]
-        found = np.minimum.reduce(np.broadcast_arrays(*limits)).astype(np.int64)
-        return np.where((threads <= self.threads_per_block) & (shared <= self.shared_per_block), found, 0)
+        return {key: value for key, value in self.__dict__.items() if key not in {"_tvm_target", "_runner_identity"}}
 
 
-# By compute capability: lanes of float32, warps, blocks and bytes of shared memory of a multiprocessor.
+# By compute capability: float32 lanes, warps, blocks and bytes of shared memory of a multiprocessor.
 _FAMILIES = {
     "sm_75": (64, 32, 16, 64 << 10),
     "sm_80": (64, 64, 32, 164 << 10),
@@ -180,8 +245,8 @@ _FAMILIES = {
     "sm_120": (128, 48, 24, 100 << 10),
 }
 
-DEVICES = {
-    name: Device(name, arch, *_FAMILIES[arch], multiprocessors, flops, bandwidth)
+GPUS = {
+    name: Gpu(name, arch, *_FAMILIES[arch], multiprocessors, flops, bandwidth)
     for name, arch, multiprocessors, flops, bandwidth in (
         ("a100", "sm_80", 108, 19.5e12, 2039e9),
         ("h100", "sm_90", 132, 66.9e12, 3350e9),
@@ -190,52 +255,74 @@ DEVICES = {
         ("rtx4090", "sm_89", 128, 82.6e12, 1008e9),
     )
 }
-"""By name."""
+"""The GPUs that kernels can be built for on any machine, by name."""
 
 
-def parse(name: str) -> Device:
-    """The GPU "cuda/NAME", or with "cuda" the first one here. Raises `TargetError` for one that is not known."""
+def parse(name: str) -> Gpu:
+    """The GPU with a name.
+
+    Args:
+        name: "cuda/NAME", or "cuda" for the first GPU of this machine that kernels can be made for.
+
+    Raises:
+        TargetError: The name is unknown, or this machine has no GPU that kernels can be made for.
+    """
     _, slash, model = name.partition("/")
-    here = [device for device in map(detected, gpus()) if device is not None]
+    local = [gpu for gpu in map(identify, visible_gpus()) if gpu is not None]
     if slash:
-        known = {device.name: device for device in (*DEVICES.values(), *here)}
+        known = {gpu.name: gpu for gpu in (*GPUS.values(), *local)}
         if model not in known:
             raise TargetError(f"unknown GPU {model!r}: there is {', '.join(known)}")
         return known[model]
-    if here:
-        return here[0]
-    if not gpus():
-        raise TargetError(f"target cuda: there is no NVIDIA GPU here; to build for one: cuda/{', cuda/'.join(DEVICES)}")
+    if local:
+        return local[0]
+    if not visible_gpus():
+        raise TargetError(f"target cuda: there is no NVIDIA GPU here; to build for one: cuda/{', cuda/'.join(GPUS)}")
+    info = visible_gpus()[0]
     raise TargetError(
-        f"target cuda: nothing is known of {gpus()[0].arch}, what the GPU here, {gpus()[0].name}, is; there are kernels"
+        f"target cuda: nothing is known of {info.arch}, what the GPU here, {info.name}, is; there are kernels"
         f" for {', '.join(_FAMILIES)}"
     )
 
 
-def detected(gpu: Gpu) -> Device | None:
-    """A GPU of this machine: the one of `DEVICES` that it is, or as the driver describes it; None where it is too old.
+def identify(info: GpuInfo) -> Gpu | None:
+    """Which machine a GPU that the driver reports is.
 
-    There are several H100s: only the one with as many multiprocessors is that of the table.
+    Returns:
+        The entry of `GPUS` with this name and as many multiprocessors (there are several H100s); otherwise a `Gpu`
+        made of what the driver reports; None if the architecture is not known.
     """
-    if gpu.arch not in _FAMILIES:
+    if info.arch not in _FAMILIES:
         return None
-    family, names = _FAMILIES[gpu.arch], _names(gpu.name)
-    multiprocessors = gpu.lanes // family[0]
-    for listed in filter(None, map(DEVICES.get, names)):
-        if listed.multiprocessors == multiprocessors:
-            return listed
-    flops, bandwidth = 2e6 * gpu.lanes * gpu.clock, 2e6 * gpu.memory * gpu.bus / 8
-    return Device(names[-1], gpu.arch, *family, multiprocessors, flops, bandwidth)
+    family, names = _FAMILIES[info.arch], _short_names(info.name)
+    multiprocessors = info.lanes // family[0]
+    for gpu in filter(None, map(GPUS.get, names)):
+        if gpu.multiprocessors == multiprocessors:
+            return gpu
+    # Clocks are in MHz and the bus in bits; a lane does two operations per cycle, the memory two transfers.
+    flops, bandwidth = 2e6 * info.lanes * info.clock, 2e6 * info.memory * info.bus / 8
+    return Gpu(names[-1], info.arch, *family, multiprocessors, flops, bandwidth)
 
 
-def named(gpu: Gpu) -> str | None:
-    """The target for a GPU of this machine, such as "cuda/h200"; None where it is too old."""
-    device = detected(gpu)
-    return None if device is None else f"cuda/{device.name}"
+def target_name(info: GpuInfo) -> str | None:
+    """The name that `Target.parse` takes for a GPU of this machine, such as "cuda/h200"; None if it is too old."""
+    gpu = identify(info)
+    return None if gpu is None else f"cuda/{gpu.name}"
 
 
-def _names(marketing: str) -> list[str]:
-    """ "NVIDIA GeForce RTX 4090" is "rtx" or "rtx4090", "NVIDIA H100 PCIe" is "h100" or "h100pcie"."""
+def require_gpu(machine: Machine) -> Gpu:
+    """The machine, if it is a GPU.
+
+    Raises:
+        TargetError: The machine is no GPU.
+    """
+    if not isinstance(machine, Gpu):
+        raise TargetError(f"target {machine.name} is no GPU")
+    return machine
+
+
+def _short_names(marketing: str) -> list[str]:
+    """The two names that a GPU may have in `GPUS`: "rtx" and "rtx4090" for "NVIDIA GeForce RTX 4090"."""
     words = marketing.lower().replace("-", " ").split()
     words = [word for word in words if word not in {"nvidia", "geforce", "tesla"}]
     return [words[0], "".join(words)]

@@ -1,10 +1,10 @@
-"""The machine-wide lock: many may compile at once, one kernel runs alone.
+"""The machine-wide lock: many processes may compile at once, but a kernel that is measured runs alone.
 
-Two locks make it fair: whoever wants the machine first passes a gate, and keeps the gate while it waits. So a run
-that waits for the compilations of others is not overtaken by new ones, and two tuning runs take turns.
+Two locks make it fair. Whoever wants the machine first takes the gate, and holds it while waiting for the main lock.
+So new compilations do not overtake a run that waits for the compilations of others, and two tuning sessions take turns.
 
-Both are `flock`s on files that all users of the machine share; the kernel drops them when their owner dies, however
-it dies. This needs a POSIX system.
+Both locks are `flock`s on files that all users of the machine share. The kernel releases them when their owner dies,
+however it dies. This needs a POSIX system.
 """
 
 from __future__ import annotations
@@ -26,13 +26,22 @@ def default_lock_path() -> Path:
 
 
 class MachineLock:
-    """Shared and exclusive use of the machine; not reentrant, for one thread.
+    """Shared and exclusive use of the machine. A lock is for one thread and cannot be taken again while it is held.
 
-    `waited` is the number of seconds spent waiting so far.
+    Attributes:
+        path: The lock file.
+        waited: Seconds that were spent waiting for the lock so far.
     """
 
     def __init__(self, path: Path | None = None) -> None:
-        """Raises MeasureError where the lock files can be neither opened nor made."""
+        """Open the lock files, and create them if they do not exist.
+
+        Args:
+            path: The lock file; by default that of `default_lock_path`. The gate is the file beside it.
+
+        Raises:
+            MeasureError: A lock file can be neither opened nor created.
+        """
         self.path = default_lock_path() if path is None else Path(path)
         self.waited = 0.0
         self._main = _open(self.path)
@@ -45,18 +54,26 @@ class MachineLock:
 
     @contextmanager
     def shared(self) -> Iterator[None]:
-        """The machine is used, but not measured: compilation."""
+        """Use the machine for work that is not measured, such as compilation.
+
+        Raises:
+            MeasureError: This lock is already held.
+        """
         with self._hold(exclusive=False):
             yield
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """The machine is measured: nobody else compiles or runs."""
+        """Use the machine for a measurement, while nobody else compiles or runs.
+
+        Raises:
+            MeasureError: This lock is already held.
+        """
         with self._hold(exclusive=True):
             yield
 
     def close(self) -> None:
-        """Gives the files back; twice is harmless."""
+        """Close the files. Closing a closed lock does nothing."""
         for descriptor in (self._main, self._gate):
             if descriptor >= 0:
                 os.close(descriptor)
@@ -85,7 +102,7 @@ class MachineLock:
 def _open(path: Path) -> int:
     """A descriptor of a lock file that every user may lock."""
     try:
-        # An existing file of another user is opened without O_CREAT: in sticky directories Linux refuses the latter.
+        # Without O_CREAT, because Linux refuses it for another user's file in a sticky directory.
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         pass
@@ -94,7 +111,7 @@ def _open(path: Path) -> int:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
         if os.fstat(descriptor).st_uid == os.getuid():
-            os.fchmod(descriptor, 0o666)  # whatever the umask says: other users must be able to open it
+            os.fchmod(descriptor, 0o666)  # other users must be able to open it, whatever the umask is
         return descriptor
     except OSError as error:
-        raise MeasureError(f"the lock file {path} cannot be made: {error.strerror}") from error
+        raise MeasureError(f"the lock file {path} cannot be created: {error.strerror}") from error

@@ -1,4 +1,4 @@
-"""What NVIDIA's driver says of this machine's GPUs (NVML). Where there is no driver, there are none."""
+"""What NVIDIA's driver (NVML) reports about the GPUs of this machine. Without a driver there are no GPUs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from typing import Any
 
 import pynvml
 
-VISIBLE = "CUDA_VISIBLE_DEVICES"
-# Power is limited under any heavy load: that is the GPU's speed, and nothing that passes.
+VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
+"""The environment variable that limits the GPUs that a process may use."""
+
+# The limit of power is left out: any heavy load reaches it, so it belongs to the GPU's normal speed.
 _SLOWED = (
     pynvml.nvmlClocksThrottleReasonHwSlowdown
     | pynvml.nvmlClocksThrottleReasonHwThermalSlowdown
@@ -21,11 +23,19 @@ _SLOWED = (
 
 
 @dataclass(frozen=True)
-class Gpu:
-    """One GPU: `number` as nvidia-smi counts; its highest `clock` in MHz; the limit of its power in watts.
+class GpuInfo:
+    """The properties of one GPU that stay the same while it works. A number is 0 if the driver does not report it.
 
-    `lanes` of float32 in all multiprocessors, of the architecture `arch`; `memory` is its highest clock, `bus` its
-    bits. 0 is what the driver does not tell. Nothing here changes while it works.
+    Attributes:
+        number: The GPU's number, as nvidia-smi counts.
+        name: The marketing name, such as "NVIDIA H200".
+        driver: The version of the driver.
+        arch: The architecture, such as "sm_90".
+        lanes: float32 lanes of all multiprocessors together.
+        bus: The width of the memory bus in bits.
+        clock: The highest clock of the multiprocessors in MHz.
+        memory: The highest clock of the memory in MHz.
+        watts: The limit of the GPU's power in watts.
     """
 
     number: int
@@ -42,42 +52,51 @@ class Gpu:
         return f"{self.clock} MHz, memory {self.memory} MHz, {self.watts} W, driver {self.driver}"
 
 
-def gpus() -> tuple[Gpu, ...]:
-    """Those that this process may use: all, or what CUDA_VISIBLE_DEVICES names by number or by UUID."""
-    if not _started():
+def visible_gpus() -> tuple[GpuInfo, ...]:
+    """The GPUs that this process may use: all, or those that CUDA_VISIBLE_DEVICES names by number or by UUID."""
+    if not _driver_loads():
         return ()
-    visible = os.environ.get(VISIBLE)
-    every = range(pynvml.nvmlDeviceGetCount())
-    numbers = list(every) if visible is None else [_number(word.strip()) for word in visible.split(",")]
-    return tuple(_gpu(number) for number in numbers if number in every)
+    visible = os.environ.get(VISIBLE_DEVICES)
+    existing = range(pynvml.nvmlDeviceGetCount())
+    numbers = list(existing) if visible is None else [_number(word.strip()) for word in visible.split(",")]
+    return tuple(_describe(number) for number in numbers if number in existing)
 
 
-def slowed(number: int) -> bool:
-    """Whether heat or a fault holds a GPU's clocks back right now; False where the driver does not tell."""
-    if not _started():
+def is_slowed(number: int) -> bool:
+    """Whether heat or a fault reduces a GPU's clocks at this moment; False if the driver does not report it.
+
+    Args:
+        number: The GPU's number, as in `GpuInfo`.
+    """
+    if not _driver_loads():
         return False
     handle = pynvml.nvmlDeviceGetHandleByIndex(number)
-    return bool(_told(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle) & _SLOWED)
+    return bool(_value_or_zero(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle) & _SLOWED)
 
 
-def clock(number: int) -> int:
-    """MHz of a GPU's multiprocessors right now; 0 where the driver does not tell."""
-    if not _started():
+def current_clock(number: int) -> int:
+    """The clock of a GPU's multiprocessors at this moment in MHz; 0 if the driver does not report it.
+
+    Args:
+        number: The GPU's number, as in `GpuInfo`.
+    """
+    if not _driver_loads():
         return 0
-    return _told(pynvml.nvmlDeviceGetClockInfo, pynvml.nvmlDeviceGetHandleByIndex(number), pynvml.NVML_CLOCK_SM)
+    handle = pynvml.nvmlDeviceGetHandleByIndex(number)
+    return _value_or_zero(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM)
 
 
 @lru_cache(maxsize=1)
-def _started() -> bool:
+def _driver_loads() -> bool:
     try:
         pynvml.nvmlInit()
-    except pynvml.NVMLError:  # no driver, or no device of it here
+    except pynvml.NVMLError:  # there is no driver, or no GPU that it drives
         return False
     return True
 
 
 def _number(word: str) -> int:
-    """Of a GPU that is named by number or UUID; -1 where there is no such GPU."""
+    """The number of a GPU that CUDA_VISIBLE_DEVICES names by number or UUID; -1 if there is no such GPU."""
     if not word.startswith("GPU-"):
         return int(word) if word.isdigit() else -1
     try:
@@ -86,25 +105,25 @@ def _number(word: str) -> int:
         return -1
 
 
-def _gpu(number: int) -> Gpu:
+def _describe(number: int) -> GpuInfo:
     handle = pynvml.nvmlDeviceGetHandleByIndex(number)
     major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
-    return Gpu(
+    return GpuInfo(
         number,
         pynvml.nvmlDeviceGetName(handle),
         pynvml.nvmlSystemGetDriverVersion(),
         f"sm_{major}{minor}",
-        _told(pynvml.nvmlDeviceGetNumGpuCores, handle),
-        _told(pynvml.nvmlDeviceGetMemoryBusWidth, handle),
-        _told(pynvml.nvmlDeviceGetMaxClockInfo, handle, pynvml.NVML_CLOCK_SM),
-        _told(pynvml.nvmlDeviceGetMaxClockInfo, handle, pynvml.NVML_CLOCK_MEM),
-        _told(pynvml.nvmlDeviceGetEnforcedPowerLimit, handle) // 1000,
+        _value_or_zero(pynvml.nvmlDeviceGetNumGpuCores, handle),
+        _value_or_zero(pynvml.nvmlDeviceGetMemoryBusWidth, handle),
+        _value_or_zero(pynvml.nvmlDeviceGetMaxClockInfo, handle, pynvml.NVML_CLOCK_SM),
+        _value_or_zero(pynvml.nvmlDeviceGetMaxClockInfo, handle, pynvml.NVML_CLOCK_MEM),
+        _value_or_zero(pynvml.nvmlDeviceGetEnforcedPowerLimit, handle) // 1000,
     )
 
 
-def _told(question: Callable[..., int], *arguments: Any) -> int:
-    """What a driver answers; 0 where this GPU, or a share of it, has no answer."""
+def _value_or_zero(query: Callable[..., int], *arguments: Any) -> int:
+    """What the driver answers to a query; 0 if it has no answer for this GPU, or for this share of one."""
     try:
-        return int(question(*arguments))
+        return int(query(*arguments))
     except pynvml.NVMLError:
         return 0

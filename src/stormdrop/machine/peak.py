@@ -1,12 +1,12 @@
-"""What this machine can do at most: measured, not looked up.
+"""The measured limits of this machine: FLOP/s from registers, and bytes/s of a copy in memory.
 
-`flops` is what register-only fused multiply-adds reach on all cores: as many vector accumulators as fill the
-pipelines, no load and no store in the loop. `bandwidth` is what a copy of arrays much larger than the last
-cache reaches on all cores, counted as bytes read plus bytes written (the lines that a cache fetches before it
-writes them are not counted). Both are the best of several windows, measured while nobody else measures.
+`flops` is what fused multiply-adds on registers reach on all cores. The loop holds as many vector accumulators as fill
+the pipelines, and neither loads nor stores. `bandwidth` is what a copy of arrays much larger than the last cache
+reaches on all cores. It counts the bytes read plus the bytes written, but not the lines that a cache fetches before it
+writes them. Both are the best of several windows, measured while nobody else measures.
 
-The kernels are TensorIR, compiled in-process: a user needs no C compiler. They run in a process of their own,
-because the number of threads is settled once, when TVM is loaded. The result is kept per machine.
+The kernels are written in TensorIR and compiled in-process, so a user needs no C compiler. They run in a process of
+their own, because the number of threads is fixed when TVM is loaded. The result is cached per machine.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ import contextlib
 import hashlib
 import json
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import platformdirs
 
 from ..errors import MeasureError
-from .gpu import Device
+from .child_process import ChildProcess
 
 if TYPE_CHECKING:
-    from .cpu import Machine, Target
+    from .contract import Machine
+    from .cpu import Target
 
 WINDOWS = 60
-"""Windows per figure, each a few milliseconds: on a shared machine the best one is the undisturbed one."""
+"""Windows per figure, a few milliseconds each. On a shared machine the best window is an undisturbed one."""
 
 _PATIENCE = 2.0  # seconds to wait for an undisturbed window
-_FULL_SHARE = 0.9  # of the cores' time: less means that something else ran on them
+_FULL_SHARE = 0.9  # of the cores' time: with less, something else ran on them
 
 _METHOD = 1  # part of the cache's key: raise it when what is measured changes
 _TIMEOUT = 180.0  # seconds; the two figures take about 2 s plus the wait for the machine-wide lock
@@ -43,9 +43,12 @@ _TIMEOUT = 180.0  # seconds; the two figures take about 2 s plus the wait for th
 
 @dataclass(frozen=True)
 class Peak:
-    """Measured limits of a machine: `flops` in FLOP/s (float32), `bandwidth` in bytes/s (read plus written).
+    """The limits of a machine.
 
-    Not `undisturbed`: something else used the cores all the while, and the true limits are higher.
+    Attributes:
+        flops: FLOP/s in float32.
+        bandwidth: Bytes/s, read plus written.
+        undisturbed: False if something else used the cores in all windows. The true limits are then higher.
     """
 
     flops: float
@@ -54,30 +57,44 @@ class Peak:
 
 
 def peak(target: Machine, refresh: bool = False) -> Peak:
-    """The measured limits of this machine, with the cores of `target`.
+    """The limits of a machine: those that its maker states for a GPU, measured ones for the CPU of this machine.
 
-    Taken from the user's cache where it was measured before, unless `refresh`. The measurement waits for the
-    machine-wide lock; what was measured beside another process's load is returned and not kept. Raises
-    `MeasureError` when the measuring process fails. Of a GPU they are those that its data sheet states.
+    The measurement takes some 2 s and waits for the machine-wide lock. Its result is cached in the user's cache folder,
+    unless another process disturbed it.
+
+    Args:
+        target: The machine, with the number of cores to use.
+        refresh: Measure even if the limits are in the cache.
+
+    Raises:
+        MeasureError: The measuring process fails, or a runner measures, whose limits are not known here.
+
+    Example:
+        >>> import stormdrop as sd
+        >>> sd.peak(sd.Target.parse("cuda/a100")).flops
+        19500000000000.0
     """
-    if isinstance(target, Device):
-        return Peak(target.flops, target.bandwidth)
+    if target.stated_limits is not None:
+        return Peak(*target.stated_limits)
+    from .cpu import require_cpu
+
+    cpu = require_cpu(target, f"the limits of {target.name} are not known")
     if target.runner:
         raise MeasureError(f"the limits of the machine at {target.runner} are not known")
-    path = cache_path(target)
+    path = cache_path(cpu)
     if not refresh:
         known = _read(path)
         if known is not None:
             return known
-    measured = _measure_in_child(_shape(target))
+    measured = _measure_in_child(_shape(cpu))
     if measured.undisturbed:
-        with contextlib.suppress(OSError):  # a home that cannot be written: they are measured again next time
-            _write(path, target, measured)
+        with contextlib.suppress(OSError):  # without a cache that can be written, the next call measures again
+            _write(path, cpu, measured)
     return measured
 
 
 def cache_path(target: Target) -> Path:
-    """Where the figures of this machine are kept: one JSON file per CPU model, core count and vector width."""
+    """The file that caches the limits of this machine: one per CPU model, core count and vector unit."""
     identity = json.dumps([_METHOD, target.cpu, target.mcpu, target.cores, target.lanes, target.registers])
     name = hashlib.sha256(identity.encode()).hexdigest()[:16]
     return Path(platformdirs.user_cache_dir("stormdrop", appauthor=False)) / "peak" / f"{name}.json"
@@ -90,34 +107,43 @@ def _write(path: Path, target: Target, measured: Peak) -> None:
         json.dumps({"cpu": target.cpu, "cores": target.cores, "flops": measured.flops, "bandwidth": measured.bandwidth})
         + "\n"
     )
-    draft.replace(path)  # whole or not at all: another process may be reading
+    draft.replace(path)  # whole or not at all, because another process may be reading
 
 
 def _read(path: Path) -> Peak | None:
     try:
-        kept = json.loads(path.read_text())
-        return Peak(float(kept["flops"]), float(kept["bandwidth"]))
+        cached = json.loads(path.read_text())
+        return Peak(float(cached["flops"]), float(cached["bandwidth"]))
     except (OSError, ValueError, KeyError, TypeError):
-        return None  # never measured, or a file that is no longer ours to trust: measure
+        return None  # never measured, or the file is damaged
 
 
 # ---------------------------------------------------------------------------------------------- the kernels
 
 
 def accumulators(registers: int) -> int:
-    """Vectors that are accumulated side by side.
+    """The number of vectors that the multiply-add loop accumulates side by side.
 
-    A fused multiply-add has a latency of 4 to 5 cycles and two pipelines: 10 in flight keep both busy. 16 are
-    used where the register file holds them with the two operands; 12 of the 16 registers of AVX2.
+    A fused multiply-add has a latency of 4 to 5 cycles and two pipelines, so 10 in flight keep both busy. The loop uses
+    16 if the register file holds them beside the two operands, and 12 of the 16 registers of AVX2.
+
+    Args:
+        registers: The number of vector registers.
     """
     return max(1, min(16, registers - 4))
 
 
 def fma_function(cores: int, vectors: int, lanes: int, steps: int) -> Any:
-    """`out[core, :] = steps times (r = r * x[0] + x[1])`, `r` being `vectors` registers of `lanes` floats.
+    """A function that repeats `r = r * x[0] + x[1]` on registers, then stores `out[core] = r`.
 
-    Parameters `x` (2, lanes) and `out` (cores, vectors * lanes). It does `2 * cores * vectors * lanes * steps`
-    floating-point operations.
+    Its parameters are `x` of shape (2, lanes) and `out` of shape (cores, vectors * lanes). It performs
+    `2 * cores * vectors * lanes * steps` floating-point operations.
+
+    Args:
+        cores: Parallel tasks, one per core.
+        vectors: The vector registers that `r` consists of.
+        lanes: float32 values in a vector register.
+        steps: Repetitions.
     """
     from tvm.script.ir_builder import IRBuilder
     from tvm.script.ir_builder import tirx as T
@@ -131,20 +157,26 @@ def fma_function(cores: int, vectors: int, lanes: int, steps: int) -> Any:
             with T.parallel(cores) as core:
                 r = T.alloc_buffer((vectors * lanes,), "float32", scope="local")
 
-                def on_registers(value: Callable[[Any, Any, Any], None]) -> None:
+                def on_registers(statement: Callable[[Any, Any, Any], None]) -> None:
                     with T.unroll(vectors) as j, T.vectorized(lanes) as v:
-                        value(j * lanes + v, j, v)
+                        statement(j * lanes + v, j, v)
 
-                # Different start values, so that no two registers can be merged into one.
-                on_registers(lambda at, j, v: T.buffer_store(r, x[0, v] * T.Cast("float32", j), [at]))
+                # The start values differ, so that LLVM cannot merge two registers into one.
+                on_registers(lambda index, j, v: T.buffer_store(r, x[0, v] * T.Cast("float32", j), [index]))
                 with T.serial(steps):
-                    on_registers(lambda at, j, v: T.buffer_store(r, r[at] * x[0, v] + x[1, v], [at]))
-                on_registers(lambda at, j, v: T.buffer_store(out, r[at], [core, at]))
+                    on_registers(lambda index, j, v: T.buffer_store(r, r[index] * x[0, v] + x[1, v], [index]))
+                on_registers(lambda index, j, v: T.buffer_store(out, r[index], [core, index]))
         return builder.get()
 
 
 def copy_function(chunks: int, length: int, lanes: int) -> Any:
-    """`b = a` for two arrays of shape (chunks, length), chunks in parallel; it moves `8 * chunks * length` bytes."""
+    """A function that copies `a` to `b`, chunk by chunk in parallel. It moves `8 * chunks * length` bytes.
+
+    Args:
+        chunks: Parallel tasks: the rows of `a` and `b`.
+        length: float32 values in a chunk.
+        lanes: float32 values in a vector register; `length` is a multiple of it.
+    """
     from tvm.script.ir_builder import IRBuilder
     from tvm.script.ir_builder import tirx as T
 
@@ -160,7 +192,13 @@ def copy_function(chunks: int, length: int, lanes: int) -> Any:
 
 
 def compile_function(function: Any, mcpu: str, cores: int) -> Any:
-    """The executable of a TensorIR function `main` for a CPU."""
+    """TVM's executable of a TensorIR function, under the name "main".
+
+    Args:
+        function: The function.
+        mcpu: LLVM's name of the processor.
+        cores: The number of cores that it uses.
+    """
     import tvm
 
     target = tvm.target.Target({"kind": "llvm", "mcpu": mcpu, "num-cores": cores})
@@ -181,43 +219,35 @@ def _shape(target: Target) -> dict[str, Any]:
 
 
 def _measure_in_child(shape: Mapping[str, Any]) -> Peak:
-    environment = {**os.environ, "TVM_NUM_THREADS": str(shape["cores"])}
-    command = [sys.executable, "-m", "stormdrop.machine.peak", json.dumps(shape)]
-    # The child must find this very package, also where it is not installed.
-    root = str(Path(__file__).resolve().parents[2])
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, environment.get("PYTHONPATH")]))
+    child = ChildProcess(f"{__name__}:serve_peak", (shape,), {"TVM_NUM_THREADS": str(shape["cores"])})
     try:
-        child = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=_TIMEOUT, check=False, encoding="utf-8"
-        )
-    except subprocess.TimeoutExpired as error:
-        raise MeasureError(f"measuring this machine's peak took longer than {_TIMEOUT:.0f} s") from error
-    if child.returncode != 0:
-        last = (child.stderr.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
-        raise MeasureError(f"measuring this machine's peak failed: {last}")
-    figures = json.loads(child.stdout.strip().splitlines()[-1])
-    return Peak(**figures)
+        measured = child.answer(_TIMEOUT)
+        if not isinstance(measured, Peak):
+            raise MeasureError(f"measuring this machine's peak failed: {child.last_line()}")
+        return measured
+    finally:
+        child.close()
 
 
-def _main(argument: str) -> None:
+def serve_peak(connection: Connection, shape: Mapping[str, Any]) -> None:
+    """Measures the peak in a child process."""
     from .lock import MachineLock
 
-    shape = json.loads(argument)
     with contextlib.closing(MachineLock()) as lock, lock.exclusive():
         flops, calm_flops = _measure_flops(shape)
         bandwidth, calm_copy = _measure_bandwidth(shape)
-    print(json.dumps(asdict(Peak(flops, bandwidth, undisturbed=calm_flops and calm_copy))))
+    connection.send(Peak(flops, bandwidth, undisturbed=calm_flops and calm_copy))
 
 
 def _measure_flops(shape: Mapping[str, Any], steps: int = 400_000) -> tuple[float, bool]:
-    """FLOP/s of the multiply-add loop, and whether nothing disturbed it."""
+    """FLOP/s of the multiply-add loop, and whether it ran undisturbed."""
     import numpy as np
     import tvm
 
     cores, lanes = int(shape["cores"]), int(shape["lanes"])
     vectors = accumulators(int(shape["registers"]))
     kernel = compile_function(fma_function(cores, vectors, lanes, steps), shape["mcpu"], cores).jit()["main"]
-    # A factor just above 1 and a small addend: the sums neither overflow nor become denormal.
+    # With a factor just above 1 and a small addend the sums neither overflow nor become denormal.
     factors = np.stack([np.full(lanes, 1.0000001), np.full(lanes, 1e-9)]).astype("float32")
     x = tvm.runtime.tensor(factors)
     out = tvm.runtime.tensor(np.zeros((cores, vectors * lanes), "float32"))
@@ -226,7 +256,10 @@ def _measure_flops(shape: Mapping[str, Any], steps: int = 400_000) -> tuple[floa
 
 
 def _measure_bandwidth(shape: Mapping[str, Any]) -> tuple[float, bool]:
-    """Bytes/s of the copy, and whether nothing disturbed it; arrays of four times the last cache, 64 MiB to 1 GiB."""
+    """Bytes/s of the copy, and whether it ran undisturbed.
+
+    An array has four times the size of the last cache, at least 64 MiB and at most 1 GiB.
+    """
     import numpy as np
     import psutil
     import tvm
@@ -244,10 +277,10 @@ def _measure_bandwidth(shape: Mapping[str, Any]) -> tuple[float, bool]:
 def _best_window(run: Callable[[], object], cores: int) -> tuple[float, bool]:
     """Seconds of the fastest of at least `WINDOWS` runs, and whether it had the cores for itself.
 
-    A run that competes for a core uses less CPU time than wall time times cores. While the fastest run is such
-    a one, more windows are tried for `_PATIENCE` seconds.
+    A run that competes for a core uses less CPU time than wall time times cores. While the fastest run is such a run,
+    more windows are measured for up to `_PATIENCE` seconds.
     """
-    run()  # first touch of memory, start of the threads
+    run()  # touches the memory for the first time and starts the threads
     best, undisturbed = float("inf"), False
     begin = time.perf_counter()
     windows = 0
@@ -260,7 +293,3 @@ def _best_window(run: Callable[[], object], cores: int) -> tuple[float, bool]:
         if wall < best:
             best, undisturbed = wall, share > _FULL_SHARE
     return best, undisturbed
-
-
-if __name__ == "__main__":
-    _main(sys.argv[1])

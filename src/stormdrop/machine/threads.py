@@ -1,7 +1,8 @@
-"""How many cores a process may use, and telling TVM so.
+"""How many cores this process may use, and how TVM is made to use them all.
 
-TVM's thread pool takes half of the logical CPUs of an x86 machine, because it assumes hyper-threading, and reads its
-own environment variable once, when the pool starts. Standard library only: it must run before TVM is loaded.
+TVM's thread pool takes half of the logical CPUs of an x86 machine, because it assumes hyper-threading. It reads the
+environment variable TVM_NUM_THREADS once, when the pool starts. This module imports the standard library only, because
+it must run before TVM is loaded.
 """
 
 from __future__ import annotations
@@ -13,34 +14,42 @@ import warnings
 from pathlib import Path
 
 _VARIABLE = "TVM_NUM_THREADS"
-_settled = False  # whether `configure` has done all that it can do in this process
+_configured = False  # whether `configure` has done all that it can do in this process
 
 
 def usable_cores(root: Path = Path("/")) -> int:
-    """Logical CPUs that this process may keep busy, at least 1: its affinity, capped by its control groups' quotas.
+    """The number of logical CPUs that this process may keep busy, at least 1.
 
-    `root` is where /proc and /sys are looked for.
+    It is the number of CPUs in the process's affinity mask, or the CPU quota of its control groups if that is less.
+
+    Args:
+        root: The folder in which /proc and /sys are looked for.
+
+    Example:
+        >>> usable_cores() >= 1
+        True
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _cgroup_quota(root)
-    # Half a core of quota is no core more: a thread too many is throttled in mid-kernel and all others wait for it.
+    # Half a core of quota does not count: its thread would be throttled inside a kernel, and all others wait for it.
     return cores if quota is None else max(1, min(cores, math.floor(quota)))
 
 
-def chosen() -> int:
-    """Threads that TVM uses once `configure` was called: the user's own number, or all usable cores."""
+def thread_count() -> int:
+    """The number of threads that TVM uses after `configure`: the user's TVM_NUM_THREADS, or all usable cores."""
     return _users_choice() or usable_cores()
 
 
 def configure() -> None:
-    """Give TVM all usable cores, unless the user chose a number.
+    """Let TVM use all usable cores, unless the user chose a number with TVM_NUM_THREADS.
 
-    Where TVM was loaded before and its pool has started, this is too late: a `RuntimeWarning` says so, once.
+    If TVM was loaded before and its thread pool has started with fewer threads, it is too late. A `RuntimeWarning`
+    then says so once.
     """
-    global _settled
-    if _settled or _users_choice() is not None:
+    global _configured
+    if _configured or _users_choice() is not None:
         return
-    _settled = True
+    _configured = True
     wanted = _cores_of_any_thread()
     os.environ[_VARIABLE] = str(wanted)
     if "tvm" not in sys.modules:
@@ -57,30 +66,30 @@ def configure() -> None:
 
 
 def _users_choice() -> int | None:
-    """The number in the environment; None where there is none, or what stands there is no number of threads."""
+    """The number in the environment variable; None if it is not set, or not a positive number."""
     text = os.environ.get(_VARIABLE, "")
     return int(text) if text.isdigit() and int(text) > 0 else None
 
 
 def _cores_of_any_thread() -> int:
-    """`usable_cores`, also where TVM has pinned the calling thread to one core, as its pool does when it starts."""
+    """`usable_cores`, even if TVM has pinned the calling thread to one core, as its pool does when it starts."""
     cores = usable_cores()
     try:
         tasks = [int(task.name) for task in Path("/proc/self/task").iterdir()]
         widest = max(len(os.sched_getaffinity(task)) for task in tasks)
     except (OSError, AttributeError):
-        return cores  # not Linux, or a thread has just ended
+        return cores  # the system is not Linux, or a thread has just ended
     quota = _cgroup_quota(Path("/"))
     return max(cores, widest if quota is None else min(widest, math.floor(quota)))
 
 
 def _cgroup_quota(root: Path) -> float | None:
-    """The smallest CPU quota, in cores, of the control groups that this process is in; None where there is none."""
+    """The smallest CPU quota, in cores, of the control groups that this process is in; None if there is no quota."""
     quotas = []
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
-        return None  # no Linux, or no control groups
+        return None  # the system is not Linux, or has no control groups
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if controllers == "":
@@ -93,7 +102,7 @@ def _cgroup_quota(root: Path) -> float | None:
 
 
 def _ancestors(mount: Path, path: str) -> list[Path]:
-    """A control group's folder and those above it: the tightest of all quotas holds."""
+    """A control group's folder and those above it, whose quotas hold for it, too."""
     parts = [part for part in path.split("/") if part not in ("", "..")]
     return [mount.joinpath(*parts[:depth]) for depth in range(len(parts) + 1)]
 
@@ -112,4 +121,4 @@ def _words(file: Path) -> list[str]:
     try:
         return file.read_text().split()
     except OSError:
-        return []  # the group sets no quota, or the file system is not mounted
+        return []  # the group has no quota, or the file system is not mounted

@@ -15,6 +15,7 @@ from ..errors import SpaceError
 from ..space import Space
 from ..trial import Candidate, Measurement, Phases, Request, Status
 from .contract import Measurer
+from .timing import LEAST_ROUNDS, rounds_within
 
 Seconds = float | Sequence[float] | NDArray[np.floating[Any]]
 """What an objective returns: one sample, or several. All are finite and greater than zero: logs are compared."""
@@ -68,6 +69,27 @@ class CallableMeasurer(Measurer):
                     taken.seconds.append(statistics.median(samples))
         return [taken.measurement() for _, taken in racing]
 
+    def race_for(
+        self, candidates: Sequence[Candidate], estimates: Sequence[float], seconds: float
+    ) -> Sequence[Measurement]:
+        """See `Measurer.race_for`.
+
+        A call takes the time it takes, whatever time it reports: a few rounds show how many more fit.
+        """
+        raced = self.race(candidates, LEAST_ROUNDS)
+        turns = [measurement.phases.run / LEAST_ROUNDS for measurement in raced]
+        more = rounds_within(turns, seconds) - LEAST_ROUNDS
+        working = [index for index, measurement in enumerate(raced) if measurement.ok]
+        if more and working:
+            later = self.race([candidates[index] for index in working], more)
+            for index, measurement in zip(working, later, strict=True):
+                raced[index] = _joined(raced[index], measurement)
+        return raced
+
+    def wall_seconds(self, spent: Phases) -> dict[str, float]:
+        """The wall seconds of all calls; the other phases are those of a kernel."""
+        return {"run": spent.run}
+
     def close(self) -> None:
         """Nothing to give back."""
 
@@ -88,6 +110,12 @@ class CallableMeasurer(Measurer):
             taken.status, taken.error = Status.RUNTIME, _line(f"{type(error).__name__}: {error}")
         taken.wall += time.perf_counter() - start
         return samples
+
+
+def _joined(earlier: Measurement, later: Measurement) -> Measurement:
+    if not later.ok:
+        return later
+    return Measurement(Status.OK, earlier.seconds + later.seconds, "", earlier.phases + later.phases)
 
 
 @dataclass

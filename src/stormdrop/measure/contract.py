@@ -1,40 +1,76 @@
-"""The contract of a measurer: requests in, measurements out; a failure is a value."""
+"""The contract of a measurer: requests in, measurements out. A failure is a value."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from typing_extensions import Self
 
-from ..trial import Candidate, Measurement, Request
+from ..trial import Candidate, Measurement, Phases, Request
+from .timing import SAMPLE_SECONDS, rounds_within
 
 
 @runtime_checkable
 class Measurer(Protocol):
-    """Measures candidates of one workload on one target. A context manager; not thread-safe.
+    """Measures candidates of one workload on one machine. It is a context manager and not thread-safe.
 
-    Raises `MeasureError` where no candidate could be measured at all (no worker starts), and nothing else.
+    A measurer inherits from this class and implements `measure`, `race` and `close`. It overrides the other methods
+    if it knows better.
+
+    Raises:
+        MeasureError: no candidate can be measured at all, for example because no worker starts. It raises nothing else.
     """
 
     def measure(self, requests: Sequence[Request]) -> Iterator[Measurement]:
-        """One measurement per request, in order, each yielded as soon as it is known.
+        """Measures candidates one by one.
 
-        A measurement that is OK holds `repeats` samples or fewer (a hopeless candidate may be cut after one), or
-        more where one execution brings several.
-        The caller may stop taking before the end: what was not taken is abandoned.
+        Args:
+            requests: candidates, each with a wanted number of samples.
+
+        Yields:
+            One measurement per request, in order, each as soon as it is known. A measurement that is OK holds
+            `repeats` samples. It may hold fewer if the candidate is hopeless, and more if one execution brings
+            several. The caller may stop before the end; the rest is then abandoned.
         """
 
     def race(self, candidates: Sequence[Candidate], rounds: int) -> list[Measurement]:
-        """Measure a few candidates interleaved: every round takes one sample of each, in a changing order.
+        """Measures a few candidates in turns: every round takes one sample of each, in a changing order.
 
-        Returns one measurement per candidate, in order. Those that are OK hold exactly `rounds` samples, and
-        sample r of all of them was taken in round r, so that they can be compared in pairs.
+        Returns:
+            One measurement per candidate, in order. Each that is OK holds exactly `rounds` samples, and sample r of
+            every candidate was taken in round r, so that samples can be compared in pairs.
         """
 
+    def race_for(
+        self, candidates: Sequence[Candidate], estimates: Sequence[float], seconds: float
+    ) -> Sequence[Measurement]:
+        """A race of as many rounds as fit into `seconds`.
+
+        Args:
+            candidates: what races.
+            estimates: seconds that one execution of each is expected to take.
+            seconds: wall seconds of the race. It takes longer if the fewest rounds do.
+        """
+        # A turn is one execution to warm up, and one sample.
+        turns = [estimate + max(estimate, SAMPLE_SECONDS) for estimate in estimates]
+        return self.race(candidates, rounds_within(turns, seconds))
+
+    def wall_seconds(self, spent: Phases) -> Mapping[str, float]:
+        """Wall seconds by phase, given the sum of the phases of all measurements.
+
+        The two differ if parts of measurements run side by side.
+        """
+        return dataclasses.asdict(spent)
+
+    def conditions(self) -> Mapping[str, Any]:
+        """What the times were taken under, as JSON-able values for the records."""
+        return {}
+
     def close(self) -> None:
-        """Give back processes and locks. Closing twice is harmless."""
+        """Gives back processes and locks. Closing twice is harmless."""
 
     def __enter__(self) -> Self:
         return self

@@ -15,17 +15,16 @@ import tvm
 from numpy.typing import NDArray
 from tvm.support import tar
 
-from ..codegen.compile import Kernel, ready
+from ..codegen.compile import Kernel, load_kernel
 from ..machine import nvml as driver
-from ..machine.cpu import Machine
-from ..machine.gpu import Device
+from ..machine.contract import CUDA, Machine
 from ..machine.rpc import connect
 from .timing import Call, wall
 
 Array = NDArray[Any]
 
 
-class Side(Protocol):
+class ExecutionDevice(Protocol):
     """Memory and time of what runs kernels.
 
     `own`: they run in this process, on its cores, and a kernel that fails leaves them as they were. `least`: executions
@@ -63,14 +62,14 @@ class Side(Protocol):
         """MHz of a GPU right now; 0 where that is not known."""
 
 
-class CpuSide:
+class CpuDevice:
     """This process's own memory. It comes from TVM, as it does in a compiled model: NumPy would ask for huge pages."""
 
     own = True
     least = 1
 
     def load(self, module: Any) -> Kernel:
-        return ready(module)
+        return load_kernel(module)
 
     def tensor(self, array: Array) -> Any:
         return tvm.runtime.tensor(array)
@@ -103,7 +102,7 @@ class CpuSide:
         return 0
 
 
-class _DeviceSide:
+class _OtherDevice:
     """Memory that is not this process's own, and time by TVM's evaluator on the device."""
 
     own = False
@@ -113,7 +112,7 @@ class _DeviceSide:
         self._device = device
 
     def load(self, module: Any) -> Kernel:
-        return ready(module)
+        return load_kernel(module)
 
     def tensor(self, array: Array) -> Any:
         return tvm.runtime.tensor(array, self._device)
@@ -146,8 +145,8 @@ class _DeviceSide:
         return 0
 
 
-class RemoteSide(_DeviceSide):
-    """The CPU, or the first GPU, of the machine behind a runner (`kernel/runner.py`)."""
+class RemoteDevice(_OtherDevice):
+    """The CPU, or the first GPU, of the machine behind a runner (`machine/rpc.py`)."""
 
     def __init__(self, address: str, gpu: bool) -> None:
         self._session = connect(address)
@@ -162,10 +161,10 @@ class RemoteSide(_DeviceSide):
         file.unlink()
         module = self._session.load_module(file.name)
         self._session.remove(file.name)  # it is loaded
-        return ready(module)
+        return load_kernel(module)
 
 
-class GpuSide(_DeviceSide):
+class GpuDevice(_OtherDevice):
     """The only GPU that this process sees (CUDA_VISIBLE_DEVICES is its number), timed by CUDA's events.
 
     A kernel that accesses memory out of its bounds poisons the context: nothing of this process runs there any more.
@@ -173,20 +172,20 @@ class GpuSide(_DeviceSide):
 
     def __init__(self) -> None:
         super().__init__(tvm.runtime.device("cuda", 0))
-        self._number = int(os.environ[driver.VISIBLE])
+        self._number = int(os.environ[driver.VISIBLE_DEVICES])
 
     def slowed(self) -> bool:
-        return driver.slowed(self._number)
+        return driver.is_slowed(self._number)
 
     def clock(self) -> int:
-        return driver.clock(self._number)
+        return driver.current_clock(self._number)
 
 
-def side_of(target: Machine) -> Side:
+def device_of(target: Machine) -> ExecutionDevice:
     """Where kernels for a target run."""
     if target.runner:
-        return RemoteSide(target.runner, isinstance(target, Device))
-    return GpuSide() if isinstance(target, Device) else CpuSide()
+        return RemoteDevice(target.runner, target.device == CUDA)
+    return GpuDevice() if target.device == CUDA else CpuDevice()
 
 
 @dataclass(frozen=True, eq=False)

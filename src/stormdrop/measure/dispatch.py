@@ -13,7 +13,7 @@ from typing import Any
 
 from ..errors import MeasureError
 from ..trial import Status
-from .messages import Answer, Build, Built, Data, Failed, Job, Key, Load, Step
+from .jobs import Answer, Build, Built, Data, Failed, Job, Key, Load, Step
 from .pool import START_SECONDS, Worker, WorkerPool
 
 _LOOK_UP = 0.2  # seconds after which who waits looks whether it is to stop
@@ -94,7 +94,7 @@ class Dispatcher:
             for worker in self._heard(pending):
                 message = worker.receive()
                 if not worker.ready:
-                    self.pool.started(worker, message)
+                    self.pool.greet(worker, message)
                     continue
                 if isinstance(message, Step):
                     pending[worker].phase = message.phase
@@ -113,7 +113,7 @@ class Dispatcher:
                         self._homes.pop(key, None)
                 yield at.job.key, message
             for worker, at in list(pending.items()):
-                if time.perf_counter() > at.deadline and not worker.connection.poll():
+                if time.perf_counter() > at.deadline and not worker.process.connection.poll():
                     del pending[worker]
                     self._stop(worker)
                     yield at.job.key, Failed(Status.BUILD_TIMEOUT, f"not built within {seconds:g} s")
@@ -135,7 +135,7 @@ class Dispatcher:
         phase = ""
         deadline = time.perf_counter() + seconds
         while True:
-            if not self._wait([worker.connection], deadline):
+            if not self._wait([worker.process.connection], deadline):
                 self._stop(worker)
                 self._losses = 0
                 return Failed(Status.RUN_TIMEOUT, f"not done within {seconds:.3g} s")
@@ -176,15 +176,15 @@ class Dispatcher:
         deadlines = {worker: at.deadline for worker, at in pending.items()}
         for worker in self.pool.workers:
             if worker.alive and not worker.ready:
-                deadlines[worker] = worker.started + START_SECONDS
+                deadlines[worker] = worker.process.started + START_SECONDS
         if not deadlines:
             return []
-        heard = self._wait([worker.connection for worker in deadlines], min(deadlines.values()))
+        heard = self._wait([worker.process.connection for worker in deadlines], min(deadlines.values()))
         for worker, deadline in deadlines.items():
-            if not worker.ready and worker.connection not in heard and time.perf_counter() > deadline:
+            if not worker.ready and worker.process.connection not in heard and time.perf_counter() > deadline:
                 worker.kill()
-                raise MeasureError(f"a worker process does not start within {START_SECONDS:g} s: {worker.complaint()}")
-        return [worker for worker in deadlines if worker.connection in heard]
+                raise MeasureError(f"a worker process does not start within {START_SECONDS:g} s: {worker.last_line()}")
+        return [worker for worker in deadlines if worker.process.connection in heard]
 
     def _wait(self, connections: Sequence[Connection], deadline: float) -> list[Any]:
         """Those that have something to say; none at the deadline."""
@@ -199,20 +199,20 @@ class Dispatcher:
     def _forget(self, worker: Worker, key: Key, lost: dict[Key, int]) -> None:
         """A worker died before it started on a job: the job is tried again, but not for ever."""
         self._busy.discard(worker)
-        worker.bury()
+        worker.wait()
         lost[key] = lost.get(key, 0) + 1
         if lost[key] >= _LOST:
-            raise MeasureError(f"the workers die before they begin: {worker.complaint()}")
+            raise MeasureError(f"the workers die before they begin: {worker.last_line()}")
 
     def _lose(self, worker: Worker) -> Lost | MeasureError:
         """What to raise for a worker that died before it began to run a kernel."""
         self._busy.discard(worker)
-        worker.bury()
+        worker.wait()
         self._losses += 1
         if self._losses < _LOST + len(self.pool.workers):
             return Lost()
         self._losses = 0
-        return MeasureError(f"the workers die before they run a kernel: {worker.complaint()}")
+        return MeasureError(f"the workers die before they run a kernel: {worker.last_line()}")
 
     def _stop(self, worker: Worker) -> None:
         self._busy.discard(worker)
@@ -221,5 +221,5 @@ class Dispatcher:
 
 
 def _died(worker: Worker, phase: str) -> Failed:
-    how = worker.bury()
+    how = worker.wait()
     return Failed(_STATUS.get(phase, Status.RUNTIME), f"the worker ended with {how} while {_DOING[phase]}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from ..errors import MeasureError
-from .messages import Data
+from .jobs import Data
 
 if TYPE_CHECKING:
     from ..ir.workload import Workload

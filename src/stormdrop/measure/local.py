@@ -21,21 +21,21 @@ import cloudpickle
 from numpy.typing import NDArray
 
 from ..errors import MeasureError, SpaceError
-from ..machine.cpu import Target
+from ..machine.contract import CPU
 from ..machine.foreign_load import Counters, LoadThresholds, LoadWatch
 from ..machine.lock import MachineLock
 from ..trial import Candidate, Measurement, Phases, Request, Status
 from .contract import Measurer
 from .dispatch import Dispatcher, Lost
 from .expected_outputs import Expectation
-from .messages import KERNELS, Answer, Build, Built, Data, Failed, Key, Race, Raced, Ran, Run
+from .jobs import KERNELS, Answer, Build, Built, Data, Failed, Key, Race, Raced, Ran, Run
 from .pool import Worker, WorkerPool
 from .timing import TimingPlan
 
 if TYPE_CHECKING:
     from ..ir.workload import Workload
-    from ..machine.cpu import Machine
-    from ..sketches.contract import Sketch
+    from ..machine.contract import Machine
+    from ..sketches.contract import AnySketch
     from ..space import Space
 
 Array = NDArray[Any]
@@ -79,7 +79,7 @@ class LocalMeasurer(Measurer):
         self,
         workload: Workload,
         target: Machine,
-        sketches: Sequence[Sketch],
+        sketches: Sequence[AnySketch],
         spaces: Sequence[Space],
         workers: int | None = None,
         build_timeout: float | None = None,
@@ -106,7 +106,7 @@ class LocalMeasurer(Measurer):
         if pool is not None and pool.threads != target.cores:
             raise MeasureError(f"the pool's workers use {pool.threads} threads, the target has {target.cores} cores")
         self.workload = workload
-        usual = _BUILD_SECONDS if isinstance(target, Target) else _NVCC_SECONDS
+        usual = _BUILD_SECONDS if target.device == CPU else _NVCC_SECONDS
         self.build_timeout = usual if build_timeout is None else build_timeout
         self.run_timeout = run_timeout
         self.cutoff = cutoff
@@ -120,7 +120,7 @@ class LocalMeasurer(Measurer):
         self._lock = self._machine
         if gpu is not None:
             self._lock = MachineLock(self._machine.path.with_suffix(f".gpu{gpu}.lock"))
-        passing = int(_EVICTING * target.caches) if cold and isinstance(target, Target) else 0
+        passing = int(_EVICTING * target.caches) if cold else 0
         payload = cloudpickle.dumps((workload, target, {sketch.name: sketch for sketch in sketches}, passing))
         if target.runner:
             workers = 1  # TVM's server has one connection at a time
@@ -162,6 +162,25 @@ class LocalMeasurer(Measurer):
         except BaseException:  # as above
             self._dispatch.abandon()
             raise
+
+    def wall_seconds(self, spent: Phases) -> dict[str, float]:
+        """See `Measurer.wall_seconds`. Workers compile side by side; the account knows for how long any of them did."""
+        account = self.account
+        compiling, check = spent.schedule + spent.build, min(account.run, spent.check)
+        share = account.build / compiling if compiling else 0.0
+        return {
+            "schedule": spent.schedule * share,
+            "build": spent.build * share,
+            "run": account.run - check,
+            "check": check,
+            "lock": account.lock,
+            "reference": account.reference,
+        }
+
+    def conditions(self) -> dict[str, Any]:
+        """The lowest, the median and the highest clock of the GPU after its runs, in MHz."""
+        clocks = sorted(self.account.clocks)
+        return {"clocks": [[clocks[0], clocks[len(clocks) // 2], clocks[-1]]]} if clocks else {}
 
     def close(self) -> None:
         """Ends the worker processes, unless the pool was given, and waits for the reference's thread."""

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from queue import Queue
+from typing import Any
 
-from ..trial import Candidate, Measurement, Request
+from ..trial import Candidate, Measurement, Phases, Request
 from .contract import Measurer
 
 
-class Several(Measurer):
+class ParallelMeasurer(Measurer):
     """Measurers of the same workload, each on a device of its own; what races, races on the first."""
 
     def __init__(self, measurers: Sequence[Measurer], stop: threading.Event | None = None) -> None:
@@ -60,6 +61,19 @@ class Several(Measurer):
         """As the first measurer does it."""
         self._stop.clear()  # a second Ctrl-C may have come before `measure` did
         return self.measurers[0].race(candidates, rounds)
+
+    def wall_seconds(self, spent: Phases) -> Mapping[str, float]:
+        """Those of the device that was at work for longest. The phases are shared out evenly."""
+        count = len(self.measurers)
+        share = Phases(spent.schedule / count, spent.build / count, spent.run / count, spent.check / count)
+        by_device = [measurer.wall_seconds(share) for measurer in self.measurers]
+        return max(by_device, key=lambda seconds: sum(seconds.values()))
+
+    def conditions(self) -> dict[str, Any]:
+        """The conditions of each device: a list of one entry per device under each name."""
+        by_device = [measurer.conditions() for measurer in self.measurers]
+        names = dict.fromkeys(name for conditions in by_device for name in conditions)
+        return {name: [value for conditions in by_device for value in conditions.get(name, [])] for name in names}
 
     def close(self) -> None:
         """Closes all of them."""

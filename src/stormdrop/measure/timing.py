@@ -19,6 +19,12 @@ Call = Callable[[], object]
 Executions = Callable[[Call, int], float]
 """Mean seconds of so many executions, back to back."""
 
+SAMPLE_SECONDS = 2e-3
+"""A sample lasts at least this long, however short one execution is."""
+
+LEAST_ROUNDS, MOST_ROUNDS = 3, 15
+"""Rounds of a race."""
+
 _SHORT = 1e-3  # seconds: below this one execution is too noisy to judge a kernel by
 _CACHE_MATTERS = 20e-3  # seconds: below this an execution with cold caches is visibly slower
 _LONG = 0.1  # seconds: from here on no execution is thrown away
@@ -33,8 +39,20 @@ class TimingPlan:
     """
 
     repeats: int = 3
-    sample_seconds: float = 2e-3
+    sample_seconds: float = SAMPLE_SECONDS
     cutoff: float | None = None
+
+
+def rounds_within(turns: Sequence[float], seconds: float, least: int = LEAST_ROUNDS, most: int = MOST_ROUNDS) -> int:
+    """The rounds that fit into a time.
+
+    Args:
+        turns: wall seconds of each turn of a round.
+        seconds: wall seconds of all rounds.
+        least: the fewest rounds, however long they take.
+        most: the most rounds, however short they are.
+    """
+    return int(max(least, min(most, seconds / max(sum(turns), 1e-9))))
 
 
 def wall(call: Call, number: int) -> float:
@@ -66,7 +84,11 @@ def sample(
 
 
 def interleaved(
-    calls: Sequence[Call], rounds: int, sample_seconds: float = 2e-3, executions: Executions = wall, least: int = 1
+    calls: Sequence[Call],
+    rounds: int,
+    sample_seconds: float = SAMPLE_SECONDS,
+    executions: Executions = wall,
+    least: int = 1,
 ) -> list[list[float]]:
     """Samples of several callables, taken in turns: entry `[i][r]` is the sample of `calls[i]` in round `r`.
 

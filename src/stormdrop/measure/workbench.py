@@ -16,19 +16,19 @@ from ..codegen.compile import Kernel, build_module, check_arguments
 from ..errors import one_line
 from ..ir.reference import evaluate
 from ..ir.stages import shape_of
-from ..machine.cpu import Target
+from ..machine.contract import CPU
 from ..machine.foreign_load import Counters, read_counters
 from ..trial import Phases, Status
-from .devices import side_of
-from .messages import KERNELS, Build, Built, Data, Failed, Key, Race, Raced, Ran, Run
+from .devices import device_of
+from .jobs import KERNELS, Build, Built, Data, Failed, Key, Race, Raced, Ran, Run
 from .timing import interleaved, sample
 
 if TYPE_CHECKING:
     from tvm.tirx import PrimFunc
 
     from ..ir.workload import Workload
-    from ..machine.cpu import Machine
-    from ..sketches.contract import Sketch
+    from ..machine.contract import Machine
+    from ..sketches.contract import AnySketch
 
 Array = NDArray[Any]
 
@@ -51,7 +51,7 @@ class Workbench:
         self,
         workload: Workload,
         target: Machine,
-        sketches: Mapping[str, Sketch],
+        sketches: Mapping[str, AnySketch],
         step: Callable[[str], None],
         passing: int = 0,
     ) -> None:
@@ -68,15 +68,15 @@ class Workbench:
         """Whether nothing can run here any more: a kernel failed that leaves its device in an unknown state."""
         self._tensors: list[Any] = []
         self._built: OrderedDict[Key, _Built] = OrderedDict()
-        self._side = side_of(target)
-        self._constants = _Constants(passing, self._side.tensor)
-        self._outputs, self._views = self._side.outputs([(spec.shape, spec.dtype) for spec in workload.outputs])
+        self._device = device_of(target)
+        self._constants = _Constants(passing, self._device.tensor)
+        self._outputs, self._views = self._device.outputs([(spec.shape, spec.dtype) for spec in workload.outputs])
 
     def take(self, data: Data) -> None:
         """Receives inputs or expected outputs."""
         if data.inputs:
             self._inputs = list(data.inputs)
-            self._tensors = [self._side.tensor(array) for array in self._inputs]
+            self._tensors = [self._device.tensor(array) for array in self._inputs]
         if data.outputs:
             self._expected, self._tolerance = list(data.outputs), data.tolerance
 
@@ -93,12 +93,12 @@ class Workbench:
         scheduled = time.perf_counter()
         self._step("build")
         try:
-            kernel = self._side.load(build_module(variant.main, self._tvm_target))
+            kernel = self._device.load(build_module(variant.main, self._tvm_target))
             built = _Built(kernel, variant.transforms, sketch.max_error)
             self._wanted(built.transforms)
         except Exception as error:  # noqa: BLE001  the compiler's word is the record of why this candidate failed
             phases = Phases(schedule=scheduled - start, build=time.perf_counter() - scheduled)
-            status = Status.COMPILE_HOST if isinstance(self.target, Target) else Status.COMPILE_DEVICE
+            status = Status.COMPILE_HOST if self.target.device == CPU else Status.COMPILE_DEVICE
             return Failed(status, one_line(error), phases)
         self._built[job.key] = built
         dropped = []
@@ -123,10 +123,10 @@ class Workbench:
                     return Failed(Status.WRONG_ANSWER, wrong, phases)
             self._step("run")
             before = read_counters()
-            samples = sample(call, job.plan, first, self._side.executions, self._side.least)
+            samples = sample(call, job.plan, first, self._device.executions, self._device.least)
             load = self._load(before)
         except Exception as error:  # noqa: BLE001  whatever the kernel raises is this candidate's failure
-            self.spoiled = not self._side.own
+            self.spoiled = not self._device.own
             return Failed(
                 Status.RUNTIME, one_line(error), Phases(run=time.perf_counter() - start - checking, check=checking)
             )
@@ -139,17 +139,17 @@ class Workbench:
             calls = [self._call(key) for key in job.keys]
             self._step("run")
             before = read_counters()
-            samples = interleaved(calls, job.rounds, job.sample_seconds, self._side.executions, self._side.least)
+            samples = interleaved(calls, job.rounds, job.sample_seconds, self._device.executions, self._device.least)
             load = self._load(before)
         except Exception as error:  # noqa: BLE001  reported as the failure of the race
-            self.spoiled = not self._side.own
+            self.spoiled = not self._device.own
             return Failed(Status.RUNTIME, one_line(error), Phases(run=time.perf_counter() - start))
         return Raced(tuple(tuple(each) for each in samples), load, time.perf_counter() - start)
 
     def _load(self, before: Counters) -> Counters:
         spent = read_counters() - before
         # What else uses this machine's cores does not slow down what runs elsewhere.
-        return spent if self._side.own else Counters(spent.wall, slowed=self._side.slowed(), clock=self._side.clock())
+        return spent if self._device.own else Counters(spent.wall, slowed=self._device.slowed(), clock=self._device.clock())
 
     def _call(self, key: Key) -> Callable[[], object]:
         self._built.move_to_end(key)
@@ -161,7 +161,7 @@ class Workbench:
             [*(tensors[turn % len(tensors)] for tensors in alike), *self._outputs]
             for turn in range(max(map(len, alike), default=1))
         ]
-        return self._side.call(built.kernel, turns)
+        return self._device.call(built.kernel, turns)
 
     def _wanted(self, transforms: Mapping[int, PrimFunc]) -> list[tuple[int, list[Any]]]:
         """The constants that are not just an input: transformed, or many alike."""
@@ -184,10 +184,10 @@ class Workbench:
         """Seconds of one execution into outputs that hold what no kernel computes: unwritten elements are noticed."""
         for view in self._views:
             fill(view)
-        self._side.push(self._outputs, self._views)
+        self._device.push(self._outputs, self._views)
         self._step("run")
-        seconds = self._side.executions(call, 1)
-        self._side.pull(self._outputs, self._views)
+        seconds = self._device.executions(call, 1)
+        self._device.pull(self._outputs, self._views)
         return seconds
 
     def _check(self, key: Key) -> str:

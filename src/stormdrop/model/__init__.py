@@ -11,14 +11,26 @@ if TYPE_CHECKING:
     from .artifact import CompiledModel
     from .tune import ModelResult, tune_model
 
-__all__ = ["DEFAULT_SECONDS", "CompiledModel", "ModelResult", "load", "tune_model"]
-
-DEFAULT_SECONDS = 600.0
-"""Wall time of a model's tuning that is given neither trials nor time."""
+__all__ = ["CompiledModel", "ModelResult", "load", "tune_model"]
 
 
 def load(folder: str | Path) -> CompiledModel:
-    """A saved model, on all usable cores. Raises `ArtifactError` where it cannot be loaded here."""
+    """Load a saved model, to run on all usable cores.
+
+    Args:
+        folder: What `CompiledModel.save` or `stormdrop tune --out` wrote.
+
+    Raises:
+        ArtifactError: The folder holds no model, or its model does not run on this machine or with this TVM.
+
+    Example:
+        ```python
+        import stormdrop as sd
+
+        model = sd.load("resnet50.sd")
+        y = model(x)
+        ```
+    """
     threads.configure()
     from .artifact import CompiledModel
 

@@ -1,19 +1,17 @@
-"""A compiled model: NumPy in, NumPy out; saved to a folder, loaded without a compiler in another process.
+"""A compiled model: NumPy arrays in, NumPy arrays out; saved to a folder, loaded without a compiler elsewhere.
 
 folder/
-  metadata.json   what it is, for which machine, its inputs and outputs, checksums of the other files
+  metadata.json   what the model is, for which machine, its inputs and outputs, checksums of the other files
   model.vm        the sequence of kernel calls, and the constants
-  kernels.bc      the kernels as LLVM bitcode, made machine code when loaded
-  kernels.so      instead, in a native model: machine code, for which loading needs no LLVM
+  kernels.bc      the kernels as LLVM bitcode, which loading turns into machine code
+  kernels.so      in a native model instead of kernels.bc: machine code, for which loading needs no LLVM
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
-import hashlib
 import os
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -27,62 +25,150 @@ from tvm.runtime import load_module
 from tvm.runtime.vm import VirtualMachine
 from tvm.support.cc import create_shared, get_cc
 
-from ..errors import ArtifactError, InputError
-from .files import KERNELS, METADATA, NATIVE, PROGRAM, check_free
-from .messages import first_line
+from ..errors import ArtifactError, InputError, one_line
+from . import artifact_files
+from .artifact_files import KERNELS, METADATA, NATIVE, PROGRAM, check_free, checksum, replace_folder
 from .metadata import Metadata, TensorInfo, lacking_features
 
 WORKSPACE = "workspace"
-"""A function of the program that allocates what `main` takes after its inputs."""
+"""The name of the program's function that allocates the tensors which `main` takes after its inputs."""
 
-_ALIGNMENT = 64  # bytes: what TVM's code assumes of a tensor where nothing else is said
+_ALIGNMENT = 64  # bytes: TVM's code assumes this of a tensor unless its function says otherwise
 
 
 class CompiledModel:
-    """A model ready to run on this machine. Not to be called from several threads at once.
+    """A model that is ready to run on this machine.
 
-    y = model(x)                                  inputs in order, or by keyword
-    outputs = model.run({"data": x})              by name, all outputs
+    `stormdrop.tune_model` makes one, `stormdrop.load` reads one from a folder. It is not safe to call one model from
+    several threads at the same time.
+
+    Attributes:
+        metadata: What the model says about itself: inputs, outputs, machine, versions, provenance.
+        symbols: The index of the task of each kernel, by the kernel's name. Empty for a model that was loaded.
+
+    Example:
+        ```python
+        model = stormdrop.load("resnet50.sd")
+        y = model(x)                              # inputs in order, or by keyword
+        outputs = model.run({"data": x})          # inputs by name; all outputs by name
+        model.save("copy.sd")
+        ```
     """
 
     def __init__(self, module: Any, metadata: Metadata, symbols: Mapping[str, int] | None = None) -> None:
-        """`module` is TVM's executable (or its module) whose function `main` takes the inputs in order.
+        """Make a program ready to run.
 
-        `symbols` says of which task of the graph each kernel is; a model that was loaded does not know.
+        Args:
+            module: TVM's executable, or its module. Its function `main` takes the inputs in order.
+            metadata: What the model says about itself.
+            symbols: The index of the task of each kernel, by the kernel's name.
+
+        Raises:
+            ArtifactError: The code cannot be linked into this process.
         """
         self.metadata = metadata
         self.symbols = dict(symbols or {})
-        self._inputs: dict[str, tuple[Any, NDArray[Any]]] = {}
+        self._input_copies: dict[str, tuple[Any, NDArray[Any]]] = {}
         self._types = {info.name: np.dtype(info.dtype) for info in metadata.inputs}
-        self._given, self._module = module, module.mod if hasattr(module, "mod") else module
+        self._executable, self._module = module, module.mod if hasattr(module, "mod") else module
         try:
-            self._main = _ready(self._machine())
+            self._main = _main_function(self._new_machine())
         except Exception as error:
-            # The virtual machine raises whatever the linker of the JIT or the deserialiser raise.
-            raise ArtifactError(f"{metadata.name}: cannot be made ready to run: {first_line(error)}") from error
+            # The virtual machine raises whatever the linker of the JIT or the deserialiser raises.
+            raise ArtifactError(f"{metadata.name}: cannot be made ready to run: {one_line(error)}") from error
 
-    def _machine(self) -> Any:
-        return VirtualMachine(self._given if hasattr(self._given, "jit") else self._module, tvm.cpu())
+    @classmethod
+    def load(cls, folder: str | Path) -> CompiledModel:
+        """Load a saved model.
 
-    def watched(self, watch: Callable[..., int]) -> CompiledModel:
-        """The same model with a watch on the calls of its virtual machine; see `profile`."""
-        model = copy.copy(self)
-        model._inputs = {}
-        machine = self._machine()
-        machine.set_instrument(tvm_ffi.convert(watch))
-        model._main = _ready(machine)
-        return model
+        Loading needs no compiler and no `PATH`. It takes a second or more if the kernels are LLVM bitcode, which has
+        to become machine code. A native model needs TVM's runtime library only (`TVM_USE_RUNTIME_LIB=1`, or a TVM
+        package without the compiler).
+
+        Args:
+            folder: What `save` wrote.
+
+        Raises:
+            ArtifactError: The folder holds no model, its files are damaged, they were made with another version of
+                TVM, or this CPU lacks instructions that the kernels use.
+        """
+        path = Path(folder)
+        metadata, kernels = _read_metadata(path)
+        if metadata.tvm != tvm.__version__:
+            raise ArtifactError(f"{path}: was made with TVM {metadata.tvm}; this is {tvm.__version__}; tune it again")
+        lacking = lacking_features(metadata.features)
+        if lacking:
+            raise ArtifactError(f"{path}: was made for {metadata.cpu}; this CPU lacks {', '.join(lacking)}")
+        if kernels == KERNELS and _loader("ll") is None:
+            raise ArtifactError(
+                f"{path}: holds LLVM bitcode, and this TVM has no LLVM; save the model with native=True"
+            )
+        with _without_scope_warnings():
+            program = _loader("relax.VMExecutable")(str(path / PROGRAM))
+        library = str(path / kernels)
+        try:
+            program.import_module(_loader("ll")(library, "bc") if kernels == KERNELS else load_module(library))
+        except Exception as error:
+            # TVM raises whatever the system's loader or LLVM's parser raises.
+            raise ArtifactError(f"{path}: {kernels} cannot be loaded: {one_line(error)}") from error
+        return cls(program, metadata)
+
+    def save(self, folder: str | Path, native: bool = False) -> Path:
+        """Write the model to a folder, whole or not at all. An older model there is replaced.
+
+        Args:
+            folder: Where to write it. Its parent folders are made if they do not exist.
+            native: Write machine code instead of LLVM bitcode. That needs a linker (cc) now and no LLVM later, and
+                loads faster.
+
+        Returns:
+            The folder.
+
+        Raises:
+            ArtifactError: The folder holds something else than a model or cannot be written, the linker fails, or
+                this model was loaded from a native one, whose folder can be copied instead.
+
+        Example:
+            ```python
+            model.save("resnet50.sd", native=True)
+            ```
+        """
+        path = Path(folder)
+        check_free(path)
+        try:
+            replace_folder(path, lambda new: self._write(new, native))
+        except OSError as error:
+            raise ArtifactError(f"{path}: cannot be written: {error.strerror or error}") from error
+        return path
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
+        """Name, shape and type of each input, in the order in which a call takes them."""
         return self.metadata.inputs
 
     @property
     def outputs(self) -> tuple[TensorInfo, ...]:
+        """Name, shape and type of each output, in the order in which a call returns them."""
         return self.metadata.outputs
 
     def __call__(self, *arguments: NDArray[Any], **named: NDArray[Any]) -> Any:
-        """The output for these inputs, or a tuple of them where there are several. Raises `InputError`."""
+        """Run the model on inputs in order or by keyword; otherwise as `run`.
+
+        Args:
+            *arguments: The first inputs, in the order of `inputs`.
+            **named: The other inputs by name.
+
+        Returns:
+            The output as a NumPy array, or a tuple of arrays in the order of `outputs` if there are several.
+
+        Raises:
+            InputError: An input is missing, unknown, given twice, or of another shape or type.
+
+        Example:
+            ```python
+            probabilities = model(image)
+            ```
+        """
         if len(arguments) > len(self.inputs):
             raise InputError(f"{self.metadata.name} takes {len(self.inputs)} inputs, not {len(arguments)}")
         feeds = {info.name: value for info, value in zip(self.inputs, arguments, strict=False)}
@@ -92,149 +178,111 @@ class CompiledModel:
         return results[0] if len(results) == 1 else results
 
     def run(self, feeds: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """All outputs by name. Raises `InputError` for a missing or unknown input, a wrong shape or type.
+        """Run the model on inputs by name.
 
-        Inputs are NumPy arrays, or anything that exports DLPack on the CPU; those that are contiguous are read where
-        they are, others and NumPy's read-only ones are copied. (So are, where something else than a kernel reads them
-        in the model, those that do not begin at a multiple of 64 bytes: see `aligned`, and `Metadata.anywhere`.)
-        Outputs are the caller's. Not for several threads at a time.
+        A contiguous input is read in place; another one, and a read-only NumPy array, is copied first. An input that
+        something else than a kernel reads is also copied if its memory does not begin at a multiple of 64 bytes
+        (`aligned` makes such arrays, `Metadata.anywhere` names the inputs for which this does not matter).
+
+        Args:
+            feeds: Each input by name: a NumPy array, or anything that exports DLPack from the memory of the CPU.
+
+        Returns:
+            All outputs by name. The arrays belong to the caller: later calls do not change them.
+
+        Raises:
+            InputError: An input is missing, unknown, on another device, or of another shape or type.
+
+        Example:
+            ```python
+            outputs = model.run({"data": image})
+            ```
         """
         unknown = feeds.keys() - self._types.keys()
         if unknown:
             known = ", ".join(repr(info.name) for info in self.inputs)
             raise InputError(f"{self.metadata.name} has no input {min(unknown)!r}; its inputs are {known}")
-        result = self._main(*(self._given_as(info, feeds) for info in self.inputs))
+        result = self._main(*(self._input_tensor(info, feeds) for info in self.inputs))
         values = [result] if len(self.outputs) == 1 else list(result)
         return {info.name: value.numpy() for info, value in zip(self.outputs, values, strict=True)}
 
-    def _given_as(self, info: TensorInfo, feeds: Mapping[str, Any]) -> Any:
-        """An input for TVM, not copied where it begins as kernels expect it."""
+    def instrumented(self, callback: Callable[..., int]) -> CompiledModel:
+        """The same model, whose virtual machine calls `callback` before and after each of its calls; see `profile`."""
+        model = copy.copy(self)
+        model._input_copies = {}
+        machine = self._new_machine()
+        machine.set_instrument(tvm_ffi.convert(callback))
+        model._main = _main_function(machine)
+        return model
+
+    def _new_machine(self) -> Any:
+        return VirtualMachine(self._executable if hasattr(self._executable, "jit") else self._module, tvm.cpu())
+
+    def _input_tensor(self, info: TensorInfo, feeds: Mapping[str, Any]) -> Any:
+        """An input as TVM's tensor: the caller's memory if the kernels can read it, else a copy."""
         if info.name not in feeds:
             raise InputError(f"{self.metadata.name}: input {info.name!r} is missing")
-        given = feeds[info.name]
-        value = given if isinstance(given, np.ndarray) else _array(info.name, given)
+        feed = feeds[info.name]
+        value = feed if isinstance(feed, np.ndarray) else _as_array(info.name, feed)
         contiguous = self._checked(info, value)
-        # NumPy exports no read-only memory.
-        exports = hasattr(given, "__dlpack__") and (given is not value or value.flags.writeable)
+        # NumPy does not export read-only memory.
+        exports = hasattr(feed, "__dlpack__") and (feed is not value or value.flags.writeable)
         alignment = value.itemsize if info.name in self.metadata.anywhere else _ALIGNMENT
         if exports and contiguous is value and value.size and value.ctypes.data % alignment == 0:
-            return tvm_ffi.from_dlpack(given)
-        # Into memory that is there already: fresh pages take longer than the copy.
-        if info.name not in self._inputs:
+            return tvm_ffi.from_dlpack(feed)
+        # The copy goes into memory that is kept, because touching fresh pages takes longer than copying.
+        if info.name not in self._input_copies:
             tensor = tvm.runtime.empty(info.shape, info.dtype)
-            self._inputs[info.name] = tensor, np.from_dlpack(tensor)
-        tensor, view = self._inputs[info.name]
+            self._input_copies[info.name] = tensor, np.from_dlpack(tensor)
+        tensor, view = self._input_copies[info.name]
         np.copyto(view, contiguous)
         return tensor
 
     def _checked(self, info: TensorInfo, value: NDArray[Any]) -> NDArray[Any]:
+        """An input of the right shape and type, contiguous."""
         if value.shape != info.shape:
             raise InputError(f"{self.metadata.name}: input {info.name!r} has shape {value.shape}, not {info.shape}")
         if value.dtype != self._types[info.name]:
             raise InputError(f"{self.metadata.name}: input {info.name!r} is {value.dtype.name}, not {info.dtype}")
         return np.asarray(value, order="C")
 
-    def save(self, folder: str | Path, native: bool = False) -> Path:
-        """Write the model to a folder, whole or not at all; an older model there is replaced.
-
-        A `native` model holds machine code: it needs a linker now (cc) and no LLVM later, and loads faster. Raises
-        `ArtifactError` where the path holds something else, or cannot be written, or nothing links.
-        """
-        path = Path(folder)
-        check_free(path)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as scratch:
-                new, old = Path(scratch) / "new", Path(scratch) / "old"
-                new.mkdir()
-                self._write(new, native)
-                if path.exists():
-                    os.replace(path, old)
-                try:
-                    os.replace(new, path)
-                except OSError:
-                    if old.exists():
-                        os.replace(old, path)
-                    raise
-        except OSError as error:
-            raise ArtifactError(f"{path}: cannot be written: {error.strerror or error}") from error
-        return path
-
     def _write(self, folder: Path, native: bool) -> None:
         (kernels,) = self._module.imports
         if kernels.kind != "llvm":
-            raise ArtifactError(f"{self.metadata.name}: was loaded from a native model: copy its folder")
-        with _quiet():
-            _write(self._module, "vm", folder / PROGRAM)
+            raise ArtifactError(
+                f"{self.metadata.name}: was loaded from a native model and cannot be saved: copy its folder"
+            )
+        with _without_scope_warnings():
+            artifact_files.write_module(self._module, "vm", folder / PROGRAM)
         if native:
             self._link(kernels, folder / NATIVE)
         else:
-            _write(kernels, "bc", folder / KERNELS)
+            artifact_files.write_module(kernels, "bc", folder / KERNELS)
         checksums = {name: checksum(folder / name) for name in (PROGRAM, NATIVE if native else KERNELS)}
         (folder / METADATA).write_text(self.metadata.to_json(checksums))
 
     def _link(self, kernels: Any, library: Path) -> None:
         compiler = needs_linker()
         objects = library.with_suffix(".o")
-        _write(kernels, "o", objects)
+        artifact_files.write_module(kernels, "o", objects)
         try:
             create_shared(str(library), [str(objects)], cc=compiler)
         except (RuntimeError, OSError) as error:
-            said = [line for line in str(error).splitlines() if line.strip() and "Compilation error" not in line]
-            why = next((line for line in said if "error" in line.lower()), (said or ["it says nothing"])[0])
-            raise ArtifactError(f"{self.metadata.name}: {compiler} does not link it: {why}") from error
+            lines = [line for line in str(error).splitlines() if line.strip() and "Compilation error" not in line]
+            reason = next((line for line in lines if "error" in line.lower()), (lines or ["it gives no reason"])[0])
+            raise ArtifactError(f"{self.metadata.name}: {compiler} does not link it: {reason}") from error
         objects.unlink()
-
-    @classmethod
-    def load(cls, folder: str | Path) -> CompiledModel:
-        """A saved model. Needs no compiler and no `PATH`; takes a second or more to make machine code.
-
-        A native one needs TVM's runtime library only (`TVM_USE_RUNTIME_LIB=1`, or a package without the compiler).
-
-        Raises `ArtifactError` for damaged files, another version of TVM, and a CPU that lacks instructions that the
-        kernels use.
-        """
-        path = Path(folder)
-        if not (path / METADATA).is_file():
-            raise ArtifactError(f"{path}: " + ("no stormdrop model" if path.exists() else "no such folder"))
-        try:
-            metadata, checksums = Metadata.from_json((path / METADATA).read_text())
-            kernels = NATIVE if NATIVE in checksums else KERNELS
-            damaged = [name for name in (PROGRAM, kernels) if checksum(path / name) != checksums.get(name)]
-        except FileNotFoundError as error:
-            raise ArtifactError(f"{path}: {Path(error.filename).name} is missing") from error
-        except (OSError, UnicodeDecodeError, ValueError) as error:
-            raise ArtifactError(f"{path}: cannot be read: {first_line(error)}") from error
-        if damaged:
-            raise ArtifactError(f"{path}: {damaged[0]} is damaged: its checksum differs")
-        if metadata.tvm != tvm.__version__:
-            raise ArtifactError(f"{path}: was made with TVM {metadata.tvm}; this is {tvm.__version__}; tune it again")
-        lacking = lacking_features(metadata.features)
-        if lacking:
-            raise ArtifactError(f"{path}: was made for {metadata.cpu}; this CPU lacks {', '.join(lacking)}")
-        if kernels == KERNELS and _loader("ll") is None:
-            raise ArtifactError(f"{path}: holds LLVM bitcode, and TVM is here without LLVM; save it with native=True")
-        with _quiet():
-            program = _loader("relax.VMExecutable")(str(path / PROGRAM))
-        library = str(path / kernels)
-        try:
-            program.import_module(_loader("ll")(library, "bc") if kernels == KERNELS else load_module(library))
-        except Exception as error:
-            # TVM raises whatever the system's loader or LLVM's parser say.
-            raise ArtifactError(f"{path}: {kernels} cannot be loaded: {first_line(error)}") from error
-        return cls(program, metadata)
-
-
-def _ready(machine: VirtualMachine) -> Callable[..., Any]:
-    """The function `main` of inputs, with the memory between its kernels where it has a workspace."""
-    if not machine.module.implements_function(WORKSPACE):
-        return machine["main"]  # type: ignore[no-any-return]
-    main, tensors = machine["main"], tuple(machine[WORKSPACE]())
-    return lambda *inputs: main(*inputs, *tensors)
 
 
 def needs_linker() -> str:
-    """The compiler that links native models. Raises `ArtifactError` where there is none."""
+    """Find the compiler that links native models.
+
+    Returns:
+        Its path.
+
+    Raises:
+        ArtifactError: There is none on the PATH.
+    """
     compiler = get_cc()
     if compiler is None:
         raise ArtifactError("a native model needs a linker, and there is no cc on the PATH")
@@ -242,7 +290,7 @@ def needs_linker() -> str:
 
 
 def aligned(value: NDArray[Any]) -> NDArray[Any]:
-    """A copy that a model reads where it is: contiguous, beginning at a multiple of 64 bytes."""
+    """Copy an array into memory that a model reads in place: contiguous, beginning at a multiple of 64 bytes."""
     memory = np.empty(value.nbytes + _ALIGNMENT, np.uint8)
     begin = -memory.ctypes.data % _ALIGNMENT
     copied = memory[begin : begin + value.nbytes].view(value.dtype).reshape(value.shape)
@@ -250,33 +298,48 @@ def aligned(value: NDArray[Any]) -> NDArray[Any]:
     return copied
 
 
-def _array(name: str, given: Any) -> NDArray[Any]:
-    """What is no NumPy array as one. Raises `InputError` for what is on another device."""
-    if not hasattr(given, "__dlpack__"):
-        return np.asarray(given)
+def _read_metadata(path: Path) -> tuple[Metadata, str]:
+    """The metadata of a saved model whose files are intact, and the name of the file with its kernels."""
+    if not (path / METADATA).is_file():
+        raise ArtifactError(f"{path}: " + ("no stormdrop model" if path.exists() else "no such folder"))
     try:
-        return np.from_dlpack(given)
+        metadata, checksums = Metadata.from_json((path / METADATA).read_text())
+        kernels = NATIVE if NATIVE in checksums else KERNELS
+        damaged = [name for name in (PROGRAM, kernels) if checksum(path / name) != checksums.get(name)]
+    except FileNotFoundError as error:
+        raise ArtifactError(f"{path}: {Path(error.filename).name} is missing") from error
+    except (OSError, ValueError) as error:
+        raise ArtifactError(f"{path}: cannot be read: {error}") from error
+    if damaged:
+        raise ArtifactError(f"{path}: {damaged[0]} is damaged: its checksum differs")
+    return metadata, kernels
+
+
+def _main_function(machine: VirtualMachine) -> Callable[..., Any]:
+    """The function `main` of the inputs alone: if the program has a workspace, it is allocated here and passed on."""
+    if not machine.module.implements_function(WORKSPACE):
+        return machine["main"]  # type: ignore[no-any-return]
+    main, tensors = machine["main"], tuple(machine[WORKSPACE]())
+    return lambda *inputs: main(*inputs, *tensors)
+
+
+def _as_array(name: str, feed: Any) -> NDArray[Any]:
+    """An input that is no NumPy array as one. Raises `InputError` if it is on another device."""
+    if not hasattr(feed, "__dlpack__"):
+        return np.asarray(feed)
+    try:
+        return np.from_dlpack(feed)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
-        raise InputError(f"input {name!r} is no array in the memory of the CPU: {first_line(error)}") from error
-
-
-def _write(module: Any, kind: str, file: Path) -> None:
-    """A module of TVM's in a file, by way of memory: on a full disk, TVM writes less and says nothing, or aborts."""
-    if not hasattr(os, "memfd_create"):  # other systems than Linux
-        module.write_to_file(str(file), kind)
-        return
-    with os.fdopen(os.memfd_create(file.name), "rb") as memory, file.open("wb") as disk:
-        module.write_to_file(f"/proc/self/fd/{memory.fileno()}", kind)
-        shutil.copyfileobj(memory, disk)
+        raise InputError(f"input {name!r} is no array in the memory of the CPU: {one_line(error)}") from error
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Drop the warning "Scope ..." that TVM writes to file descriptor 2 for every constant; all else is passed on."""
+def _without_scope_warnings() -> Iterator[None]:
+    """Drop the warning "Scope ..." that TVM writes to file descriptor 2 for every constant; pass all else on."""
     try:
         stderr = os.dup(2)
     except OSError:
-        yield  # a process without standard error has nothing to keep quiet
+        yield  # this process has no standard error
         return
     with tempfile.TemporaryFile() as sink:
         os.dup2(sink.fileno(), 2)
@@ -292,13 +355,5 @@ def _quiet() -> Iterator[None]:
 
 
 def _loader(kind: str) -> Any:
+    """TVM's function that loads a module of a kind from a file; None if this TVM has none."""
     return tvm_ffi.get_global_func(f"ffi.Module.load_from_file.{kind}", allow_missing=True)
-
-
-def checksum(file: Path) -> str:
-    """SHA-256 of a file, in hexadecimal digits."""
-    digest = hashlib.sha256()
-    with file.open("rb") as stream:
-        while block := stream.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()

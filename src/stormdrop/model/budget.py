@@ -1,4 +1,4 @@
-"""What a model's tuning may take, and what of it a kernel can count on."""
+"""What a model's tuning may take, and what of it a task can count on."""
 
 from __future__ import annotations
 
@@ -7,43 +7,78 @@ import time as clock
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..tuning.race import RACE_SECONDS
+
 _RESERVE = 0.15  # of a time budget: compiling and verifying come after the tuning
-_RACES = 0.1  # of a time budget, for the last races of all kernels
-_SURE = 0.4  # of a time budget, what kernels can count on
+_RACES = 0.1  # of a time budget: the last races of all tasks
+_GUARANTEED = 0.4  # of a time budget: what tasks can count on
+_RACE_START = 0.7  # seconds, about, until a race begins: its kernels are built in one worker
+_SHORTEST_RACE = 0.1  # seconds
+_FAIR_RACE = 0.3  # seconds: of many tasks, the lightest go without a race so that the others have this much
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What a model's tuning may take: candidates to measure, wall seconds from `begin` on; None is no bound."""
+    """What a model's tuning may take.
+
+    Attributes:
+        trials: the most candidates to measure; None is no bound.
+        seconds: the most wall seconds; None is no bound.
+        begin: when they began, a reading of `time.perf_counter`.
+    """
 
     trials: int | None
     seconds: float | None
     begin: float
 
-    def sure(self, position: int, shares: Sequence[float]) -> tuple[int | None, float | None]:
+    def guaranteed(self, position: int, shares: Sequence[float]) -> tuple[int | None, float | None]:
         """Trials and seconds that the task at this position can count on, whatever the others do.
 
-        The same in every run of the same model and budget: by this a record is judged.
+        They are the same in every run of the same model and budget: records are judged by them.
         """
         trials = None if self.trials is None else max(1, self.trials // len(shares))
-        return trials, None if self.seconds is None else self.seconds * _SURE * shares[position]
+        return trials, None if self.seconds is None else self.seconds * _GUARANTEED * shares[position]
+
+    @property
+    def elapsed(self) -> float:
+        """Wall seconds since the beginning."""
+        return clock.perf_counter() - self.begin
 
     @property
     def left(self) -> float:
         """Seconds left for searching."""
-        return self.after(_RESERVE + _RACES)
+        return self.left_before(_RESERVE + _RACES)
 
     @property
     def left_to_measure(self) -> float:
         """Seconds left for searching and for the last races."""
-        return self.after(_RESERVE)
+        return self.left_before(_RESERVE)
 
-    def after(self, share: float) -> float:
-        """Seconds left where so much of the time is kept for what comes later."""
-        return math.inf if self.seconds is None else self.begin + self.seconds * (1 - share) - clock.perf_counter()
+    def left_before(self, share: float) -> float:
+        """Seconds left if so much of the whole time is kept for what comes later."""
+        return math.inf if self.seconds is None else self.seconds * (1 - share) - self.elapsed
+
+    def race_seconds(self, tasks: int) -> float:
+        """Seconds of the next race, if so many tasks still race; 0 if no time is left for one.
+
+        If the time is not enough for all, those that race first have the longest races.
+        """
+        if self.seconds is None:
+            return RACE_SECONDS
+        return race_share(self.left_to_measure, tasks)
+
+
+def race_share(left: float, tasks: int) -> float:
+    """What one of so many tasks may race for, given the seconds that are left for all of them."""
+    racing = max(1, min(tasks, int(left / (_RACE_START + _FAIR_RACE))))
+    own = left / racing - _RACE_START
+    return 0.0 if own < _SHORTEST_RACE else min(own, RACE_SECONDS)
 
 
 def shares(efforts: Sequence[float]) -> list[float]:
-    """Parts that sum up to 1: half in equal parts, half by effort, for a light kernel may still be badly scheduled."""
+    """The share of each task; their sum is 1.
+
+    One half is shared out equally and the other by effort, because a light kernel may still be badly scheduled.
+    """
     total = max(sum(efforts), 1e-9)
     return [0.5 / len(efforts) + 0.5 * effort / total for effort in efforts]

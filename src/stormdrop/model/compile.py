@@ -1,4 +1,4 @@
-"""Putting the chosen schedules into a graph, and compiling it."""
+"""Puts the chosen schedules into a graph and compiles it."""
 
 from __future__ import annotations
 
@@ -13,20 +13,24 @@ from tvm import relax, tirx
 from tvm.ir import GenericConst
 
 from ..codegen.lowering import PIPELINE
-from ..errors import ModelError
-from ..ir.attributes import ANYWHERE
+from ..errors import ModelError, one_line
+from ..ir.attributes import UNALIGNED
 from ..machine.cpu import Target
 from ..sketches.contract import Variant
 from .artifact import CompiledModel
 from .fallback import schedule_fallback
 from .importer.graph import Graph
 from .importer.tasks import Task
-from .messages import first_line
 from .metadata import FallbackReport, Metadata, Work, needed_features
 from .passes import workspace
 from .passes.concatenation import Concatenation, Place, find_concatenations
+from .passes.rewriting import rewrite_main
 
 Evaluate = Callable[[tirx.PrimFunc, Sequence[NDArray[Any]]], list[NDArray[Any]]]
+"""Computes the outputs of a function from its inputs."""
+
+PlacedVariant = Callable[[int, Place], Variant]
+"""The variant of a task (by index) that writes its output into a slice of a wider one."""
 
 
 def build(
@@ -34,27 +38,36 @@ def build(
     variants: Mapping[int, Variant],
     target: Target,
     *,
-    place: Callable[[int, Place], Variant] | None = None,
+    place: PlacedVariant | None = None,
     provenance: Mapping[str, Any] | None = None,
     work: Mapping[int, Work] | None = None,
     evaluate: Evaluate | None = None,
 ) -> CompiledModel:
-    """Compile a graph with a variant per task (by `Task.index`); tasks without one get a plain schedule.
+    """Compile a graph with the variants that were chosen for its tasks.
 
-    `place` gives the variant of a task that writes its result into a slice of a wider output: with it, the inputs of
-    concatenations are written where they belong. The transforms of constant inputs are computed here, by `evaluate`
-    (by default the NumPy reference), and stored in the model. What was scheduled plainly is in the result's
-    `metadata.fallbacks`. `provenance` is kept with the model as it is given, and so is the `work` of tasks. Raises
-    `ModelError` where a variant does not fit its task, or the model does not compile.
+    Args:
+        graph: The model as kernel calls.
+        variants: The variant of each task, by `Task.index`. A task without one gets a plain schedule and is listed in
+            the result's `metadata.fallbacks`.
+        target: The machine to compile for.
+        place: Makes the variant of a task that writes its output into a slice of a wider one. With it, the inputs of
+            concatenations are written to their final place instead of being copied there.
+        provenance: Stored in the model's metadata: how the model was made.
+        work: What a call of each task does, by `Task.index`; stored in the model's metadata.
+        evaluate: Computes the transforms of constant inputs, which are stored in the model. The default is the NumPy
+            reference.
+
+    Raises:
+        ModelError: A variant does not fit its task, or the model cannot be compiled.
     """
-    mod, fallbacks, symbols = apply(graph, variants, lanes=target.lanes, place=place, evaluate=evaluate)
-    main = relax.transform.RewriteDataflowReshape()(mod)["main"]  # some kernels are views to it
-    read = _read_by_kernels(main)
+    mod, fallbacks, symbols = apply_variants(graph, variants, lanes=target.lanes, place=place, evaluate=evaluate)
+    main = relax.transform.RewriteDataflowReshape()(mod)["main"]  # it takes some kernels for views
+    read_by_kernels_only = _read_by_kernels_only(main)
     try:
         executable = tvm.compile(mod, target.tvm(), relax_pipeline=workspace.pipeline(), tir_pipeline=PIPELINE)
     except Exception as error:
         # Lowering and code generation raise anything from ValueError to TVM's InternalError.
-        raise ModelError(f"{graph.name}: cannot be compiled: {first_line(error)}") from error
+        raise ModelError(f"{graph.name}: cannot be compiled: {one_line(error)}") from error
     metadata = Metadata(
         name=graph.name,
         inputs=graph.inputs,
@@ -65,22 +78,37 @@ def build(
         fallbacks=fallbacks,
         provenance=dict(provenance or {}),
         kernels={name: work[index] for name, index in symbols.items() if index in work} if work else {},
-        anywhere=tuple(info.name for info, given in zip(graph.inputs, main.params, strict=True) if given in read),
+        anywhere=tuple(
+            info.name
+            for info, parameter in zip(graph.inputs, main.params, strict=True)
+            if parameter in read_by_kernels_only
+        ),
     )
     return CompiledModel(executable, metadata, symbols)
 
 
-def apply(
+def apply_variants(
     graph: Graph,
     variants: Mapping[int, Variant],
     *,
     lanes: int = 16,
-    place: Callable[[int, Place], Variant] | None = None,
+    place: PlacedVariant | None = None,
     evaluate: Evaluate | None = None,
 ) -> tuple[tvm.IRModule, tuple[FallbackReport, ...], dict[str, int]]:
-    """The graph's module with every kernel scheduled and every constant as its kernel wants it.
+    """Put the variants into a graph, and transform each constant as its kernel expects it.
 
-    With it what was scheduled plainly, and the index of the task of each kernel, by the kernel's name.
+    Args:
+        graph: The model as kernel calls.
+        variants: The variant of each task, by `Task.index`.
+        lanes: How many values a vector of the machine holds, for the plain schedules.
+        place: Makes variants that write into a slice.
+        evaluate: Computes the transforms of constants.
+
+    Returns:
+        The module, the tasks that got a plain schedule, and the index of the task of each kernel by the kernel's name.
+
+    Raises:
+        ModelError: A variant does not fit its task.
     """
     if evaluate is None:
         from ..ir.reference import evaluate as reference
@@ -97,29 +125,27 @@ def apply(
             fallback = schedule_fallback(task.function, lanes)
             fallbacks.append(FallbackReport(task.name, task.weight, fallback.reached))
             variant = Variant(fallback.function)
-        _check(graph.name, task, variant)
+        _check_variant(graph.name, task, variant)
         chosen.update(dict.fromkeys(task.callees, (task, variant)))
     tasks = {callee: task for callee, (task, _) in chosen.items()}
-    placed = find_concatenations(graph.mod, tasks, lambda task: task.index in variants) if place else []
-    rewriter = _CallSites(graph.mod, chosen, evaluate, placed, place)
-    rewritten = rewriter.visit_expr(graph.mod["main"])
-    rewriter.builder_.update_func(graph.mod.get_global_var("main"), rewritten)
-    mod = relax.transform.DeadCodeElimination()(rewriter.builder_.get())
-    return mod, tuple(fallbacks), rewriter.symbols
+    concatenations = find_concatenations(graph.mod, tasks, lambda task: task.index in variants) if place else []
+    mutator = _CallSites(graph.mod, chosen, evaluate, concatenations, place)
+    mod = relax.transform.DeadCodeElimination()(rewrite_main(graph.mod, mutator))
+    return mod, tuple(fallbacks), mutator.symbols
 
 
-def _read_by_kernels(main: relax.Function) -> set[Any]:
-    """The parameters of `main` that nothing but kernels reads: those may begin anywhere."""
-    others = {main.body.body}
+def _read_by_kernels_only(main: relax.Function) -> set[Any]:
+    """The parameters of `main` that nothing but kernels reads. Their memory may begin anywhere."""
+    read_otherwise = {main.body.body}
     for block in main.body.blocks:
         for binding in block.bindings:
-            called = isinstance(binding.value, relax.Call) and binding.value.op == tvm.ir.Op.get("relax.call_tir")
-            if not called:
-                relax.analysis.post_order_visit(binding.value, others.add)
-    return set(main.params) - others
+            is_kernel = isinstance(binding.value, relax.Call) and binding.value.op == tvm.ir.Op.get("relax.call_tir")
+            if not is_kernel:
+                relax.analysis.post_order_visit(binding.value, read_otherwise.add)
+    return set(main.params) - read_otherwise
 
 
-def _check(model: str, task: Task, variant: Variant) -> None:
+def _check_variant(model: str, task: Task, variant: Variant) -> None:
     if len(variant.main.params) != len(task.function.params):
         raise ModelError(
             f"{model}: the variant of task {task.name} takes {len(variant.main.params)} arguments, "
@@ -132,7 +158,10 @@ def _check(model: str, task: Task, variant: Variant) -> None:
 
 @relax.expr_functor.mutator
 class _CallSites(relax.PyExprMutator):
-    """Replaces callees by their scheduled form, and constants by their transformed values."""
+    """Replaces each called function by its scheduled form, and constants by their transformed values.
+
+    An input of one of the `concatenations` becomes a call that writes into a slice of the whole output.
+    """
 
     def __init__(
         self,
@@ -140,7 +169,7 @@ class _CallSites(relax.PyExprMutator):
         chosen: Mapping[str, tuple[Task, Variant]],
         evaluate: Evaluate,
         concatenations: Sequence[Concatenation],
-        place: Callable[[int, Place], Variant] | None,
+        place: PlacedVariant | None,
     ) -> None:
         super().__init__(mod)
         self._chosen = chosen
@@ -149,21 +178,26 @@ class _CallSites(relax.PyExprMutator):
         self._call_tir = tvm.ir.Op.get("relax.call_tir")
         self._functions: dict[tuple[int, Place | None, tuple[int, ...]], Any] = {}
         self._inputs = set(mod["main"].params)
-        self._parts = {part: (whole, where) for whole in concatenations for part, where in whole.parts}
-        self._wholes = {whole.whole: whole for whole in concatenations}
-        self._written: dict[Any, Any] = {}  # the whole so far, by the variable of the concatenation
+        self._parts = {
+            part: (concatenation, destination)
+            for concatenation in concatenations
+            for part, destination in concatenation.parts
+        }
+        self._outputs = {concatenation.output for concatenation in concatenations}
+        self._written: dict[Any, Any] = {}  # what holds the parts so far, by the variable of the concatenation
 
     @property
     def symbols(self) -> dict[str, int]:
-        """The task of each scheduled function, by the function's name."""
+        """The index of the task of each scheduled function, by the function's name."""
         return {function.name_hint: index for (index, *_), function in self._functions.items()}
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         if binding.var in self._parts:
-            whole, where = self._parts[binding.var]
+            concatenation, destination = self._parts[binding.var]
             call = self.visit_expr_post_order(binding.value)
-            self._written[whole.whole] = self.builder_.emit(self._placed(call, where, self._written.get(whole.whole)))
-        elif binding.var in self._wholes:
+            written = self._written.get(concatenation.output)
+            self._written[concatenation.output] = self.builder_.emit(self._placed(call, destination, written))
+        elif binding.var in self._outputs:
             self.set_var_remap(binding.var, self._written[binding.var])
         else:
             super().visit_var_binding_(binding)
@@ -178,32 +212,37 @@ class _CallSites(relax.PyExprMutator):
         arguments = self._arguments(call, variant)
         return relax.call_tir(self._function(task, variant, None, arguments), relax.Tuple(arguments), results)
 
-    def _placed(self, call: relax.Call, where: Place, whole: Any | None) -> Any:
-        """A call that writes a slice of `whole`, which the first of them makes."""
+    def _placed(self, call: relax.Call, destination: Place, whole: Any | None) -> Any:
+        """A call that writes a slice of `whole`; if that is None, the call also makes the whole."""
         task, _ = self._chosen[call.args[0].name_hint]
         assert self._place is not None
-        variant = self._place(task.index, where)
+        variant = self._place(task.index, destination)
         arguments = self._arguments(call, variant)
-        function = self._function(task, variant, where, arguments)
+        function = self._function(task, variant, destination, arguments)
         (result,) = call.ty_args
-        shape = [*(int(extent) for extent in list(result.shape.values)[:-1]), where.total]
+        shape = [*(int(extent) for extent in list(result.shape.values)[:-1]), destination.total]
         wide = relax.TensorType(shape, result.dtype)
         if whole is None:
             return relax.call_tir(function, relax.Tuple(arguments), [wide])
         return relax.op.call_tir_inplace(function, relax.Tuple([*arguments, whole]), [len(arguments)], [wide])
 
-    def _function(self, task: Task, variant: Variant, where: Place | None, arguments: Sequence[Any]) -> Any:
-        anywhere = tuple(position for position, each in enumerate(arguments) if each in self._inputs)
-        key = (task.index, where, anywhere)
+    def _function(self, task: Task, variant: Variant, destination: Place | None, arguments: Sequence[Any]) -> Any:
+        """The scheduled function, which is added to the module at its first use.
+
+        Its arguments that are inputs of the model may be unaligned.
+        """
+        unaligned = tuple(position for position, argument in enumerate(arguments) if argument in self._inputs)
+        key = (task.index, destination, unaligned)
         if key not in self._functions:
             function = variant.main.without_attr("global_symbol").with_attr("tirx.noalias", True)
-            if anywhere:
-                function = function.with_attr(ANYWHERE, list(anywhere))
-            name = f"{task.name}_scheduled" if where is None else f"{task.name}_at{where.offset}_of{where.total}"
-            self._functions[key] = self.builder_.add_func(function, name)
+            if unaligned:
+                function = function.with_attr(UNALIGNED, list(unaligned))
+            suffix = "scheduled" if destination is None else f"at{destination.offset}_of{destination.total}"
+            self._functions[key] = self.builder_.add_func(function, f"{task.name}_{suffix}")
         return self._functions[key]
 
     def _arguments(self, call: relax.Call, variant: Variant) -> list[Any]:
+        """The arguments of a call, with constants transformed as the variant expects them."""
         arguments = list(call.args[1].fields)
         for position, transform in variant.transforms.items():
             arguments[position] = self._transformed(arguments[position], transform)

@@ -1,4 +1,4 @@
-"""A plain schedule for any function: inlined, parallel, vectorised. For tasks that no sketch has tuned.
+"""A plain schedule for the tasks that no sketch schedules: inlined, parallel, vectorised as far as possible.
 
 for i, j, k:  C[i, j] += ...      ->      parallel i:  for j0:  for k:  vectorised j1:  C[i, j0 * 16 + j1] += ...
 """
@@ -19,14 +19,17 @@ from tvm.s_tir import Schedule, ScheduleError
 _T = TypeVar("_T")
 
 _SMALL = 4096
-"""Iterations below which a loop nest is not worth waking the other cores for."""
+"""A loop nest of fewer iterations stays plain: waking the other cores takes longer than it saves."""
 
 
 @dataclass(frozen=True)
 class Fallback:
-    """A function scheduled without a sketch, and what was reached: "parallel, vectorised" at best, "plain" at worst.
+    """A function that was scheduled without a sketch.
 
-    It is the worst of the function's blocks; blocks that are too small to matter do not count.
+    Attributes:
+        function: The scheduled function.
+        reached: "parallel, vectorised", "parallel", "vectorised" or "plain": what every block of the function has,
+            except for blocks that are too small to matter.
     """
 
     function: tirx.PrimFunc
@@ -34,9 +37,14 @@ class Fallback:
 
 
 def schedule_fallback(function: tirx.PrimFunc, lanes: int = 16) -> Fallback:
-    """Schedule any function for a CPU whose vectors hold `lanes` values. Blocks that cannot be scheduled stay plain."""
+    """Schedule any function for a CPU. Blocks that cannot be scheduled stay plain.
+
+    Args:
+        function: The function; it is not changed.
+        lanes: How many values a vector of the CPU holds.
+    """
     schedule = Schedule(tvm.IRModule({"main": function}))
-    # By name: a rollback replaces the schedule, and block references die with it.
+    # Blocks are found by name, because references to them become invalid if `_attempt` replaces the schedule.
     for name in _block_names(schedule):
         schedule, _ = _attempt(schedule, partial(_inline, name=name), None)
     parallel = vectorised = True
@@ -51,7 +59,7 @@ def schedule_fallback(function: tirx.PrimFunc, lanes: int = 16) -> Fallback:
 
 
 def _attempt(schedule: Schedule, step: Callable[[Schedule], _T], otherwise: _T) -> tuple[Schedule, _T]:
-    """The schedule after a step and its result, or both as before where TVM says that the step is not valid."""
+    """The schedule after a step, and the step's result; if the step is not valid, the old schedule and `otherwise`."""
     trial = schedule.copy()
     try:
         return trial, step(trial)
@@ -60,7 +68,7 @@ def _attempt(schedule: Schedule, step: Callable[[Schedule], _T], otherwise: _T) 
 
 
 def _block_names(schedule: Schedule) -> list[str]:
-    return [schedule.get(b).name_hint for b in schedule.get_child_blocks(schedule.get_sblock("root"))]
+    return [schedule.get(block).name_hint for block in schedule.get_child_blocks(schedule.get_sblock("root"))]
 
 
 def _kinds(schedule: Schedule, block: Any) -> list[int]:
@@ -77,16 +85,16 @@ def _extent(schedule: Schedule, loop: Any) -> int | None:
 
 
 def _inline(schedule: Schedule, name: str) -> None:
-    """Inline a block without reduction into readers without one: elsewhere its work would be repeated."""
+    """Inline a block if neither it nor a consumer has a reduction, in which its work would be repeated."""
     block = schedule.get_sblock(name)
     consumers = schedule.get_consumers(block)
-    spatial = all(set(_kinds(schedule, b)) <= {tirx.IterVar.DataPar} for b in (block, *consumers))
+    spatial = all(set(_kinds(schedule, member)) <= {tirx.IterVar.DataPar} for member in (block, *consumers))
     if consumers and spatial:
         schedule.compute_inline(block)
 
 
 def _tile(schedule: Schedule, name: str, lanes: int) -> tuple[bool, bool]:
-    """Parallel outer spatial loops, the last spatial loop vectorised; whether each was possible."""
+    """Make the outer spatial loops parallel and vectorise the last one; says whether each of the two was possible."""
     block = schedule.get_sblock(name)
     loops = schedule.get_loops(block)
     kinds = _kinds(schedule, block)
@@ -110,11 +118,11 @@ def _tile(schedule: Schedule, name: str, lanes: int) -> tuple[bool, bool]:
     if parallel:
         schedule.parallel(fused)
     if reduction:
-        # Last: without its initial value a block is no reduction any more, and TVM refuses to vectorise it.
+        # This has to come last: without its initial value the block is no reduction, and TVM does not vectorise it.
         schedule.decompose_reduction(block, reduction[0])
     return parallel, bool(inner)
 
 
 def _width(extent: int | None, lanes: int) -> int:
-    """The widest vector that divides an extent: no predicates in the body."""
-    return max((w for w in range(1, lanes + 1) if extent is not None and extent % w == 0), default=1)
+    """The widest vector that divides an extent, so that the body needs no predicates."""
+    return max((width for width in range(1, lanes + 1) if extent is not None and extent % width == 0), default=1)

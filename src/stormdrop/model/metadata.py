@@ -1,4 +1,4 @@
-"""What a compiled model says about itself: versions, machine, inputs and outputs, where it comes from."""
+"""What a compiled model says about itself: inputs, outputs, machine, versions, kernels, and how it was made."""
 
 from __future__ import annotations
 
@@ -19,7 +19,13 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """A named input or output of a model: static shape, NumPy dtype name."""
+    """An input or output of a model.
+
+    Attributes:
+        name: Its name in the user's model.
+        shape: Its static shape.
+        dtype: The name of its NumPy type, such as "float32".
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -28,7 +34,13 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class FallbackReport:
-    """A task that no sketch scheduled, and what the plain schedule reached: "parallel, vectorised", ..., "plain"."""
+    """A task that no sketch scheduled.
+
+    Attributes:
+        task: The name of the task.
+        weight: How often the model calls it.
+        reached: What its plain schedule reached: "parallel, vectorised", "parallel", "vectorised" or "plain".
+    """
 
     task: str
     weight: int
@@ -37,7 +49,12 @@ class FallbackReport:
 
 @dataclass(frozen=True)
 class Work:
-    """What a call of a kernel does: floating-point operations, and bytes of its arrays, each moved once."""
+    """What one call of a kernel does.
+
+    Attributes:
+        flops: Floating-point operations.
+        bytes: Bytes of its arrays, each moved once.
+    """
 
     flops: float
     bytes: float
@@ -45,10 +62,22 @@ class Work:
 
 @dataclass(frozen=True)
 class Metadata:
-    """Stored beside a model. `features` are the instruction set extensions that its kernels may use.
+    """The metadata that is stored with a model.
 
-    `kernels` says what those do that a sketch has scheduled. The inputs that `anywhere` names may begin at any element;
-    the memory of all others begins at a multiple of 64 bytes.
+    Attributes:
+        name: The name of the model.
+        inputs: The inputs, in the order in which a call takes them.
+        outputs: The outputs, in the order in which a call returns them.
+        target: The fields of the `Target` that the model was compiled for.
+        cpu: The name of the CPU that it was compiled for.
+        features: The instruction set extensions that its kernels may use, by LLVM's names.
+        fallbacks: The tasks that no sketch scheduled.
+        provenance: How the model was made: search, seed, source file, versions; anything that JSON holds.
+        kernels: The work of each kernel that a sketch scheduled, by the kernel's name.
+        anywhere: The inputs whose memory may begin at any element. That of all others begins at a multiple of 64
+            bytes.
+        stormdrop: The version of stormdrop that made the model.
+        tvm: The version of TVM that made the model.
     """
 
     name: str
@@ -65,20 +94,34 @@ class Metadata:
     tvm: str = tvm.__version__
 
     def to_json(self, checksums: Mapping[str, str]) -> str:
-        """The text of metadata.json. Raises TypeError where `provenance` holds what JSON cannot."""
+        """Write the text of `metadata.json`.
+
+        Args:
+            checksums: The checksum of each other file, by file name.
+
+        Raises:
+            TypeError: `provenance` holds something that JSON cannot.
+        """
         return json.dumps({"format": _FORMAT, **asdict(self), "checksums": dict(checksums)}, indent=2) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> tuple[Metadata, dict[str, str]]:
-        """The metadata and the checksums by file name. Raises ValueError, one line."""
+        """Read the text of `metadata.json`.
+
+        Returns:
+            The metadata, and the checksums by file name.
+
+        Raises:
+            ValueError: The text is something else; the message is one line.
+        """
         document = json.loads(text)
         if not isinstance(document, dict) or document.get("format") != _FORMAT:
             raise ValueError(f"it is no stormdrop model of format {_FORMAT}")
         document.pop("format")
         try:
             checksums = document.pop("checksums")
-            document["inputs"] = tuple(_tensor(entry) for entry in document["inputs"])
-            document["outputs"] = tuple(_tensor(entry) for entry in document["outputs"])
+            document["inputs"] = tuple(_tensor_info(entry) for entry in document["inputs"])
+            document["outputs"] = tuple(_tensor_info(entry) for entry in document["outputs"])
             document["fallbacks"] = tuple(FallbackReport(**entry) for entry in document["fallbacks"])
             document["features"] = tuple(document["features"])
             document["anywhere"] = tuple(document.get("anywhere", ()))
@@ -88,29 +131,29 @@ class Metadata:
             raise ValueError(f"its metadata is incomplete: {error}") from error
 
 
-def _tensor(entry: Mapping[str, Any]) -> TensorInfo:
-    return TensorInfo(entry["name"], tuple(entry["shape"]), entry["dtype"])
-
-
 def lacking_features(features: Iterable[str]) -> list[str]:
-    """Those of some instruction set extensions, by LLVM's names, that this machine's CPU does not have."""
+    """The instruction set extensions among `features` (LLVM's names) that this machine's CPU does not have, sorted."""
     host = _host_features()
-    return cpu_flags.lacking(features) if host is None else sorted(set(features) - host)
+    return cpu_flags.missing_features(features) if host is None else sorted(set(features) - host)
+
+
+def needed_features(target: Any) -> tuple[str, ...]:
+    """The instruction set extensions of this machine that code for a TVM target may use, sorted.
+
+    LLVM's model of a CPU also names tuning hints, and extensions that a virtual machine may hide. A model that was
+    compiled and verified on this machine needs neither.
+    """
+    host = _host_features() or frozenset()
+    return tuple(sorted({str(name) for name in codegen.llvm_get_cpu_features(target)} & host))
 
 
 def _host_features() -> frozenset[str] | None:
-    """The instruction set extensions of this machine's CPU; None where only TVM's runtime is loaded."""
+    """The instruction set extensions of this machine's CPU; None if only TVM's runtime is loaded."""
     function = tvm_ffi.get_global_func("tvm.codegen.llvm.GetHostCPUFeatures", allow_missing=True)
     if function is None:
         return None
     return frozenset(str(name) for name, present in function().items() if bool(present))
 
 
-def needed_features(target: Any) -> tuple[str, ...]:
-    """What code for a TVM target may use, of what this machine has.
-
-    LLVM's model of a CPU also names tuning hints, and extensions that a virtual machine may hide; a model that was
-    compiled and verified here needs neither.
-    """
-    host = _host_features() or frozenset()
-    return tuple(sorted({str(name) for name in codegen.llvm_get_cpu_features(target)} & host))
+def _tensor_info(entry: Mapping[str, Any]) -> TensorInfo:
+    return TensorInfo(entry["name"], tuple(entry["shape"]), entry["dtype"])

@@ -1,4 +1,4 @@
-"""Where the time of a compiled model goes: each kernel as it runs inside, with the caches as they are there."""
+"""Where the time of a compiled model goes: each kernel is timed inside the model, with the caches as they are there."""
 
 from __future__ import annotations
 
@@ -20,14 +20,20 @@ if TYPE_CHECKING:
     from .metadata import Work
 
 _BUILTIN = "vm.builtin."
+"""The virtual machine's own functions begin with this."""
+
 _ROUNDS = 15
 
 
 @dataclass(frozen=True)
 class KernelTime:
-    """What one kernel takes in an execution of the model over all of its `calls`, in seconds, round by round.
+    """The time of one kernel in an execution of the model.
 
-    `work` is that of a call; None where no sketch takes it.
+    Attributes:
+        name: The kernel's name in the model.
+        calls: How often an execution calls it.
+        rounds: Seconds of all its calls together, one value per timed execution.
+        work: The work of one call; None if no sketch takes the kernel.
     """
 
     name: str
@@ -37,13 +43,14 @@ class KernelTime:
 
     @property
     def seconds(self) -> float:
-        """The median."""
+        """The median of `rounds`."""
         return statistics.median(self.rounds)
 
-    def of_roofline(self, limits: Peak) -> float | None:
-        """The time that its calls take at a machine's limits, over the time that they take.
+    def roofline_fraction(self, limits: Peak) -> float | None:
+        """The time that its calls would take at a machine's limits, over the time that they take.
 
-        Arrays that stay in the caches are faster than that: then it is above 1.
+        It is above 1 if the arrays stay in the caches, which are faster than the memory's bandwidth. It is None if
+        the work is unknown.
         """
         if self.work is None:
             return None
@@ -53,10 +60,13 @@ class KernelTime:
 
 @dataclass(frozen=True)
 class Profile:
-    """An execution of a model: `seconds` in all, its kernels, those that take longest first.
+    """The time of an execution of a model.
 
-    `seconds` is measured without looking inside, the kernels in other executions, and `machine`, what TVM's virtual
-    machine takes for memory between them, too (a microsecond of each of its steps is the watch's).
+    Attributes:
+        seconds: Median seconds of an execution without instrumentation.
+        kernels: The time of each kernel in the instrumented executions, the slowest kernel first.
+        machine: Median seconds that TVM's virtual machine itself takes in an instrumented execution. The
+            instrumentation adds about a microsecond to each of its steps.
     """
 
     seconds: float
@@ -65,25 +75,25 @@ class Profile:
 
     @property
     def outside(self) -> float:
-        """Seconds that are in no kernel: calls, allocation, inputs and outputs."""
-        return max(0.0, self.seconds - sum(each.seconds for each in self.kernels))
+        """Seconds that are spent in no kernel: calls, allocation, inputs and outputs."""
+        return max(0.0, self.seconds - sum(kernel.seconds for kernel in self.kernels))
 
     @property
     def moving(self) -> float:
-        """Seconds of kernels that compute nothing: layouts that change, slices, copies."""
-        return sum(each.seconds for each in self.kernels if each.work is not None and not each.work.flops)
+        """Seconds of kernels that compute nothing: changes of layout, slices, copies."""
+        return sum(kernel.seconds for kernel in self.kernels if kernel.work is not None and not kernel.work.flops)
 
     def to_json(self) -> dict[str, Any]:
         """The document of `stormdrop run --profile`."""
         kernels = [
             {
-                "name": each.name,
-                "calls": each.calls,
-                "seconds": each.seconds,
-                "flops": each.work and each.work.flops,
-                "bytes": each.work and each.work.bytes,
+                "name": kernel.name,
+                "calls": kernel.calls,
+                "seconds": kernel.seconds,
+                "flops": kernel.work and kernel.work.flops,
+                "bytes": kernel.work and kernel.work.bytes,
             }
-            for each in self.kernels
+            for kernel in self.kernels
         ]
         return {
             "seconds": self.seconds,
@@ -95,37 +105,50 @@ class Profile:
 
 
 def profile(model: CompiledModel, feeds: Mapping[str, NDArray[Any]], rounds: int = _ROUNDS) -> Profile:
-    """Executes a model so many times with and without a watch on its calls, alone on the machine."""
-    (found,) = profiles([model], feeds, rounds)
-    return found
+    """Time a model and each of its kernels, under the machine-wide lock.
+
+    Args:
+        model: The model.
+        feeds: Its inputs by name.
+        rounds: How many executions are timed with instrumentation, and how many without.
+    """
+    (result,) = profiles([model], feeds, rounds)
+    return result
 
 
 def profiles(models: Sequence[CompiledModel], feeds: Mapping[str, NDArray[Any]], rounds: int) -> list[Profile]:
-    """The profiles of several forms of a model, in turns."""
-    watches = [Watch() for _ in models]
-    watched = [model.watched(watch) for model, watch in zip(models, watches, strict=True)]
-    whole: list[list[float]] = [[] for _ in models]
+    """Time several forms of a model, which take turns in every round; otherwise as `profile`.
+
+    Returns:
+        The profile of each model, in the order of `models`.
+    """
+    timers = [CallTimer() for _ in models]
+    instrumented = [model.instrumented(timer) for model, timer in zip(models, timers, strict=True)]
+    executions: list[list[float]] = [[] for _ in models]
     with closing(MachineLock()) as lock, lock.exclusive():
-        for at in range(rounds + 1):
-            for model, inside, watch, times in zip(models, watched, watches, whole, strict=True):
+        for position in range(rounds + 1):
+            for model, inside, timer, seconds in zip(models, instrumented, timers, executions, strict=True):
                 inside.run(feeds)
                 start = time.perf_counter()
                 model.run(feeds)
-                times.append(time.perf_counter() - start)
-                watch.close(keep=at > 0)  # the first round loads code and memory
+                seconds.append(time.perf_counter() - start)
+                timer.end_execution(keep=position > 0)  # the first round loads code and memory
     return [
-        Profile(statistics.median(times[1:]), watch.kernels(model.metadata.kernels), watch.machine)
-        for model, times, watch in zip(models, whole, watches, strict=True)
+        Profile(statistics.median(seconds[1:]), timer.kernels(model.metadata.kernels), timer.machine)
+        for model, seconds, timer in zip(models, executions, timers, strict=True)
     ]
 
 
-class Watch:
-    """Told before and after every call of TVM's virtual machine; see `VirtualMachine.set_instrument`."""
+class CallTimer:
+    """Times the calls of TVM's virtual machine, which calls this object before and after each of them.
+
+    `VirtualMachine.set_instrument` describes the arguments of these calls.
+    """
 
     def __init__(self) -> None:
-        self._rounds: list[dict[str, float]] = []
+        self._executions: list[dict[str, float]] = []  # seconds by function, for each execution that was kept
         self._calls: Counter[str] = Counter()
-        self._now: defaultdict[str, float] = defaultdict(float)
+        self._current: defaultdict[str, float] = defaultdict(float)
         self._begin = 0.0
 
     def __call__(self, function: Any, symbol: str, before: bool, *_: Any) -> int:
@@ -133,35 +156,40 @@ class Watch:
         if before:
             self._begin = time.perf_counter()
         else:
-            self._now[symbol] += now - self._begin
+            self._current[symbol] += now - self._begin
             self._calls[symbol] += 1
         return 0
 
-    def close(self, keep: bool) -> None:
-        """Ends an execution."""
+    def end_execution(self, keep: bool) -> None:
+        """End an execution of the model. Its times are dropped unless `keep` is true."""
         if keep:
-            self._rounds.append(dict(self._now))
+            self._executions.append(dict(self._current))
         else:
             self._calls.clear()
-        self._now.clear()
+        self._current.clear()
 
     def kernels(self, work: Mapping[str, Work]) -> list[KernelTime]:
-        """What was kept of each kernel, without what the virtual machine does itself."""
-        names = [name for name in self._rounds[0] if not name.startswith(_BUILTIN)]
-        found = [
+        """The times of each kernel, the slowest kernel first.
+
+        Args:
+            work: The work of a call, by the kernel's name.
+        """
+        names = [name for name in self._executions[0] if not name.startswith(_BUILTIN)]
+        times = [
             KernelTime(
                 name,
-                round(self._calls[name] / len(self._rounds)),
-                [each[name] for each in self._rounds],
+                round(self._calls[name] / len(self._executions)),
+                [execution[name] for execution in self._executions],
                 work.get(name),
             )
             for name in names
         ]
-        return sorted(found, key=lambda each: -each.seconds)
+        return sorted(times, key=lambda kernel: -kernel.seconds)
 
     @property
     def machine(self) -> float:
-        """Median seconds of what the virtual machine does itself."""
+        """Median seconds of the virtual machine's own functions in an execution."""
         return statistics.median(
-            sum(seconds for name, seconds in each.items() if name.startswith(_BUILTIN)) for each in self._rounds
+            sum(seconds for name, seconds in execution.items() if name.startswith(_BUILTIN))
+            for execution in self._executions
         )

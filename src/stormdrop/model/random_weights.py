@@ -1,8 +1,8 @@
-"""Seeded random weights for a model whose own say nothing.
+"""Seeded random weights for a model that was published without weights.
 
-The graphs of the ONNX model zoo that are published without weights carry one constant in every weight: their outputs
-do not depend on their inputs, and a kernel that permutes channels passes every comparison. `seed_weights` puts values
-into them with which a comparison can fail, and with which the activations stay in a sane range.
+The graphs of the ONNX model zoo that are published without weights carry one constant in every weight. Their outputs
+do not depend on their inputs, so that a kernel which permutes channels passes every comparison. `seed_weights` gives
+them weights with which a comparison can fail, and with which the activations neither vanish nor overflow.
 """
 
 from __future__ import annotations
@@ -20,19 +20,26 @@ _RECTIFIERS = ("Relu", "LeakyRelu", "PRelu", "Clip")
 
 
 def seed_weights(model: onnx.ModelProto, seed: int = 0) -> onnx.ModelProto:
-    """A copy of the model in which every floating-point weight is random; its graph inputs are the true inputs only.
+    """Copy a model and replace its floating-point weights by random values.
 
-    Weights are initialisers, `Constant` and `ConstantOfShape` outputs of more than one element, told by the node
-    that takes them. Kernels of convolutions and matrices are normal with variance 1 / (fan-in * second moment of
-    the input), so that outputs keep a variance of about 1: behind a rectifier this is He et al. 2015, equation 10
-    (variance 2 / fan-in); behind poolings and residual sums it stays sane where that would grow. Batch norms get
-    scales and variances around 1; biases and means are small. What has no known role is left as it is. The same
-    seed and graph give the same values.
+    Weights are initialisers and outputs of `Constant` and `ConstantOfShape` that have more than one element. The node
+    that takes a weight decides its distribution. Kernels of convolutions and matrices are normal with variance
+    1 / (fan-in * second moment of the input), so that outputs have a variance of about 1. After a rectifier this is
+    He et al. 2015, equation 10 (variance 2 / fan-in); after poolings and residual sums, for which their equation would
+    make the variance grow, it still holds. Scales and variances of batch norms are around 1; biases and means are
+    small. A weight without a known role keeps its value.
+
+    Args:
+        model: The model; it is not changed.
+        seed: The same seed and graph give the same values.
+
+    Returns:
+        The copy. Its graph inputs are the true inputs only, without the initialisers.
     """
     seeded = onnx.ModelProto()
     seeded.CopyFrom(model)
     graph = seeded.graph
-    replaced = _Walk(_float_weights(graph), np.random.default_rng(seed)).over(graph)
+    replaced = _WeightInitialiser(_float_weights(graph), np.random.default_rng(seed)).initialise(graph)
 
     dtypes = {tensor.name: tensor.data_type for tensor in graph.initializer}
     kept_nodes = [node for node in graph.node if not (len(node.output) == 1 and node.output[0] in replaced)]
@@ -45,8 +52,8 @@ def seed_weights(model: onnx.ModelProto, seed: int = 0) -> onnx.ModelProto:
         dtype = helper.tensor_dtype_to_np_dtype(dtypes.get(name, TensorProto.FLOAT))
         graph.initializer.append(numpy_helper.from_array(values.astype(dtype), name))
 
-    held = {tensor.name for tensor in graph.initializer}
-    inputs = [value for value in graph.input if value.name not in held]
+    initializers = {tensor.name for tensor in graph.initializer}
+    inputs = [value for value in graph.input if value.name not in initializers]
     del graph.input[:]
     graph.input.extend(inputs)
     # Before version 4 of the format every initialiser had to be listed as an input as well.
@@ -69,18 +76,18 @@ def _float_weights(graph: onnx.GraphProto) -> dict[str, tuple[int, ...]]:
     return {name: shape for name, shape in shapes.items() if math.prod(shape) > 1}
 
 
-class _Walk:
-    """One pass over a graph that gives each weight a value where it is first used."""
+class _WeightInitialiser:
+    """Goes through the nodes of a graph once, and gives each weight its values at the first node that takes it."""
 
     def __init__(self, weights: dict[str, tuple[int, ...]], rng: np.random.Generator) -> None:
         self._shapes = weights
         self._rng = rng
-        self._origin = {name: name for name in weights}  # of a value that is a weight in another shape
-        self._moments: dict[str, float] = {}  # estimated mean squares of the computed values
+        self._origin = {name: name for name in weights}  # the weight that a value is, perhaps in another shape
+        self._moments: dict[str, float] = {}  # estimated mean squares of computed values
         self._sums: set[str] = set()  # values that are sums of computed values
         self._values: dict[str, NDArray[np.floating]] = {}
 
-    def over(self, graph: onnx.GraphProto) -> dict[str, NDArray[np.floating]]:
+    def initialise(self, graph: onnx.GraphProto) -> dict[str, NDArray[np.floating]]:
         for node in graph.node:
             if node.op_type in _SHAPE_ONLY and node.input[0] in self._origin:
                 self._origin[node.output[0]] = self._origin[node.input[0]]
@@ -95,15 +102,17 @@ class _Walk:
             self._moments.update(dict.fromkeys(node.output, moment))
         return self._values
 
-    def _computed(self, node: onnx.NodeProto) -> list[float]:
+    def _input_moments(self, node: onnx.NodeProto) -> list[float]:
+        """The mean squares of the node's inputs that are no weights."""
         return [self._moments.get(name, 1.0) for name in node.input if name and name not in self._origin]
 
     def _draw(self, node: onnx.NodeProto, position: int, shape: tuple[int, ...]) -> NDArray[np.floating] | None:
+        """Random values for a weight that a node takes at `position`; None if its role is not known."""
         operator, rng = node.op_type, self._rng
         normalisation = operator.endswith("Normalization")
         fan_in = _fan_in(node, position, shape)
         if fan_in is not None:
-            return rng.standard_normal(shape) / math.sqrt(fan_in * max([*self._computed(node), 1e-3]))
+            return rng.standard_normal(shape) / math.sqrt(fan_in * max([*self._input_moments(node), 1e-3]))
         if operator == "BatchNormalization" and position == 4:  # the variance
             return rng.uniform(0.5, 1.5, shape)
         if operator in ("Mul", "Div") or (normalisation and position == 1):
@@ -115,16 +124,18 @@ class _Walk:
         return None
 
     def _moment(self, node: onnx.NodeProto) -> float:
-        """The mean square of a node's output, roughly: enough that errors do not pile up over a network."""
-        operator, inputs = node.op_type, self._computed(node) or [1.0]
+        """A rough mean square of a node's output, good enough that activations stay in range over a deep network."""
+        operator, inputs = node.op_type, self._input_moments(node) or [1.0]
         if operator in ("Conv", "ConvTranspose", "Gemm", "MatMul") and len(inputs) == 1:
             return 1.0
         if operator in _RECTIFIERS:
-            # A residual sum is mostly positive already: a rectified value plus a smaller one.
+            # A residual sum is mostly positive already, because it is a rectified value plus a smaller one.
             return inputs[0] if node.input[0] in self._sums else inputs[0] / 2
         if operator == "MaxPool":
-            window = next((math.prod(a.ints) for a in node.attribute if a.name == "kernel_shape"), 1)
-            # Independent rectified normals give 3 for 4 of them and 5 for 9; neighbours are not independent.
+            windows = (math.prod(attribute.ints) for attribute in node.attribute if attribute.name == "kernel_shape")
+            window = next(windows, 1)
+            # The maximum of 4 independent rectified normal values has 3 times the mean square of one, that of 9 values
+            # 5 times; neighbouring values are not independent.
             return inputs[0] * (2.0 if window <= 4 else 4.0)
         if operator in ("Add", "Sum", "Sub") and len(inputs) > 1:
             self._sums.update(node.output)
@@ -133,7 +144,7 @@ class _Walk:
 
 
 def _fan_in(node: onnx.NodeProto, position: int, shape: tuple[int, ...]) -> int | None:
-    """How many products one output sums over, if this input is a kernel or a matrix."""
+    """How many products one element of the output sums, if the input at `position` is a kernel or a matrix."""
     if node.op_type == "Conv" and position == 1:
         return math.prod(shape[1:])
     if node.op_type == "ConvTranspose" and position == 1:

@@ -1,10 +1,11 @@
-"""Finalists in the context of the whole model: what is fastest alone may be slower among the others.
+"""Decides which finalist of each task is fastest inside the whole model. It may not be the one that is fastest alone.
 
-Alone, a kernel finds its inputs in the caches as its last execution has left them, and its tuning ends with a race of a
-few schedules that are nearly alike. Here the model is built once with everybody's winner, once with everybody's default
-schedule, with everybody's second and with everybody's third; they take turns, and each kernel is timed in each of them.
-A schedule that is significantly faster than the winner there takes its place; all that changed have to be faster
-together once more.
+The tuning of a task ends with a race of a few schedules that are nearly equally fast, each of which finds its inputs in
+the caches as its last execution left them. Inside the model, other kernels run in between. So the model is built in up
+to four combinations: every task by its winner, by its default schedule, by its second and by its third finalist. They
+take turns, and each kernel is timed in each of them. A schedule that is significantly faster than the winner there
+takes its place. Finally, a model with all the replacements has to be significantly faster than the first one, over the
+tasks that changed.
 """
 
 from __future__ import annotations
@@ -18,84 +19,121 @@ from ..statistics import ratio_interval
 from ..tuning.race import ALPHA
 from .artifact import CompiledModel
 from .profile import Profile, profiles
-from .sharing import TunedTask
+from .scheduler import TunedTask
 
 Choice = tuple[str, Mapping[str, Any]]
-"""A sketch by name, and a configuration of it."""
+"""The schedule of a task: a sketch by name, and a configuration of it."""
 
-LINEUPS = 4
-"""Forms of the model, at most."""
+Combination = Mapping[int, Choice]
+"""The schedule of every task of a model, by the index of the task."""
 
-_NEAR = 1.15  # times the winner's time alone: what is slower is not tried again
+MAX_COMBINATIONS = 4
+"""The most combinations that are compared."""
+
+_NEAR = 1.15
+"""A finalist that takes longer than this times the winner's time, each alone, is not tried inside the model."""
 
 
-def lineups(
-    tasks: Sequence[TunedTask], chosen: Mapping[int, Choice], default: Mapping[int, Choice]
+def combinations_to_compare(
+    tasks: Sequence[TunedTask], chosen: Combination, default: Combination
 ) -> list[dict[int, Choice]]:
-    """What each task (by index) does in each form of the model: as chosen, by default, then the next best of each."""
-    found = [dict(chosen), dict(default)]
+    """List the combinations that may be fastest inside the model.
+
+    Args:
+        tasks: The tuned tasks of the model.
+        chosen: The winner of each task.
+        default: The default schedule of each task.
+
+    Returns:
+        At most `MAX_COMBINATIONS`: first `chosen`, then `default`, then `chosen` with the next best finalist of each
+        task that has one.
+    """
+    combinations = [dict(chosen), dict(default)]
     for task in tasks:
         result, index = task.result, task.task.index
         if result is None or result.best is None:
             continue
-        near = [each for each in result.finalists if each.seconds <= _NEAR * result.best.seconds]
-        tried = (chosen[index], default[index])
-        others = [choice for each in near if (choice := (each.sketch, each.config)) not in tried]
-        for at, choice in enumerate(others[: LINEUPS - 2], start=2):
-            while len(found) <= at:
-                found.append(dict(chosen))
-            found[at][index] = choice
-    return found
+        near = [finalist for finalist in result.finalists if finalist.seconds <= _NEAR * result.best.seconds]
+        present = (chosen[index], default[index])
+        others = [choice for finalist in near if (choice := (finalist.sketch, finalist.config)) not in present]
+        for position, choice in enumerate(others[: MAX_COMBINATIONS - 2], start=2):
+            while len(combinations) <= position:
+                combinations.append(dict(chosen))
+            combinations[position][index] = choice
+    return combinations
 
 
-def fastest_inside(
-    forms: Sequence[Mapping[int, Choice]],
+def fastest_combination(
+    combinations: Sequence[Combination],
     models: Sequence[CompiledModel],
-    build: Callable[[Mapping[int, Choice]], CompiledModel],
+    build: Callable[[Combination], CompiledModel],
     feeds: Mapping[str, NDArray[Any]],
     rounds: int,
 ) -> tuple[dict[int, Choice], CompiledModel]:
-    """The choice of each task that is fastest inside, and the model made of them; `models` are those of the forms.
+    """Find the fastest schedule of each task inside the model.
 
-    One is faster at 95% over all comparisons together (Bonferroni).
+    Args:
+        combinations: What to compare; the first one is kept unless another schedule is significantly faster.
+        models: The model of each combination.
+        build: Builds the model of another combination.
+        feeds: The model's inputs by name.
+        rounds: How often each model is executed.
+
+    Returns:
+        The combination of the fastest schedules, and its model.
     """
-    first, *_ = models
-    taken = profiles(models, feeds, rounds)
-    by_task = [_rounds_by_task(model, each) for model, each in zip(models, taken, strict=True)]
-    final = dict(forms[0])
-    compared = [
-        (index, form, times)
-        for index in by_task[0]
-        for form, times in zip(forms[1:], by_task[1:], strict=True)
-        if index in times and form.get(index) != forms[0].get(index)
+    incumbent, first = dict(combinations[0]), models[0]
+    seconds = [
+        _seconds_by_task(model, measured)
+        for model, measured in zip(models, profiles(models, feeds, rounds), strict=True)
     ]
-    confidence = 1 - ALPHA / max(1, len(compared))
-    best = dict(by_task[0])
-    for index, form, times in compared:
-        # All against the winner, and of those that beat it surely, the one that does so most.
-        faster = ratio_interval(by_task[0][index], times[index], confidence).low > 1
-        if faster and sum(times[index]) < sum(best[index]):
-            best[index], final[index] = times[index], form[index]
-    if final == dict(forms[0]):
-        return final, first
-    # What was chosen stands beside other neighbours now: it has to be faster there, all together.
-    mixed = build(final)
-    alone, together = (
-        _rounds_by_task(model, each)
-        for model, each in zip((first, mixed), profiles([first, mixed], feeds, rounds), strict=True)
-    )
-    changed = [index for index in final if final[index] != forms[0].get(index)]
-    before, after = (
-        [sum(each) for each in zip(*(times[index] for index in changed), strict=True)] for times in (alone, together)
-    )
-    return (final, mixed) if ratio_interval(before, after).low > 1 else (dict(forms[0]), first)
+    improved = _replace_slower(combinations, seconds)
+    if improved == incumbent:
+        return incumbent, first
+    # The replaced kernels have other neighbours now than when they were timed.
+    candidate = build(improved)
+    before, after = profiles([first, candidate], feeds, rounds)
+    changed = [index for index in improved if improved[index] != incumbent.get(index)]
+    ratio = ratio_interval(_total(first, before, changed), _total(candidate, after, changed))
+    return (improved, candidate) if ratio.low > 1 else (incumbent, first)
 
 
-def _rounds_by_task(model: CompiledModel, taken: Profile) -> dict[int, list[float]]:
-    found: dict[int, list[float]] = {}
-    for kernel in taken.kernels:
+def _replace_slower(
+    combinations: Sequence[Combination], seconds: Sequence[Mapping[int, Sequence[float]]]
+) -> dict[int, Choice]:
+    """The first combination, with each schedule that another one significantly beats replaced by the fastest of those.
+
+    `seconds` are, for each combination, the times of each task by round. All comparisons together have the confidence
+    of `ALPHA` (Bonferroni): each is made with an accordingly higher one.
+    """
+    incumbent, incumbent_seconds = combinations[0], seconds[0]
+    comparisons = [
+        (index, combination[index], times[index])
+        for index in incumbent_seconds
+        for combination, times in zip(combinations[1:], seconds[1:], strict=True)
+        if index in times and combination.get(index) != incumbent.get(index)
+    ]
+    confidence = 1 - ALPHA / max(1, len(comparisons))
+    improved, fastest = dict(incumbent), dict(incumbent_seconds)
+    for index, choice, times in comparisons:
+        faster = ratio_interval(incumbent_seconds[index], times, confidence).low > 1
+        if faster and sum(times) < sum(fastest[index]):
+            improved[index], fastest[index] = choice, times
+    return improved
+
+
+def _total(model: CompiledModel, measured: Profile, tasks: Sequence[int]) -> list[float]:
+    """Seconds of some tasks together, in each round of a profile."""
+    seconds = _seconds_by_task(model, measured)
+    return [sum(times) for times in zip(*(seconds[index] for index in tasks), strict=True)]
+
+
+def _seconds_by_task(model: CompiledModel, measured: Profile) -> dict[int, list[float]]:
+    """Seconds of all kernels of each task together, in each round of a profile."""
+    seconds: dict[int, list[float]] = {}
+    for kernel in measured.kernels:
         index = model.symbols.get(kernel.name)
         if index is not None:
-            known = found.get(index, [0.0] * len(kernel.rounds))
-            found[index] = [a + b for a, b in zip(known, kernel.rounds, strict=True)]
-    return found
+            so_far = seconds.get(index, [0.0] * len(kernel.rounds))
+            seconds[index] = [a + b for a, b in zip(so_far, kernel.rounds, strict=True)]
+    return seconds

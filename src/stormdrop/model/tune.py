@@ -1,12 +1,15 @@
-"""Tuning a model: its distinct kernels share a budget, then the whole is compiled, timed and verified."""
+"""`tune_model`: import, tune, choose, verify, save.
+
+model -> graph of tasks -> tuned tasks -> the fastest combination of schedules -> verified, saved, timed
+"""
 
 from __future__ import annotations
 
 import math
 import time as clock
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass, replace
+from contextlib import closing, nullcontext
+from dataclasses import dataclass, field, replace
 from importlib import metadata as packages
 from pathlib import Path
 from typing import Any
@@ -16,31 +19,30 @@ import onnx
 from ..errors import ModelError, SpaceError
 from ..machine.cpu import Target
 from ..machine.lock import MachineLock
+from ..measure.timing import rounds_within
 from ..records import Store, open_store
 from ..sketches.contract import Variant
-from ..sketches.registry import MAX_ERROR, sketches_for
 from ..statistics import Interval, median_interval
-from ..tuning import race as finals
-from ..tuning.request import DEFAULT_SEARCH, check_request
+from ..tuning.options import DEFAULT_MODEL_SECONDS, DEFAULT_SEARCH, TuneOptions
 from ..tuning.result import Progress
-from . import DEFAULT_SECONDS
-from .artifact import CompiledModel, checksum, needs_linker
+from .artifact import CompiledModel, needs_linker
+from .artifact_files import checksum
 from .budget import Budget
 from .compile import build
-from .importer.graph import load_graph
+from .importer.graph import Graph, load_graph
 from .metadata import Work
 from .passes.concatenation import Place
-from .selection import LINEUPS, Choice, fastest_inside, lineups
-from .sharing import TunedTask, tune_tasks
+from .scheduler import TunedTask, TunedTasks, tune_tasks
+from .selection import MAX_COMBINATIONS, Choice, combinations_to_compare, fastest_combination
 from .verify import Feeds, Reference, Verification
 
-_CHECKS = 0.05  # of a time budget, for verification and the last timing
-_LATENCY_SECONDS = 5.0  # of the last timing, at most, but for very slow models
-_INSIDE = 2 * (LINEUPS + 2)  # executions per round, to find out what is faster inside
-_INSIDE_SHARE = 0.3  # of the time that is left then; the rest is to compile
+_CHECKS = 0.05  # of a time budget: verification and the last timing
+_LATENCY_SECONDS = 5.0  # of the last timing, at most, except for very slow models
+_EXECUTIONS = 2 * (MAX_COMBINATIONS + 2)  # of models per round, to find out which combination is the fastest
+_COMPARING = 0.3  # of the time that is left for the choice; the rest is for compiling
 
 WRONG_FROM = 1e-3
-"""A model whose error (max|difference| / max|reference|) is not below this is wrong, and neither saved nor returned.
+"""A model with an error (max|difference| / max|reference|) of this or more is wrong: it is neither saved nor returned.
 
 Reordered sums in float32 stay below 1e-4 in deep networks; a misplaced weight makes an error of 0.1 and more.
 """
@@ -48,10 +50,25 @@ Reordered sums in float32 stay below 1e-4 in deep networks; a misplaced weight m
 
 @dataclass(frozen=True, eq=False)
 class ModelResult:
-    """A tuned model: `latency` beside `untuned` (every kernel by its default schedule), interleaved, in seconds.
+    """A tuned model.
 
-    `untuned` is None after Ctrl-C (what was found is compiled, and nothing more), and where no time was left for it.
-    `inside` are the tasks for which another finalist than the winner was faster in the whole model, and stands there.
+    Attributes:
+        model: the compiled model.
+        name: the name of the graph.
+        target: the machine that it was tuned for.
+        search: the search.
+        seed: its seed.
+        seconds: wall time with everything in it.
+        phases: where this time went, in seconds.
+        artifact: the folder that it was saved to; None if it was not.
+        latency: seconds of one execution.
+        untuned: seconds with the default schedule of every task, timed in turns with `latency`. None after Ctrl-C, and
+            if no time was left for it.
+        verified: how far its outputs are from the reference.
+        tasks: its tasks with their results.
+        curve: (seconds of tuning, summed seconds of the kernels).
+        inside: tasks whose winner was replaced by another finalist that was faster in the whole model.
+        interrupted: whether Ctrl-C ended the tuning.
     """
 
     model: CompiledModel
@@ -72,12 +89,12 @@ class ModelResult:
 
     @property
     def trials(self) -> int:
-        """Distinct candidates measured, over all tasks; those that came from the store are among them."""
-        return sum(each.result.trials for each in self.tasks if each.result is not None)
+        """Distinct candidates measured, over all tasks, including those that came from the store."""
+        return sum(task.result.trials for task in self.tasks if task.result is not None)
 
     def to_json(self) -> dict[str, Any]:
         """The document of `stormdrop tune --json`."""
-        results = [each.result for each in self.tasks if each.result is not None]
+        results = [task.result for task in self.tasks if task.result is not None]
         return {
             "model": self.name,
             "target": self.target.machine,
@@ -93,11 +110,11 @@ class ModelResult:
             "latency": _timing(self.latency),
             "untuned": None if self.untuned is None else _timing(self.untuned),
             "verified": {"max_error": self.verified.max_error, "against": self.verified.against},
-            "tasks": [each.to_json() for each in self.tasks],
+            "tasks": [task.to_json() for task in self.tasks],
             "inside": list(self.inside),
             "fallbacks": [report.task for report in self.model.metadata.fallbacks],
             "interrupted": self.interrupted,
-            "converged": all(each.converged for each in self.tasks),
+            "converged": all(task.converged for task in self.tasks),
             "curve": [list(entry) for entry in self.curve],
         }
 
@@ -121,199 +138,340 @@ def tune_model(
     out: str | Path | None = None,
     native: bool = False,
 ) -> ModelResult:
-    """Tunes every kernel of an ONNX model and compiles it; saved to `out` where that is given (`native`: see `save`).
+    """Tunes every kernel of an ONNX model, compiles the model and verifies it.
 
-    `trials` bounds the distinct candidates that are measured over all kernels, `time` the wall seconds with import,
-    compilation and verification in them; without either, `DEFAULT_SECONDS` at most. What the store knows already is
-    taken from there and costs nothing of either. How kernels share the rest is in `sharing`; one for which nothing is
-    left has its default schedule. What is faster inside the model than alone is found out in the end (`context`), as
-    far as the time allows. `max_error` and `sketches` are those of `tune`, for every kernel; `shapes` gives the sizes
-    of inputs that the model leaves open, by name. Ctrl-C ends the tuning: what was found so far is compiled. Raises
-    `ModelError` for a model that cannot be imported, or whose compiled form is wrong (its error is not below
-    `WRONG_FROM`), `InputError` for a bad setting.
+    The budget is shared out to the kernels as `scheduler` says. What the store knows is taken from there and costs
+    nothing of the budget. A kernel for which nothing is left has its default schedule. In the end, finalists that are
+    faster inside the model than the winner take its place, as far as the time allows. Ctrl-C ends the tuning; what was
+    found so far is compiled.
+
+    Args:
+        model: an ONNX file, or a loaded model.
+        target: the CPU to tune for; this machine by default.
+        search: the name of the search.
+        options: options of the search, by name.
+        trials: the most distinct candidates to measure, over all kernels.
+        time: the most wall time with import, compilation and verification in it, in seconds or as "3m". Without
+            `trials` and `time` it is 10 minutes.
+        seed: the seed of everything that is random.
+        store: where records are kept; the user's own database by default.
+        resume: continue the latest unfinished sessions of the same kernels and setting.
+        fresh: ignore all records.
+        max_error: as in `tune`, for every kernel.
+        sketches: as in `tune`, for every kernel.
+        shapes: the sizes of inputs that the model leaves open, by the input's name.
+        on_progress: is called with a `Progress` of the whole model.
+        out: the folder to save the model to.
+        native: save machine code in place of LLVM bitcode; see `CompiledModel.save`.
+
+    Raises:
+        ModelError: the model cannot be imported, or its compiled form is wrong (its error is not below `WRONG_FROM`).
+        InputError: a setting is bad.
+
+    Example:
+        ```python
+        model = sd.tune_model("resnet50.onnx", time="3m", out="resnet50.sd").model
+        outputs = model(images)
+        ```
     """
-    begin = clock.perf_counter()
+    given = TuneOptions.of(
+        search=search,
+        options=options,
+        trials=trials,
+        time=time,
+        seed=seed,
+        resume=resume,
+        fresh=fresh,
+        max_error=max_error,
+        sketches=sketches,
+    )
+    return tune_model_with(
+        model, target, given, store=store, shapes=shapes, on_progress=on_progress, out=out, native=native
+    )
+
+
+def tune_model_with(
+    model: str | Path | onnx.ModelProto,
+    target: Target | None,
+    options: TuneOptions,
+    *,
+    store: Store | None = None,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    out: str | Path | None = None,
+    native: bool = False,
+) -> ModelResult:
+    """`tune_model` with its options as one value."""
+    run = _Run(clock.perf_counter(), options.budget(DEFAULT_MODEL_SECONDS), on_progress)
     machine = target or Target.detect()
-    given = check_request(trials, time, resume, fresh)
     if native:
         needs_linker()
-    budget = given if given is not None or trials is not None else DEFAULT_SECONDS
-    graph = load_graph(model, shapes)
-    phases = {"import": clock.perf_counter() - begin}
-    # Before anything is tuned: what cannot be verified is not worth it.
-    reference = Reference.of(graph.source, graph.inputs, graph.outputs, seed)
-    phases["verify"] = clock.perf_counter() - begin - phases["import"]
-    opened = store if store is not None else open_store(None)
-    granted = Budget(trials, budget, begin)
-    try:
-        shared = tune_tasks(
-            graph,
-            granted,
-            target=machine,
-            search=search,
-            options=dict(options or {}),
-            seed=seed,
-            store=opened,
-            resume=resume,
-            fresh=fresh,
-            max_error=max_error,
-            sketches=sketches,
-            on_progress=on_progress,
-        )
-    finally:
-        if store is None:
-            opened.close()
-    tuned, interrupted = shared.tasks, shared.interrupted
-    for each in tuned:
-        for phase, seconds in each.result.phases.items() if each.result is not None else ():
-            phases[phase] = phases.get(phase, 0.0) + seconds
+    with run.phase("import"):
+        graph = load_graph(model, shapes)
+    with run.phase("verify"):
+        # Before anything is tuned: a model that cannot be verified is not worth it.
+        reference = Reference.compute(graph.source, graph.inputs, graph.outputs, options.seed)
+    budget = Budget(options.trials, run.seconds, run.begin)
+    with open_store(None) if store is None else nullcontext(store) as opened:
+        tuned = tune_tasks(graph, machine, options, budget, opened, on_progress)
+    run.add(tuned)
+    with run.phase("compile"):
+        builder = _Builder(graph, tuned.tasks, machine, options, _provenance(model, shapes, options, tuned))
+        chosen = _choose(builder, tuned, budget, reference.feeds, run)
+    with run.phase("verify"):
+        run.say("verifying")
+        verified = _verified(graph, chosen.model, reference)
+    chosen.model.metadata = replace(
+        chosen.model.metadata, provenance=builder.complete_provenance(chosen.combination, verified)
+    )
+    artifact = None if out is None else chosen.model.save(out, native)
+    with run.phase("latency"):
+        models = [chosen.model] if chosen.untuned is None else [chosen.model, chosen.untuned]
+        latency, *default = _latencies(models, reference.feeds)
+    return ModelResult(
+        model=chosen.model,
+        name=graph.name,
+        target=machine,
+        search=options.search,
+        seed=options.seed,
+        seconds=clock.perf_counter() - run.begin,
+        phases=run.phases,
+        artifact=artifact,
+        latency=latency,
+        untuned=default[0] if default else None,
+        verified=verified,
+        tasks=tuned.tasks,
+        curve=tuned.curve,
+        inside=chosen.replaced,
+        interrupted=chosen.interrupted,
+    )
 
-    def doing(what: str) -> None:
-        if on_progress is not None:
-            counts = [(each.result.trials, each.result.failed) for each in tuned if each.result is not None]
-            count, failed = (sum(each) for each in zip(*counts, strict=True)) if counts else (0, 0)
-            latency = shared.curve[-1][1] if shared.curve else None
-            on_progress(Progress(count, failed, latency, clock.perf_counter() - begin, budget, what))
 
-    doing("compiling")
+# The parts of a run
+
+
+class _Run:
+    """The clock of a run: where its time goes, and what its user is told."""
+
+    def __init__(self, begin: float, seconds: float | None, on_progress: Callable[[Progress], None] | None) -> None:
+        self.begin, self.seconds = begin, seconds
+        self.phases: dict[str, float] = {}
+        self._on_progress = on_progress
+        self._tuned: TunedTasks | None = None
+
+    def phase(self, name: str) -> _Phase:
+        """A context whose wall time is counted under this name."""
+        return _Phase(self.phases, name)
+
+    def add(self, tuned: TunedTasks) -> None:
+        """Adds the phases of the tasks."""
+        self._tuned = tuned
+        for task in tuned.tasks:
+            for phase, seconds in task.result.phases.items() if task.result is not None else ():
+                self.phases[phase] = self.phases.get(phase, 0.0) + seconds
+
+    def say(self, message: str) -> None:
+        """Tells the user what is done now."""
+        if self._on_progress is not None and self._tuned is not None:
+            results = [task.result for task in self._tuned.tasks if task.result is not None]
+            trials, failed = sum(result.trials for result in results), sum(result.failed for result in results)
+            latency = self._tuned.curve[-1][1] if self._tuned.curve else None
+            elapsed = clock.perf_counter() - self.begin
+            self._on_progress(Progress(trials, failed, latency, elapsed, self.seconds, message))
+
+
+@dataclass
+class _Phase:
+    phases: dict[str, float]
+    name: str
+    start: float = 0.0
+
+    def __enter__(self) -> None:
+        self.start = clock.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self.phases[self.name] = self.phases.get(self.name, 0.0) + clock.perf_counter() - self.start
+
+
+# The choice
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """The model with the fastest combination of schedules, and the one with all default schedules, if it was built."""
+
+    model: CompiledModel
+    combination: Mapping[int, Choice]
+    untuned: CompiledModel | None
+    replaced: Sequence[str]
+    interrupted: bool
+
+
+def _choose(builder: _Builder, tuned: TunedTasks, budget: Budget, feeds: Feeds, run: _Run) -> _Chosen:
+    """Builds the model of all winners and, as far as the time allows, finds out what is faster inside the model."""
+    run.say("compiling")
     start = clock.perf_counter()
-    makers = _makers(tuned, machine, sketches, max_error)
-    chosen: dict[int, Choice] = {index: maker.chosen for index, maker in makers.items()}
-    provenance = {
-        "search": search,
-        "seed": seed,
-        "trials": sum(each.result.trials for each in tuned if each.result),
+    winners = builder.winners
+    first = builder.build(winners)
+    taken = clock.perf_counter() - start
+    alone = _Chosen(first, winners, None, [], True)
+    if tuned.interrupted:
+        return alone
+    try:
+        combinations = combinations_to_compare(tuned.tasks, winners, builder.defaults)
+        left = budget.left_before(_CHECKS)
+        rounds = rounds_within([_EXECUTIONS * _execution_seconds(first, feeds)], _COMPARING * left)
+        # Each further model, and the final one, take about as long to compile as the first.
+        affordable = (1 - _COMPARING) * left / taken - 1
+        combinations = combinations[: 1 + max(0, math.floor(min(affordable, len(combinations))))]
+        if len(combinations) == 1:
+            return replace(alone, interrupted=False)
+        run.say("finalists inside the model")
+        others = [builder.build(combination) for combination in combinations[1:]]
+        final, model = fastest_combination(combinations, [first, *others], builder.build, feeds, rounds)
+    except KeyboardInterrupt:
+        return alone
+    replaced = [task.task.name for task in tuned.tasks if final.get(task.task.index) != winners.get(task.task.index)]
+    return _Chosen(model, final, others[0], replaced, False)
+
+
+class _Builder:
+    """Builds the model with a schedule for each task.
+
+    `winners` are what the tuning of each task found, else its default schedule. `defaults` are the default schedules;
+    for a task whose default was tried and does not work, what its tuning found.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        tasks: Sequence[TunedTask],
+        target: Target,
+        options: TuneOptions,
+        provenance: Mapping[str, Any],
+    ) -> None:
+        self._graph, self._target, self._provenance = graph, target, provenance
+        self._work = {
+            task.task.index: Work(task.kernel.workload.flops, task.kernel.workload.bytes)
+            for task in tasks
+            if task.kernel is not None
+        }
+        # Only the built-in sketches promise the same configurations for a slice of a wider output.
+        self._places = options.sketches in (None, "builtin")
+        schedules = [_Schedules.of(task) for task in tasks if task.kernel is not None]
+        self._schedules = {schedule.task.task.index: schedule for schedule in schedules if schedule.usable}
+        self.winners: dict[int, Choice] = {index: each.winner for index, each in self._schedules.items()}
+        self.defaults: dict[int, Choice] = {index: each.default for index, each in self._schedules.items()}
+
+    def build(self, combination: Mapping[int, Choice]) -> CompiledModel:
+        """The compiled model of a combination."""
+
+        def place(index: int, where: Place) -> Variant:
+            return self._schedules[index].variant(combination[index], where)
+
+        variants = {index: self._schedules[index].variant(choice) for index, choice in combination.items()}
+        return build(
+            self._graph,
+            variants,
+            self._target,
+            place=place if self._places else None,
+            provenance=self._provenance,
+            work=self._work,
+        )
+
+    def complete_provenance(self, combination: Mapping[int, Choice], verified: Verification) -> dict[str, Any]:
+        """Where the model comes from, with how it was verified and the schedule of each task."""
+        return {
+            **self._provenance,
+            "verified": {"max_error": verified.max_error, "against": verified.against},
+            "schedules": [
+                {"task": schedules.task.task.name, "workload": key, "sketch": sketch, "config": dict(config)}
+                for index, schedules in self._schedules.items()
+                for key, (sketch, config) in [(schedules.workload_key, combination[index])]
+            ],
+        }
+
+
+@dataclass(frozen=True)
+class _Schedules:
+    """The schedules of a task, alone or writing into a slice of a wider output."""
+
+    task: TunedTask
+    winner: Choice
+    default: Choice
+    usable: bool = field(default=True)
+
+    @classmethod
+    def of(cls, task: TunedTask) -> _Schedules:
+        """The schedules of a tuned task.
+
+        They are not usable if nothing was found and the default does not schedule, which MetaSchedule's sketches do
+        not promise: the task then gets a plain schedule.
+        """
+        assert task.kernel is not None
+        space = task.kernel.sketches[0][1]
+        default: Choice = (space.name, space.config(space.origin))
+        result = task.result
+        winner = default if result is None or result.best is None else (result.best.sketch, result.best.config)
+        if result is not None and result.best is not None and result.default_failed:
+            default = winner
+        schedules = cls(task, winner, default)
+        try:
+            schedules.variant(default)
+        except SpaceError:
+            return replace(schedules, default=winner, usable=winner != default)
+        return schedules
+
+    @property
+    def workload_key(self) -> str:
+        assert self.task.kernel is not None
+        return self.task.kernel.workload.key
+
+    def variant(self, choice: Choice, where: Place | None = None) -> Variant:
+        """The schedule of a choice."""
+        kernel = self.task.kernel
+        assert kernel is not None
+        workload = kernel.workload if where is None else kernel.workload.placed(where.offset, where.total)
+        name, config = choice
+        sketch = next(sketch for sketch, _ in kernel.sketches if sketch.name == name)
+        return sketch.apply(workload, kernel.target, config)
+
+
+def _provenance(
+    model: str | Path | onnx.ModelProto,
+    shapes: Mapping[str, tuple[int, ...]] | None,
+    options: TuneOptions,
+    tuned: TunedTasks,
+) -> dict[str, Any]:
+    """Where a model comes from."""
+    provenance: dict[str, Any] = {
+        "search": options.search,
+        "seed": options.seed,
+        "trials": sum(task.result.trials for task in tuned.tasks if task.result is not None),
         "versions": {name: packages.version(name) for name in ("apache-tvm", "apache-tvm-ffi", "numpy", "onnx")},
     }
-    work = {each.task.index: Work(each.workload.flops, each.workload.bytes) for each in tuned if each.workload}
     if shapes:
         provenance["shapes"] = {name: list(shape) for name, shape in shapes.items()}
     if isinstance(model, str | Path):
         provenance |= {"source": str(Path(model).resolve()), "sha256": checksum(Path(model))}
+    return provenance
 
-    def made(choices: Mapping[int, Choice]) -> CompiledModel:
-        variants = {index: makers[index].variant(choice) for index, choice in choices.items()}
 
-        def place(index: int, where: Place) -> Variant:
-            return makers[index].variant(choices[index], where)
+# The checks
 
-        # Only our own sketches promise the same configurations for a slice of a wider output.
-        own = sketches in (None, "builtin")
-        return build(graph, variants, machine, place=place if own else None, provenance=provenance, work=work)
 
-    first = compiled = made(chosen)
-    untuned: CompiledModel | None = None
-    final = chosen
-    taken = clock.perf_counter() - start
-    try:
-        if not interrupted:
-            forms = lineups(tuned, chosen, {index: maker.default for index, maker in makers.items()})
-            left = granted.after(_CHECKS)
-            rounds = finals.rounds([_INSIDE * _once(first, reference.feeds)], _INSIDE_SHARE * left)
-            # Each further form, and the final one, take about as long to compile as the first.
-            fitting = (1 - _INSIDE_SHARE) * left / taken - 1
-            forms = forms[: 1 + max(0, math.floor(min(fitting, len(forms))))]
-            if len(forms) > 1:
-                doing("finalists inside the model")
-                others = [made(form) for form in forms[1:]]
-                untuned = others[0]
-                final, compiled = fastest_inside(forms, [first, *others], made, reference.feeds, rounds)
-    except KeyboardInterrupt:
-        interrupted, final, compiled, untuned = True, chosen, first, None
-    inside = [each.task.name for each in tuned if final.get(each.task.index) != chosen.get(each.task.index)]
-    phases["compile"] = clock.perf_counter() - start
-    doing("verifying")
-    start = clock.perf_counter()
-    checked = reference.check(compiled)
-    if not checked.max_error < WRONG_FROM:
+def _verified(graph: Graph, model: CompiledModel, reference: Reference) -> Verification:
+    """How far the model is from the reference. Raises `ModelError` if it is wrong."""
+    verified = reference.check(model)
+    if not verified.max_error < WRONG_FROM:
         raise ModelError(
-            f"{graph.name}: the compiled model is wrong and was not saved: its error against {checked.against} is "
-            f"{checked.max_error:.1e}, and must be below {WRONG_FROM:.0e}"
+            f"{graph.name}: the compiled model is wrong and was not saved: its error against {verified.against} is "
+            f"{verified.max_error:.1e}, and must be below {WRONG_FROM:.0e}"
         )
-    phases["verify"] += clock.perf_counter() - start
-    compiled.metadata = replace(
-        compiled.metadata,
-        provenance={
-            **provenance,
-            "verified": {"max_error": checked.max_error, "against": checked.against},
-            "schedules": [
-                {"task": each.task.name, "workload": each.workload.key, "sketch": sketch, "config": dict(config)}
-                for each in tuned
-                if each.workload is not None and each.task.index in final
-                for sketch, config in [final[each.task.index]]
-            ],
-        },
-    )
-    artifact = None if out is None else compiled.save(out, native)
-    start = clock.perf_counter()
-    latency, *default = _latencies([compiled] if untuned is None else [compiled, untuned], reference.feeds)
-    phases["latency"] = clock.perf_counter() - start
-    seconds = clock.perf_counter() - begin
-    return ModelResult(
-        model=compiled,
-        name=graph.name,
-        target=machine,
-        search=search,
-        seed=seed,
-        seconds=seconds,
-        phases=phases,
-        artifact=artifact,
-        latency=latency,
-        untuned=default[0] if default else None,
-        verified=checked,
-        tasks=tuned,
-        curve=shared.curve,
-        inside=inside,
-        interrupted=interrupted,
-    )
+    return verified
 
 
-class _Maker:
-    """Makes the schedules of a task, alone or writing into a slice of a wider output.
-
-    `chosen` is what its tuning found, else the default; `default` the latter, or what was found where it was tried and
-    does not work.
-    """
-
-    def __init__(self, tuned: TunedTask, target: Target, sketches: str | None, max_error: float | None) -> None:
-        assert tuned.workload is not None
-        self._workload, self._target = tuned.workload, target
-        found = sketches_for(tuned.workload, target, sketches, MAX_ERROR if max_error is None else max_error)
-        self._sketches = {sketch.name: sketch for sketch, _ in found}
-        space = found[0][1]
-        self.default: Choice = (space.name, space.config(space.origin))
-        self.chosen: Choice = self.default
-        if tuned.result is not None and tuned.result.best is not None:
-            self.chosen = (tuned.result.best.sketch, tuned.result.best.config)
-            if tuned.result.default_failed:
-                self.default = self.chosen
-
-    def variant(self, choice: Choice, where: Place | None = None) -> Variant:
-        """The schedule of a choice."""
-        workload = self._workload if where is None else self._workload.placed(where.offset, where.total)
-        sketch, config = choice
-        return self._sketches[sketch].apply(workload, self._target, config)
-
-
-def _makers(
-    tuned: Sequence[TunedTask], target: Target, sketches: str | None, max_error: float | None
-) -> dict[int, _Maker]:
-    """By task. One for which nothing was found, and whose default schedule is none, gets a plain schedule."""
-    makers = {each.task.index: _Maker(each, target, sketches, max_error) for each in tuned if each.workload is not None}
-    for each in tuned:
-        if each.workload is not None:
-            try:
-                makers[each.task.index].variant(makers[each.task.index].default)
-            except SpaceError:  # of MetaSchedule's, which promises nothing
-                maker = makers[each.task.index]
-                if maker.chosen == maker.default:
-                    del makers[each.task.index]
-                maker.default = maker.chosen
-    return makers
-
-
-def _once(model: CompiledModel, feeds: Feeds) -> float:
-    """Seconds of an execution."""
+def _execution_seconds(model: CompiledModel, feeds: Feeds) -> float:
     model.run(feeds)  # loads code and memory
     start = clock.perf_counter()
     model.run(feeds)
@@ -322,14 +480,14 @@ def _once(model: CompiledModel, feeds: Feeds) -> float:
 
 def _latencies(models: Sequence[CompiledModel], feeds: Feeds) -> list[Interval]:
     """Seconds per call of a few models, in turns, alone on the machine."""
-    turns = [2 * _once(model, feeds) for model in models]
-    found: list[list[float]] = [[] for _ in models]
+    turns = [2 * _execution_seconds(model, feeds) for model in models]
+    samples: list[list[float]] = [[] for _ in models]
     with closing(MachineLock()) as lock, lock.exclusive():
-        for _ in range(finals.rounds(turns, _LATENCY_SECONDS)):
-            for model, times in zip(models, found, strict=True):
-                # The first one brings back what the other model's weights have driven from the caches.
-                times.append(_once(model, feeds))
-    return [median_interval(times) for times in found]
+        for _ in range(rounds_within(turns, _LATENCY_SECONDS)):
+            for model, seconds in zip(models, samples, strict=True):
+                # The first execution brings back what the other model's weights have driven from the caches.
+                seconds.append(_execution_seconds(model, feeds))
+    return [median_interval(seconds) for seconds in samples]
 
 
 def _timing(interval: Interval) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Is a compiled model right? Its outputs beside those of another runtime, on seeded inputs."""
+"""Checks a compiled model: compares its outputs with those of another runtime on seeded random inputs."""
 
 from __future__ import annotations
 
@@ -12,19 +12,26 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from ..errors import ModelError
+from ..errors import ModelError, one_line
+from ..ir.relative_error import relative_error
 from .artifact import CompiledModel
-from .messages import first_line
 from .metadata import TensorInfo
 
-_SOFTMAX_ALONG = 13  # the opset from which on a softmax is along one axis
+_SOFTMAX_OVER_ONE_AXIS = 13
+"""The first ONNX opset whose Softmax normalises along one axis instead of all axes from it on."""
 
 Feeds = Mapping[str, NDArray[Any]]
+"""Arrays by the name of an input or output."""
 
 
 @dataclass(frozen=True)
 class Verification:
-    """`max_error` is the largest max|difference| / max|reference| of an output; `against` names the other runtime."""
+    """How exact a compiled model is.
+
+    Attributes:
+        max_error: The largest `relative_error` of an output.
+        against: The name and version of the runtime that computed the reference.
+    """
 
     max_error: float
     against: str
@@ -32,39 +39,70 @@ class Verification:
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """What another runtime says that a model's outputs are for these inputs."""
+    """The outputs that another runtime computes for a model.
+
+    Attributes:
+        feeds: The inputs by name.
+        outputs: The outputs by name.
+        against: The name and version of the runtime.
+    """
 
     feeds: Feeds
     outputs: Feeds
     against: str
 
     @classmethod
-    def of(
+    def compute(
         cls, source: onnx.ModelProto, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo], seed: int = 0
     ) -> Reference:
-        """By onnxruntime where it is installed, else by onnx itself; seeded random inputs.
+        """Run an ONNX model on random inputs, with onnxruntime if it is installed, else with onnx itself.
 
-        Raises `ModelError` where that does not take the model.
+        Args:
+            source: The model.
+            inputs: The inputs of the model.
+            outputs: The outputs to compute.
+            seed: Seeds the random inputs; see `random_feeds`.
+
+        Raises:
+            ModelError: The runtime cannot run the model.
         """
         feeds = random_feeds(inputs, seed)
         return cls(feeds, *reference_outputs(source, feeds, [info.name for info in outputs]))
 
     def check(self, model: CompiledModel) -> Verification:
-        """A model beside it.
+        """Run a compiled model on the same inputs and compare its outputs with these.
 
-        A value that is not finite on one side only, or outputs of another shape, count as an infinite error.
+        The error is infinite if shapes differ, or if a value is finite on one side only.
         """
-        found = model.run(self.feeds)
-        return Verification(max(relative_error(found[name], self.outputs[name]) for name in self.outputs), self.against)
+        outputs = model.run(self.feeds)
+        error = max(relative_error(outputs[name], expected) for name, expected in self.outputs.items())
+        return Verification(error, self.against)
 
 
 def verify(model: CompiledModel, source: onnx.ModelProto, seed: int = 0) -> Verification:
-    """Compare a compiled model with its ONNX source. Raises as `Reference.of` does."""
-    return Reference.of(source, model.inputs, model.outputs, seed).check(model)
+    """Compare a compiled model with the ONNX model that it was made from.
+
+    Args:
+        model: The compiled model.
+        source: The ONNX model.
+        seed: Seeds the random inputs.
+
+    Raises:
+        ModelError: The other runtime cannot run the ONNX model.
+    """
+    return Reference.compute(source, model.inputs, model.outputs, seed).check(model)
 
 
 def random_feeds(inputs: Sequence[TensorInfo], seed: int = 0) -> dict[str, NDArray[Any]]:
-    """Standard normal values for floating-point inputs, 0 and 1 for integers and booleans; the same for a seed."""
+    """Make inputs for a model: standard normal values, or 0 and 1 for integers and booleans.
+
+    Args:
+        inputs: The inputs of the model.
+        seed: The same seed gives the same values.
+
+    Returns:
+        The arrays by input name, with the shapes and types of `inputs`.
+    """
     rng = np.random.default_rng(seed)
     feeds: dict[str, NDArray[Any]] = {}
     for info in inputs:
@@ -77,28 +115,54 @@ def random_feeds(inputs: Sequence[TensorInfo], seed: int = 0) -> dict[str, NDArr
 def reference_outputs(
     source: onnx.ModelProto, feeds: Feeds, names: Sequence[str]
 ) -> tuple[dict[str, NDArray[Any]], str]:
-    """The outputs of an ONNX model by name, and the runtime that computed them."""
+    """Run an ONNX model with onnxruntime if it is installed, else with onnx itself.
+
+    Args:
+        source: The model.
+        feeds: The inputs by name.
+        names: The outputs to compute.
+
+    Returns:
+        The outputs by name, and the name and version of the runtime.
+
+    Raises:
+        ModelError: The runtime cannot run the model.
+    """
     try:
         import onnxruntime
     except ImportError:
-        return _by_onnx(source, feeds, names)
+        return _run_by_onnx(source, feeds, names)
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3  # errors only: it warns about every unused initialiser
+    options.log_severity_level = 3  # errors only, because it warns about every unused initialiser
     try:
         session = onnxruntime.InferenceSession(source.SerializeToString(), options, providers=["CPUExecutionProvider"])
         values = session.run(list(names), dict(feeds))
     except Exception as error:
-        # onnxruntime's exceptions have no common base class of its own.
-        raise ModelError(f"onnxruntime does not run the model: {first_line(error)}") from error
+        # onnxruntime's exceptions have no base class of their own.
+        raise ModelError(f"onnxruntime does not run the model: {one_line(error)}") from error
     return dict(zip(names, values, strict=True)), f"onnxruntime {onnxruntime.__version__}"
 
 
-def _by_onnx(source: onnx.ModelProto, feeds: Feeds, names: Sequence[str]) -> tuple[dict[str, NDArray[Any]], str]:
+def _run_by_onnx(source: onnx.ModelProto, feeds: Feeds, names: Sequence[str]) -> tuple[dict[str, NDArray[Any]], str]:
     from onnx.reference import ReferenceEvaluator
+
+    opset = next(
+        (entry.version for entry in source.opset_import if entry.domain in ("", "ai.onnx")), _SOFTMAX_OVER_ONE_AXIS
+    )
+    try:
+        values = ReferenceEvaluator(source, new_ops=_corrected_operators(opset)).run(list(names), dict(feeds))
+    except Exception as error:
+        # onnx.reference is Python and NumPy: an operator that it lacks or computes wrongly can raise anything.
+        raise ModelError(f"onnx.reference does not run the model: {one_line(error)}") from error
+    return dict(zip(names, values, strict=True)), f"onnx.reference {packages.version('onnx')}"
+
+
+def _corrected_operators(opset: int) -> list[Any]:
+    """Implementations for `onnx.reference` of the operators that it computes wrongly for this opset."""
     from onnx.reference.op_run import OpRun
 
     class BatchNormalization(OpRun):
-        """Inference. onnx's own takes the operator of opsets 9 to 13 for training, and fails for older ones."""
+        """For inference. onnx's own takes the operator of opsets 9 to 13 for training, and fails for older ones."""
 
         op_domain = ""
 
@@ -108,45 +172,27 @@ def _by_onnx(source: onnx.ModelProto, feeds: Feeds, names: Sequence[str]) -> tup
             return (x * factor.reshape(shape) + (bias - mean * factor).reshape(shape),)
 
     class Softmax(OpRun):
-        """Of opsets before 13: over all dimensions from the axis on. onnx's own takes it for the later one."""
+        """For opsets before 13: over all axes from `axis` on. onnx's own computes the later operator."""
 
         op_domain = ""
 
         def _run(self, x: Any, **attributes: Any) -> tuple[Any, ...]:
-            # `attributes` has the later one's default for what the node does not say.
-            axis = next((each.i for each in self.onnx_node.attribute if each.name == "axis"), 1)
+            # If the node does not name an axis, `attributes` has the default of the later operator.
+            axis = next((attribute.i for attribute in self.onnx_node.attribute if attribute.name == "axis"), 1)
             rows = x.reshape(math.prod(x.shape[: axis % x.ndim]), -1)
-            below = rows - rows.max(axis=1, keepdims=True)
-            return (self.logged(below - np.log(np.exp(below).sum(axis=1, keepdims=True))).reshape(x.shape),)
+            shifted = rows - rows.max(axis=1, keepdims=True)
+            logarithm = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+            return (self.from_logarithm(logarithm).reshape(x.shape),)
 
-        def logged(self, value: Any) -> Any:
-            """The output, of its logarithm."""
+        def from_logarithm(self, value: Any) -> Any:
+            """The operator's output, given the logarithm of the softmax."""
             return np.exp(value)
 
     class LogSoftmax(Softmax):
-        """As above."""
+        """As `Softmax`, but the logarithm is the output."""
 
-        def logged(self, value: Any) -> Any:
+        def from_logarithm(self, value: Any) -> Any:
             return value
 
-    version = next((each.version for each in source.opset_import if each.domain in ("", "ai.onnx")), _SOFTMAX_ALONG)
-    ours = [BatchNormalization, *([Softmax, LogSoftmax] if version < _SOFTMAX_ALONG else [])]
-    try:
-        values = ReferenceEvaluator(source, new_ops=ours).run(list(names), dict(feeds))
-    except Exception as error:
-        # It is Python and NumPy: an operator that it lacks or has wrong can raise anything.
-        raise ModelError(f"onnx.reference does not run the model: {first_line(error)}") from error
-    return dict(zip(names, values, strict=True)), f"onnx.reference {packages.version('onnx')}"
-
-
-def relative_error(value: NDArray[Any], reference: NDArray[Any]) -> float:
-    """max|value - reference| / max|reference|, in float64; infinite where shapes or non-finite values differ."""
-    if value.shape != reference.shape:
-        return float("inf")
-    ours, theirs = np.asarray(value, np.float64), np.asarray(reference, np.float64)
-    finite = np.isfinite(theirs)
-    if not np.array_equal(ours[~finite], theirs[~finite], equal_nan=True) or not np.isfinite(ours[finite]).all():
-        return float("inf")
-    difference = float(np.abs(ours[finite] - theirs[finite]).max(initial=0.0))
-    scale = float(np.abs(theirs[finite]).max(initial=0.0))
-    return difference / scale if scale > 0 else (0.0 if difference == 0 else float("inf"))
+    older = [Softmax, LogSoftmax] if opset < _SOFTMAX_OVER_ONE_AXIS else []
+    return [BatchNormalization, *older]

@@ -1,13 +1,13 @@
-"""The operators that can be named: each builds a `Workload` from its arguments.
+"""Named operators: each builds a `Workload` from its arguments.
 
-    matmul(512, 512, 512)                           the Python call
-    create("matmul", {"m": "512", ...})             the same from text, as the command line does
+    matmul(512, 512, 512)                           # the Python call
+    create("matmul", {"m": "512", ...})             # the same from text, as the command line does
 
-Weights (of dense, the convolutions and the normalisations) are constant inputs: a sketch may lay them out ahead of
-time. Inputs come in the order in which the formulas name them.
+Weights (of dense, the convolutions and the normalisations) are constant inputs, which a sketch may lay out anew ahead
+of time. The inputs of a workload have the order in which the formula names them.
 
-    declare.py        what makes a function an operator; reading and checking arguments
-    epilogue.py       what follows a contraction: bias, residual, activation
+    declare.py        makes a definition an operator; reads and checks arguments
+    epilogue.py       bias, residual and activation after a contraction
     contractions.py   matmul, dense, batch_matmul, attention_scores
     windows.py        conv1d, conv2d, depthwise_conv2d, pool2d, global_pool2d
     rows.py           reduce, softmax, layer_norm, rms_norm

@@ -1,4 +1,4 @@
-"""Products of matrices."""
+"""Operators that are products of matrices: matmul, dense, batch_matmul, attention_scores."""
 
 from __future__ import annotations
 
@@ -16,7 +16,25 @@ _DTYPES = ("float32", "float16")
 
 @operator(dtype=_DTYPES)
 def matmul(m: int, n: int, k: int, dtype: str = "float32") -> Definition:
-    """C[m, n] = A[m, k] B[k, n]. Products of float16 are summed up in float32."""
+    """Product of two matrices, of which neither is constant: C[m, n] = A[m, k] B[k, n].
+
+    Products of float16 are summed up in float32.
+
+    Args:
+        m: rows of A and C.
+        n: columns of B and C.
+        k: columns of A and rows of B, which the sum runs over.
+        dtype: "float32" or "float16", the type of A, B and C.
+
+    Raises:
+        OperatorError: an argument is not as described above, or the tensors take more than 8 GiB together.
+
+    Example:
+        >>> import stormdrop as sd
+        >>> workload = sd.operators.matmul(64, 32, 16)
+        >>> [spec.shape for spec in workload.inputs], [spec.shape for spec in workload.outputs]
+        ([(64, 16), (16, 32)], [(64, 32)])
+    """
     a, b = te.placeholder((m, k), dtype, name="a"), te.placeholder((k, n), dtype, name="b")
     r = te.reduce_axis((0, k), name="r")
     c = te.compute((m, n), lambda i, j: te.sum(_wide(a[i, r], dtype) * _wide(b[r, j], dtype), axis=r), name="matmul")
@@ -27,7 +45,28 @@ def matmul(m: int, n: int, k: int, dtype: str = "float32") -> Definition:
 def dense(
     m: int, n: int, k: int, bias: int = 0, act: str = "none", residual: int = 0, dtype: str = "float32"
 ) -> Definition:
-    """C[m, n] = act(A[m, k] W[n, k]^T + bias[n] + residual[m, n]) with constant weights and bias."""
+    """A fully connected layer: C[m, n] = act(A[m, k] W[n, k]^T + bias[n] + residual[m, n]).
+
+    The weights W and the bias are constant. The inputs are A, W, and then bias and residual if there are any.
+
+    Args:
+        m: rows of A and C.
+        n: rows of W and columns of C.
+        k: columns of A and of W, which the sum runs over.
+        bias: 1 adds a bias of shape [n], 0 does not.
+        act: the activation, one of `ACTIVATIONS`.
+        residual: 1 adds an input of shape [m, n] before the activation, 0 does not.
+        dtype: "float32".
+
+    Raises:
+        OperatorError: an argument is not as described above, or the tensors take more than 8 GiB together.
+
+    Example:
+        >>> import stormdrop as sd
+        >>> workload = sd.operators.dense(64, 32, 16, bias=1, act="relu")
+        >>> [spec.shape for spec in workload.inputs], workload.constants
+        ([(64, 16), (32, 16), (32,)], (1, 2))
+    """
     a, w = te.placeholder((m, k), dtype, name="a"), te.placeholder((n, k), dtype, name="w")
     r = te.reduce_axis((0, k), name="r")
     c = te.compute((m, n), lambda i, j: te.sum(a[i, r] * w[j, r], axis=r), name="dense")
@@ -36,30 +75,68 @@ def dense(
 
 @operator(dtype=_DTYPES)
 def batch_matmul(b: int, m: int, n: int, k: int, transpose_b: int = 0, dtype: str = "float32") -> Definition:
-    """C[b, m, n] = A[b, m, k] B[b, k, n], or B[b, n, k] with `transpose_b`. Sums of float16 are float32."""
+    """Products of pairs of matrices, of which neither is constant: C[b, m, n] = A[b, m, k] B[b, k, n].
+
+    Products of float16 are summed up in float32.
+
+    Args:
+        b: the number of products.
+        m: rows of A and C.
+        n: columns of B and C.
+        k: columns of A and rows of B, which the sum runs over.
+        transpose_b: 1 if B has the shape [b, n, k], 0 if it has the shape [b, k, n].
+        dtype: "float32" or "float16", the type of A, B and C.
+
+    Raises:
+        OperatorError: an argument is not as described above, or the tensors take more than 8 GiB together.
+
+    Example:
+        >>> import stormdrop as sd
+        >>> workload = sd.operators.batch_matmul(8, 64, 32, 16, transpose_b=1)
+        >>> [spec.shape for spec in workload.inputs]
+        [(8, 64, 16), (8, 32, 16)]
+    """
     inputs, c = _batch_matmul(b, m, n, k, transpose_b, dtype)
     return Definition(inputs, _narrow(c, dtype))
 
 
 @operator()
 def attention_scores(b: int, m: int, n: int, k: int, mask: int = 0, dtype: str = "float32") -> Definition:
-    """softmax(Q[b, m, k] K[b, n, k]^T / sqrt(k) + mask[m, n]) along n, for b heads.
+    """Attention before its product with V: softmax(Q[b, m, k] K[b, n, k]^T / sqrt(k) + mask[m, n]) along n.
 
-    Equation 1 of arXiv:1706.03762 before its product with V, which is a `batch_matmul`. The mask is added (0 where
-    a query may look, very negative where not).
+    It is equation 1 of arXiv:1706.03762 without V. The product with V is a `batch_matmul`.
+
+    Args:
+        b: heads, of all sequences of a batch together.
+        m: queries.
+        n: keys.
+        k: the length of a query and of a key.
+        mask: 1 adds an input of shape [m, n] before the softmax, 0 does not. Its elements are 0, or very negative if
+            the query may not attend to the key.
+        dtype: "float32".
+
+    Raises:
+        OperatorError: an argument is not as described above, or the tensors take more than 8 GiB together.
+
+    Example:
+        >>> import stormdrop as sd
+        >>> workload = sd.operators.attention_scores(8, 64, 32, 16, mask=1)
+        >>> [spec.shape for spec in workload.inputs], [spec.shape for spec in workload.outputs]
+        ([(8, 64, 16), (8, 32, 16), (64, 32)], [(8, 64, 32)])
     """
     inputs, product = _batch_matmul(b, m, n, k, 1, dtype)
-    added = te.placeholder((m, n), dtype, name="mask") if mask else None
+    mask_input = te.placeholder((m, n), dtype, name="mask") if mask else None
 
     def score(s: Any, i: Any, j: Any) -> Any:
         scaled = product[s, i, j] * (1 / math.sqrt(k))
-        return scaled if added is None else scaled + added[i, j]
+        return scaled if mask_input is None else scaled + mask_input[i, j]
 
     scores = te.compute((b, m, n), score, name="scores")
-    return Definition([*inputs, added] if mask else inputs, softmax_of(scores))
+    return Definition([*inputs, mask_input] if mask else inputs, softmax_of(scores))
 
 
 def _batch_matmul(b: int, m: int, n: int, k: int, transpose_b: int, dtype: str) -> tuple[list[Any], Any]:
+    """The inputs and the product, in the type of the sums."""
     x = te.placeholder((b, m, k), dtype, name="a")
     y = te.placeholder((b, n, k) if transpose_b else (b, k, n), dtype, name="b")
     r = te.reduce_axis((0, k), name="r")
@@ -74,7 +151,7 @@ def _batch_matmul(b: int, m: int, n: int, k: int, transpose_b: int, dtype: str) 
 
 
 def _wide(value: Any, dtype: str) -> Any:
-    """A factor in the type of the sums."""
+    """A factor in the type of the sums, float32."""
     return value if dtype == "float32" else value.astype("float32")
 
 
@@ -82,4 +159,4 @@ def _narrow(value: Any, dtype: str) -> Any:
     """The result in the type of the operands."""
     if dtype == "float32":
         return value
-    return te.compute(value.shape, lambda *at: value(*at).astype(dtype), name="rounded")
+    return te.compute(value.shape, lambda *i: value(*i).astype(dtype), name="rounded")

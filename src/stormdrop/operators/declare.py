@@ -1,14 +1,14 @@
-"""What makes a function an operator: its arguments are checked and can be read from text.
+"""Declares operators: `@operator` makes a definition in TVM's tensor expressions an operator.
 
-    @operator(kind=("max", "min"))                        what `kind` may be
+    @operator(kind=("max", "min"))                        # what `kind` may be
     def extreme(n: int, kind: str = "max", dtype: str = "float32") -> Definition:
         ...
         return Definition([x], y)
 
-    extreme(8)                                            a `Workload`
-    create("extreme", {"n": "8", "kind": "min"})          another
+    extreme(8)                                            # a `Workload`
+    create("extreme", {"n": "8", "kind": "min"})          # another one, from text
 
-A whole number is positive, unless `_MAY_BE_ZERO` names it.
+The arguments of an operator are checked. Numbers have to be positive; the names in `_MAY_BE_ZERO` may also be zero.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ P = ParamSpec("P")
 _DTYPES = ("float32",)
 _FLAGS = {"bias", "mask", "residual", "transpose_b"}
 _MAY_BE_ZERO = {"pad", *_FLAGS}
-_AXES = {"axis", "perm"}  # what an axis may be depends on a shape: the operator checks it
+_AXES = {"axis", "perm"}  # the operator checks them, because what they may be depends on a shape
 _MOST_BYTES = 8 << 30  # of all inputs and outputs together
 
 OPERATORS: dict[str, Callable[..., Workload]] = {}
@@ -37,7 +37,13 @@ OPERATORS: dict[str, Callable[..., Workload]] = {}
 
 
 class Definition(NamedTuple):
-    """A function in TVM's tensor expressions: its inputs in order, its output, the positions of constant inputs."""
+    """A function in TVM's tensor expressions.
+
+    Attributes:
+        inputs: its inputs, in order.
+        output: its output.
+        constants: the positions of the inputs that are constant (weights).
+    """
 
     inputs: Sequence[Any]
     output: Any
@@ -45,9 +51,14 @@ class Definition(NamedTuple):
 
 
 def operator(**choices: Sequence[str]) -> Callable[[Callable[P, Definition]], Callable[P, Workload]]:
-    """Registers a definition under its name; `choices` are the values that text arguments may take.
+    """Makes a definition an operator, and registers it under its name in `OPERATORS`.
 
-    The operator raises `OperatorError`, with one line, for bad arguments and for tensors of more than 8 GiB together.
+    The operator takes the arguments of the definition and returns a `Workload`. It raises `OperatorError`, with one
+    line, for a bad argument and for tensors of more than 8 GiB together.
+
+    Args:
+        choices: the values that the text arguments may have, by the names of the arguments. `dtype` may be "float32"
+            by default.
     """
 
     def declare(define: Callable[P, Definition]) -> Callable[P, Workload]:
@@ -71,11 +82,7 @@ def operator(**choices: Sequence[str]) -> Callable[[Callable[P, Definition]], Ca
             )
             function = te.create_prim_func([*definition.inputs, definition.output])
             workload = Workload.create(f"{name} {text}", function, definition.constants, bound.arguments)
-            size = sum(spec.bytes for spec in (*workload.inputs, *workload.outputs))
-            if size > _MOST_BYTES:
-                raise OperatorError(
-                    f"{name}: its tensors take {size / 1e9:.3g} GB; {_MOST_BYTES >> 30} GiB is the most"
-                )
+            _check_size(name, workload)
             return workload
 
         OPERATORS[name] = build
@@ -85,12 +92,21 @@ def operator(**choices: Sequence[str]) -> Callable[[Callable[P, Definition]], Ca
 
 
 def names() -> list[str]:
-    """The operators that `create` knows."""
+    """The names of the operators, sorted."""
     return sorted(OPERATORS)
 
 
 def usage(name: str) -> str:
-    """The arguments of an operator on one line, optional ones with their defaults in brackets."""
+    """The arguments of an operator on one line, optional ones with their defaults in brackets.
+
+    Args:
+        name: the operator, one of `names()`.
+
+    Example:
+        >>> from stormdrop import operators
+        >>> operators.usage("batch_matmul")
+        'b m n k [transpose_b=0] [dtype=float32]'
+    """
     parts = []
     for parameter in inspect.signature(OPERATORS[name]).parameters.values():
         required = parameter.default is inspect.Parameter.empty
@@ -99,10 +115,19 @@ def usage(name: str) -> str:
 
 
 def create(name: str, arguments: Mapping[str, str]) -> Workload:
-    """An operator from text arguments, as in `matmul m=512 n=512 k=512`.
+    """Builds the workload of an operator from text, as in `stormdrop tune-op matmul m=512 n=512 k=512`.
 
-    Raises `OperatorError`, with one line that says what would be right, for an unknown operator and for an
-    argument that is unknown, missing, no number, zero or negative.
+    Args:
+        name: the operator, one of `names()`.
+        arguments: the values of its arguments by their names. A shape is written as `128x512`.
+
+    Raises:
+        OperatorError: the operator is unknown, or an argument is unknown, missing, of another type or out of range.
+
+    Example:
+        >>> from stormdrop import operators
+        >>> operators.create("matmul", {"m": "64", "n": "32", "k": "16"}).outputs
+        (TensorSpec(name='y0', shape=(64, 32), dtype='float32'),)
     """
     if name not in OPERATORS:
         raise OperatorError(f"unknown operator {name!r}; {hint(name, names())}")
@@ -111,7 +136,9 @@ def create(name: str, arguments: Mapping[str, str]) -> Workload:
     if unknown:
         raise OperatorError(f"{name} has no argument {unknown[0]!r}: its arguments are {usage(name)}")
     missing = [
-        key for key, item in parameters.items() if item.default is inspect.Parameter.empty and key not in arguments
+        key
+        for key, parameter in parameters.items()
+        if parameter.default is inspect.Parameter.empty and key not in arguments
     ]
     if missing:
         raise OperatorError(f"{name} needs {', '.join(missing)}: its arguments are {usage(name)}")
@@ -134,7 +161,7 @@ def _one_or_several(text: str) -> int | tuple[int, ...]:
     return numbers if len(numbers) > 1 else numbers[0]
 
 
-# By the annotation of the argument: how to read it, and what to say that it should be.
+# By the annotation of an argument: how to read it, and what an error message says that it should be.
 _READERS: dict[str, tuple[Callable[[str], Any], str]] = {
     "str": (str, "text"),
     "int": (int, "a whole number"),
@@ -145,10 +172,10 @@ _READERS: dict[str, tuple[Callable[[str], Any], str]] = {
 
 
 def _typed(key: str, value: Any, annotation: str) -> Any:
-    """The value as the definition has it: whole numbers of any kind, sequences as tuples."""
+    """The value in the type of the annotation: integers of any kind become `int`, sequences become tuples."""
     several = isinstance(value, Sequence) and not isinstance(value, str)
-    if several and "tuple" in annotation and all(isinstance(each, Integral) for each in value):
-        return tuple(int(each) for each in value)
+    if several and "tuple" in annotation and all(isinstance(number, Integral) for number in value):
+        return tuple(int(number) for number in value)
     if isinstance(value, Integral) and annotation.startswith("int"):
         return int(value)
     if isinstance(value, {"str": str, "float": Real}.get(annotation, ())):
@@ -159,8 +186,8 @@ def _typed(key: str, value: Any, annotation: str) -> Any:
 def _check(key: str, value: Any, choices: Sequence[str] | None) -> None:
     supported = choices or (_DTYPES if key == "dtype" else None)
     if supported is not None and value not in supported:
-        must = "is not supported yet: use" if key == "dtype" else "must be"
-        raise OperatorError(f"{key}={value} {must} {' or '.join(supported)}")
+        problem = "is not supported yet: use" if key == "dtype" else "must be"
+        raise OperatorError(f"{key}={value} {problem} {' or '.join(supported)}")
     if key not in _AXES and not isinstance(value, str):
         for number in value if isinstance(value, tuple) else (value,):
             _check_number(key, number)
@@ -174,3 +201,9 @@ def _check_number(key: str, value: float) -> None:
         raise OperatorError(f"{key}={value} must be 0 or 1")
     if value >= 2**31:
         raise OperatorError(f"{key}={value} must be less than 2147483648")
+
+
+def _check_size(name: str, workload: Workload) -> None:
+    size = sum(spec.bytes for spec in (*workload.inputs, *workload.outputs))
+    if size > _MOST_BYTES:
+        raise OperatorError(f"{name}: its tensors take {size / 1e9:.3g} GB; {_MOST_BYTES >> 30} GiB is the most")

@@ -1,4 +1,4 @@
-"""What follows a contraction, element by element: bias, residual, activation."""
+"""The epilogue of a contraction, element by element: bias, residual, activation."""
 
 from __future__ import annotations
 
@@ -28,26 +28,35 @@ ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "sigmoid": tirx.sigmoid,
     "tanh": tirx.tanh,
 }
-"""Functions of one value by name. gelu is the exact form, by the error function (arXiv:1606.08415, section 2);
-silu and hardswish are x sigmoid(x) and x relu6(x + 3) / 6 (arXiv:1905.02244, section 5.2)."""
+"""Functions of one value by name.
+
+gelu is the exact form, by the error function (arXiv:1606.08415, section 2). silu is x sigmoid(x) and hardswish is
+x relu6(x + 3) / 6 (arXiv:1905.02244, section 5.2).
+"""
 
 
 def with_epilogue(inputs: list[Any], value: Any, channel: int, bias: int, act: str, residual: int = 0) -> Definition:
-    """act(value + bias + residual), with the weights (input 1) and the bias constant.
+    """Adds an epilogue to a contraction: act(value + bias + residual).
 
-    The bias goes along dimension `channel` of the value; the residual, the last input, has the value's shape.
+    Args:
+        inputs: the inputs of the contraction, the second of which are constant weights.
+        value: the result of the contraction.
+        channel: the dimension of the value that the bias goes along.
+        bias: 1 adds a constant bias, which becomes the next input, 0 does not.
+        act: the activation, one of `ACTIVATIONS`.
+        residual: 1 adds a tensor of the value's shape, which becomes the last input, 0 does not.
     """
     constants = (1, 2) if bias else (1,)
     if not bias and not residual and act == "none":
         return Definition(inputs, value, constants)
-    b = te.placeholder((value.shape[channel],), value.dtype, name="bias") if bias else None
-    rest = te.placeholder(value.shape, value.dtype, name="residual") if residual else None
+    bias_input = te.placeholder((value.shape[channel],), value.dtype, name="bias") if bias else None
+    residual_input = te.placeholder(value.shape, value.dtype, name="residual") if residual else None
 
     def element(*i: Any) -> Any:
         total = value[i]
-        if b is not None:
-            total = total + b[i[channel]]
-        return ACTIVATIONS[act](total if rest is None else total + rest[i])
+        if bias_input is not None:
+            total = total + bias_input[i[channel]]
+        return ACTIVATIONS[act](total if residual_input is None else total + residual_input[i])
 
-    added = [tensor for tensor in (b, rest) if tensor is not None]
+    added = [tensor for tensor in (bias_input, residual_input) if tensor is not None]
     return Definition([*inputs, *added], te.compute(value.shape, element, name="epilogue"), constants)

@@ -1,4 +1,4 @@
-"""Functions of whole rows: reductions, softmax, normalisations."""
+"""Operators on whole rows: reduce, softmax, layer_norm, rms_norm."""
 
 from __future__ import annotations
 
@@ -15,44 +15,91 @@ from .declare import Definition, operator
 def reduce(
     shape: tuple[int, ...], axis: int | tuple[int, ...], kind: str = "sum", dtype: str = "float32"
 ) -> Definition:
-    """Sum, maximum, minimum or mean over one axis or several (`1x2` in text), which the output lacks.
+    """Sum, maximum, minimum or mean over one axis or several.
 
-    An axis may be negative, counted from the last. The output has one element where all axes are reduced.
+    Args:
+        shape: the shape of the input. The output has its other axes, or the shape [1] if there are none.
+        axis: the axis or the axes to reduce (`1x2` in text); a negative one is counted from the last.
+        kind: "sum", "max", "min" or "mean".
+        dtype: "float32".
+
+    Raises:
+        OperatorError: an argument is not as described above, or the tensors take more than 8 GiB together.
+
+    Example:
+        >>> import stormdrop as sd
+        >>> workload = sd.operators.reduce((8, 16, 32), (1, 2), kind="mean")
+        >>> [spec.shape for spec in workload.outputs]
+        [(8,)]
     """
     axes = axis if isinstance(axis, tuple) else (axis,)
-    for each in axes:
-        if not -len(shape) <= each < len(shape):
-            raise OperatorError(f"axis={each} is outside a shape of {len(shape)} dimensions")
-    reduced = {at % len(shape): te.reduce_axis((0, shape[at]), name=f"r{at % len(shape)}") for at in axes}
+    rank = len(shape)
+    for dimension in axes:
+        if not -rank <= dimension < rank:
+            raise OperatorError(f"axis={dimension} is outside a shape of {rank} dimensions")
+    reduced = {
+        dimension % rank: te.reduce_axis((0, shape[dimension]), name=f"r{dimension % rank}") for dimension in axes
+    }
     if len(reduced) < len(axes):
         raise OperatorError(f"axis={'x'.join(map(str, axes))} names an axis twice")
     x = te.placeholder(shape, dtype, name="x")
     combine = {"sum": te.sum, "mean": te.sum, "max": te.max, "min": te.min}[kind]
-    rest = [extent for at, extent in enumerate(shape) if at not in reduced] or [1]
+    kept = [extent for dimension, extent in enumerate(shape) if dimension not in reduced] or [1]
 
     def element(*i: Any) -> Any:
-        kept = iter(i)
-        index = [reduced[at] if at in reduced else next(kept) for at in range(len(shape))]
-        return combine(x[tuple(index)], axis=[reduced[at] for at in sorted(reduced)])
+        position = iter(i)
+        index = [reduced[dimension] if dimension in reduced else next(position) for dimension in range(rank)]
+        return combine(x[tuple(index)], axis=[reduced[dimension] for dimension in sorted(reduced)])
 
-    y = te.compute(rest, element, name="reduce")
-    return Definition([x], averaged(y, math.prod(shape[at] for at in reduced)) if kind == "mean" else y)
+    y = te.compute(kept, element, name="reduce")
+    return Definition([x], averaged(y, math.prod(shape[dimension] for dimension in reduced)) if kind == "mean" else y)
 
 
 @operator()
 def softmax(m: int, n: int, dtype: str = "float32") -> Definition:
-    """exp(x - max) / sum(exp(x - max)) along the rows of x[m, n]."""
+    """exp(x - max) / sum(exp(x - max)) along each row of x[m, n].
+
+    Args:
+        m: rows.
+        n: elements of a row.
+        dtype: "float32".
+
+    Raises:
+        OperatorError: an argument is not as described above, or the tensors take more than 8 GiB together.
+
+    Example:
+        >>> import stormdrop as sd
+        >>> sd.operators.softmax(64, 32).name
+        'softmax m=64 n=32'
+    """
     x = te.placeholder((m, n), dtype, name="x")
     return Definition([x], softmax_of(x))
 
 
 @operator()
 def layer_norm(m: int, n: int, eps: float = 1e-5, dtype: str = "float32") -> Definition:
-    """(x - mean) / sqrt(variance + eps) * scale[n] + shift[n] along the rows of x[m, n]; scale and shift constant.
+    """(x - mean) / sqrt(variance + eps) * scale[n] + shift[n] along each row of x[m, n].
 
-    Mean and variance in two passes: one pass by the mean of squares cancels where the mean is large.
+    Scale and shift are constant. Mean and variance take two passes: in one pass, by the mean of the squares, digits
+    cancel if the mean is large.
+
+    Args:
+        m: rows.
+        n: elements of a row.
+        eps: what is added to the variance, a positive number.
+        dtype: "float32".
+
+    Raises:
+        OperatorError: an argument is not as described above, or the tensors take more than 8 GiB together.
+
+    Example:
+        >>> import stormdrop as sd
+        >>> workload = sd.operators.layer_norm(64, 32)
+        >>> [spec.shape for spec in workload.inputs], workload.constants
+        ([(64, 32), (32,), (32,)], (1, 2))
     """
-    x, scale, shift = (te.placeholder(s, dtype, name=t) for s, t in (((m, n), "x"), ((n,), "scale"), ((n,), "shift")))
+    x = te.placeholder((m, n), dtype, name="x")
+    scale, shift = (te.placeholder((n,), dtype, name=name) for name in ("scale", "shift"))
     r = te.reduce_axis((0, n), name="r")
     mean = averaged(te.compute((m,), lambda i: te.sum(x[i, r], axis=r), name="total"), n)
     inverse = _inverse_root(te.compute((m, n), lambda i, j: x[i, j] - mean[i], name="centred"), eps)
@@ -62,7 +109,23 @@ def layer_norm(m: int, n: int, eps: float = 1e-5, dtype: str = "float32") -> Def
 
 @operator()
 def rms_norm(m: int, n: int, eps: float = 1e-5, dtype: str = "float32") -> Definition:
-    """x / sqrt(mean(x^2) + eps) * scale[n] along the rows of x[m, n], with constant scale (arXiv:1910.07467)."""
+    """x / sqrt(mean(x^2) + eps) * scale[n] along each row of x[m, n], with a constant scale (arXiv:1910.07467).
+
+    Args:
+        m: rows.
+        n: elements of a row.
+        eps: what is added to the mean of the squares, a positive number.
+        dtype: "float32".
+
+    Raises:
+        OperatorError: an argument is not as described above, or the tensors take more than 8 GiB together.
+
+    Example:
+        >>> import stormdrop as sd
+        >>> workload = sd.operators.rms_norm(64, 32)
+        >>> [spec.shape for spec in workload.inputs], workload.constants
+        ([(64, 32), (32,)], (1,))
+    """
     x, scale = te.placeholder((m, n), dtype, name="x"), te.placeholder((n,), dtype, name="scale")
     inverse = _inverse_root(x, eps)
     y = te.compute((m, n), lambda i, j: x[i, j] * inverse[i] * scale[j], name="rms_norm")
@@ -70,7 +133,10 @@ def rms_norm(m: int, n: int, eps: float = 1e-5, dtype: str = "float32") -> Defin
 
 
 def softmax_of(x: Any) -> Any:
-    """The softmax of a tensor along its last axis. One division a row: one per element took a twelfth of the time."""
+    """The softmax of a tensor along its last axis.
+
+    It divides once per row and then multiplies, because one division per element took a twelfth of the time.
+    """
     *leading, n = x.shape
     r, s = te.reduce_axis((0, n), name="r"), te.reduce_axis((0, n), name="s")
     top = te.compute(leading, lambda *i: te.max(x(*i, r), axis=r), name="top")
@@ -81,7 +147,7 @@ def softmax_of(x: Any) -> Any:
 
 
 def averaged(total: Any, count: int) -> Any:
-    """A sum of `count` terms, divided by their number."""
+    """A tensor of sums of `count` terms, divided by their number."""
     scale = tirx.const(1.0 / count, total.dtype)
     return te.compute(total.shape, lambda *i: total[i] * scale, name="average")
 

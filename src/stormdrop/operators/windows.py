@@ -1,6 +1,6 @@
-"""What slides a window over an image or a sequence: convolutions and pools.
+"""Operators that slide a window over an image or a sequence: convolutions and pools.
 
-Channels are the last dimension (NLC, NHWC) or the second (NCL, NCHW), of images and weights alike.
+Channels are the last dimension (NLC, NHWC) or the second (NCL, NCHW), in images and in weights.
 """
 
 from __future__ import annotations
@@ -35,7 +35,35 @@ def conv1d(
     layout: str = "NLC",
     dtype: str = "float32",
 ) -> Definition:
-    """Convolution along a sequence; constant weights [co, k, ci/groups] for NLC, [co, ci/groups, k] for NCL."""
+    """Convolution along a sequence, with constant weights and bias.
+
+    The output has the length (l + 2 pad - dilation (k - 1) - 1) // stride + 1.
+
+    Args:
+        n: the number of sequences.
+        l: their length.
+        ci: input channels.
+        co: output channels.
+        k: the length of the window.
+        stride: steps of the window.
+        pad: zeros before and after each sequence.
+        dilation: the distance between the elements of the window.
+        groups: groups of channels, which must divide `ci` and `co`; each group has inputs and outputs of its own.
+        bias: 1 adds a bias of shape [co], 0 does not.
+        act: the activation, one of `ACTIVATIONS`.
+        layout: "NLC" with weights [co, k, ci/groups], or "NCL" with weights [co, ci/groups, k].
+        dtype: "float32".
+
+    Raises:
+        OperatorError: an argument is not as described above, the window does not fit into the padded sequence, or the
+            tensors take more than 8 GiB together.
+
+    Example:
+        >>> import stormdrop as sd
+        >>> workload = sd.operators.conv1d(1, 100, 16, 32, 3, pad=1)
+        >>> [spec.shape for spec in workload.inputs], [spec.shape for spec in workload.outputs]
+        ([(1, 100, 16), (32, 3, 16)], [(1, 100, 32)])
+    """
     inputs, c = _convolution(n, (l,), ci, co, {"k": k}, stride, pad, dilation, groups, layout, dtype)
     return with_epilogue(inputs, c, layout.index("C"), bias, act)
 
@@ -59,9 +87,37 @@ def conv2d(
     residual: int = 0,
     dtype: str = "float32",
 ) -> Definition:
-    """Convolution; constant weights [co, kh, kw, ci/groups] for NHWC, [co, ci/groups, kh, kw] for NCHW.
+    """Convolution of images, with constant weights and bias.
 
-    `residual` adds an input of the output's shape before the activation.
+    The output has the height (h + 2 pad - dilation (kh - 1) - 1) // stride + 1, and its width likewise.
+
+    Args:
+        n: the number of images.
+        h: their height.
+        w: their width.
+        ci: input channels.
+        co: output channels.
+        kh: the height of the window.
+        kw: the width of the window.
+        stride: steps of the window, along both dimensions.
+        pad: zeros on each side of an image.
+        dilation: the distance between the elements of the window.
+        groups: groups of channels, which must divide `ci` and `co`; each group has inputs and outputs of its own.
+        bias: 1 adds a bias of shape [co], 0 does not.
+        act: the activation, one of `ACTIVATIONS`.
+        layout: "NHWC" with weights [co, kh, kw, ci/groups], or "NCHW" with weights [co, ci/groups, kh, kw].
+        residual: 1 adds an input of the output's shape before the activation, 0 does not.
+        dtype: "float32".
+
+    Raises:
+        OperatorError: an argument is not as described above, the window does not fit into the padded image, or the
+            tensors take more than 8 GiB together.
+
+    Example:
+        >>> import stormdrop as sd
+        >>> workload = sd.operators.conv2d(1, 56, 56, 64, 128, 3, 3, pad=1, bias=1, act="relu")
+        >>> [spec.shape for spec in workload.inputs], [spec.shape for spec in workload.outputs]
+        ([(1, 56, 56, 64), (128, 3, 3, 64), (128,)], [(1, 56, 56, 128)])
     """
     inputs, c = _convolution(n, (h, w), ci, co, {"kh": kh, "kw": kw}, stride, pad, dilation, groups, layout, dtype)
     return with_epilogue(inputs, c, layout.index("C"), bias, act, residual)
@@ -83,7 +139,35 @@ def depthwise_conv2d(
     dilation: int = 1,
     dtype: str = "float32",
 ) -> Definition:
-    """Convolution of each channel by itself; constant weights [kh, kw, ci] for NHWC, [ci, kh, kw] for NCHW."""
+    """Convolution of each channel of images by itself, with constant weights and bias.
+
+    The output has the height (h + 2 pad - dilation (kh - 1) - 1) // stride + 1, and its width likewise.
+
+    Args:
+        n: the number of images.
+        h: their height.
+        w: their width.
+        ci: channels of the input and of the output.
+        kh: the height of the window.
+        kw: the width of the window.
+        stride: steps of the window, along both dimensions.
+        pad: zeros on each side of an image.
+        bias: 1 adds a bias of shape [ci], 0 does not.
+        act: the activation, one of `ACTIVATIONS`.
+        layout: "NHWC" with weights [kh, kw, ci], or "NCHW" with weights [ci, kh, kw].
+        dilation: the distance between the elements of the window.
+        dtype: "float32".
+
+    Raises:
+        OperatorError: an argument is not as described above, the window does not fit into the padded image, or the
+            tensors take more than 8 GiB together.
+
+    Example:
+        >>> import stormdrop as sd
+        >>> workload = sd.operators.depthwise_conv2d(1, 56, 56, 64, 3, 3, stride=2, pad=1)
+        >>> [spec.shape for spec in workload.inputs], [spec.shape for spec in workload.outputs]
+        ([(1, 56, 56, 64), (3, 3, 64)], [(1, 28, 28, 64)])
+    """
     window = {"kh": kh, "kw": kw}
     extents = _output_extents((h, w), window, stride, pad, dilation)
     x = te.placeholder(_arranged(layout, n, ci, (h, w)), dtype, name="x")
@@ -91,9 +175,9 @@ def depthwise_conv2d(
     padded, offsets = _pad(x, pad, layout, 0.0), _offsets(window)
 
     def value(*i: Any) -> Any:
-        s, o, at = _taken(layout, i)
-        element = padded[_arranged(layout, s, o, _places(at, offsets, stride, dilation))]
-        return te.sum(element * weight[_arranged(layout, s, o, offsets)[1:]], axis=offsets)
+        image, channel, place = _split_indices(layout, i)
+        element = padded[_arranged(layout, image, channel, _read_at(place, offsets, stride, dilation))]
+        return te.sum(element * weight[_arranged(layout, image, channel, offsets)[1:]], axis=offsets)
 
     c = te.compute(_arranged(layout, n, ci, extents), value, name="depthwise_conv2d")
     return with_epilogue([x, weight], c, layout.index("C"), bias, act)
@@ -113,7 +197,33 @@ def pool2d(
     layout: str = "NHWC",
     dtype: str = "float32",
 ) -> Definition:
-    """Maximum or average over a window; an average counts the padding as zeros."""
+    """Maximum or average over a window that slides over images.
+
+    The output has the height (h + 2 pad - kh) // stride + 1, and its width likewise.
+
+    Args:
+        n: the number of images.
+        h: their height.
+        w: their width.
+        c: channels.
+        kh: the height of the window.
+        kw: the width of the window.
+        stride: steps of the window, along both dimensions.
+        pad: elements on each side of an image. An average counts them as zeros, a maximum ignores them.
+        kind: "max" or "avg".
+        layout: "NHWC" or "NCHW".
+        dtype: "float32".
+
+    Raises:
+        OperatorError: an argument is not as described above, the window does not fit into the padded image, or the
+            tensors take more than 8 GiB together.
+
+    Example:
+        >>> import stormdrop as sd
+        >>> workload = sd.operators.pool2d(1, 56, 56, 64, 2, 2, stride=2)
+        >>> [spec.shape for spec in workload.outputs]
+        [(1, 28, 28, 64)]
+    """
     window = {"kh": kh, "kw": kw}
     extents = _output_extents((h, w), window, stride, pad, 1)
     x = te.placeholder(_arranged(layout, n, c, (h, w)), dtype, name="x")
@@ -121,8 +231,8 @@ def pool2d(
     offsets, combine = _offsets(window), te.max if kind == "max" else te.sum
 
     def value(*i: Any) -> Any:
-        s, o, at = _taken(layout, i)
-        return combine(padded[_arranged(layout, s, o, _places(at, offsets, stride, 1))], axis=offsets)
+        image, channel, place = _split_indices(layout, i)
+        return combine(padded[_arranged(layout, image, channel, _read_at(place, offsets, stride, 1))], axis=offsets)
 
     pooled = te.compute(_arranged(layout, n, c, extents), value, name="pool2d")
     return Definition([x], averaged(pooled, kh * kw) if kind == "avg" else pooled)
@@ -132,13 +242,32 @@ def pool2d(
 def global_pool2d(
     n: int, h: int, w: int, c: int, kind: str = "avg", layout: str = "NHWC", dtype: str = "float32"
 ) -> Definition:
-    """Average or maximum over the whole image, which becomes one pixel."""
+    """Average or maximum over each whole image, which becomes one pixel.
+
+    Args:
+        n: the number of images.
+        h: their height.
+        w: their width.
+        c: channels.
+        kind: "avg" or "max".
+        layout: "NHWC" or "NCHW".
+        dtype: "float32".
+
+    Raises:
+        OperatorError: an argument is not as described above, or the tensors take more than 8 GiB together.
+
+    Example:
+        >>> import stormdrop as sd
+        >>> workload = sd.operators.global_pool2d(1, 7, 7, 512)
+        >>> [spec.shape for spec in workload.outputs]
+        [(1, 1, 1, 512)]
+    """
     x = te.placeholder(_arranged(layout, n, c, (h, w)), dtype, name="x")
     offsets, combine = _offsets({"kh": h, "kw": w}), te.max if kind == "max" else te.sum
 
     def value(*i: Any) -> Any:
-        s, o, _ = _taken(layout, i)
-        return combine(x[_arranged(layout, s, o, offsets)], axis=offsets)
+        image, channel, _ = _split_indices(layout, i)
+        return combine(x[_arranged(layout, image, channel, offsets)], axis=offsets)
 
     pooled = te.compute(_arranged(layout, n, c, (1, 1)), value, name="global_pool2d")
     return Definition([x], averaged(pooled, h * w) if kind == "avg" else pooled)
@@ -168,43 +297,45 @@ def _convolution(
     rc = te.reduce_axis((0, per_group), name="rc")
 
     def value(*i: Any) -> Any:
-        s, o, at = _taken(layout, i)
-        channel = rc if groups == 1 else o // out_per_group * per_group + rc
-        element = padded[_arranged(layout, s, channel, _places(at, offsets, stride, dilation))]
-        along = _arranged(layout, o, rc, offsets)
-        return te.sum(element * weight[along], axis=along[1:])
+        image, channel, place = _split_indices(layout, i)
+        channel_in = rc if groups == 1 else channel // out_per_group * per_group + rc
+        element = padded[_arranged(layout, image, channel_in, _read_at(place, offsets, stride, dilation))]
+        weight_indices = _arranged(layout, channel, rc, offsets)
+        return te.sum(element * weight[weight_indices], axis=weight_indices[1:])
 
     return [x, weight], te.compute(_arranged(layout, n, co, output), value, name="convolution")
 
 
 def _arranged(layout: str, first: Any, channel: Any, rest: Sequence[Any]) -> tuple[Any, ...]:
-    """Extents or indices in the order of a layout."""
+    """Extents or indices in the order of a layout; `rest` are those along the window's dimensions."""
     return (first, *rest, channel) if layout.endswith("C") else (first, channel, *rest)
 
 
-def _taken(layout: str, i: Sequence[Any]) -> tuple[Any, Any, Sequence[Any]]:
-    """The inverse of `_arranged`."""
+def _split_indices(layout: str, i: Sequence[Any]) -> tuple[Any, Any, Sequence[Any]]:
+    """The image, the channel and the rest of the indices in the order of a layout: the inverse of `_arranged`."""
     return (i[0], i[-1], i[1:-1]) if layout.endswith("C") else (i[0], i[1], i[2:])
 
 
 def _offsets(window: Mapping[str, int]) -> list[Any]:
+    """One reduction axis for each dimension of the window."""
     return [te.reduce_axis((0, extent), name=f"r{name}") for name, extent in window.items()]
 
 
-def _places(at: Sequence[Any], offsets: Sequence[Any], stride: int, dilation: int) -> list[Any]:
-    """Where an output element's window reads."""
-    return [place * stride + offset * dilation for place, offset in zip(at, offsets, strict=True)]
+def _read_at(place: Sequence[Any], offsets: Sequence[Any], stride: int, dilation: int) -> list[Any]:
+    """The indices that the window of an output element reads."""
+    return [index * stride + offset * dilation for index, offset in zip(place, offsets, strict=True)]
 
 
 def _pad(x: Any, pad: int, layout: str, value: float) -> Any:
+    """Images with `pad` elements of a value on each side."""
     if not pad:
         return x
-    at = [dimension for dimension, letter in enumerate(layout) if letter not in "NC"]
-    shape = [extent + 2 * pad if axis in at else extent for axis, extent in enumerate(x.shape)]
+    padded_axes = [dimension for dimension, letter in enumerate(layout) if letter not in "NC"]
+    shape = [extent + 2 * pad if axis in padded_axes else extent for axis, extent in enumerate(x.shape)]
 
     def padded(*i: Any) -> Any:
-        inside = [tirx.all(i[axis] >= pad, i[axis] < x.shape[axis] + pad) for axis in at]
-        source = [index - pad if axis in at else index for axis, index in enumerate(i)]
+        inside = [tirx.all(i[axis] >= pad, i[axis] < x.shape[axis] + pad) for axis in padded_axes]
+        source = [index - pad if axis in padded_axes else index for axis, index in enumerate(i)]
         return tirx.if_then_else(tirx.all(*inside), x[tuple(source)], tirx.const(value, x.dtype))
 
     return te.compute(shape, padded, name="pad")
@@ -213,9 +344,10 @@ def _pad(x: Any, pad: int, layout: str, value: float) -> Any:
 def _output_extents(
     extents: Sequence[int], window: Mapping[str, int], stride: int, pad: int, dilation: int
 ) -> list[int]:
-    results = []
+    """The extents of the output; raises `OperatorError` if the window does not fit."""
+    outputs = []
     for extent, (name, size) in zip(extents, window.items(), strict=True):
-        results.append((extent + 2 * pad - dilation * (size - 1) - 1) // stride + 1)
-        if results[-1] < 1:
+        outputs.append((extent + 2 * pad - dilation * (size - 1) - 1) // stride + 1)
+        if outputs[-1] < 1:
             raise OperatorError(f"{name}={size} does not fit into {extent} with pad={pad} and dilation={dilation}")
-    return results
+    return outputs

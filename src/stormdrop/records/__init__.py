@@ -1,12 +1,20 @@
-"""What we remember: tuning records in a SQL database. Read `contract.py` first.
+"""What is remembered: tuning records in a SQL database, and files to carry them to another one.
 
-contract.py  the values and what a store promises      location.py  places, connections, errors
-sql.py       the store                                 schema.py    the tables
-merging.py   taking in another database                rows.py      values to rows and back
-lines.py     JSON lines                                codec.py     values to JSON and back
-files.py     export, import, merge by path             writer.py    who writes a session
+Read `contract.py` first.
+
+contract.py        the values that are remembered, and what a store promises
+sql_store.py       the store in a SQL database
+connection.py      where a database is, how to connect to it, what its errors mean
+schema.py          the tables
+rows.py            values of the contract as rows of the tables
+codec.py           values of the contract as JSON
+writer_process.py  which process writes a session, and whether it still runs
+json_lines.py      the file format of an export
+import_export.py   export to a file, import from a file, merge with another database
+merging.py         how a session that two databases hold is merged
 """
 
+from .connection import default_path
 from .contract import (
     Absorbed,
     Config,
@@ -15,17 +23,16 @@ from .contract import (
     Outcome,
     Problem,
     Record,
-    Session,
     Setting,
     State,
     Store,
+    StoredSession,
     StoredTrial,
     Summary,
 )
-from .exchange import export_file, import_file, merge_database
+from .import_export import export_file, import_file, merge_database
 from .json_lines import read_lines, write_lines
-from .location import default_path
-from .sql import SqlStore, open_store
+from .sql_store import SqlStore, open_store
 
 __all__ = [
     "Absorbed",
@@ -35,11 +42,11 @@ __all__ = [
     "Outcome",
     "Problem",
     "Record",
-    "Session",
     "Setting",
     "SqlStore",
     "State",
     "Store",
+    "StoredSession",
     "StoredTrial",
     "Summary",
     "default_path",

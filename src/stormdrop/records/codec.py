@@ -1,6 +1,10 @@
-"""Between the values of the contract and JSON.
+"""Sessions, outcomes and trials as JSON, for the JSON lines of an export and for the text columns of the database.
 
-Decoding checks what it reads (it may be a file from anywhere) and raises ValueError with what is wrong.
+Decoding checks what it reads, because an export may come from anywhere. It raises ValueError with a message of one
+line that names the faulty field.
+
+msgspec checks: 55 lines decode instead of 86 of our own (118 with cattrs), at 132 against 134 us a trial (2026-11-22).
+The standard library writes: msgspec would write other bytes (UTF-8, null for NaN) and refuses NumPy's numbers.
 """
 
 from __future__ import annotations
@@ -9,48 +13,56 @@ import json
 import math
 import numbers
 import uuid
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
-from ..trial import Measurement, Phases, Status
-from .contract import Outcome, Problem, Session, Setting, State, StoredTrial
+import msgspec
+
+from ..trial import Measurement, Phases
+from .contract import Outcome, Problem, Setting, State, StoredSession, StoredTrial
+
+T = TypeVar("T")
 
 
 def encode(value: Any) -> str:
-    """Compact JSON; NumPy numbers become numbers, tuples become lists. TypeError for anything else."""
+    """A value as compact JSON.
+
+    Args:
+        value: JSON values, tuples (which become lists), mappings, and numbers of NumPy's (which become plain numbers).
+
+    Returns:
+        ASCII text without line breaks.
+
+    Raises:
+        TypeError: If the value holds anything else.
+    """
     return json.dumps(value, separators=(",", ":"), default=_plain)
 
 
 def canonical(value: Any) -> str:
-    """JSON that is equal for equal values, whatever the order of their keys."""
+    """A value as compact JSON with sorted keys: equal values give equal text, whatever the order of their keys."""
     return json.dumps(value, separators=(",", ":"), default=_plain, sort_keys=True)
 
 
 def decode_config(text: str) -> dict[str, Any]:
-    """A configuration, with tuples where JSON has lists."""
+    """A configuration from JSON text. Lists become tuples."""
     config: dict[str, Any] = _with_tuples(json.loads(text))
     return config
 
 
 def clean(text: str) -> str:
-    r"""Text that every database takes: lone surrogates and NUL become escapes such as `\x00`."""
+    r"""Text that every database accepts: lone surrogates and NUL become escapes such as `\x00`."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\x00", "\\x00")
 
 
-def clean_session(session: Session) -> Session:
-    """A session as a database gives it back: clean text, and settings as JSON holds them."""
-    problem, setting = session.problem, session.setting
+def clean_session(session: StoredSession) -> StoredSession:
+    """A session as a database gives it back: its text is clean, and its setting holds what JSON can hold."""
+    setting = session.setting
     return replace(
         session,
-        problem=Problem(
-            workload_key=clean(problem.workload_key),
-            workload_text=clean(problem.workload_text),
-            workload_name=clean(problem.workload_name),
-            target=clean(problem.target),
-            machine=clean(problem.machine),
-        ),
+        problem=Problem(**{name: clean(text) for name, text in vars(session.problem).items()}),
         setting=Setting(
             search=clean(setting.search),
             seed=int(setting.seed),
@@ -62,8 +74,8 @@ def clean_session(session: Session) -> Session:
     )
 
 
-def session_to_json(session: Session) -> dict[str, Any]:
-    """A session as a JSON object; the workload's text is left out, it is stated once for all its sessions."""
+def session_to_json(session: StoredSession) -> dict[str, Any]:
+    """A session as a JSON object. The workload's text is left out: an export states it once for all its sessions."""
     problem, setting = session.problem, session.setting
     return {
         "id": session.id,
@@ -83,67 +95,49 @@ def session_to_json(session: Session) -> dict[str, Any]:
     }
 
 
-def session_from_json(data: Any, workload_text: str) -> Session:
-    """The inverse of `session_to_json`."""
-    outcome = field(data, "outcome", (dict, type(None)))
-    created = field(data, "created", str)
-    if datetime.fromisoformat(created).utcoffset() != timedelta(0):
-        raise ValueError(f"'created' is not in UTC: {created}")
-    return Session(
-        id=str(uuid.UUID(field(data, "id", str))),
-        problem=Problem(
-            workload_key=field(data, "workload_key", str),
-            workload_text=workload_text,
-            workload_name=field(data, "workload_name", str),
-            target=field(data, "target", str),
-            machine=field(data, "machine", str),
-        ),
-        setting=Setting(
-            search=field(data, "search", str),
-            seed=field(data, "seed", int),
-            sketches=_strings(data, "sketches"),
-            options=field(data, "options", dict),
-            method=field(data, "method", dict),
-            versions=_strings(data, "versions"),
-        ),
-        created=created,
-        state=State(field(data, "state", str)),
-        outcome=None if outcome is None else outcome_from_json(outcome),
+def session_from_json(data: Any, workload_text: str) -> StoredSession:
+    """The inverse of `session_to_json`.
+
+    Args:
+        data: What JSON holds. Fields that a session does not have are ignored.
+        workload_text: The serialised function, which the JSON object leaves out.
+
+    Returns:
+        The session.
+
+    Raises:
+        ValueError: If `data` is no session.
+    """
+    _check_names(data, _SESSION_NAMES)
+    line = convert(data, _SessionInFile)
+    if datetime.fromisoformat(line.created).utcoffset() != timedelta(0):
+        raise ValueError(f"'created' is not in UTC: {line.created}")
+    return StoredSession(
+        id=str(line.id),
+        problem=convert({**data, "workload_text": workload_text}, Problem),
+        setting=convert(data, Setting),
+        created=line.created,
+        state=line.state,
+        outcome=None if data["outcome"] is None else outcome_from_json(data["outcome"]),
     )
 
 
 def outcome_to_json(outcome: Outcome) -> dict[str, Any]:
-    """An outcome as a JSON object."""
-    return {
-        "sketch": outcome.sketch,
-        "config": outcome.config,
-        "seconds": outcome.seconds,
-        "interval": outcome.interval,
-        "baseline_seconds": outcome.baseline_seconds,
-        "converged": outcome.converged,
-        "extra": outcome.extra,
-    }
+    """An outcome as a JSON object, which has the fields of `Outcome`."""
+    return dict(vars(outcome))
 
 
 def outcome_from_json(data: Any) -> Outcome:
-    """The inverse of `outcome_to_json`."""
-    config = field(data, "config", (dict, type(None)))
-    interval = field(data, "interval", (list, type(None)))
-    if interval is not None and len(interval) != 2:
-        raise ValueError("'interval' has two ends")
-    return Outcome(
-        sketch=field(data, "sketch", (str, type(None))),
-        config=None if config is None else _with_tuples(config),
-        seconds=_optional_number(data, "seconds"),
-        interval=None if interval is None else (_number(interval[0]), _number(interval[1])),
-        baseline_seconds=_optional_number(data, "baseline_seconds"),
-        converged=field(data, "converged", bool),
-        extra=field(data, "extra", dict),
-    )
+    """The inverse of `outcome_to_json`. Raises ValueError if `data` is no outcome."""
+    _check_names(data, _OUTCOME_NAMES)
+    outcome = convert({**data, "config": _with_tuples(data["config"])}, Outcome)
+    _check_finite("seconds", outcome.seconds, outcome.baseline_seconds)
+    _check_finite("interval", *(outcome.interval or ()))
+    return outcome
 
 
 def trial_to_json(trial: StoredTrial) -> dict[str, Any]:
-    """A trial as a JSON object; its position and fingerprint follow from where it stands."""
+    """A trial as a JSON object. Its position and its fingerprint follow from its place in the session."""
     measurement, phases = trial.measurement, trial.measurement.phases
     return {
         "batch": trial.batch,
@@ -159,61 +153,89 @@ def trial_to_json(trial: StoredTrial) -> dict[str, Any]:
 
 
 def trial_from_json(data: Any, position: int, sketches: Mapping[str, str]) -> StoredTrial:
-    """The inverse of `trial_to_json`, in a session with these sketches."""
-    sketch = field(data, "sketch", str)
-    if sketch not in sketches:
-        raise ValueError(f"the session has no sketch '{sketch}'")
-    batch = field(data, "batch", int)
-    if not 0 <= batch < 2**31:
-        raise ValueError(f"'batch' cannot be {batch}")
-    phases = [_number(phase) for phase in field(data, "phases", list)]
-    if len(phases) != 4:
-        raise ValueError("'phases' are four: schedule, build, run, check")
-    return StoredTrial(
-        batch=batch,
-        position=position,
-        sketch=sketch,
-        fingerprint=sketches[sketch],
-        config=_with_tuples(field(data, "config", dict)),
-        measurement=Measurement(
-            status=Status(field(data, "status", str)),
-            seconds=tuple(_number(sample) for sample in field(data, "seconds", list)),
-            error=field(data, "error", str),
-            phases=Phases(*phases),
-            suspect=field(data, "suspect", bool),
-        ),
-        elapsed=_number(field(data, "elapsed", (int, float))),
-    )
+    """The inverse of `trial_to_json`.
+
+    Args:
+        data: What JSON holds. Fields that a trial does not have are ignored.
+        position: The place of the trial in its session.
+        sketches: The name of each sketch of the session and the fingerprint of its space.
+
+    Returns:
+        The trial.
+
+    Raises:
+        ValueError: If `data` is no trial, or if the session lacks its sketch.
+    """
+    _check_names(data, _TRIAL_NAMES)
+    line = convert(data, _TrialInFile)
+    if line.sketch not in sketches:
+        raise ValueError(f"the session has no sketch '{line.sketch}'")
+    measurement = convert({**data, "phases": Phases(*line.phases)}, Measurement)
+    in_session = {"position": position, "fingerprint": sketches[line.sketch], "measurement": measurement}
+    trial = convert({**data, **in_session, "config": _with_tuples(data["config"])}, StoredTrial)
+    _check_finite("seconds", *measurement.seconds)
+    _check_finite("phases", *line.phases)
+    _check_finite("elapsed", trial.elapsed)
+    return trial
 
 
-def field(data: Any, name: str, kind: Any) -> Any:
-    """The value of an object's field that must be there and of a kind (type or tuple of types); a bool is no int."""
+def convert(data: Any, kind: type[T]) -> T:
+    """A value of a dataclass or a `msgspec.Struct` from what JSON holds.
+
+    Args:
+        data: What JSON holds. Fields that the class does not have are ignored.
+        kind: The class.
+
+    Returns:
+        The value.
+
+    Raises:
+        ValueError: If `data` does not have the types of the class. The message names the faulty field.
+    """
+    try:
+        return msgspec.convert(data, kind)
+    except msgspec.ValidationError as error:  # which is no ValueError in every version of msgspec
+        raise ValueError(str(error)) from error
+
+
+class _SessionInFile(msgspec.Struct):
+    """The fields of a session that belong neither to its problem nor to its setting."""
+
+    id: uuid.UUID
+    created: str
+    state: State
+
+
+class _TrialInFile(msgspec.Struct):
+    """The fields of a trial that JSON holds in another form, or within narrower limits, than `StoredTrial`."""
+
+    sketch: str
+    batch: Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+    phases: tuple[float, float, float, float]  # schedule, build, run, check
+
+
+def _names(kinds: Iterable[type], without: Iterable[str] = ()) -> frozenset[str]:
+    """The fields of some dataclasses."""
+    return frozenset(field.name for kind in kinds for field in fields(kind)) - frozenset(without)
+
+
+_SESSION_NAMES = _names([StoredSession, Problem, Setting], without=["problem", "setting", "workload_text"])
+_OUTCOME_NAMES = _names([Outcome])
+_TRIAL_NAMES = _names([StoredTrial, Measurement], without=["position", "fingerprint", "measurement"])
+
+
+def _check_names(data: Any, names: frozenset[str]) -> None:
+    """Raises ValueError unless `data` is an object with these fields: a default in Python is none in a file."""
     if not isinstance(data, dict):
-        raise ValueError("not a JSON object")
-    if name not in data:
-        raise ValueError(f"'{name}' is missing")
-    value = data[name]
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise ValueError(f"'{name}' cannot be {encode(value)[:60]}")
-    return value
+        raise ValueError(f"expected a JSON object, found {encode(data)[:60]}")
+    if missing := names - data.keys():
+        raise ValueError(f"'{min(missing)}' is missing")
 
 
-def _strings(data: dict[str, Any], name: str) -> dict[str, str]:
-    found: dict[str, str] = field(data, name, dict)
-    if not all(isinstance(value, str) for value in found.values()):
-        raise ValueError(f"'{name}' maps names to text")
-    return found
-
-
-def _optional_number(data: dict[str, Any], name: str) -> float | None:
-    value = field(data, name, (int, float, type(None)))
-    return None if value is None else _number(value)
-
-
-def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"{encode(value)[:60]} is no finite number")
-    return float(value)
+def _check_finite(name: str, *values: float | None) -> None:
+    for value in values:
+        if value is not None and not math.isfinite(value):
+            raise ValueError(f"'{name}' holds {encode(value)}, which is no finite number")
 
 
 def _with_tuples(value: Any) -> Any:
@@ -225,6 +247,7 @@ def _with_tuples(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
+    """What JSON holds in place of a value that the standard library cannot write."""
     if isinstance(value, numbers.Integral):
         return int(value)
     if isinstance(value, numbers.Real):

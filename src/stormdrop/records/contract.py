@@ -1,14 +1,15 @@
-"""What is remembered of a tuning, and what a store of it promises.
+"""What is remembered of a tuning, and what a store of such memories promises.
 
-    Problem      what was tuned, for what, on what: a record is only ever taken for an equal problem
-    Setting      how: search, options, seed, measurement method, tool versions, the sketches' fingerprints
-    Session      one tuning of a problem under a setting; it holds an ordered list of trials
-    Record       one trial as the tuning loop hands it in; StoredTrial the same as it comes back
+    Problem      what was tuned, for which target, on which machine: a record is only ever used for an equal problem
+    Setting      how it was tuned: search, options, seed, measurement method, tool versions, fingerprints
+    StoredSession      one tuning of a problem under a setting; it holds an ordered list of trials
+    Record       one trial as the tuning loop hands it to the store
+    StoredTrial  one trial as the store gives it back
     Outcome      what a session ended with
-    Store        appends records and answers queries
+    Store        appends trials and answers queries
 
-Values come back as JSON holds them, with one exception: a list inside a configuration comes back as a tuple, so
-that the configurations of a space (whose tile values are tuples) are equal to what was stored.
+Values come back as JSON holds them, with one exception: a list inside a configuration comes back as a tuple. The
+configurations of a space hold tile values as tuples, so a configuration is equal to what was stored.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Config = Mapping[str, Any]
 
 
 class State(enum.Enum):
-    """Where a session stands. One whose process died without a word counts as interrupted."""
+    """Where a session stands. A session counts as interrupted if its process died before it could say so."""
 
     RUNNING = "running"
     FINISHED = "finished"
@@ -34,10 +35,14 @@ class State(enum.Enum):
 
 @dataclass(frozen=True)
 class Problem:
-    """What is tuned. Two problems are the same where all but the name, which is for people, are equal.
+    """What is tuned. Two problems are the same if all fields but the name are equal.
 
-    `workload_key` is the hash (hex) of the normalised function and `workload_text` its serialised form: the key
-    finds, the text decides. `machine` says what a time depends on besides the target: CPU model, cores used.
+    Args:
+        workload_key: The hash (hexadecimal) of the normalised function. It finds candidates for a match quickly.
+        workload_text: The serialised function. Two workloads with one key are the same only if their texts are equal.
+        workload_name: A name for people. It takes no part in comparisons.
+        target: The target that the kernels are compiled for.
+        machine: What a time depends on besides the target: the CPU model and the number of cores used.
     """
 
     workload_key: str
@@ -49,7 +54,16 @@ class Problem:
 
 @dataclass(frozen=True)
 class Setting:
-    """How a problem is tuned. `sketches` maps the name of each sketch to the fingerprint of its space."""
+    """How a problem is tuned.
+
+    Args:
+        search: The name of the search.
+        seed: The seed of the search's random numbers, an integer of any size.
+        sketches: The name of each sketch and the fingerprint of its space.
+        options: The options of the search, as JSON values.
+        method: How candidates are measured (for example the number of repeats), as JSON values.
+        versions: The name of each tool that has a part in a time, and its version.
+    """
 
     search: str
     seed: int
@@ -61,10 +75,19 @@ class Setting:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a session ended with: its best candidate, re-measured beside the baseline.
+    """What a session ended with: its best candidate, measured again beside the baseline.
 
-    `sketch`, `config` and `seconds` (per execution) are None where no candidate worked; `interval` is the
-    confidence interval of `seconds`; `baseline_seconds` is the default schedule's time in the same measurement.
+    Args:
+        sketch: The sketch of the best candidate, or None if no candidate worked.
+        config: The configuration of the best candidate, or None if no candidate worked.
+        seconds: The time of the best candidate in seconds per execution, or None if no candidate worked.
+        interval: The confidence interval of `seconds`, in seconds.
+        baseline_seconds: The time of the default schedule in the same measurement, in seconds per execution.
+        converged: Whether the search ended because it had nothing left to try.
+        extra: Further JSON values that belong to the result.
+
+    Raises:
+        ValueError: If only some of `sketch`, `config` and `seconds` are None.
     """
 
     sketch: str | None = None
@@ -81,8 +104,17 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Session:
-    """One tuning of a problem. `id` is unique over all databases; `created` is ISO 8601 in UTC."""
+class StoredSession:
+    """One tuning of a problem.
+
+    Args:
+        id: A UUID, unique over all databases.
+        problem: What is tuned.
+        setting: How it is tuned.
+        created: When the session was opened, in ISO 8601 and UTC.
+        state: Where the session stands.
+        outcome: What the session ended with, or None if it has no result yet.
+    """
 
     id: str
     problem: Problem
@@ -94,7 +126,14 @@ class Session:
 
 @dataclass(frozen=True)
 class Record:
-    """One trial as it is handed in; `elapsed` is seconds of tuning since the session began."""
+    """One trial as the tuning loop hands it to the store.
+
+    Args:
+        sketch: The sketch of the candidate.
+        config: The configuration of the candidate.
+        measurement: What was measured.
+        elapsed: Seconds of tuning from the beginning of the session to this trial.
+    """
 
     sketch: str
     config: Config
@@ -104,7 +143,17 @@ class Record:
 
 @dataclass(frozen=True)
 class StoredTrial:
-    """One trial of a session: its `position` counts from 0 without gaps, `batch` is the ask that it belonged to."""
+    """One trial as the store gives it back.
+
+    Args:
+        batch: The number of the search's `ask` that this trial belongs to.
+        position: The place of the trial in its session, counted from 0 without gaps.
+        sketch: The sketch of the candidate.
+        fingerprint: The fingerprint of the sketch's space.
+        config: The configuration of the candidate.
+        measurement: What was measured.
+        elapsed: Seconds of tuning from the beginning of the session to this trial.
+    """
 
     batch: int
     position: int
@@ -117,7 +166,7 @@ class StoredTrial:
 
 @dataclass(frozen=True)
 class Filter:
-    """Which sessions are meant: those that equal every field that is given."""
+    """Selects the sessions that equal every field that is not None. A filter without fields selects all."""
 
     workload_name: str | None = None
     workload_key: str | None = None
@@ -129,10 +178,15 @@ class Filter:
 
 @dataclass(frozen=True)
 class Summary:
-    """One line of a list of sessions.
+    """One line of a list of sessions. Its other fields are those of `Problem`, `Setting` and `StoredSession`.
 
-    `best_seconds` is the outcome's, or while there is none the lowest median of one measurement: a best of many,
-    and so optimistic. None where nothing worked.
+    Args:
+        trials: The number of trials so far.
+        failed: How many of these trials failed.
+        best_seconds: The time of the session's outcome, in seconds. A session without an outcome has the lowest
+            median of a measurement instead, which is optimistic because it is the best of many. None if no
+            candidate worked.
+        baseline_seconds: The time of the default schedule, in seconds, or None if it is not known.
     """
 
     id: str
@@ -152,10 +206,14 @@ class Summary:
 
 @dataclass(frozen=True)
 class Absorbed:
-    """What came in from elsewhere.
+    """How many sessions and trials came in from another database or a file.
 
-    Sessions `added`; `extended` (known before, now with more trials or an outcome); `known` (nothing new);
-    `diverged` (the same session was continued in two places: ours is kept). `trials` counts the new ones.
+    Args:
+        added: Sessions that were new.
+        extended: Sessions that were known and now have more trials or an outcome.
+        known: Sessions that brought nothing new.
+        diverged: Sessions that were continued in two places. The copy in this database is kept.
+        trials: Trials that were new.
     """
 
     added: int = 0
@@ -165,68 +223,150 @@ class Absorbed:
     trials: int = 0
 
 
-Dump = Iterable[tuple[Session, Sequence[StoredTrial]]]
+Dump = Iterable[tuple[StoredSession, Sequence[StoredTrial]]]
 """Sessions with all their trials, oldest first."""
 
 
 @runtime_checkable
 class Store(Protocol):
-    """Remembers tunings. Every method raises `StoreError`, one line, where the database fails it.
+    """Remembers tunings. `open_store` opens the implementation in a SQL database.
 
-    A session has one writer: the store that opened or resumed it last. Whoever wrote before gets a `StoreError`
-    at its next write, so that two runs never mix their trials in one session. Several processes may write
-    sessions of their own and read at the same time. A store is used by one thread at a time and does not
-    survive a fork: open another one.
+    A session has one writer: the store that opened or resumed it last. A store that wrote the session before gets a
+    `StoreError` at its next write, so that two runs never mix their trials in one session. Several processes may
+    write sessions of their own, and read, at the same time. A store is used by one thread at a time and does not
+    survive a fork: open another one there.
+
+    Raises:
+        StoreError: Every method raises it, with a message of one line, if the database fails.
+
+    Example:
+        >>> from stormdrop.records import Outcome, Problem, Record, Setting, open_store
+        >>> from stormdrop.trial import Measurement, Status
+        >>> problem = Problem("5f2a", "the function", "matmul", "llvm", "a CPU, 2 cores")
+        >>> setting = Setting("droplet", seed=0, sketches={"tiled": "fingerprint of its space"})
+        >>> store = open_store("sqlite://")  # a database in memory
+        >>> session = store.open(problem, setting)
+        >>> store.append(session, 0, [Record("tiled", {"tile": (4, 2)}, Measurement(Status.OK, (1.5e-3,)))])
+        >>> stopped = store.interrupt(session)
+        >>> stopped.state.value
+        'interrupted'
+
+        A later run goes on where this one stopped:
+
+        >>> [session] = store.unfinished(problem, setting)
+        >>> session = store.resume(session)
+        >>> [trial] = store.records(session)
+        >>> trial.config
+        {'tile': (4, 2)}
+        >>> session = store.finish(session, Outcome("tiled", trial.config, seconds=1.5e-3))
+        >>> store.finished(problem) == [session]
+        True
+        >>> store.close()
     """
 
-    def open(self, problem: Problem, setting: Setting) -> Session:
-        """A new running session."""
+    def open(self, problem: Problem, setting: Setting) -> StoredSession:
+        """Opens a new session.
 
-    def resume(self, session: Session) -> Session:
-        """Makes this store the writer of an unfinished session, which is running again.
+        Args:
+            problem: What is tuned.
+            setting: How it is tuned.
 
-        Raises `StoreError` where it is finished, or where another process on this machine still writes it.
+        Returns:
+            The session, which is running and has this store as its writer.
         """
 
-    def append(self, session: Session, batch: int, records: Sequence[Record]) -> None:
-        """Appends all records, or none where it raises; they survive the death of the process from its return on.
+    def resume(self, session: StoredSession) -> StoredSession:
+        """Makes this store the writer of an unfinished session.
 
-        `ValueError` where a record's sketch is not one of the session's.
+        Args:
+            session: A session that is interrupted, or running in this process.
+
+        Returns:
+            The session, which is running again.
+
+        Raises:
+            StoreError: If the session is finished, or if another process on this machine still writes it.
         """
 
-    def finish(self, session: Session, outcome: Outcome) -> Session:
-        """Ends a session for good."""
+    def append(self, session: StoredSession, batch: int, records: Sequence[Record]) -> None:
+        """Appends all records, or none if it raises. They survive the death of the process once it has returned.
 
-    def interrupt(self, session: Session, outcome: Outcome | None = None) -> Session:
-        """Marks a session as stopped before its end, with the best so far where that is known; it can be resumed."""
+        Args:
+            session: A running session that this store writes.
+            batch: The number of the search's `ask` that the records belong to.
+            records: The trials, in the order in which they were measured.
 
-    def session(self, id: str) -> Session:
-        """The session with this id."""
-
-    def records(self, session: Session) -> list[StoredTrial]:
-        """All trials of a session in the order in which they were appended."""
-
-    def finished(self, problem: Problem) -> list[Session]:
-        """The finished sessions of this problem that found something, newest first."""
-
-    def unfinished(self, problem: Problem, setting: Setting) -> list[Session]:
-        """The sessions of this problem with the same search, options and seed that did not end, newest first.
-
-        One that another live process on this machine writes is left to it. Sketches, method and versions may differ:
-        whoever must not mix them compares the session's setting.
+        Raises:
+            ValueError: If the session lacks the sketch of a record, or if a time is not finite.
+            TypeError: If a configuration holds a value that is neither JSON's nor a number of NumPy's.
+            StoreError: If the session is not running, or if another run writes it now.
         """
 
-    def sessions(self, where: Filter = ...) -> list[Summary]:
-        """What is stored, newest first."""
+    def finish(self, session: StoredSession, outcome: Outcome) -> StoredSession:
+        """Ends a session for good.
 
-    def dump(self, where: Filter = ...) -> Iterator[tuple[Session, list[StoredTrial]]]:
-        """Sessions with their trials, oldest first, as of one moment; hold no other call between two steps of it."""
+        Args:
+            session: A running session that this store writes.
+            outcome: What it ended with.
+
+        Returns:
+            The session, which is finished.
+        """
+
+    def interrupt(self, session: StoredSession, outcome: Outcome | None = None) -> StoredSession:
+        """Marks a session as stopped before its end. It can be resumed.
+
+        Args:
+            session: A running session that this store writes.
+            outcome: The best candidate so far, if it is known.
+
+        Returns:
+            The session, which is interrupted.
+        """
+
+    def session(self, session_id: str) -> StoredSession:
+        """The session with this id. Raises `StoreError` if there is none."""
+
+    def records(self, session: StoredSession) -> list[StoredTrial]:
+        """All trials of a session, in the order in which they were appended."""
+
+    def finished(self, problem: Problem) -> list[StoredSession]:
+        """The finished sessions of this problem in which a candidate worked, newest first."""
+
+    def unfinished(self, problem: Problem, setting: Setting) -> list[StoredSession]:
+        """The sessions that a run with this setting may resume.
+
+        Args:
+            problem: What is tuned.
+            setting: Search, options and seed must equal those of the session. Sketches, method and versions may
+                differ: a caller that must not mix them compares the session's setting with its own.
+
+        Returns:
+            The sessions that did not end, newest first. A session that another live process on this machine writes
+            is left out.
+        """
+
+    def sessions(self, selection: Filter = ...) -> list[Summary]:
+        """One line for each session that a filter selects, newest first."""
+
+    def dump(self, selection: Filter = ...) -> Iterator[tuple[StoredSession, list[StoredTrial]]]:
+        """The sessions that a filter selects, with their trials, oldest first, as of one moment.
+
+        Call no other method of the store until the iterator is exhausted or closed.
+        """
 
     def absorb(self, dump: Dump) -> Absorbed:
-        """Takes in sessions from elsewhere, all or (where it or `dump` raises) nothing; a second time changes nothing.
+        """Takes in sessions from another store or a file. Doing it again changes nothing.
 
-        A session that was running where it comes from is an interrupted one here.
+        Args:
+            dump: The sessions. A session that is running in its own database is interrupted in this one.
+
+        Returns:
+            How many sessions and trials were new.
+
+        Raises:
+            StoreError: If the database fails. Then nothing was taken in; the same holds if `dump` raises.
         """
 
     def close(self) -> None:
-        """Gives back connections and files; the store is of no use afterwards."""
+        """Releases connections and files. The store cannot be used afterwards."""

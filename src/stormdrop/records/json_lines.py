@@ -13,21 +13,34 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, BinaryIO, TypeVar
+from typing import Annotated, Any, BinaryIO, TypeVar
+
+import msgspec
 
 from ..errors import StoreError
-from .codec import clean, encode, field, session_from_json, session_to_json, trial_from_json, trial_to_json
-from .contract import Dump, Session, StoredTrial
+from .codec import clean, convert, encode, session_from_json, session_to_json, trial_from_json, trial_to_json
+from .contract import Dump, StoredSession, StoredTrial
 
 FORMAT = "stormdrop records"
 VERSION = 1
-"""Version of the format; raise it where an older reader would misread."""
+"""Version of the format. Raise it if an older reader would misread what is written."""
 
 T = TypeVar("T")
 
 
 def write_lines(dump: Dump, out: BinaryIO) -> int:
-    """Writes a dump as UTF-8; returns the number of sessions. Raises `OSError` where `out` cannot be written."""
+    """Writes sessions with their trials as JSON lines.
+
+    Args:
+        dump: The sessions.
+        out: A binary file.
+
+    Returns:
+        The number of sessions.
+
+    Raises:
+        OSError: If `out` cannot be written.
+    """
     sessions = 0
     stated: set[tuple[str, str]] = set()
     _write(out, "header", {"format": FORMAT, "version": VERSION})
@@ -46,15 +59,26 @@ def write_lines(dump: Dump, out: BinaryIO) -> int:
 
 
 def is_header(line: bytes) -> bool:
-    """Whether a file that begins with this line holds records, of this version or another one."""
+    """Whether a file that begins with this line holds records, of this version of the format or another one."""
     try:
         return bool(json.loads(line)["header"]["format"] == FORMAT)
     except (ValueError, TypeError, LookupError):
         return False
 
 
-def read_lines(lines: Iterable[bytes], source: str) -> Iterator[tuple[Session, list[StoredTrial]]]:
-    """Reads what `write_lines` wrote, session by session. Raises `StoreError` naming `source` and the line."""
+def read_lines(lines: Iterable[bytes], source: str) -> Iterator[tuple[StoredSession, list[StoredTrial]]]:
+    """Reads what `write_lines` wrote, session by session.
+
+    Args:
+        lines: The lines of a file.
+        source: The name of the file, for messages.
+
+    Yields:
+        A session and its trials, in the order of the file.
+
+    Raises:
+        StoreError: If a line is not what it should be. The message names `source`, the line and the faulty field.
+    """
     reader = _Reader(lines, source)
     reader.take(_check_header, "header")
     texts: dict[tuple[str, str], str] = {}
@@ -62,8 +86,8 @@ def read_lines(lines: Iterable[bytes], source: str) -> Iterator[tuple[Session, l
     while True:
         kind = reader.advance("workload", "session", "end")
         if kind == "workload":
-            key, digest, text = reader.decode(_workload)
-            texts[key, digest] = text
+            workload = reader.decode(_workload)
+            texts[workload.key, workload.digest] = workload.text
         elif kind == "session":
             session, count = reader.decode(lambda data: _session(data, texts))
             trials: list[StoredTrial] = []
@@ -72,7 +96,7 @@ def read_lines(lines: Iterable[bytes], source: str) -> Iterator[tuple[Session, l
             yield session, trials
             sessions += 1
         else:
-            expected = reader.decode(lambda data: int(field(data, "sessions", int)))
+            expected = reader.decode(lambda data: convert(data, _End)).sessions
             if expected != sessions:
                 raise reader.error(f"the file holds {sessions} sessions and should hold {expected}")
             reader.check_end()
@@ -80,7 +104,7 @@ def read_lines(lines: Iterable[bytes], source: str) -> Iterator[tuple[Session, l
 
 
 class _Reader:
-    """Lines with their numbers; whatever is wrong with one becomes a `StoreError` that names it."""
+    """Lines with their numbers. Whatever is wrong with a line becomes a `StoreError` that names the line."""
 
     def __init__(self, lines: Iterable[bytes], source: str) -> None:
         self._lines = iter(lines)
@@ -97,7 +121,7 @@ class _Reader:
         return self.decode(decoder)
 
     def advance(self, *kinds: str) -> str:
-        """Goes to the next line, which must be of one of these kinds; returns its kind."""
+        """Goes to the next line, which must be of one of these kinds, and returns its kind."""
         raw = self._raw()
         if raw is None:
             raise self.error(f"the file ends before its {' or '.join(kinds)}: it is cut off")
@@ -119,7 +143,7 @@ class _Reader:
             raise self.error(str(error).splitlines()[0]) from error
 
     def check_end(self) -> None:
-        """Raises where something follows."""
+        """Raises `StoreError` if another line follows."""
         if self._raw() is not None:
             raise self.error("something follows the end of the export")
 
@@ -131,32 +155,56 @@ class _Reader:
             raise self.error(f"cannot be read: {error.strerror or error}") from error
 
 
+class _Header(msgspec.Struct):
+    format: str
+    version: int
+
+
+class _Workload(msgspec.Struct):
+    key: str
+    digest: str
+    text: str
+
+
+class _References(msgspec.Struct):
+    """The fields by which the line of a session refers to other lines."""
+
+    workload_key: str
+    workload_digest: str
+    trials: Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _End(msgspec.Struct):
+    sessions: int
+
+
 def _check_header(data: Any) -> None:
-    if field(data, "format", str) != FORMAT:
-        raise ValueError(f"the format is {data['format']!r}, not {FORMAT!r}")
-    version = field(data, "version", int)
-    if version != VERSION:
-        raise ValueError(f"format version {version} is unknown: this stormdrop reads version {VERSION}; upgrade it")
+    header = convert(data, _Header)
+    if header.format != FORMAT:
+        raise ValueError(f"the format is {header.format!r}, not {FORMAT!r}")
+    if header.version != VERSION:
+        raise ValueError(
+            f"format version {header.version} is unknown: this stormdrop reads version {VERSION}; upgrade stormdrop"
+        )
 
 
-def _workload(data: Any) -> tuple[str, str, str]:
-    key, digest, text = (field(data, name, str) for name in ("key", "digest", "text"))
-    if _digest(text) != digest:
-        raise ValueError(f"the text of workload {key} does not have the digest that is stated")
-    return key, digest, text
+def _workload(data: Any) -> _Workload:
+    workload = convert(data, _Workload)
+    if _digest(workload.text) != workload.digest:
+        raise ValueError(f"the text of workload {workload.key} does not have the digest that is stated")
+    return workload
 
 
-def _session(data: Any, texts: dict[tuple[str, str], str]) -> tuple[Session, int]:
-    workload = (field(data, "workload_key", str), field(data, "workload_digest", str))
-    if workload not in texts:
-        raise ValueError(f"no line before this one states workload {workload[0]}")
-    trials = field(data, "trials", int)
-    if trials < 0:
-        raise ValueError(f"a session cannot hold {trials} trials")
-    return session_from_json(data, texts[workload]), trials
+def _session(data: Any, texts: dict[tuple[str, str], str]) -> tuple[StoredSession, int]:
+    """A session and the number of trial lines that follow it."""
+    references = convert(data, _References)
+    text = texts.get((references.workload_key, references.workload_digest))
+    if text is None:
+        raise ValueError(f"no line before this one states workload {references.workload_key}")
+    return session_from_json(data, text), references.trials
 
 
-def _trial_decoder(session: Session, position: int) -> Callable[[Any], StoredTrial]:
+def _trial_decoder(session: StoredSession, position: int) -> Callable[[Any], StoredTrial]:
     return lambda data: trial_from_json(data, position, session.setting.sketches)
 
 

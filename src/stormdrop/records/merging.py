@@ -1,7 +1,7 @@
-"""Taking in sessions from another database or a file, so that doing it again changes nothing.
+"""Takes sessions of another database in. Doing it a second time changes nothing.
 
-A session is append-only and has one writer, so of two copies of it one is a prefix of the other, unless each was
-resumed in its own place. The prefix is extended; of copies that went different ways ours is kept, and counted.
+A session is append-only and has one writer. One of two copies is therefore a prefix of the other, unless each was
+resumed in its own database. A prefix is extended. If the copies diverged, the copy in this database is kept.
 """
 
 from __future__ import annotations
@@ -15,18 +15,26 @@ from sqlalchemy import Connection, Row
 
 from . import rows, schema
 from .codec import clean_session, encode, outcome_to_json, trial_to_json
-from .contract import Absorbed, Dump, Session, State, StoredTrial
-from .writer import is_other_live_process
+from .contract import Absorbed, Dump, State, StoredSession, StoredTrial
+from .writer_process import other_live_process
 
 _Verdict = Literal["extended", "known", "diverged"]
 
 
 def absorb(connection: Connection, dump: Dump) -> Absorbed:
-    """Takes in every session of a dump within the caller's transaction."""
+    """Takes in every session of a dump.
+
+    Args:
+        connection: A connection in a transaction that writes.
+        dump: The sessions.
+
+    Returns:
+        How many sessions and trials were new.
+    """
     counts: Counter[str] = Counter()
     for session, trials in dump:
         session = clean_session(session)
-        if session.state is State.RUNNING:  # by someone else, elsewhere
+        if session.state is State.RUNNING:  # in another database, and so not here
             session = dataclasses.replace(session, state=State.INTERRUPTED)
         row = connection.execute(
             rows.select_sessions(text=True).where(schema.session.c.id == session.id).with_for_update(of=schema.session)
@@ -44,34 +52,45 @@ def absorb(connection: Connection, dump: Dump) -> Absorbed:
     return Absorbed(**counts)
 
 
-def _verdict(connection: Connection, row: Row[Any], theirs: Session, trials: Sequence[StoredTrial]) -> _Verdict:
-    """What the other copy of a session brings to ours."""
+def _verdict(connection: Connection, row: Row[Any], theirs: StoredSession, trials: Sequence[StoredTrial]) -> _Verdict:
+    """What another copy of a session brings to the one in this database.
+
+    Args:
+        connection: A connection in a transaction.
+        row: The session in this database.
+        theirs: The other copy.
+        trials: The trials of the other copy.
+
+    Returns:
+        "extended" if the other copy has more, "known" if it brings nothing new, "diverged" if neither copy is a
+        prefix of the other.
+    """
     ours = rows.session(row, State(row.state))
     known = rows.trials(connection, row.number, ours.setting.sketches)
     if (ours.problem, ours.setting, ours.created) != (theirs.problem, theirs.setting, theirs.created):
         return "diverged"
-    if any(_line(mine) != _line(other) for mine, other in zip(known, trials, strict=False)):
+    if any(_as_text(our_trial) != _as_text(their_trial) for our_trial, their_trial in zip(known, trials, strict=False)):
         return "diverged"
-    ends = State.FINISHED
-    if (ours.state is ends and len(trials) > len(known)) or (theirs.state is ends and len(trials) < len(known)):
+    ours_ended, theirs_ended = ours.state is State.FINISHED, theirs.state is State.FINISHED
+    if (ours_ended and len(trials) > len(known)) or (theirs_ended and len(trials) < len(known)):
         return "diverged"
-    if ours.state is ends or (theirs.state is not ends and len(trials) <= len(known)):
+    if ours_ended or (not theirs_ended and len(trials) <= len(known)):
         return "known"
-    if row.writer and is_other_live_process(row.writer):
-        return "diverged"  # it went on there, and goes on here just now
+    if row.writer and other_live_process(row.writer):
+        return "diverged"  # it was continued there, and a process is continuing it here
     return "extended"
 
 
-def _line(trial: StoredTrial) -> str:
+def _as_text(trial: StoredTrial) -> str:
     return encode(trial_to_json(trial))
 
 
 def _complete(
-    connection: Connection, number: int, session: Session, trials: Sequence[StoredTrial], *, known: int
+    connection: Connection, number: int, session: StoredSession, trials: Sequence[StoredTrial], *, known: int
 ) -> None:
     """Adds the trials after the first `known`, and brings the session's row to the state of the copy."""
     if len(trials) > known:
-        values = [rows.trial_values(number, each.position, each.batch, each) for each in trials[known:]]
+        values = [rows.trial_values(number, trial.position, trial.batch, trial) for trial in trials[known:]]
         connection.execute(schema.trial.insert(), values)
     connection.execute(
         schema.session.update()
@@ -81,7 +100,7 @@ def _complete(
             writer=None,
             outcome=None if session.outcome is None else encode(outcome_to_json(session.outcome)),
             trials=len(trials),
-            failed=sum(not each.measurement.ok for each in trials),
-            best_seconds=rows.lowest(None, (each.measurement for each in trials)),
+            failed=sum(not trial.measurement.ok for trial in trials),
+            best_seconds=rows.lowest_median(trial.measurement for trial in trials),
         )
     )

@@ -1,4 +1,4 @@
-"""Between the values of the contract and rows of the tables."""
+"""The values of the contract as rows of the tables, and rows as values."""
 
 from __future__ import annotations
 
@@ -14,11 +14,19 @@ from sqlalchemy.exc import IntegrityError
 from ..trial import Measurement, Phases, Status
 from . import schema
 from .codec import clean, decode_config, encode, outcome_from_json, outcome_to_json
-from .contract import Problem, Record, Session, Setting, State, StoredTrial, Summary
+from .contract import Problem, Record, Setting, State, StoredSession, StoredTrial, Summary
 
 
 def select_sessions(*, text: bool, newest_first: bool = False) -> Select[Any]:
-    """Sessions with their workload's key and, where it is wanted, its (long) text as `workload_text`."""
+    """A query for sessions with their workload's key.
+
+    Args:
+        text: Whether the workload's text, which may be long, comes along as `workload_text`.
+        newest_first: Whether the newest session comes first instead of the oldest.
+
+    Returns:
+        The query, to which a condition can be added.
+    """
     columns = [*schema.session.c, schema.workload.c.key.label("workload_key")]
     if text:
         columns.append(schema.workload.c.text.label("workload_text"))
@@ -30,9 +38,9 @@ def select_sessions(*, text: bool, newest_first: bool = False) -> Select[Any]:
     )
 
 
-def session(row: Row[Any], state: State) -> Session:
-    """A session from a row of `select_sessions(text=True)`."""
-    return Session(
+def session(row: Row[Any], state: State) -> StoredSession:
+    """A session from a row of `select_sessions(text=True)`, with the state that the caller found."""
+    return StoredSession(
         id=row.id,
         problem=Problem(row.workload_key, row.workload_text, row.workload_name, row.target, row.machine),
         setting=Setting(
@@ -50,7 +58,7 @@ def session(row: Row[Any], state: State) -> Session:
 
 
 def summary(row: Row[Any], state: State) -> Summary:
-    """A line of a list from a row of `select_sessions`."""
+    """One line of a list of sessions, from a row of `select_sessions`, with the state that the caller found."""
     outcome = None if row.outcome is None else outcome_from_json(json.loads(row.outcome))
     best = row.best_seconds if outcome is None or outcome.seconds is None else outcome.seconds
     return Summary(
@@ -70,8 +78,17 @@ def summary(row: Row[Any], state: State) -> Summary:
     )
 
 
-def insert_session(connection: Connection, session: Session, *, writer: str | None) -> int:
-    """Writes a clean session without trials, and its workload where that is new; returns its number."""
+def insert_session(connection: Connection, session: StoredSession, *, writer: str | None) -> int:
+    """Writes a session without trials, and its workload if that is new.
+
+    Args:
+        connection: A connection in a transaction that writes.
+        session: A session that `codec.clean_session` returned.
+        writer: The name of the writer, or None if nobody writes the session.
+
+    Returns:
+        The number of the session's row.
+    """
     problem, setting = session.problem, session.setting
     inserted = connection.execute(
         schema.session.insert().values(
@@ -98,10 +115,10 @@ def insert_session(connection: Connection, session: Session, *, writer: str | No
 
 
 def _workload(connection: Connection, key: str, text: str) -> int:
-    """The row of a workload, made where it is new. Workloads of one key and different texts are different ones."""
+    """The id of a workload's row, which is added if it is new. Two texts under one key are two workloads."""
     table = schema.workload
-    wanted = select(table.c.id).where(table.c.key == key, table.c.text == text)
-    known = connection.execute(wanted).scalar()
+    query = select(table.c.id).where(table.c.key == key, table.c.text == text)
+    known = connection.execute(query).scalar()
     if known is not None:
         return int(known)
     digest = hashlib.sha256(text.encode()).hexdigest()
@@ -109,7 +126,7 @@ def _workload(connection: Connection, key: str, text: str) -> int:
         with connection.begin_nested():
             return _key(connection.execute(table.insert().values(key=key, digest=digest, text=text)))
     except IntegrityError:  # on a server, another run may have written it since
-        return int(connection.execute(wanted).scalar_one())
+        return int(connection.execute(query).scalar_one())
 
 
 def _key(inserted: CursorResult[Any]) -> int:
@@ -119,7 +136,17 @@ def _key(inserted: CursorResult[Any]) -> int:
 
 
 def trial_values(number: int, position: int, batch: int, record: Record | StoredTrial) -> dict[str, Any]:
-    """A trial as a row of the session with this number."""
+    """A trial as a row.
+
+    Args:
+        number: The number of the session's row.
+        position: The place of the trial in its session.
+        batch: The number of the search's `ask` that the trial belongs to.
+        record: The trial.
+
+    Returns:
+        The value of each column.
+    """
     measurement, phases = record.measurement, record.measurement.phases
     return {
         "session": number,
@@ -142,8 +169,8 @@ def trial_values(number: int, position: int, batch: int, record: Record | Stored
 def trials(connection: Connection, number: int, sketches: Mapping[str, str]) -> list[StoredTrial]:
     """The trials of the session with this number and these sketches, in order."""
     table = schema.trial
-    found = connection.execute(select(table).where(table.c.session == number).order_by(table.c.position))
-    return [_trial(row, sketches) for row in found]
+    trial_rows = connection.execute(select(table).where(table.c.session == number).order_by(table.c.position))
+    return [_trial(row, sketches) for row in trial_rows]
 
 
 def _trial(row: Row[Any], sketches: Mapping[str, str]) -> StoredTrial:
@@ -164,7 +191,15 @@ def _trial(row: Row[Any], sketches: Mapping[str, str]) -> StoredTrial:
     )
 
 
-def lowest(best: float | None, measurements: Iterable[Measurement]) -> float | None:
-    """The lowest of a time known so far and the medians of new measurements that are OK, in seconds."""
+def lowest_median(measurements: Iterable[Measurement], best: float | None = None) -> float | None:
+    """The lowest time of a session.
+
+    Args:
+        measurements: New measurements. Those that failed are passed over.
+        best: The lowest time so far, in seconds, or None if there is none yet.
+
+    Returns:
+        The lowest of `best` and the medians of the measurements, in seconds, or None if nothing worked.
+    """
     medians = [statistics.median(measurement.seconds) for measurement in measurements if measurement.ok]
     return min([*medians, *([] if best is None else [best])], default=None)

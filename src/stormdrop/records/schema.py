@@ -1,11 +1,12 @@
-"""The tables, and what a database must look like to be ours.
+"""The tables of a database of records, and the check that a database holds them.
 
     stormdrop_meta       name, value: the schema version
-    stormdrop_workload   a normalised function, once however many sessions tune it
+    stormdrop_workload   one row per normalised function, however many sessions tune it
     stormdrop_session    one row per session, with a running summary of its trials
     stormdrop_trial      one row per trial, numbered within its session
 
-Structured values (options, configurations, samples) are JSON text: they are compared and shown, never queried into.
+Structured values (options, configurations, samples) are JSON text: they are compared and shown, but no query looks
+into them.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from sqlalchemy import (
 from ..errors import StoreError
 
 VERSION = 1
-"""Version of the tables below; raise it with every change to them."""
+"""Version of the tables below. Raise it with every change to them."""
 
 _metadata = MetaData()
 _long_text = Text().with_variant(Text(2**31 - 1), "mysql", "mariadb")  # their plain TEXT ends at 64 KiB
-_id = BigInteger().with_variant(Integer, "sqlite")  # SQLite numbers rows by itself only where the type is INTEGER
+_id = BigInteger().with_variant(Integer, "sqlite")  # SQLite numbers rows by itself only if the type is INTEGER
 
 meta = Table(
     "stormdrop_meta",
@@ -64,7 +65,7 @@ session = Table(
     Column("target", Text, nullable=False),
     Column("machine", Text, nullable=False),
     Column("search", String(128), nullable=False),
-    Column("seed", Text, nullable=False),  # NumPy takes seeds of any size; no database's integer does
+    Column("seed", Text, nullable=False),  # a seed of NumPy's has any size, an integer of a database does not
     Column("options", _long_text, nullable=False),
     Column("method", _long_text, nullable=False),
     Column("versions", _long_text, nullable=False),
@@ -99,31 +100,39 @@ trial = Table(
 )
 
 
-def check_schema(connection: Connection, where: str) -> bool:
-    """Whether the database holds our tables; False where it is empty.
+def check_schema(connection: Connection, name: str) -> bool:
+    """Checks that a database holds records or nothing.
 
-    Raises `StoreError` where it holds something else, or a version of ours that is not this one.
+    Args:
+        connection: A connection in a transaction.
+        name: The name of the database, for messages.
+
+    Returns:
+        True if the database holds the tables of this version, False if it is empty.
+
+    Raises:
+        StoreError: If the database holds something else, a newer version of the tables, or only some of them.
     """
-    names = set(inspect(connection).get_table_names())
-    if not names:
+    tables = set(inspect(connection).get_table_names())
+    if not tables:
         return False
-    if meta.name not in names:
-        raise StoreError(f"{where} is a database of something else (table {min(names)}); give a new or a stormdrop one")
+    if meta.name not in tables:
+        raise StoreError(f"{name} is a database of something else (table {min(tables)}); give a new or a stormdrop one")
     version = connection.execute(select(meta.c.value).where(meta.c.name == "version")).scalar()
     if version is None or not version.isascii() or not version.isdigit():
-        raise StoreError(f"{where} does not say which version of records it holds; it is damaged: give another one")
+        raise StoreError(f"{name} does not say which version of records it holds; it is damaged: give another one")
     if int(version) > VERSION:
         raise StoreError(
-            f"{where} holds records of version {version}, and this stormdrop knows up to {VERSION}: "
+            f"{name} holds records of version {version}, and this stormdrop knows up to {VERSION}: "
             "upgrade stormdrop or give another database"
         )
-    missing = {table.name for table in _metadata.sorted_tables} - names
+    missing = {table.name for table in _metadata.sorted_tables} - tables
     if missing:
-        raise StoreError(f"{where} lacks the table {min(missing)}; it is damaged: give another one")
+        raise StoreError(f"{name} lacks the table {min(missing)}; it is damaged: give another one")
     return True
 
 
 def create_schema(connection: Connection) -> None:
-    """Creates the tables and states their version, in the caller's transaction."""
+    """Creates the tables and writes their version, in the caller's transaction."""
     _metadata.create_all(connection)
     connection.execute(meta.insert().values(name="version", value=str(VERSION)))

@@ -1,4 +1,4 @@
-"""What searches cost: where wall time goes, and which errors they run into (Figures 6 and 7 of the NoSE paper)."""
+"""Plots of what searches cost: where wall time goes, and how evaluations fail (NoSE paper, Figures 6 and 7)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .style import COLOURS, legend, panels
 
 Document = Mapping[str, Any]
 
-_PARTS = dict(zip(("search", "schedule", "build", "run", "check"), COLOURS, strict=False))
+_PHASES = dict(zip(("search", "schedule", "build", "run", "check"), COLOURS, strict=False))
 _STATUSES = {
     Status.OK: "#C8C8C8",
     Status.INSTANTIATION: "#56B4E9",
@@ -30,24 +30,42 @@ _STATUSES = {
 
 
 def time(document: Document) -> Figure:
-    """Shares of wall time by what it goes into, with the mean seconds of a run (NoSE paper, Figure 6)."""
+    """Plots which shares of wall time go into searching, scheduling, building, running and checking.
+
+    The number at a bar is the mean time of a run in seconds. As Figure 6 of the NoSE paper.
+
+    Args:
+        document: The document of a comparison (`summary.comparison_document`).
+
+    Returns:
+        A figure with one bar per search.
+    """
     summary = document["summary"]
     figure, (axis,) = panels(["where the wall time of a run goes, and how long it is on average"], _height(summary))
-    _bars(axis, [each["search"] for each in summary], [each["phases"] for each in summary], _PARTS)
-    for at, each in enumerate(summary):
-        axis.annotate(f"{each['seconds']:.3g} s", (1.01, at), va="center", fontsize=8, annotation_clip=False)
+    _bars(axis, [entry["search"] for entry in summary], [entry["phases"] for entry in summary], _PHASES)
+    for row, entry in enumerate(summary):
+        axis.annotate(f"{entry['seconds']:.3g} s", (1.01, row), va="center", fontsize=8, annotation_clip=False)
     legend(figure, axis)
     return figure
 
 
 def statuses(document: Document) -> Figure:
-    """Shares of evaluations, and of the seconds spent on them, by status (NoSE paper, Figure 7 A and B)."""
+    """Plots which shares of the evaluations, and of the seconds spent on them, ended with which status.
+
+    As Figure 7 A and B of the NoSE paper.
+
+    Args:
+        document: The document of a comparison (`summary.comparison_document`).
+
+    Returns:
+        A figure with two panels, each with one bar per search.
+    """
     summary = document["summary"]
     figure, axes = panels(["evaluations by status", "time of measuring by status"], _height(summary))
-    names = [each["search"] for each in summary]
+    names = [entry["search"] for entry in summary]
     colours = {status.value: colour for status, colour in _STATUSES.items()}
-    _bars(axes[0], names, [each["statuses"] for each in summary], colours)
-    _bars(axes[1], names, [each["status_seconds"] for each in summary], colours)
+    _bars(axes[0], names, [entry["statuses"] for entry in summary], colours)
+    _bars(axes[1], names, [entry["status_seconds"] for entry in summary], colours)
     axes[1].set_yticklabels([])
     legend(figure, axes[0])
     return figure
@@ -58,11 +76,11 @@ def _height(bars: Sequence[Document]) -> float:
 
 
 def _bars(axis: Axes, names: Sequence[str], parts: Sequence[Mapping[str, float]], colours: Mapping[str, str]) -> None:
-    """One bar per search, of the shares of its parts; a part that no search has is left out."""
-    totals = np.array([max(sum(each.values()), 1e-30) for each in parts])
+    """Draws one bar per search from the shares of its parts. A part that no search has is left out."""
+    totals = np.array([max(sum(amounts.values()), 1e-30) for amounts in parts])
     left = np.zeros(len(names))
     for part, colour in colours.items():
-        share = np.array([each.get(part, 0.0) for each in parts]) / totals
+        share = np.array([amounts.get(part, 0.0) for amounts in parts]) / totals
         if share.any():
             axis.barh(range(len(names)), share, left=left, color=colour, label=part, height=0.72)
             left += share

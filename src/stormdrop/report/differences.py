@@ -1,4 +1,4 @@
-"""Whether searches differ: paired over the runs from the same seed on the same ground."""
+"""Whether searches differ: tests over pairs of runs with the same seed on the same ground."""
 
 from __future__ import annotations
 
@@ -13,55 +13,80 @@ from scipy import stats
 Array = NDArray[np.float64]
 
 ALPHA = 0.05
+"""The p-value below which a difference counts as significant."""
 _DRAWS = 10_000
 
 
 def differences(ends: Mapping[str, Sequence[float]]) -> list[dict[str, Any]]:
-    """All pairs of searches, given how each run of each ended (best over optimum, infinite where nothing worked).
+    """Compares all pairs of searches.
 
-    Entry i of all searches belongs to the same seed and ground. Per pair: `a` and `b`, `ratio` (geometric mean of a's
-    end over b's; below 1 a is better) with its 95% bootstrap `interval`, `p` of a Wilcoxon signed-rank test on the
-    logs, corrected over all pairs after Holm, `significant`, and the number of `pairs`. The ratio is null where one
-    of a pair found nothing; a pair in which neither did is left out. Over several grounds this tells of these grounds,
-    not of others: grounds differ more than seeds do.
+    Over several grounds the result holds for these grounds, not for others: grounds differ more than seeds do.
+
+    Args:
+        ends: For each search, the best over the optimum at the end of each run, infinite if no candidate worked. Entry
+            i of all searches belongs to the same seed and ground.
+
+    Returns:
+        For each pair of searches: their names `a` and `b`; `ratio`, the geometric mean of a's ends over b's (below 1 if
+        a is better), with its 95% bootstrap `interval`; `p` of a Wilcoxon signed-rank test on the logarithms, corrected
+        by Holm's method over all pairs; `significant`; the number of `pairs` of runs. Runs of a pair in which no
+        candidate worked for either search are left out. `ratio` and `interval` are None if none worked for one of them.
+
+    Example:
+        >>> [pair] = differences({"a": [1.0, 1.1, 1.0], "b": [2.0, 2.2, 2.0]})
+        >>> round(pair["ratio"], 3), pair["p"], pair["significant"]
+        (0.5, 0.25, False)
     """
     logs = {search: np.log(np.asarray(values, dtype=np.float64)) for search, values in ends.items()}
     pairs = list(itertools.combinations(logs, 2))
-    gaps = [_gaps(logs[a], logs[b]) for a, b in pairs]
-    found = []
-    for (a, b), each, p in zip(pairs, gaps, holm([_signed_rank(each) for each in gaps]), strict=True):
-        ratio, interval = _ratio(each)
+    log_ratios = [_log_ratios(logs[a], logs[b]) for a, b in pairs]
+    corrected = holm([_signed_rank(values) for values in log_ratios])
+    compared = []
+    for (a, b), values, p in zip(pairs, log_ratios, corrected, strict=True):
+        ratio, interval = _ratio(values)
         pair = {"a": a, "b": b, "ratio": ratio, "interval": interval, "p": p}
-        found.append({**pair, "significant": p < ALPHA, "pairs": len(each)})
-    return found
+        compared.append({**pair, "significant": p < ALPHA, "pairs": len(values)})
+    return compared
 
 
-def holm(ps: Sequence[float]) -> list[float]:
-    """p-values corrected for their number: the i-th smallest of n times n - i + 1, never less than one before it."""
-    order = np.argsort(ps, kind="stable")
-    factors = np.arange(len(ps), 0, -1)
-    corrected = np.empty(len(ps))
-    corrected[order] = np.minimum(1.0, np.maximum.accumulate(np.asarray(ps)[order] * factors))
+def holm(p_values: Sequence[float]) -> list[float]:
+    """p-values corrected for their number by Holm's method.
+
+    The i-th smallest of n values is multiplied by n - i + 1, and is never less than the corrected value before it.
+
+    Args:
+        p_values: The p-values of n tests.
+
+    Returns:
+        The corrected values, in the same order.
+    """
+    order = np.argsort(p_values, kind="stable")
+    factors = np.arange(len(p_values), 0, -1)
+    corrected = np.empty(len(p_values))
+    corrected[order] = np.minimum(1.0, np.maximum.accumulate(np.asarray(p_values)[order] * factors))
     return [float(p) for p in corrected]
 
 
-def _gaps(a: Array, b: Array) -> Array:
-    """Differences of the pairs in which any found something, infinite where one did not."""
-    telling = ~(np.isinf(a) & np.isinf(b))
-    return a[telling] - b[telling]
+def _log_ratios(a: Array, b: Array) -> Array:
+    """Differences of the logarithms. A pair of two infinite ends is left out; one infinite end gives infinity."""
+    usable = ~(np.isinf(a) & np.isinf(b))
+    return a[usable] - b[usable]
 
 
-def _signed_rank(gaps: Array) -> float:
-    """Two-sided. Pairs without a difference tell nothing; what is infinite has the highest rank."""
-    telling = np.clip(gaps[gaps != 0.0], -1e9, 1e9)
-    return float(stats.wilcoxon(telling).pvalue) if len(telling) else 1.0
+def _signed_rank(log_ratios: Array) -> float:
+    """The two-sided p-value. Pairs without a difference carry no information; infinities have the highest rank."""
+    nonzero = np.clip(log_ratios[log_ratios != 0.0], -1e9, 1e9)
+    return float(stats.wilcoxon(nonzero).pvalue) if len(nonzero) else 1.0
 
 
-def _ratio(gaps: Array) -> tuple[float | None, list[float] | None]:
-    """The percentile bootstrap over pairs; always the same draws, so that a document says the same twice."""
-    n = len(gaps)
-    if not n or not np.isfinite(gaps).all():
+def _ratio(log_ratios: Array) -> tuple[float | None, list[float] | None]:
+    """The geometric mean and its percentile bootstrap interval over pairs.
+
+    The random draws are always the same, so that one document always has one interval.
+    """
+    n = len(log_ratios)
+    if not n or not np.isfinite(log_ratios).all():
         return None, None
     counts = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=_DRAWS)
-    low, high = np.exp(np.quantile(counts @ gaps / n, [0.025, 0.975]))
-    return float(np.exp(gaps.mean())), [float(low), float(high)]
+    low, high = np.exp(np.quantile(counts @ log_ratios / n, [0.025, 0.975]))
+    return float(np.exp(log_ratios.mean())), [float(low), float(high)]

@@ -1,4 +1,4 @@
-"""A landscape of two knobs with the path of a search (Figures 5 and 10 of the Droplet Search paper)."""
+"""The plot of all times over two knobs, with the path of a search (Droplet Search paper, Figures 5 and 10)."""
 
 from __future__ import annotations
 
@@ -18,16 +18,23 @@ from matplotlib.patheffects import withStroke
 Document = Mapping[str, Any]
 
 _TICKS = (1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2, 3, 5, 7, 10, 20, 50, 100, 200, 500, 1000)
-_MOST_LABELS = 24
+_MAX_LABELS = 24
 _OUTSIDE: Mapping[str, Any] = {"facecolor": "#F4F4F4", "edgecolor": "#BBBBBB", "hatch": "////", "linewidth": 0}
 _OUTLINE = [withStroke(linewidth=3.2, foreground="black")]
 
 
 def heat_map(document: Document) -> Figure:
-    """Times over the best of the plane, on a logarithmic colour scale, yellow fast and violet slow.
+    """Plots the times of all points of a plane over the best of them.
 
-    What failed is black with a cross, what is outside the space is hatched. The path joins the candidates that were
-    ahead after each batch, the best of all is ringed, and a dot marks what the search looked at.
+    The colour scale is logarithmic: yellow is fast, violet is slow. A failed point is black with a cross, and a point
+    outside the space is hatched. The path joins the best candidates after each batch of the search. A ring marks the
+    best point of the plane, and a dot marks each point that the search evaluated.
+
+    Args:
+        document: The document of `stormdrop landscape --json`.
+
+    Returns:
+        The figure.
     """
     ratios = np.array(document["seconds"], dtype=np.float64) / document["optimum"]
     rows, columns = ratios.shape
@@ -38,13 +45,13 @@ def heat_map(document: Document) -> Figure:
     worst = max(float(np.nanmax(ratios)), 1.02)
     image = axis.imshow(ratios, cmap="viridis_r", norm=LogNorm(1.0, worst), origin="lower", aspect="auto")
     _colour_bar(figure, axis, image, worst)
-    handles = _holes(axis, document["statuses"])
-    _walk(axis, document)
-    for which, values, name in zip((axis.xaxis, axis.yaxis), document["values"], document["knobs"], strict=True):
-        step = -(-len(values) // _MOST_LABELS)
-        which.set_ticks(range(0, len(values), step), [_written(value) for value in values[::step]], fontsize=8)
-        which.set_label_text(name, fontsize=9)
-    if max(len(_written(value)) for value in document["values"][0]) > 3:
+    handles = _mark_missing_times(axis, document["statuses"])
+    _draw_path(axis, document)
+    for knob_axis, values, name in zip((axis.xaxis, axis.yaxis), document["values"], document["knobs"], strict=True):
+        step = -(-len(values) // _MAX_LABELS)
+        knob_axis.set_ticks(range(0, len(values), step), [_as_text(value) for value in values[::step]], fontsize=8)
+        knob_axis.set_label_text(name, fontsize=9)
+    if max(len(_as_text(value)) for value in document["values"][0]) > 3:
         axis.tick_params(axis="x", rotation=90)
     axis.set_title(_title(document, int(size[0] * 13)), fontsize=9)
     handles = [*axis.get_legend_handles_labels()[0], *handles]
@@ -64,8 +71,8 @@ def _colour_bar(figure: Figure, axis: Axes, image: Any, worst: float) -> None:
     bar.set_label("time / best of this plane", fontsize=9)
 
 
-def _holes(axis: Axes, statuses: Sequence[Sequence[str | None]]) -> list[Artist]:
-    """Marks what has no time; returns what the legend needs."""
+def _mark_missing_times(axis: Axes, statuses: Sequence[Sequence[str | None]]) -> list[Artist]:
+    """Marks the points that have no time. Returns the entries for the legend that matplotlib does not add by itself."""
     kinds = np.array([[2 if status is None else int(status != "ok") for status in row] for row in statuses])
     handles: list[Artist] = []
     failed = np.argwhere(kinds == 1)
@@ -81,11 +88,13 @@ def _holes(axis: Axes, statuses: Sequence[Sequence[str | None]]) -> list[Artist]
     return handles
 
 
-def _walk(axis: Axes, document: Document) -> None:
-    seen = np.array(document["evaluated"]).reshape(-1, 2)
+def _draw_path(axis: Axes, document: Document) -> None:
+    evaluated = np.array(document["evaluated"]).reshape(-1, 2)
     path = np.array(document["path"]).reshape(-1, 2)
     best = document["optimum_at"]
-    axis.plot(seen[:, 0], seen[:, 1], "o", color="white", markeredgecolor="black", markersize=3.5, label="evaluated")
+    axis.plot(
+        evaluated[:, 0], evaluated[:, 1], "o", color="white", markeredgecolor="black", markersize=3.5, label="evaluated"
+    )
     if len(path):
         axis.plot(path[:, 0], path[:, 1], "-", color="white", linewidth=1.8, path_effects=_OUTLINE, label="path")
         for (x, y), marker, size, label in ((path[0], "s", 8, "start of the path"), (path[-1], "*", 14, "end")):
@@ -97,7 +106,7 @@ def _walk(axis: Axes, document: Document) -> None:
 
 
 def _title(document: Document, width: int) -> str:
-    fixed = ", ".join(f"{name}={_written(value)}" for name, value in document["fixed"].items())
+    fixed = ", ".join(f"{name}={_as_text(value)}" for name, value in document["fixed"].items())
     ratio = document["best_over_optimum"]
     ending = "nothing worked" if ratio is None else f"ends at {ratio:.3f} times the best"
     lines = [
@@ -108,5 +117,5 @@ def _title(document: Document, width: int) -> str:
     return "\n".join(lines)
 
 
-def _written(value: Any) -> str:
+def _as_text(value: Any) -> str:
     return "x".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)

@@ -1,24 +1,26 @@
-"""The contract of a search: it proposes requests and learns from trials; the loop belongs to others.
+"""The contract of a search: it proposes requests and learns from trials. The loop around it belongs to the caller.
 
     while (requests := search.ask(n)):
-        search.tell([Trial(r.candidate, m) for r, m in zip(requests, measurer.measure(requests))])
+        measurements = measurer.measure(requests)
+        search.tell([Trial(request.candidate, m) for request, m in zip(requests, measurements)])
 
 Rules that the conformance suite (`stormdrop.testing.searches`) checks:
 
-- `ask(n)` returns at most n requests, none of them handed out before. Every driver asks with the same n
-  throughout: it is also the batch width that a search may fill by speculation.
-- `finished` says that there is nothing to do: converged or exhausted. An empty list also means "finished" when
-  every request handed out has been answered; while answers are outstanding it means "tell me first".
-- `tell` accepts trials one by one or together, in the order in which they were asked.
-- Trials that were not asked are kept and taken as the answers when the search comes to ask for those candidates.
-  So a fresh search with the same seed, told all recorded trials in order, continues with exactly the request
-  that the interrupted one would have made next, in the middle of a batch too.
-- A failed trial is an answer. The search is deterministic for a seed and a sequence of trials.
-- All starts are asked for before anything else, each once; a start that fails is survived, one that is in no space
-  is refused with `SearchError`.
-- No candidate is asked for again, except for more samples of one that worked, where `asks_again` says so.
-- On a convex landscape of 216 points without noise it comes within one step of the optimum in 216 trials.
-- Features may have several rows for a candidate; what a search does not use of its knowledge it ignores.
+- `ask(n)` returns at most n requests, none of which was handed out before. A caller asks with the same n
+  throughout: n is also the batch width that a search may fill by speculation.
+- `finished` says that there is nothing left to do, because the search converged or is exhausted. An empty list from
+  `ask` means the same if all requests that were handed out have their trials. If some are outstanding, it means "tell
+  their trials first".
+- `tell` accepts trials one by one or together, in the order of their requests.
+- Trials of candidates that were not requested yet are kept, and are used as soon as the search would request those
+  candidates. So a fresh search with the same seed that is told all recorded trials in order continues with exactly
+  the request that the interrupted search would have made next, also in the middle of a batch.
+- A failed trial counts as a trial. The search is deterministic for a seed and a sequence of trials.
+- The search requests all starts before anything else, each of them once. It survives a start that fails, and refuses
+  with `SearchError` a start that is in no space.
+- No candidate is requested twice, unless `asks_again` is set and the candidate worked: then for more samples of it.
+- On a convex landscape of 216 points without noise, the search comes within one step of the optimum in 216 trials.
+- Features may have several rows per candidate. A search ignores knowledge that it does not use.
 """
 
 from __future__ import annotations
@@ -40,21 +42,22 @@ from ..trial import Candidate, Request, Trial
 
 @dataclass(frozen=True)
 class Options:
-    """Base of every search's options: a frozen dataclass of plain values with defaults."""
+    """Base class of every search's options: a frozen dataclass of plain values with defaults."""
 
 
 Prior = Callable[[Sequence[Candidate]], NDArray[np.float64]]
-"""Estimated seconds of candidates, shape `(n,)`, up to a factor."""
+"""Estimates the seconds of n candidates up to a common factor: shape `(n,)`."""
 
 
 @dataclass(frozen=True)
 class Knowledge:
-    """What a search may be given beside its spaces, all of it optional.
+    """What a search may be given beside its spaces. All of it is optional.
 
-    features    what its cost model sees of a candidate; without them the knobs' encodings
-    prior       orders candidates before any is measured
-    starts      candidates to begin with, the best first: an explorer's best, the best of similar kernels. A search
-                measures them before anything else and begins there in place of the origins
+    Args:
+        features: What the search's cost model sees of a candidate; by default the knobs' encodings.
+        prior: An estimate that orders candidates before any of them is measured.
+        starts: Candidates to begin with, the best first: those that an explorer found, or the best of similar
+            kernels. A search measures them before anything else, and starts from them instead of the origins.
     """
 
     features: Features | None = None
@@ -67,61 +70,99 @@ AnyOptions = Options  # inside a search class, `Options` is that class's own
 
 @runtime_checkable
 class Search(Protocol):
-    """What the tuning loop needs. Not thread-safe: one loop owns a search."""
+    """What the tuning loop needs of a search. A search is not thread-safe: one loop owns it.
+
+    Example:
+        >>> from stormdrop.search import create
+        >>> from stormdrop.space import Ordinal, Space
+        >>> from stormdrop.trial import Measurement, Status, Trial
+        >>> space = Space("parabola", [Ordinal("x", range(-8, 9))])
+        >>> search = create("droplet", [space], np.random.default_rng(0))
+        >>> while requests := search.ask(4):
+        ...     for request in requests:
+        ...         x = space.config(request.candidate.point)["x"]
+        ...         seconds = (1e-3 * (1 + x**2),) * request.repeats
+        ...         search.tell([Trial(request.candidate, Measurement(Status.OK, seconds))])
+        >>> space.config(search.best.point)
+        {'x': 0}
+    """
 
     name: ClassVar[str]
     knowledge: Knowledge
 
     @property
     def finished(self) -> bool:
-        """Nothing more to ask: converged, exhausted, or at a limit of its own."""
+        """Whether nothing is left to ask for: the search converged, is exhausted, or is at a limit of its own."""
 
     @property
     def converged(self) -> bool:
-        """It finished because it found no way to improve, and not because it ran out of points or iterations."""
+        """Whether it finished because it found no way to improve, not because it ran out of points or iterations."""
 
     @property
     def best(self) -> Candidate | None:
-        """The candidate that it holds for the best; None where it leaves that to who measures."""
+        """The candidate that the search considers the best, or None if it leaves that decision to the caller."""
 
     def ask(self, n: int) -> list[Request]:
-        """At most n requests that were not handed out before; see the module for what an empty list means."""
+        """The next requests.
+
+        Args:
+            n: The largest number of requests, and the batch width. It must be at least 1.
+
+        Returns:
+            At most n requests that were not handed out before. The module says what an empty list means.
+        """
 
     def tell(self, trials: Sequence[Trial]) -> None:
-        """Learn what was observed."""
+        """Learn from trials, in the order of their requests."""
 
 
 @runtime_checkable
 class TwoPhase(Protocol):
-    """A search that explores, then exploits. Whoever shares a budget among many kernels says when, and how much."""
+    """A search that first explores and then exploits.
+
+    A caller that shares one budget among many kernels decides how much of it each kernel explores, and when the
+    exploration ends.
+    """
 
     @property
     def exploration(self) -> int:
-        """Candidates to explore, of all kernels together."""
+        """The number of candidates to explore, for all kernels together."""
 
     def allow(self, trials: int) -> None:
-        """So many more may be explored; then `ask` has nothing, and is not finished, until more are allowed."""
+        """Allow so many more candidates to be explored.
+
+        After them `ask` returns an empty list, without being finished, until more are allowed.
+        """
 
     def exploit(self) -> None:
-        """Ends the exploration with what was explored so far; of an earlier run, too, that was told."""
+        """End the exploration with what was explored so far, including trials of an earlier run that were told."""
 
 
 Steps = Generator[list[Request], list[Trial], None]
-"""An algorithm: yields batches and is sent back the trials of each batch, one per request, in order."""
+"""An algorithm: it yields batches, and receives the trials of each batch, one per request and in their order."""
 
 
 class GeneratorSearch(ABC):
-    """A search whose algorithm is a generator of batches; this base turns it into ask and tell.
+    """A search whose algorithm is a generator of batches. This base class turns it into `ask` and `tell`.
 
-    A subclass sets `name` and `Options` (and `asks_again` where that holds) and writes `steps`. In `steps`,
-    `self.width` is the n that the driver asks with; `self.converged` is set before returning where that is why it
-    ends, and `self.best` where the search weighs samples itself.
+    A subclass sets `name` and `Options`, sets `asks_again` if that is true, and implements `steps`. In `steps`,
+    `self.width` is the n of the caller's `ask`. Before it returns, `steps` sets `self.converged` if the search
+    converged, and `self.best` if the search weighs samples itself.
+
+    Args:
+        spaces: The spaces to search, one per sketch, with distinct names.
+        rng: The source of all randomness.
+        options: The search's options; by default `Options()`.
+        knowledge: What else is known; by default nothing.
+
+    Raises:
+        SearchError: There is no space, two spaces have the same name, or a start is in none of them.
     """
 
     name: ClassVar[str]
     Options: ClassVar[type[AnyOptions]] = AnyOptions
     asks_again: ClassVar[bool] = False
-    """Whether it asks for more samples of candidates that it knows."""
+    """Whether the search requests more samples of candidates that it knows."""
 
     def __init__(
         self,
@@ -130,7 +171,6 @@ class GeneratorSearch(ABC):
         options: AnyOptions | None = None,
         knowledge: Knowledge | None = None,
     ) -> None:
-        """Raises `SearchError` without a space, where two have the same name, and for a start that is in none."""
         names = [space.name for space in spaces]
         if not names:
             raise SearchError(f"search {self.name!r} needs at least one space")
@@ -139,12 +179,14 @@ class GeneratorSearch(ABC):
         self.spaces = tuple(spaces)
         self.rng = rng
         self.options = options if options is not None else self.Options()
-        given = knowledge if knowledge is not None else Knowledge()
-        self.knowledge = replace(given, starts=tuple(dict.fromkeys(given.starts)))
+        knowledge = knowledge if knowledge is not None else Knowledge()
+        self.knowledge = replace(knowledge, starts=tuple(dict.fromkeys(knowledge.starts)))
         self.by_name = {space.name: space for space in self.spaces}
         for start in self.knowledge.starts:
             if start.sketch not in self.by_name:
-                raise SearchError(f"search {self.name!r} cannot start in sketch {start.sketch!r}: there is {names}")
+                raise SearchError(
+                    f"search {self.name!r} cannot start in sketch {start.sketch!r}; its sketches are {names}"
+                )
             if not self.by_name[start.sketch].contains(start.point):
                 raise SearchError(f"search {self.name!r} cannot start at {start}: it is outside its space")
         self.features = self.knowledge.features or knob_encodings(self.spaces)
@@ -154,16 +196,16 @@ class GeneratorSearch(ABC):
         self.finished = False
         self._steps: Steps | None = None
         self._batch: list[Request] = []
-        self._answers: list[Trial | None] = []
-        self._handed = 0  # requests are handed out in the order of the batch, so a count says which
-        self._unasked: defaultdict[Candidate, deque[Trial]] = defaultdict(deque)
+        self._trials: list[Trial | None] = []  # of the batch; None as long as a request has no trial
+        self._handed_out = 0  # how many requests of the batch were handed out, in its order
+        self._early: defaultdict[Candidate, deque[Trial]] = defaultdict(deque)  # trials that were told before a request
 
     @abstractmethod
     def steps(self) -> Steps:
         """The algorithm. A yielded batch must not be empty."""
 
     def in_batches(self, candidates: Iterable[Candidate], repeats: int) -> Steps:
-        """Steps of a search that learns nothing: the candidates in their order, in batches of the driver's width."""
+        """The steps of a search that learns nothing: the candidates in their order, in batches of `self.width`."""
         batch: list[Request] = []
         for candidate in candidates:
             batch.append(Request(candidate, repeats))
@@ -180,7 +222,7 @@ class GeneratorSearch(ABC):
         self.width = n
         while not self.finished:
             requests = self._hand_out(n)
-            if requests or None in self._answers:
+            if requests or None in self._trials:
                 return requests
             self._advance()
         return []
@@ -188,24 +230,24 @@ class GeneratorSearch(ABC):
     def tell(self, trials: Sequence[Trial]) -> None:
         """See `Search.tell`."""
         for trial in trials:
-            for i in range(self._handed):
-                if self._answers[i] is None and self._batch[i].candidate == trial.candidate:
-                    self._answers[i] = trial
+            for index in range(self._handed_out):
+                if self._trials[index] is None and self._batch[index].candidate == trial.candidate:
+                    self._trials[index] = trial
                     break
             else:
-                self._unasked[trial.candidate].append(trial)
+                self._early[trial.candidate].append(trial)
 
     def _hand_out(self, n: int) -> list[Request]:
-        """The next requests of the batch, after those that were answered before they were asked."""
+        """At most n of the next requests of the batch, without those whose trials were told already."""
         requests: list[Request] = []
-        while self._handed < len(self._batch) and len(requests) < n:
-            request = self._batch[self._handed]
-            known = self._unasked.get(request.candidate)
-            if known:
-                self._answers[self._handed] = known.popleft()
+        while self._handed_out < len(self._batch) and len(requests) < n:
+            request = self._batch[self._handed_out]
+            early = self._early.get(request.candidate)
+            if early:
+                self._trials[self._handed_out] = early.popleft()
             else:
                 requests.append(request)
-            self._handed += 1
+            self._handed_out += 1
         return requests
 
     def _advance(self) -> None:
@@ -215,8 +257,8 @@ class GeneratorSearch(ABC):
                 self._steps = self.steps()
                 self._batch = next(self._steps)
             else:
-                self._batch = self._steps.send([trial for trial in self._answers if trial is not None])
+                self._batch = self._steps.send([trial for trial in self._trials if trial is not None])
         except StopIteration:
             self._batch, self.finished = [], True
-        self._answers = [None] * len(self._batch)
-        self._handed = 0
+        self._trials = [None] * len(self._batch)
+        self._handed_out = 0

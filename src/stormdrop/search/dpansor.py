@@ -1,23 +1,24 @@
-"""DPAnsor: explore for N trials with one search, then exploit the best schedule found with another until it converges.
+"""DPAnsor: one search explores for N trials, then another exploits the best schedule found until it converges.
 
-Source: the DPAnsor paper, section 2.3 (Ansor explores for N trials, the best schedule is given to Droplet Search,
-which runs up to convergence) and section 3.4 (other searches in Droplet Search's place). What the paper leaves
-open, or what is done differently:
+Source: the DPAnsor paper, section 2.3 (Ansor explores for N trials, and Droplet Search starts from the best schedule
+and runs until it converges) and section 3.4 (other searches in the place of Droplet Search). What the paper leaves
+open, or what is done differently here:
 
 - *The explorer* is any other search; Ansor's own evolution is `evolutionary`. N is 300, the paper's headline budget
-  (abstract; Figure 19 gives so many to one kernel); in its whole models they are shared by all kernels.
+  (abstract; Figure 19 gives so many trials to one kernel). In the paper's whole models all kernels share the N trials.
 - *The exploiter* stops after `exploitation` trials if it has not converged: 100, as in sections 3.2 and 3.4. `droplet`
-  is given the paper's test here, Student's t with a confidence of 0.95 (Droplet Search paper, section 3.3).
-- *Every exploiter starts alike* (Figures 14 and 15): with the one seed as its start and with nothing of its sketch
-  measured, failures aside. In the paper's artifact only droplet starts from Ansor's best.
-- *The seed* is the candidate with the least median of its samples that never failed. Where there is none the search
-  ends, not converged: there is nothing to exploit.
+  uses the paper's test here, Student's t with a confidence of 0.95 (Droplet Search paper, section 3.3).
+- *Every exploiter starts alike* (Figures 14 and 15): it starts from the one seed, and apart from failures it knows no
+  measurement of its sketch. In the paper's artifact only Droplet Search starts from Ansor's best.
+- *The seed* is the candidate with the least median of its samples among those that never failed. If there is none,
+  the search ends without having converged, because there is nothing to exploit.
 - *Several sketches*: the exploiter works in the seed's sketch alone (section 2.2: Droplet Search cannot leave it).
-- *Failures of the exploration are told to the exploiter* and cost nothing again. What worked is measured anew where
-  the exploiter asks for it: the seed's own samples are the luckiest of N, and a search that compares within batches
-  (`droplet` with "ours") would take samples of another hour for part of its batch. On four recorded GPU spaces it
-  cost droplet 4 of 12 trials more than telling it everything but the seed, after 150 of an evolutionary exploration,
-  and less than half a trial after 100 random ones; where it ended was the same.
+- *Failures of the exploration are told to the exploiter*, so they cost nothing again. Candidates that worked are
+  measured anew if the exploiter requests them: the seed's own samples are the luckiest of N, and a search that
+  compares within batches (`droplet` with the test "ours") would get samples of another hour for a part of its batch.
+  On four recorded GPU spaces, this cost droplet 4 of 12 trials more than telling it everything except the seed after
+  150 trials of an evolutionary exploration, and less than half a trial after 100 random ones. Droplet ended at the
+  same points.
 """
 
 from __future__ import annotations
@@ -37,21 +38,27 @@ from . import registry
 from .contract import AnyOptions, GeneratorSearch, Knowledge, Options, Search, Steps
 
 Values = tuple[tuple[str, str | int | float | bool | None], ...]
-"""Options of a search as pairs of names and values."""
+"""The options of a search as pairs of names and values."""
 
 
 @dataclass(frozen=True)
 class DPAnsorOptions(Options):
-    """Raises `SearchError` for a value that makes no sense.
+    """The options of `DPAnsor`.
 
-    N                   trials of the exploration
-    explorer            the search that explores, any but this one
-    explorer_options    its options, where they are not its defaults
-    exploiter           the search that exploits, any but this one
-    exploiter_options   its options; for droplet, those that are not given are the paper's
-    exploitation        trials of the exploitation at most; None is no limit
+    `explorer_options` and `exploiter_options` also accept a mapping, or the lists that JSON makes of pairs. They are
+    kept as sorted pairs.
 
-    Both `..._options` also take a mapping, and what JSON makes of pairs; they are kept as sorted pairs.
+    Args:
+        N: Trials of the exploration.
+        explorer: The search that explores: any other than this one.
+        explorer_options: The explorer's options that are not its defaults.
+        exploiter: The search that exploits: any other than this one.
+        exploiter_options: The exploiter's options that are not its defaults. The defaults of droplet's test and
+            confidence are the paper's here.
+        exploitation: The largest number of trials of the exploitation; None if there is no limit.
+
+    Raises:
+        SearchError: A value is out of its range, or this search is to be its own explorer or exploiter.
     """
 
     N: int = 300
@@ -74,9 +81,19 @@ class DPAnsorOptions(Options):
 
 
 class DPAnsor(GeneratorSearch):
-    """See the module. With the same seed of `rng`, all exploiters are given the same exploration to begin with.
+    """DPAnsor (DPAnsor paper, section 2.3), a `TwoPhase` search; the module states the deviations.
 
-    `best` and `converged` are the exploiter's. Raises `SearchError` for an option that either search refuses.
+    `best` and `converged` are the exploiter's. With the same seed of `rng`, all exploiters start after the same
+    exploration.
+
+    Args:
+        spaces: The spaces to search, one per sketch.
+        rng: The source of all randomness.
+        options: The search's options.
+        knowledge: What else is known. Both searches receive it; only the explorer receives the starts.
+
+    Raises:
+        SearchError: Either search refuses one of its options, or see `GeneratorSearch`.
     """
 
     name = "dpansor"
@@ -93,35 +110,38 @@ class DPAnsor(GeneratorSearch):
     ) -> None:
         super().__init__(spaces, rng, options, knowledge)
         o = self.options
-        exploring, self._exploiting = rng.spawn(2)
-        self._explorer = registry.create(o.explorer, self.spaces, exploring, self.knowledge, **dict(o.explorer_options))
+        explorer_rng, self._exploiter_rng = rng.spawn(2)
+        self._explorer = registry.create(
+            o.explorer, self.spaces, explorer_rng, self.knowledge, **dict(o.explorer_options)
+        )
         self._exploring = True
-        self._allowed: int | None = None  # candidates that may still be explored, where others share in N
-        self._exploiter(Candidate(self.spaces[0].name, self.spaces[0].origin))  # refuses bad options now
+        self._allowed: int | None = None  # candidates that may still be explored, if several kernels share N
+        # Built only so that bad options of the exploiter are refused now and not after the exploration.
+        self._exploiter(Candidate(self.spaces[0].name, self.spaces[0].origin))
 
     @property
     def exploration(self) -> int:
-        """See `TwoPhase`: N, that of all together."""
+        """See `TwoPhase`: N, which is the total of all kernels."""
         return self.options.N
 
     def allow(self, trials: int) -> None:
-        """See `TwoPhase`."""
+        """See `TwoPhase.allow`."""
         self._allowed = trials
 
     def exploit(self) -> None:
-        """See `TwoPhase`."""
+        """See `TwoPhase.exploit`."""
         self._exploring = False
-        del self._batch[self._handed :], self._answers[self._handed :]  # what it would have explored next
+        del self._batch[self._handed_out :], self._trials[self._handed_out :]  # what it would have explored next
 
     def ask(self, n: int) -> list[Request]:
-        """See `Search.ask`; where others share in N, no more than is allowed while it explores."""
+        """See `Search.ask`. While it explores, it asks for no more candidates than `allow` permits."""
         if not self._exploring or self._allowed is None:
             return super().ask(n)
         self.width = n
         while self._exploring and not self.finished and self._allowed > 0:
             requests = self._hand_out(min(n, self._allowed))
             self._allowed -= len(requests)
-            if requests or None in self._answers:
+            if requests or None in self._trials:
                 return requests
             self._advance()
         return [] if self._exploring else super().ask(n)
@@ -130,8 +150,9 @@ class DPAnsor(GeneratorSearch):
         """Exploration, then exploitation."""
         explored = yield from self._driven(self._explorer, lambda: self.options.N if self._exploring else 0)
         self._exploring = False
-        # What an earlier run measured and the explorer did not come to ask for: this run goes on where that one was.
-        seed = _fastest([*explored, *(trial for trials in self._unasked.values() for trial in trials)])
+        # An earlier run may have measured candidates that the explorer of this run did not request yet. With them this
+        # run continues where that one was.
+        seed = _fastest([*explored, *(trial for trials in self._early.values() for trial in trials)])
         if seed is None:
             return
         exploiter = self._exploiter(seed)
@@ -140,21 +161,25 @@ class DPAnsor(GeneratorSearch):
         self.best, self.converged = exploiter.best, exploiter.converged
 
     def _exploiter(self, seed: Candidate) -> Search:
-        """A fresh search of the seed's space that begins at the seed."""
+        """A new search of the seed's space that starts from the seed."""
         o, knowledge = self.options, replace(self.knowledge, starts=(seed,))
         return registry.create(
-            o.exploiter, [self.by_name[seed.sketch]], self._exploiting, knowledge, **dict(o.exploiter_options)
+            o.exploiter, [self.by_name[seed.sketch]], self._exploiter_rng, knowledge, **dict(o.exploiter_options)
         )
 
     def _driven(self, search: Search, limit: Callable[[], int]) -> Generator[list[Request], list[Trial], list[Trial]]:
-        """The trials of a search that is asked until it has nothing more to ask, or for `limit` distinct candidates."""
+        """Run a search until it has no more requests, or for at most `limit()` distinct candidates.
+
+        Returns:
+            All its trials.
+        """
         trials: list[Trial] = []
         known: set[Candidate] = set()
         while len(known) < limit() and (requests := search.ask(self.width)):
-            answers = yield within(requests, known, limit())
-            search.tell(answers)
-            known.update(trial.candidate for trial in answers)
-            trials += answers
+            batch = yield within(requests, known, limit())
+            search.tell(batch)
+            known.update(trial.candidate for trial in batch)
+            trials += batch
         return trials
 
 
@@ -164,4 +189,5 @@ def _fastest(trials: Sequence[Trial]) -> Candidate | None:
     samples: defaultdict[Candidate, list[float]] = defaultdict(list)
     for trial in trials:
         samples[trial.candidate] += trial.measurement.seconds
-    return min((c for c in samples if c not in failed), key=lambda c: statistics.median(samples[c]), default=None)
+    working = [candidate for candidate in samples if candidate not in failed]
+    return min(working, key=lambda candidate: statistics.median(samples[candidate]), default=None)

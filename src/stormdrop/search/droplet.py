@@ -1,27 +1,27 @@
 """Droplet Search: coordinate descent from the canonical schedule, until no neighbour is statistically faster.
 
 Source: the Droplet Search paper, section 3 and Figure 4; the names in `_descend` are the figure's. What the
-paper leaves open, or where the default differs from it:
+paper leaves open, or where the default differs from the paper:
 
-- *Which test.* `test="student"` is the paper's (section 3.3), "rank" its footnote's, "none" compares means.
-  The default, "ours", re-measures the incumbent beside its challengers (`judge.SharedBatches`).
-- *The first batch* is the origin together with its neighbours, without speculation: there is no direction yet.
-- *Speculation* fills a batch up to the driver's width n (the figure's num_threads) from the neighbourhood of
-  v_s, the point after the last move continued (section 3.4). A move to a point that differs in several knobs,
-  which speculation makes possible, is continued in the first knob that can be.
-- *Known points* are never asked again as new ones, but stay targets: a neighbour that an earlier batch measured
-  by speculation competes with those of this batch. Former incumbents do not.
-- *Failures* are never moved to. If the origin fails, the search goes on from its best neighbour; if all fail,
-  from the first random point that works, out of at most `restarts`; if none does, the sketch is given up.
-- *Several starts* are measured together, before anything else; the best of a sketch replaces its origin.
+- *Which test.* `test="student"` is the paper's (section 3.3), "rank" is that of its footnote, "none" compares means.
+  The default, "ours", measures the incumbent again beside its challengers (`judge.SharedBatches`).
+- *The first batch* is the origin together with its neighbours, without speculation, because there is no direction yet.
+- *Speculation* fills a batch up to the caller's width n (the figure's num_threads) from the neighbourhood of v_s, the
+  point that the last move reaches if it is continued (section 3.4). Speculation makes moves possible that change
+  several knobs. Such a move is continued in the first of these knobs in which it can be.
+- *Known points* are never requested again as new ones, but they remain targets: a neighbour that an earlier batch
+  measured by speculation competes with the neighbours of this batch. Former incumbents do not.
+- *Failures* are never moved to. If the origin fails, the search continues from its best neighbour. If all neighbours
+  fail, it continues from the first random point that works, of at most `restarts`. If none works, the search gives the
+  sketch up.
+- *Several starts* are measured together, before anything else. The best start of a sketch replaces its origin.
 - *Several sketches* are descended one after the other, each from its origin. A sketch is dropped after its first
-  batch if the best of it takes more than `drop` times the time of the best so far. The end of a later sketch
+  batch if its best candidate takes more than `drop` times as long as the best so far. The end of a later descent
   replaces the best so far only if the test finds it faster.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
@@ -39,16 +39,20 @@ TESTS = ("ours", "student", "rank", "none")
 
 @dataclass(frozen=True)
 class DropletOptions(Options):
-    """Raises `SearchError` for a value that makes no sense.
+    """The options of `Droplet`.
 
-    test            "ours", "student", "rank" or "none"
-    confidence      of a move, one-sided
-    repeats         samples per request
-    speculation     whether batches are filled up to the driver's width
-    max_iterations  per sketch; None is no limit
-    contests        "ours" only: how often a decision may ask for more samples
-    restarts        random points to try where the origin and all its neighbours fail
-    drop            times slower than the best so far, at which a sketch is dropped
+    Args:
+        test: The test that decides a move: "ours", "student", "rank" or "none".
+        confidence: The one-sided confidence of a move.
+        repeats: Samples per request.
+        speculation: Whether batches are filled up to the caller's width.
+        max_iterations: The largest number of iterations per sketch; None if there is no limit.
+        contests: How often a decision may ask for more samples of two known candidates; for "ours" only.
+        restarts: The number of random points to try if the origin and all its neighbours fail.
+        drop: A sketch is dropped if its best candidate is so many times slower than the best so far.
+
+    Raises:
+        SearchError: A value is out of its range, or the rank test could never accept with so few samples.
     """
 
     test: str = "ours"
@@ -77,7 +81,11 @@ class DropletOptions(Options):
 
 
 class Droplet(GeneratorSearch):
-    """See the module. After the search, `best` is the candidate that it ended at, None if nothing works."""
+    """Droplet Search (Droplet Search paper, section 3); the module states the deviations.
+
+    At its end, `best` is the candidate that it reached, or None if no candidate works. The constructor takes the
+    arguments of `GeneratorSearch`.
+    """
 
     name = "droplet"
     Options = DropletOptions
@@ -96,23 +104,23 @@ class Droplet(GeneratorSearch):
         self._judge: Judge = judge(o.test, o.confidence, o.repeats, o.contests)
 
     def steps(self) -> Steps:
-        """One descent per sketch; the best of their ends."""
+        """One descent per sketch. The best of their ends is the search's best."""
         starts = list(self.knowledge.starts)
         if len(starts) > 1:
             yield from self._measure(starts, starts[0])
-        converged = True
+        all_converged = True
         for origin in self._origins(starts):
-            end, by_itself = yield from self._descend(origin)
-            converged = converged and by_itself
+            end, converged = yield from self._descend(origin)
+            all_converged = all_converged and converged
             if end is None:
                 continue
-            rival = self._working_best()
-            if rival is None or (yield from self._judge.decide([end], rival)) == end:
+            best_so_far = self._working_best()
+            if best_so_far is None or (yield from self._judge.decide([end], best_so_far)) == end:
                 self.best = end
-        self.converged = converged and self.best is not None
+        self.converged = all_converged and self.best is not None
 
     def _origins(self, starts: Sequence[Candidate]) -> list[Candidate]:
-        """One per sketch: its best start, else its origin; sketches with starts first."""
+        """One candidate per sketch: its best start, else its origin. Sketches with starts come first."""
         working = sorted((start for start in starts if self._judge.ok(start)), key=self._judge.estimate)
         first: dict[str, Candidate] = {}
         for origin in [*working, *starts, *(Candidate(space.name, space.origin) for space in self.spaces)]:
@@ -120,26 +128,34 @@ class Droplet(GeneratorSearch):
         return list(first.values())
 
     def _descend(self, origin: Candidate) -> Generator[list[Request], list[Trial], tuple[Candidate | None, bool]]:
-        """The figure's `search`. Returns where it ended (None if dropped or given up), and whether by itself."""
+        """The figure's `search`.
+
+        Returns:
+            The candidate at which the descent ended, None if the sketch was dropped or given up; and whether it came
+            to its end, which it did not if it reached `max_iterations` or if its incumbent failed.
+        """
         space = self.by_name[origin.sketch]
         candidate = yield from self._first_batch(space, origin)
         if candidate is None:
             return None, True
         previous: Candidate | None = None
         left: set[Candidate] = set()
-        for iteration in itertools.count(1):
+        iteration = 0
+        while True:
+            iteration += 1
             around = self._neighbours(space, candidate)
-            neighborhood = [c for c in around if not self._judge.known(c)]
+            neighborhood = [neighbour for neighbour in around if not self._judge.known(neighbour)]
             if previous is not None and self.options.speculation:
                 room = self.width - len(neighborhood) - (1 if self._judge.brackets else 0)
                 neighborhood += self._speculate(space, previous, candidate, {*neighborhood, candidate})[: max(room, 0)]
             if neighborhood:
                 yield from self._measure(neighborhood, candidate)
-            pool = [c for c in dict.fromkeys([*neighborhood, *around]) if self._judge.ok(c) and c not in left]
+            targets = dict.fromkeys([*neighborhood, *around])
+            pool = [target for target in targets if self._judge.ok(target) and target not in left]
             if self._judge.ok(candidate):
                 new_candidate = yield from self._judge.decide(pool, candidate)
             else:
-                # It failed when it was measured again: anything that works is better.
+                # The incumbent failed when it was measured again, so anything that works is better.
                 new_candidate = min(pool, key=self._judge.estimate, default=None)
             if new_candidate is None:
                 return (candidate, True) if self._judge.ok(candidate) else (None, False)
@@ -147,15 +163,18 @@ class Droplet(GeneratorSearch):
                 return new_candidate, False
             left.add(candidate)
             previous, candidate = candidate, new_candidate
-        raise AssertionError("an endless loop ended")
 
     def _first_batch(self, space: Space, origin: Candidate) -> Generator[list[Request], list[Trial], Candidate | None]:
-        """Measure the origin and its neighbours. Returns where the descent starts, None where it should not."""
+        """Measure the origin and its neighbours.
+
+        Returns:
+            The candidate from which the descent starts, or None if the sketch is dropped or given up.
+        """
         batch = [origin, *self._neighbours(space, origin)]
         new = [candidate for candidate in batch if not self._judge.known(candidate)]
         failed = self._judge.known(origin) and not self._judge.ok(origin)
         if self._judge.brackets and origin not in new and not failed:
-            new = [origin, *new]  # one of several starts: it has not been measured beside its neighbours
+            new = [origin, *new]  # it is one of several starts, and was not measured beside its neighbours yet
         if new:
             yield from self._measure(new, self._working_best() or (None if failed else origin))
         working = [candidate for candidate in batch if self._judge.ok(candidate)]
@@ -164,13 +183,13 @@ class Droplet(GeneratorSearch):
         if not working:
             return None
         best = min(working, key=self._judge.estimate)
-        rival = self._working_best()
-        if rival and self._judge.estimate(best) > self.options.drop * self._judge.estimate(rival):
+        best_so_far = self._working_best()
+        if best_so_far and self._judge.estimate(best) > self.options.drop * self._judge.estimate(best_so_far):
             return None
         return origin if origin in working else best
 
     def _restart(self, space: Space) -> Generator[list[Request], list[Trial], list[Candidate]]:
-        """Random points, a batch at a time, until some work."""
+        """Measure random points, one batch at a time, until some of a batch work. Returns those."""
         tried = 0
         while tried < self.options.restarts:
             batch: dict[Candidate, None] = {}
@@ -192,21 +211,21 @@ class Droplet(GeneratorSearch):
     def _speculate(
         self, space: Space, previous: Candidate, candidate: Candidate, taken: set[Candidate]
     ) -> list[Candidate]:
-        """The unvisited neighbourhood of v_s (section 3.4)."""
+        """The neighbourhood of v_s without known candidates and those in `taken` (section 3.4)."""
         v_s = space.beyond(previous.point, candidate.point)
         if v_s is None:
             return []
         around = self._neighbours(space, Candidate(space.name, v_s))
-        return [c for c in around if not self._judge.known(c) and c not in taken]
+        return [neighbour for neighbour in around if not self._judge.known(neighbour) and neighbour not in taken]
 
     def _measure(
         self, batch: Sequence[Candidate], anchor: Candidate | None
     ) -> Generator[list[Request], list[Trial], None]:
-        """Measure and record one batch: `batch`, between two measurements of the anchor where the judge wants them."""
+        """Measure and record a batch. If the judge wants it, the batch opens and closes with the anchor."""
         if self._judge.brackets and anchor is not None:
             batch = [anchor, *(candidate for candidate in batch if candidate != anchor)]
         trials = yield [Request(candidate, self.options.repeats) for candidate in batch]
-        # Not asked together with the others: a candidate that just failed may have cost a timeout.
+        # The second request of the anchor depends on the first one: if the anchor failed, it may have cost a timeout.
         if self._judge.brackets and anchor is not None and trials[0].ok:
             trials += yield [Request(anchor, self.options.repeats)]
         self._judge.record(trials, anchor)
@@ -216,5 +235,5 @@ class Droplet(GeneratorSearch):
         return [Candidate(space.name, point) for point in space.neighbours(candidate.point)]
 
     def _working_best(self) -> Candidate | None:
-        """The best so far, unless it failed when it was measured again beside a later sketch."""
+        """The best so far, or None if it failed when it was measured again beside a later sketch."""
         return self.best if self.best is not None and self._judge.ok(self.best) else None

@@ -1,30 +1,32 @@
-"""Ansor's evolutionary search: candidates are bred under a cost model, and the best of them measured, batch by batch.
+"""Ansor's evolutionary search: candidates are bred under a cost model, and the best of them are measured in batches.
 
-Sources: the DPAnsor paper, section 2.1, and the AF-DS paper, section 3.2 and Figure 5; where they give no number, the
-defaults of TVM's auto-scheduler, which both papers ran. A round:
+Sources: the DPAnsor paper, section 2.1, and the AF-DS paper, section 3.2 and Figure 5. If they give no number, it is
+the default of TVM's auto-scheduler, which both papers ran. A round:
 
-1) A population of 2,048 random candidates of all sketches, and the best that were measured: at most 0.2 x 2,048.
-2) Four generations of 2,048 each. A parent is picked by roulette on the model's score, negative ones taken as 0, and
-   mutates with probability 0.85; else it is crossed with another parent of its sketch.
-3) Of a batch of 64, 5% (rounded down: 3) are new random candidates, the others those with the best scores that the
-   whole evolution came by and that were not measured.
+1) The population is 2,048 random candidates of all sketches, and the best that were measured, at most 0.2 x 2,048.
+2) Four generations of 2,048 each are bred. A parent is picked by roulette on the model's score (a negative score counts
+   as 0). It mutates with probability 0.85, else it is crossed with another parent of its sketch.
+3) A batch of 64 is measured. 5% of it (rounded down: 3) are new random candidates. The others are those with the best
+   scores among all unmeasured candidates of the evolution.
 4) The model, boosted trees, is trained anew with all measured candidates.
 
-With the knobs' encodings as features this is the algorithm alone; with `knowledge.features` giving Ansor's 164 per
-statement it is Ansor, with the seven of section 4.1 of the AF-DS paper Ansor-AF (`tune-op --features`).
+With the knobs' encodings as features, this is the algorithm alone. If `knowledge.features` gives Ansor's 164 features
+per statement, it is Ansor; with the seven features of section 4.1 of the AF-DS paper, it is Ansor-AF (`tune-op
+--features`).
 
 What the papers leave open, or where this differs from them:
 
-- *The first batch*, and every one until a candidate works, is random: there is nothing to train a model with. TVM
-  breeds it by random scores. Starts come first in it.
-- *A gene* is a knob. A mutation changes one; a crossover takes each from either parent. An offspring outside its space
-  is replaced by a mutation of the first parent. TVM has no crossover and copies the parent instead.
-- *Failures* have a throughput of 0, so no weight in training (see `surrogate.boosted`), and are no parents.
+- *The first batch*, and every batch until a candidate works, is random, because there is nothing to train a model
+  with. TVM breeds it by random scores. Starts come first in it.
+- *A gene* is a knob. A mutation changes one knob; a crossover takes each knob from either parent. An offspring outside
+  of its space is replaced by a mutation of the first parent. TVM has no crossover and copies the parent instead.
+- *Failures* have a throughput of 0, so they have no weight in training (see `surrogate.boosted`). They are no parents.
 - *Several sketches* are sampled with equal probability each, as in TVM, and compete in one population.
-- *Small grounds*: where all spaces together have at most as many points as the population, all are scored
-  that were not measured, and without a model where they are one batch.
-- *Training set*: `BoostedTrees` bounds it, at 4,000 candidates; TVM's grows with every trial.
-- *The end*: when every point was measured. Ansor ends by its budget alone, so the search never is `converged`.
+- *Small spaces*: if all spaces together have at most as many points as the population, all unmeasured points are
+  scored. If they fit into one batch, they are measured without a model.
+- *The training set* is bounded by `BoostedTrees` at 4,000 candidates; TVM's grows with every trial.
+- *The end*: the search finishes when every point was measured. Ansor ends by its budget alone, so the search never is
+  `converged`.
 """
 
 from __future__ import annotations
@@ -49,15 +51,19 @@ from .random import draws
 
 @dataclass(frozen=True)
 class EvolutionaryOptions(Options):
-    """Raises `SearchError` for a value that makes no sense.
+    """The options of `Evolutionary`.
 
-    batch         candidates measured per round
-    epsilon       share of a batch that is random
-    population    of a generation; a round scores at most (generations + 1 + measured) times as many candidates
-    generations   bred from the first population
-    mutation      probability to mutate; what does not is crossed
-    measured      the best measured candidates in the first population, at most, as a share of it
-    repeats       samples per candidate
+    Args:
+        batch: Candidates measured per round.
+        epsilon: The share of a batch that is random.
+        population: Candidates per generation. A round scores at most (generations + 1 + measured) times as many.
+        generations: The number of generations that are bred from the first population.
+        mutation: The probability that a parent mutates. A parent that does not mutate is crossed.
+        measured: The largest number of measured candidates in the first population, as a share of `population`.
+        repeats: Samples per candidate.
+
+    Raises:
+        SearchError: A value is out of its range.
     """
 
     batch: int = 64
@@ -77,14 +83,18 @@ class EvolutionaryOptions(Options):
 
 
 class Evolutionary(GeneratorSearch):
-    """See the module."""
+    """Ansor's evolutionary search (DPAnsor paper, section 2.1); the module states the deviations.
+
+    Without `knowledge.features`, its cost model sees the knobs' encodings. The constructor takes the arguments of
+    `GeneratorSearch`.
+    """
 
     name = "evolutionary"
     Options = EvolutionaryOptions
     options: EvolutionaryOptions
 
     def steps(self) -> Steps:
-        """A batch per round."""
+        """One batch per round."""
         o = self.options
         taken = set(self.knowledge.starts)
         fresh = unmeasured(self.spaces, self.rng, taken)
@@ -101,12 +111,12 @@ class Evolutionary(GeneratorSearch):
             batch += islice(fresh, o.batch - len(batch))
 
     def _promising(self, model: CostModel, n: int) -> list[Candidate]:
-        """At most n candidates that were not measured, those with the best scores of what evolution comes by."""
+        """At most n unmeasured candidates: those with the best scores that the evolution meets."""
         o = self.options
         scores: dict[Candidate, float] = {}
         if sum(space.bound for space in self.spaces) <= o.population:
-            points = [Candidate(space.name, point) for space in self.spaces for point in space.points()]
-            rest = [candidate for candidate in points if candidate not in model.measured]
+            every = [Candidate(space.name, point) for space in self.spaces for point in space.points()]
+            rest = [candidate for candidate in every if candidate not in model.measured]
             if len(rest) <= n:
                 return rest
             model.train()
@@ -117,41 +127,53 @@ class Evolutionary(GeneratorSearch):
             population = self._sampled(o.population) + fittest
             _score(model, population, scores)
             for _ in range(o.generations):
-                population = self._bred(population, [0 if c in model.failed else scores[c] for c in population])
+                fitness_values = [0 if member in model.failed else scores[member] for member in population]
+                population = self._bred(population, fitness_values)
                 _score(model, population, scores)
-        return heapq.nlargest(n, (c for c in scores if c not in model.measured), key=scores.__getitem__)
+        unmeasured_candidates = (candidate for candidate in scores if candidate not in model.measured)
+        return heapq.nlargest(n, unmeasured_candidates, key=scores.__getitem__)
 
     def _sampled(self, n: int) -> list[Candidate]:
-        """n random candidates, measured ones and repetitions among them."""
-        picked = [self.spaces[at] for at in self.rng.integers(len(self.spaces), size=n).tolist()]
-        return [Candidate(space.name, space.sample(self.rng)) for space in picked]
+        """n random candidates. Measured ones and repetitions may be among them."""
+        spaces = [self.spaces[index] for index in self.rng.integers(len(self.spaces), size=n).tolist()]
+        return [Candidate(space.name, space.sample(self.rng)) for space in spaces]
 
-    def _bred(self, population: Sequence[Candidate], scores: Sequence[float]) -> list[Candidate]:
+    def _bred(self, population: Sequence[Candidate], fitness_values: Sequence[float]) -> list[Candidate]:
         """The next generation."""
-        weights = np.maximum(scores, 0.0)
+        weights = np.maximum(fitness_values, 0.0)
         shares = weights / weights.sum() if weights.any() else None
-        parents = [population[i] for i in self.rng.choice(len(population), self.options.population, p=shares).tolist()]
-        mates: dict[str, list[Candidate]] = {}
+        picked = self.rng.choice(len(population), self.options.population, p=shares).tolist()
+        parents = [population[index] for index in picked]
+        parents_of: dict[str, list[Candidate]] = {}  # by sketch
         for parent in parents:
-            mates.setdefault(parent.sketch, []).append(parent)
+            parents_of.setdefault(parent.sketch, []).append(parent)
         offspring = []
         for parent, mutates in zip(parents, self.rng.random(len(parents)) < self.options.mutation, strict=True):
             space = self.by_name[parent.sketch]
             point = None
             if not mutates:
-                kin = mates[parent.sketch]
-                # the parents were picked by roulette, so any of them is a mate picked by roulette
-                point = crossed(space, parent.point, kin[int(self.rng.integers(len(kin)))].point, self.rng)
+                # All parents were picked by roulette, so a uniform draw among them is a roulette pick, too.
+                mates = parents_of[parent.sketch]
+                point = crossed(space, parent.point, mates[int(self.rng.integers(len(mates)))].point, self.rng)
             offspring.append(Candidate(space.name, space.mutate(parent.point, self.rng) if point is None else point))
         return offspring
 
 
 class CostModel:
-    """Ansor's cost model together with what it was trained on; features are computed once per candidate."""
+    """Ansor's cost model together with its training set. Features are computed once per candidate.
+
+    Args:
+        features: What the model sees of a candidate.
+        rng: The source of all randomness.
+
+    Attributes:
+        measured: The throughput of each measured candidate in executions per second, 0 for a failure.
+        failed: The candidates that failed.
+        best: The best throughput so far.
+    """
 
     def __init__(self, features: Features, rng: np.random.Generator) -> None:
         self.measured: dict[Candidate, float] = {}
-        """Throughputs in executions per second, 0 for failures."""
         self.failed: set[Candidate] = set()
         self.best = 0.0
         self._features = features
@@ -159,25 +181,27 @@ class CostModel:
         self._trees = BoostedTrees(rng, objective="pack-sum")
 
     def record(self, trials: Sequence[Trial]) -> None:
-        """Add what was measured; the scores stay as they are until it is trained."""
+        """Add trials to the training set. The scores do not change before the next `train`."""
         for trial in trials:
-            self.measured[trial.candidate] = speed = fitness(trial)
-            self.best = max(self.best, speed)
+            self.measured[trial.candidate] = throughput = fitness(trial)
+            self.best = max(self.best, throughput)
             if not trial.ok:
                 self.failed.add(trial.candidate)
 
     def train(self) -> None:
-        """Train anew with all that was measured, of which at least one must have worked."""
-        rows = self._looked_up(list(self.measured))
-        # Only these are sure to be needed again: memory grows with the trials and not with the scored candidates.
+        """Train anew with all measured candidates. At least one of them must have worked."""
+        rows = self._rows_of(list(self.measured))
+        # Only the rows of measured candidates are sure to be needed again. The others are dropped, so that memory grows
+        # with the trials and not with the scored candidates.
         self._rows = dict(zip(self.measured, rows, strict=True))
         self._trees.fit(rows, np.array(list(self.measured.values())))
 
     def scores(self, candidates: Sequence[Candidate]) -> NDArray[np.float64]:
-        """Estimated throughputs as shares of the best that was measured, shape `(n,)`."""
-        return self._trees.predict(self._looked_up(candidates))
+        """Estimated throughputs as shares of the best measured one, shape `(n,)`."""
+        return self._trees.predict(self._rows_of(candidates))
 
-    def _looked_up(self, candidates: Sequence[Candidate]) -> list[NDArray[np.float64]]:
+    def _rows_of(self, candidates: Sequence[Candidate]) -> list[NDArray[np.float64]]:
+        """The features of candidates, computed if they are not known yet."""
         missing = [candidate for candidate in dict.fromkeys(candidates) if candidate not in self._rows]
         if missing:
             self._rows.update(zip(missing, self._features(missing), strict=True))
@@ -185,29 +209,32 @@ class CostModel:
 
 
 def unmeasured(spaces: Sequence[Space], rng: np.random.Generator, taken: set[Candidate]) -> Iterator[Candidate]:
-    """Random candidates that are not in `taken`, to which it adds them; ends when there are none left.
+    """Random candidates that are not in `taken`, until there are none left.
 
-    Draws a sketch with equal probability among those that have any left, and a point of it uniformly.
+    Each sketch that has any left is drawn with the same probability, and then one of its points uniformly. Every
+    candidate that is yielded is added to `taken`.
     """
-    live = [draws([space], rng, taken) for space in spaces]
-    while live:
-        at = int(rng.integers(len(live)))
-        candidate = next(live[at], None)
+    remaining = [draws([space], rng, taken) for space in spaces]
+    while remaining:
+        index = int(rng.integers(len(remaining)))
+        candidate = next(remaining[index], None)
         if candidate is None:
-            del live[at]
+            del remaining[index]
         else:
             yield candidate
 
 
-def crossed(space: Space, one: Point, other: Point, rng: np.random.Generator) -> Point | None:
-    """A point that has each knob from either of two, None where that is outside the space."""
+def crossed(space: Space, first: Point, second: Point, rng: np.random.Generator) -> Point | None:
+    """A point that has each knob from either of two points, or None if it is outside of the space."""
     ends = accumulate((len(knob.sizes) for knob in space.knobs), initial=0)
-    sources = [(one, other)[i] for i in rng.integers(2, size=len(space.knobs)).tolist()]
-    point = tuple(x for source, (a, b) in zip(sources, pairwise(ends), strict=True) for x in source[a:b])
+    parents = [(first, second)[index] for index in rng.integers(2, size=len(space.knobs)).tolist()]
+    point: Point = ()
+    for parent, (begin, end) in zip(parents, pairwise(ends), strict=True):
+        point += parent[begin:end]
     return point if space.contains(point) else None
 
 
 def _score(model: CostModel, candidates: Sequence[Candidate], scores: dict[Candidate, float]) -> None:
-    """Add the scores of those that have none yet."""
+    """Add to `scores` those of the candidates that it lacks."""
     new = [candidate for candidate in dict.fromkeys(candidates) if candidate not in scores]
     scores.update(zip(new, model.scores(new).tolist(), strict=True))

@@ -1,24 +1,26 @@
 """The genetic algorithm of AutoTVM: each generation is measured as a whole and bred from the one before.
 
 Source: AutoTVM's `GATuner` with its defaults, the baseline "GA" of the papers on Droplet Search (section 4), DPAnsor
-(section 3.4) and NoSE (section V). The parents are the last generation and the three best before it, picked by
-roulette on 1 / seconds, 0 for failures; crossover at a single point between two knobs; then each knob mutates with
-probability 0.1. An offspring that is known moves on, one random knob at a time, until it is new: nothing is measured
-twice. (So it is in TVM 0.5, which the NoSE paper used. Later versions measure a known offspring again.)
+(section 3.4) and NoSE (section V). The parents are the last generation and the three best candidates before it. They
+are picked by roulette on 1 / seconds, which is 0 for failures. Two parents are crossed at a single point between two
+knobs; then each knob mutates with probability 0.1. An offspring that is already known is mutated further, one random
+knob at a time, until it is new, so nothing is measured twice. (This is TVM 0.5, which the NoSE paper used. Later
+versions measure a known offspring again.)
 
-Differences from it, and what it leaves open:
+Differences from AutoTVM, and what it leaves open:
 
 - *A mutated knob* always takes another value; AutoTVM's uniform draw may return the old one.
 - *Seconds* are the median of the samples, not their mean.
-- *Constraints*: an offspring outside its space moves on like a known one. (TVM 0.5 has no constraints; later versions
-  draw again, from other parents. On five recorded spaces of GPU kernels the best of 200 evaluations was 13.6% and
-  13.1% above the optimum with the two, 30 seeds, standard error 0.9%: no difference.)
-- *Moving on* ends after `_STEPS` steps; then a random point that is new takes the offspring's place. The search
-  finishes when there is none.
-- *Several sketches* share one population. The first is drawn like random search draws, uniformly from the union of the
-  spaces; the first parent is picked among all, the second among those of its sketch. So a sketch's share of the
-  offspring is its share of the fitness.
-- *Starts* are in the first generation, all of them, also where they are more than a population.
+- *Constraints*: an offspring outside of its space is mutated further like a known one. (TVM 0.5 has no constraints;
+  later versions draw again, from other parents. On five recorded spaces of GPU kernels the best of 200 evaluations
+  was 13.6% above the optimum with the first way and 13.1% with the second, with 30 seeds and a standard error of 0.9%:
+  no difference.)
+- *Further mutation* ends after `_STEPS` steps. Then a new random point takes the offspring's place. The search
+  finishes when no point is left.
+- *Several sketches* share one population. The first generation is drawn like in random search, uniformly from the
+  union of the spaces. The first parent is picked among all, the second among those of the same sketch. So a sketch's
+  share of the offspring is its share of the fitness.
+- *Starts* are all in the first generation, even if they are more than a population.
 """
 
 from __future__ import annotations
@@ -41,12 +43,16 @@ _STEPS = 64
 
 @dataclass(frozen=True)
 class GeneticOptions(Options):
-    """Raises `SearchError` for a value that makes no sense.
+    """The options of `Genetic`.
 
-    population   candidates per generation
-    elite        how many of the best before the last generation may mate beside it
-    mutation     probability of a knob to mutate
-    repeats      samples per candidate
+    Args:
+        population: Candidates per generation.
+        elite: How many of the best candidates before the last generation are parents beside it.
+        mutation: The probability that a knob mutates.
+        repeats: Samples per candidate.
+
+    Raises:
+        SearchError: A value is out of its range.
     """
 
     population: int = 100
@@ -62,79 +68,97 @@ class GeneticOptions(Options):
 
 
 class Genetic(GeneratorSearch):
-    """See the module."""
+    """AutoTVM's genetic algorithm; the module states the deviations.
+
+    It finishes when every point was measured, and never is `converged`. The constructor takes the arguments of
+    `GeneratorSearch`.
+    """
 
     name = "genetic"
     Options = GeneticOptions
     options: GeneticOptions
 
     def steps(self) -> Steps:
-        """A batch per generation."""
+        """One batch per generation."""
         o = self.options
         breeder = Breeder(self.spaces, self.rng, o.mutation)
         elite: dict[Candidate, float] = {}
-        genes = breeder.fill(self.knowledge.starts, o.population)
-        while genes:
-            trials = yield [Request(candidate, o.repeats) for candidate in genes]
+        generation = breeder.fill(self.knowledge.starts, o.population)
+        while generation:
+            trials = yield [Request(candidate, o.repeats) for candidate in generation]
             parents = {trial.candidate: fitness(trial) for trial in trials} | elite
             elite = fittest(parents, o.elite)
-            genes = breeder.fill(breeder.breed(parents, o.population), o.population)
+            generation = breeder.fill(breeder.breed(parents, o.population), o.population)
 
 
 def fitness(trial: Trial) -> float:
-    """The speed that a population is selected by: executions per second; 0 for a failure."""
+    """The speed by which a population is selected: executions per second, 0 for a failure."""
     return 1 / trial.median if trial.ok else 0.0
 
 
 def fittest(population: Mapping[Candidate, float], n: int) -> dict[Candidate, float]:
-    """The n members of a population with the greatest fitness, of equal ones those that come first."""
+    """The n members of a population with the greatest fitness; the first ones of equal members."""
     return dict(sorted(population.items(), key=lambda member: -member[1])[:n])
 
 
 class Breeder:
-    """Makes candidates that were never handed out before: offspring of a population, and random ones."""
+    """Makes candidates that are new: offspring of a population, and random ones.
+
+    Args:
+        spaces: The spaces of the candidates.
+        rng: The source of all randomness.
+        mutation: The probability that a knob mutates.
+    """
 
     def __init__(self, spaces: Sequence[Space], rng: np.random.Generator, mutation: float) -> None:
-        """`mutation` is the probability of a knob to mutate."""
         self._spaces = {space.name: space for space in spaces}
-        # Where in a point the coordinates of each knob begin; its length at the end.
-        self._begins = {s.name: [0, *accumulate(len(knob.sizes) for knob in s.knobs)] for s in spaces}
+        # By sketch the index in a point at which each knob's coordinates begin, then the length of a point.
+        self._begins = {space.name: [0, *accumulate(len(knob.sizes) for knob in space.knobs)] for space in spaces}
         self._rng, self._mutation = rng, mutation
         self._known: set[Candidate] = set()
         self._random = draws(spaces, rng, self._known)
 
     def fill(self, candidates: Iterable[Candidate], n: int) -> list[Candidate]:
-        """The candidates, which become known by it, and random new ones until there are n or no more points."""
+        """The candidates, and new random ones until there are n or no point is left. All of them are known then."""
         chosen = list(dict.fromkeys(candidates))
         self._known.update(chosen)
         return chosen + list(islice(self._random, max(n - len(chosen), 0)))
 
     def breed(self, population: Mapping[Candidate, float], n: int) -> list[Candidate]:
-        """At most n offspring of a population with its fitness: different from each other and from all known."""
+        """Offspring of a population.
+
+        Args:
+            population: The members with their fitness.
+            n: The largest number of offspring.
+
+        Returns:
+            At most n candidates that differ from each other and from all known ones.
+        """
         members, weights = list(population), np.array(list(population.values()))
         offspring: dict[Candidate, None] = {}
         for _ in range(n):
-            one = self._roulette(weights)
-            mates = [i for i, member in enumerate(members) if member.sketch == members[one].sketch and i != one]
-            other = mates[self._roulette(weights[mates])] if mates else one
-            child = self._child(self._spaces[members[one].sketch], members[one].point, members[other].point, offspring)
+            first = self._roulette(weights)
+            sketch = members[first].sketch
+            mates = [index for index, member in enumerate(members) if member.sketch == sketch and index != first]
+            second = mates[self._roulette(weights[mates])] if mates else first
+            child = self._child(self._spaces[sketch], members[first].point, members[second].point, offspring)
             if child is not None:
                 offspring[child] = None
         return list(offspring)
 
     def _roulette(self, weights: NDArray[np.float64]) -> int:
-        """An index, with a probability in proportion to its weight; where all are 0 (all failed), any of them."""
+        """An index with a probability proportional to its weight; any index if all weights are 0 (all failed)."""
         if not weights.any():
             return int(self._rng.integers(len(weights)))
         return int(self._rng.choice(len(weights), p=weights / weights.sum()))
 
-    def _child(self, space: Space, one: Point, other: Point, siblings: Collection[Candidate]) -> Candidate | None:
-        """An offspring that is new; None where none was found."""
+    def _child(self, space: Space, first: Point, second: Point, siblings: Collection[Candidate]) -> Candidate | None:
+        """A new offspring of two parents, or None if none was found."""
         knobs, begins = range(len(space.knobs)), self._begins[space.name]
         if not knobs:
-            return None  # the one point that there is has been measured: it is a parent
+            return None  # the space's only point is a parent, so it was measured already
         cut = begins[int(self._rng.integers(len(knobs)))]
-        point = one[:cut] + other[cut:]  # single-point crossover
+        point = first[:cut] + second[cut:]  # single-point crossover
         for knob in knobs:
             if self._rng.random() < self._mutation:  # uniform mutation
                 point = self._mutated(space, point, knob)
@@ -146,6 +170,6 @@ class Breeder:
         return None
 
     def _mutated(self, space: Space, point: Point, knob: int) -> Point:
-        """The point with another value of one knob, whatever the constraints say."""
+        """The point with another value of one knob; the constraints are not considered."""
         begin, end = self._begins[space.name][knob : knob + 2]
         return point[:begin] + space.knobs[knob].mutate(point[begin:end], self._rng) + point[end:]

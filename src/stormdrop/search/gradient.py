@@ -1,37 +1,41 @@
-"""Dynamic gradient descent: walks downhill through n-hop neighbourhoods, three measurements at a time.
+"""Dynamic gradient descent: descents through n-hop neighbourhoods, three measurements at a time.
 
-Source: the AF-DS paper, section 5 and Figure 9; `_walk` is the loop of DGD_Search, `_move` is DGD_Move.
+Source: the AF-DS paper, section 5 and Figure 9. `_descend` is the loop of DGD_Search, `_move` is DGD_Move.
 
 1) A cost model, that of `evolutionary`, is trained with 64 random candidates.
-2) From the current point, the candidates within n = 1 hops are ranked by the model. A window of three slides down the
-   ranking and is measured. As soon as the best of a window is faster than the current point, the walk moves there.
-3) Two early stops, of 0.6 both: the ranking ends at candidates whose score is below that share of the current point's
-   score; the window stops sliding when the best in it is below that share of the best throughput so far.
+2) The model ranks the candidates within n = 1 hops of the current point. A window of three slides down the ranking and
+   is measured. As soon as the best of a window is faster than the current point, the descent moves there.
+3) There are two early stops with a threshold of 0.6 each. The ranking ends at candidates whose score is below this
+   share of the current point's score. The window stops if its best candidate is below this share of the best
+   throughput so far.
 4) Without a move, n grows up to 3 hops. The model is trained with what was measured.
-5) Where no candidate within 3 hops is faster, a walk begins at a new point.
+5) If no candidate within 3 hops is faster, a descent begins at a new point.
 
-With `knowledge.features` giving Ansor's 164 per statement it is Ansor-DS, with the seven of section 4.1 Ansor-AF-DS;
-with the knobs' encodings it is the algorithm alone.
+If `knowledge.features` gives Ansor's 164 features per statement, this is Ansor-DS; with the seven features of section
+4.1, it is Ansor-AF-DS. With the knobs' encodings, it is the algorithm alone.
 
 What the paper leaves open, or where this differs from it:
 
-- *Where walks begin*: at the five best of the first 64, as in the authors' code, then at random points, as in the
-  figure. The 64 and the random points are drawn from all sketches, each with equal probability; a walk stays within
-  the sketch of its origin. So the sketches share the first five walks by merit and the later ones evenly. Starts are
-  among the first candidates and begin walks where they are among the best.
-- *A hop* is a step of the space's neighbourhood: constraints are stepped over, two hops may be in the same knob, and a
-  tile has exchange steps, too (`space/tile.py`).
-- *Candidates*: the paper ranks all within n hops, C(m, n) 2^n at exactly n hops in m dimensions. Here a round scores at
-  most `candidates`, a random part where there are more; the default holds all within three hops of 12 dimensions.
-- *The ranking* leaves out what cannot be moved to: failures, points that are known to be no faster, and those that a
-  walk has left. Of a window, what is known is not measured again, but competes.
-- *A window* holds three that pass the threshold, the last one what remains; the figure measures full windows alone.
-- *The score of the current point* is the model's (the figure's `scores[0]`), its performance is measured.
-- *Training* after every move would make the time per evaluation grow with the trials. It takes place before a ranking
-  (so between one n and the next too) if they have grown by 2%: by one window, up to 150 of them. `BoostedTrees` bounds
-  the training set, at 4,000.
-- *Until a candidate works* there is nothing to train with, and random ones are measured one by one.
-- *The end*: when every point was measured. The paper ends by its budget alone, so the search never is `converged`.
+- *Descents begin* at the five best of the first 64 candidates, as in the authors' code, then at random points, as in
+  the figure. The 64 and the random points are drawn from all sketches, each with equal probability. A descent stays
+  within the sketch of its origin. So the sketches share the first five descents by merit and the later ones evenly.
+  Starts are among the first candidates, and descents begin at them if they are among the best.
+- *A hop* is a step of the space's neighbourhood: it steps over points that constraints exclude, two hops may be in the
+  same knob, and a tile also has exchange steps (`space/tile.py`).
+- *Candidates*: the paper ranks all within n hops, which are C(m, n) 2^n at exactly n hops in m dimensions. Here a round
+  scores at most `candidates`, a random part if there are more. The default holds all within three hops of 12
+  dimensions.
+- *The ranking* omits candidates that cannot be moved to: failures, points that are known to be no faster, and those
+  that a descent has left. A window does not measure its known candidates again, but they compete.
+- *A window* holds three candidates that pass the threshold, and the last window what remains. The figure measures full
+  windows only.
+- *The score of the current point* is the model's (the figure's `scores[0]`); its performance is measured.
+- *Training* after every move would make the time per evaluation grow with the trials. The model is trained before a
+  ranking, so also between one n and the next, if the trials have grown by 2%: that is by one window as long as there
+  are at most 150 trials. `BoostedTrees` bounds the training set at 4,000.
+- *Until a candidate works* there is nothing to train with, and random candidates are measured one by one.
+- *The end*: the search finishes when every point was measured. The paper ends by its budget alone, so the search never
+  is `converged`.
 """
 
 from __future__ import annotations
@@ -48,22 +52,26 @@ from ..trial import Candidate, Point, Request, Trial
 from .contract import AnyOptions, GeneratorSearch, Knowledge, Options, Steps
 from .evolutionary import CostModel, unmeasured
 
-# Share by which the number of trials grows before the model is trained again.
+# The share by which the number of trials grows before the model is trained again.
 _GROWTH = 0.02
 
 
 @dataclass(frozen=True)
 class GradientOptions(Options):
-    """Raises `SearchError` for a value that makes no sense.
+    """The options of `Gradient`.
 
-    samples             random candidates of the first model
-    origins             how many of them, the best, begin walks before random points do
-    hops                the hop threshold: the largest n
-    window              candidates that are measured before the next decision
-    score_threshold     what a candidate's score must reach, as a share of the current point's
-    measure_threshold   what the best throughput of a window must reach, as a share of the best so far
-    candidates          scored per round (one n of one point), at most; the paper scores all
-    repeats             samples per candidate
+    Args:
+        samples: Random candidates that train the first model.
+        origins: How many of the best of them begin descents before random points do.
+        hops: The hop threshold: the largest n.
+        window: Candidates that are measured before the next decision.
+        score_threshold: What a candidate's score must reach, as a share of the current point's.
+        measure_threshold: What the best throughput of a window must reach, as a share of the best so far.
+        candidates: The largest number that is scored per round, which is one n of one point. The paper scores all.
+        repeats: Samples per candidate.
+
+    Raises:
+        SearchError: A value is out of its range.
     """
 
     samples: int = 64
@@ -87,7 +95,11 @@ class GradientOptions(Options):
 
 
 class Gradient(GeneratorSearch):
-    """See the module."""
+    """Dynamic gradient descent (AF-DS paper, section 5); the module states the deviations.
+
+    Without `knowledge.features`, its cost model sees the knobs' encodings. The constructor takes the arguments of
+    `GeneratorSearch`.
+    """
 
     name = "gradient"
     Options = GradientOptions
@@ -102,28 +114,28 @@ class Gradient(GeneratorSearch):
     ) -> None:
         super().__init__(spaces, rng, options, knowledge)
         self._model = CostModel(self.features, rng)
-        self._trained = 0  # with how many trials
+        self._trained = 0  # the number of trials at the last training
         self._taken = set(self.knowledge.starts)
-        self._left: set[Candidate] = set()
+        self._left: set[Candidate] = set()  # candidates at which a descent was
 
     def steps(self) -> Steps:
-        """A batch of random candidates; then windows of a walk, and random points one by one."""
+        """A batch of random candidates; then the windows of descents, and random points one by one."""
         o = self.options
         fresh = unmeasured(self.spaces, self.rng, self._taken)
         starts = list(self.knowledge.starts)
         first = starts + list(islice(fresh, max(o.samples - len(starts), 0)))
         yield from self._measure(first)
-        speeds = self._model.measured
-        for origin in sorted(first, key=lambda candidate: -speeds[candidate])[: o.origins]:
-            if speeds[origin] and origin not in self._left:
-                yield from self._walk(origin)
+        throughputs = self._model.measured
+        for origin in sorted(first, key=lambda candidate: -throughputs[candidate])[: o.origins]:
+            if throughputs[origin] and origin not in self._left:
+                yield from self._descend(origin)
         for origin in fresh:
             yield from self._measure([origin])
-            if speeds[origin]:
-                yield from self._walk(origin)
+            if throughputs[origin]:
+                yield from self._descend(origin)
 
-    def _walk(self, origin: Candidate) -> Steps:
-        """From a candidate that works to one that no candidate within `hops` is seen to beat."""
+    def _descend(self, origin: Candidate) -> Steps:
+        """From a candidate that works to one for which no faster candidate within `hops` is seen."""
         current: Candidate | None = origin
         while current is not None:
             self._left.add(current)
@@ -136,13 +148,13 @@ class Gradient(GeneratorSearch):
             current = following
 
     def _within_hops(self, space: Space, point: Point) -> Iterator[list[Point]]:
-        """The points within 1, 2, ... hops; beyond one, a random part where there are more than `candidates`."""
+        """The points within 1, 2, ... hops. From two hops on, a random part if there are more than `candidates`."""
         seen = {point: None}
         rim = [point]
         for _ in range(self.options.hops):
             ring: dict[Point, None] = {}
-            for i in self.rng.permutation(len(rim)).tolist():
-                ring.update((p, None) for p in space.neighbours(rim[i]) if p not in seen)
+            for index in self.rng.permutation(len(rim)).tolist():
+                ring.update((neighbour, None) for neighbour in space.neighbours(rim[index]) if neighbour not in seen)
                 if len(ring) >= self.options.candidates:
                     break
             rim = list(ring)
@@ -152,30 +164,39 @@ class Gradient(GeneratorSearch):
     def _move(
         self, current: Candidate, candidates: Sequence[Candidate]
     ) -> Generator[list[Request], list[Trial], Candidate | None]:
-        """Figure 9b: the first candidate that is seen to be faster, the best of its window; None where none is."""
-        o, speeds = self.options, self._model.measured
-        eligible = [c for c in candidates if speeds.get(c, np.inf) > speeds[current] and c not in self._left]
+        """DGD_Move (Figure 9b).
+
+        Returns:
+            The best candidate of the first window in which one is faster than the current point, or None.
+        """
+        o, throughputs = self.options, self._model.measured
+        eligible = [
+            candidate
+            for candidate in candidates
+            if throughputs.get(candidate, np.inf) > throughputs[current] and candidate not in self._left
+        ]
         if len(eligible) > o.candidates:
-            eligible = [eligible[i] for i in self.rng.choice(len(eligible), o.candidates, replace=False).tolist()]
+            picked = self.rng.choice(len(eligible), o.candidates, replace=False).tolist()
+            eligible = [eligible[index] for index in picked]
         if not eligible:
             return None
-        if len(speeds) >= (1 + _GROWTH) * self._trained:
+        if len(throughputs) >= (1 + _GROWTH) * self._trained:
             self._model.train()
-            self._trained = len(speeds)
+            self._trained = len(throughputs)
         base_score, *scores = self._model.scores([current, *eligible]).tolist()
         score_threshold = o.score_threshold * base_score
         measure_threshold = o.measure_threshold * self._model.best
-        order = sorted(range(len(eligible)), key=lambda i: -scores[i])
-        ranking = [eligible[i] for i in order if scores[i] >= score_threshold]
-        for i in range(0, len(ranking), o.window):
-            window = ranking[i : i + o.window]
-            unknown = [candidate for candidate in window if candidate not in speeds]
+        order = sorted(range(len(eligible)), key=lambda index: -scores[index])
+        ranking = [eligible[index] for index in order if scores[index] >= score_threshold]
+        for begin in range(0, len(ranking), o.window):
+            window = ranking[begin : begin + o.window]
+            unknown = [candidate for candidate in window if candidate not in throughputs]
             if unknown:
                 yield from self._measure(unknown)
-            best = max(window, key=speeds.__getitem__)
-            if speeds[best] > speeds[current]:
+            best = max(window, key=throughputs.__getitem__)
+            if throughputs[best] > throughputs[current]:
                 return best
-            if speeds[best] < measure_threshold:
+            if throughputs[best] < measure_threshold:
                 return None
         return None
 

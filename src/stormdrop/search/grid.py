@@ -1,4 +1,8 @@
-"""Grid search: every point of every space, in lexicographic order, the spaces taking turns."""
+"""Grid search: every point of every space in lexicographic order, one space after the other in turn.
+
+Source: the baseline "Grid" of section 4 of the Droplet Search paper, which is AutoTVM's `GridSearchTuner`. AutoTVM has
+one space; that several spaces take turns is ours.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,14 @@ from .contract import GeneratorSearch, Options, Steps
 
 @dataclass(frozen=True)
 class GridOptions(Options):
-    """`repeats`: samples per candidate."""
+    """The options of `Grid`.
+
+    Args:
+        repeats: Samples per candidate.
+
+    Raises:
+        SearchError: `repeats` is less than 1.
+    """
 
     repeats: int = 3
 
@@ -22,25 +33,28 @@ class GridOptions(Options):
 
 
 class Grid(GeneratorSearch):
-    """The candidates that it was given to start from, then a point of each space in turn, until all are exhausted."""
+    """Requests the starts, then one point of each space in turn. It finishes when every point was requested.
+
+    The constructor takes the arguments of `GeneratorSearch`.
+    """
 
     name = "grid"
     Options = GridOptions
     options: GridOptions
 
     def steps(self) -> Steps:
-        """Batches of the driver's width."""
+        """Batches of the caller's width."""
         yield from self.in_batches(self._candidates(), self.options.repeats)
 
     def _candidates(self) -> Iterator[Candidate]:
         starts = self.knowledge.starts
         yield from starts
-        walks = {space.name: space.points() for space in self.spaces}
-        while walks:
-            for name in list(walks):
-                ahead = (Candidate(name, point) for point in walks[name])
-                candidate = next((c for c in ahead if c not in starts), None)
+        points = {space.name: space.points() for space in self.spaces}
+        while points:
+            for sketch in list(points):
+                candidates = (Candidate(sketch, point) for point in points[sketch])
+                candidate = next((candidate for candidate in candidates if candidate not in starts), None)
                 if candidate is None:
-                    del walks[name]
+                    del points[sketch]
                 else:
                     yield candidate

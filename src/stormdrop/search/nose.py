@@ -1,36 +1,37 @@
 """NoSE: an evolutionary algorithm whose elite is picked by a non-parametric surrogate model.
 
-Source: the NoSE paper, section III-B, in its symbols; numbers from section V-D. Fitness is the measured speed f(c),
-0 for a failure. P_0 is N = 100 configurations at random, all measured. Then, in each generation t:
+Source: the NoSE paper, section III-B, in its symbols; the numbers are those of section V-D. The fitness f(c) is the
+measured speed, 0 for a failure. P_0 is N = 100 random configurations, all of them measured. Then, in each generation t:
 
 1) M = 1.5 N pairs of parents (c_i, c_j) are picked from P_{t-1} by roulette on f.
 2) Each pair has an offspring c_m, by single-point crossover and uniform mutation with probability p = 0.3 per gene.
-3) The surrogate estimates f^(c_m), by the k = 9 nearest of all observed configurations D = {(c_n, y_n)}:
+3) The surrogate estimates f^(c_m) by the k = 9 nearest of all observed configurations D = {(c_n, y_n)}:
 
        w_{c,i} = 1 / d(c, c_i)                                                   (1)
        N_{k,c} = the indices of the k nearest neighbours of c                    (2)
        f^(c)   = sum_{i in N_{k,c}} w_{c,i} y_i  /  sum_{i in N_{k,c}} w_{c,i}   (3)
        d(x, z) = sum_l |x_l - z_l| / (|x_l| + |z_l|)        the Canberra distance (4)
 
-4) The E = 0.3 N offspring with the greatest f^ are the elite; they are measured, and added to D.
+4) The E = 0.3 N offspring with the greatest f^ are the elite. They are measured and added to D.
 5) P_t is the N fittest, by f, of P_{t-1} and the elite.
 
-Failures enter D with y = 0, as every observation: the surrogate learns to avoid their surroundings.
+Failures enter D like every observation, with y = 0, so the surrogate learns to avoid their surroundings.
 
 What the paper leaves open, or where this differs from it:
 
-- *Speed* is 1 / seconds, the median of the samples: GFLOP/s up to a factor, which nothing here depends on.
+- *Speed* is 1 / seconds, where the seconds are the median of the samples. This is GFLOP/s up to a factor, and nothing
+  here depends on the factor.
 - *x* holds the rank of each knob's value (of each inner factor of a tile), counted from 1 as in the ranked lists of
-  the paper's source [22]. Counted from 0, like AutoTVM's indices, the first value would be as far from the second as
-  from the last. On five recorded spaces of GPU kernels the best of 200 evaluations was 9.1% above the optimum with
-  the one, 11.6% with the other (30 seeds, standard error 0.7%).
-- *Offspring that are known or outside their space*, and *several sketches*, are as in `genetic`, whose operators
-  these are: nothing is measured twice, random new points take the place of offspring that cannot be had, and
-  the search finishes when there are none. D, and with it distances and neighbours, are a sketch's own; all offspring
-  compete for the elite.
+  the paper's source [22]. With ranks from 0, like AutoTVM's indices, the first value would be as far from the second
+  as from the last. On five recorded spaces of GPU kernels the best of 200 evaluations was 9.1% above the optimum with
+  ranks from 1, and 11.6% with ranks from 0 (30 seeds, standard error 0.7%).
+- *Offspring that are known or outside of their space*, and *several sketches*, are treated as in `genetic`, which has
+  the operators: nothing is measured twice, new random points replace offspring that were not found, and the search
+  finishes when no point is left. Each sketch has its own D, and so its own distances and neighbours. The offspring of
+  all sketches compete for the elite.
 - *Starts* are in P_0.
-- *D holds the latest `_REMEMBERED` observations of a sketch*: the search costs 0.5 ms per evaluation and 0.4 us more
-  for each observation in D (8 knobs, 10 coordinates), 2.6 ms at the bound. The paper's 5,000 evaluations fit.
+- *D holds the latest `_REMEMBERED` observations of a sketch.* The search costs 0.5 ms per evaluation, and 0.4 us more
+  for each observation in D (8 knobs, 10 coordinates), which is 2.6 ms at the bound. The paper's 5,000 evaluations fit.
 """
 
 from __future__ import annotations
@@ -50,14 +51,18 @@ _REMEMBERED = 5_000
 
 @dataclass(frozen=True)
 class NoseOptions(Options):
-    """Raises `SearchError` for a value that makes no sense.
+    """The options of `Nose`, with the paper's symbols.
 
-    population   N
-    offspring    M / N
-    elite        E / N: the share of N that is measured per generation
-    mutation     p, per knob
-    k            neighbours
-    repeats      samples per candidate
+    Args:
+        population: N, the candidates of a generation.
+        offspring: M / N, where M is the number of pairs of parents.
+        elite: E / N, the share of N that is measured per generation.
+        mutation: p, the probability that a knob mutates.
+        k: The number of neighbours of an estimate.
+        repeats: Samples per candidate.
+
+    Raises:
+        SearchError: A value is out of its range.
     """
 
     population: int = 100
@@ -77,14 +82,18 @@ class NoseOptions(Options):
 
 
 class Nose(GeneratorSearch):
-    """See the module."""
+    """NoSE (NoSE paper, section III-B); the module states the deviations.
+
+    It finishes when every point was measured, and never is `converged`. The constructor takes the arguments of
+    `GeneratorSearch`.
+    """
 
     name = "nose"
     Options = NoseOptions
     options: NoseOptions
 
     def steps(self) -> Steps:
-        """A batch per generation: P_0, then the elites."""
+        """One batch per generation: P_0, then the elites."""
         o = self.options
         N, M, E = o.population, round(o.offspring * o.population), max(round(o.elite * o.population), 1)
         breeder = Breeder(self.spaces, self.rng, o.mutation)
@@ -102,12 +111,12 @@ class Nose(GeneratorSearch):
 
 
 def _estimates(D: dict[str, WeightedNeighbours], offspring: Sequence[Candidate]) -> dict[Candidate, float]:
-    """f^ of each offspring, by the neighbours in its own sketch."""
+    """f^ of each offspring, by its neighbours in its own sketch."""
     f_hat: dict[Candidate, float] = {}
     for sketch, neighbours in D.items():
-        own = [c for c in offspring if c.sketch == sketch]
-        if own:
-            f_hat.update(zip(own, neighbours.estimate([_ranks(c) for c in own]).tolist(), strict=True))
+        members = [c for c in offspring if c.sketch == sketch]
+        if members:
+            f_hat.update(zip(members, neighbours.estimate([_ranks(c) for c in members]).tolist(), strict=True))
     return f_hat
 
 

@@ -1,4 +1,8 @@
-"""Random search: points drawn uniformly from the union of all spaces, none twice."""
+"""Random search: points drawn uniformly from the union of all spaces, none of them twice.
+
+Source: the baseline "Random" of section 4 of the Droplet Search paper, which is AutoTVM's `RandomTuner`. AutoTVM has
+one space; to draw from the union of several is ours.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +16,21 @@ from ..space import Space
 from ..trial import Candidate
 from .contract import GeneratorSearch, Options, Steps
 
-# Up to this many points all are listed and shuffled; beyond, points are drawn and known ones drawn again.
+# Up to this many points are listed and shuffled. If there are more, points are drawn, and known ones drawn again.
 _LISTED = 20_000
 _REDRAWS = 100
 
 
 @dataclass(frozen=True)
 class RandomOptions(Options):
-    """`repeats`: samples per candidate."""
+    """The options of `Random`.
+
+    Args:
+        repeats: Samples per candidate.
+
+    Raises:
+        SearchError: `repeats` is less than 1.
+    """
 
     repeats: int = 3
 
@@ -29,14 +40,17 @@ class RandomOptions(Options):
 
 
 class Random(GeneratorSearch):
-    """The candidates that it was given to start from, then `draws`. Finishes when every point has been asked."""
+    """Requests the starts, then what `draws` yields. It finishes when every point was requested.
+
+    The constructor takes the arguments of `GeneratorSearch`.
+    """
 
     name = "random"
     Options = RandomOptions
     options: RandomOptions
 
     def steps(self) -> Steps:
-        """Batches of the driver's width."""
+        """Batches of the caller's width."""
         yield from self.in_batches(self._candidates(), self.options.repeats)
 
     def _candidates(self) -> Iterator[Candidate]:
@@ -46,17 +60,22 @@ class Random(GeneratorSearch):
 
 
 def draws(spaces: Sequence[Space], rng: np.random.Generator, taken: set[Candidate]) -> Iterator[Candidate]:
-    """Candidates drawn uniformly from the union of the spaces; ends when every point is in `taken`.
+    """Candidates drawn uniformly from the union of the spaces, until every point is in `taken`.
 
-    Passes over what is in `taken`, to which it adds what it yields; the caller may add to it meanwhile. A space is
-    drawn with a probability in proportion to its size; of one that is too large to count on the way, its `bound`.
+    A space is drawn with a probability proportional to its size, or to its `bound` if it is too large to be counted.
+
+    Args:
+        spaces: The spaces to draw from.
+        rng: The source of all randomness.
+        taken: Candidates that are not drawn. Every candidate that is yielded is added, and the caller may add more
+            between two draws.
     """
     if sum(space.bound for space in spaces) > _LISTED:
         weights = [_weight(space) for space in spaces]
         shares = [weight / sum(weights) for weight in weights]
         while True:
             for _ in range(_REDRAWS):
-                space = spaces[int(rng.choice(len(shares), p=shares))]
+                space = spaces[int(rng.choice(len(spaces), p=shares))]
                 candidate = Candidate(space.name, space.sample(rng))
                 if candidate not in taken:
                     break
@@ -64,12 +83,12 @@ def draws(spaces: Sequence[Space], rng: np.random.Generator, taken: set[Candidat
                 break
             taken.add(candidate)
             yield candidate
-    rest = [Candidate(space.name, point) for space in spaces for point in space.points()]
-    rest = [candidate for candidate in rest if candidate not in taken]
-    for i in rng.permutation(len(rest)).tolist():
-        if rest[i] not in taken:
-            taken.add(rest[i])
-            yield rest[i]
+    every = [Candidate(space.name, point) for space in spaces for point in space.points()]
+    rest = [candidate for candidate in every if candidate not in taken]
+    for index in rng.permutation(len(rest)).tolist():
+        if rest[index] not in taken:
+            taken.add(rest[index])
+            yield rest[index]
 
 
 def _weight(space: Space) -> int:

@@ -1,20 +1,23 @@
-"""storm: a Gaussian process says where to look, from the default schedule and where similar kernels have ended.
+"""storm: Bayesian optimisation with a Gaussian process, from the default schedule and the ends of similar kernels.
 
-Ours, the default; what it is made of was found on recorded spaces (docs/results.md has the figures).
+Source: ours, and the default search. Its parts were chosen on recorded spaces; docs/explanation/results.md has the
+figures.
 
-- *Opening.* The starts and the origins, and points that are far from one another and from them, so that each knob
-  is seen at both its ends; where the caller has a prior, only from the better half by it.
-- *Belief.* Per sketch (`belief.py`) a Gaussian process (`surrogate/gaussian.py`) on the logarithm of the times relative
-  to the best, the slow end compressed: what is three times too slow need not be told from what is ten times too slow.
-  A failure counts as the slowest that was seen.
-- *Proposals.* The point of the greatest expected improvement over the best of all sketches, among some random ones
-  and the neighbours of the best few, then uphill from neighbour to neighbour. So a descent is what happens where the
-  landscape is smooth, and where it is not, the search is not bound to neighbours. Looking at a random part only is
-  deliberate: it keeps a wrong belief from repeating itself. Within a batch each proposal is believed to come true.
-- *Noise.* What seems to be the best is measured again before anything is built on it, so that it cannot live on one
-  lucky measurement; those that the belief holds for the best few are, too, so that one bad measurement cannot hide
-  them. That costs time, but no new kernel. The more often a point was measured, the more the belief trusts it.
-- *The end.* Converged when for some time nothing has promised a gain that is worth a trial.
+- *Opening.* The starts, the origins, and points that are far from one another and from these, so that each knob is
+  measured at both of its ends. If the caller has a prior, only its better half of the points is considered.
+- *Surrogate.* Each sketch has a Gaussian process (`proposer.py`, `surrogate/gaussian.py`) on the logarithm of the time
+  relative to the best. The slow end is compressed: it does not matter whether a point is three or ten times too slow.
+  A failure counts as the slowest time that was seen.
+- *Proposals.* The search takes the point with the greatest expected improvement over the best of all sketches, among
+  random points and the neighbours of the best few, and then climbs in expected improvement from neighbour to
+  neighbour. So it descends like a local search if the landscape is smooth, but is not bound to neighbours if it is not.
+  Only a random part of the points is considered on purpose: it keeps a wrong prediction from repeating itself. Within a
+  batch, each proposal is assumed to turn out as expected.
+- *Noise.* The candidate that seems best is measured again before anything is built on it, so that one lucky
+  measurement cannot decide. The few that the surrogate expects to be the best are measured again, too, so that one bad
+  measurement cannot hide them. This costs time but no compilation. The more often a point was measured, the more the
+  surrogate trusts its time.
+- *The end.* The search has converged if for some time no proposal promised a gain that is worth a trial.
 """
 
 from __future__ import annotations
@@ -27,27 +30,33 @@ from dataclasses import dataclass
 
 from ..errors import SearchError
 from ..trial import Candidate, Request, Trial
-from .belief import BEST, Belief
 from .contract import GeneratorSearch, Options, Steps
+from .proposer import BEST, Proposer
 
-_GROUPS = 5  # measurements of a candidate after which its time is taken for known
+_GROUPS = 5  # measurements of a candidate after which its time counts as known
 
 
 @dataclass(frozen=True)
 class StormOptions(Options):
-    """Raises `SearchError` for a value that makes no sense.
+    """The options of `Storm`.
 
-    repeats    samples per request
-    opening    points far apart, over all sketches, that are measured first, beside starts and origins
-    look       random points whose expected improvement is looked at for one proposal
-    soft       log ratio to the best from which on the slow end is compressed
-    floor      of the belief's covariance, and
-    length     the median of its prior over lengths: see `surrogate/gaussian.py`
-    alignments whether the belief sees how often two divides a number: see `surrogate/levels.py`
-    memory     measured points that are remembered at most; beyond, the best half and the latest quarter are kept
-    refit      growth of the known points after which the belief's parameters are learned again
-    worth      expected gain (share of the best time) below which a proposal is not worth its trial
-    patience   proposals in a row that worked and were not worth their trials, after which it has converged
+    Args:
+        repeats: Samples per request.
+        opening: Points far apart that are measured first beside the starts and origins, over all sketches.
+        look: Random points whose expected improvement is computed for one batch.
+        soft: The logarithm of the ratio to the best time from which on the slow end is compressed.
+        floor: The floor of the surrogate's covariance; see `surrogate/gaussian.py`.
+        length: The median of the surrogate's prior over lengths; see `surrogate/gaussian.py`.
+        alignments: Whether the surrogate sees how often two divides a number; see `surrogate/levels.py`.
+        memory: The largest number of measured points that are remembered. Beyond it, the best memory / 2 and the latest
+            memory / 4 of the others are kept.
+        refit: The growth of the known points, as a share, after which the surrogate's parameters are learned again.
+        worth: The expected gain, as a share of the best time, below which a proposal is not worth its trial.
+        patience: The search has converged after so many proposals in a row that worked but were not worth their
+            trials.
+
+    Raises:
+        SearchError: A value is out of its range.
     """
 
     repeats: int = 3
@@ -74,7 +83,10 @@ class StormOptions(Options):
 
 
 class Storm(GeneratorSearch):
-    """See the module. `best` is the candidate with the least estimate."""
+    """Bayesian optimisation over all sketches, the default search; see the module.
+
+    `best` is the candidate with the least median time. The constructor takes the arguments of `GeneratorSearch`.
+    """
 
     name = "storm"
     Options = StormOptions
@@ -82,24 +94,22 @@ class Storm(GeneratorSearch):
     options: StormOptions
 
     def steps(self) -> Steps:
-        """Opening, then batches of proposals until none is worth its trial or no point is left."""
-        self._times: dict[Candidate, float] = {}  # medians of what is remembered, infinite where it failed
+        """The opening, then batches of proposals until none is worth its trial or no point is left."""
+        self._times: dict[Candidate, float] = {}  # medians of the remembered candidates, infinite for failures
         self._samples: defaultdict[Candidate, tuple[float, ...]] = defaultdict(tuple)
-        self._groups: Counter[Candidate] = Counter()  # how often each was measured
+        self._groups: Counter[Candidate] = Counter()  # how often each candidate was measured
         o = self.options
-        beliefs = [Belief(space, self.rng, o.look, o.floor, o.length, o.alignments) for space in self.spaces]
-        yield from self._measure(self._opening(beliefs))
-        fitted = idle = 0  # known points when last learned; proposals since the last that was worthwhile
+        proposers = [Proposer(space, self.rng, o.look, o.floor, o.length, o.alignments) for space in self.spaces]
+        yield from self._measure(self._opening(proposers))
+        learned = 0  # the number of known points when the parameters were last learned
+        idle = 0  # the number of proposals since the last one that was worth its trial
         while True:
             known = len(self._groups)
-            learn = known >= max(fitted + 5, fitted * (1 + o.refit))
-            fitted = known if learn else fitted
-            values = self._values()
-            for belief in beliefs:
-                here = [candidate for candidate in values if candidate.sketch == belief.space.name]
-                belief.update({each.point: (values[each], self._groups[each]) for each in here}, learn)
-            again = self._doubtful(beliefs)
-            proposals = self._propose(beliefs, max(1, self.width - len(again)))
+            learn = known >= max(learned + 5, learned * (1 + o.refit))
+            learned = known if learn else learned
+            self._update(proposers, learn)
+            doubtful = self._doubtful(proposers)
+            proposals = self._propose(proposers, max(1, self.width - len(doubtful)))
             if not proposals:
                 return
             if any(self.best is None or math.exp(gain) > o.worth for _, gain in proposals):
@@ -107,43 +117,60 @@ class Storm(GeneratorSearch):
             elif idle >= o.patience:
                 self.converged = True
                 return
-            asked = [candidate for candidate, _ in proposals]
-            yield from self._measure([*again, *asked])
-            idle += sum(map(self._works, asked))  # what failed says nothing about what can be gained
+            proposed = [candidate for candidate, _ in proposals]
+            yield from self._measure([*doubtful, *proposed])
+            idle += sum(map(self._works, proposed))  # a failure says nothing about what can be gained
 
-    def _opening(self, beliefs: Sequence[Belief]) -> list[Candidate]:
+    def _opening(self, proposers: Sequence[Proposer]) -> list[Candidate]:
         first = [*self.knowledge.starts, *(Candidate(space.name, space.origin) for space in self.spaces)]
-        share = max(1, self.options.opening // len(beliefs))
-        for belief in beliefs:
-            belief.mark(candidate.point for candidate in first if candidate.sketch == belief.space.name)
-            points = belief.farthest(share, self.knowledge.prior)
-            belief.mark(points)
-            first += [Candidate(belief.space.name, point) for point in points]
+        share = max(1, self.options.opening // len(proposers))
+        for proposer in proposers:
+            proposer.mark(candidate.point for candidate in first if candidate.sketch == proposer.space.name)
+            points = proposer.farthest(share, self.knowledge.prior)
+            proposer.mark(points)
+            first += [Candidate(proposer.space.name, point) for point in points]
         return list(dict.fromkeys(first))
 
-    def _doubtful(self, beliefs: Sequence[Belief]) -> list[Candidate]:
-        """Those believed to be the best that were not measured often: one bad measurement must not hide them."""
-        ranked = sorted(offer for belief in beliefs for offer in belief.best())[:BEST]
-        doubtful = [each for _, each in ranked if self._works(each) and self._groups[each] < _GROUPS]
+    def _update(self, proposers: Sequence[Proposer], learn: bool) -> None:
+        """Fit the surrogates to what is remembered."""
+        values = self._values()
+        for proposer in proposers:
+            observed = {
+                candidate.point: (value, self._groups[candidate])
+                for candidate, value in values.items()
+                if candidate.sketch == proposer.space.name
+            }
+            proposer.update(observed, learn)
+
+    def _doubtful(self, proposers: Sequence[Proposer]) -> list[Candidate]:
+        """Candidates that are expected to be among the best but were not measured often."""
+        expected = sorted(entry for proposer in proposers for entry in proposer.best())[:BEST]
+        doubtful = [
+            candidate for _, candidate in expected if self._works(candidate) and self._groups[candidate] < _GROUPS
+        ]
         return doubtful[: max(1, self.width // 2)]
 
-    def _propose(self, beliefs: Sequence[Belief], count: int) -> list[tuple[Candidate, float]]:
-        """At most so many new candidates, each with the logarithm of what it is expected to gain."""
+    def _propose(self, proposers: Sequence[Proposer], count: int) -> list[tuple[Candidate, float]]:
+        """At most `count` new candidates, each with the logarithm of its expected gain."""
         proposals: list[tuple[Candidate, float]] = []
         while len(proposals) < count:
-            if self.best is None:  # nothing works so far: from all sketches alike
-                offers = [(belief, point, -float(belief.asked)) for belief in beliefs for point in belief.farthest(1)]
+            if self.best is None:  # nothing works so far, so the sketches share the proposals evenly
+                offers = [
+                    (proposer, point, -float(proposer.requested))
+                    for proposer in proposers
+                    for point in proposer.farthest(1)
+                ]
             else:
-                offers = [(belief, *offer) for belief in beliefs if (offer := belief.propose()) is not None]
+                offers = [(proposer, *offer) for proposer in proposers if (offer := proposer.propose()) is not None]
             if not offers:
                 break
-            belief, point, gain = max(offers, key=lambda offer: offer[2])
-            belief.believe(point)
-            proposals.append((Candidate(belief.space.name, point), gain))
+            proposer, point, gain = max(offers, key=lambda offer: offer[2])
+            proposer.believe(point)
+            proposals.append((Candidate(proposer.space.name, point), gain))
         return proposals
 
     def _measure(self, batch: Sequence[Candidate]) -> Generator[list[Request], list[Trial], None]:
-        """The batch; then what seems to be the best again, until it was seen often enough to be taken for it."""
+        """Measure the batch, then the candidate that seems best, until that was measured `_GROUPS` times."""
         while batch:
             trials = yield [Request(candidate, self.options.repeats) for candidate in batch]
             for trial in trials:
@@ -152,10 +179,14 @@ class Storm(GeneratorSearch):
             self.best = min(working, key=self._times.__getitem__, default=None)
             batch = [self.best] if self.best is not None and self._groups[self.best] < _GROUPS else []
         if len(self._times) > self.options.memory:
-            by_time = sorted(self._times, key=self._times.__getitem__)
-            kept = set(by_time[: self.options.memory // 2])
-            kept.update([each for each in self._times if each not in kept][-self.options.memory // 4 :])
-            self._times = {candidate: time for candidate, time in self._times.items() if candidate in kept}
+            self._forget()
+
+    def _forget(self) -> None:
+        """Keep the best `memory` / 2 candidates, and the latest `memory` / 4 of the others."""
+        by_time = sorted(self._times, key=self._times.__getitem__)
+        kept = set(by_time[: self.options.memory // 2])
+        kept.update([candidate for candidate in self._times if candidate not in kept][-self.options.memory // 4 :])
+        self._times = {candidate: time for candidate, time in self._times.items() if candidate in kept}
 
     def _learn(self, trial: Trial) -> None:
         candidate = trial.candidate
@@ -168,9 +199,9 @@ class Storm(GeneratorSearch):
         return self._times.get(candidate, math.inf) < math.inf
 
     def _values(self) -> dict[Candidate, float]:
-        """Of what is remembered: the logarithm of the time relative to the best, compressed where that is large.
+        """The logarithm of each remembered candidate's time relative to the best, compressed if it is large.
 
-        What failed is as slow as the slowest, and not less than twice as slow as the best.
+        A failure counts as slow as the slowest candidate, and at least twice as slow as the best.
         """
         if self.best is None:
             return dict.fromkeys(self._times, 1.0)

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from ..machine.contract import M
+
 if TYPE_CHECKING:
     from tvm.tirx import PrimFunc
 
@@ -34,10 +36,10 @@ class Variant:
 
 
 @runtime_checkable
-class Sketch(Protocol):
+class Sketch(Protocol[M]):
     """A family of schedules.
 
-    `target` is a CPU (`Target`) or a GPU (`gpu.device.Device`): a sketch is for one of them. Hashable and without
+    A sketch is for one kind of machine `M`: a CPU (`Target`) or a GPU (`Gpu`). It is hashable and without
     state: the same workload, target and configuration give the same variant, in any process. `max_error` is what its
     schedules may differ from the reference (max|difference| / max|reference|) because they compute in another way,
     such as Winograd's; 0 if they only reorder.
@@ -51,21 +53,25 @@ class Sketch(Protocol):
 
     def __hash__(self) -> int: ...
 
-    def space(self, workload: Workload, target: Any) -> Space | None:
+    def space(self, workload: Workload, target: M) -> Space | None:
         """The space of this sketch for a workload, named after the sketch, or None where it does not apply.
 
         Every point in it schedules; its `origin` is the schedule that an untuned compile would take.
         """
 
-    def apply(self, workload: Workload, target: Any, config: Mapping[str, Any]) -> Variant:
+    def apply(self, workload: Workload, target: M, config: Mapping[str, Any]) -> Variant:
         """The schedule at a configuration. Raises `UnsupportedFunction` where `space` is None."""
 
 
+AnySketch = Sketch[Any]
+"""A sketch for whatever kind of machine: where sketches for several are handled alike."""
+
+
 @runtime_checkable
-class Estimator(Protocol):
+class Estimator(Protocol[M]):
     """A sketch that knows what to expect of its schedules before any is measured."""
 
-    def estimate(self, workload: Workload, target: Any, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
+    def estimate(self, workload: Workload, target: M, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
         """Expected cycles, shape `(n,)`, of n configurations given as n values of each knob.
 
         All that matters is their order, and between sketches of the same function their ratio.
@@ -73,8 +79,8 @@ class Estimator(Protocol):
 
 
 @runtime_checkable
-class Described(Protocol):
+class Described(Protocol[M]):
     """A sketch that says of its schedules what their speed depends on."""
 
-    def features(self, workload: Workload, target: Any, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
+    def features(self, workload: Workload, target: M, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
         """Shape `(n, d)`, of n configurations given as n values of each knob."""

@@ -20,10 +20,11 @@ import tvm_ffi
 
 from .. import operators
 from ..ir.workload import Workload
-from ..machine.cpu import OTHERS, Machine
+from ..machine.contract import Machine
+from ..machine.cpu import Target
 from ..space import Space
 from ..trial import Point
-from .contract import Sketch, Variant
+from .contract import AnySketch, Variant
 
 _PROBES = 3  # points, the origin among them: one takes 5 to 20 ms
 _DRAWN = 24  # points among which the others are chosen
@@ -41,7 +42,7 @@ Version 0.1.0 hashed its source code. Its records are valid as long as the same 
 
 
 @lru_cache(maxsize=256)
-def space_of(sketch: Sketch, workload: Workload, target: Machine) -> Space | None:
+def space_of(sketch: AnySketch, workload: Workload, target: Machine) -> Space | None:
     """The space of a sketch for a workload, with a fingerprint that says what is scheduled.
 
     Args:
@@ -61,7 +62,7 @@ def space_of(sketch: Sketch, workload: Workload, target: Machine) -> Space | Non
     )
 
 
-def scheduled(sketch: Sketch, space: Space, workload: Workload, target: Machine) -> str:
+def scheduled(sketch: AnySketch, space: Space, workload: Workload, target: Machine) -> str:
     """Sixteen hexadecimal digits of what a sketch schedules at the probed points of its space."""
     schedules = [_digest(sketch, workload, target, space.config(point)) for point in probes(space)]
     return hashlib.sha256(json.dumps([space.revision, sketch.max_error, schedules]).encode()).hexdigest()[:16]
@@ -82,7 +83,7 @@ def probes(space: Space) -> list[Point]:
     return chosen
 
 
-def _digest(sketch: Sketch, workload: Workload, target: Machine, config: dict[str, Any]) -> list[Any]:
+def _digest(sketch: AnySketch, workload: Workload, target: Machine, config: dict[str, Any]) -> list[Any]:
     try:
         variant = sketch.apply(workload, target, config)
     except Exception as error:  # noqa: BLE001  whatever a sketch raises: at this point it schedules nothing
@@ -96,16 +97,16 @@ def _hashes(variant: Variant) -> Iterator[list[int]]:
         yield [position, tvm_ffi.structural_hash(transform)]
 
 
-def _of_version_0_1(sketch: Sketch, space: Space) -> str | None:
+def _of_version_0_1(sketch: AnySketch, space: Space) -> str | None:
     """The revision that version 0.1.0 gave this space; None where its schedules are not those of 0.1.0 any more."""
     revision, digest = _VERSION_0_1.get(sketch.name, (None, None))
     return revision if revision is not None and _sample_digest(sketch) == digest else None
 
 
 @lru_cache(maxsize=16)
-def _sample_digest(sketch: Sketch) -> str | None:
+def _sample_digest(sketch: AnySketch) -> str | None:
     """What a sketch schedules for a sample of its workloads, on a CPU with AVX-512, whatever this machine is."""
-    target = OTHERS["cpu/x86-64-v4"]
+    target = Target.parse("cpu/x86-64-v4")
     convolution = operators.conv2d(n=1, h=14, w=14, ci=16, co=32, kh=3, kw=3, pad=1, bias=1, act="relu")
     digests = []
     for workload in (convolution, operators.matmul(32, 64, 48), operators.softmax(32, 64)):

@@ -41,7 +41,7 @@ from tvm.tirx import For, PrimFunc, SeqStmt
 from ..errors import SpaceError, UnsupportedFunction
 from ..ir.stages import StageGraph
 from ..ir.workload import Workload
-from ..machine.cpu import Machine
+from ..machine.contract import Machine
 from ..space import Categorical, Knob, Ordinal, Space, Tile
 from .contract import Variant
 

@@ -1,20 +1,16 @@
-"""The sketches that exist, which of them apply to a workload, and what they expect of their schedules."""
+"""The sketches that exist, and which of them apply to a workload."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Sequence
 
 from ..errors import InputError, hint
 from ..ir.workload import Workload
-from ..machine.cpu import Machine, Target
-from ..machine.gpu import Device
+from ..machine.contract import CUDA, Machine
+from ..machine.cpu import Target, require_cpu
+from ..machine.gpu import Gpu
 from ..space import Space
-from ..surrogate.features import Describe, Features, by_sketch, encoded
-from ..trial import Candidate, Point
-from .contract import Described, Estimator, Sketch
+from .contract import AnySketch, Sketch
 from .cpu.register_blocked import RegisterBlocked, few_columns
 from .cpu.streaming import Streaming
 from .cpu.winograd.sketch import Winograd
@@ -24,61 +20,72 @@ from .gpu.streaming import GpuStreaming
 from .gpu.tensor_core import GpuTensorCore
 
 MAX_ERROR = 1e-4
-"""What a schedule that computes in another way may differ from the reference: max|difference| / max|reference|."""
+"""How far a schedule may differ from the reference by default: max|difference| / max|reference|."""
+
+SOURCES = ("builtin", "rules", "meta_schedule")
+"""Where sketches come from: this module lists them, or rules derive them, or TVM MetaSchedule generates them."""
 
 
-def sketches(max_error: float = MAX_ERROR) -> tuple[Sketch, ...]:
-    """Those for CPUs; with `max_error` 0 only those that compute what the function says, in another order."""
+def sketches_for(
+    workload: Workload, target: Machine, sketches: Sequence[AnySketch] | str | None = None, max_error: float = MAX_ERROR
+) -> list[tuple[AnySketch, Space]]:
+    """The sketches that apply to a workload, with their spaces.
+
+    Args:
+        workload: The function to tune.
+        target: The machine to tune it for.
+        sketches: The sketches to choose from, or one of `SOURCES`; by default "builtin". A streaming sketch of
+            "builtin" is left out if a sketch for contractions applies, which does the same and more. It stays if a
+            contraction has too few columns to fill the vectors of a CPU.
+        max_error: How far the schedules of "builtin" may differ from the reference; with 0 they only reorder it.
+
+    Returns:
+        Sketches and spaces, in the order in which they were given. The origin of the first space is the default
+        schedule.
+
+    Raises:
+        InputError: The source is unknown.
+        TargetError: The source has no sketches for this kind of machine.
+
+    Example:
+        >>> from stormdrop import Target, operators
+        >>> from stormdrop.sketches.registry import sketches_for
+        >>> target = Target.parse("cpu/x86-64-v4")
+        >>> [sketch.name for sketch, _ in sketches_for(operators.matmul(64, 64, 64), target)]
+        ['register_blocked']
+    """
+    if isinstance(sketches, str):
+        sketches = _from_source(sketches, workload, target)
+    if sketches is None:
+        return _builtin(workload, target, max_error)
+    spaces = [(sketch, space_of(sketch, workload, target)) for sketch in sketches]
+    return [(sketch, space) for sketch, space in spaces if space is not None]
+
+
+def cpu_sketches(max_error: float = MAX_ERROR) -> tuple[Sketch[Target], ...]:
+    """The builtin sketches for CPUs.
+
+    Args:
+        max_error: How far schedules may differ from the reference; with 0 there are only sketches that reorder it.
+    """
     inexact = (Winograd(4, max_error), Winograd(2, max_error)) if max_error else ()
     return (RegisterBlocked(), *inexact, Streaming())
 
 
-def gpu_sketches() -> tuple[Sketch, ...]:
-    """Those for GPUs."""
+def gpu_sketches() -> tuple[Sketch[Gpu], ...]:
+    """The builtin sketches for GPUs."""
     return (GpuTensorCore(), GpuContraction(), GpuStreaming())
 
 
-SOURCES = ("builtin", "rules", "meta_schedule")
-"""Where sketches come from: those of `sketches`, those that rules derive, and TVM MetaSchedule's own."""
-
-
-def sketches_for(
-    workload: Workload, target: Machine, given: Sequence[Sketch] | str | None = None, max_error: float = MAX_ERROR
-) -> list[tuple[Sketch, Space]]:
-    """The sketches that apply to a workload with their spaces, in the order in which they are given.
-
-    `given` may be one of `SOURCES`, "builtin" by default; what streams is then only there where no other applies, or
-    where a contraction has too few columns to fill a CPU's vectors with: elsewhere it does the same with less.
-    """
-    if isinstance(given, str):
-        given = _sourced(given, workload, target)
-    found: list[tuple[Sketch, Space]] = []
-    own = gpu_sketches() if isinstance(target, Device) else sketches(max_error)
-    for sketch in own if given is None else given:
-        if given is None and found and _only_streams(sketch, workload, target):
-            continue
-        space = space_of(sketch, workload, target)
-        if space is not None:
-            found.append((sketch, space))
-    return found
-
-
-def _only_streams(sketch: Sketch, workload: Workload, target: Machine) -> bool:
-    """Whether a sketch is of no use beside one for contractions."""
-    if isinstance(target, Target):
-        return isinstance(sketch, Streaming) and not few_columns(workload, target)
-    return isinstance(sketch, GpuStreaming)
-
-
-def _sourced(source: str, workload: Workload, target: Machine) -> Sequence[Sketch] | None:
+def _from_source(source: str, workload: Workload, target: Machine) -> Sequence[AnySketch] | None:
+    """The sketches of a source; None for "builtin"."""
     if source not in SOURCES:
         raise InputError(f"unknown space {source!r}; {hint(source, SOURCES)}")
     if source == "rules":
-        if isinstance(target, Device):
-            raise InputError("the rules derive sketches for CPUs; for a GPU there is builtin and meta_schedule")
         from .rules import derive
 
-        return derive(workload, target)
+        message = "the rules derive sketches for CPUs; for a GPU there is builtin and meta_schedule"
+        return derive(workload, require_cpu(target, message))
     if source == "meta_schedule":
         from .meta_schedule import meta_schedule_sketches  # loads much of TVM
 
@@ -86,52 +93,20 @@ def _sourced(source: str, workload: Workload, target: Machine) -> Sequence[Sketc
     return None
 
 
-def prior(
-    found: Sequence[tuple[Sketch, Space]], workload: Workload, target: Machine
-) -> Callable[[Sequence[Candidate]], NDArray[np.float64]] | None:
-    """What candidates of these sketches are expected to cost, shape `(n,)`; NaN where a sketch does not say."""
-    telling = [(sketch, space) for sketch, space in found if isinstance(sketch, Estimator)]
-
-    def expected(candidates: Sequence[Candidate]) -> NDArray[np.float64]:
-        costs = np.full(len(candidates), np.nan)
-        for sketch, space in telling:
-            rows = [row for row, candidate in enumerate(candidates) if candidate.sketch == space.name]
-            if rows:
-                columns = space.columns([candidates[row].point for row in rows])
-                costs[rows] = sketch.estimate(workload, target, columns)
-        return costs
-
-    return expected if telling else None
+def _builtin(workload: Workload, target: Machine, max_error: float) -> list[tuple[AnySketch, Space]]:
+    sketches: Sequence[AnySketch] = gpu_sketches() if target.device == CUDA else cpu_sketches(max_error)
+    applicable: list[tuple[AnySketch, Space]] = []
+    for sketch in sketches:
+        if applicable and _only_streams(sketch, workload, target):
+            continue
+        space = space_of(sketch, workload, target)
+        if space is not None:
+            applicable.append((sketch, space))
+    return applicable
 
 
-FEATURES = ("knobs", "analytic", "both", "statements")
-"""What a cost model can be shown of a schedule."""
-
-
-def features(found: Sequence[tuple[Sketch, Space]], workload: Workload, target: Machine, kind: str) -> Features | None:
-    """What a cost model sees of candidates of these sketches; None for the knobs, which it sees without being shown.
-
-    "analytic": what a sketch says of its schedules, the knobs where it says nothing; "both": that beside the knobs;
-    "statements": Ansor's 164 features of every statement, for which each candidate is scheduled. Raises `InputError`
-    for another kind.
-    """
-    if kind not in FEATURES:
-        raise InputError(f"unknown features {kind!r}; {hint(kind, FEATURES)}")
-    if kind == "knobs":
-        return None
-    if kind == "statements":
-        from .statement_features import statement_features  # loads much of TVM
-
-        return statement_features(found, workload, target)
-
-    def describe(sketch: Sketch, space: Space) -> Describe:
-        knobs = encoded(space)
-        if not isinstance(sketch, Described):
-            return knobs
-
-        def analytic(points: Sequence[Point]) -> NDArray[np.float64]:
-            return sketch.features(workload, target, space.columns(points))
-
-        return analytic if kind == "analytic" else lambda points: np.hstack([knobs(points), analytic(points)])
-
-    return by_sketch([space for _, space in found], [describe(*each) for each in found])
+def _only_streams(sketch: AnySketch, workload: Workload, target: Machine) -> bool:
+    """Whether a sketch is of no use beside one for contractions."""
+    if sketch.name == Streaming.name:
+        return not few_columns(workload, require_cpu(target, f"{sketch.name} is for CPUs"))
+    return sketch.name == GpuStreaming.name

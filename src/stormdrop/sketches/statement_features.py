@@ -18,19 +18,19 @@ from tvm.s_tir.meta_schedule.search_strategy import MeasureCandidate
 from tvm.tirx import PrimFunc
 
 from ..ir.workload import Workload
-from ..machine.cpu import Machine
-from ..machine.threads import chosen
+from ..machine.contract import Machine
+from ..machine.threads import thread_count
 from ..space import Space
 from ..surrogate.features import Features
 from ..trial import Candidate
-from .contract import Sketch
+from .contract import AnySketch
 from .meta_schedule import tune_context
 
 WIDTH = 164
 _KEPT = 20_000  # candidates, of some 10 KB each
 
 
-def statement_features(found: Sequence[tuple[Sketch, Space]], workload: Workload, target: Machine) -> Features:
+def statement_features(found: Sequence[tuple[AnySketch, Space]], workload: Workload, target: Machine) -> Features:
     """One array of shape `(stores, 164)` per candidate."""
     sketches = {space.name: (sketch, space) for sketch, space in found}
     extract = extractor(workload, target)
@@ -58,7 +58,7 @@ def statement_features(found: Sequence[tuple[Sketch, Space]], workload: Workload
 def extractor(workload: Workload, target: Machine) -> Callable[[Sequence[PrimFunc]], list[NDArray[np.float64]]]:
     """From schedules of a workload to one array of shape `(stores, 164)` for each."""
     features = PerStoreFeature()
-    context = tune_context(_module(workload.function), target, threads=chosen())
+    context = tune_context(_module(workload.function), target, threads=thread_count())
 
     def rows_of(functions: Sequence[PrimFunc]) -> list[NDArray[np.float64]]:
         candidates = [MeasureCandidate(Schedule(_module(function)), []) for function in functions]

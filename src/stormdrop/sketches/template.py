@@ -8,7 +8,7 @@
         ...
 
 The function runs once with every knob at its default, which tells the space and its origin; then once per
-configuration. docs/templates.md says how to write one.
+configuration. docs/how-to/write-a-schedule.md says how to write one.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""What may vary: knobs, and spaces of knobs under constraints."""
+"""What may vary in a schedule: knobs, and spaces of knobs under constraints."""
 
 from .component import Columnwise
+from .constraint import Constraint
 from .description import knob_from
 from .knob import Coords, Knob, Value
 from .listed import Categorical, Ordinal
-from .space import Constraint, Space
+from .space import Space
 from .split import Split
 from .tile import Tile
 

@@ -1,4 +1,4 @@
-"""Knobs from their descriptions: the inverse of `Knob.describe`, for what was written to a file."""
+"""Rebuild knobs from their descriptions, for instance from those in a file: the inverse of `Knob.describe`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,22 @@ _KINDS: dict[str, type[Knob]] = {kind.kind: kind for kind in (Ordinal, Categoric
 
 
 def knob_from(description: Mapping[str, Any]) -> Knob:
-    """The knob with this description. Raises `SpaceError` where there is none."""
+    """The knob that a description describes.
+
+    Args:
+        description: What `Knob.describe` returned, possibly after a round trip through JSON.
+
+    Raises:
+        SpaceError: The kind is unknown, or the constructor refuses the other entries.
+
+    Example:
+        >>> knob_from({"kind": "ordinal", "name": "unroll", "values": [0, 16, 64]})
+        Ordinal(name='unroll', values=[0, 16, 64])
+    """
     arguments = dict(description)
     kind = arguments.pop("kind", None)
     if kind not in _KINDS:
-        raise SpaceError(f"there is no kind of knob {kind!r}; there is {', '.join(_KINDS)}")
+        raise SpaceError(f"there is no kind of knob {kind!r}; choose from {', '.join(_KINDS)}")
     try:
         return _KINDS[kind](**arguments)
     except TypeError as error:

@@ -1,8 +1,8 @@
 """A knob: one named decision of a schedule, and everything that depends on its kind.
 
 A search never asks what kind a knob is: the knob itself knows its one-step neighbours, a uniform sample, a
-mutation and a numeric encoding. A knob owns one or more integer coordinates; coordinate `i` runs from 0 to
-`sizes[i] - 1`, and not every combination needs to be valid.
+mutation and a numeric encoding. A knob owns one or more integer coordinates. Coordinate `i` runs from 0 to
+`sizes[i] - 1`, and not every combination of coordinates needs to be valid.
 """
 
 from __future__ import annotations
@@ -16,15 +16,22 @@ import numpy as np
 from ..errors import SpaceError
 
 Coords = tuple[int, ...]
+"""The coordinates of one knob."""
+
 Value = int | float | str | tuple[int, ...]
-"""What a configuration holds for a knob: JSON-able, and hashable; a tuple comes back from JSON as a list."""
+"""What a configuration holds for a knob. It is hashable and can be written as JSON, where a tuple becomes a list."""
 
 
 class Knob(ABC):
-    """One decision. Immutable; equal when their descriptions are equal.
+    """One decision of a schedule. Knobs are immutable, and equal if their descriptions are equal.
 
-    Raises `SpaceError` from the constructor when no value is possible, and from `value`, `coordinates` and
-    `encode` for what is not one of its values.
+    The constructors raise `SpaceError` if no value is possible. `value`, `coordinates` and `encode` raise it for an
+    argument that is not one of the knob's values.
+
+    Attributes:
+        kind: The name of the knob's class in descriptions.
+        name: The knob's name, unique in its space.
+        sizes: The number of settings of each coordinate.
     """
 
     kind: ClassVar[str]
@@ -50,14 +57,17 @@ class Knob(ABC):
 
     @abstractmethod
     def coordinates(self, value: Any) -> Coords:
-        """The inverse of `value`; accepts a list for a tuple."""
+        """The inverse of `value`. A list is accepted in place of a tuple."""
 
     @abstractmethod
     def directions(self, coords: Coords) -> Iterator[Iterator[Coords]]:
-        """The ways to leave `coords`: each yields the valid coordinates met by stepping on and on in one direction.
+        """The directions in which a search can leave `coords`.
 
-        If a direction of `a` reaches `b`, then one of `b` reaches `a`, past the same coordinates in between:
-        this makes neighbourhoods symmetric, also where a constraint cuts some of these coordinates out.
+        If a direction of `a` reaches `b`, then a direction of `b` reaches `a` and passes the same coordinates in
+        between. So neighbourhoods are symmetric, even if a constraint excludes some of these coordinates.
+
+        Returns:
+            One iterator per direction, over the valid coordinates that repeated steps in this direction meet.
         """
 
     @abstractmethod
@@ -69,7 +79,7 @@ class Knob(ABC):
         """One of the valid values, each with the same probability."""
 
     def mutate(self, coords: Coords, rng: np.random.Generator) -> Coords:
-        """Another valid value, drawn uniformly; `coords` itself when it is the only one."""
+        """Another valid value, drawn uniformly; `coords` itself if it is the only one."""
         if self.count == 1:
             return coords
         while (other := self.sample(rng)) == coords:
@@ -78,10 +88,10 @@ class Knob(ABC):
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
-        """What makes this knob this knob, as JSON-able values: the stuff of a space's fingerprint."""
+        """The kind and the constructor's arguments, ready for JSON. A space's fingerprint is computed from it."""
 
-    def _reject(self, what: object) -> SpaceError:
-        return SpaceError(f"knob {self.name!r} has no value {what!r}")
+    def _reject(self, value: object) -> SpaceError:
+        return SpaceError(f"knob {self.name!r} has no value {value!r}")
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Knob) and self.describe() == other.describe()

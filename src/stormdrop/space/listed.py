@@ -1,4 +1,4 @@
-"""Knobs whose values are listed one by one: `Ordinal` where their order means something, `Categorical` where not."""
+"""Knobs whose values are listed one by one: `Ordinal` if their order means something, `Categorical` if not."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from .knob import Coords, Knob
 
 
 class _Listed(Knob):
-    """One coordinate: the index into the list of values."""
+    """A knob with one coordinate, the index into its list of values."""
 
     def __init__(self, name: str, values: Sequence[int | float | str]) -> None:
-        """Values must be distinct numbers or strings (True counts as 1)."""
         self.name = name
-        self.values = tuple(v.item() if isinstance(v, np.generic) else v for v in values)
-        self._index = {value: i for i, value in enumerate(self.values)}
+        self.values = tuple(value.item() if isinstance(value, np.generic) else value for value in values)
+        self._index = {value: index for index, value in enumerate(self.values)}
         if not self.values:
             raise SpaceError(f"knob {name!r} has no values")
         if len(self._index) != len(self.values):
@@ -32,20 +31,20 @@ class _Listed(Knob):
         return len(self.values)
 
     def __iter__(self) -> Iterator[Coords]:
-        return ((i,) for i in range(len(self.values)))
+        return ((index,) for index in range(len(self.values)))
 
     def contains(self, coords: Coords) -> bool:
         """Whether these are the coordinates of a valid value."""
         return len(coords) == 1 and 0 <= coords[0] < len(self.values)
 
     def value(self, coords: Coords) -> int | float | str:
-        """The value in the list."""
+        """The value at this index of the list."""
         if not self.contains(coords):
             raise self._reject(coords)
         return self.values[coords[0]]
 
     def coordinates(self, value: Any) -> Coords:
-        """The index of a value of the list."""
+        """The index of this value in the list."""
         index = self._index.get(value) if isinstance(value, (int, float, str)) else None
         if index is None:
             raise self._reject(value)
@@ -56,30 +55,40 @@ class _Listed(Knob):
         return (int(rng.integers(len(self.values))),)
 
     def describe(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """The kind and the constructor's arguments."""
         return {"kind": self.kind, "name": self.name, "values": list(self.values)}
 
 
 class Ordinal(_Listed):
-    """An ordered list of values, such as unroll 0 < 16 < 64 < 512; a step goes to the next value up or down.
+    """An ordered list of values, such as unroll 0 < 16 < 64 < 512. A step goes to the next value up or down.
 
-    This is the parameter of Definition 2.5 of the Droplet Search paper. Encoded as the binary logarithm where
-    all values are positive numbers, else as the rank.
+    This is the parameter of Definition 2.5 of the Droplet Search paper. A value is encoded as its binary logarithm if
+    all values are positive numbers, else as its rank.
+
+    Args:
+        name: The knob's name.
+        values: Distinct numbers or strings, in the order of the steps. True counts as 1.
+
+    Raises:
+        SpaceError: The list is empty, or holds a value twice.
+
+    Example:
+        >>> unroll = Ordinal("unroll", [0, 16, 64, 512])
+        >>> unroll.value((1,)), unroll.coordinates(64)
+        (16, (2,))
     """
 
     kind = "ordinal"
 
     def __init__(self, name: str, values: Sequence[int | float | str]) -> None:
         super().__init__(name, values)
-        numbers = [v for v in self.values if isinstance(v, (int, float)) and v > 0]
-        self._codes = (
-            [math.log2(v) for v in numbers] if len(numbers) == self.count else list(map(float, range(self.count)))
-        )
+        positive = [value for value in self.values if isinstance(value, (int, float)) and value > 0]
+        self._codes = list(map(math.log2, positive) if len(positive) == self.count else map(float, range(self.count)))
 
     def directions(self, coords: Coords) -> Iterator[Iterator[Coords]]:
         """Up the list, and down the list."""
-        yield ((i,) for i in range(coords[0] + 1, len(self.values)))
-        yield ((i,) for i in range(coords[0] - 1, -1, -1))
+        yield ((index,) for index in range(coords[0] + 1, len(self.values)))
+        yield ((index,) for index in range(coords[0] - 1, -1, -1))
 
     def encode(self, coords: Coords) -> tuple[float, ...]:
         """One float: the logarithm or the rank."""
@@ -89,18 +98,31 @@ class Ordinal(_Listed):
 
 
 class Categorical(_Listed):
-    """Values without an order, such as a loop order: every other value is one hop away. Encoded one-hot."""
+    """Values without an order, such as loop orders: every other value is one step away. Values are encoded one-hot.
+
+    Args:
+        name: The knob's name.
+        values: Distinct numbers or strings. True counts as 1.
+
+    Raises:
+        SpaceError: The list is empty, or holds a value twice.
+
+    Example:
+        >>> order = Categorical("order", ["ijk", "ikj", "kij"])
+        >>> [list(direction) for direction in order.directions((0,))]
+        [[(1,)], [(2,)]]
+    """
 
     kind = "categorical"
 
     def directions(self, coords: Coords) -> Iterator[Iterator[Coords]]:
-        """One direction of one step for each other value."""
-        for i in range(len(self.values)):
-            if i != coords[0]:
-                yield iter(((i,),))
+        """One direction, of a single step, for each other value."""
+        for index in range(len(self.values)):
+            if index != coords[0]:
+                yield iter(((index,),))
 
     def encode(self, coords: Coords) -> tuple[float, ...]:
-        """One float per value: 1 for this one."""
+        """One float per value: 1 for the value at `coords`, 0 for the others."""
         if not self.contains(coords):
             raise self._reject(coords)
-        return tuple(float(i == coords[0]) for i in range(len(self.values)))
+        return tuple(float(index == coords[0]) for index in range(len(self.values)))

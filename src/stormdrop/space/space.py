@@ -1,8 +1,7 @@
-"""A space: named knobs, constraints over them, and an origin. One per sketch.
+"""Spaces: named knobs, constraints over them, and an origin. Each sketch has one space.
 
-A point is the concatenation of the coordinates of its knobs. Constraints are predicates over the values of a
-few knobs; neighbourhoods step over what they exclude, so that a constraint never leaves a gap in which a
-descent is caught.
+A point is the concatenation of the coordinates of its knobs. A neighbourhood steps over the points that the
+constraints exclude, so that no constraint leaves a gap in which a descent gets stuck.
 """
 
 from __future__ import annotations
@@ -11,8 +10,7 @@ import copy
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain, pairwise
 from typing import Any
@@ -22,46 +20,38 @@ from numpy.typing import NDArray
 
 from ..errors import SpaceError
 from ..trial import Point
-from .component import Component, connected
+from .component import Component, connected_components
+from .constraint import Constraint
 from .knob import Coords, Knob, Value
-from .members import Members
-
-
-@dataclass(frozen=True)
-class Constraint:
-    """A condition on a few knobs: `predicate` takes their values, positionally, in the order of `knobs`.
-
-    It must be a pure function of the values; where few combinations pass, one that is also a `Columnwise` makes
-    drawing fast. `description` is part of the space's fingerprint: it must change when the predicate does.
-    """
-
-    knobs: tuple[str, ...]
-    predicate: Callable[..., bool]
-    description: str
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "knobs", tuple(self.knobs))
-
-    @classmethod
-    def one_of(cls, knobs: Sequence[str], members: Iterable[Sequence[Value]]) -> Constraint:
-        """The values are one of the combinations in a list, such as those that were recorded.
-
-        Where it concerns all knobs that are tied together, they are enumerated, counted and sampled from the list,
-        however few of their combinations it holds; all values must then be values of the knobs. The description
-        holds a digest of the list.
-        """
-        listed = Members(members)
-        return cls(tuple(knobs), listed, f"one of {len(listed.all)} combinations, {listed.digest}")
 
 
 class Space:
-    """The points that a sketch can be scheduled at. Immutable; shared freely between searches.
+    """The points at which a sketch can be scheduled. A space is immutable, and searches may share it.
 
-    `origin` is the configuration of the canonical schedule (Definition 2.5 of the Droplet Search paper), by
-    default the first point in lexicographic order. `revision` enters the fingerprint: it stands for what the points
-    mean beside their values, such as what a sketch schedules at them (see `with_revision`).
+    Args:
+        name: The space's name, which is the name of its sketch.
+        knobs: What may vary. The names of the knobs must be distinct.
+        constraints: The conditions that every point satisfies.
+        origin: The configuration of the canonical schedule (Definition 2.5 of the Droplet Search paper); by default
+            the first point in lexicographic order.
+        revision: What the points mean beside their values, such as what a sketch schedules at them. It is part of
+            the fingerprint; see `with_revision`.
 
-    Raises `SpaceError` for duplicate or unknown knob names, for an origin outside, and for an empty space.
+    Raises:
+        SpaceError: Two knobs have the same name, a constraint names no knob or an unknown one, the origin is outside
+            of the space, or the space is empty.
+
+    Example:
+        >>> from stormdrop.space import Constraint, Ordinal, Space
+        >>> fits = Constraint(("rows", "vectors"), lambda rows, vectors: rows * vectors <= 12, "fits 12 registers")
+        >>> space = Space("tiles", [Ordinal("rows", [1, 2, 4, 6]), Ordinal("vectors", [1, 2, 4])], [fits])
+        >>> space.size
+        10
+        >>> point = space.point({"rows": 4, "vectors": 2})
+        >>> point
+        (2, 1)
+        >>> [space.config(neighbour) for neighbour in space.neighbours(point)]
+        [{'rows': 6, 'vectors': 2}, {'rows': 2, 'vectors': 2}, {'rows': 4, 'vectors': 1}]
     """
 
     def __init__(
@@ -84,13 +74,18 @@ class Space:
         for constraint in self.constraints:
             if not constraint.knobs:
                 raise SpaceError(f"space {name!r}: constraint {constraint.description!r} is on no knob")
-            for unknown in [n for n in constraint.knobs if n not in self._position]:
+            for unknown in [knob_name for knob_name in constraint.knobs if knob_name not in self._position]:
                 raise SpaceError(f"space {name!r}: constraint {constraint.description!r} uses unknown knob {unknown!r}")
         ends = np.cumsum([0, *(len(knob.sizes) for knob in self.knobs)]).tolist()
-        self._slices = tuple(slice(a, b) for a, b in pairwise(ends))
+        self._slices = tuple(slice(begin, end) for begin, end in pairwise(ends))  # of each knob in a point
         self._length: int = ends[-1]
-        self._tests = tuple((c.predicate, tuple(self._position[n] for n in c.knobs)) for c in self.constraints)
-        self._tests_of = tuple(tuple(test for test in self._tests if at in test[1]) for at in range(len(self.knobs)))
+        self._tests = tuple(
+            (constraint.predicate, tuple(self._position[knob_name] for knob_name in constraint.knobs))
+            for constraint in self.constraints
+        )
+        self._tests_of = tuple(
+            tuple(test for test in self._tests if position in test[1]) for position in range(len(self.knobs))
+        )
         self.origin: Point = self._first() if origin is None else self.point(origin)
 
     def _first(self) -> Point:
@@ -102,36 +97,47 @@ class Space:
 
     def contains(self, point: Point) -> bool:
         """Whether a point has the right length, valid coordinates, and satisfies every constraint."""
-        return self._why_not(point) is None
+        return self._why_outside(point) is None
 
     def config(self, point: Point) -> dict[str, Value]:
-        """The values at a point, by knob name. Raises `SpaceError` for a point outside."""
+        """The values at a point, by knob name. Raises `SpaceError` if the point is outside of the space."""
         self._require(point)
         return dict(zip(self._position, self._values(point), strict=True))
 
     def columns(self, points: Sequence[Point]) -> dict[str, NDArray[Any]]:
-        """The values at n points inside, by knob name: one array of n entries per knob, of `(n, parts)` for a tile."""
+        """The values at n points, which must be inside of the space.
+
+        Returns:
+            An array per knob, by the knob's name: of shape `(n,)`, or `(n, factors)` for a `Tile` or a `Split`.
+        """
         columns = {}
-        for knob, coords, row in self._occurring(points):
-            values = [knob.value(each) for each in coords]
+        for knob, distinct, index in self._distinct_coords(points):
+            values = [knob.value(coords) for coords in distinct]
             mixed = len({type(value) for value in values}) > 1
-            columns[knob.name] = np.array(values, dtype=object if mixed else None)[row]
+            columns[knob.name] = np.array(values, dtype=object if mixed else None)[index]
         return columns
 
     def encodings(self, points: Sequence[Point]) -> NDArray[np.float64]:
-        """As `encode`, of n points inside: shape `(n, d)`."""
-        codes = [np.array([knob.encode(each) for each in coords])[row] for knob, coords, row in self._occurring(points)]
+        """What `encode` returns for each of n points, which must be inside of the space: shape `(n, d)`."""
+        codes = [
+            np.array([knob.encode(coords) for coords in distinct])[index]
+            for knob, distinct, index in self._distinct_coords(points)
+        ]
         return np.hstack([np.zeros((len(points), 0)), *codes])
 
-    def _occurring(self, points: Sequence[Point]) -> Iterator[tuple[Knob, list[Coords], NDArray[np.intp]]]:
-        """Of each knob the coordinates that occur, and which of them each point has."""
+    def _distinct_coords(self, points: Sequence[Point]) -> Iterator[tuple[Knob, list[Coords], NDArray[np.intp]]]:
+        """For each knob the distinct coordinates that it has at the points, and the index among them of each point."""
         table = np.array(points, dtype=np.intp).reshape(len(points), self._length)
-        for knob, at in zip(self.knobs, self._slices, strict=True):
-            coords, row = np.unique(table[:, at], axis=0, return_inverse=True)
-            yield knob, [tuple(each) for each in coords.tolist()], row.reshape(-1)
+        for knob, place in zip(self.knobs, self._slices, strict=True):
+            distinct, index = np.unique(table[:, place], axis=0, return_inverse=True)
+            yield knob, [tuple(coords) for coords in distinct.tolist()], index.reshape(-1)
 
     def point(self, config: Mapping[str, Any]) -> Point:
-        """The point of a configuration. Raises `SpaceError` for a missing or unknown knob, or a point outside."""
+        """The point of a configuration, given as values by knob name.
+
+        Raises:
+            SpaceError: A knob is missing or unknown, a value is none of its knob, or the point is outside.
+        """
         for name in config:
             if name not in self._position:
                 raise SpaceError(f"space {self.name!r} has no knob {name!r}; it has {', '.join(self._position)}")
@@ -145,111 +151,116 @@ class Space:
         return point
 
     def encode(self, point: Point) -> NDArray[np.float64]:
-        """The knobs' encodings one after the other, shape `(d,)`."""
+        """The knobs' encodings one after the other, shape `(d,)`. Raises `SpaceError` if the point is outside."""
         self._require(point)
         return np.array(
-            [code for knob, at in zip(self.knobs, self._slices, strict=True) for code in knob.encode(point[at])],
+            [code for knob, place in zip(self.knobs, self._slices, strict=True) for code in knob.encode(point[place])],
             dtype=np.float64,
         )
 
     # Steps
 
     def neighbours(self, point: Point) -> list[Point]:
-        """The first point inside in every direction of every knob, without repeats, in a fixed order.
+        """The nearest point in every direction of every knob, without repeats, in a fixed order.
 
-        Definition 3.2 of the Droplet Search paper, read on the values that are valid beside the other knobs'
-        values: two neighbours differ in one knob, and no point inside lies between them in that direction.
-        The relation is symmetric. Raises `SpaceError` for a point outside.
+        This is Definition 3.2 of the Droplet Search paper, applied to the values that are valid together with the
+        other knobs' values: two neighbours differ in one knob, and no point of the space lies between them in that
+        direction. The relation is symmetric.
+
+        Raises:
+            SpaceError: The point is outside of the space.
         """
-        values = self._inside_values(point)
-        found: dict[Point, None] = {}
-        for at, (knob, where) in enumerate(zip(self.knobs, self._slices, strict=True)):
-            for direction in knob.directions(point[where]):
-                stepped = self._first_inside(point, values, at, direction)
-                if stepped is not None:
-                    found[stepped] = None
-        return list(found)
+        values = self._values_inside(point)
+        neighbours: dict[Point, None] = {}
+        for position, (knob, place) in enumerate(zip(self.knobs, self._slices, strict=True)):
+            for direction in knob.directions(point[place]):
+                neighbour = self._first_inside(point, values, position, direction)
+                if neighbour is not None:
+                    neighbours[neighbour] = None
+        return list(neighbours)
 
     def hops(self, point: Point, n: int) -> list[Point]:
-        """The points within n steps, the point itself left out, the nearest first (the n-hop neighbourhood)."""
+        """The n-hop neighbourhood: the points within n steps without the point itself, the nearest first."""
         seen = {point: None}
         rim = [point]
         for _ in range(n):
-            rim = [p for p in dict.fromkeys(s for r in rim for s in self.neighbours(r)) if p not in seen]
+            reached = dict.fromkeys(neighbour for inner in rim for neighbour in self.neighbours(inner))
+            rim = [outer for outer in reached if outer not in seen]
             seen.update(dict.fromkeys(rim))
         return list(seen)[1:]
 
     def beyond(self, previous: Point, point: Point) -> Point | None:
-        """The first point inside after `point` when the step from `previous` to it is continued, if there is one.
+        """The next point of the space if the move from `previous` to `point` is continued, or None at the end.
 
-        Where the two differ in several knobs, the first of them in which there is such a point decides.
+        If the two differ in several knobs, the move is continued in the first of them in which this is possible.
         """
         self._require(previous)
-        values = self._inside_values(point)
-        for at, (knob, where) in enumerate(zip(self.knobs, self._slices, strict=True)):
-            if previous[where] == point[where]:
+        values = self._values_inside(point)
+        for position, (knob, place) in enumerate(zip(self.knobs, self._slices, strict=True)):
+            if previous[place] == point[place]:
                 continue
-            for direction in knob.directions(previous[where]):
-                # consuming up to and including point[where] leaves the iterator just after it
-                if point[where] not in direction:
+            for direction in knob.directions(previous[place]):
+                # The test consumes the iterator up to and including point[place], so it goes on just after it.
+                if point[place] not in direction:
                     continue
-                further = self._first_inside(point, values, at, direction)
+                further = self._first_inside(point, values, position, direction)
                 if further is not None:
                     return further
         return None
 
     def mutate(self, point: Point, rng: np.random.Generator) -> Point:
-        """A point with one knob changed; a random point where none can be changed alone."""
-        values = self._inside_values(point)
+        """A point with one knob changed, or a random point if no knob can be changed alone."""
+        values = self._values_inside(point)
         order = rng.permutation(len(self.knobs)).tolist()
-        for at in order:
-            where, knob = self._slices[at], self.knobs[at]
+        for position in order:
+            place, knob = self._slices[position], self.knobs[position]
             for _ in range(8):
-                coords = knob.mutate(point[where], rng)
-                if coords != point[where] and self._fits(values, at, coords):
-                    return (*point[: where.start], *coords, *point[where.stop :])
-        # Tight constraints: look at all values of each knob before giving up.
-        for at in order:
-            where, knob = self._slices[at], self.knobs[at]
-            fitting = [c for c in knob if c != point[where] and self._fits(values, at, c)]
+                coords = knob.mutate(point[place], rng)
+                if coords != point[place] and self._fits(values, position, coords):
+                    return _replaced(point, place, coords)
+        # The constraints are tight: look at all values of each knob before giving up.
+        for position in order:
+            place, knob = self._slices[position], self.knobs[position]
+            fitting = [coords for coords in knob if coords != point[place] and self._fits(values, position, coords)]
             if fitting:
-                coords = fitting[int(rng.integers(len(fitting)))]
-                return (*point[: where.start], *coords, *point[where.stop :])
+                return _replaced(point, place, fitting[int(rng.integers(len(fitting)))])
         return self.sample(rng)
 
     # The space as a whole
 
     @property
     def bound(self) -> int:
-        """The number of points if there were no constraints: an upper bound of `size`, known at once."""
+        """The number of points without the constraints: an upper bound of `size` that is known at once."""
         return math.prod(knob.count for knob in self.knobs)
 
     @cached_property
     def size(self) -> int:
-        """The exact number of points. Enumerates each group of knobs that constraints tie together, once."""
+        """The exact number of points. Its first use enumerates each group of knobs that constraints tie together."""
         return math.prod(component.count for component in self._components)
 
     def points(self) -> Iterator[Point]:
-        """All points in lexicographic order; a constraint prunes as soon as all its knobs are set."""
-        return (tuple(chain.from_iterable(coords)) for coords in self._whole.walk())
+        """All points in lexicographic order. A constraint prunes as soon as all its knobs are set."""
+        return (tuple(chain.from_iterable(coords)) for coords in self._whole.combinations())
 
     def sample(self, rng: np.random.Generator) -> Point:
         """One of the points, each with the same probability.
 
-        Knobs that constraints tie together are drawn together, by rejection, and from their enumeration where
-        few tries hit; the number of tries depends on the space alone, so a seed always gives the same points.
+        Knobs that constraints tie together are drawn together: by rejection, or from their enumeration if too many
+        tries fail. The number of tries depends on the space alone, so a seed always gives the same points.
         """
-        drawn: list[tuple[int, ...]] = [()] * len(self.knobs)
+        coords_of_knobs: list[Coords] = [()] * len(self.knobs)
         for component in self._components:
-            for at, coords in zip(component.positions, component.sample(rng), strict=True):
-                drawn[at] = coords
-        return tuple(chain.from_iterable(drawn))
+            for position, coords in zip(component.positions, component.sample(rng), strict=True):
+                coords_of_knobs[position] = coords
+        return tuple(chain.from_iterable(coords_of_knobs))
 
     def with_revision(self, revision: Callable[[], str], former: Callable[[], str | None]) -> Space:
-        """The same space with a revision that is computed when it is first needed.
+        """The same space with a revision that is computed at its first use.
 
-        `former` gives the revision that an earlier version had for the same meaning, or None: records that were
-        taken under it are valid as well.
+        Args:
+            revision: Computes the revision.
+            former: Computes the revision that an earlier version of stormdrop had for the same meaning, or None if
+                there is none. Records that carry it are valid as well.
         """
         space = copy.copy(self)
         for name in ("revision", "fingerprint"):
@@ -259,32 +270,36 @@ class Space:
 
     @cached_property
     def revision(self) -> str:
-        """What the points mean beside their values, in a few characters."""
+        """A few characters that stand for what the points mean beside their values."""
         return self._revision if isinstance(self._revision, str) else self._revision()
 
     @cached_property
     def fingerprint(self) -> str:
-        """Sixteen hexadecimal digits that change with anything that `describe` tells."""
+        """Sixteen hexadecimal digits that change with anything that `describe` returns."""
         return _digest(self.describe())
 
     def recognises(self, fingerprint: str | None) -> bool:
-        """Whether records with this fingerprint are records of this space."""
+        """Whether records with this fingerprint are records of this space, perhaps of an earlier version."""
         if fingerprint == self.fingerprint:
             return True
         former = None if self._former_revision is None else self._former_revision()
         return former is not None and fingerprint == _digest({**self.describe(), "revision": former})
 
     def __getstate__(self) -> dict[str, Any]:
-        # How revisions are computed stays in this process.
+        # Pickles hold the computed revision, because the functions that compute revisions need not be picklable.
         return {**self.__dict__, "_revision": self.revision, "_former_revision": None}
 
     def describe(self) -> dict[str, Any]:
-        """The knobs, the constraints' descriptions, the origin and the revision, as JSON-able values."""
+        """The knobs, the constraints' descriptions, the origin and the revision, ready for JSON."""
+        origin = self.config(self.origin)
         return {
             "name": self.name,
             "knobs": [knob.describe() for knob in self.knobs],
-            "constraints": [{"knobs": list(c.knobs), "description": c.description} for c in self.constraints],
-            "origin": {k: list(v) if isinstance(v, tuple) else v for k, v in self.config(self.origin).items()},
+            "constraints": [
+                {"knobs": list(constraint.knobs), "description": constraint.description}
+                for constraint in self.constraints
+            ],
+            "origin": {name: list(value) if isinstance(value, tuple) else value for name, value in origin.items()},
             "revision": self.revision,
         }
 
@@ -295,61 +310,67 @@ class Space:
 
     @cached_property
     def _components(self) -> tuple[Component, ...]:
-        components = connected(self.knobs, self._tests)
+        components = connected_components(self.knobs, self._tests)
         if not all(component.possible for component in components):
             raise SpaceError(f"space {self.name!r} is empty: no point satisfies its constraints")
         return components
 
     @cached_property
     def _whole(self) -> Component:
-        """All knobs as one component, in whose order the points come."""
+        """All knobs as one component, which enumerates the points in lexicographic order."""
         if len(self._components) == 1:
             return self._components[0]
         return Component(self.knobs, self._tests, range(len(self.knobs)))
 
     def _values(self, point: Point) -> list[Value]:
-        return [knob.value(point[at]) for knob, at in zip(self.knobs, self._slices, strict=True)]
+        return [knob.value(point[place]) for knob, place in zip(self.knobs, self._slices, strict=True)]
 
-    def _why_not(self, point: Point) -> str | None:
+    def _why_outside(self, point: Point) -> str | None:
+        """The reason why a point is outside of the space, or None if it is inside."""
         if len(point) != self._length:
             return f"it has {len(point)} coordinates, not {self._length}"
-        for knob, at in zip(self.knobs, self._slices, strict=True):
-            if not knob.contains(point[at]):
+        for knob, place in zip(self.knobs, self._slices, strict=True):
+            if not knob.contains(point[place]):
                 return f"knob {knob.name!r} has no value there"
         values = self._values(point)
         for (predicate, positions), constraint in zip(self._tests, self.constraints, strict=True):
-            if not predicate(*(values[at] for at in positions)):
+            if not predicate(*(values[position] for position in positions)):
                 return f"it violates {constraint.description!r}"
         return None
 
     def _require(self, point: Point) -> None:
-        reason = self._why_not(point)
+        reason = self._why_outside(point)
         if reason is not None:
             raise SpaceError(f"{point} is outside space {self.name!r}: {reason}")
 
-    def _inside_values(self, point: Point) -> list[Value]:
+    def _values_inside(self, point: Point) -> list[Value]:
+        """The values at a point. Raises `SpaceError` if the point is outside."""
         self._require(point)
         return self._values(point)
 
     def _first_inside(
-        self, point: Point, values: list[Value], at: int, direction: Iterator[tuple[int, ...]]
+        self, point: Point, values: list[Value], position: int, direction: Iterator[Coords]
     ) -> Point | None:
-        where = self._slices[at]
+        """The first point inside that the knob at `position` reaches in a direction; `values` are those at `point`."""
         for coords in direction:
-            if self._fits(values, at, coords):
-                return (*point[: where.start], *coords, *point[where.stop :])
+            if self._fits(values, position, coords):
+                return _replaced(point, self._slices[position], coords)
         return None
 
-    def _fits(self, values: list[Value], at: int, coords: tuple[int, ...]) -> bool:
-        """Whether the point with these values stays inside when knob `at` moves to `coords`."""
-        tests = self._tests_of[at]
+    def _fits(self, values: list[Value], position: int, coords: Coords) -> bool:
+        """Whether the point with these values stays inside if the knob at `position` moves to `coords`."""
+        tests = self._tests_of[position]
         if not tests:
             return True
-        before, values[at] = values[at], self.knobs[at].value(coords)
+        before, values[position] = values[position], self.knobs[position].value(coords)
         try:
-            return all(predicate(*(values[i] for i in positions)) for predicate, positions in tests)
+            return all(predicate(*(values[index] for index in positions)) for predicate, positions in tests)
         finally:
-            values[at] = before
+            values[position] = before
+
+
+def _replaced(point: Point, place: slice, coords: Coords) -> Point:
+    return (*point[: place.start], *coords, *point[place.stop :])
 
 
 def _digest(description: Mapping[str, Any]) -> str:

@@ -14,16 +14,29 @@ from .knob import Coords, Knob
 
 
 class Split(Knob):
-    """Factors (outermost, ..., innermost) that cover the extent; the sketch pads or overlaps the tail.
+    """Factors (outermost, ..., innermost) that cover the extent. The sketch pads or overlaps the tail.
 
-    `choices` holds one list of values for each inner level, in the order of the value: the innermost level's
-    list comes last; the order of a list is the order of steps. The outermost factor is implied, rounded up:
+    The outermost factor is implied: it is what remains, rounded up.
 
-        extent 17, choices [[1, 2], [4, 8]]   (3, 2, 4): tiles of 4, 5 of them, 2 grouped together, 3 groups
+        extent 17, choices [[1, 2], [4, 8]]   (3, 2, 4): 5 tiles of 4, grouped by 2, which makes 3 groups
 
-    A value is valid if no group is wider than what it groups: with t_1 = ceil(extent / innermost) tiles, the
-    next factor is at most t_1, leaving t_2 = ceil(t_1 / factor), and so on. The innermost factor may exceed
-    the extent (a vector of 16 for an extent of 7): what its list holds is the sketch's decision.
+    A value is valid if no group is wider than what it groups. With t_1 = ceil(extent / innermost) tiles, the
+    next factor is at most t_1 and leaves t_2 = ceil(t_1 / factor) groups, and so on. The innermost factor may exceed
+    the extent (a vector of 16 for an extent of 7), because its list is the sketch's decision.
+
+    Args:
+        name: The knob's name.
+        extent: The extent of the loop that is split.
+        choices: One list of factors for each inner level, the innermost level last. A step moves along its list.
+
+    Raises:
+        SpaceError: The extent or a factor is not positive, a list is empty or holds a factor twice, or no combination
+            of factors is valid.
+
+    Example:
+        >>> split = Split("rows", 17, [[1, 2], [4, 8]])
+        >>> [split.value(coords) for coords in split]
+        [(5, 1, 4), (3, 1, 8), (3, 2, 4), (2, 2, 8)]
     """
 
     kind = "split"
@@ -42,14 +55,14 @@ class Split(Knob):
 
     @cached_property
     def _all(self) -> tuple[Coords, ...]:
-        """All valid coordinates; built from the innermost level outwards, where validity is decided."""
+        """All valid coordinates. They are built from the innermost level outwards, the way validity is defined."""
         partial: list[tuple[Coords, int]] = [((), self.extent)]
-        for outwards, level in enumerate(reversed(self.choices)):
+        for depth, level in enumerate(reversed(self.choices)):
             partial = [
-                ((i, *coords), -(-tiles // factor))
+                ((index, *coords), -(-tiles // factor))
                 for coords, tiles in partial
-                for i, factor in enumerate(level)
-                if factor <= tiles or outwards == 0
+                for index, factor in enumerate(level)
+                if factor <= tiles or depth == 0
             ]
         return tuple(sorted(coords for coords, _ in partial))
 
@@ -73,7 +86,7 @@ class Split(Knob):
         """All factors, the outermost first."""
         if not self.contains(coords):
             raise self._reject(coords)
-        inner = tuple(level[i] for level, i in zip(self.choices, coords, strict=True))
+        inner = tuple(level[index] for level, index in zip(self.choices, coords, strict=True))
         tiles = self.extent
         for factor in reversed(inner):
             tiles = -(-tiles // factor)
@@ -91,14 +104,14 @@ class Split(Knob):
         return coords
 
     def directions(self, coords: Coords) -> Iterator[Iterator[Coords]]:
-        """Each inner factor up and down its list, past the choices that do not fit."""
-        for at, size in enumerate(self.sizes):
-            yield self._steps(coords, at, range(coords[at] + 1, size))
-            yield self._steps(coords, at, range(coords[at] - 1, -1, -1))
+        """Each inner factor up and down its list; factors that do not fit are stepped over."""
+        for level, size in enumerate(self.sizes):
+            yield self._steps(coords, level, range(coords[level] + 1, size))
+            yield self._steps(coords, level, range(coords[level] - 1, -1, -1))
 
-    def _steps(self, coords: Coords, at: int, indices: range) -> Iterator[Coords]:
-        for i in indices:
-            stepped = (*coords[:at], i, *coords[at + 1 :])
+    def _steps(self, coords: Coords, level: int, indices: range) -> Iterator[Coords]:
+        for index in indices:
+            stepped = (*coords[:level], index, *coords[level + 1 :])
             if stepped in self._valid:
                 yield stepped
 
@@ -111,7 +124,7 @@ class Split(Knob):
         return tuple(math.log2(factor) for factor in self.value(coords))
 
     def describe(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """The kind and the constructor's arguments."""
         return {
             "kind": self.kind,
             "name": self.name,

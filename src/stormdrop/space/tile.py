@@ -15,15 +15,29 @@ from .knob import Coords, Knob
 class Tile(Knob):
     """Factors (outermost, ..., innermost) whose product is the extent.
 
-    The coordinates index the sorted divisors of the extent, one for each inner factor; the outermost factor is
-    what remains. A step moves one inner factor to the next value that still divides; an exchange step moves a
-    prime from one inner factor to another, so that their product (a register tile, say) stays as it is:
+    There is one coordinate for each inner factor: its index in the sorted divisors of the extent. The outermost
+    factor is what remains. A step moves one inner factor to the next value that still divides. An exchange step moves
+    a prime factor from one inner level to another and leaves their product, such as the size of a register tile, as
+    it is:
 
         extent 24, value (2, 4, 3)   up: (1, 8, 3), (1, 4, 6)   down: (4, 2, 3), (3, 4, 2)
                                      exchange: (2, 2, 6), (2, 12, 1)
 
-    `exchange=False` leaves exchange steps out, for a paper's search as printed. `max_inner` bounds the
-    innermost factor.
+    Args:
+        name: The knob's name.
+        extent: The extent of the loop that is tiled.
+        levels: The number of factors, the outermost included.
+        max_inner: The largest innermost factor, if there is a limit.
+        exchange: Whether there are exchange steps. They are off if a paper's search is run as printed.
+
+    Raises:
+        SpaceError: The extent, `levels` or `max_inner` is not positive, or no factorisation is possible.
+
+    Example:
+        >>> tile = Tile("columns", 24, levels=3, exchange=False)
+        >>> steps = tile.directions(tile.coordinates((2, 4, 3)))
+        >>> [tile.value(next(direction)) for direction in steps]
+        [(1, 8, 3), (4, 2, 3), (1, 4, 6), (3, 4, 2)]
     """
 
     kind = "tile"
@@ -40,7 +54,7 @@ class Tile(Knob):
         self.name, self.extent, self.levels = name, extent, levels
         self.max_inner, self.exchange = max_inner, exchange
         self.divisors = _divisors(extent)
-        self._index = {divisor: i for i, divisor in enumerate(self.divisors)}
+        self._index = {divisor: index for index, divisor in enumerate(self.divisors)}
         self._primes = _prime_exponents(extent)
         self.sizes = (len(self.divisors),) * (levels - 1)
         self._count: int | None = None
@@ -62,9 +76,9 @@ class Tile(Knob):
                 yield coords
                 return
             innermost = len(coords) == len(self.sizes) - 1
-            for i, divisor in enumerate(self.divisors):
+            for index, divisor in enumerate(self.divisors):
                 if rest % divisor == 0 and (not innermost or self._innermost_fits(divisor)):
-                    yield from extend((*coords, i), rest // divisor)
+                    yield from extend((*coords, index), rest // divisor)
 
         return extend((), self.extent)
 
@@ -73,17 +87,17 @@ class Tile(Knob):
         if len(coords) != len(self.sizes):
             return False
         rest = self.extent
-        for i in coords:
-            if not 0 <= i < len(self.divisors) or rest % self.divisors[i]:
+        for index in coords:
+            if not 0 <= index < len(self.divisors) or rest % self.divisors[index]:
                 return False
-            rest //= self.divisors[i]
+            rest //= self.divisors[index]
         return not coords or self._innermost_fits(self.divisors[coords[-1]])
 
     def value(self, coords: Coords) -> tuple[int, ...]:
         """All factors, the outermost first."""
         if not self.contains(coords):
             raise self._reject(coords)
-        inner = tuple(self.divisors[i] for i in coords)
+        inner = tuple(self.divisors[index] for index in coords)
         return (self.extent // math.prod(inner), *inner)
 
     def coordinates(self, value: Any) -> Coords:
@@ -96,22 +110,23 @@ class Tile(Knob):
         return coords
 
     def directions(self, coords: Coords) -> Iterator[Iterator[Coords]]:
-        """Each inner factor up and down the divisors that still divide; then the exchanges."""
+        """Each inner factor up and down the divisors that still divide; then the exchange steps."""
         factors = self.value(coords)
-        for at in range(len(coords)):
-            # factors[0] is the outermost, so coordinate `at` belongs to factors[at + 1]
-            room = factors[0] * factors[at + 1]
-            yield self._steps(coords, at, range(coords[at] + 1, len(self.divisors)), room)
-            yield self._steps(coords, at, range(coords[at] - 1, -1, -1), room)
+        for axis in range(len(coords)):
+            # factors[0] is the outermost, so coordinate `axis` belongs to factors[axis + 1]
+            shared = factors[0] * factors[axis + 1]
+            yield self._steps(coords, axis, range(coords[axis] + 1, len(self.divisors)), shared)
+            yield self._steps(coords, axis, range(coords[axis] - 1, -1, -1), shared)
         if self.exchange:
             yield from self._exchanges(coords, factors)
 
-    def _steps(self, coords: Coords, at: int, indices: range, room: int) -> Iterator[Coords]:
-        innermost = at == len(coords) - 1
-        for i in indices:
-            divisor = self.divisors[i]
-            if room % divisor == 0 and (not innermost or self._innermost_fits(divisor)):
-                yield (*coords[:at], i, *coords[at + 1 :])
+    def _steps(self, coords: Coords, axis: int, indices: range, shared: int) -> Iterator[Coords]:
+        """The steps of one coordinate. `shared` is the product of its factor and the outermost one."""
+        innermost = axis == len(coords) - 1
+        for index in indices:
+            divisor = self.divisors[index]
+            if shared % divisor == 0 and (not innermost or self._innermost_fits(divisor)):
+                yield (*coords[:axis], index, *coords[axis + 1 :])
 
     def _exchanges(self, coords: Coords, factors: tuple[int, ...]) -> Iterator[Iterator[Coords]]:
         for giver in range(1, self.levels):
@@ -133,7 +148,7 @@ class Tile(Knob):
         while True:
             factors = [1] * self.levels
             for prime, exponent in self._primes:
-                # stars and bars: each choice of the bars' places is one way to deal, all equally likely
+                # Stars and bars: each choice of places for the bars is one way to deal, and all are equally likely.
                 bars = np.sort(rng.choice(exponent + self.levels - 1, size=self.levels - 1, replace=False))
                 ends = [-1, *(int(bar) for bar in bars), exponent + self.levels - 1]
                 for level in range(self.levels):
@@ -146,7 +161,7 @@ class Tile(Knob):
         return tuple(math.log2(factor) for factor in self.value(coords))
 
     def describe(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """The kind and the constructor's arguments."""
         return {
             "kind": self.kind,
             "name": self.name,
@@ -161,12 +176,13 @@ class Tile(Knob):
 
 
 def _divisors(n: int) -> tuple[int, ...]:
-    small = [d for d in range(1, math.isqrt(n) + 1) if n % d == 0]
-    return tuple(sorted({*small, *(n // d for d in small)}))
+    small = [divisor for divisor in range(1, math.isqrt(n) + 1) if n % divisor == 0]
+    return tuple(sorted({*small, *(n // divisor for divisor in small)}))
 
 
 def _prime_exponents(n: int) -> tuple[tuple[int, int], ...]:
-    found: list[tuple[int, int]] = []
+    """The primes of n in ascending order, each with its exponent."""
+    exponents: list[tuple[int, int]] = []
     prime = 2
     while prime * prime <= n:
         exponent = 0
@@ -174,11 +190,11 @@ def _prime_exponents(n: int) -> tuple[tuple[int, int], ...]:
             n //= prime
             exponent += 1
         if exponent:
-            found.append((prime, exponent))
+            exponents.append((prime, exponent))
         prime += 1
     if n > 1:
-        found.append((n, 1))
-    return tuple(found)
+        exponents.append((n, 1))
+    return tuple(exponents)
 
 
 def _factorisations(n: int, levels: int) -> int:

@@ -1,4 +1,4 @@
-"""What a search believes about points that it has not measured."""
+"""What a search predicts about points that it has not measured: surrogate models and their features."""
 
 from .features import Features, knob_encodings
 

@@ -1,20 +1,21 @@
 """Gradient-boosted regression trees by XGBoost: the cost model of AutoTVM and of Ansor.
 
-Sources: AutoTVM's XGBTuner, a baseline of the Droplet Search, DPAnsor and NoSE papers, for "rank" and "regression";
-Ansor's cost model, which DPAnsor uses and the AF-DS paper keeps (section 4), for "pack-sum". Tree depth, learning rate
-and regularisation are theirs. What differs:
+Sources: the objectives "rank" and "regression" are those of AutoTVM's XGBTuner, a baseline of the Droplet Search,
+DPAnsor and NoSE papers. The objective "pack-sum" is that of Ansor's cost model, which DPAnsor uses and the AF-DS paper
+keeps (section 4). Tree depth, learning rate and regularisation are theirs. What differs:
 
-- *Rounds* are fixed. AutoTVM and Ansor stop when the fit to the training set no longer gets better.
-- *Trees* are grown on histograms, in a half to a third of the time that the exact method takes.
-- *Pairs* of "rank" are drawn at random, eight per candidate and round. XGBoost's default by now, pairs with the 32
-  that the model ranks highest, leaves 1,000 training targets in an order that correlates with theirs by 0.7, not 0.99.
-- *Rows.* AutoTVM has one per candidate; here its losses too take a candidate's score as the sum over its rows.
+- *Rounds* are fixed. AutoTVM and Ansor stop when the fit to the training set no longer improves.
+- *Trees* are grown on histograms, which takes a half to a third of the time of the exact method.
+- *Pairs* of "rank" are drawn at random, eight per candidate and round. XGBoost's present default is pairs with the 32
+  candidates that the model ranks highest. With it, the scores of 1,000 training candidates correlate with their targets
+  by 0.7 only, not by 0.99.
+- *Rows*: AutoTVM has one row per candidate. Here its losses, too, take the sum over a candidate's rows as its score.
 - *The second derivative* of a loss is multiplied by the candidate's number of rows, which bounds the loss from above.
-  Ansor's is not: where ten rows of a candidate fall into the same leaf, its steps of 0.2 overshoot more and more.
-- *The training set* is bounded (`most`), else the time spent in fits grows with the square of the trials.
+  Ansor's is not, so its steps of 0.2 overshoot more and more if ten rows of a candidate fall into the same leaf.
+- *The training set* is bounded (`most`). Without a bound, the time of all fits grows with the square of the trials.
 
-A fit takes 6 to 30 ms for 1,000 candidates with one row of 10 to 40 columns ("rank" is the slowest) and 110 to 170 ms
-for up to 8 rows of 164 columns; a prediction of 128 candidates 0.2 ms. The first fit loads XGBoost.
+A fit takes 6 to 30 ms for 1,000 candidates with one row of 10 to 40 columns ("rank" is the slowest), and 110 to 170 ms
+for up to 8 rows of 164 columns. A prediction of 128 candidates takes 0.2 ms. The first fit loads XGBoost.
 """
 
 from __future__ import annotations
@@ -47,21 +48,30 @@ _PARAMETERS: dict[TreeObjective, dict[str, Any]] = {
 
 
 class BoostedTrees:
-    """Gradient-boosted regression trees over rows of features; a candidate's score is the sum over its rows.
+    """Gradient-boosted regression trees over rows of features. A candidate's score is the sum over its rows.
 
-    Higher is better. Targets are throughputs, normalised to the best of a fit. The objectives:
+    Higher scores are better. Targets are throughputs, divided by the best one of a fit. The objectives:
 
-        rank         logistic loss of pairs; scores tell an order and nothing else
+        rank         logistic loss of pairs; the scores show an order and nothing else
         regression   squared error
         pack-sum     squared error weighted by the target: a failure, whose target is 0, has no weight
 
-    Deterministic for a generator and a sequence of fits. Uses one thread.
+    The model is deterministic for a generator and a sequence of fits. It uses one thread.
+
+    Args:
+        rng: The source of all randomness.
+        objective: "rank", "regression" or "pack-sum".
+        rounds: The number of trees.
+        most: The largest number of candidates in a fit. If there are more, one half are the best ones and the other
+            half are drawn at random.
+
+    Attributes:
+        fitted: Whether `fit` was called.
     """
 
     def __init__(
         self, rng: np.random.Generator, *, objective: TreeObjective, rounds: int = 50, most: int = 4_000
     ) -> None:
-        """`rounds`: trees to grow; `most`: candidates in a fit, one half the best of all, the other at random."""
         self.fitted = False
         self._rng = rng
         self._objective = objective
@@ -70,9 +80,14 @@ class BoostedTrees:
         self._booster: xgboost.Booster | None = None
 
     def fit(self, features: Sequence[Array], targets: Array) -> None:
-        """Train anew, on an array of shape `(rows, d)` per candidate and targets `(n,)`, higher ones being better.
+        """Train anew.
 
-        Raises ValueError without candidates, and where the two differ in length.
+        Args:
+            features: One array of shape `(rows, d)` per candidate.
+            targets: The throughputs, shape `(n,)`; higher ones are better.
+
+        Raises:
+            ValueError: There is no candidate, or there are not as many targets as candidates.
         """
         import xgboost
 
@@ -84,45 +99,55 @@ class BoostedTrees:
         targets = targets / (targets.max() or 1.0)
         counts = np.array([len(rows) for rows in features])
         weights = targets if self._objective == "pack-sum" else np.ones(len(targets))
-        single = bool((counts == 1).all())  # then XGBoost's own objectives do, and are faster
+        single = bool((counts == 1).all())  # then XGBoost's own objectives suffice, which are faster
         ranked = single and self._objective == "rank"
-        # Not a QuantileDMatrix: building one starts all threads, which takes 30 ms.
+        # It is no QuantileDMatrix, because building one starts all threads, which takes 30 ms.
         data = xgboost.DMatrix(
             _stacked(features),
             np.repeat(targets, counts),
-            weight=None if ranked else np.repeat(weights, counts),  # a ranking's would be per group
+            weight=None if ranked else np.repeat(weights, counts),  # the weights of a ranking would be per group
             group=[len(targets)] if ranked else None,
             nthread=1,
         )
         parameters = {
             **_PARAMETERS[self._objective],
-            "base_score": 0.0,  # XGBoost would add its own to every row, and finds none where all weights are zero
+            "base_score": 0.0,  # by default XGBoost adds an estimate to every row, which fails if all weights are zero
             "tree_method": "hist",
             "seed": int(self._rng.integers(2**31)),
             "nthread": 1,
         }
-        own = None if single else self._summed(counts, targets, weights)
-        self._booster = xgboost.train(parameters, data, self._rounds, obj=own)
+        objective = None if single else self._summed(counts, targets, weights)
+        self._booster = xgboost.train(parameters, data, self._rounds, obj=objective)
         self.fitted = True
 
     def predict(self, features: Sequence[Array]) -> Array:
-        """Scores, shape `(n,)`, of candidates given as to `fit`. Raises ValueError before the first fit."""
+        """The scores of candidates.
+
+        Args:
+            features: One array of shape `(rows, d)` per candidate.
+
+        Returns:
+            Shape `(n,)`.
+
+        Raises:
+            ValueError: The model was not fitted yet.
+        """
         if self._booster is None:
-            raise ValueError("trees cannot predict before they were fitted")
+            raise ValueError("boosted trees cannot predict before `fit` was called")
         if not len(features):
             return np.zeros(0)
         counts = np.array([len(rows) for rows in features])
         return _sums(self._booster.inplace_predict(_stacked(features)), counts)
 
     def _picked(self, targets: Array) -> NDArray[np.intp]:
-        """Which of too many candidates are trained on."""
+        """The indices of `most` candidates, of too many, on which the trees are trained."""
         order = np.argsort(-targets, kind="stable")
         half = self._most // 2
         others = self._rng.choice(order[half:], self._most - half, replace=False)
         return np.sort(np.concatenate([order[:half], others]))
 
     def _summed(self, counts: NDArray[np.intp], targets: Array, weights: Array) -> Callable[..., tuple[Array, Array]]:
-        """An objective for XGBoost: the first and second derivative, per row, of the loss of the summed scores."""
+        """An objective for XGBoost: the first and second derivative per row of the loss of the summed scores."""
 
         def derivatives(scores: Array, _: xgboost.DMatrix) -> tuple[Array, Array]:
             sums = _sums(scores, counts)
@@ -135,21 +160,21 @@ class BoostedTrees:
         return derivatives
 
     def _pairwise(self, scores: Array, targets: Array) -> tuple[Array, Array]:
-        """Derivatives of the logistic loss of random pairs, as `rank:pairwise` has them, per candidate."""
+        """The derivatives per candidate of the logistic loss of random pairs, as in XGBoost's `rank:pairwise`."""
         gradient, hessian = np.zeros((2, len(scores)))
         for _ in range(_PAIRS):
-            other = self._rng.permutation(len(scores))
-            better = np.sign(targets - targets[other])
-            wrong = expit(better * (scores[other] - scores)) * np.abs(better)
+            partner = self._rng.permutation(len(scores))
+            better = np.sign(targets - targets[partner])
+            wrong = expit(better * (scores[partner] - scores)) * np.abs(better)
             gradient -= better * wrong
-            gradient[other] += better * wrong
+            gradient[partner] += better * wrong
             hessian += wrong * (1 - wrong)
-            hessian[other] += wrong * (1 - wrong)
+            hessian[partner] += wrong * (1 - wrong)
         return gradient, np.maximum(hessian, 1e-16)
 
 
 def _stacked(features: Sequence[Array]) -> Array:
-    """All rows, with a column of zeros where there is none, as in a space without knobs: XGBoost wants one."""
+    """All rows. If they have no columns, as in a space without knobs, one of zeros, because XGBoost needs one."""
     rows = np.concatenate(features)
     return rows if rows.shape[1] else np.zeros((len(rows), 1))
 

@@ -1,4 +1,4 @@
-"""What a surrogate sees of a candidate."""
+"""Features: what a surrogate sees of a candidate."""
 
 from __future__ import annotations
 
@@ -11,41 +11,47 @@ from ..space import Space
 from ..trial import Candidate, Point
 
 Features = Callable[[Sequence[Candidate]], list[NDArray[np.float64]]]
-"""One array of shape `(rows, d)` per candidate; d is the same for all candidates of all sketches.
+"""Returns one array of shape `(rows, d)` per candidate; d is the same for all candidates of all sketches.
 
-One row where the features describe a whole candidate (knob encodings, the seven of the AF-DS paper), a row per
-statement where they describe statements (the 164 of Ansor): a model then sums up the scores of a candidate's rows.
+There is one row if the features describe a whole candidate (knob encodings, the seven features of the AF-DS paper).
+There is one row per statement if they describe statements (the 164 features of Ansor); a model then adds the scores of
+a candidate's rows.
 """
 
 
 Describe = Callable[[Sequence[Point]], NDArray[np.float64]]
-"""Some points of one space, at least one, as rows: shape `(n, d)`, the same d always."""
+"""Returns one row per point of one space: shape `(n, d)`, always with the same d. There is at least one point."""
 
 
 def knob_encodings(spaces: Sequence[Space]) -> Features:
-    """The encodings of the knobs, one row per candidate: what there is without a description of the kernel."""
+    """The encodings of the knobs, one row per candidate: the features if nothing describes the kernel."""
     return by_sketch(spaces, [encoded(space) for space in spaces])
 
 
 def by_sketch(spaces: Sequence[Space], describe: Sequence[Describe]) -> Features:
-    """One row per candidate, as the space that it is a point of describes it.
+    """Features with one row per candidate, which the candidate's space describes.
 
-    With several sketches each has columns of its own, zero for candidates of the others, and a column that says
-    which one it is.
+    If there are several sketches, each has its own columns, which are zero for candidates of the others, and one
+    more column that is 1 for its own candidates.
+
+    Args:
+        spaces: The spaces, one per sketch.
+        describe: One description per space.
     """
-    widths = [describe[at]([space.origin]).shape[1] for at, space in enumerate(spaces)]
-    index = {space.name: at for at, space in enumerate(spaces)}
+    widths = [describe_points([space.origin]).shape[1] for describe_points, space in zip(describe, spaces, strict=True)]
+    position = {space.name: index for index, space in enumerate(spaces)}
     leading = 0 if len(spaces) == 1 else len(spaces)
     begins = np.cumsum([leading, *widths]).tolist()
 
     def rows_of(candidates: Sequence[Candidate]) -> list[NDArray[np.float64]]:
         table = np.zeros((len(candidates), begins[-1]))
-        owners = np.array([index[candidate.sketch] for candidate in candidates], dtype=np.int64)
-        for at in np.unique(owners).tolist():
-            (own,) = np.nonzero(owners == at)
-            table[own, begins[at] : begins[at + 1]] = describe[at]([candidates[i].point for i in own.tolist()])
+        sketches = np.array([position[candidate.sketch] for candidate in candidates], dtype=np.int64)
+        for sketch in np.unique(sketches).tolist():
+            (members,) = np.nonzero(sketches == sketch)
+            points = [candidates[index].point for index in members.tolist()]
+            table[members, begins[sketch] : begins[sketch + 1]] = describe[sketch](points)
             if leading:
-                table[own, at] = 1.0
+                table[members, sketch] = 1.0
         return [row[None, :] for row in table]
 
     return rows_of

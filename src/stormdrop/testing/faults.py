@@ -1,10 +1,10 @@
-"""Sketches whose candidates fail on purpose: what a measurer and a tuning session must survive.
+"""Sketches whose candidates fail on purpose. A measurer and a tuning session must survive all of them.
 
-    Plain                the simplest schedule there is: parallel rows, tiled columns
-    ChosenFaults(inner)  the space of `inner` and one more knob, `fault`, that says what goes wrong
-    RandomFaults(inner)  the space of `inner`; a given share of its points fail, each always in the same way
+    Plain                the simplest schedule: parallel rows and tiled columns
+    ChosenFaults(inner)  the space of `inner` and one more knob, `fault`, which names what goes wrong
+    RandomFaults(inner)  the space of `inner`, in which a share of the points fails, each always in the same way
 
-They are for tests: some of them end the process that applies or runs them.
+They are for tests only: some of them end the process that applies or runs them.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ FAULTS: Mapping[str, Status] = {
     "unwritten": Status.WRONG_ANSWER,
     "overwrites_input": Status.WRONG_ANSWER,
 }
-"""What can go wrong, and the status that it must be recorded under."""
+"""The name of each fault, and the status under which a measurer must report it."""
 
-_EXTERN: Mapping[str, tuple[str, tuple[int, ...]]] = {
+_EXTERNAL_CALLS: Mapping[str, tuple[str, tuple[int, ...]]] = {
     "segfault_run": ("raise", (int(signal.SIGSEGV),)),
     "abort_run": ("abort", ()),
     "kill_run": ("raise", (9,)),
@@ -60,7 +60,7 @@ _EXTERN: Mapping[str, tuple[str, tuple[int, ...]]] = {
 
 @dataclass(frozen=True)
 class Plain:
-    """Parallel rows and tiled columns of a function of one stage. Its only knob is `tile`."""
+    """A sketch for functions of one stage: parallel rows and tiled columns. Its only knob is `tile`."""
 
     name: str = "plain"
     max_error: float = 0.0
@@ -81,9 +81,13 @@ class Plain:
 
 @dataclass(frozen=True)
 class ChosenFaults:
-    """Another sketch with a knob `fault`: "none", or a key of `FAULTS`."""
+    """Another sketch with one more knob, `fault`, which is "none" or a key of `FAULTS`.
 
-    inner: Sketch
+    Args:
+        inner: The other sketch.
+    """
+
+    inner: Sketch[Target]
     name: str = "chosen_faults"
     max_error: float = 0.0
 
@@ -102,9 +106,15 @@ class ChosenFaults:
 
 @dataclass(frozen=True)
 class RandomFaults:
-    """Another sketch, a `share` of whose points fail; `kinds` are those that occur, by default all."""
+    """Another sketch, some of whose points fail.
 
-    inner: Sketch
+    Args:
+        inner: The other sketch.
+        share: The share of points that fail, from 0 to 1.
+        kinds: The faults that occur, as keys of `FAULTS`. By default all.
+    """
+
+    inner: Sketch[Target]
     share: float = 0.1
     kinds: tuple[str, ...] = tuple(FAULTS)
     name: str = "random_faults"
@@ -117,7 +127,7 @@ class RandomFaults:
         return Space(self.name, space.knobs, space.constraints, space.config(space.origin), revision=space.revision)
 
     def fault(self, config: Mapping[str, Any]) -> str:
-        """What goes wrong at a configuration, or "none": a function of nothing else."""
+        """What goes wrong at a configuration: a key of `FAULTS`, or "none". It depends on the configuration only."""
         text = json.dumps(dict(config), sort_keys=True, default=str)
         number = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
         if number % 10_000 >= self.share * 10_000:
@@ -128,7 +138,9 @@ class RandomFaults:
         return _apply(self.inner, workload, target, config, self.fault(config))
 
 
-def _apply(sketch: Sketch, workload: Workload, target: Target, config: Mapping[str, Any], fault: str) -> Variant:
+def _apply(
+    sketch: Sketch[Target], workload: Workload, target: Target, config: Mapping[str, Any], fault: str
+) -> Variant:
     if fault == "raise":
         raise RuntimeError("this candidate raises on purpose")
     if fault == "segfault_apply":
@@ -146,13 +158,13 @@ def _apply(sketch: Sketch, workload: Workload, target: Target, config: Mapping[s
 
 
 def _spoil(function: PrimFunc, fault: str) -> PrimFunc:
-    """The function with a statement before, after or instead of its own."""
+    """The function with a statement before, after or instead of its own statements."""
     if fault == "none":
         return function
     root = function.body.block
     output = function.params[-1]
-    if fault in _EXTERN:
-        name, arguments = _EXTERN[fault]
+    if fault in _EXTERNAL_CALLS:
+        name, arguments = _EXTERNAL_CALLS[fault]
         call = tirx.Evaluate(tirx.call_extern("int32", name, *arguments))
         body = tirx.SeqStmt([call, root.body])
     elif fault == "uncompilable":
@@ -167,8 +179,8 @@ def _spoil(function: PrimFunc, fault: str) -> PrimFunc:
     elif fault == "memory_run":
         last = (1 << 44) - 1
         huge = tirx.decl_buffer((tirx.const(last + 1, "int64"),), "float32", "huge")
-        # Its first and its last element: what is not touched would not be allocated.
-        ends = [tirx.BufferStore(huge, tirx.const(1.0, "float32"), [tirx.const(at, "int64")]) for at in (0, last)]
+        # The first and the last element are written, because memory that is not touched would not be allocated.
+        ends = [tirx.BufferStore(huge, tirx.const(1.0, "float32"), [tirx.const(index, "int64")]) for index in (0, last)]
         body = tirx.SeqStmt([*ends, root.body])
     else:
         raise ValueError(f"unknown fault {fault!r}")

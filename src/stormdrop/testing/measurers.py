@@ -1,4 +1,4 @@
-"""What every measurer must hold to."""
+"""The conformance suite of measurers."""
 
 from __future__ import annotations
 
@@ -10,65 +10,82 @@ from ..trial import Candidate, Request, Status
 
 
 @dataclass(frozen=True)
-class Ground:
-    """A measurer, at least two candidates that work on it, and at least one that fails."""
+class MeasurerCase:
+    """A measurer under test.
+
+    Args:
+        measurer: The measurer, not yet closed.
+        working: At least two candidates that it can measure.
+        failing: At least one candidate that fails.
+    """
 
     measurer: Measurer
-    good: tuple[Candidate, ...]
-    bad: tuple[Candidate, ...]
+    working: tuple[Candidate, ...]
+    failing: tuple[Candidate, ...]
 
 
 class MeasurerConformance(ABC):
-    """Inherit, and return a fresh ground from `make`. All methods are tests."""
+    """The rules of `Measurer`, each in one test. Inherit, and return a new case from `make`.
+
+    Example:
+        >>> from stormdrop.measure.replay import ReplayMeasurer
+        >>> a, b, missing = (Candidate("tiled", (index,)) for index in range(3))
+        >>> class TestReplay(MeasurerConformance):
+        ...     def make(self):
+        ...         return MeasurerCase(ReplayMeasurer({a: [1e-3], b: [2e-3]}, exact=True), (a, b), (missing,))
+        >>> TestReplay().test_race_pairs_its_samples()
+    """
 
     @abstractmethod
-    def make(self) -> Ground:
-        """A new measurer, not yet closed, and candidates for it."""
+    def make(self) -> MeasurerCase:
+        """A new measurer, not yet closed, with candidates for it."""
 
-    def test_one_answer_per_request_in_order(self) -> None:
-        """Good and bad candidates mixed: a failure is a value, and concerns its own request only."""
-        ground = self.make()
-        with ground.measurer as measurer:
-            mixed = [ground.good[0], *ground.bad, ground.good[1], ground.good[0]]
-            answers = list(measurer.measure([Request(candidate, 2) for candidate in mixed]))
-        assert [answer.ok for answer in answers] == [candidate not in ground.bad for candidate in mixed]
-        for answer in answers:
-            if answer.ok:
-                assert 1 <= len(answer.seconds) <= 2
-                assert all(second > 0 for second in answer.seconds)
-                assert answer.error == ""
-                assert answer.phases.total > 0
+    def test_one_measurement_per_request_in_order(self) -> None:
+        """A failure is a value and concerns its own request only: working and failing candidates may be mixed."""
+        case = self.make()
+        with case.measurer as measurer:
+            candidates = [case.working[0], *case.failing, case.working[1], case.working[0]]
+            measurements = list(measurer.measure([Request(candidate, 2) for candidate in candidates]))
+        assert [measurement.ok for measurement in measurements] == [
+            candidate not in case.failing for candidate in candidates
+        ]
+        for measurement in measurements:
+            if measurement.ok:
+                assert 1 <= len(measurement.seconds) <= 2
+                assert all(sample > 0 for sample in measurement.seconds)
+                assert measurement.error == ""
+                assert measurement.phases.total > 0
             else:
-                assert answer.status is not Status.OK
-                assert answer.error
-                assert "\n" not in answer.error
+                assert measurement.status is not Status.OK
+                assert measurement.error
+                assert "\n" not in measurement.error
 
-    def test_answers_come_one_by_one(self) -> None:
-        """The caller may stop in between, and measure something else afterwards."""
-        ground = self.make()
-        with ground.measurer as measurer:
-            answers = measurer.measure([Request(candidate, 1) for candidate in (*ground.good, *ground.bad)])
-            assert next(answers).ok
-            del answers
-            assert [a.ok for a in measurer.measure([Request(ground.good[1], 1)])] == [True]
+    def test_measurements_come_one_by_one(self) -> None:
+        """The caller may stop before the end, and measure something else afterwards."""
+        case = self.make()
+        with case.measurer as measurer:
+            measurements = measurer.measure([Request(candidate, 1) for candidate in (*case.working, *case.failing)])
+            assert next(measurements).ok
+            del measurements
+            assert [measurement.ok for measurement in measurer.measure([Request(case.working[1], 1)])] == [True]
 
-    def test_nothing_asked_nothing_answered(self) -> None:
+    def test_no_requests_give_no_measurements(self) -> None:
         """An empty list of requests is no error."""
-        ground = self.make()
-        with ground.measurer as measurer:
+        case = self.make()
+        with case.measurer as measurer:
             assert list(measurer.measure([])) == []
 
     def test_race_pairs_its_samples(self) -> None:
         """Every candidate that works has one sample per round."""
-        ground = self.make()
-        with ground.measurer as measurer:
-            raced = measurer.race([ground.good[0], ground.bad[0], ground.good[1]], 4)
-        assert [answer.ok for answer in raced] == [True, False, True]
-        assert [len(answer.seconds) for answer in raced] == [4, 0, 4]
+        case = self.make()
+        with case.measurer as measurer:
+            measurements = measurer.race([case.working[0], case.failing[0], case.working[1]], 4)
+        assert [measurement.ok for measurement in measurements] == [True, False, True]
+        assert [len(measurement.seconds) for measurement in measurements] == [4, 0, 4]
 
     def test_closing_twice_is_harmless(self) -> None:
-        """Also inside of the context manager."""
-        ground = self.make()
-        with ground.measurer as measurer:
+        """A measurer may also be closed inside of its context manager."""
+        case = self.make()
+        with case.measurer as measurer:
             measurer.close()
-        ground.measurer.close()
+        case.measurer.close()

@@ -1,4 +1,4 @@
-"""What every sketch promises, checked on one workload: all points schedule, compile, and compute the right thing."""
+"""The conformance suite of sketches: on a workload, points must schedule, compile and compute the right values."""
 
 from __future__ import annotations
 
@@ -17,27 +17,63 @@ from ..space import Space
 from ..trial import Point
 
 
-def check_sketch(sketch: Sketch, workload: Workload, target: Target, samples: int, seed: int = 0) -> None:
-    """Asserts the promises of `Sketch` at the origin, at two far points of the space and at random ones."""
+def check_sketch(sketch: Sketch[Target], workload: Workload, target: Target, samples: int, seed: int = 0) -> None:
+    """Checks the contract of `Sketch` at the origin, at two far points of the space and at random points.
+
+    Args:
+        sketch: The sketch.
+        workload: A workload that the sketch applies to.
+        target: The machine to compile for and to run on.
+        samples: The number of random points.
+        seed: The seed of the random points.
+
+    Raises:
+        AssertionError: If the sketch breaks a rule.
+
+    Example:
+        >>> from stormdrop import operators
+        >>> from stormdrop.testing.faults import Plain
+        >>> check_sketch(Plain(), operators.matmul(8, 8, 8), Target.detect(), samples=1)
+    """
     space = sketch.space(workload, target)
     assert space is not None, f"{sketch.name} does not apply to {workload.name}"
     assert space.name == sketch.name
     again = sketch.space(workload, target)
-    assert again is not None and again.fingerprint == space.fingerprint, "a space is not deterministic"
+    assert again is not None and again.fingerprint == space.fingerprint, "the space of a sketch must be deterministic"
     for point in some_points(space, samples, seed):
         check_point(sketch, workload, target, space, point)
 
 
 def some_points(space: Space, samples: int, seed: int = 0) -> list[Point]:
-    """The origin, the first point of the space and its 20,000th (or its last), and random ones."""
+    """Points to check a sketch at.
+
+    Args:
+        space: The space of the sketch.
+        samples: The number of random points.
+        seed: The seed of the random points.
+
+    Returns:
+        The origin, the first point of the space, its 20,000th point (or its last), and the random points, each once.
+    """
     rng = np.random.default_rng(seed)
     first = next(iter(space.points()))
     *_, last = itertools.islice(space.points(), 20_000)
     return list(dict.fromkeys([space.origin, first, last, *(space.sample(rng) for _ in range(samples))]))
 
 
-def check_point(sketch: Sketch, workload: Workload, target: Target, space: Space, point: Point) -> None:
-    """Asserts that one point schedules and computes what NumPy computes, every element of it."""
+def check_point(sketch: Sketch[Target], workload: Workload, target: Target, space: Space, point: Point) -> None:
+    """Checks that a point schedules, compiles, and computes what NumPy computes, in every element.
+
+    Args:
+        sketch: The sketch.
+        workload: A workload that the sketch applies to.
+        target: The machine to compile for and to run on.
+        space: The space of the sketch for this workload and target.
+        point: A point of the space.
+
+    Raises:
+        AssertionError: If an element is off by more than the workload and the sketch allow.
+    """
     config = space.config(point)
     variant = sketch.apply(workload, target, config)
     assert set(variant.transforms) <= set(workload.constants)
@@ -45,17 +81,27 @@ def check_point(sketch: Sketch, workload: Workload, target: Target, space: Space
     expected = workload.reference(inputs)
     actual = run(variant, workload, target, inputs)
     tolerance = max(workload.tolerance(expected), sketch.max_error)
-    where = f"{sketch.name} {config} on {workload.name}"
+    case = f"{sketch.name} {config} on {workload.name}"
     for ours, theirs in zip(actual, expected, strict=True):
         finite = np.isfinite(theirs)
-        np.testing.assert_array_equal(ours[~finite], theirs[~finite], err_msg=where)
+        np.testing.assert_array_equal(ours[~finite], theirs[~finite], err_msg=case)
         gap = float(np.max(np.abs(ours[finite].astype(np.float64) - theirs[finite]), initial=0.0))
         scale = float(np.max(np.abs(theirs[finite]), initial=0.0))
-        assert gap <= tolerance * scale, f"{where}: off by {gap}"
+        assert gap <= tolerance * scale, f"{case}: off by {gap}, and {tolerance * scale} is allowed"
 
 
 def run(variant: Variant, workload: Workload, target: Target, inputs: list[Any]) -> list[Any]:
-    """The outputs of a variant; NaN (in integers 85) where it does not write."""
+    """Compiles a variant and runs it once.
+
+    Args:
+        variant: What a sketch made of the workload.
+        workload: The workload.
+        target: The machine to compile for and to run on.
+        inputs: The inputs of the workload. Constant inputs are transformed as the variant says.
+
+    Returns:
+        The outputs. An element that the variant does not write is NaN, or 85 in an output of integers.
+    """
     arguments = [
         evaluate(variant.transforms[position], [array])[0] if position in variant.transforms else array
         for position, array in enumerate(inputs)

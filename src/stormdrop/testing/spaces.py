@@ -1,4 +1,4 @@
-"""What every knob and every space must hold to. Checks enumerate: give them spaces of some thousands of points."""
+"""The conformance suite of knobs and spaces. It enumerates: give it spaces of at most some thousands of points."""
 
 from __future__ import annotations
 
@@ -13,12 +13,24 @@ from ..trial import Point
 
 
 def check_knob(knob: Knob, rng: np.random.Generator) -> None:
-    """Enumeration, round trips, symmetry of directions, samples and encodings. Raises AssertionError."""
+    """Checks the contract of `Knob`: enumeration, round trips, symmetric directions, samples and encodings.
+
+    Args:
+        knob: The knob.
+        rng: The source of random samples.
+
+    Raises:
+        AssertionError: If the knob breaks a rule.
+
+    Example:
+        >>> from stormdrop.space import Tile
+        >>> check_knob(Tile("tile", 24, 3), np.random.default_rng(0))
+    """
     listed = list(knob)
     assert len(listed) == knob.count == len(set(listed))
     assert listed == sorted(listed)
-    brute = [c for c in itertools.product(*(range(size) for size in knob.sizes)) if knob.contains(c)]
-    assert listed == brute
+    box = itertools.product(*(range(size) for size in knob.sizes))
+    assert listed == [coords for coords in box if knob.contains(coords)]
     values = [knob.value(coords) for coords in listed]
     assert len(set(values)) == len(values)
     for coords, value in zip(listed, values, strict=True):
@@ -27,11 +39,11 @@ def check_knob(knob: Knob, rng: np.random.Generator) -> None:
     for coords, directions in paths.items():
         for path in directions:
             assert coords not in path
-            for i, reached in enumerate(path):
+            for index, reached in enumerate(path):
                 assert knob.contains(reached)
-                # the way back passes what lay in between, in reverse
-                between = list(reversed(path[:i]))
-                assert any(back[: i + 1] == [*between, coords] for back in paths[reached]), (coords, reached)
+                # The way back passes the same coordinates in reverse.
+                between = list(reversed(path[:index]))
+                assert any(back[: index + 1] == [*between, coords] for back in paths[reached]), (coords, reached)
     assert len({len(knob.encode(coords)) for coords in listed}) == 1
     assert len({knob.encode(coords) for coords in listed}) == len(listed)
     for _ in range(20):
@@ -44,9 +56,19 @@ def check_knob(knob: Knob, rng: np.random.Generator) -> None:
 
 
 def check_space(space: Space, rng: np.random.Generator, checked: int = 200) -> None:
-    """Counts, membership, round trips and neighbourhoods of a space. Raises AssertionError.
+    """Checks the contract of `Space`: counts, membership, round trips and neighbourhoods.
 
-    Everything is enumerated; what concerns single points is checked at up to `checked` of them.
+    Args:
+        space: The space. All its points are enumerated.
+        rng: The source of random samples.
+        checked: At how many points the rules about single points are checked.
+
+    Raises:
+        AssertionError: If the space breaks a rule.
+
+    Example:
+        >>> from stormdrop.space import Ordinal
+        >>> check_space(Space("small", [Ordinal("unroll", [0, 16, 64])]), np.random.default_rng(0))
     """
     points = list(space.points())
     inside = set(points)
@@ -54,9 +76,13 @@ def check_space(space: Space, rng: np.random.Generator, checked: int = 200) -> N
     assert len(points) == space.size <= space.bound
     assert space.origin in inside
     assert space.contains(space.origin)
-    picked = points if len(points) <= checked else [points[i] for i in rng.choice(len(points), checked, replace=False)]
+    picked = (
+        points
+        if len(points) <= checked
+        else [points[index] for index in rng.choice(len(points), checked, replace=False)]
+    )
     for point in picked:
-        assert all(type(x) is int for x in point)
+        assert all(type(coordinate) is int for coordinate in point)
         assert space.contains(point)
         assert space.point(json.loads(json.dumps(space.config(point)))) == point
         _check_neighbours(space, point, inside)
@@ -66,7 +92,7 @@ def check_space(space: Space, rng: np.random.Generator, checked: int = 200) -> N
         assert space.sample(rng) in inside
         mutated = space.mutate(picked[0], rng)
         assert mutated in inside
-        assert (mutated != picked[0]) or _changes(space, picked[0], inside) == 0
+        assert (mutated != picked[0]) or _one_knob_changes(space, picked[0], inside) == 0
     assert len(space.fingerprint) == 16
     json.dumps(space.describe())
 
@@ -77,22 +103,26 @@ def _check_neighbours(space: Space, point: Point, inside: set[Point]) -> None:
     assert neighbours == space.neighbours(point)
     for neighbour in neighbours:
         assert neighbour in inside
-        assert differing(space, point, neighbour) == 1
+        assert knobs_that_differ(space, point, neighbour) == 1
         assert point in space.neighbours(neighbour)
 
 
-def differing(space: Space, a: Point, b: Point) -> int:
+def knobs_that_differ(space: Space, a: Point, b: Point) -> int:
     """The number of knobs in which two points differ."""
-    one, other = space.config(a), space.config(b)
-    return sum(one[name] != other[name] for name in one)
+    config_a, config_b = space.config(a), space.config(b)
+    return sum(config_a[name] != config_b[name] for name in config_a)
 
 
-def _changes(space: Space, point: Point, inside: set[Point]) -> int:
-    return sum(differing(space, point, other) == 1 for other in inside)
+def _one_knob_changes(space: Space, point: Point, inside: set[Point]) -> int:
+    """The number of points that differ from this one in one knob."""
+    return sum(knobs_that_differ(space, point, other) == 1 for other in inside)
 
 
 class SpaceConformance(ABC):
-    """Inherit, and return the spaces to check (a sketch's, for some workloads)."""
+    """The rules of spaces, each in one test. Inherit, and return spaces from `make_spaces`.
+
+    A sketch is tested with its spaces for some workloads.
+    """
 
     @abstractmethod
     def make_spaces(self) -> list[Space]:
@@ -110,7 +140,7 @@ class SpaceConformance(ABC):
                 check_knob(knob, np.random.default_rng(0))
 
     def test_fingerprints_are_reproducible(self) -> None:
-        """Making the same spaces again gives the same fingerprints, and different spaces different ones."""
+        """The same spaces, made again, have the same fingerprints. Different spaces have different ones."""
         first, again = self.make_spaces(), self.make_spaces()
         assert [space.fingerprint for space in first] == [space.fingerprint for space in again]
         assert len({space.fingerprint for space in first}) == len(first)

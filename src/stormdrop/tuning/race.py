@@ -1,9 +1,10 @@
-"""The last decision of a tuning: the fastest few and the default, raced side by side.
+"""The last decision of a tuning: the fastest few and the default race side by side.
 
-    enter -> rounds -> (a measurer's race) -> decide
+    entrants -> (the measurer's race) -> decide
 
-What was fastest in a search is a best of many, measured at another time than its rivals. Only samples taken in
-turns, and a correction for choosing among several, say whether it is faster than what is used untuned.
+The fastest candidate of a search is the best of many, and it was measured at another time than its rivals. Only
+samples that are taken in turns, with a correction for choosing among several, say whether it is faster than what would
+be used without tuning.
 """
 
 from __future__ import annotations
@@ -16,25 +17,25 @@ from ..statistics import Interval, ratio_interval
 from ..trial import Candidate
 
 RACE_SECONDS = 1.0
-"""What a race should take at most; of a time budget, this much is kept for it."""
+"""Wall seconds that a race should take at most. This much of a time budget is kept for it."""
 
-LEAST_ROUNDS = 3
-"""Rounds of a race, however long they take."""
-
-_MOST_ROUNDS = 15
 FINALISTS = 3
-"""How many of those that a search measured race, by their samples."""
+"""How many of the candidates that a search measured take part, by their samples."""
 
 ALPHA = 0.05
-"""Of all comparisons of a decision together."""
+"""The probability of a wrong decision, for all comparisons of a race together."""
 
 
 @dataclass(frozen=True)
-class Final:
-    """How a race ended: the winner with its samples (seconds), those of the default, and their ratio.
+class RaceResult:
+    """How a race ended.
 
-    `default` is None where the default does not work. `speedup` is None where there is nothing to compare with, or no
-    significant difference: then the winner is the default.
+    Attributes:
+        winner: the candidate to use.
+        seconds: the winner's samples.
+        default: the default's samples; None if the default does not work.
+        speedup: the default's time over the winner's. None if there is nothing to compare with, or if no difference
+            is significant: the winner is then the default.
     """
 
     winner: Candidate
@@ -42,39 +43,54 @@ class Final:
     default: Sequence[float] | None
     speedup: Interval | None
 
+    @property
+    def default_median(self) -> float | None:
+        """The default's median in seconds; None if the default does not work."""
+        return None if self.default is None else statistics.median(self.default)
 
-def enter(
-    default: Candidate | None, ranked: Sequence[Candidate], incumbent: Candidate | None, recorded: Candidate | None
+
+def entrants(
+    default: Candidate | None, ranked: Sequence[Candidate], incumbent: Candidate | None, rival: Candidate | None
 ) -> list[Candidate]:
-    """Who races: the default first, what the search itself ended at, an earlier result, the fastest few.
+    """Which candidates race.
 
-    `default` is None where it is known to fail; `ranked` are the working candidates of a search, fastest first.
+    Args:
+        default: the default, which comes first; None if it is known to fail.
+        ranked: the working candidates of the search, the fastest first. The first `FINALISTS` race.
+        incumbent: the candidate that the search itself holds for the best.
+        rival: an earlier result.
     """
-    given = [each for each in (default, incumbent, recorded) if each is not None]
-    return list(dict.fromkeys([*given, *ranked[:FINALISTS]]))
+    named = [candidate for candidate in (default, incumbent, rival) if candidate is not None]
+    return list(dict.fromkeys([*named, *ranked[:FINALISTS]]))
 
 
-def rounds(turns: Sequence[float], seconds: float = RACE_SECONDS) -> int:
-    """Rounds that fit into `seconds`, each of turns that take so long (wall seconds): 3 at least, 15 at most."""
-    return int(max(LEAST_ROUNDS, min(_MOST_ROUNDS, seconds / max(sum(turns), 1e-9))))
+def decide(default: Candidate, samples: Mapping[Candidate, Sequence[float]]) -> RaceResult | None:
+    """Decides a race.
 
+    The winner is the fastest of those that are significantly faster than the default, at 95% over all of them together
+    (Bonferroni: with k challengers each interval has a confidence of 1 - 0.05 / k). The winner is the default if no
+    candidate is, and the fastest if the default does not work.
 
-def decide(default: Candidate, raced: Mapping[Candidate, Sequence[float]]) -> Final | None:
-    """The winner of a race, given the samples by round of those that worked; None where nobody did.
+    Args:
+        default: the candidate that the others are compared with.
+        samples: seconds by round of each candidate that worked.
 
-    The fastest of those that are significantly faster than the default, at 95% over all of them together (Bonferroni:
-    each interval has 1 - 0.05 / k, k being the number of challengers); the default where nobody is; the fastest where
-    the default does not work.
+    Returns:
+        The result; None if no candidate worked.
     """
-    if not raced:
+    if not samples:
         return None
-    median = {candidate: statistics.median(samples) for candidate, samples in raced.items()}
-    base = raced.get(default)
+    median = {candidate: statistics.median(times) for candidate, times in samples.items()}
+    base = samples.get(default)
     if base is None:
-        fastest = min(median, key=lambda each: median[each])
-        return Final(fastest, raced[fastest], None, None)
-    confidence = 1 - ALPHA / max(1, len(raced) - 1)
-    ratios = {each: ratio_interval(base, raced[each], confidence) for each in raced if each != default}
-    faster = [each for each, ratio in ratios.items() if ratio.low > 1]
-    winner = min(faster, key=lambda each: median[each], default=default)
-    return Final(winner, raced[winner], base, ratios.get(winner))
+        fastest = min(median, key=median.__getitem__)
+        return RaceResult(fastest, samples[fastest], None, None)
+    confidence = 1 - ALPHA / max(1, len(samples) - 1)
+    ratios = {
+        candidate: ratio_interval(base, times, confidence)
+        for candidate, times in samples.items()
+        if candidate != default
+    }
+    faster = [candidate for candidate, ratio in ratios.items() if ratio.low > 1]
+    winner = min(faster, key=median.__getitem__, default=default)
+    return RaceResult(winner, samples[winner], base, ratios.get(winner))

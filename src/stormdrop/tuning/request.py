@@ -1,4 +1,4 @@
-"""A request to search, made definite: the spaces, the search on them, the budget, and what records go by."""
+"""A request to tune, made definite: the spaces, the search on them, the budget, and what its records are kept under."""
 
 from __future__ import annotations
 
@@ -10,32 +10,50 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import InputError
 from ..search import Knowledge, Search, create, options_of
 from ..space import Space
 from ..trial import Candidate
-from .duration import seconds_of
+from .options import TuneOptions
 
 if TYPE_CHECKING:
-    from ..records import Problem, Setting
+    from ..records import Config, Problem, Setting
     from .result import Progress
 
-DEFAULT_SEARCH = "storm"
-"""The search that is used where none is named."""
-
-DEFAULT_SECONDS = 60.0
-"""Wall time of a tuning that is given neither trials nor time."""
-
 BATCH = 8
-"""Requests per ask. The same in every run, so that a resumed search makes the asks of the interrupted one."""
+"""Requests per ask. It is the same in every run, so that a resumed search makes the asks of the interrupted one."""
 
-NOTHING = Knowledge()
-"""What a search is told beside its spaces where nobody knows more."""
+
+_NO_KNOWLEDGE = Knowledge()
 
 
 @dataclass(frozen=True)
-class Plan:
-    """All that a tuning needs but a measurer and a store. `seconds` of wall time are granted from `begin` on."""
+class Reuse:
+    """What of the records a tuning may use.
+
+    Args:
+        resume: continue the latest unfinished session.
+        answer: return the result of a finished session that suffices, and measure nothing.
+        shared: the trials are a kernel's part of a model's; a session that left some of them to others suffices.
+        starts: begin at the results of similar problems.
+        rival: let the best earlier result take part in the last race.
+        hints: results of related problems, (sketch, configuration), that are not in the records yet.
+    """
+
+    resume: bool = False
+    answer: bool = True
+    shared: bool = False
+    starts: bool = True
+    rival: bool = True
+    hints: Sequence[tuple[str, Config]] = ()
+
+
+@dataclass(frozen=True)
+class TuningRequest:
+    """Everything that a session needs, except for a measurer and a store.
+
+    `seconds` of wall time are granted from `begin` on, a reading of `time.perf_counter`. `reuse` says what of the
+    records it may use.
+    """
 
     problem: Problem
     setting: Setting
@@ -46,69 +64,82 @@ class Plan:
     begin: float
     on_progress: Callable[[Progress], None] | None
     knowledge: Knowledge
+    reuse: Reuse
 
-    @property
-    def default(self) -> Candidate:
-        """What the others are compared with: the origin of the first space."""
-        first = next(iter(self.spaces.values()))
-        return Candidate(first.name, first.origin)
+    @classmethod
+    def create(
+        cls,
+        problem: Problem,
+        spaces: Sequence[Space],
+        options: TuneOptions,
+        *,
+        trials: int | None,
+        seconds: float | None,
+        begin: float,
+        versions: Mapping[str, str],
+        reuse: Reuse,
+        on_progress: Callable[[Progress], None] | None = None,
+        knowledge: Knowledge = _NO_KNOWLEDGE,
+        method: Mapping[str, Any] | None = None,
+    ) -> TuningRequest:
+        """The request for these options.
 
-    def starting(self, starts: Sequence[Candidate]) -> Plan:
-        """The same with a search that begins at these candidates."""
-        spaces, rng = list(self.spaces.values()), np.random.default_rng(self.setting.seed)
-        knowledge = dataclasses.replace(self.knowledge, starts=tuple(starts))
-        return dataclasses.replace(
-            self, searcher=create(self.setting.search, spaces, rng, knowledge, **self.setting.options)
+        Args:
+            problem: what is tuned and where, as records are kept under.
+            spaces: the spaces to search; the origin of the first one is the default.
+            options: the options of the tuning.
+            trials: the most distinct candidates; None is no bound.
+            seconds: the wall seconds that are granted; None is no bound.
+            begin: when they began, a reading of `time.perf_counter`.
+            versions: versions of the tools that measured times depend on.
+            reuse: what of the records may be used.
+            on_progress: is called with the progress after every batch.
+            knowledge: what the search is told beside the spaces.
+            method: what else trials depend on, for the records.
+
+        Raises:
+            SearchError: the search or one of its options is unknown, there is no space, or two have the same name.
+        """
+        from ..records import Setting  # here: the command line needs the defaults before it needs a database
+
+        rng = np.random.default_rng(options.seed)
+        searcher = create(options.search, spaces, rng, knowledge, **options.search_options)
+        setting = Setting(
+            search=options.search,
+            seed=options.seed,
+            sketches={space.name: space.fingerprint for space in spaces},
+            options=dataclasses.asdict(options_of(options.search)(**options.search_options)),
+            method={"batch": BATCH, "spaces": {space.name: space.describe() for space in spaces}, **(method or {})},
+            versions=versions,
+        )
+        by_name = {space.name: space for space in spaces}
+        return cls(
+            problem,
+            setting,
+            by_name,
+            searcher,
+            trials,
+            seconds,
+            begin,
+            on_progress,
+            knowledge,
+            reuse,
         )
 
     @property
+    def default(self) -> Candidate:
+        """The candidate that others are compared with: the origin of the first space."""
+        first = next(iter(self.spaces.values()))
+        return Candidate(first.name, first.origin)
+
+    def starting_at(self, starts: Sequence[Candidate]) -> TuningRequest:
+        """The same request with a search that begins at these candidates."""
+        spaces, rng = list(self.spaces.values()), np.random.default_rng(self.setting.seed)
+        knowledge = dataclasses.replace(self.knowledge, starts=tuple(starts))
+        searcher = create(self.setting.search, spaces, rng, knowledge, **self.setting.options)
+        return dataclasses.replace(self, searcher=searcher, knowledge=knowledge)
+
+    @property
     def elapsed(self) -> float:
+        """Wall seconds since the request began."""
         return clock.perf_counter() - self.begin
-
-
-def check_request(trials: int | None, time: float | str | None, resume: bool, fresh: bool) -> float | None:
-    """The seconds of a time as people write it. Raises `InputError` for bad numbers and contradictions."""
-    if trials is not None and trials < 1:
-        raise InputError(f"trials={trials} must be 1 or more")
-    seconds = seconds_of(time)
-    if resume and fresh:
-        raise InputError("resume and fresh exclude each other: continue a session, or tune as if nothing were known")
-    return seconds
-
-
-def make_plan(
-    problem: Problem,
-    spaces: Sequence[Space],
-    search: str,
-    options: Mapping[str, Any] | None,
-    versions: Mapping[str, str],
-    trials: int | None,
-    seconds: float | None,
-    seed: int,
-    begin: float,
-    on_progress: Callable[[Progress], None] | None,
-    knowledge: Knowledge = NOTHING,
-    method: Mapping[str, Any] | None = None,
-) -> Plan:
-    """The plan of a request. `versions` are those of the tools that the measured times depend on; `method` is what else
-    the trials depend on.
-
-    Raises `SearchError` for an unknown search or option, for no space, and for two of the same name.
-    """
-    from ..records import Setting  # here: the command line needs the defaults above before it needs a database
-
-    given = dict(options or {})
-    searcher = create(
-        search, spaces, np.random.default_rng(seed), knowledge, **given
-    )  # checks the name and the options
-    setting = Setting(
-        search=search,
-        seed=seed,
-        sketches={space.name: space.fingerprint for space in spaces},
-        options=dataclasses.asdict(options_of(search)(**given)),
-        method={"batch": BATCH, "spaces": {space.name: space.describe() for space in spaces}, **(method or {})},
-        versions=versions,
-    )
-    budget = seconds if seconds is not None or trials is not None else DEFAULT_SECONDS
-    by_name = {space.name: space for space in spaces}
-    return Plan(problem, setting, by_name, searcher, trials, budget, begin, on_progress, knowledge)

@@ -1,4 +1,4 @@
-"""What a tuning tells while it runs, and what it brings."""
+"""What a tuning reports while it runs, and what it returns."""
 
 from __future__ import annotations
 
@@ -8,19 +8,31 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ..errors import MeasureError, UnsupportedFunction
+from ..statistics import Interval, median_interval
 
 if TYPE_CHECKING:
     from ..codegen.compile import TunedKernel
     from ..ir.workload import Workload
-    from ..machine.cpu import Machine
-    from ..sketches.contract import Sketch, Variant
+    from ..machine.contract import Machine
+    from ..records import Config, Outcome, Setting
+    from ..sketches.contract import AnySketch, Variant
+    from ..space import Space
+    from ..trial import Candidate
+    from .trace import Trace
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a tuning is: distinct candidates measured and failed, seconds per execution of the best so far.
+    """How far a tuning is.
 
-    `of` says what takes `best_seconds`.
+    Attributes:
+        trials: distinct candidates measured.
+        failed: how many of them failed.
+        best_seconds: seconds per execution of the fastest so far; None before any works.
+        elapsed: wall seconds since the tuning began.
+        budget_seconds: wall seconds that it may take; None is no bound.
+        message: what it is doing, for a model.
+        of: what takes `best_seconds`.
     """
 
     trials: int
@@ -34,11 +46,15 @@ class Progress:
 
 @dataclass(frozen=True)
 class Best:
-    """A configuration as it was measured last, beside the default one. `sketch` is the name of its space.
+    """A configuration as it was measured last, beside the default.
 
-    `seconds` per execution with its 95% `interval`; `speedup` over the default as (ratio, low, high), the interval
-    holding for the best of all that were raced. None where this is the default (nothing was significantly faster),
-    or where the two were not raced.
+    Attributes:
+        sketch: the name of its space.
+        config: the value of each knob.
+        seconds: seconds per execution.
+        interval: the 95% interval of `seconds`.
+        speedup: the default's time over this one's, as (ratio, low, high); the interval holds for the best of all that
+            raced. None if this is the default, because nothing was significantly faster, or if the two did not race.
     """
 
     sketch: str
@@ -46,6 +62,22 @@ class Best:
     seconds: float
     interval: tuple[float, float]
     speedup: tuple[float, float, float] | None
+
+    @classmethod
+    def measured(
+        cls,
+        spaces: Mapping[str, Space],
+        candidate: Candidate,
+        samples: Sequence[float],
+        speedup: Interval | None = None,
+    ) -> Best:
+        """A candidate of one of these spaces with its samples, in seconds."""
+        seconds = low = high = samples[0]
+        if len(samples) > 1:
+            seconds, low, high = median_interval(samples)
+        config = spaces[candidate.sketch].config(candidate.point)
+        ratio = None if speedup is None else (speedup.estimate, speedup.low, speedup.high)
+        return cls(candidate.sketch, config, seconds, (low, high), ratio)
 
     def to_json(self) -> dict[str, Any]:
         """`best` in the document of a result."""
@@ -98,13 +130,25 @@ class BestSchedule(Best):
 class SearchResult:
     """What a search brought, whatever was tuned.
 
-    `trials` counts distinct candidates, `failed` those among them that failed, `reused` those that came from the
-    store; `seconds` is the wall time of this run with everything in it and `phases` where it went. `baseline` are
-    the seconds of the default, the first space's origin, in the same race as the best; `default_failed` says that it
-    was tried and does not work. `finalists` are those of the last race that worked, else the best that were measured,
-    the fastest first. `curve` holds (seconds of tuning, best seconds per execution so far), earlier runs of a resumed
-    session included; `statuses` counts measurements by status, and `error` is the line that most of those that failed
-    brought.
+    Attributes:
+        search: the name of the search.
+        seed: its seed.
+        trials: distinct candidates measured.
+        failed: how many of them failed.
+        reused: how many of them came from the store.
+        seconds: wall time of this run with everything in it.
+        phases: where this time went, in seconds.
+        best: the result; None if no candidate worked.
+        finalists: the candidates of the last race that worked, else the best that were measured, the fastest first.
+        baseline: seconds of the default, the first space's origin, in the same race as the best.
+        default_failed: whether the default was tried and does not work.
+        converged: whether the search ended because it expects nothing better.
+        curve: (seconds of tuning, seconds per execution of the fastest candidate from then on), including earlier runs
+            of a resumed session.
+        suspect: measurements that were taken beside foreign load.
+        interrupted: whether Ctrl-C ended it.
+        statuses: measurements by status.
+        error: the most frequent error, one line; empty if nothing failed.
     """
 
     search: str
@@ -124,6 +168,34 @@ class SearchResult:
     interrupted: bool
     statuses: Mapping[str, int]
     error: str
+
+    @classmethod
+    def of_trace(cls, trace: Trace, setting: Setting, default: Candidate, **others: Any) -> SearchResult:
+        """A result with everything that follows from the trace; `others` are the remaining attributes."""
+        return cls(
+            search=setting.search,
+            seed=setting.seed,
+            trials=len(trace),
+            failed=trace.failed,
+            curve=trace.curve,
+            suspect=trace.suspect,
+            statuses=trace.statuses,
+            error=trace.error,
+            default_failed=any(not measurement.ok for measurement in trace.measurements.get(default, ())),
+            **others,
+        )
+
+    def outcome(self, **extra: Any) -> Outcome:
+        """The result as the end of a session in the records, with more that is kept there."""
+        from ..records import Outcome
+
+        kept = {"seconds": self.seconds, **extra}
+        if self.best is None:
+            return Outcome(baseline_seconds=self.baseline, converged=self.converged, extra=kept)
+        best = self.best
+        kept["speedup"] = None if best.speedup is None else list(best.speedup)
+        config: Config = dict(best.config)
+        return Outcome(best.sketch, config, best.seconds, best.interval, self.baseline, self.converged, kept)
 
     def to_json(self) -> dict[str, Any]:
         """The result as a JSON document."""
@@ -163,10 +235,12 @@ class TuneResult(SearchResult):
     best: BestSchedule | None
     workload: Workload
     target: Machine
-    sketches: Mapping[str, Sketch]
+    sketches: Mapping[str, AnySketch]
 
     @classmethod
-    def of(cls, found: SearchResult, workload: Workload, target: Machine, sketches: Mapping[str, Sketch]) -> TuneResult:
+    def of(
+        cls, found: SearchResult, workload: Workload, target: Machine, sketches: Mapping[str, AnySketch]
+    ) -> TuneResult:
         """The result of a search over the spaces of these sketches, by name."""
         best: BestSchedule | None = None
         if found.best is not None:

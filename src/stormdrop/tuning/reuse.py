@@ -1,7 +1,11 @@
-"""What the records say about a request: the session to continue, the one that answers it, the best schedule so far.
+"""What the records are good for: one call decides it for a request.
 
-A finished session answers a request where it had nothing more to find, or had at least the budget that the request
-brings. A short session must not be the answer to a long one for ever.
+    resolve(request, store)  ->  Answered   a finished session is the answer, nothing is measured
+                                 Resume     an unfinished session goes on
+                                 Fresh      a new session, perhaps with candidates to start at and a rival
+
+A finished session answers a request if it had nothing more to find, or if it had at least the budget that the request
+brings. So a short session does not stay the answer to a long request for ever.
 """
 
 from __future__ import annotations
@@ -10,26 +14,102 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from ..errors import SpaceError
-from ..records import Config, Filter, Outcome, Problem, Session, Setting, State, Store, StoredTrial
+from ..records import Config, Filter, Outcome, Setting, State, Store, StoredSession, StoredTrial
 from ..space import Space
 from ..trial import Candidate, Trial
+from .race import FINALISTS
+from .request import TuningRequest
+from .result import Best, SearchResult
+from .trace import Trace
 
-_STARTS = "starts"  # among a setting's method: where the search began, from what the records knew at that time
+_STARTS = "starts"  # among a setting's method: where the search began, by what the records held at that time
 _SPACES = "spaces"  # among a setting's method: the spaces in words, for people who read records
-_STARTS_AT_MOST = 3
+_MOST_STARTS = 3
 _RECENT = 100  # sessions that are looked through for starts
-_COMPILER = "apache-tvm"  # among a setting's versions: other code is generated, so other times are measured
+_COMPILER = "apache-tvm"  # among a setting's versions: another compiler generates other code, with other times
 
 
-def to_resume(store: Store, problem: Problem, setting: Setting, spaces: Mapping[str, Space]) -> Session | None:
-    """The latest unfinished session of a problem and setting, unless its trials were measured in another way."""
-    for session in store.unfinished(problem, setting):
-        if _same_spaces(session, spaces) and _same_compiler(session, setting):
-            return session if _method(session.setting) == _method(setting) else None
-    return None
+@dataclass(frozen=True)
+class Answered:
+    """A finished session with its outcome answers the request."""
+
+    session: StoredSession
+    outcome: Outcome
+
+
+@dataclass(frozen=True)
+class Resume:
+    """An unfinished session goes on: where it began, and the best earlier result with its seconds."""
+
+    session: StoredSession
+    starts: Sequence[Candidate]
+    rival: tuple[Candidate, float] | None
+
+
+@dataclass(frozen=True)
+class Fresh:
+    """A new session: where it begins, and the best earlier result with its seconds."""
+
+    starts: Sequence[Candidate]
+    rival: tuple[Candidate, float] | None
+
+
+def resolve(request: TuningRequest, store: Store) -> Answered | Resume | Fresh:
+    """Decides what the records are good for.
+
+    Args:
+        request: what is asked for. Its `reuse` says what of the records may be used.
+        store: the records.
+
+    Raises:
+        StoreError: the database fails.
+    """
+    reuse = request.reuse
+    unfinished = _to_resume(request, store) if reuse.resume else None
+    if unfinished is None and reuse.answer:
+        answer = _answer(request, store)
+        if answer is not None:
+            return answer
+    rival = _best_known(request, store) if reuse.rival else None
+    if unfinished is not None:
+        return Resume(unfinished, _starts_of(unfinished, request.spaces), rival)
+    starts = _fitting(reuse.hints, request.spaces)
+    if not starts and reuse.starts:
+        starts = _similar(request, store)
+    return Fresh(starts, rival)
+
+
+def answered_result(request: TuningRequest, store: Store, answer: Answered) -> SearchResult:
+    """The result of a finished session that answers a request."""
+    stored, outcome = answer.session, answer.outcome
+    assert outcome.sketch is not None and outcome.config is not None and outcome.seconds is not None
+    trace = Trace()
+    for record, trial in known_trials(store.records(stored), request.spaces):
+        trace.seconds[0], trace.batch = record.elapsed, record.batch
+        trace.record(trial)
+    interval, speedup = outcome.interval or (outcome.seconds, outcome.seconds), outcome.extra.get("speedup")
+    best = Best(outcome.sketch, outcome.config, outcome.seconds, interval, tuple(speedup) if speedup else None)
+    fastest = [
+        Best.measured(request.spaces, candidate, trace.samples(candidate)) for candidate in trace.working[:FINALISTS]
+    ]
+    others = [other for other in fastest if (other.sketch, other.config) != (best.sketch, best.config)]
+    return SearchResult.of_trace(
+        trace,
+        stored.setting,
+        request.default,
+        reused=len(trace),
+        seconds=request.elapsed,
+        phases={},
+        best=best,
+        finalists=[best, *others],
+        baseline=outcome.baseline_seconds,
+        converged=outcome.converged,
+        interrupted=False,
+    )
 
 
 def with_starts(setting: Setting, starts: Sequence[Candidate], spaces: Mapping[str, Space]) -> Setting:
@@ -38,87 +118,95 @@ def with_starts(setting: Setting, starts: Sequence[Candidate], spaces: Mapping[s
     return dataclasses.replace(setting, method={**setting.method, _STARTS: noted})
 
 
-def starts_of(session: Session, spaces: Mapping[str, Space]) -> list[Candidate]:
-    """The candidates that a session began at."""
-    noted: Sequence[Mapping[str, Any]] = session.setting.method.get(_STARTS, ())
-    return [Candidate(each["sketch"], spaces[each["sketch"]].point(each["config"])) for each in noted]
+def known_trials(stored: Iterable[StoredTrial], spaces: Mapping[str, Space]) -> Iterator[tuple[StoredTrial, Trial]]:
+    """Recorded trials as a search takes them. Those that are no points of these spaces are left out."""
+    for record in stored:
+        candidate = _candidate(record.sketch, record.fingerprint, record.config, spaces)
+        if candidate is not None:
+            yield record, Trial(candidate, record.measurement)
 
 
-def similar(store: Store, problem: Problem, spaces: Mapping[str, Space]) -> list[Candidate]:
-    """The results of other problems on this machine that are points of these spaces, those most often found first.
+def _to_resume(request: TuningRequest, store: Store) -> StoredSession | None:
+    """The latest unfinished session, unless its trials were measured in another way."""
+    for session in store.unfinished(request.problem, request.setting):
+        if _same_spaces(session, request.spaces) and _same_compiler(session, request.setting):
+            return session if _method(session.setting) == _method(request.setting) else None
+    return None
 
-    Kernels of one kind like similar schedules: a network's next layer may begin where the others have ended.
-    """
-    where = Filter(target=problem.target, machine=problem.machine, state=State.FINISHED)
-    ends = []
-    for summary in store.sessions(where)[:_RECENT]:
-        outcome = store.session(summary.id).outcome
-        if summary.workload_key == problem.workload_key or outcome is None or outcome.config is None:
+
+def _answer(request: TuningRequest, store: Store) -> Answered | None:
+    """The finished session that answers the request: one that converged, else the latest that had enough."""
+    sufficient: list[Answered] = []
+    for session in store.finished(request.problem):
+        outcome = session.outcome
+        assert outcome is not None
+        if not _same_spaces(session, request.spaces) or not _same_compiler(session, request.setting):
             continue
-        ends.append((outcome.sketch or "", outcome.config))
-    return fitting(ends, spaces)
+        if outcome.extra.get("disturbed"):
+            continue  # something else used the machine during the last race: its figures are no answer
+        if outcome.converged:
+            return Answered(session, outcome)
+        if _had_enough(request, store, session, outcome):
+            sufficient.append(Answered(session, outcome))
+    return sufficient[0] if sufficient else None
 
 
-def fitting(found: Iterable[tuple[str, Config]], spaces: Mapping[str, Space]) -> list[Candidate]:
-    """Those of some configurations, each of a sketch, that are points of these spaces; those most often found first."""
-    points: Counter[Candidate] = Counter()
-    for sketch, config in found:
-        with suppress(SpaceError):  # another extent's tile sizes, or another version's knobs
-            if sketch in spaces:
-                points[Candidate(sketch, spaces[sketch].point(config))] += 1
-    return [candidate for candidate, _ in points.most_common(_STARTS_AT_MOST)]
+def _had_enough(request: TuningRequest, store: Store, session: StoredSession, outcome: Outcome) -> bool:
+    """Whether a session exhausted its spaces, or had the trials or else the seconds that are asked for."""
+    if outcome.extra.get("exhausted"):
+        return True
+    if request.trials is not None:
+        distinct = {(trial.sketch, repr(sorted(trial.config.items()))) for trial in store.records(session)}
+        granted = int(outcome.extra.get("granted", 0)) if request.reuse.shared else 0
+        return max(len(distinct), granted) >= request.trials
+    had = outcome.extra.get("budget", outcome.extra.get("seconds"))
+    return request.seconds is not None and had is not None and float(had) >= request.seconds
 
 
-def answering(
-    store: Store,
-    problem: Problem,
-    setting: Setting,
-    spaces: Mapping[str, Space],
-    trials: int | None,
-    seconds: float | None,
-    shared: bool = False,
-) -> Session | None:
-    """The finished session that answers a request of so many trials, or of so many seconds; None where none does.
-
-    Any answers that was not disturbed at its end, has the same spaces and the same version of TVM, and converged,
-    exhausted its spaces, or had at least `trials` distinct candidates (where `trials` is None: `seconds` of tuning). To
-    a request that is `shared`, part of a model's, also one answers that was granted so many there and left them to
-    other kernels. One that converged comes first, then the latest.
-    """
-    found = []
-    for session in store.finished(problem):
-        if not _same_spaces(session, spaces) or not _same_compiler(session, setting):
-            continue
-        assert session.outcome is not None
-        if session.outcome.extra.get("disturbed"):
-            continue  # something else used the machine while its finalists were raced: its figures are no answer
-        if session.outcome.converged:
-            return session
-        if _enough(store, session, session.outcome, trials, seconds, shared):
-            found.append(session)
-    return found[0] if found else None
-
-
-def best_known(store: Store, problem: Problem, spaces: Mapping[str, Space]) -> tuple[Candidate, float] | None:
-    """The fastest result of all finished sessions that is a point of these spaces (by sketch), and its seconds."""
+def _best_known(request: TuningRequest, store: Store) -> tuple[Candidate, float] | None:
+    """The fastest result of all finished sessions that is a point of these spaces, and its seconds."""
     best: tuple[Candidate, float] | None = None
-    for session in store.finished(problem):
+    for session in store.finished(request.problem):
         outcome = session.outcome
         assert outcome is not None and outcome.sketch is not None
         assert outcome.config is not None and outcome.seconds is not None
         fingerprint = session.setting.sketches.get(outcome.sketch)
-        candidate = _candidate(outcome.sketch, fingerprint, outcome.config, spaces)
+        candidate = _candidate(outcome.sketch, fingerprint, outcome.config, request.spaces)
         if candidate is not None and (best is None or outcome.seconds < best[1]):
             best = candidate, outcome.seconds
     return best
 
 
-def known_trials(stored: Iterable[StoredTrial], spaces: Mapping[str, Space]) -> Iterator[tuple[StoredTrial, Trial]]:
-    """Recorded trials as a search takes them; those that are no points of these spaces are left out."""
-    for each in stored:
-        candidate = _candidate(each.sketch, each.fingerprint, each.config, spaces)
-        if candidate is not None:
-            yield each, Trial(candidate, each.measurement)
+def _similar(request: TuningRequest, store: Store) -> list[Candidate]:
+    """The results of other problems on this machine that are points of these spaces.
+
+    Kernels of one kind like similar schedules: a network's next layer may begin where the others have ended.
+    """
+    problem = request.problem
+    results = []
+    where = Filter(target=problem.target, machine=problem.machine, state=State.FINISHED)
+    for summary in store.sessions(where)[:_RECENT]:
+        outcome = store.session(summary.id).outcome
+        if summary.workload_key == problem.workload_key or outcome is None or outcome.config is None:
+            continue
+        results.append((outcome.sketch or "", outcome.config))
+    return _fitting(results, request.spaces)
+
+
+def _fitting(results: Iterable[tuple[str, Config]], spaces: Mapping[str, Space]) -> list[Candidate]:
+    """Those of some (sketch, configuration) that are points of these spaces, the most frequent first."""
+    points: Counter[Candidate] = Counter()
+    for sketch, config in results:
+        with suppress(SpaceError):  # tile sizes of another extent, or knobs of another version
+            if sketch in spaces:
+                points[Candidate(sketch, spaces[sketch].point(config))] += 1
+    return [candidate for candidate, _ in points.most_common(_MOST_STARTS)]
+
+
+def _starts_of(session: StoredSession, spaces: Mapping[str, Space]) -> list[Candidate]:
+    """The candidates that a session began at."""
+    noted: Sequence[Mapping[str, Any]] = session.setting.method.get(_STARTS, ())
+    return [Candidate(start["sketch"], spaces[start["sketch"]].point(start["config"])) for start in noted]
 
 
 def _candidate(sketch: str, fingerprint: str | None, config: Config, spaces: Mapping[str, Space]) -> Candidate | None:
@@ -131,28 +219,16 @@ def _candidate(sketch: str, fingerprint: str | None, config: Config, spaces: Map
         return None  # from elsewhere, or of a constraint that has changed and does not say so
 
 
-def _enough(
-    store: Store, session: Session, outcome: Outcome, trials: int | None, seconds: float | None, shared: bool
-) -> bool:
-    if outcome.extra.get("exhausted"):
-        return True
-    if trials is not None:
-        distinct = {(each.sketch, repr(sorted(each.config.items()))) for each in store.records(session)}
-        return max(len(distinct), int(outcome.extra.get("granted", 0)) if shared else 0) >= trials
-    had = outcome.extra.get("budget", outcome.extra.get("seconds"))
-    return seconds is not None and had is not None and float(had) >= seconds
-
-
-def _same_compiler(session: Session, setting: Setting) -> bool:
-    return session.setting.versions.get(_COMPILER) == setting.versions.get(_COMPILER)
-
-
-def _same_spaces(session: Session, spaces: Mapping[str, Space]) -> bool:
+def _same_spaces(session: StoredSession, spaces: Mapping[str, Space]) -> bool:
     """Whether a session searched exactly these spaces."""
     fingerprints = session.setting.sketches
     return fingerprints.keys() == spaces.keys() and all(
         spaces[name].recognises(fingerprint) for name, fingerprint in fingerprints.items()
     )
+
+
+def _same_compiler(session: StoredSession, setting: Setting) -> bool:
+    return session.setting.versions.get(_COMPILER) == setting.versions.get(_COMPILER)
 
 
 def _method(setting: Setting) -> dict[str, Any]:

@@ -1,243 +1,221 @@
-"""The one tuning loop: brings spaces, a search, a measurer and a store together, whatever is tuned.
+"""The one tuning loop: a session brings a request, a search, a measurer and a store together, whatever is tuned.
 
     search asks -> measurer measures -> store keeps -> search is told -> ...
-    -> finalists and the default raced side by side -> result
+    -> finalists and the default race side by side -> result
 
-A search proposes and learns, a measurer observes, a store remembers; only this file knows all three. `tune` runs it
-on the schedules of a kernel, `minimize` on any callable; a model's tuning goes on with one kernel for a while, then
-with another (`Tuning`).
+A search proposes and learns, a measurer observes, a store remembers. Only this file knows all three. `tune` runs it on
+the schedules of a kernel and `minimize` on any callable. A model's tuning goes on with the session of one kernel for a
+while, and then with that of another.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
-import statistics
 import time as clock
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
 from typing_extensions import Self
 
 from ..errors import MeasureError
 from ..measure.contract import Measurer
-from ..records import Outcome, Record, Session, Setting, Store
-from ..space import Space
-from ..statistics import median_interval
+from ..records import Config, Record, Store, StoredSession
+from ..search import Search
 from ..trial import Candidate, Measurement, Phases, Request, Trial, within
-from . import race as finals
-from . import reuse as answers
-from .request import BATCH, Plan
+from . import race
+from .request import BATCH, TuningRequest
 from .result import Best, Progress, SearchResult
-from .trace import Tally
+from .reuse import Answered, Fresh, Resume, answered_result, known_trials, resolve, with_starts
+from .trace import Trace
 
-M = TypeVar("M", bound=Measurer)
+MakeMeasurer = Callable[[float | None], AbstractContextManager[Measurer]]
+"""Makes the measurer of a session. Its argument is the lowest median so far in seconds, if a session is resumed."""
 
 _COUNTABLE = 1_000_000  # combinations up to which the points of a space are counted
 
 
-class Subject(Protocol[M]):
-    """What is tuned, where the loop must know of what kind it is."""
+def run(request: TuningRequest, make_measurer: MakeMeasurer, store: Store) -> SearchResult:
+    """Answers a request from the records, or else searches, races the fastest few with the default, and records it.
 
-    def measurer(self, fastest: float | None) -> AbstractContextManager[M]:
-        """A measurer for the run; `fastest` is the lowest median so far in seconds, where a session goes on."""
+    Ctrl-C ends the search; the result is then the best so far.
 
-    def wall(self, measurer: M, spent: Phases) -> Mapping[str, float]:
-        """Wall seconds by phase, given the sum over all measurements: what ran at the same time counts once."""
-
-    def conditions(self, measurer: M) -> Mapping[str, Any]:
-        """What the times were taken under, for the record."""
-
-    def race(
-        self, measurer: M, entrants: Sequence[Candidate], estimates: Sequence[float], seconds: float
-    ) -> Sequence[Measurement]:
-        """The race of these, by `measurer.race`, in as many rounds as fit; `estimates` are their times in seconds."""
-
-
-def run(plan: Plan, subject: Subject[M], store: Store, *, resume: bool, fresh: bool, answered: bool) -> SearchResult:
-    """Searches, races the fastest few with the default, and keeps everything in the store.
-
-    See `start`. Ctrl-C ends the search and returns the best so far. Raises `MeasureError` where nothing can be
-    measured.
+    Raises:
+        MeasureError: nothing can be measured.
+        StoreError: the database fails.
     """
-    going = start(plan, subject, store, resume=resume, fresh=fresh, answered=answered)
-    if isinstance(going, SearchResult):
-        return going
-    with going:
+    decision = resolve(request, store)
+    if isinstance(decision, Answered):
+        return answered_result(request, store, decision)
+    with Session(request, make_measurer, store, decision) as session:
+        if session.out_of_time:
+            return session.result([], interrupted=False, phases={"start": session.elapsed})
         interrupted = False
         try:
-            going.search()
+            session.search()
         except KeyboardInterrupt:
             interrupted = True
-        return going.finish(interrupted=interrupted)
+        return session.finish(interrupted=interrupted)
 
 
-def start(
-    plan: Plan, subject: Subject[M], store: Store, *, resume: bool, fresh: bool, answered: bool
-) -> Tuning[M] | SearchResult:
-    """A tuning, ready to search; or its result, where the records have it or no time is left.
+class Session:
+    """One tuning under way. Use it as a context: its measurer ends with it.
 
-    `resume` continues the latest unfinished session of the same problem and setting, if there is one. Where nothing
-    is resumed and `answered` holds, a finished record that suffices is the answer; without one the search begins
-    where those of similar problems have ended. What an insufficient one found takes part in the last race, unless
-    `fresh`.
-    """
-    session = answers.to_resume(store, plan.problem, plan.setting, plan.spaces) if resume else None
-    if session is None and answered:
-        known = recorded(plan, store)
-        if known is not None:
-            return known
-    starts = answers.similar(store, plan.problem, plan.spaces) if answered else []
-    going = unanswered(plan, subject, store, session, starts, fresh=fresh)
-    return going.result([], False, {"start": going.elapsed}) if going.out_of_time else going
-
-
-def unanswered(
-    plan: Plan,
-    subject: Subject[M],
-    store: Store,
-    session: Session | None,
-    starts: Sequence[Candidate],
-    *,
-    fresh: bool,
-) -> Tuning[M]:
-    """A tuning, ready to search: of a session to resume, or of a new one that begins at `starts`."""
-    rival = None if fresh else answers.best_known(store, plan.problem, plan.spaces)
-    begun = starts if session is None else answers.starts_of(session, plan.spaces)
-    return Tuning(plan.starting(begun) if begun else plan, subject, store, session, rival)
-
-
-def recorded(plan: Plan, store: Store, shared: bool = False) -> SearchResult | None:
-    """The result of the finished session that answers the plan, nothing measured; None where none does.
-
-    `shared`: the trials are a kernel's part of a model's, of which it need not use all.
-    """
-    session = answers.answering(store, plan.problem, plan.setting, plan.spaces, plan.trials, plan.seconds, shared)
-    if session is None:
-        return None
-    outcome = session.outcome
-    assert outcome is not None
-    assert outcome.sketch is not None and outcome.config is not None and outcome.seconds is not None
-    tally = Tally()
-    for stored, trial in answers.known_trials(store.records(session), plan.spaces):
-        tally.add(trial, stored.elapsed)
-    interval, speedup = outcome.interval or (outcome.seconds, outcome.seconds), outcome.extra.get("speedup")
-    best = Best(outcome.sketch, outcome.config, outcome.seconds, interval, tuple(speedup) if speedup else None)
-    others = [_measured_as(plan.spaces, each, tally.samples(each)) for each in tally.working[: finals.FINALISTS]]
-    return _result(
-        session.setting,
-        tally,
-        plan.default,
-        reused=len(tally),
-        seconds=plan.elapsed,
-        phases={},
-        best=best,
-        finalists=[best, *(each for each in others if each.config != best.config or each.sketch != best.sketch)],
-        baseline=outcome.baseline_seconds,
-        converged=outcome.converged,
-        interrupted=False,
-    )
-
-
-class Tuning(Generic[M]):
-    """One session under way; `session` is the one that goes on, `rival` what earlier ones found, with its seconds.
-
-    Its clock begins at the plan's beginning and stands still between `pause` and the next `search` or `finish`. Use as
-    a context: the measurer ends with it. A session that is not finished then can be resumed.
+    Its clock begins at the request's beginning. It stands still between `pause` and the next `search` or `finish`, and
+    after each `search`. A session that is not finished can be resumed later.
     """
 
     def __init__(
-        self,
-        plan: Plan,
-        subject: Subject[M],
-        store: Store,
-        session: Session | None,
-        rival: tuple[Candidate, float] | None,
+        self, request: TuningRequest, make_measurer: MakeMeasurer, store: Store, decision: Resume | Fresh
     ) -> None:
-        self.plan, self.subject, self.store, self.rival = plan, subject, store, rival
-        self.spaces, self.tally = plan.spaces, Tally()
-        self._searcher, self._resumed = plan.searcher, session
-        self._since: float | None = plan.begin
+        """A session of a request, ready to search.
+
+        Args:
+            request: what is tuned.
+            make_measurer: makes the measurer when it is first needed.
+            store: keeps every trial.
+            decision: what the records are good for, as `resolve` says.
+        """
+        self.request = request.starting_at(decision.starts) if decision.starts else request
+        self.store, self.rival = store, decision.rival
+        self.spaces, self.trace = request.spaces, Trace()
+        self._make_measurer = make_measurer
+        self._to_resume = decision.session if isinstance(decision, Resume) else None
+        self._running_since: float | None = request.begin
         self._passed = 0.0
-        self._here: list[Measurement] = []  # those of this run
+        self._measurements: list[Measurement] = []  # those of this run
         self._queue: list[Request] = []
-        self._batch, self._before = 0, 0.0  # where the stored numbers and times go on
+        self._before = 0.0  # seconds of earlier runs of this session
         self._searching = self._measuring = self._ready = 0.0
-        self._end = math.inf if plan.seconds is None else plan.seconds  # when a batch under way is broken off
+        self._end = math.inf if request.seconds is None else request.seconds  # when a running batch is broken off
         self._open = ExitStack()
-        self._measurer: M | None = None
-        self._session: Session | None = None
-        known = []
-        for stored, trial in answers.known_trials([] if session is None else store.records(session), self.spaces):
-            self._batch, self._before = max(self._batch, stored.batch + 1), max(self._before, stored.elapsed)
-            self.tally.add(trial, stored.elapsed)
-            known.append(trial)
-        self._reused = len(self.tally)
-        self._searcher.tell(known)
+        self._measurer: Measurer | None = None
+        self._stored: StoredSession | None = None
+        self._retell()
+        self._reused = len(self.trace)
+
+    def _retell(self) -> None:
+        """Tells the search the recorded trials of the session that is resumed."""
+        trials = []
+        records = [] if self._to_resume is None else self.store.records(self._to_resume)
+        for record, trial in known_trials(records, self.spaces):
+            self._before = max(self._before, record.elapsed)
+            self.trace.seconds[0], self.trace.batch = record.elapsed, record.batch
+            self.trace.record(trial)
+            trials.append(trial)
+        if trials:
+            self.trace.batch += 1
+        self.searcher.tell(trials)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+    def close(self) -> None:
+        """Ends the measurer. Closing twice is harmless."""
         self._open.close()
-        if isinstance(error, MeasureError) and self._session is not None:
-            self.store.interrupt(self._session)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        self.close()
+        if isinstance(error, MeasureError) and self._stored is not None:
+            self.store.interrupt(self._stored)
+
+    # What is known of it
+
+    @property
+    def searcher(self) -> Search:
+        """The search itself."""
+        return self.request.searcher
 
     @property
     def elapsed(self) -> float:
-        """Seconds of this run, pauses aside."""
-        return self._passed + (0.0 if self._since is None else clock.perf_counter() - self._since)
-
-    @property
-    def out_of_time(self) -> bool:
-        """Whether nothing is left of the plan's time for the search."""
-        left = self._left()
-        return left is not None and left <= 0
+        """Wall seconds of this run without pauses."""
+        running = 0.0 if self._running_since is None else clock.perf_counter() - self._running_since
+        return self._passed + running
 
     @property
     def effort(self) -> float:
-        """Seconds of tuning, those of an earlier run that goes on here included."""
+        """Wall seconds of tuning, including earlier runs of this session."""
         return self._before + self.elapsed
 
     @property
+    def trials(self) -> int:
+        """Distinct candidates so far, including those of earlier runs of this session."""
+        return len(self.trace)
+
+    @property
+    def failed(self) -> int:
+        """How many of them failed."""
+        return self.trace.failed
+
+    @property
+    def seconds(self) -> float | None:
+        """Seconds per execution of the fastest candidate so far; None if none works."""
+        return self.trace.fastest
+
+    @property
+    def fastest(self) -> tuple[str, Config] | None:
+        """The sketch and the configuration of the fastest candidate so far; None if none works."""
+        winner = self.trace.winner
+        return None if winner is None else (winner.sketch, self.spaces[winner.sketch].config(winner.point))
+
+    @property
+    def out_of_time(self) -> bool:
+        """Whether nothing is left of the request's time for the search."""
+        left = self._seconds_left()
+        return left is not None and left <= 0
+
+    @property
     def ended(self) -> bool:
-        """Whether the search has nothing more to ask, or the plan grants it nothing more."""
-        return self._spent() or self._searcher.finished
+        """Whether the search has nothing more to ask, or the request grants it nothing more."""
+        return self._spent() or self.searcher.finished
+
+    # Its steps
 
     def pause(self) -> None:
         """Stops the clock."""
-        self._passed, self._since = self.elapsed, None
+        self._passed, self._running_since = self.elapsed, None
 
     def search(self, seconds: float = math.inf, trials: float = math.inf, limit: float = math.inf) -> None:
-        """Goes on with the search: for so many seconds and distinct candidates more at most, and to its end at most.
+        """Goes on with the search, until it ends or a bound is reached.
 
-        After `limit` seconds the batch under way is broken off, too.
+        Args:
+            seconds: the most wall seconds more.
+            trials: the most distinct candidates more.
+            limit: wall seconds after which the running batch is broken off as well.
+
+        Raises:
+            MeasureError: nothing can be measured.
         """
-        measurer, session = self._begun()
-        until, count = self.elapsed + seconds, len(self.tally) + trials
-        self._end = min(math.inf if self.plan.seconds is None else self.plan.seconds, self.elapsed + limit)
-        while not self._spent() and self.elapsed < min(until, self._end) and len(self.tally) < count:
-            self._queue = self._queue or self._ask()
-            if not self._queue:
-                return
-            found = self._measured(session, measurer, self._queue[: self._affordable(until, count)])
-            begin = clock.perf_counter()
-            self._searcher.tell(found)
-            self._searching += clock.perf_counter() - begin
-            self._queue = self._queue[len(found) :]
-            self._batch += not self._queue
+        measurer, stored = self._begun()
+        until, count = self.elapsed + seconds, len(self.trace) + trials
+        self._end = min(math.inf if self.request.seconds is None else self.request.seconds, self.elapsed + limit)
+        try:
+            while not self._spent() and self.elapsed < min(until, self._end) and len(self.trace) < count:
+                self._queue = self._queue or self._ask()
+                if not self._queue:
+                    return
+                measured = self._measure(stored, measurer, self._queue[: self._affordable(until, count)])
+                begin = clock.perf_counter()
+                self.searcher.tell(measured)
+                self._searching += clock.perf_counter() - begin
+                self._queue = self._queue[len(measured) :]
+                self.trace.batch += not self._queue
+        finally:
+            self.pause()
 
     def finish(
-        self, *, interrupted: bool = False, race_seconds: float = finals.RACE_SECONDS, granted: int = 0
+        self, *, interrupted: bool = False, race_seconds: float = race.RACE_SECONDS, granted: int = 0
     ) -> SearchResult:
-        """Races the finalists, unless `interrupted` or no seconds are left for that, and ends the session.
+        """Ends the session with the last race.
 
-        `granted` candidates could have been measured: a later request for no more is answered by this session.
+        Args:
+            interrupted: the session was interrupted: there is no race, and it can be resumed.
+            race_seconds: wall seconds of the race; 0 for none.
+            granted: how many candidates could have been measured. A later request for no more is answered.
         """
-        self._goes_on()
+        self._start_clock()
         timed_out = self.out_of_time
-        spent = {} if self._measurer is None else self.subject.wall(self._measurer, self._phases)
+        spent = {} if self._measurer is None else self._measurer.wall_seconds(self._phases)
         begin = clock.perf_counter()
         raced: list[tuple[Candidate, Measurement]] = []
         if not interrupted and race_seconds > 0:
@@ -247,201 +225,172 @@ class Tuning(Generic[M]):
                 interrupted = True
         phases = {"start": self._ready, "search": self._searching, **spent, "race": clock.perf_counter() - begin}
         phases["other"] = max(0.0, self.elapsed - sum(phases.values()))
-        result = self.result(raced, interrupted, phases)
-        # What a later request is measured by: the time that was granted, where the search used it up.
-        budget = self._before + max(result.seconds, self.plan.seconds or 0.0 if timed_out else 0.0)
-        extra: dict[str, Any] = {
-            "seconds": result.seconds,
-            "phases": phases,
-            "budget": budget,
-            "granted": granted,
-            "exhausted": self._exhausted,
-            "disturbed": any(found.suspect for _, found in raced),
-        }
-        if self._measurer is not None:
-            extra |= self.subject.conditions(self._measurer)
-        outcome = Outcome(baseline_seconds=result.baseline, converged=result.converged, extra=extra)
-        if result.best is not None:
-            best = result.best
-            extra["speedup"] = None if best.speedup is None else list(best.speedup)
-            found: dict[str, Any] = {"sketch": best.sketch, "config": dict(best.config), "seconds": best.seconds}
-            outcome = dataclasses.replace(outcome, **found, interval=best.interval)
-        if not interrupted or self._session is not None:
-            (self.store.interrupt if interrupted else self.store.finish)(self._opened(), outcome)
+        result = self.result(raced, interrupted=interrupted, phases=phases)
+        # A later request is compared with the time that was granted, if the search used it up.
+        budget = self._before + max(result.seconds, self.request.seconds or 0.0 if timed_out else 0.0)
+        outcome = result.outcome(
+            phases=phases,
+            budget=budget,
+            granted=granted,
+            exhausted=self._exhausted,
+            disturbed=any(measurement.suspect for _, measurement in raced),
+            **({} if self._measurer is None else self._measurer.conditions()),
+        )
+        if not interrupted:
+            self.store.finish(self._opened(), outcome)
+        elif self._stored is not None:
+            self.store.interrupt(self._stored, outcome)
         return result
 
     def abandon(self) -> SearchResult:
-        """What is known, where nothing can be measured any more; the session can be resumed."""
-        if self._session is not None:
-            self.store.interrupt(self._session)
-        return self.result([], True, {})
+        """What is known, if nothing can be measured any more. The session can be resumed."""
+        if self._stored is not None:
+            self.store.interrupt(self._stored)
+        return self.result([], interrupted=True, phases={})
 
-    def _goes_on(self) -> None:
-        if self._since is None:
-            self._since = clock.perf_counter()
+    def result(
+        self, raced: Sequence[tuple[Candidate, Measurement]], *, interrupted: bool, phases: Mapping[str, float]
+    ) -> SearchResult:
+        """What is known now, given the measurements of the last race."""
+        working: dict[Candidate, Sequence[float]] = {
+            candidate: measurement.seconds for candidate, measurement in raced if measurement.ok
+        }
+        decided = race.decide(self.request.default, working)
+        best: Best | None = None
+        baseline: float | None = None
+        if decided is not None:
+            best = Best.measured(self.spaces, decided.winner, decided.seconds, decided.speedup)
+            baseline = decided.default_median
+        elif self.trace.winner is not None:  # no race, or nobody worked in it
+            best = Best.measured(self.spaces, self.trace.winner, self.trace.samples(self.trace.winner))
+        finalists = working or {
+            candidate: self.trace.samples(candidate) for candidate in self.trace.working[: race.FINALISTS]
+        }
+        ranked = [Best.measured(self.spaces, candidate, samples) for candidate, samples in finalists.items()]
+        return SearchResult.of_trace(
+            self.trace,
+            self.request.setting,
+            self.request.default,
+            reused=self._reused,
+            seconds=self.elapsed,
+            phases=phases,
+            best=best,
+            finalists=sorted(ranked, key=lambda finalist: finalist.seconds),
+            baseline=baseline,
+            converged=self.searcher.converged,
+            interrupted=interrupted,
+        )
 
-    def _opened(self) -> Session:
-        """The session, opened when it is first needed."""
-        if self._session is None:
-            setting = answers.with_starts(self.plan.setting, self._searcher.knowledge.starts, self.spaces)
-            resumed = self._resumed
-            self._session = (
-                self.store.open(self.plan.problem, setting) if resumed is None else self.store.resume(resumed)
+    # Helpers
+
+    def _start_clock(self) -> None:
+        if self._running_since is None:
+            self._running_since = clock.perf_counter()
+
+    def _opened(self) -> StoredSession:
+        """The session in the store, opened when it is first needed."""
+        if self._stored is None:
+            setting = with_starts(self.request.setting, self.searcher.knowledge.starts, self.spaces)
+            self._stored = (
+                self.store.open(self.request.problem, setting)
+                if self._to_resume is None
+                else self.store.resume(self._to_resume)
             )
-        return self._session
+        return self._stored
 
-    def _begun(self) -> tuple[M, Session]:
-        """The measurer and the session, opened when they are first needed; the clock runs."""
-        self._goes_on()
-        session = self._opened()
+    def _begun(self) -> tuple[Measurer, StoredSession]:
+        """The measurer and the stored session, opened when they are first needed. The clock runs."""
+        self._start_clock()
+        stored = self._opened()
         if self._measurer is None:
-            self._measurer = self._open.enter_context(self.subject.measurer(self.tally.fastest))
+            self._measurer = self._open.enter_context(self._make_measurer(self.trace.fastest))
             self._ready = self.elapsed
-        return self._measurer, session
+        return self._measurer, stored
 
     @property
     def _phases(self) -> Phases:
-        return sum((each.phases for each in self._here), Phases())
+        return sum((measurement.phases for measurement in self._measurements), Phases())
 
     @property
     def _exhausted(self) -> bool:
-        """Whether every point was measured: a search may also end at a limit of its own."""
+        """Whether every point was measured. A search may also end at a limit of its own."""
         spaces = self.spaces.values()
         countable = all(space.bound <= _COUNTABLE for space in spaces)
-        return self._searcher.finished and countable and len(self.tally) >= sum(space.size for space in spaces)
+        return self.searcher.finished and countable and len(self.trace) >= sum(space.size for space in spaces)
 
     def _ask(self) -> list[Request]:
         start = clock.perf_counter()
-        requests = self._searcher.ask(BATCH)
+        requests = self.searcher.ask(BATCH)
         self._searching += clock.perf_counter() - start
-        if self.plan.trials is None:
+        if self.request.trials is None:
             return requests
-        return within(requests, self.tally.measurements, self.plan.trials)
+        return within(requests, self.trace.measurements, self.request.trials)
 
-    def _measured(self, session: Session, measurer: M, requests: Sequence[Request]) -> list[Trial]:
-        """Measures requests, until the time is clearly over; each trial is in the store before the next one begins."""
+    def _measure(self, stored: StoredSession, measurer: Measurer, requests: Sequence[Request]) -> list[Trial]:
+        """Measures requests until the time is clearly over. Each trial is stored before the next one begins."""
         trials: list[Trial] = []
         start = clock.perf_counter()
-        answered = measurer.measure(requests)
-        for request, measurement in zip(requests, answered, strict=True):
-            trial = Trial(request.candidate, measurement)
-            elapsed = self._before + self.elapsed
-            config = self.spaces[request.candidate.sketch].config(request.candidate.point)
-            record = Record(request.candidate.sketch, config, measurement, elapsed)
-            self.store.append(session, self._batch, [record])
-            self.tally.add(trial, elapsed)
-            self._here.append(measurement)
+        measurements = measurer.measure(requests)
+        for request, measurement in zip(requests, measurements, strict=True):
+            candidate = request.candidate
+            trial = Trial(candidate, measurement)
+            config = self.spaces[candidate.sketch].config(candidate.point)
+            self.trace.seconds[0] = self.effort
+            self.store.append(
+                stored, self.trace.batch, [Record(candidate.sketch, config, measurement, self.trace.seconds[0])]
+            )
+            self.trace.record(trial)
+            self._measurements.append(measurement)
             trials.append(trial)
             if self.elapsed >= self._end and len(trials) < len(requests):
-                if isinstance(answered, Generator):
-                    answered.close()  # ends the workers that are at work: only where the race's time is gone, too
+                if isinstance(measurements, Generator):
+                    measurements.close()  # ends the workers that are at work: the race's time is gone as well
                 break
         self._measuring += clock.perf_counter() - start
         self._report()
         return trials
 
-    def _left(self) -> float | None:
+    def _seconds_left(self) -> float | None:
         """Seconds left for the search; the last race has its own."""
-        budget = self.plan.seconds
-        return None if budget is None else budget - min(finals.RACE_SECONDS, budget / 4) - self.elapsed
+        budget = self.request.seconds
+        return None if budget is None else budget - min(race.RACE_SECONDS, budget / 4) - self.elapsed
 
     def _spent(self) -> bool:
-        return self.out_of_time or (self.plan.trials is not None and len(self.tally) >= self.plan.trials)
+        trials = self.request.trials
+        return self.out_of_time or (trials is not None and len(self.trace) >= trials)
 
     def _affordable(self, until: float, count: float) -> int:
-        """Requests that can be measured before `until` and up to so many candidates, as far as one can tell."""
-        left = self._left()
+        """How many requests can be measured before `until` and up to so many candidates, by the time they took."""
+        left = self._seconds_left()
         seconds = min(until - self.elapsed, math.inf if left is None else left)
-        most = min(count - len(self.tally), float(BATCH))
-        if self._here:
-            most = min(most, seconds / max(self._measuring / len(self._here), 1e-9))
+        most = min(count - len(self.trace), float(BATCH))
+        if self._measurements:
+            most = min(most, seconds / max(self._measuring / len(self._measurements), 1e-9))
         return max(1, int(most))
 
-    def _race(self, measurer: M, seconds: float) -> list[tuple[Candidate, Measurement]]:
-        """The default and the fastest few, interleaved."""
-        ranked = self.tally.working
-        default, incumbent = self.plan.default, self._searcher.best
-        working = {*ranked, *({default} - self.tally.measurements.keys())}
-        entrants = finals.enter(
+    def _race(self, measurer: Measurer, seconds: float) -> list[tuple[Candidate, Measurement]]:
+        """The default, the rival and the fastest few, interleaved."""
+        ranked = self.trace.working
+        default, incumbent = self.request.default, self.searcher.best
+        working = {*ranked, *({default} - self.trace.measurements.keys())}
+        candidates = race.entrants(
             default if default in working else None,
             ranked,
             incumbent if incumbent in working else None,
             None if self.rival is None else self.rival[0],
         )
-        if not entrants:
+        if not candidates:
             return []
-        times = {each: self.tally.estimate(each) for each in ranked} | (dict([self.rival]) if self.rival else {})
-        slowest = max((times[each] for each in entrants if each in times), default=0.0)
-        estimates = [times.get(each, slowest) for each in entrants]
-        raced = self.subject.race(measurer, entrants, estimates, seconds)
-        if not any(each.ok for each in raced):  # all have worked before: it was the machine, or one took all with it
-            raced = self.subject.race(measurer, entrants, estimates, seconds)
-        return list(zip(entrants, raced, strict=True))
-
-    def result(
-        self, raced: Sequence[tuple[Candidate, Measurement]], interrupted: bool, phases: Mapping[str, float]
-    ) -> SearchResult:
-        """What is known now, given how the last race went."""
-        best, baseline = self._best(raced)
-        working: dict[Candidate, Sequence[float]] = {each: found.seconds for each, found in raced if found.ok}
-        working = working or {each: self.tally.samples(each) for each in self.tally.working[: finals.FINALISTS]}
-        ranked = sorted(working, key=lambda each: statistics.median(working[each]))
-        return _result(
-            self.plan.setting,
-            self.tally,
-            self.plan.default,
-            reused=self._reused,
-            seconds=self.elapsed,
-            phases=phases,
-            best=best,
-            finalists=[_measured_as(self.spaces, each, working[each]) for each in ranked],
-            baseline=baseline,
-            converged=self._searcher.converged,
-            interrupted=interrupted,
-        )
-
-    def _best(self, raced: Sequence[tuple[Candidate, Measurement]]) -> tuple[Best | None, float | None]:
-        final = finals.decide(self.plan.default, {each: found.seconds for each, found in raced if found.ok})
-        if final is not None:
-            speedup = None if final.speedup is None else (final.speedup.estimate, final.speedup.low, final.speedup.high)
-            baseline = None if final.default is None else statistics.median(final.default)
-            return _measured_as(self.spaces, final.winner, final.seconds, speedup), baseline
-        # No race, or nobody worked in it: the best of many, as it was measured on the way.
-        working = self.tally.working
-        if not working:
-            return None, None
-        return _measured_as(self.spaces, working[0], self.tally.samples(working[0])), None
+        times = self.trace.medians | (dict([self.rival]) if self.rival else {})
+        slowest = max((times[candidate] for candidate in candidates if candidate in times), default=0.0)
+        estimates = [times.get(candidate, slowest) for candidate in candidates]
+        raced = measurer.race_for(candidates, estimates, seconds)
+        if not any(measurement.ok for measurement in raced):
+            # All have worked before: it was the machine, or one candidate took all others with it.
+            raced = measurer.race_for(candidates, estimates, seconds)
+        return list(zip(candidates, raced, strict=True))
 
     def _report(self) -> None:
-        if self.plan.on_progress is None:
-            return
-        tally, elapsed = self.tally, self.elapsed
-        self.plan.on_progress(Progress(len(tally), tally.failed, tally.fastest, elapsed, self.plan.seconds))
-
-
-def _measured_as(
-    spaces: Mapping[str, Space],
-    candidate: Candidate,
-    samples: Sequence[float],
-    speedup: tuple[float, float, float] | None = None,
-) -> Best:
-    seconds = low = high = samples[0]
-    if len(samples) > 1:
-        seconds, low, high = median_interval(samples)
-    return Best(candidate.sketch, spaces[candidate.sketch].config(candidate.point), seconds, (low, high), speedup)
-
-
-def _result(setting: Setting, tally: Tally, default: Candidate, **rest: Any) -> SearchResult:
-    """A result with what follows from the tally."""
-    return SearchResult(
-        search=setting.search,
-        seed=setting.seed,
-        trials=len(tally),
-        failed=tally.failed,
-        curve=tally.curve,
-        suspect=tally.suspect,
-        statuses=tally.statuses,
-        error=tally.error,
-        default_failed=any(not each.ok for each in tally.measurements.get(default, ())),
-        **rest,
-    )
+        if self.request.on_progress is not None:
+            trace, budget = self.trace, self.request.seconds
+            self.request.on_progress(Progress(len(trace), trace.failed, trace.fastest, self.elapsed, budget))

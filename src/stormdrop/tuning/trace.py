@@ -1,73 +1,135 @@
-"""What a session has measured so far, candidate by candidate, and what follows from it."""
+"""A trace: what a search has measured, candidate by candidate, and which candidate was the fastest when.
+
+Live sessions and comparisons record their trials here, so that both mean the same by "fastest": the lowest median over
+all samples of a candidate so far, among the candidates that never failed.
+"""
 
 from __future__ import annotations
 
 import statistics
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from ..trial import Candidate, Measurement, Trial
+from ..trial import Candidate, Measurement, Phases, Status, Trial
 
 
-class Tally:
-    """The measurements of each candidate, in order; `curve` holds (seconds of tuning, lowest median so far)."""
+@dataclass(frozen=True)
+class Lead:
+    """From this moment on, `candidate` is the fastest, with this `median` in seconds; None if no candidate works.
 
-    def __init__(self) -> None:
+    `evaluations` counts the distinct candidates and `batch` the asks until then; `seconds` is the wall time until then,
+    by the parts that the recorder of the trace distinguishes.
+    """
+
+    batch: int
+    evaluations: int
+    seconds: tuple[float, ...]
+    candidate: Candidate | None
+    median: float | None
+
+
+class Trace:
+    """The trials of one search, in order.
+
+    Attributes:
+        measurements: the measurements of each candidate; candidates in the order in which they were first measured.
+        medians: seconds over all samples of a candidate, of those that never failed.
+        leads: when another candidate became the fastest.
+        seconds: wall time so far, by part.
+        batch: how many times the search was asked.
+        status_seconds: wall seconds of all measurements by their status.
+        suspect: how many measurements were taken beside foreign load.
+        converged: whether the search said at its end that it had converged.
+    """
+
+    def __init__(self, parts: int = 1) -> None:
+        """`parts` is how many parts of wall time are distinguished."""
         self.measurements: dict[Candidate, list[Measurement]] = {}
-        self.curve: list[tuple[float, float]] = []
+        self.medians: dict[Candidate, float] = {}
+        self.leads: list[Lead] = []
+        self.seconds = [0.0] * parts
+        self.batch = 0
+        self.status_seconds: defaultdict[Status, float] = defaultdict(float)
+        self.suspect = 0
+        self.converged = False
+        self._failed: set[Candidate] = set()
+        self._errors: Counter[str] = Counter()
 
-    def add(self, trial: Trial, elapsed: float) -> None:
-        """Takes a trial that was over after `elapsed` seconds of tuning."""
-        self.measurements.setdefault(trial.candidate, []).append(trial.measurement)
-        if trial.ok and (not self.curve or trial.median < self.curve[-1][1]):
-            self.curve.append((elapsed, trial.median))
+    def record(self, trial: Trial, phases: Phases | None = None) -> None:
+        """Adds a trial. Set `seconds` and `batch` before.
+
+        Args:
+            trial: the candidate and its measurement.
+            phases: the wall seconds that the measurement took; by default what the measurement says itself.
+        """
+        candidate, measurement = trial.candidate, trial.measurement
+        leader = self.winner
+        self.measurements.setdefault(candidate, []).append(measurement)
+        self.status_seconds[measurement.status] += (measurement.phases if phases is None else phases).total
+        self.suspect += measurement.suspect
+        if not measurement.ok:
+            self._errors[measurement.error] += 1
+            self._failed.add(candidate)
+            self.medians.pop(candidate, None)
+        elif candidate not in self._failed:
+            self.medians[candidate] = statistics.median(self.samples(candidate))
+        if leader is None or candidate == leader:
+            self.lead(min(self.medians, key=self.medians.__getitem__, default=None))
+        elif candidate in self.medians and self.medians[candidate] < self.medians[leader]:
+            self.lead(candidate)
+
+    def lead(self, candidate: Candidate | None) -> None:
+        """From now on this candidate is what the search would report."""
+        if candidate != self.winner:
+            median = None if candidate is None else self.medians[candidate]
+            self.leads.append(Lead(self.batch, len(self), tuple(self.seconds), candidate, median))
 
     def __len__(self) -> int:
         """Distinct candidates."""
         return len(self.measurements)
 
     @property
+    def winner(self) -> Candidate | None:
+        """What the search would report now; None if no candidate works."""
+        return self.leads[-1].candidate if self.leads else None
+
+    @property
     def fastest(self) -> float | None:
-        """Lowest median of one measurement, in seconds."""
-        return self.curve[-1][1] if self.curve else None
+        """The median of the winner in seconds; None if no candidate works."""
+        return None if self.winner is None else self.medians[self.winner]
+
+    @property
+    def curve(self) -> list[tuple[float, float]]:
+        """(wall seconds, median seconds of the fastest candidate from then on)."""
+        return [(sum(lead.seconds), lead.median) for lead in self.leads if lead.median is not None]
 
     @property
     def working(self) -> list[Candidate]:
-        """Those that never failed, by the median of all their samples, the fastest first."""
-        found = [candidate for candidate, all_of in self.measurements.items() if all(each.ok for each in all_of)]
-        return sorted(found, key=self.estimate)
+        """The candidates that never failed, by their median, the fastest first."""
+        return sorted(self.medians, key=self.medians.__getitem__)
 
     @property
     def failed(self) -> int:
-        """Distinct candidates that failed, be it once."""
-        return sum(not all(each.ok for each in all_of) for all_of in self.measurements.values())
+        """Distinct candidates that failed, even if only once."""
+        return len(self._failed)
 
     @property
-    def suspect(self) -> int:
-        """Measurements taken beside foreign load."""
-        return sum(each.suspect for each in self._all())
+    def first_statuses(self) -> dict[Candidate, Status]:
+        """The status of each candidate's first measurement."""
+        return {candidate: measurements[0].status for candidate, measurements in self.measurements.items()}
 
     @property
     def statuses(self) -> dict[str, int]:
         """Measurements by the value of their status."""
-        return dict(Counter(each.status.value for each in self._all()))
+        every = (measurement for measurements in self.measurements.values() for measurement in measurements)
+        return dict(Counter(measurement.status.value for measurement in every))
 
     @property
     def error(self) -> str:
-        """The most frequent error, one line; empty where nothing failed."""
-        return _most_frequent(each.error for each in self._all() if not each.ok)
+        """The most frequent error, one line; empty if nothing failed."""
+        return max(self._errors, key=self._errors.__getitem__, default="")
 
-    def samples(self, candidate: Candidate) -> list[float]:
+    def samples(self, candidate: Candidate) -> Sequence[float]:
         """All samples of a candidate, in seconds."""
-        return [sample for each in self.measurements[candidate] for sample in each.seconds]
-
-    def estimate(self, candidate: Candidate) -> float:
-        """Median of all samples of a candidate that works, in seconds."""
-        return statistics.median(self.samples(candidate))
-
-    def _all(self) -> Iterator[Measurement]:
-        return (each for all_of in self.measurements.values() for each in all_of)
-
-
-def _most_frequent(lines: Iterable[str]) -> str:
-    return max(Counter(lines).items(), key=lambda entry: entry[1], default=("", 0))[0]
+        return [sample for measurement in self.measurements[candidate] for sample in measurement.seconds]

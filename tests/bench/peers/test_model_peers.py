@@ -22,8 +22,8 @@ def test_model_peers_compute_the_model(peer: str) -> None:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
     x, z = np.arange(6, dtype="float32").reshape(2, 3), np.ones((2, 3), "float32")
     module, _, name = MODEL_PEERS[peer].partition(":")
-    kind = getattr(importlib.import_module(module), name)
-    contender = kind(model=model.SerializeToString(), inputs={"z": z, "x": x}, threads=1)
+    make = getattr(importlib.import_module(module), name)
+    contender = make(model=model.SerializeToString(), inputs={"z": z, "x": x}, threads=1)
     (output,) = contender.outputs()
     np.testing.assert_array_equal(output, x - z)
     assert contender.settings["threads"] == 1

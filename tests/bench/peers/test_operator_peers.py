@@ -1,4 +1,4 @@
-"""Every peer computes what the operator says, or says why it cannot take part."""
+"""Every peer computes the operator, or says why it cannot take part."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from stormdrop import operators
+from stormdrop.bench.contender import Contender, Unavailable
 from stormdrop.bench.peers import OPERATOR_PEERS
-from stormdrop.bench.turns import Contender, Unavailable
 from stormdrop.ir.workload import Workload
 
 ACTIVATIONS = ("relu6", "silu", "gelu", "hardswish", "sigmoid", "tanh")
@@ -64,9 +64,9 @@ PACKED = {"conv1d", "conv2d", "depthwise_conv2d", "dense"}
 
 
 def make(peer: str, operator: str, arguments: dict[str, str]) -> tuple[Contender, Workload]:
-    """The contender and its workload; skips where the peer's library is not installed."""
+    """The contender and its workload. The test is skipped if the peer's library is not installed."""
+    pytest.importorskip(peer.removesuffix("-packed"))
     module, _, name = OPERATOR_PEERS[peer].partition(":")
-    pytest.importorskip(module.rpartition(".")[2])
     workload = operators.create(operator, arguments)
     kind = getattr(importlib.import_module(module), name)
     return kind(operator, workload.arguments, workload.random_inputs(3), threads=1), workload
@@ -81,7 +81,7 @@ def test_a_peer_computes_the_same_operator(peer: str, operator: str, arguments: 
         return
     contender, workload = make(peer, operator, arguments)
     (expected,) = workload.reference(workload.random_inputs(3))
-    for _ in range(2):  # what runs in place must not build upon its last result
+    for _ in range(2):  # an operation in place must not start from the last result
         (output,) = contender.outputs()
         assert output.shape == expected.shape
         np.testing.assert_allclose(output, expected, rtol=1e-5, atol=1e-5)
@@ -89,9 +89,9 @@ def test_a_peer_computes_the_same_operator(peer: str, operator: str, arguments: 
 
 
 @pytest.mark.parametrize("peer", OPERATOR_PEERS)
-def test_what_a_peer_has_no_form_for_is_said(peer: str) -> None:
+def test_an_unsupported_operator_is_named(peer: str) -> None:
+    pytest.importorskip(peer.removesuffix("-packed"))
     module, _, name = OPERATOR_PEERS[peer].partition(":")
-    pytest.importorskip(module.rpartition(".")[2])
     with pytest.raises(Unavailable, match="unheard_of"):
         getattr(importlib.import_module(module), name)("unheard_of", {}, [np.ones(3, "float32")], threads=1)
 

@@ -27,12 +27,12 @@ def blocks(function: object) -> list[str]:
 
 
 def test_tasks_are_fused_and_channels_last(residual: Graph) -> None:
-    found = [blocks(task.function) for task in residual.tasks]
-    assert ["pad_temp", "conv2d_nhwc", "T_add", "compute"] in found
-    # The 1x1 convolution takes bias, residual and ReLU; its padding by nothing is gone.
-    assert ["conv2d_nhwc", "T_add", "T_add1", "compute"] in found
-    assert sum("T_transpose" in names for names in found) == 1, "only the input changes its layout"
-    assert not any("T_reshape" in names for names in found)
+    block_names = [blocks(task.function) for task in residual.tasks]
+    assert ["pad_temp", "conv2d_nhwc", "T_add", "compute"] in block_names
+    # Bias, residual and ReLU are fused into the 1x1 convolution; its padding by zero elements is gone.
+    assert ["conv2d_nhwc", "T_add", "T_add1", "compute"] in block_names
+    assert sum("T_transpose" in names for names in block_names) == 1, "only the input changes its layout"
+    assert not any("T_reshape" in names for names in block_names)
 
 
 def test_constants_are_found(residual: Graph) -> None:
@@ -78,8 +78,8 @@ def test_clips_and_activations_stay_in_the_layout() -> None:
     model = make_model(nodes, weights, {"x": (1, 3, 16, 16)}, {"y": (1, 16)}, opset=14, extra=bounds)
     graph = load_graph(seed_weights(model))
     assert [task.name for task in graph.tasks if "transpose" in task.name] == ["transpose"]
-    assert sum("conv2d" in task.name for task in graph.tasks) == 2, "each convolution takes its activation"
-    assert len(graph.tasks) == 5  # besides them the input's transpose, the mean, and the output's reshape
+    assert sum("conv2d" in task.name for task in graph.tasks) == 2, "the activations are fused into the convolutions"
+    assert len(graph.tasks) == 5  # the others: the input's transpose, the mean, and the output's reshape
     assert verify(build(graph, {}, Target.detect()), graph.source).max_error < 1e-4
 
 
@@ -119,7 +119,7 @@ def test_output_shapes_follow_the_sizes_given() -> None:
 
 
 def test_output_shape_that_depends_on_data() -> None:
-    model = make_model([helper.make_node("NonZero", ["x"], ["y"])], {}, {"x": (2, 3)}, {"y": (2, "found")})
+    model = make_model([helper.make_node("NonZero", ["x"], ["y"])], {}, {"x": (2, 3)}, {"y": (2, "count")})
     model.graph.output[0].type.tensor_type.elem_type = TensorProto.INT64
     with pytest.raises(ModelError, match="output 'y' depends on data"):
         load_graph(model)
@@ -150,7 +150,7 @@ def test_index_out_of_bounds_stays_inside(capfd: pytest.CaptureFixture[str]) -> 
     assert capfd.readouterr().err == ""
 
 
-def test_what_several_read_elsewhere_is_moved_once() -> None:
+def test_a_move_with_several_readers_is_fused_into_each() -> None:
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["m"]),
         helper.make_node("Transpose", ["m"], ["t"], perm=[1, 0]),

@@ -17,7 +17,7 @@ def relu_model(shape: tuple[int | str, ...] = (1, 4), operator: str = "Relu", **
     return make_model([helper.make_node(operator, ["x"], ["y"], "the_node", **attributes)], {}, {"x": shape}, {"y": ()})
 
 
-def fails(model: onnx.ModelProto | Path, *words: str, shapes: dict[str, tuple[int, ...]] | None = None) -> None:
+def assert_fails(model: onnx.ModelProto | Path, *words: str, shapes: dict[str, tuple[int, ...]] | None = None) -> None:
     with pytest.raises(ModelError) as raised:
         load_onnx(model, shapes)
     message = str(raised.value)
@@ -27,52 +27,52 @@ def fails(model: onnx.ModelProto | Path, *words: str, shapes: dict[str, tuple[in
 
 
 def test_missing_file(tmp_path: Path) -> None:
-    fails(tmp_path / "none.onnx", "none.onnx", "no such file")
+    assert_fails(tmp_path / "none.onnx", "none.onnx", "no such file")
 
 
 def test_folder(tmp_path: Path) -> None:
-    fails(tmp_path, "not a file")
+    assert_fails(tmp_path, "not a file")
 
 
 @pytest.mark.parametrize("content", [b"hello, this is text", b"", b"\x00\x01\x02\x03"])
 def test_not_onnx(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "m.onnx").write_bytes(content)
-    fails(tmp_path / "m.onnx", "not an ONNX model")
+    assert_fails(tmp_path / "m.onnx", "not an ONNX model")
 
 
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.9, 0.99])
 def test_truncated(tmp_path: Path, share: float) -> None:
     content = residual_model().SerializeToString()
     (tmp_path / "m.onnx").write_bytes(content[: int(len(content) * share)])
-    fails(tmp_path / "m.onnx", "m.onnx")
+    assert_fails(tmp_path / "m.onnx", "m.onnx")
 
 
 def test_external_data_missing(tmp_path: Path) -> None:
     onnx.save(residual_model(), tmp_path / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
     assert load_onnx(tmp_path / "m.onnx").inputs[0].shape == (1, 3, 8, 8)
     (tmp_path / "w.bin").unlink()
-    fails(tmp_path / "m.onnx", "w.bin")
+    assert_fails(tmp_path / "m.onnx", "w.bin")
 
 
 def test_unsupported_operator_is_named_with_its_node() -> None:
-    fails(relu_model(operator="StringNormalizer"), "StringNormalizer", "the_node")
+    assert_fails(relu_model(operator="StringNormalizer"), "StringNormalizer", "the_node")
 
 
 def test_operator_of_another_domain() -> None:
     model = relu_model()
     model.graph.node[0].domain = "com.example"
-    fails(model, "com.example.Relu", "the_node")
+    assert_fails(model, "com.example.Relu", "the_node")
 
 
 def test_dynamic_shape_names_input_and_dimension() -> None:
-    fails(relu_model(("batch", 4)), "'x'", "dimension 0", "batch")
+    assert_fails(relu_model(("batch", 4)), "'x'", "dimension 0", "batch")
     assert load_onnx(relu_model(("batch", 4)), {"x": (2, 4)}).inputs[0].shape == (2, 4)
 
 
 def test_wrong_shapes_given() -> None:
-    fails(relu_model(), "'z'", shapes={"z": (1, 4)})
-    fails(relu_model(), "2 dimensions", shapes={"x": (1, 4, 1)})
-    fails(relu_model(), "dimension 1", shapes={"x": (1, 5)})
+    assert_fails(relu_model(), "'z'", shapes={"z": (1, 4)})
+    assert_fails(relu_model(), "2 dimensions", shapes={"x": (1, 4, 1)})
+    assert_fails(relu_model(), "dimension 1", shapes={"x": (1, 5)})
 
 
 def test_cleaning_leaves_only_what_is_needed() -> None:

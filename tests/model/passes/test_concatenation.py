@@ -1,4 +1,4 @@
-"""Concatenations written in place: the copy is gone, the answer is the same, and what must be kept is kept."""
+"""Concatenations written in place: the copy is gone, and the outputs are the same."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
 from stormdrop.model.artifact import CompiledModel
-from stormdrop.model.compile import apply, build
+from stormdrop.model.compile import apply_variants, build
 from stormdrop.model.importer.graph import Graph, load_graph
 from stormdrop.model.importer.tasks import kernel_calls
 from stormdrop.model.passes.concatenation import Place
@@ -22,9 +22,10 @@ TARGET = Target.detect()
 
 
 def fire(kind: str) -> onnx.ModelProto:
-    """Two convolutions into one concatenation and a third; "shared": one part has a second reader.
+    """Two convolutions whose outputs are concatenated, and a third one that reads the result.
 
-    "relu": what the parts have in common comes after the concatenation.
+    "alone": nothing else. "shared": another convolution reads one of the two outputs, too. "relu": one ReLU after the
+    concatenation, instead of one after each of the two convolutions.
     """
     rng = np.random.default_rng(0)
 
@@ -68,19 +69,19 @@ def default(workload: Workload, placed: Workload) -> Variant:
 
 
 def built(graph: Graph) -> tuple[CompiledModel, list[str]]:
-    """The model with parts in their places, and the names of the kernels that it calls."""
+    """The model with concatenations in place, and the names of the kernels that it calls."""
     workloads = {task.index: Workload.create(task.name, task.function, task.constants) for task in graph.tasks}
     variants = {index: default(workload, workload) for index, workload in workloads.items()}
 
-    def place(index: int, where: Place) -> Variant:
-        return default(workloads[index], workloads[index].placed(where.offset, where.total))
+    def place(index: int, destination: Place) -> Variant:
+        return default(workloads[index], workloads[index].placed(destination.offset, destination.total))
 
-    names = [call.args[0].name_hint for call in kernel_calls(apply(graph, variants, place=place)[0])]
+    names = [call.args[0].name_hint for call in kernel_calls(apply_variants(graph, variants, place=place)[0])]
     return build(graph, variants, TARGET, place=place), names
 
 
 @pytest.mark.parametrize("kind", ["alone", "shared", "relu"])
-def test_parts_are_written_in_place_where_nobody_else_reads_them(kind: str) -> None:
+def test_inputs_are_written_in_place_if_nothing_else_reads_them(kind: str) -> None:
     graph = load_graph(fire(kind))
     model, names = built(graph)
     assert any("concat" in name for name in names) is (kind != "alone")
@@ -88,4 +89,4 @@ def test_parts_are_written_in_place_where_nobody_else_reads_them(kind: str) -> N
     feeds = random_feeds(model.inputs, 3)
     first = model.run(feeds)["y"]
     model.run(random_feeds(model.inputs, 4))
-    assert np.array_equal(model.run(feeds)["y"], first)  # no buffer is given to somebody else too early
+    assert np.array_equal(model.run(feeds)["y"], first)  # no buffer is reused too early

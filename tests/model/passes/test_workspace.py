@@ -1,4 +1,4 @@
-"""Memory between kernels: allocated once, and never what the caller was given."""
+"""The memory between kernels is allocated once, and is never what the caller was given."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ CONV = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
 
 def calls(model: CompiledModel, feeds: dict[str, Any]) -> Counter[str]:
     """How often an execution calls each function."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
 
-    def watch(_: Any, symbol: str, before: bool, *__: Any) -> int:
-        found[symbol] += before
+    def callback(_: Any, symbol: str, before: bool, *__: Any) -> int:
+        counts[symbol] += before
         return 0
 
-    watched = model.watched(watch)
-    found.clear()  # what is called to make it ready
-    watched.run(feeds)
-    return found
+    instrumented = model.instrumented(callback)
+    counts.clear()  # the calls that made the model ready
+    instrumented.run(feeds)
+    return counts
 
 
 def two_outputs() -> onnx.ModelProto:
-    """The first convolution's result is an output, and what the second one reads."""
+    """The first convolution's result is an output of the model, and the input of the second convolution."""
     nodes = [
         helper.make_node("Conv", ["x", "w1"], ["a"], "first", **CONV),
         helper.make_node("Conv", ["a", "w2"], ["b"], "second", **CONV),
@@ -47,14 +47,14 @@ def two_outputs() -> onnx.ModelProto:
 
 def test_only_outputs_are_allocated_in_an_execution(residual: Graph, target: Target) -> None:
     model = build(residual, {}, target)
-    found = calls(model, random_feeds(model.inputs))
-    kernels = sum(count for name, count in found.items() if not name.startswith("vm."))
+    counts = calls(model, random_feeds(model.inputs))
+    kernels = sum(count for name, count in counts.items() if not name.startswith("vm."))
     assert kernels > 4
-    assert found["vm.builtin.alloc_tensor"] == found["vm.builtin.alloc_storage"] == 1
-    assert not found["vm.builtin.check_tensor_info"] and not found["vm.builtin.match_shape"]
+    assert counts["vm.builtin.alloc_tensor"] == counts["vm.builtin.alloc_storage"] == 1
+    assert not counts["vm.builtin.check_tensor_info"] and not counts["vm.builtin.match_shape"]
 
 
-def test_what_was_returned_stays(target: Target) -> None:
+def test_returned_outputs_do_not_change(target: Target) -> None:
     graph = load_graph(two_outputs())
     model = build(graph, {}, target)
     assert verify(model, graph.source).max_error < 1e-5
@@ -67,7 +67,7 @@ def test_what_was_returned_stays(target: Target) -> None:
 
 
 @pytest.mark.parametrize("kind", ["Identity", "Relu"])
-def test_nothing_between_kernels(kind: str, target: Target) -> None:
+def test_a_model_without_memory_between_kernels(kind: str, target: Target) -> None:
     graph = load_graph(make_model([helper.make_node(kind, ["x"], ["y"])], {}, {"x": (4, 4)}, {"y": (4, 4)}))
     model = build(graph, {}, target)
     assert verify(model, graph.source).max_error == 0.0

@@ -1,4 +1,4 @@
-"""What the prior expects: facts about machines that it has to know, and that every configuration gets a cost.
+"""The cost model: facts about machines that it has to know, and that every configuration gets a cost.
 
 Nothing is measured here: `benchmarks/kernels/prior.py` does that.
 """
@@ -6,7 +6,6 @@ Nothing is measured here: `benchmarks/kernels/prior.py` does that.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,13 +14,15 @@ import pytest
 from numpy.typing import NDArray
 
 from stormdrop import operators
-from stormdrop.ir.roles import take_apart
+from stormdrop.ir.roles import find_contraction
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
-from stormdrop.sketches import registry
+from stormdrop.sketches import knowledge, registry
 from stormdrop.sketches.contract import Estimator, Variant
-from stormdrop.sketches.cpu import cost_model as prior
+from stormdrop.sketches.cpu import cost_model
+from stormdrop.sketches.cpu.contraction_shape import ContractionShape, shape_of_contraction
 from stormdrop.sketches.cpu.register_blocked import RegisterBlocked
+from stormdrop.sketches.cpu.tiled_contraction import row_extents
 from stormdrop.space import Ordinal, Space
 from stormdrop.trial import Candidate
 
@@ -70,10 +71,9 @@ def estimates(workload: Workload, *configs: Mapping[str, Any], target: Target = 
     return SKETCH.estimate(workload, target, knobs).tolist()
 
 
-def shape_of(workload: Workload) -> prior.Shape:
-    parts = take_apart(workload.graph, workload.constants)
-    extents = [axis.extent for axis in parts.rows]
-    return prior.shape(parts, [math.prod(extents)] if parts.flat else extents)
+def shape_of(workload: Workload) -> ContractionShape:
+    contraction = find_contraction(workload.graph, workload.constants)
+    return shape_of_contraction(contraction, row_extents(contraction))
 
 
 def accumulators(columns: Mapping[str, Any], target: Target) -> tuple[Any, Any]:
@@ -115,8 +115,8 @@ def test_what_the_compiler_spills_is_charged() -> None:
     rows, vectors = accumulators(space.config(space.origin), AVX512)
     assert (2 * rows + 1) * vectors <= AVX512.registers
     _, columns, _ = everything(workload, AVX512)
-    free = prior.cycles(shape_of(workload), columns, AVX512, prior.Costs(spill=0.0))
-    charged = prior.cycles(shape_of(workload), columns, AVX512)
+    free = cost_model.cycles(shape_of(workload), columns, AVX512, cost_model.Costs(spill=0.0))
+    charged = cost_model.cycles(shape_of(workload), columns, AVX512)
     rows, vectors = accumulators(columns, AVX512)
     fits = (2 * rows + 1) * vectors <= AVX512.registers
     padded = columns["prologue"] == "tile"  # in registers, which hold what the whole tile reads
@@ -141,13 +141,13 @@ def test_what_the_compiler_spills_is_charged() -> None:
     ],
 )
 def test_rows_that_share_sets_of_the_first_cache(strides: tuple[int, ...], rows: tuple[int, ...], count: int) -> None:
-    assert prior._conflicts(strides, rows) == count
+    assert cost_model._conflicts(strides, rows) == count
 
 
 def test_conflicting_rows_are_charged() -> None:
     shape = shape_of(operators.matmul(512, 512, 1024))
     assert shape.strides == (4096,)
-    apart = dataclasses.replace(shape, strides=(4096 + 64,))
+    spread = dataclasses.replace(shape, strides=(4096 + 64,))
     knobs = {
         "rows": np.array([4, 6, 8, 12, 14]),
         "columns": np.full(5, 32),
@@ -156,7 +156,7 @@ def test_conflicting_rows_are_charged() -> None:
         "order": np.full(5, "columns"),
         "pack": np.full(5, 1),
     }
-    extra = prior.cycles(shape, knobs, AVX512) - prior.cycles(apart, knobs, AVX512)
+    extra = cost_model.cycles(shape, knobs, AVX512) - cost_model.cycles(spread, knobs, AVX512)
     assert (extra[:3] == 0).all()
     assert (extra[3:] > 0).all()
 
@@ -186,7 +186,7 @@ def test_more_work_costs_more() -> None:
         estimates(operators.matmul(*sizes), config)[0]
         for sizes in ((64, 64, 64), (128, 64, 64), (64, 128, 64), (64, 64, 128))
     )
-    assert all(each > base for each in larger)
+    assert all(cost > base for cost in larger)
 
 
 class Silent:
@@ -207,7 +207,7 @@ def test_a_sketch_that_does_not_tell_has_no_number() -> None:
     workload = operators.matmul(64, 64, 64)
     found = registry.sketches_for(workload, AVX512, [Silent(), SKETCH])
     space = space_of(workload)
-    expected = registry.prior(found, workload, AVX512)
+    expected = knowledge.prior(found, workload, AVX512)
     assert expected is not None
     points = list(space.points())[:7]
     mixed = [Candidate("silent", (1,)), *(Candidate(space.name, point) for point in points), Candidate("silent", (2,))]
@@ -216,4 +216,4 @@ def test_a_sketch_that_does_not_tell_has_no_number() -> None:
     assert costs[1:-1].tolist() == SKETCH.estimate(workload, AVX512, space.columns(points)).tolist()
     assert np.isnan(expected(mixed[:1])).all()
     assert expected([]).shape == (0,)
-    assert registry.prior(found[:1], workload, AVX512) is None
+    assert knowledge.prior(found[:1], workload, AVX512) is None

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from stormdrop import operators
-from stormdrop.codegen.compile import assembler
+from stormdrop.codegen.compile import assembly
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
 from stormdrop.sketches.cpu.non_temporal import NON_TEMPORAL, STORES, stores_knob
@@ -17,7 +17,7 @@ from stormdrop.space import Space
 from stormdrop.testing.sketches import check_point
 
 WITHOUT_CACHES = replace(Target.detect(), l2=1, l3=1)
-HAS_THEM = bool(stores_knob(operators.elementwise(shape=(64,)), WITHOUT_CACHES))
+HAS_NON_TEMPORAL = bool(stores_knob(operators.elementwise(shape=(64,)), WITHOUT_CACHES))
 
 
 def test_a_choice_where_results_are_larger_than_the_caches() -> None:
@@ -49,14 +49,14 @@ def test_whole_vectors_are_stored_so_where_they_are_aligned(
     workload = operators.depthwise_conv2d(n=1, h=8, w=8, ci=channels, kh=3, kw=3)
     (sketch, space), *_ = sketches_for(workload, target)
     config = {**space.config(space.origin), "columns": lanes, STORES: NON_TEMPORAL}
-    code = assembler(sketch.apply(workload, target, config).main, target.tvm())
+    code = assembly(sketch.apply(workload, target, config).main, target.tvm())
     assert bool(re.search(r"movntps", code)) == aligned
     assert ("sfence" in code) == aligned
-    cached = assembler(sketch.apply(workload, target, {**config, STORES: "cached"}).main, target.tvm())
+    cached = assembly(sketch.apply(workload, target, {**config, STORES: "cached"}).main, target.tvm())
     assert "movnt" not in cached and "sfence" not in cached
 
 
-@pytest.mark.skipif(not HAS_THEM, reason="no non-temporal stores on this machine")
+@pytest.mark.skipif(not HAS_NON_TEMPORAL, reason="no non-temporal stores on this machine")
 @pytest.mark.parametrize(
     "workload",
     [
@@ -76,17 +76,16 @@ def test_whole_vectors_are_stored_so_where_they_are_aligned(
 )
 @pytest.mark.parametrize("stores", [NON_TEMPORAL, "cached"])
 def test_results_are_right(workload: Workload, stores: str) -> None:
-    found = [(sketch, space) for sketch, space in sketches_for(workload, WITHOUT_CACHES) if _at(space) is not None]
-    assert found
-    for sketch, space in found:
-        at = _at(space)
-        assert at is not None
+    applying = [(sketch, space, _stores_index(space)) for sketch, space in sketches_for(workload, WITHOUT_CACHES)]
+    choices = [(sketch, space, index) for sketch, space, index in applying if index is not None]
+    assert choices
+    for sketch, space, index in choices:
         point = list(space.origin)
-        point[at] = 0 if stores == NON_TEMPORAL else 1
+        point[index] = 0 if stores == NON_TEMPORAL else 1
         assert space.config(tuple(point))[STORES] == stores
         check_point(sketch, workload, WITHOUT_CACHES, space, tuple(point))
 
 
-def _at(space: Space) -> int | None:
-    """Which knob it is."""
-    return next((at for at, knob in enumerate(space.knobs) if knob.name == STORES), None)
+def _stores_index(space: Space) -> int | None:
+    """The index of the knob `stores`; None if the space does not have it."""
+    return next((index for index, knob in enumerate(space.knobs) if knob.name == STORES), None)

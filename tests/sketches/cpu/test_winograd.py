@@ -15,6 +15,7 @@ from stormdrop.sketches.cpu.register_blocked import RegisterBlocked
 from stormdrop.sketches.cpu.winograd.convolution import find_convolution
 from stormdrop.sketches.cpu.winograd.sketch import Winograd
 from stormdrop.sketches.cpu.winograd.transforms import POINTS, Filter, matrices
+from stormdrop.sketches.fingerprint import space_of
 from stormdrop.testing.sketches import check_point, check_sketch, run, some_points
 
 TARGET = Target.detect()
@@ -81,7 +82,7 @@ def test_the_error_is_small(m: int, bound: float, window: tuple[int, int]) -> No
     workload = _conv(1, 14, 14, 256, 32, kh=window[0], kw=window[1], pad=0)
     rng = np.random.default_rng(0)
     inputs = [rng.standard_normal(spec.shape).astype(np.float32) for spec in workload.inputs]
-    (wanted,) = workload.reference([each.astype(np.float64) for each in inputs])
+    (wanted,) = workload.reference([array.astype(np.float64) for array in inputs])
     errors = []
     for sketch in (RegisterBlocked(), Winograd(m)):
         space = sketch.space(workload, TARGET)
@@ -173,6 +174,6 @@ def test_the_larger_tile_is_expected_to_be_faster() -> None:
 
 def test_another_bound_is_another_space() -> None:
     workload = _conv(1, 14, 14, 16, 32)
-    spaces = [sketch.space(workload, TARGET) for sketch in (Winograd(4), Winograd(4, 1e-5), Winograd(4))]
+    spaces = [space_of(sketch, workload, TARGET) for sketch in (Winograd(4), Winograd(4, 1e-5), Winograd(4))]
     fingerprints = [None if space is None else space.fingerprint for space in spaces]
     assert fingerprints[0] == fingerprints[2] != fingerprints[1]

@@ -13,18 +13,18 @@ from stormdrop import operators
 from stormdrop.codegen.compile import compile_kernel
 from stormdrop.codegen.cuda import cuda_source, launches, resources
 from stormdrop.codegen.gpu_check import cross_check
-from stormdrop.codegen.serial_loops import serial
+from stormdrop.codegen.serial_loops import with_serial_loops
 from stormdrop.ir.reference import evaluate_graph
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
-from stormdrop.machine.gpu import DEVICES
-from stormdrop.sketches.gpu.contraction import GpuContraction, take_apart, valid
-from stormdrop.sketches.gpu.features import seconds
-from stormdrop.sketches.gpu.tiling import Tiling
+from stormdrop.machine.gpu import GPUS
+from stormdrop.sketches.gpu.contraction import GpuContraction, find_fused_contraction, within_limits
+from stormdrop.sketches.gpu.features import estimated_seconds
+from stormdrop.sketches.gpu.tiling import Tilings
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.space import Columnwise, Space
 
-A100 = DEVICES["a100"]
+A100 = GPUS["a100"]
 OPERATORS = {
     "matmul": "m=48 n=64 k=32",
     "dense": "m=8 n=64 k=96 bias=1 act=relu",
@@ -59,13 +59,13 @@ def test_the_right_answer(name: str) -> None:
     work, rng = workload(name), np.random.default_rng(0)
     inputs = work.random_inputs(0)
     expected = evaluate_graph(work.graph, inputs)
-    found = sketches_for(work, A100)
-    assert found
-    for sketch, space in found:
+    applicable = sketches_for(work, A100)
+    assert applicable
+    for sketch, space in applicable:
         for point in [space.origin, *(space.sample(rng) for _ in range(3))]:
             function = sketch.apply(work, A100, space.config(point)).main
             outputs = [tvm.runtime.empty(spec.shape, spec.dtype) for spec in work.outputs]
-            kernel = compile_kernel(serial(function), Target.detect().tvm())
+            kernel = compile_kernel(with_serial_loops(function), Target.detect().tvm())
             kernel.call(*(tvm.runtime.tensor(array) for array in inputs), *outputs)
             for output, wanted in zip(outputs, expected, strict=True):
                 error = np.abs(output.numpy() - wanted).max() / max(np.abs(wanted).max(), 1e-30)
@@ -77,10 +77,11 @@ def test_the_right_answer(name: str) -> None:
 def test_nvcc_takes_it(name: str, arch: str) -> None:
     if shutil.which("nvcc") is None:
         pytest.skip("there is no nvcc on the PATH")
-    work, device = workload(name), DEVICES[arch]
+    work, device = workload(name), GPUS[arch]
     for sketch, space in sketches_for(work, device):
-        found = resources(cuda_source(sketch.apply(work, device, space.config(space.origin)).main, device), device)
-        assert found and all(0 < each.registers <= 255 and each.shared <= device.shared_per_block for each in found)
+        kernels = resources(cuda_source(sketch.apply(work, device, space.config(space.origin)).main, device), device)
+        assert kernels
+        assert all(0 < kernel.registers <= 255 and kernel.shared <= device.shared_per_block for kernel in kernels)
 
 
 @pytest.mark.parametrize("name", ["matmul", "conv2d", "dense"])
@@ -88,11 +89,11 @@ def test_what_is_predicted_is_what_is_launched(name: str) -> None:
     work, sketch = workload(name), GpuContraction()
     space = sketch.space(work, A100)
     assert space is not None
-    contraction, rng = take_apart(work).contraction, np.random.default_rng(1)
+    contraction, rng = find_fused_contraction(work).axes, np.random.default_rng(1)
     axes = [axis for axis, _ in (*contraction.spatial, *contraction.reductions)]
     for _ in range(5):
         config = space.config(space.sample(rng))
-        tiling = Tiling(contraction, {axis: np.array([config[axis]]) for axis in axes})
+        tiling = Tilings(contraction, {axis: np.array([config[axis]]) for axis in axes})
         function = sketch.apply(work, A100, config).main
         (launch,) = launches(function, A100)
         assert (launch.blocks, launch.threads) == (tiling.blocks[0], tiling.threads[0])
@@ -108,13 +109,13 @@ def test_the_default_is_among_the_best_by_the_rough_model(name: str, device: str
         "conv2d": operators.conv2d(1, 56, 56, 64, 128, 3, 3, pad=1),
         "depthwise_conv2d": operators.depthwise_conv2d(1, 56, 56, 96, 3, 3, pad=1),
     }[name]
-    space = GpuContraction().space(large, DEVICES[device])
+    space = GpuContraction().space(large, GPUS[device])
     assert space is not None
-    contraction, rng = take_apart(large).contraction, np.random.default_rng(4)
+    contraction, rng = find_fused_contraction(large).axes, np.random.default_rng(4)
     columns = space.columns([space.origin, *(space.sample(rng) for _ in range(200))])
     names = [name for name, _ in (*contraction.spatial, *contraction.reductions)]
-    tiling = Tiling(contraction, {name: np.asarray(columns[name], dtype=np.int64) for name in names})
-    expected = seconds(tiling, DEVICES[device])
+    tiling = Tilings(contraction, {name: np.asarray(columns[name], dtype=np.int64) for name in names})
+    expected = estimated_seconds(tiling, GPUS[device])
     assert (expected[0] < expected[1:]).mean() > 0.8
     assert tiling.outputs[0] > 1
 
@@ -123,11 +124,11 @@ def test_every_point_is_within_the_hardwares_limits() -> None:
     work = workload("conv2d")
     space = GpuContraction().space(work, A100)
     assert space is not None
-    contraction, rng = take_apart(work).contraction, np.random.default_rng(2)
+    contraction, rng = find_fused_contraction(work).axes, np.random.default_rng(2)
     columns = space.columns([space.origin, *(space.sample(rng) for _ in range(200))])
     names = [name for name, _ in (*contraction.spatial, *contraction.reductions)]
-    tiling = Tiling(contraction, {name: np.asarray(columns[name], dtype=np.int64) for name in names})
-    assert valid(tiling, A100).all()
+    tiling = Tilings(contraction, {name: np.asarray(columns[name], dtype=np.int64) for name in names})
+    assert within_limits(tiling, A100).all()
     assert (tiling.threads >= 32).all() and (tiling.threads <= 1024).all()
     assert (tiling.shared_bytes <= A100.shared_per_block).all()
     assert (
@@ -148,9 +149,9 @@ def test_limits_of_one_tiling_and_of_many_are_the_same() -> None:
     for constraint in space.constraints:
         assert isinstance(constraint.predicate, Columnwise)
         values = [np.asarray(columns[name]) for name in constraint.knobs]
-        each = [constraint.predicate(*(tuple(value[at].tolist()) for value in values)) for at in range(300)]
-        assert constraint.predicate.columns(*values).tolist() == each
-        assert 0 < sum(each) < 300
+        fits = [constraint.predicate(*(tuple(value[row].tolist()) for value in values)) for row in range(300)]
+        assert constraint.predicate.columns(*values).tolist() == fits
+        assert 0 < sum(fits) < 300
 
 
 def test_no_tanh_is_left_to_fast_mathematics() -> None:
@@ -166,8 +167,8 @@ def test_no_tanh_is_left_to_fast_mathematics() -> None:
 
 
 def test_what_can_be_said_without_a_gpu() -> None:
-    said = cross_check(workload("matmul"), A100, schedules=2)
-    assert (said.schedules, said.right) == (2, 2)
-    assert said.passed and "of 2 schedules for sm_80 2 were built" in str(said)
+    check = cross_check(workload("matmul"), A100, schedules=2)
+    assert (check.schedules, check.right) == (2, 2)
+    assert check.passed and "of 2 schedules for sm_80 2 were built" in str(check)
     large = cross_check(operators.matmul(1024, 1024, 1024), A100, schedules=1)
     assert large.right is None and "too large" in str(large)

@@ -11,16 +11,16 @@ import tvm
 from stormdrop import operators
 from stormdrop.codegen.compile import compile_kernel
 from stormdrop.codegen.cuda import cuda_source, launches, resources
-from stormdrop.codegen.serial_loops import serial
+from stormdrop.codegen.serial_loops import with_serial_loops
 from stormdrop.ir.reference import evaluate_graph
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
-from stormdrop.machine.gpu import DEVICES
+from stormdrop.machine.gpu import GPUS
 from stormdrop.sketches.gpu.contraction import GpuContraction
-from stormdrop.sketches.gpu.tensor_core import GpuTensorCore, scheduled
+from stormdrop.sketches.gpu.tensor_core import GpuTensorCore, schedule_matmul
 from stormdrop.sketches.registry import sketches_for
 
-A100 = DEVICES["a100"]
+A100 = GPUS["a100"]
 WORKLOADS = {
     "matmul": operators.matmul(64, 96, 128, dtype="float16"),
     "batch_matmul": operators.batch_matmul(2, 32, 64, 48, dtype="float16"),
@@ -35,7 +35,7 @@ def test_the_right_answer_with_plain_loops(workload: Workload) -> None:
     inputs = workload.random_inputs(0)
     (expected,) = evaluate_graph(workload.graph, inputs)
     for point in [space.origin, *(space.sample(rng) for _ in range(4))]:
-        function = serial(scheduled(workload, space.config(point), tensorized=False))
+        function = with_serial_loops(schedule_matmul(workload, space.config(point), tensorized=False))
         output = tvm.runtime.empty(expected.shape, "float16")
         compile_kernel(function, Target.detect().tvm()).call(*map(tvm.runtime.tensor, inputs), output)
         np.testing.assert_array_equal(output.numpy(), expected, err_msg=str(space.config(point)))
@@ -44,7 +44,7 @@ def test_the_right_answer_with_plain_loops(workload: Workload) -> None:
 @pytest.mark.parametrize("arch", ["a100", "h100"])
 @pytest.mark.parametrize("workload", WORKLOADS.values(), ids=WORKLOADS)
 def test_nvcc_takes_its_fragments(workload: Workload, arch: str) -> None:
-    device, sketch, rng = DEVICES[arch], GpuTensorCore(), np.random.default_rng(1)
+    device, sketch, rng = GPUS[arch], GpuTensorCore(), np.random.default_rng(1)
     space = sketch.space(workload, device)
     assert space is not None
     for point in [space.origin, *(space.sample(rng) for _ in range(2))]:

@@ -1,32 +1,37 @@
-"""The contenders of a bench: what runs in each one's process. Peers are given their fastest reachable form.
+"""The contenders of a bench. Each peer runs in the fastest form that its users can reach.
 
-    operators   torch           eager, channels-last where the workload is; results into place where that exists
+    operators   torch           eager; channels-last if the workload is; into a given output if torch can do that
                 torch-packed    weights packed ahead by oneDNN, activation and residual fused
                 onnxruntime     a graph of one operator, channels second, all graph optimisations, bound output
                 openvino        the same graph, images mostly channels last, float32, latency hint, bound tensors
     models      onnxruntime     all graph optimisations, all cores
                 openvino        float32, latency hint, all cores
-                torch           eager, images channels-last; torch-compiled: by its inductor, weights frozen
+                torch           eager, images channels-last
+                torch-compiled  compiled by torch's inductor, weights frozen
     ours        TunedOperator, TunedModel
 
-Each is made in the contender's process with the number of threads, and raises `Unavailable`, with the reason, where
-it has no form for the operator. What is done ahead of the timing: weights laid out, inputs in the layout that the
-peer likes best. No library is loaded with this package: a contender's process holds its own only.
+A contender is made in its own process with the number of threads. It raises `Unavailable`, with the reason, if it does
+not support the operator. Before the timing, weights are packed, and inputs get the layout that is fastest for the peer.
+Importing this package loads no peer's library, because a contender's process holds only its own.
 """
 
 from __future__ import annotations
 
 OPERATOR_PEERS = {
-    "torch": "stormdrop.bench.peers.torch:Torch",
-    "torch-packed": "stormdrop.bench.peers.torch:TorchPacked",
-    "onnxruntime": "stormdrop.bench.peers.onnxruntime:Operator",
-    "openvino": "stormdrop.bench.peers.openvino:Operator",
+    "torch": "stormdrop.bench.peers.torch_operators:EagerOperator",
+    "torch-packed": "stormdrop.bench.peers.torch_operators:PackedOperator",
+    "onnxruntime": "stormdrop.bench.peers.onnxruntime:OnnxruntimeOperator",
+    "openvino": "stormdrop.bench.peers.openvino:OpenvinoOperator",
 }
+"""The peers of operators: the maker of each contender, by name. See `ContenderSpec.maker`."""
+
 MODEL_PEERS = {
-    "onnxruntime": "stormdrop.bench.peers.onnxruntime:Model",
-    "openvino": "stormdrop.bench.peers.openvino:Model",
-    "torch": "stormdrop.bench.peers.torch_models:Model",
-    "torch-compiled": "stormdrop.bench.peers.torch_models:CompiledModel",
+    "onnxruntime": "stormdrop.bench.peers.onnxruntime:OnnxruntimeModel",
+    "openvino": "stormdrop.bench.peers.openvino:OpenvinoModel",
+    "torch": "stormdrop.bench.peers.torch_models:EagerModel",
+    "torch-compiled": "stormdrop.bench.peers.torch_models:InductorModel",
 }
+"""The peers of ONNX models, likewise."""
+
 GROUPS = {"torch": ("torch", "torch-packed", "torch-compiled")}
 """Names that stand for several contenders."""

@@ -1,7 +1,7 @@
-"""An operator as an ONNX graph: the form in which onnxruntime and OpenVINO take one.
+"""Makes an ONNX graph of an operator, because onnxruntime and OpenVINO run graphs.
 
-Weights are initializers, so that a runtime packs them ahead. Images are channels second, as ONNX has them: `feeds`
-are views of the workload's inputs with the axes so ordered, and `restored` undoes it.
+Weights are initializers, so that a runtime packs them ahead. Images are channels second, as in ONNX: the `feeds` of a
+graph are views of the workload's inputs with their axes in this order, and `restored` undoes this for the output.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..turns import Unavailable
+from ..contender import Unavailable
 
 if TYPE_CHECKING:
     from onnx import NodeProto, TensorProto
@@ -27,10 +27,14 @@ _OPSET, _IR_VERSION = 20, 9
 
 @dataclass(frozen=True)
 class OperatorGraph:
-    """An operator as a serialised ONNX model with one output, `y`.
+    """An operator as an ONNX model with one output, `y`.
 
-    `feeds` are the inputs that vary, by name, as the graph has them (not contiguous where axes were reordered).
-    `images`: they and the output have channels second. `channels_last`: the workload has them last.
+    Attributes:
+        model: The serialised model.
+        feeds: The inputs that are not constant, by name, with axes in the graph's order. An array whose axes were
+            reordered is not contiguous.
+        images: Whether inputs and output are images, with channels second.
+        channels_last: Whether the workload has channels last.
     """
 
     model: bytes
@@ -44,7 +48,16 @@ class OperatorGraph:
 
 
 def operator_graph(operator: str, arguments: Arguments, inputs: Sequence[Array]) -> OperatorGraph:
-    """The graph of a workload's operator, with these inputs. Raises `Unavailable` where ONNX has no form of it."""
+    """Make the graph of an operator.
+
+    Args:
+        operator: The name of the operator, such as "conv2d".
+        arguments: The arguments of its workload.
+        inputs: The input arrays of its workload.
+
+    Raises:
+        Unavailable: There is no graph of this operator, or of its activation.
+    """
     from onnx import TensorProto, helper
 
     if operator not in _BUILDERS:
@@ -52,32 +65,32 @@ def operator_graph(operator: str, arguments: Arguments, inputs: Sequence[Array])
     graph = _Draft(arguments, inputs)
     _BUILDERS[operator](graph)
     graph.nodes[-1].output[0] = "y"
-    given = [helper.make_tensor_value_info(name, TensorProto.FLOAT, array.shape) for name, array in graph.feeds.items()]
+    feeds = [helper.make_tensor_value_info(name, TensorProto.FLOAT, array.shape) for name, array in graph.feeds.items()]
     result = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
-    body = helper.make_graph(graph.nodes, operator, given, [result], graph.constants)
+    body = helper.make_graph(graph.nodes, operator, feeds, [result], graph.constants)
     model = helper.make_model(body, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR_VERSION)
-    return OperatorGraph(model.SerializeToString(), graph.feeds, graph.images, graph.images and graph.last)
+    return OperatorGraph(model.SerializeToString(), graph.feeds, graph.images, graph.images and graph.channels_last)
 
 
 class _Draft:
-    """A graph while it is built; `last`: the workload has channels last."""
+    """A graph while it is built: its nodes, its constants and the inputs that are not constant."""
 
     def __init__(self, arguments: Arguments, inputs: Sequence[Array]) -> None:
         self.arguments, self.inputs = arguments, inputs
         layout = arguments.get("layout", "")
-        self.images, self.last = bool(layout), layout.endswith("C")
+        self.images, self.channels_last = bool(layout), layout.endswith("C")
         self.nodes: list[NodeProto] = []
         self.constants: list[TensorProto] = []
         self.feeds: dict[str, Array] = {}
 
     def feed(self, array: Array) -> str:
-        """An input that varies."""
+        """Add an input that is not constant; returns its name."""
         name = f"x{len(self.feeds)}"
-        self.feeds[name] = np.moveaxis(array, -1, 1) if self.images and self.last else array
+        self.feeds[name] = np.moveaxis(array, -1, 1) if self.images and self.channels_last else array
         return name
 
     def constant(self, values: Any, dtype: str = "float32") -> str:
-        """An initializer."""
+        """Add an initializer; returns its name."""
         from onnx import numpy_helper
 
         name = f"w{len(self.constants)}"
@@ -85,15 +98,15 @@ class _Draft:
         return name
 
     def node(self, kind: str, *operands: str, **attributes: Any) -> str:
-        """Another node; the name of its output."""
+        """Add a node; returns the name of its output."""
         from onnx import helper
 
         name = f"t{len(self.nodes)}"
         self.nodes.append(helper.make_node(kind, operands, [name], **attributes))
         return name
 
-    def activated(self, value: str, kind: str) -> None:
-        """A function of each element."""
+    def activate(self, value: str, kind: str) -> None:
+        """Add a function of each element. Raises `Unavailable` if it is not known."""
         if kind == "relu6":
             self.node("Clip", value, self.constant(0.0), self.constant(6.0))
         elif kind == "silu":
@@ -103,11 +116,11 @@ class _Draft:
         elif kind != "none":
             raise Unavailable(f"there is no ONNX graph of {kind} here")
 
-    def epilogue(self, value: str, further: Sequence[Array]) -> None:
-        """Adds the residual, if there is one in the inputs behind the bias, and applies the activation."""
-        for residual in further:
+    def epilogue(self, value: str, residuals: Sequence[Array]) -> None:
+        """Add the residual, if there is one, and then the activation."""
+        for residual in residuals:
             value = self.node("Add", value, self.feed(residual))
-        self.activated(value, self.arguments["act"])
+        self.activate(value, self.arguments["act"])
 
 
 _UNARY = {
@@ -138,46 +151,46 @@ def _attention_scores(graph: _Draft) -> None:
     query, key, *mask = map(graph.feed, graph.inputs)
     product = graph.node("MatMul", query, graph.node("Transpose", key, perm=[0, 2, 1]))
     scores = graph.node("Mul", product, graph.constant(1 / math.sqrt(graph.arguments["k"])))
-    for each in mask:
-        scores = graph.node("Add", scores, each)
+    if mask:
+        scores = graph.node("Add", scores, *mask)
     graph.node("Softmax", scores, axis=-1)
 
 
 def _dense(graph: _Draft) -> None:
     x, *others = graph.inputs
-    weights = 1 + graph.arguments["bias"]
-    product = graph.node("Gemm", graph.feed(x), *map(graph.constant, others[:weights]), transB=1)
-    graph.epilogue(product, others[weights:])
+    constants = 1 + graph.arguments["bias"]
+    product = graph.node("Gemm", graph.feed(x), *map(graph.constant, others[:constants]), transB=1)
+    graph.epilogue(product, others[constants:])
 
 
 def _convolution(graph: _Draft) -> None:
     weight = graph.inputs[1]
-    _convolved(graph, np.moveaxis(weight, -1, 1) if graph.last else weight, graph.arguments["groups"])
+    _add_convolution(graph, np.moveaxis(weight, -1, 1) if graph.channels_last else weight, graph.arguments["groups"])
 
 
 def _depthwise(graph: _Draft) -> None:
-    weight = np.moveaxis(graph.inputs[1], -1, 0) if graph.last else graph.inputs[1]
-    _convolved(graph, weight[:, np.newaxis], len(weight))
+    weight = np.moveaxis(graph.inputs[1], -1, 0) if graph.channels_last else graph.inputs[1]
+    _add_convolution(graph, weight[:, np.newaxis], len(weight))
 
 
-def _convolved(graph: _Draft, weight: Array, groups: int) -> None:
-    """A convolution with weights [co, ci/groups, window]."""
+def _add_convolution(graph: _Draft, weight: Array, groups: int) -> None:
+    """Add a convolution with weights [co, ci/groups, window] and its epilogue."""
     x, _, *others = graph.inputs
     biases = graph.arguments["bias"]
     operands = [graph.feed(x), graph.constant(weight), *map(graph.constant, others[:biases])]
-    place = _placement(graph.arguments, weight.ndim - 2)
+    placement = _stride_and_padding(graph.arguments, weight.ndim - 2)
     dilations = [graph.arguments["dilation"]] * (weight.ndim - 2)
-    product = graph.node("Conv", *operands, group=groups, dilations=dilations, **place)
+    product = graph.node("Conv", *operands, group=groups, dilations=dilations, **placement)
     graph.epilogue(product, others[biases:])
 
 
-def _placement(arguments: Arguments, dimensions: int) -> dict[str, list[int]]:
+def _stride_and_padding(arguments: Arguments, dimensions: int) -> dict[str, list[int]]:
     return {"strides": [arguments["stride"]] * dimensions, "pads": [arguments["pad"]] * 2 * dimensions}
 
 
 def _pool(graph: _Draft) -> None:
     arguments = graph.arguments
-    window = {"kernel_shape": [arguments["kh"], arguments["kw"]], **_placement(arguments, 2)}
+    window = {"kernel_shape": [arguments["kh"], arguments["kw"]], **_stride_and_padding(arguments, 2)}
     if arguments["kind"] == "max":
         graph.node("MaxPool", graph.feed(graph.inputs[0]), **window)
     else:
@@ -207,7 +220,7 @@ def _layer_norm(graph: _Draft) -> None:
 
 
 def _rms_norm(graph: _Draft) -> None:
-    """In parts, which both runtimes fuse: the operator is younger than the opset."""
+    """In several nodes, which both runtimes fuse, because the opset does not have this operator yet."""
     x, scale = graph.feed(graph.inputs[0]), graph.constant(graph.inputs[1])
     square = graph.node("Pow", x, graph.constant(2.0))
     mean = graph.node("ReduceMean", square, graph.constant([-1], "int64"), keepdims=1)
@@ -226,7 +239,7 @@ def _concatenate(graph: _Draft) -> None:
 def _elementwise(graph: _Draft) -> None:
     kind, feeds = graph.arguments["kind"], list(map(graph.feed, graph.inputs))
     if len(feeds) == 1:
-        graph.activated(feeds[0], kind)
+        graph.activate(feeds[0], kind)
     else:
         graph.node(_BINARY[kind], *feeds)
 

@@ -1,4 +1,4 @@
-"""onnxruntime as a contender: operators and models."""
+"""onnxruntime as a contender, for operators and for models."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .graphs import operator_graph
 Array = NDArray[Any]
 
 
-class Operator:
-    """A graph of one operator, its inputs and its output bound to memory ahead: no execution copies or allocates.
+class OnnxruntimeOperator:
+    """A graph of one operator. Its inputs and output are bound to memory ahead, so no execution copies or allocates.
 
-    Images are channels second, the only layout that its float32 convolutions know. They compute on blocks of channels
-    and reorder before and after: a single operator pays for both, as its users do where no other convolution is
-    around it.
+    Images are channels second, the only layout that onnxruntime's float32 convolutions support. They compute on blocks
+    of channels and reorder before and after. A single operator pays for both, as it does in a model that has no other
+    convolution next to it.
     """
 
     def __init__(self, operator: str, arguments: Mapping[str, Any], inputs: Sequence[Array], threads: int) -> None:
@@ -49,8 +49,8 @@ class Operator:
         return [self._graph.restored(self._bound["y"].numpy())]
 
 
-class Model:
-    """An ONNX model."""
+class OnnxruntimeModel:
+    """An ONNX model, given as a serialised file."""
 
     def __init__(self, model: bytes, inputs: Mapping[str, Array], threads: int) -> None:
         import onnxruntime

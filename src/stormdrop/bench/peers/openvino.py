@@ -1,4 +1,4 @@
-"""OpenVINO as a contender: operators and models, in float32."""
+"""OpenVINO as a contender, for operators and for models, in float32."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from .graphs import OperatorGraph, operator_graph
 Array = NDArray[Any]
 
 
-class Operator:
-    """A graph of one operator, its tensors bound to memory ahead: no execution copies or allocates.
+class OpenvinoOperator:
+    """A graph of one operator. Its tensors are bound to memory ahead, so no execution copies or allocates.
 
-    Images are channels last at the graph's boundary, whatever the workload has: convolutions compute in that layout,
-    and channels second costs a reorder before and after (a 3x3 convolution of 64 channels took 1.08 times, a depthwise
-    one 2.5 times as long). Pools with a window are an exception: channels last they took 3 to 9 times as long.
+    Images are channels last at the graph's boundary, whatever layout the workload has, because OpenVINO's convolutions
+    compute in that layout: with channels second they reorder before and after (a 3x3 convolution of 64 channels took
+    1.08 times as long, a depthwise one 2.5 times). Pools with a window are an exception: with channels last they took
+    3 to 9 times as long.
     """
 
     def __init__(self, operator: str, arguments: Mapping[str, Any], inputs: Sequence[Array], threads: int) -> None:
@@ -29,8 +30,8 @@ class Operator:
         model = _channels_last(self._graph) if self._last else openvino.Core().read_model(self._graph.model)
         compiled = _compile(model, threads)
         self._request = compiled.create_infer_request()
-        # The tensors do not keep the arrays alive.
-        self._inputs = {name: self._placed(array) for name, array in self._graph.feeds.items()}
+        # The arrays are kept here, because the tensors do not keep them alive.
+        self._inputs = {name: self._in_layout(array) for name, array in self._graph.feeds.items()}
         self._output = np.empty(tuple(compiled.output(0).shape), "float32")
         for name, array in self._inputs.items():
             self._request.set_tensor(name, openvino.Tensor(array, shared_memory=True))
@@ -47,12 +48,12 @@ class Operator:
         self.run()
         return [self._graph.restored(np.moveaxis(self._output, -1, 1) if self._last else self._output)]
 
-    def _placed(self, array: Array) -> Array:
+    def _in_layout(self, array: Array) -> Array:
         return np.ascontiguousarray(np.moveaxis(array, 1, -1) if self._last else array)
 
 
-class Model:
-    """An ONNX model."""
+class OpenvinoModel:
+    """An ONNX model, given as a serialised file."""
 
     def __init__(self, model: bytes, inputs: Mapping[str, Array], threads: int) -> None:
         import openvino
@@ -70,15 +71,15 @@ class Model:
 
 
 def _channels_last(graph: OperatorGraph) -> Any:
-    """The graph as a model of OpenVINO's that takes and gives its images channels last."""
+    """The graph as an OpenVINO model whose images are channels last, in its inputs and in its output."""
     import openvino
 
     model = openvino.Core().read_model(graph.model)
     steps = openvino.preprocess.PrePostProcessor(model)
-    inner = "HW"[-(len(model.input(0).shape) - 2) :]
-    for side in (*(steps.input(name) for name in graph.feeds), steps.output("y")):
-        side.tensor().set_layout(openvino.Layout(f"N{inner}C"))
-        side.model().set_layout(openvino.Layout(f"NC{inner}"))
+    window_axes = "HW"[-(len(model.input(0).shape) - 2) :]
+    for port in (*(steps.input(name) for name in graph.feeds), steps.output("y")):
+        port.tensor().set_layout(openvino.Layout(f"N{window_axes}C"))
+        port.model().set_layout(openvino.Layout(f"NC{window_axes}"))
     return steps.build()
 
 

@@ -1,4 +1,4 @@
-"""Our own kernels and models as contenders."""
+"""stormdrop's own kernels and models as contenders."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import hint
-from ..turns import Unavailable
+from ..contender import Unavailable
 
 if TYPE_CHECKING:
     from ...ir.workload import Workload
@@ -19,11 +19,19 @@ Array = NDArray[Any]
 
 
 class ScheduledOperator:
-    """A schedule of an operator, its constants transformed ahead, compiled in this process."""
+    """A schedule of an operator, which is compiled in this process. Constants are transformed ahead of the timing."""
 
     def __init__(
         self, workload: Workload, variant: Variant, inputs: Sequence[Array], settings: Mapping[str, Any]
     ) -> None:
+        """Compile a schedule.
+
+        Args:
+            workload: The operator.
+            variant: Its schedule.
+            inputs: Its input arrays.
+            settings: What the contender reports as its settings.
+        """
         import tvm
 
         from ...codegen.compile import compile_kernel
@@ -48,28 +56,28 @@ class ScheduledOperator:
 
 
 class TunedOperator(ScheduledOperator):
-    """Our kernel of an operator, by the name of a sketch that exists and its configuration."""
+    """Our kernel of an operator, given by the name of a sketch and a configuration of it."""
 
     def __init__(
         self, workload: Workload, sketch: str, config: Mapping[str, Any], inputs: Sequence[Array], threads: int
     ) -> None:
         from ...machine.cpu import Target
-        from ...sketches.registry import sketches
+        from ...sketches.registry import cpu_sketches
 
-        found = {each.name: each for each in sketches()}
-        if sketch not in found:
-            raise Unavailable(f"there is no sketch {sketch!r}; {hint(sketch, sorted(found))}")
-        variant = found[sketch].apply(workload, Target.detect(), config)
+        known = {registered.name: registered for registered in cpu_sketches()}
+        if sketch not in known:
+            raise Unavailable(f"there is no sketch {sketch!r}; {hint(sketch, sorted(known))}")
+        variant = known[sketch].apply(workload, Target.detect(), config)
         super().__init__(workload, variant, inputs, {"threads": threads, "sketch": sketch, "config": dict(config)})
 
 
 class TunedModel:
-    """A saved tuned model."""
+    """A tuned model, given by the folder that it was saved to."""
 
     def __init__(self, artifact: str, inputs: Mapping[str, Array], threads: int) -> None:
         from ...model import load
 
-        self._model = load(artifact)  # settles the threads before TVM is loaded
+        self._model = load(artifact)  # sets the number of threads before TVM is loaded
         from ...model.artifact import aligned
 
         self._inputs = {name: aligned(value) for name, value in inputs.items()}

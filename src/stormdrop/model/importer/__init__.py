@@ -1,1 +1,1 @@
-"""A user's model becomes a graph of tasks."""
+"""Turns a user's model into a graph of tasks."""

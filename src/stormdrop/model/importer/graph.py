@@ -1,4 +1,7 @@
-"""ONNX -> Relax -> folded, channels-last, fused: a graph of calls to a few distinct kernels, the tasks.
+"""Imports an ONNX model as a graph of calls to a few distinct kernels, the tasks.
+
+The model is translated to Relax; there its constants are folded, its images become channels-last, and its operators are
+fused:
 
     ONNX     Conv(x, w, b) -> Add(_, y) -> Relu
     Relax    fused_conv2d_add_add_relu(x in NHWC, w in OHWI, b, y)
@@ -23,8 +26,7 @@ from tvm import relax
 from tvm.ir import GenericConst
 from tvm.relax.frontend.onnx import from_onnx
 
-from ...errors import ModelError
-from ..messages import first_line
+from ...errors import ModelError, one_line
 from ..metadata import TensorInfo
 from ..passes.broadcast import expand_constants
 from ..passes.constants import fold_layouts
@@ -36,7 +38,7 @@ from .tasks import Task, extract_tasks, simplify_functions
 
 _LAYOUTS = {
     "relax.nn.conv2d": ["NHWC", "OHWI"],
-    # It would follow its neighbours into NHWC, for which it has no lowering.
+    # Without this entry it would follow its neighbours into NHWC, for which it has no lowering.
     "relax.nn.conv2d_transpose": ["NCHW", "IOHW"],
 }
 
@@ -45,9 +47,13 @@ _LAYOUTS = {
 class Graph:
     """A model as kernel calls.
 
-    `mod` holds the Relax function `main` and the TensorIR functions that it calls; `tasks` are the distinct ones.
-    `inputs` and `outputs` are in the order in which `main` takes and gives them. `source` is the model as it was
-    read, to verify against.
+    Attributes:
+        name: The name of the model.
+        mod: The Relax function `main` and the TensorIR functions that it calls.
+        tasks: The distinct TensorIR functions.
+        inputs: The inputs, in the order in which `main` takes them.
+        outputs: The outputs, in the order in which `main` returns them.
+        source: The ONNX model as it was read, to verify the compiled model against.
     """
 
     name: str
@@ -59,7 +65,7 @@ class Graph:
 
     @property
     def constant_bytes(self) -> int:
-        """Bytes of all weights."""
+        """The size of all weights together, in bytes."""
         sizes: list[int] = []
 
         def visit(node: Any) -> None:
@@ -71,25 +77,30 @@ class Graph:
 
 
 def load_graph(model: str | Path | onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]] | None = None) -> Graph:
-    """Read an ONNX model into a graph.
+    """Import an ONNX model.
 
-    `shapes` gives inputs of dynamic shape their sizes. Raises `ModelError`, one line, for a file that cannot be
-    read, a shape that stays open, and an operator that is not supported.
+    Args:
+        model: The path of an ONNX file, or a model in memory.
+        shapes: The shapes of inputs whose shape the model leaves open, by input name.
+
+    Raises:
+        ModelError: The file cannot be read, a shape is open, or an operator is not supported. The message is one line.
     """
     read = load_onnx(model, shapes)
     try:
         mod = _optimise(_imported(read.cleaned))
     except Exception as error:
-        # The importer and the passes raise many types, from Python's own to TVM's; all mean that this model is
-        # outside what they take.
-        raise ModelError(f"{read.name}: cannot be imported: {first_line(error)}") from error
+        # The importer and the passes raise many types, from Python's own to TVM's. Each of them means that the model
+        # has something that they do not support.
+        raise ModelError(f"{read.name}: cannot be imported: {one_line(error)}") from error
     mod = simplify_functions(mod)
     outputs = _outputs(mod, read)
     return Graph(read.name, mod, extract_tasks(mod), read.inputs, outputs, read.source)
 
 
 def _imported(model: onnx.ModelProto) -> tvm.IRModule:
-    # The importer warns about every name that is no identifier, and prints to standard output before it raises.
+    """The model as Relax code. What the importer warns about and prints is dropped."""
+    # It warns about every name that is no identifier, and prints to standard output before it raises.
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         return from_onnx(model, keep_params_in_input=False, sanitize_input_names=True)
@@ -97,7 +108,7 @@ def _imported(model: onnx.ModelProto) -> tvm.IRModule:
 
 def _optimise(mod: tvm.IRModule) -> tvm.IRModule:
     passes = relax.transform
-    # The passes only legalise for a kind of target; what depends on the machine comes with the schedules.
+    # The passes need a target to choose implementations for. What depends on the machine is decided by schedules.
     with tvm.target.Target("llvm"), tvm.transform.PassContext(opt_level=3):
         for step in (
             clip_indices,
@@ -127,7 +138,7 @@ def _optimise(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def _outputs(mod: tvm.IRModule, read: OnnxGraph) -> tuple[TensorInfo, ...]:
-    """Names from the model, shapes and types from the import: a model need not say them."""
+    """The outputs with names from the model, and with shapes and types from the import, as models may omit these."""
     result = mod["main"].ret_ty
     types = list(result.fields) if isinstance(result, relax.TupleType) else [result]
     outputs = []

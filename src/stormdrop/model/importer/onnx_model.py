@@ -1,4 +1,4 @@
-"""Reading an ONNX model: what is wrong with it is said here, in one line, before any compiler sees it."""
+"""Reads an ONNX model and checks it, so that an error is one clear line before any compiler sees the model."""
 
 from __future__ import annotations
 
@@ -10,19 +10,26 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import helper, version_converter
 
-from ...errors import ModelError
-from ..messages import first_line
+from ...errors import ModelError, one_line
 from ..metadata import TensorInfo
 from .simplify import clean
 
 _DEFAULT_DOMAINS = ("", "ai.onnx")
 _OLDEST_OPSET = 7
-"""Before opset 7 operators broadcast by attributes, which the importer ignores."""
+"""Older models are converted: before opset 7, operators broadcast by attributes, which the importer ignores."""
 
 
 @dataclass(frozen=True)
 class OnnxGraph:
-    """A checked model: as read (with sizes filled in), and cleaned for the import; `outputs` are names."""
+    """A checked model.
+
+    Attributes:
+        name: The name of the model.
+        source: The model as it was read, with the sizes of its inputs filled in.
+        cleaned: The model as it is imported; see `simplify.clean`.
+        inputs: The inputs.
+        outputs: The names of the outputs.
+    """
 
     name: str
     source: onnx.ModelProto
@@ -32,9 +39,14 @@ class OnnxGraph:
 
 
 def load_onnx(model: str | Path | onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]] | None = None) -> OnnxGraph:
-    """Read, check and clean an ONNX model from a file or from memory.
+    """Read, check and clean an ONNX model.
 
-    `shapes` gives the sizes of inputs whose shape the model leaves open. Raises `ModelError`.
+    Args:
+        model: The path of an ONNX file, or a model in memory, which is not changed.
+        shapes: The shapes of inputs whose shape the model leaves open, by input name.
+
+    Raises:
+        ModelError: The file cannot be read, a shape is open or wrong, or an operator is not supported.
     """
     read = model if isinstance(model, onnx.ModelProto) else _read(Path(model))
     name = read.graph.name or "model" if isinstance(model, onnx.ModelProto) else Path(model).stem
@@ -42,16 +54,16 @@ def load_onnx(model: str | Path | onnx.ModelProto, shapes: Mapping[str, tuple[in
     source.CopyFrom(read)
     _drop_unused_inputs(source)
     _fill_shapes(source, shapes or {}, name)
-    source = _modern(source, name)
+    source = _with_supported_opset(source, name)
     try:
         cleaned = clean(source)
     except Exception as error:
-        # onnxscript's passes raise their own types and plain ones, for a broken model and also for an operator that
-        # they do not know, which is then the better message.
+        # onnxscript's passes raise many types, for a broken model and also for an operator that they do not know. In
+        # the latter case the check of the operators has the better message.
         _check_operators(source, name)
-        raise ModelError(f"{name}: cannot be simplified: {first_line(error)}") from error
+        raise ModelError(f"{name}: cannot be simplified: {one_line(error)}") from error
     _check_operators(cleaned, name)
-    inputs = tuple(_info(value) for value in cleaned.graph.input)
+    inputs = tuple(_tensor_info(value) for value in cleaned.graph.input)
     outputs = tuple(value.name for value in cleaned.graph.output)
     return OnnxGraph(name, source, cleaned, inputs, outputs)
 
@@ -66,7 +78,7 @@ def _read(path: Path) -> onnx.ModelProto:
     except DecodeError as error:
         raise ModelError(f"{path}: not an ONNX model, or a truncated one") from error
     except (OSError, ValueError, onnx.checker.ValidationError) as error:
-        raise ModelError(f"{path}: cannot be read: {first_line(error)}") from error
+        raise ModelError(f"{path}: cannot be read: {one_line(error)}") from error
     if not model.graph.node:
         raise ModelError(f"{path}: not an ONNX model: it has no nodes")
     return model
@@ -80,7 +92,7 @@ def _drop_unused_inputs(model: onnx.ModelProto) -> None:
 
 
 def _used_names(graph: onnx.GraphProto) -> set[str]:
-    """All names that nodes take, those of branches and loop bodies included."""
+    """The names of all inputs of nodes, including the nodes of branches and loop bodies."""
     names = {name for node in graph.node for name in node.input}
     for node in graph.node:
         for attribute in node.attribute:
@@ -90,9 +102,9 @@ def _used_names(graph: onnx.GraphProto) -> set[str]:
 
 
 def _fill_shapes(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]], name: str) -> None:
-    """Write the given sizes into the graph's inputs; raises `ModelError` for a size that stays open."""
-    held = {tensor.name for tensor in model.graph.initializer}
-    inputs = {value.name: value for value in model.graph.input if value.name not in held}
+    """Write the sizes into the graph's inputs. Raises `ModelError` for a wrong shape, and for a size that is open."""
+    initializers = {tensor.name for tensor in model.graph.initializer}
+    inputs = {value.name: value for value in model.graph.input if value.name not in initializers}
     for unknown in sorted(set(shapes) - set(inputs)):
         raise ModelError(f"{name}: has no input {unknown!r}; its inputs are {', '.join(map(repr, inputs))}")
     for key, value in inputs.items():
@@ -110,7 +122,7 @@ def _fill_shapes(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]], 
                 dim.dim_value = shapes[key][axis]
             if dim.dim_value <= 0:
                 symbol = f" ({dim.dim_param})" if dim.dim_param else ""
-                example = "x".join(str(max(each.dim_value, 0) or "N") for each in tensor.shape.dim)
+                example = "x".join(str(max(size.dim_value, 0) or "N") for size in tensor.shape.dim)
                 raise ModelError(
                     f"{name}: dimension {axis}{symbol} of input {key!r} has no size; give the shape of that input, "
                     f"as in --shape {key}={example} (shapes= in Python)"
@@ -126,29 +138,30 @@ def _check_operators(model: onnx.ModelProto, name: str) -> None:
             continue
         if node.domain not in _DEFAULT_DOMAINS or node.op_type not in known:
             operator = node.op_type if node.domain in _DEFAULT_DOMAINS else f"{node.domain}.{node.op_type}"
-            where = repr(node.name) if node.name else f"number {index}, which gives {node.output[0]!r}"
-            raise ModelError(f"{name}: operator {operator} is not supported (node {where})")
+            label = repr(node.name) if node.name else f"number {index}, whose output is {node.output[0]!r}"
+            raise ModelError(f"{name}: operator {operator} is not supported (node {label})")
 
 
 def _importable_operators() -> frozenset[str]:
     from tvm.relax.frontend.onnx import onnx_frontend
 
-    # Private, but the only list of what the importer takes; its own error names no node.
+    # This function is private, but it is the only list of these operators, and the importer's own error names no node.
     return frozenset(onnx_frontend._get_convert_map())
 
 
-def _modern(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
-    opset = next((o.version for o in model.opset_import if o.domain in _DEFAULT_DOMAINS), 1)
+def _with_supported_opset(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
+    """The model, converted to opset 13 if its opset is too old to be imported."""
+    opset = next((entry.version for entry in model.opset_import if entry.domain in _DEFAULT_DOMAINS), 1)
     if opset >= _OLDEST_OPSET:
         return model
     try:
         return version_converter.convert_version(model, 13)
     except Exception as error:
-        # The converter raises RuntimeError, ConvertError or ValueError, each without a common base.
-        raise ModelError(f"{name}: cannot be converted from opset {opset}: {first_line(error)}") from error
+        # The converter raises RuntimeError, ConvertError or ValueError.
+        raise ModelError(f"{name}: cannot be converted from opset {opset}: {one_line(error)}") from error
 
 
-def _info(value: onnx.ValueInfoProto) -> TensorInfo:
+def _tensor_info(value: onnx.ValueInfoProto) -> TensorInfo:
     tensor = value.type.tensor_type
     shape = tuple(dim.dim_value for dim in tensor.shape.dim)
     return TensorInfo(value.name, shape, helper.tensor_dtype_to_np_dtype(tensor.elem_type).name)

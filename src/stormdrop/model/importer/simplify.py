@@ -1,13 +1,13 @@
-"""ONNX to simpler ONNX, before the import: what is easy to say in ONNX and hard to undo afterwards.
+"""Rewrites an ONNX model to a simpler one before the import, as far as this is easier in ONNX than later in Relax.
 
-The generic part (constant folding, dead code, identities, dropout, batch norm into the convolution before it) is
-onnxscript's optimizer; the rules here add what it leaves:
+onnxscript's optimizer does the generic part: constant folding, dead code, identities, and batch norms that are folded
+into the convolution before them. The rules here add what it leaves:
 
-    BatchNormalization * c + d      ->  BatchNormalization with other scale and bias
-    BatchNormalization, elsewhere   ->  x * scale + bias, per channel: decomposed later it would split the layout
-    Sum(a, b, ...)                  ->  a + b + ...: imported as a stack of one more dimension otherwise
-    Dropout                         ->  nothing
-    Gather of one constant index    ->  Slice, Squeeze: a gather is fused with nothing
+    BatchNormalization * c + d      ->  BatchNormalization with another scale and bias
+    other BatchNormalization        ->  x * scale + bias per channel, as its later decomposition would split the layout
+    Sum(a, b, ...)                  ->  a + b + ..., because it would be imported as a stack with one more dimension
+    Dropout                         ->  Identity
+    Gather of one constant index    ->  Slice and Squeeze, because a gather is not fused with anything
 """
 
 from __future__ import annotations
@@ -26,32 +26,40 @@ from onnx_ir.passes import common as passes
 from onnxscript import optimizer
 from onnxscript.rewriter import MatchResult, RewriteRuleClassBase, RewriteRuleSet
 
-_AXES_ARE_AN_INPUT = 13  # of a Squeeze, from this opset on
+_AXES_ARE_AN_INPUT = 13
+"""The first opset in which the axes of a Squeeze are an input."""
 
 FOLD_LIMIT = 1 << 30
-"""Bytes up to which a constant is computed at import: every weight."""
+"""The largest constant that is computed at import, in bytes: large enough for every weight."""
 
 
-def _folded(node: ir.Node) -> bool | None:
-    # Kept by default for a file's size; computing with shapes begins with it.
+def _should_fold(node: ir.Node) -> bool | None:
+    """Folds `ConstantOfShape`, with which computations on shapes begin; None leaves the decision to onnxscript."""
     return True if node.op_type == "ConstantOfShape" else None
 
 
 _FOLDING: dict[str, Any] = {
     "input_size_limit": FOLD_LIMIT,
     "output_size_limit": FOLD_LIMIT,
-    "should_fold": _folded,
+    "should_fold": _should_fold,
 }
 
 
 def clean(model: onnx.ModelProto) -> onnx.ModelProto:
-    """An equivalent model with fewer kinds of nodes; inputs and outputs keep their names."""
+    """Make an equivalent model with fewer kinds of nodes.
+
+    Args:
+        model: The model; it is not changed.
+
+    Returns:
+        The new model, whose inputs and outputs have the same names.
+    """
     graph = ir.from_proto(_simpler_nodes(model))
     with _silenced("onnx_ir", "onnxscript"):
         passes.RemoveInitializersFromInputsPass()(graph)
         passes.InlinePass()(graph)
         optimizer.fold_constants(graph, **_FOLDING)
-        # The folding leaves its results as Constant nodes, which rules see only as initialisers.
+        # Folding leaves its results as Constant nodes, but the rules recognise only initialisers as constants.
         passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(graph)
         passes.ShapeInferencePass()(graph)
         _FOLD_INTO_BATCH_NORM.apply_to_model(graph)
@@ -66,7 +74,7 @@ def clean(model: onnx.ModelProto) -> onnx.ModelProto:
 
 @contextlib.contextmanager
 def _silenced(*loggers: str) -> Iterator[None]:
-    """Their warnings are about what the passes leave alone; what matters is said by the import."""
+    """Drop the warnings of these loggers. They are about nodes that the passes leave as they are."""
     levels = {name: logging.getLogger(name).level for name in loggers}
     for name in loggers:
         logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -78,13 +86,14 @@ def _silenced(*loggers: str) -> Iterator[None]:
 
 
 def _constant(value: ir.Value | None) -> NDArray[Any] | None:
+    """The array of a constant; None for any other value."""
     if value is None or value.const_value is None or value.is_graph_input():
         return None
     return value.const_value.numpy()
 
 
 def _per_channel(value: ir.Value | None, channels: int, rank: int) -> NDArray[Any] | None:
-    """A constant as a vector over axis 1 of a tensor of this rank, or None where it is none."""
+    """A constant as a vector over axis 1 of a tensor of this rank; None if it varies along another axis."""
     array = _constant(value)
     if array is None or array.ndim > rank:
         return None
@@ -168,26 +177,26 @@ class _BatchNormToAffine(RewriteRuleClassBase):
 
 
 class _GatherToSlice(RewriteRuleClassBase):
-    """Gather(x, i) -> Squeeze(Slice(x, i, i + 1)) for one constant i; from opset 13 on, where axes are an input."""
+    """Gather(x, i) -> Squeeze(Slice(x, i, i + 1)) for one constant i; for opset 13 and later."""
 
     def pattern(self, op: Any, x: Any, index: Any) -> Any:
         return op.Gather(x, index, _allow_other_attributes=True, _outputs=["gathered"])
 
     def check(self, context: Any, x: ir.Value, index: ir.Value, gathered: ir.Value, **_: Any) -> MatchResult:
         result = MatchResult()
-        node, which = gathered.producer(), _constant(index)
+        node, position = gathered.producer(), _constant(index)
         assert node is not None
-        if which is None or which.ndim != 0:
-            return result.fail("not one constant index")
+        if position is None or position.ndim != 0:
+            return result.fail("the index is not one constant")
         if x.shape is None or _constant(x) is not None:
-            return result.fail("of unknown rank, or a constant")
+            return result.fail("the tensor is of unknown rank, or a constant")
         return result
 
     def rewrite(self, op: Any, x: ir.Value, index: ir.Value, gathered: ir.Value, **_: Any) -> Any:
-        node, which = gathered.producer(), _constant(index)
-        assert node is not None and which is not None and x.shape is not None
-        first = int(which)
-        # The end after the last but none, counted from behind, is no number but "as far as it goes".
+        node, position = gathered.producer(), _constant(index)
+        assert node is not None and position is not None and x.shape is not None
+        first = int(position)
+        # An end of 0 would be the beginning of the axis: after index -1, the slice goes as far as there are elements.
         end = first + 1 if first != -1 else np.iinfo(np.int64).max
 
         def vector(value: int, name: str) -> Any:
@@ -198,10 +207,11 @@ class _GatherToSlice(RewriteRuleClassBase):
 
 
 def _simpler_nodes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy in which Sum(a, b, c) is (a + b) + c and a dropout, which does nothing outside training, is gone."""
+    """A copy in which Sum(a, b, c) is (a + b) + c, and a dropout, which does nothing in inference, is an identity."""
     rewritten = onnx.ModelProto()
     rewritten.CopyFrom(model)
-    used = {name for node in model.graph.node for name in node.input} | {o.name for o in model.graph.output}
+    used = {name for node in model.graph.node for name in node.input}
+    used |= {output.name for output in model.graph.output}
     del rewritten.graph.node[:]
     for node in model.graph.node:
         rewritten.graph.node.extend(_simpler(node, used))
@@ -209,6 +219,7 @@ def _simpler_nodes(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _simpler(node: onnx.NodeProto, used: set[str]) -> list[onnx.NodeProto]:
+    """The nodes that replace a node; `used` are the names of all values that something reads."""
     if node.domain not in ("", "ai.onnx"):
         return [node]
     if node.op_type == "Dropout" and not any(name in used for name in node.output[1:]):
@@ -219,8 +230,8 @@ def _simpler(node: onnx.NodeProto, used: set[str]) -> list[onnx.NodeProto]:
         return [helper.make_node("Identity", node.input, node.output, node.name)]
     additions = []
     left = node.input[0]
-    partial = [f"{node.output[0]}_sum{i}" for i in range(len(node.input) - 2)] + [node.output[0]]
-    for right, output in zip(node.input[1:], partial, strict=True):
+    sums = [f"{node.output[0]}_sum{index}" for index in range(len(node.input) - 2)] + [node.output[0]]
+    for right, output in zip(node.input[1:], sums, strict=True):
         additions.append(helper.make_node("Add", [left, right], [output], f"{node.name}_{output}"))
         left = output
     return additions

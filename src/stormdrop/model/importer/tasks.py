@@ -1,4 +1,4 @@
-"""The distinct kernels of a graph: what is tuned, how often it runs, which of its inputs are constants."""
+"""The tasks of a graph: its distinct kernels, how often each is called, and which of its inputs are constants."""
 
 from __future__ import annotations
 
@@ -16,9 +16,14 @@ from tvm.s_tir import SBlock, Schedule
 class Task:
     """A distinct TensorIR function of a graph.
 
-    `function` has the symbol "main" and no tuning attributes, so that equal tasks of different models are equal;
-    `weight` is its number of calls; `constants` are the positions of those arguments that are constants in every
-    call; `callees` are its names in the graph's module.
+    Attributes:
+        index: Its position among the tasks of the graph.
+        name: The name of its first callee.
+        function: The function with the symbol "main" and without tuning attributes, so that equal tasks of different
+            models are equal.
+        weight: How often the model calls it.
+        constants: The positions of the arguments that are constants in every call.
+        callees: Its names in the graph's module, which may hold equal functions under several names.
     """
 
     index: int
@@ -30,7 +35,7 @@ class Task:
 
 
 def extract_tasks(mod: tvm.IRModule) -> tuple[Task, ...]:
-    """The tasks of a module in the order of their first call, equal functions taken together."""
+    """The tasks of a module, in the order of their first call. Structurally equal functions are one task."""
     calls: dict[str, list[relax.Call]] = defaultdict(list)
     for call in kernel_calls(mod):
         calls[call.args[0].name_hint].append(call)
@@ -39,7 +44,7 @@ def extract_tasks(mod: tvm.IRModule) -> tuple[Task, ...]:
     for callee in calls:
         function = normalise(mod[callee])
         bucket = by_hash[tvm_ffi.structural_hash(function)]
-        same = [i for i in bucket if tvm_ffi.structural_equal(groups[i][0], function)]
+        same = [index for index in bucket if tvm_ffi.structural_equal(groups[index][0], function)]
         if same:
             groups[same[0]][1].append(callee)
         else:
@@ -49,7 +54,11 @@ def extract_tasks(mod: tvm.IRModule) -> tuple[Task, ...]:
     for index, (function, callees) in enumerate(groups):
         sites = [call for callee in callees for call in calls[callee]]
         arguments = zip(*(call.args[1].fields for call in sites), strict=True)
-        constants = tuple(i for i, values in enumerate(arguments) if all(isinstance(v, GenericConst) for v in values))
+        constants = tuple(
+            position
+            for position, values in enumerate(arguments)
+            if all(isinstance(value, GenericConst) for value in values)
+        )
         tasks.append(Task(index, callees[0], function, len(sites), constants, tuple(callees)))
     return tuple(tasks)
 
@@ -57,18 +66,18 @@ def extract_tasks(mod: tvm.IRModule) -> tuple[Task, ...]:
 def kernel_calls(mod: tvm.IRModule) -> list[relax.Call]:
     """All calls of `main` to TensorIR functions, in order."""
     call_tir = tvm.ir.Op.get("relax.call_tir")
-    found: list[relax.Call] = []
+    calls: list[relax.Call] = []
 
     def visit(expr: relax.Expr) -> None:
         if isinstance(expr, relax.Call) and expr.op == call_tir:
-            found.append(expr)
+            calls.append(expr)
 
     relax.analysis.post_order_visit(mod["main"], visit)
-    return found
+    return calls
 
 
 def normalise(function: tirx.PrimFunc) -> tirx.PrimFunc:
-    """The function with symbol "main" and without the attributes that passes leave (they differ between models)."""
+    """The function with the symbol "main" and without attributes of passes, which differ between models."""
     for attribute in list(function.attrs.keys() if function.attrs else ()):
         if attribute != "tirx.noalias":
             function = function.without_attr(attribute)
@@ -76,7 +85,7 @@ def normalise(function: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def simplify_functions(mod: tvm.IRModule) -> tvm.IRModule:
-    """The module with every copying block (a padding by nothing) inlined into its reader."""
+    """The module with every block that only copies, such as a padding by zero elements, inlined into its reader."""
     simplified = tvm.IRModule(dict(mod.functions.items()))
     for variable, function in mod.functions.items():
         if isinstance(function, tirx.PrimFunc):

@@ -1,1 +1,1 @@
-"""Rewrites of a model's Relax code."""
+"""Passes that rewrite the Relax code of a model."""

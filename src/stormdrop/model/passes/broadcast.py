@@ -1,9 +1,10 @@
-"""Elementwise operators with constants, in the form that follows a change of layout.
+"""Rewrites elementwise operators with constants so that Relax can change the layout of their tensor.
 
-A constant of fewer axes than its partner, and a clip, keep a tensor in its layout: two transposes around each.
+Relax leaves a tensor in its layout if a constant has fewer axes than the tensor, or if the operator is a clip, and puts
+a transpose before and after the operator.
 
-    add(x, c)        ->  add(x, c'), c' with leading unit axes
-    clip(x, 0, 6)    ->  minimum(maximum(x, 0'), 6'), also where the importer made TensorIR of it already
+    add(x, c)        ->  add(x, c'), c' with leading axes of extent 1
+    clip(x, 0, 6)    ->  minimum(maximum(x, 0'), 6'), also if the importer has already made a TensorIR function of it
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import FloatImm
 from tvm.s_tir import Schedule
 
-from .rewriting import rewritten
+from .rewriting import rewrite_main
 
 _RANK = 4
 """Only tensors of two-dimensional convolutions change their layout."""
@@ -28,8 +29,8 @@ _BINARY = {f"relax.{name}" for name in ("add", "subtract", "multiply", "divide",
 
 
 def expand_constants(mod: tvm.IRModule) -> tvm.IRModule:
-    """The module with such operators of `main` rewritten."""
-    return rewritten(mod, _Expand(mod))
+    """The module with elementwise operators of `main` on constants rewritten as the module's docstring shows."""
+    return rewrite_main(mod, _Expand(mod))
 
 
 @relax.expr_functor.mutator
@@ -54,12 +55,12 @@ class _Expand(relax.PyExprMutator):
         return relax.Call(call.op, expanded, call.attrs)
 
     def _bound(self, call: relax.Call) -> Any:
-        """call_tir(maximum, (x, low)) -> maximum(x, low'); the same for minimum, and for a number in the function."""
+        """call_tir(maximum, (x, low)) -> maximum(x, low'); likewise for a minimum, and a bound inside the function."""
         arguments = call.args[1].fields
-        found = _extremum(self._mod[call.args[0]])
-        if found is None:
+        extremum = _extremum(self._mod[call.args[0]])
+        if extremum is None:
             return call
-        operator, bound = found
+        operator, bound = extremum
         if bound is None:
             constant = self._constant(arguments[1])
             if constant is None:
@@ -69,8 +70,8 @@ class _Expand(relax.PyExprMutator):
         return self.builder_.normalize(operator(arguments[0], value))
 
     def _constant(self, expr: Any) -> GenericConst | None:
-        found = self.lookup_binding(expr) if isinstance(expr, relax.Var) else expr
-        return found if isinstance(found, GenericConst) else None
+        value = self.lookup_binding(expr) if isinstance(expr, relax.Var) else expr
+        return value if isinstance(value, GenericConst) else None
 
     def _expanded(self, argument: Any) -> Any:
         constant = self._constant(argument)
@@ -91,7 +92,7 @@ class _Expand(relax.PyExprMutator):
 
 
 def _rank(expr: Any) -> int:
-    """The number of axes of a tensor, -1 where it is unknown or no tensor."""
+    """The number of axes of a tensor; -1 if that is unknown, or if the expression is no tensor."""
     return int(getattr(expr.ty, "ndim", -1))
 
 
@@ -104,7 +105,8 @@ def _number(expr: Any) -> float | None:
 def _extremum(function: tirx.PrimFunc) -> tuple[Callable[[Any, Any], Any], float | None] | None:
     """The Relax operator, and the number, of a function y[i, ...] = max(x[i, ...], number).
 
-    The number is None where it is the function's second parameter, of no axes; the result is None for another function.
+    The number is None if it is the function's second parameter, a tensor without axes. The result is None for any
+    other function.
     """
     schedule = Schedule(tvm.IRModule({"main": function}))
     blocks = schedule.get_child_blocks(schedule.get_sblock("root"))

@@ -1,4 +1,4 @@
-"""Concatenations whose inputs are written into their place at once, instead of being copied there.
+"""Finds concatenations whose inputs can be written to their final place, instead of being copied there.
 
 a = conv(x)                          a = conv'(x)            writes channels 0 to 63 of 128
 b = conv(y)               ->         b = conv''(y, a)        writes channels 64 to 127, in place
@@ -24,7 +24,12 @@ from ..importer.tasks import Task
 
 @dataclass(frozen=True)
 class Place:
-    """A slice of a concatenation along its last axis: where it begins, and how long the whole is."""
+    """A slice along the last axis of a concatenation's output.
+
+    Attributes:
+        offset: Where the slice begins.
+        total: The length of the whole axis.
+    """
 
     offset: int
     total: int
@@ -32,25 +37,33 @@ class Place:
 
 @dataclass(frozen=True, eq=False)
 class Concatenation:
-    """One concatenation of a graph: its variable, and those of its parts in the order in which they are computed."""
+    """One concatenation of a graph.
 
-    whole: Any
+    Attributes:
+        output: The variable of its output.
+        parts: The variables of its inputs with their places, in the order in which they are computed.
+    """
+
+    output: Any
     parts: tuple[tuple[Any, Place], ...]
 
 
 def find_concatenations(
     mod: tvm.IRModule, tasks: Mapping[str, Task], can_place: Callable[[Task], bool]
 ) -> list[Concatenation]:
-    """Concatenations along the last axis all of whose parts are kernels' results that nothing else reads.
+    """List the concatenations along the last axis whose inputs are all outputs of kernels that nothing else reads.
 
-    `tasks` are the tasks by callee; `can_place` says which of them can write into a slice.
+    Args:
+        mod: A graph's module.
+        tasks: The tasks, by the name of the function that is called.
+        can_place: Says whether a task can write its output into a slice.
     """
     bindings = [binding for block in mod["main"].body.blocks for binding in block.bindings]
     order = {binding.var: position for position, binding in enumerate(bindings)}
     values = {binding.var: binding.value for binding in bindings}
     uses = Counter(variable for value in values.values() for variable in _variables(value))
     is_concatenation: dict[str, bool] = {}
-    found = []
+    concatenations = []
     for variable, value in values.items():
         if not isinstance(variable, relax.DataflowVar) or not _is_kernel(value):
             continue
@@ -62,20 +75,21 @@ def find_concatenations(
             is_concatenation[callee] = _concatenates(mod[callee], len(parts))
         if not is_concatenation[callee]:
             continue
-        if not all(
+        placeable = all(
             uses[part] == 1
             and isinstance(part, relax.DataflowVar)
             and _is_kernel(values[part])
             and can_place(tasks[values[part].args[0].name_hint])
             for part in parts
-        ):
+        )
+        if not placeable:
             continue
         lengths = [shape_of(parameter)[-1] for parameter in mod[callee].params[:-1]]
         offsets = np.cumsum([0, *lengths])
         places = [Place(int(offset), int(offsets[-1])) for offset in offsets[:-1]]
         placed = sorted(zip(parts, places, strict=True), key=lambda entry: order[entry[0]])
-        found.append(Concatenation(variable, tuple(placed)))
-    return found
+        concatenations.append(Concatenation(variable, tuple(placed)))
+    return concatenations
 
 
 def _is_kernel(value: Any) -> bool:
@@ -83,15 +97,21 @@ def _is_kernel(value: Any) -> bool:
 
 
 def _variables(value: Any) -> Sequence[Any]:
-    found: list[Any] = []
-    relax.analysis.post_order_visit(value, lambda item: found.append(item) if isinstance(item, relax.Var) else None)
-    return found
+    variables: list[Any] = []
+
+    def visit(node: Any) -> None:
+        if isinstance(node, relax.Var):
+            variables.append(node)
+
+    relax.analysis.post_order_visit(value, visit)
+    return variables
 
 
 def _concatenates(function: tirx.PrimFunc, parts: int) -> bool:
-    """Whether a function concatenates its inputs along the last axis, and does nothing else: found out by letting it.
+    """Whether a function concatenates its inputs along the last axis and does nothing else.
 
-    On values of both signs up to half of the largest one: no activation or bound leaves these as they are.
+    The function is evaluated to find out, on values of both signs up to half of the type's largest one: any activation
+    or bound changes some of these.
     """
     if len(function.params) != parts + 1:
         return False
@@ -99,7 +119,7 @@ def _concatenates(function: tirx.PrimFunc, parts: int) -> bool:
         shapes = [shape_of(parameter) for parameter in function.params]
     except UnsupportedFunction:
         return False
-    if not all(shapes):  # of no axes
+    if not all(shapes):  # a parameter without axes
         return False
     if sum(shape[-1] for shape in shapes[:-1]) != shapes[-1][-1] or len({shape[:-1] for shape in shapes}) != 1:
         return False
@@ -109,7 +129,7 @@ def _concatenates(function: tirx.PrimFunc, parts: int) -> bool:
     largest = float(np.finfo(dtype).max if dtype.kind == "f" else np.iinfo(dtype).max)
     sizes = [int(np.prod(shape)) for shape in shapes[:-1]]
     values = np.split(largest * np.linspace(-0.5, 0.5, sum(sizes)), np.cumsum(sizes)[:-1])
-    inputs = [each.astype(dtype).reshape(shape) for each, shape in zip(values, shapes, strict=False)]
+    inputs = [part.astype(dtype).reshape(shape) for part, shape in zip(values, shapes, strict=False)]
     try:
         (output,) = evaluate(function, inputs)
     except UnsupportedFunction:

@@ -1,7 +1,7 @@
-"""Layout operators on constants, evaluated in NumPy.
+"""Evaluates layout operators on constants in NumPy.
 
-Relax's own folding compiles a kernel for each shape of weight that it transposes: half of the time that importing
-ResNet-50 takes.
+Relax's own constant folding compiles a kernel for each shape of weight that it transposes. That took half of the time
+of importing ResNet-50.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from tvm import relax
 from tvm.ir import GenericConst
 
-from .rewriting import rewritten
+from .rewriting import rewrite_main
 
 
 def fold_layouts(mod: tvm.IRModule) -> tvm.IRModule:
-    """The module with transposed and reshaped constants of `main` as constants; Relax's folding does the rest."""
-    return rewritten(mod, _Fold(mod))
+    """The module in which transposed and reshaped constants of `main` are constants. Relax folds what is left."""
+    return rewrite_main(mod, _Fold(mod))
 
 
 def _permute(value: NDArray[Any], call: relax.Call) -> NDArray[Any]:

@@ -1,7 +1,7 @@
-"""Gathers that stay inside their tensor, whatever index a user's data holds.
+"""Makes gathers read inside their tensor for every index.
 
-The importer's `take` reads where an index says: one that is out of bounds ends the process. ONNX leaves open what such
-an index gives; here it gives the nearest element.
+The importer's `take` does not check an index, so one that is out of bounds ends the process. ONNX does not define the
+result for such an index; here it is the nearest element.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from .rewriting import rewritten
+from .rewriting import rewrite_main
 
 
 def clip_indices(mod: tvm.IRModule) -> tvm.IRModule:
-    """The module with the indices of every `take` of `main` bounded."""
-    return rewritten(mod, _Clip(mod))
+    """The module in which every `take` of `main` clips its indices to the tensor."""
+    return rewrite_main(mod, _Clip(mod))
 
 
 @relax.expr_functor.mutator

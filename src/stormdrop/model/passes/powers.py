@@ -1,9 +1,9 @@
-"""Powers that a few multiplications and square roots compute: a call of `pow` per element takes ten times as long.
+"""Computes powers by multiplications and square roots, because a call of `pow` per element takes ten times as long.
 
     power(x, 2)     ->  x * x
-    power(x, 0.75)  ->  sqrt(x) * sqrt(sqrt(x)): a local response normalisation's
+    power(x, 0.75)  ->  sqrt(x) * sqrt(sqrt(x)), as in a local response normalisation
 
-Exponents are multiples of a quarter up to 3. Of -inf, which no square root takes, the result is NaN instead of inf.
+The exponents are multiples of a quarter up to 3. For -inf, which has no square root, the result is NaN instead of inf.
 """
 
 from __future__ import annotations
@@ -15,36 +15,36 @@ import tvm
 from tvm import relax
 from tvm.ir import GenericConst
 
-from .rewriting import rewritten
+from .rewriting import rewrite_main
 
-_PARTS = 4
-_LARGEST = 3 * _PARTS
+_QUARTERS = 4  # in an exponent of 1
+_LARGEST = 3 * _QUARTERS
 
 
 def expand_powers(mod: tvm.IRModule) -> tvm.IRModule:
-    """The module with such powers of `main` rewritten."""
-    return rewritten(mod, _Powers(mod))
+    """The module with the powers of `main` rewritten if their exponent is a constant multiple of a quarter up to 3."""
+    return rewrite_main(mod, _Powers(mod))
 
 
 @relax.expr_functor.mutator
 class _Powers(relax.PyExprMutator):
     def visit_call_(self, call: relax.Call) -> Any:
         call = self.visit_expr_post_order(call)
-        parts = self._parts(call) if getattr(call.op, "name", "") == "relax.power" else None
-        if parts is None:
+        quarters = self._quarters(call) if getattr(call.op, "name", "") == "relax.power" else None
+        if quarters is None:
             return call
         value = call.args[0]
-        root = self.builder_.emit(relax.op.sqrt(value)) if parts % _PARTS else value
-        factors = [value] * (parts // _PARTS)
-        if parts & 2:
+        root = self.builder_.emit(relax.op.sqrt(value)) if quarters % _QUARTERS else value
+        factors = [value] * (quarters // _QUARTERS)
+        if quarters & 2:
             factors.append(root)
-        if parts & 1:
+        if quarters & 1:
             factors.append(self.builder_.emit(relax.op.sqrt(root)))
         product = functools.reduce(lambda a, b: self.builder_.emit(relax.op.multiply(a, b)), factors)
         return self.builder_.normalize(product)
 
-    def _parts(self, call: relax.Call) -> int | None:
-        """Quarters in the exponent; None where it is no such number, or changes the shape or the type."""
+    def _quarters(self, call: relax.Call) -> int | None:
+        """The exponent in quarters; None if this pass does not take it, or if it changes the shape or the type."""
         base, exponent = call.args
         if isinstance(exponent, relax.Var):
             exponent = self.lookup_binding(exponent)
@@ -53,5 +53,5 @@ class _Powers(relax.PyExprMutator):
         values = exponent.value.numpy()
         if values.size != 1 or values.ndim > base.ty.ndim or call.ty.dtype != base.ty.dtype:
             return None
-        parts = float(values.reshape(-1)[0]) * _PARTS
-        return int(parts) if parts.is_integer() and 0 < parts <= _LARGEST else None
+        quarters = float(values.reshape(-1)[0]) * _QUARTERS
+        return int(quarters) if quarters.is_integer() and 0 < quarters <= _LARGEST else None

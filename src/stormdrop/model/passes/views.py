@@ -1,12 +1,12 @@
-"""Operators that only move data or only rename axes.
+"""Simplifies operators that only move data or only rename axes.
 
-Those that move no data are told as reshapes: the compiled model passes the same memory on.
+An operator that moves no data becomes a reshape, because the compiled model passes the same memory on for a reshape.
 
     permute_dims((1, 1, 1, 2048), [0, 3, 1, 2])  ->  reshape((1, 2048, 1, 1))
     reshape(reshape(x))                          ->  reshape(x)
     reshape(x) to its own shape                  ->  x
 
-One that reads what another has moved reads from where that has read: with several readers, these are fused with none.
+Each reader of moved data gets a move of its own, because a move that has several readers is fused with none of them.
 
     t = permute_dims(x), slice(t, 0), slice(t, 1)  ->  slice(permute_dims(x), 0), slice(permute_dims(x), 1)
 """
@@ -18,15 +18,15 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from .rewriting import rewritten
+from .rewriting import rewrite_main
 
 _MOVING = {"relax.permute_dims", "relax.strided_slice"}
 _RENAMING = {"relax.reshape", "relax.expand_dims", "relax.squeeze"}
 
 
 def simplify_views(mod: tvm.IRModule) -> tvm.IRModule:
-    """The module with such operators of `main` simplified; the bindings that become unused stay."""
-    return rewritten(mod, _Views(mod))
+    """The module with the moves and reshapes of `main` simplified. Bindings that become unused stay."""
+    return rewrite_main(mod, _Views(mod))
 
 
 @relax.expr_functor.mutator
@@ -39,15 +39,15 @@ class _Views(relax.PyExprMutator):
         if name == "relax.reshape" and static_shape(call.ty) is not None:
             return self._reshape(call.args[0], call.ty.shape)
         if name in _MOVING:
-            return relax.Call(call.op, [self._again(call.args[0]), *call.args[1:]], call.attrs)
+            return relax.Call(call.op, [self._duplicated(call.args[0]), *call.args[1:]], call.attrs)
         return call
 
-    def _again(self, source: Any) -> Any:
-        """The same value from bindings of its own, as far as data is only moved."""
+    def _duplicated(self, source: Any) -> Any:
+        """The same value, with copies of the bindings that only move data or rename axes on the way to it."""
         bound = self.lookup_binding(source) if isinstance(source, relax.Var) else None
         if not isinstance(bound, relax.Call) or getattr(bound.op, "name", "") not in _MOVING | _RENAMING:
             return source
-        return self.builder_.emit(relax.Call(bound.op, [self._again(bound.args[0]), *bound.args[1:]], bound.attrs))
+        return self.builder_.emit(relax.Call(bound.op, [self._duplicated(bound.args[0]), *bound.args[1:]], bound.attrs))
 
     def _reshape(self, source: Any, shape: Any) -> Any:
         bound = self.lookup_binding(source) if isinstance(source, relax.Var) else None
@@ -69,7 +69,7 @@ def _moves_unit_axes_only(call: relax.Call) -> bool:
 
 
 def static_shape(kind: Any) -> tuple[int, ...] | None:
-    """The shape of a Relax type, if it is a tensor whose extents are all known."""
+    """The shape of a Relax type; None if it is no tensor, or if an extent is unknown."""
     shape = getattr(kind, "shape", None)
     if shape is None or not hasattr(shape, "values"):
         return None

@@ -1,17 +1,18 @@
-"""What to expect of a schedule before anything is measured: it orders a space and picks its origin.
+"""What to expect of a register-blocked contraction before anything is measured.
 
-The cost of a register-blocked contraction in cycles of one core, from its configuration alone:
+The expectation orders the space and picks its origin. It is the cost in cycles of one core, computed from the
+configuration alone:
 
-    per reduction step   the multiply-adds of the tile, or its loads, or the latency that too few accumulators leave
-                         bare, whichever is most; the loop's own instructions; rows that evict each other
+    per reduction step   the multiply-adds of the tile, or its loads, or the latency that too few accumulators do not
+                         hide, whichever is most; the loop's own instructions; rows that evict each other
     per tile             accumulators set to zero, epilogue, stores
     memory               what a tile reads of either operand, over the bandwidth of the cache that holds it since it was
-                         read last; which one that is follows from the order of the loops
-    beside               packing, padding, the start of tasks
-    all of it            what tiles compute twice, and what cores wait for
+                         read last; which cache that is follows from the order of the loops
+    besides              packing, padding, the start of tasks
+    all of it            what tiles compute twice, and how long cores wait
 
-The constants were fitted to measurements of random points on one core of a Zen 4; of two schedules it says which is
-likely to be faster, not how long either takes. `benchmarks/kernels/prior.py` says how often it is right.
+The constants were fitted to measurements of random points on one core of a Zen 4. The model says which of two schedules
+is likely to be faster, not how long either takes. `benchmarks/kernels/prior.py` says how often it is right.
 """
 
 from __future__ import annotations
@@ -26,21 +27,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...ir.expressions import coefficients
-from ...ir.roles import Contraction
-from ...ir.stages import shape_of
 from ...machine.cpu import Target
-from .nests import stride
+from .contraction_shape import ContractionShape
 
 Floats = NDArray[np.float64]
 
-_THROUGH_MEMORY = 3  # a copy that fits no cache is fetched to be written, written, and read again
-_EMBEDS = 16  # lanes of vectors whose instructions broadcast an operand from memory
-_UNROLL = 4  # steps beyond which unrolling gains nothing
+_COPY_TRANSFERS = 3  # a copy that fits no cache is fetched to be written, written, and read again
+_BROADCAST_LANES = 16  # from so many lanes on, instructions broadcast an operand from memory: AVX-512
+_USEFUL_UNROLL = 4  # steps beyond which unrolling gains nothing
 _LINE, _SETS = 64, 64  # bytes of a cache line; sets of a first cache (32 KiB in 8 ways, 48 KiB in 12)
-_SHARING = 11  # rows that can share a set: those beyond the ways are not all needed at once
-_HOLDS = 0.9  # of a first or second cache: so much is found again
-_FAR = 2048  # bytes from one step's columns to the next's, from which on nothing fetches them ahead
+_ROWS_PER_SET = 11  # rows that can share a set: those beyond the ways are not all needed at once
+_USABLE = 0.9  # the share of a first or second cache that is found again
+_FAR_STRIDE = 2048  # bytes from one step's columns to the next's, from which on nothing fetches them ahead
 
 
 @dataclass(frozen=True)
@@ -52,11 +50,11 @@ class Costs:
     latency: float = 4.0  # of a multiply-add
     loop: float = 1.0  # per iteration of the reduction
     store: float = 100.0  # per vector of a tile: zero, epilogue, store
-    l2: float = 26.0
+    l2: float = 26.0  # bytes per cycle, as for l3 and memory
     l3: float = 16.0
     memory: float = 4.0
     exposed: float = 0.1  # share of the transfers that is never hidden by computation
-    conflict: float = 0.25  # per row, step, and row too many, where rows share a set of the first cache
+    conflict: float = 0.25  # per row, step, and row too many, if rows share a set of the first cache
     spill: float = 1.0  # per register too many
     stride: float = 2.2  # per vector of columns that are not contiguous from step to step
     copy: float = 15.0  # bytes per cycle of packing and padding
@@ -65,77 +63,15 @@ class Costs:
     task: float = 500.0
 
 
-@dataclass(frozen=True, eq=False)
-class Shape:
-    """What the model needs to know of a contraction; see `shape`.
-
-    `reads` has one entry per dimension of the other operand: its extent over the reductions alone, the steps per row
-    of each row axis, whether it follows the columns, and its size.
-    """
-
-    rows: tuple[int, ...]
-    columns: int
-    outer: int
-    steps: int
-    strides: tuple[int, ...]
-    reads: tuple[tuple[int, tuple[tuple[int, int], ...], bool, int], ...]
-    follows_columns: bool
-    other_bytes: int
-    column_bytes: int
-    column_varies: bool
-    column_stride: int
-    padded_bytes: int
-
-
-def shape(parts: Contraction, extents: Sequence[int]) -> Shape:
-    """The numbers of a contraction whose row axes are walked with these extents."""
-    steps = {axis.var: axis.extent for axis in parts.stage.reductions}
-    rows = [axis.var for axis in parts.rows]
-    left, right = parts.stage.value.a, parts.stage.value.b
-    other = right if parts.operand.source.same_as(left.source) else left
-    sizes = shape_of(other.source)
-    every = {*steps, *rows, parts.column.var, *(axis.var for axis in parts.outer)}
-    factors = [coefficients(index, every) or {} for index in other.indices]
-    item = np.dtype(str(other.source.dtype)).itemsize
-    strides = [
-        sum(int(each.get(row, 0)) * math.prod(sizes[at + 1 :]) for at, each in enumerate(factors)) * item
-        for row in rows
-    ]
-    reads = tuple(
-        (
-            1 + sum(abs(int(factor)) * (steps[name] - 1) for name, factor in each.items() if name in steps),
-            tuple((rows.index(name), abs(int(factor))) for name, factor in each.items() if name in rows),
-            parts.column.var in each,
-            size,
-        )
-        for each, size in zip(factors, sizes, strict=True)
-    )
-    prologue = parts.prologue
-    return Shape(
-        tuple(extents),
-        parts.column.extent,
-        math.prod(axis.extent for axis in parts.outer),
-        math.prod(steps.values()),
-        tuple(strides[-1:] if parts.flat else strides),
-        reads,
-        any(parts.column.var in each for each in factors),
-        item * math.prod(sizes),
-        item * math.prod(shape_of(parts.operand.source)),
-        parts.packable is not None and parts.constant is None,
-        abs(stride(parts.operand, parts.stage.reductions[-1].var) or 0) * item,
-        0 if prologue is None else item * math.prod(shape_of(prologue.buffer)),
-    )
-
-
 class _Tiles:
-    """n configurations of a register-blocked contraction, given as n values of each knob: what their tiles move.
+    """What the tiles of n configurations compute and move; each attribute has a value per configuration.
 
-    A tile reads `own` bytes of the other operand and a `panel` of the columns. Both were read before; since then so
-    many bytes went through the caches: `held` for the former, for the latter `near` in a share `again` of the tiles,
-    and `far` in the others.
+    A tile reads `data` bytes of the other operand and a `panel` of the column operand. Both were read before. How far
+    away they are is the number of bytes that went through the caches since then: `data_distance` for the data;
+    `near_distance` for the panel in a share `near_share` of the tiles, and `far_distance` in all others.
     """
 
-    def __init__(self, shape: Shape, knobs: Mapping[str, NDArray[Any]], target: Target) -> None:
+    def __init__(self, shape: ContractionShape, knobs: Mapping[str, NDArray[Any]], target: Target) -> None:
         two = len(shape.rows) == 2
         self.sizes = [knobs[name] for name in (("rows_outer", "rows") if two else ("rows",))]
         self.columns, order = knobs["columns"], knobs["order"]
@@ -149,76 +85,106 @@ class _Tiles:
         self.count = shape.outer * blocks * per_block * self.column_tiles
         self.tasks = shape.outer * blocks * np.where(self.by_row, per_block if two else 1, self.column_tiles)
 
-        self.in_registers = knobs["prologue"] == "tile" if shape.padded_bytes else np.zeros(len(self.columns), bool)
-        every = self.vectors * (1 + self.rows) if shape.follows_columns else self.vectors
-        self.loads = np.where(self.in_registers, self.vectors, every)
+        in_registers = knobs["prologue"] == "tile" if shape.padded_bytes else np.zeros(len(self.columns), bool)
+        all_loads = self.vectors * (1 + self.rows) if shape.follows_columns else self.vectors
+        self.loads = np.where(in_registers, self.vectors, all_loads)
         self.broadcasts = 0 if shape.follows_columns else self.rows
 
-        self.own, self.panel = _read(shape, self.sizes, self.columns), 4.0 * shape.steps * self.columns
+        self.data, self.panel = _data_bytes(shape, self.sizes, self.columns), 4.0 * shape.steps * self.columns
         all_rows = shape.other_bytes / shape.outer
         all_columns = shape.column_bytes / (shape.outer if shape.column_varies else 1)
-        self.slab = self.own * per_block
-        passing = np.where(self.by_column, all_rows, np.where(self.by_row, self.own, self.slab))
-        self.held = self.panel + passing
-        self.near = self.panel + self.own
-        self.far = np.where(self.by_row, all_columns + self.own, all_columns + self.slab)
-        self.again = np.where(self.by_column, 1.0, np.where(mixed, 1 - 1 / per_block, 0.0))
+        self.block_data = self.data * per_block
+        passing = np.where(self.by_column, all_rows, np.where(self.by_row, self.data, self.block_data))
+        self.data_distance = self.panel + passing
+        self.near_distance = self.panel + self.data
+        self.far_distance = np.where(self.by_row, all_columns + self.data, all_columns + self.block_data)
+        self.near_share = np.where(self.by_column, 1.0, np.where(mixed, 1 - 1 / per_block, 0.0))
 
-    def moved(self, costs: Callable[[Floats], Floats]) -> Floats:
-        """What a tile reads, each byte at the cost that it has after so many others."""
-        panel = self.again * costs(self.near) + (1 - self.again) * costs(self.far)
-        return self.own * costs(self.held) + self.panel * panel
+    def moved(self, cost: Callable[[Floats], Floats]) -> Floats:
+        """What a tile reads, each byte at the cost that it has at its distance."""
+        panel = self.near_share * cost(self.near_distance) + (1 - self.near_share) * cost(self.far_distance)
+        return self.data * cost(self.data_distance) + self.panel * panel
 
 
-def cycles(shape: Shape, knobs: Mapping[str, NDArray[Any]], target: Target, costs: Costs = Costs()) -> Floats:
-    """Expected cycles of n configurations of a register-blocked contraction, given as n values of each knob."""
+def cycles(
+    shape: ContractionShape, knobs: Mapping[str, NDArray[Any]], target: Target, costs: Costs = Costs()
+) -> Floats:
+    """Estimate the cycles of n configurations of a register-blocked contraction.
+
+    Args:
+        shape: the contraction.
+        knobs: n values of each knob, by name.
+        target: the machine.
+        costs: the constants of the model.
+
+    Returns:
+        Expected cycles until the last core is done, shape `(n,)`.
+    """
     tiles = _Tiles(shape, knobs, target)
-    rows, vectors = tiles.rows, tiles.vectors
-    # Below AVX-512 no instruction takes a scalar operand from memory: it needs a load and a register of its own.
-    apart = target.lanes < _EMBEDS
-    broadcast = 1.0 if apart else costs.broadcast
-    step = np.maximum(rows * vectors, tiles.loads * costs.load + tiles.broadcasts * broadcast)
-    step = np.maximum(step, costs.latency) + costs.loop / np.minimum(knobs["unroll"], _UNROLL)
-    if shape.follows_columns:
-        # The compiler keeps what neighbouring rows share in registers, too.
-        step = step + costs.spill * np.maximum(0, (2 * rows + 1) * vectors - target.registers)
-    else:
-        if apart:
-            # Of one vector per row LLVM holds several steps at once; of more, some scalars beside them.
-            alone = (vectors == 1) & (knobs["unroll"] > 1)
-            live = np.where(alone, 2 * rows + 1, (rows + 1) * vectors + target.registers // 8 - 1)
-            step = step + costs.spill * np.maximum(0, live - target.registers)
-        step = step + costs.conflict * np.array([_conflicts(shape.strides, each) for each in _tuples(tiles.sizes)])
-    if shape.column_varies:
-        spread = (knobs["pack"] == 0) & (tiles.panel > target.l1 / 2) & (shape.column_stride >= _FAR)
-        step = step + np.where(spread, costs.stride * vectors, 0)
-    tile = shape.steps * step + costs.store * rows * vectors
+    step = _step_cycles(tiles, shape, knobs, target, costs)
+    tile = shape.steps * step + costs.store * tiles.rows * tiles.vectors
 
-    def per_byte(held: Floats) -> Floats:
-        """Cycles per byte that comes from the cache which holds so many bytes."""
-        outside = np.where(held < target.l3, 1 / costs.l3, 1 / costs.memory)
-        return np.where(held < _HOLDS * target.l1, 0.0, np.where(held < _HOLDS * target.l2, 1 / costs.l2, outside))
+    def per_byte(distance: Floats) -> Floats:
+        """Cycles per byte that was read so many bytes ago: of the first cache that still holds it."""
+        outside = np.where(distance < target.l3, 1 / costs.l3, 1 / costs.memory)
+        beyond_l1 = np.where(distance < _USABLE * target.l2, 1 / costs.l2, outside)
+        return np.where(distance < _USABLE * target.l1, 0.0, beyond_l1)
 
     moved = tiles.moved(per_byte)
     total = tiles.count * (np.maximum(tile, moved) + costs.exposed * moved) + tiles.tasks * costs.task
     if shape.column_varies:
         total = total + knobs["pack"] * 2 * shape.column_bytes / costs.copy
     if shape.padded_bytes:
-        region = np.where(tiles.by_row, tiles.own * (tiles.column_tiles if shape.follows_columns else 1), tiles.slab)
-        if shape.padded_bytes > target.caches:
-            whole = np.full(len(rows), _THROUGH_MEMORY * shape.padded_bytes / costs.memory)
-        else:
-            # Each core has written some rows; tiles of columns on several cores read them all.
-            spread = tiles.by_column & (tiles.column_tiles > 1)
-            others = np.where(spread, (target.cores - 1) / costs.remote, 0.0)
-            whole = shape.padded_bytes * (1 / costs.copy + others)
-        held = tiles.own / (4 * target.lanes)
-        spilled = costs.spill * np.maximum(0, held + rows * vectors - target.registers)
-        per_tile = tiles.count * (held * costs.padded + 2 * spilled)
-        inside = np.where(knobs["prologue"] == "task", 2 * tiles.tasks * region / costs.copy, per_tile)
-        total = total + np.where(knobs["prologue"] == "apart", whole, inside)
+        total = total + _padding_cycles(tiles, shape, knobs, target, costs)
     rounds = np.ceil(tiles.tasks / target.cores)
     return np.asarray(total * rounds / tiles.tasks, dtype=np.float64)
+
+
+def _step_cycles(
+    tiles: _Tiles, shape: ContractionShape, knobs: Mapping[str, NDArray[Any]], target: Target, costs: Costs
+) -> Floats:
+    """Cycles of one reduction step of a tile."""
+    rows, vectors = tiles.rows, tiles.vectors
+    # Below AVX-512 no instruction takes a scalar operand from memory: it needs a load and a register of its own.
+    loads_scalars = target.lanes < _BROADCAST_LANES
+    broadcast = 1.0 if loads_scalars else costs.broadcast
+    step = np.maximum(rows * vectors, tiles.loads * costs.load + tiles.broadcasts * broadcast)
+    step = np.maximum(step, costs.latency) + costs.loop / np.minimum(knobs["unroll"], _USEFUL_UNROLL)
+    if shape.follows_columns:
+        # The compiler keeps what neighbouring rows share in registers, too.
+        step = step + costs.spill * np.maximum(0, (2 * rows + 1) * vectors - target.registers)
+    else:
+        if loads_scalars:
+            # With one vector per row LLVM holds several steps at once; with more, some scalars beside them.
+            several_steps = (vectors == 1) & (knobs["unroll"] > 1)
+            live = np.where(several_steps, 2 * rows + 1, (rows + 1) * vectors + target.registers // 8 - 1)
+            step = step + costs.spill * np.maximum(0, live - target.registers)
+        conflicts = [_conflicts(shape.strides, sizes) for sizes in _as_tuples(tiles.sizes)]
+        step = step + costs.conflict * np.array(conflicts)
+    if shape.column_varies:
+        spread = (knobs["pack"] == 0) & (tiles.panel > target.l1 / 2) & (shape.column_stride >= _FAR_STRIDE)
+        step = step + np.where(spread, costs.stride * vectors, 0)
+    return np.asarray(step, dtype=np.float64)
+
+
+def _padding_cycles(
+    tiles: _Tiles, shape: ContractionShape, knobs: Mapping[str, NDArray[Any]], target: Target, costs: Costs
+) -> Floats:
+    """Cycles of padding the other operand: by a stage before, by each task, or in the registers of each tile."""
+    if shape.padded_bytes > target.caches:
+        before = np.full(len(tiles.rows), _COPY_TRANSFERS * shape.padded_bytes / costs.memory)
+    else:
+        # Each core has written some rows; tiles of columns on several cores read them all.
+        spread = tiles.by_column & (tiles.column_tiles > 1)
+        others = np.where(spread, (target.cores - 1) / costs.remote, 0.0)
+        before = shape.padded_bytes * (1 / costs.copy + others)
+    by_row = tiles.data * (tiles.column_tiles if shape.follows_columns else 1)
+    region = np.where(tiles.by_row, by_row, tiles.block_data)
+    held = tiles.data / (4 * target.lanes)
+    spilled = costs.spill * np.maximum(0, held + tiles.rows * tiles.vectors - target.registers)
+    per_tile = tiles.count * (held * costs.padded + 2 * spilled)
+    inside = np.where(knobs["prologue"] == "task", 2 * tiles.tasks * region / costs.copy, per_tile)
+    return np.asarray(np.where(knobs["prologue"] == "apart", before, inside), dtype=np.float64)
 
 
 FEATURES = ("OI_L2", "OI_L3", "OI_Memory", "Register_Reuse", "ILP", "Registers", "Vectors", "Load_Balance")
@@ -234,57 +200,74 @@ FEATURES = ("OI_L2", "OI_L3", "OI_Memory", "Register_Reuse", "ILP", "Registers",
 """
 
 
-def features(shape: Shape, knobs: Mapping[str, NDArray[Any]], target: Target, costs: Costs = Costs()) -> Floats:
-    """`FEATURES` of n configurations, given as n values of each knob; shape (n, 8)."""
+def features(
+    shape: ContractionShape, knobs: Mapping[str, NDArray[Any]], target: Target, costs: Costs = Costs()
+) -> Floats:
+    """Compute the `FEATURES` of n configurations of a register-blocked contraction.
+
+    Args:
+        shape: the contraction.
+        knobs: n values of each knob, by name.
+        target: the machine.
+        costs: the constants of the model.
+
+    Returns:
+        One row per configuration, shape `(n, 8)`.
+    """
     tiles = _Tiles(shape, knobs, target)
-    held, wanted = tiles.rows * tiles.vectors, shape.outer * math.prod(shape.rows) * shape.columns
+    accumulators, wanted = tiles.rows * tiles.vectors, shape.outer * math.prod(shape.rows) * shape.columns
     operations = 2.0 * shape.steps * wanted / tiles.count
     once = (shape.other_bytes + shape.column_bytes + 4 * wanted) / tiles.count
 
     def intensity(cache: int) -> Floats:
-        again = tiles.moved(lambda held: (held >= _HOLDS * cache).astype(np.float64))
+        again = tiles.moved(lambda distance: (distance >= _USABLE * cache).astype(np.float64))
         return np.asarray(operations / (once + again), dtype=np.float64)
 
     intensities = [intensity(cache) for cache in (target.l1, target.l2, target.l3)]
-    lanes = tiles.count * tiles.rows * tiles.vectors * target.lanes
+    computed = tiles.count * tiles.rows * tiles.vectors * target.lanes
     rounds = np.ceil(tiles.tasks / target.cores)
     return np.stack(
         [
             *intensities,
-            held / (tiles.loads + tiles.broadcasts),
-            held / costs.latency,
-            (held + tiles.loads) / target.registers,
-            wanted / lanes,
+            accumulators / (tiles.loads + tiles.broadcasts),
+            accumulators / costs.latency,
+            (accumulators + tiles.loads) / target.registers,
+            wanted / computed,
             tiles.tasks / (rounds * target.cores),
         ],
         axis=1,
     )
 
 
-def _tuples(sizes: Sequence[NDArray[Any]]) -> list[tuple[int, ...]]:
-    return [tuple(int(size) for size in each) for each in zip(*sizes, strict=True)]
+def _as_tuples(sizes: Sequence[NDArray[Any]]) -> list[tuple[int, ...]]:
+    return [tuple(int(size) for size in per_axis) for per_axis in zip(*sizes, strict=True)]
 
 
 @lru_cache(maxsize=4096)
 def _conflicts(strides: tuple[int, ...], rows: tuple[int, ...]) -> int:
-    """Lines of a tile's rows times those too many of them in the same set of the first cache, summed over the sets."""
-    places = (sum(at * stride for at, stride in zip(index, strides, strict=True)) for index in np.ndindex(*rows))
-    sets = Counter(line % _SETS for line in {place // _LINE for place in places})
-    return sum(count * max(0, count - _SHARING) for count in sets.values())
+    """How often the rows of a tile evict each other from the first cache.
+
+    For each set, the number of their lines in it times those that are too many; summed over the sets.
+    """
+    addresses = (
+        sum(number * stride for number, stride in zip(index, strides, strict=True)) for index in np.ndindex(*rows)
+    )
+    sets = Counter(line % _SETS for line in {address // _LINE for address in addresses})
+    return sum(count * max(0, count - _ROWS_PER_SET) for count in sets.values())
 
 
-def _read(shape: Shape, sizes: Sequence[NDArray[Any]], columns: NDArray[Any]) -> Floats:
+def _data_bytes(shape: ContractionShape, sizes: Sequence[NDArray[Any]], columns: NDArray[Any]) -> Floats:
     """Bytes of the other operand that a tile reads."""
     total = np.full(len(columns), 4.0)
-    flat = len(shape.rows) < sum(bool(follows) for _, follows, _, _ in shape.reads)
+    flat = len(shape.rows) < sum(bool(dimension.row_steps) for dimension in shape.dimensions)
     if flat:
         total = total * sizes[0]
-    for extent, follows, along, size in shape.reads:
-        span = np.full(len(columns), float(extent))
+    for dimension in shape.dimensions:
+        reached = np.full(len(columns), float(dimension.extent))
         if not flat:
-            for axis, factor in follows:
-                span = span + factor * (sizes[axis] - 1)
-        elif follows:
+            for row_axis, step in dimension.row_steps:
+                reached = reached + step * (sizes[row_axis] - 1)
+        elif dimension.row_steps:
             continue
-        total = total * np.minimum(columns if along else span, size)
+        total = total * np.minimum(columns if dimension.follows_columns else reached, dimension.size)
     return total

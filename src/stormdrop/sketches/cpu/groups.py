@@ -1,4 +1,4 @@
-"""Which nests run together: those that hand each other whole rows (softmax, layer norm) share one loop over the rows.
+"""Which nests run together: nests that hand each other whole rows (softmax, layer norm) share one loop over the rows.
 
 for rows, in parallel:
     top = max over the row                          one element
@@ -18,87 +18,120 @@ from tvm.ir import Var
 
 from ...ir.expressions import Expr, rewrite_loads
 from ...ir.stages import intermediate, shape_of
-from .nests import Nest, offset
+from .nests import Nest, element_offset
 
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Nests that run one after the other inside a loop over their first `shared` axes; alone where that is 0."""
+    """Nests that run one after the other inside one loop.
+
+    Args:
+        nests: the nests, in the order in which they run.
+        shared: the loop runs over so many leading axes of each nest; 0 if the group is one nest alone.
+    """
 
     nests: tuple[Nest, ...]
     shared: int
 
 
 def groups_of(nests: Sequence[Nest], kept: Collection[Any], least: int | None) -> list[Group]:
-    """Neighbouring nests in groups that share axes with at least `least` elements; each alone where that is None.
+    """Put neighbouring nests into groups that share leading axes.
 
-    Buffers between nests become one-dimensional, and those that only one group reads hold one row there. Parameters
-    and what else is read from outside is in `kept`, and stays.
+    Buffers between nests become one-dimensional. If only the nests of one group read a buffer, it holds one row.
+
+    Args:
+        nests: the nests of a function, in the order in which they run.
+        kept: the buffers that are parameters or are read from outside; they stay as they are.
+        least: the axes that a group shares have at least so many elements; None to leave each nest alone.
+
+    Returns:
+        The groups, in the order in which they run.
     """
-    groups: list[list[Nest]] = []
+    grouped: list[list[Nest]] = []
     for nest in nests:
-        if groups and least is not None and shared_axes([*groups[-1], nest], least):
-            groups[-1].append(nest)
+        if grouped and least is not None and shared_axes([*grouped[-1], nest], least):
+            grouped[-1].append(nest)
         else:
-            groups.append([nest])
-    found = []
-    rows: dict[Any, tuple[Any, int]] = {}
-    for group in groups:
-        shared = shared_axes(group, least or 1) if len(group) > 1 else 0
-        found.append((group, shared))
+            grouped.append([nest])
+    shared_counts = [shared_axes(group, least or 1) if len(group) > 1 else 0 for group in grouped]
+    rows: dict[Any, _Row] = {}
+    for group, shared in zip(grouped, shared_counts, strict=True):
         for nest in group:
             buffer = nest.store.buffer
-            readers = [other for other in nests if any(load.source.same_as(buffer) for load in other.reads())]
+            readers = [reader for reader in nests if any(load.source.same_as(buffer) for load in reader.reads())]
             if readers and buffer not in kept:
                 dropped = shared if all(reader in group for reader in readers) else 0
                 size = math.prod(shape_of(buffer)[dropped:])
-                rows[buffer] = intermediate(str(buffer.name), [size], str(buffer.dtype)), dropped
-    return [Group(tuple(_in_rows(nest, rows) for nest in group), shared) for group, shared in found]
+                rows[buffer] = _Row(intermediate(str(buffer.name), [size], str(buffer.dtype)), dropped)
+    return [
+        Group(tuple(_with_rows(nest, rows) for nest in group), shared)
+        for group, shared in zip(grouped, shared_counts, strict=True)
+    ]
 
 
 def shared_axes(nests: Sequence[Nest], least: int) -> int:
-    """How many leading axes all nests have in common, each element depending on its own row only.
+    """Count the leading axes that all nests have in common, if each element depends on its own row only.
 
-    At least one axis stays with the nest that has the most; 0 where the axes have fewer than `least` elements.
+    Args:
+        nests: neighbouring nests.
+        least: the number of elements that these axes must have.
+
+    Returns:
+        The number of axes. At least one axis stays with the nest that has the most; 0 if the axes have fewer than
+        `least` elements.
     """
     stores = [nest.store for nest in nests]
     written = {store.buffer for store in stores}
     longest = max(len(nest.store.axes) + max((len(term.axes) for term in nest.terms), default=0) for nest in nests)
     most = min(*(len(store.axes) for store in stores), longest - 1)
     count, size = 0, 1
-    for at in range(most):
-        axes = [store.axes[at] for store in stores]
+    for dimension in range(most):
+        axes = [store.axes[dimension] for store in stores]
         if len({axis.extent for axis in axes}) != 1:
             break
         aligned = True
         for nest, axis in zip(nests, axes, strict=True):
             accesses = [load.indices for load in nest.reads() if load.source in written] + [nest.store.indices]
-            aligned &= all(
-                len(index) > at and isinstance(index[at], Var) and index[at].same_as(axis.var) for index in accesses
-            )
+            aligned &= all(_is_index(indices, dimension, axis.var) for indices in accesses)
         if not aligned:
             break
-        count, size = at + 1, size * axes[0].extent
+        count, size = dimension + 1, size * axes[0].extent
     return count if size >= least else 0
 
 
-def _in_rows(nest: Nest, rows: Mapping[Any, tuple[Any, int]]) -> Nest:
-    """The nest with buffers replaced by rows of them: one dimension, without the leading ones that are dropped."""
+def _is_index(indices: Sequence[Expr], dimension: int, variable: Any) -> bool:
+    """Whether the index along a dimension is just this variable."""
+    if len(indices) <= dimension:
+        return False
+    index = indices[dimension]
+    return isinstance(index, Var) and bool(index.same_as(variable))
 
-    def place(buffer: Any, indices: Sequence[Expr]) -> tuple[Any, Expr]:
-        row, dropped = rows[buffer]
-        return row, offset(shape_of(buffer)[dropped:], indices[dropped:])
 
-    def moved(load: Any) -> Expr | None:
+@dataclass(frozen=True)
+class _Row:
+    """A buffer of one dimension that replaces another one, whose first `dropped` dimensions it does not have."""
+
+    buffer: Any
+    dropped: int
+
+    def index(self, replaced: Any, indices: Sequence[Expr]) -> Expr:
+        """The position of an element of the replaced buffer."""
+        return element_offset(shape_of(replaced)[self.dropped :], indices[self.dropped :])
+
+
+def _with_rows(nest: Nest, rows: Mapping[Any, _Row]) -> Nest:
+    """The nest with the buffers that are keys of `rows` replaced by these rows."""
+
+    def replaced(load: Any) -> Expr | None:
         # The result of the nest's own reduction is no load: it may have the very buffer that is replaced.
         if load.source not in rows or nest.is_result(load):
             return None
-        row, at = place(load.source, load.indices)
-        return row[at]
+        row = rows[load.source]
+        return row.buffer[row.index(load.source, load.indices)]
 
-    store = replace(nest.store, value=rewrite_loads(nest.store.value, moved))
+    store = replace(nest.store, value=rewrite_loads(nest.store.value, replaced))
     if store.buffer in rows:
-        row, at = place(store.buffer, store.indices)
-        store = replace(store, buffer=row, indices=(at,))
-    terms = tuple(replace(term, value=rewrite_loads(term.value, moved)) for term in nest.terms)
+        row = rows[store.buffer]
+        store = replace(store, buffer=row.buffer, indices=(row.index(store.buffer, store.indices),))
+    terms = tuple(replace(term, value=rewrite_loads(term.value, replaced)) for term in nest.terms)
     return replace(nest, store=store, terms=terms)

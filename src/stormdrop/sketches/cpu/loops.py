@@ -2,23 +2,23 @@
 
     for outer axes, the first ones in parallel:
         for steps of some vectors along the last axis:
-            registers[vectors] = identity                         where the nest reduces
-            for reduction: registers[vectors] += ...              unrolled where it is short
+            registers[vectors] = identity                         if the nest reduces
+            for reduction: registers[vectors] += ...              unrolled if it is short
             output[vectors] = epilogue(registers)
 
-- An axis that a step does not divide is covered by letting the last step overlap the one before it.
-- A nest that reduces along memory (`by_lanes`) has its vectors along that axis; half of them is added to the other
-  half until one value is left.
+- If a step does not divide an axis, the last step overlaps the one before it.
+- A nest that reduces along memory (`vectorize_reduction`) has its vectors along that axis. At the end one half of them
+  is added to the other half until one value is left.
 - A nest that transposes also takes some positions along the axis in which its input is contiguous, unrolled: LLVM
   makes vector loads and shuffles of the strided loads of such a tile.
-- Where the value depends on a comparison of the vectorised axis with constants (concatenation, padding) each piece of
+- If the value depends on a comparison of the vectorised axis with constants (concatenation, padding), each segment of
   the axis between them has a loop of its own.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,11 +26,19 @@ from tvm.ir.prim.expr import IntImm
 from tvm.tirx import AttrStmt, For, ForKind, SeqStmt
 
 from ...ir.expressions import Expr, substitute, tile_start
-from ...ir.segments import decided, pieces_of
+from ...ir.segments import segments_of, value_on_segment
 from ...ir.stages import Axis, Stage, StageGraph, intermediate, variable
 from ...machine.cpu import Target
 from .groups import Group, groups_of
-from .nests import Nest, by_lanes, flattened, in_parts, in_pieces, nests_of, stride, unflattened, walked
+from .nest_rewrites import (
+    at_vector,
+    fuse_contiguous_axes,
+    parallelize_reduction,
+    split_into_segments,
+    unravel_axes,
+    vectorize_reduction,
+)
+from .nests import Nest, load_stride, nests_of
 
 _TASKS_PER_CORE = 4
 _WORTH_A_THREAD = 1 << 14  # elements computed; below, waking threads costs more than they save
@@ -41,12 +49,16 @@ _UNROLLED = {_CHUNK, _ROW}
 
 
 @dataclass(frozen=True)
-class Steps:
-    """How far a nest goes at a time.
+class LoopSizes:
+    """How many elements a nest computes at a time, and in how many parts.
 
-    `vectors` of `lanes` elements per step; reductions of at most `unroll` steps are unrolled. Where a nest transposes,
-    a step is `across` positions along one axis and one vector of `columns` elements along the other. A reduction of few
-    results runs in `parts`.
+    Args:
+        lanes: the elements of a vector.
+        vectors: the vectors of one step, at most.
+        unroll: the iterations of a reduction that are unrolled, at most.
+        across: if the nest transposes, the positions of a step along the axis in which its input is contiguous.
+        columns: if the nest transposes, the elements of a step along its last axis: one vector.
+        parts: the parts into which a reduction of few results is split.
     """
 
     lanes: int
@@ -57,53 +69,64 @@ class Steps:
     parts: int = 1
 
 
-def stream(stages: Sequence[Stage], kept: Collection[Any], target: Target) -> tuple[list[Any], list[Stage]]:
-    """Loops for stages that stand beside a scheduled kernel, by fixed choices.
+def default_loops(stages: Sequence[Stage], kept: Collection[Any], target: Target) -> tuple[list[Any], list[Stage]]:
+    """Loops for stages that stand beside a scheduled kernel, with sizes that no knob changes.
 
-    Buffers in `kept` are read from outside, or are parameters. Returns the statements and the stages that they hold
-    (whose buffers have to be allocated).
+    Args:
+        stages: the stages, in the order in which they run.
+        kept: the buffers that are parameters or are read from outside of these stages.
+        target: the machine to schedule for.
+
+    Returns:
+        The statements, and the stages that they hold, whose buffers have to be allocated.
     """
     statements, written = [], []
     for group in groups_of(nests_of(StageGraph((), tuple(stages)), kept), kept, target.cores):
-        for loops in laid_out(group, Steps(target.lanes), target.cores, exact=True):
-            statements.append(in_parallel(loops, group.shared, tasks(loops, target.cores)))
-            written += [stage for each in loops for stage in each.stages]
+        for loops in loops_of(group, LoopSizes(target.lanes), target.cores, keep_store_axes=True):
+            statements.append(parallel_loop(loops, group.shared, parallel_axis_count(loops, target.cores)))
+            written += [stage for nest_loops in loops for stage in nest_loops.stages]
     return statements, written
 
 
-def laid_out(group: Group, steps: Steps, cores: int, exact: bool = False) -> list[list[Loops]]:
-    """The loops of a group: one list for each parallel loop. Reductions of few results run in parts, and what has
-    nothing to run in parallel but an axis in pieces runs piece by piece.
+def loops_of(group: Group, sizes: LoopSizes, cores: int, keep_store_axes: bool = False) -> list[list[NestLoops]]:
+    """The loops of a group.
 
-    `exact` where what the nests store may be an intermediate buffer of several dimensions (see `flattened`).
+    Args:
+        group: nests that run together.
+        sizes: what a nest computes at a time.
+        cores: the cores of the machine.
+        keep_store_axes: whether the nests may store to intermediate buffers of several dimensions, see
+            `fuse_contiguous_axes`.
+
+    Returns:
+        One list for each parallel loop: the loops of the nests that it runs. A nest that runs alone has several if it
+        reduces to few results in parts, or if it has nothing to run in parallel but an axis in segments.
     """
     shared = group.shared
-    nests = [by_lanes(flattened(nest, shared, exact), shared, steps.lanes, steps.vectors) for nest in group.nests]
-    loops = [Loops(nest, steps, group.shared) for nest in nests]
-    if group.shared:
+    fused = [fuse_contiguous_axes(nest, shared, keep_store_axes) for nest in group.nests]
+    nests = [vectorize_reduction(nest, shared, sizes.lanes, sizes.vectors) for nest in fused]
+    loops = [NestLoops(nest, sizes, shared) for nest in nests]
+    if shared:
         return [loops]
-    if steps.parts > 1 and idle(loops[0], cores):
-        return [[Loops(nest, steps)] for nest in in_parts(nests[0], steps.parts)]
-    return [[Loops(nest, steps)] for nest in in_pieces(nests[0])]
+    (nest,) = nests
+    split = sizes.parts > 1 and leaves_cores_idle(loops[0], cores)
+    return [
+        [NestLoops(part, sizes)]
+        for part in (parallelize_reduction(nest, sizes.parts) if split else split_into_segments(nest))
+    ]
 
 
-def idle(loops: Loops, cores: int) -> bool:
-    """Whether a nest reduces to so few results that cores wait."""
+def leaves_cores_idle(loops: NestLoops, cores: int) -> bool:
+    """Whether a nest reduces to so few results that there is not work for all cores."""
     return loops.reduces and math.prod(axis.extent for axis in loops.outer) < _TASKS_PER_CORE * cores
 
 
-def in_parallel(loops: Sequence[Loops], shared: int, leading: int) -> Any:
-    """One loop over what nests share, else over `leading` outer axes of the only nest; parallel unless that is 0."""
-    kind = ForKind.PARALLEL if leading else ForKind.SERIAL
-    return _one_loop(loops[0].outer[: shared or leading], kind, lambda at: [_apart(each.body(at)) for each in loops])
+def parallel_axis_count(loops: Sequence[NestLoops], cores: int) -> int:
+    """How many leading axes to run in parallel: as few as keep the cores busy, because index arithmetic costs time.
 
-
-def tasks(loops: Sequence[Loops], cores: int) -> int:
-    """How many leading axes to run in parallel: as few as keep the cores busy, for index arithmetic costs.
-
-    0 where the work is so little that waking threads takes longer.
+    0 if the work is so little that waking threads takes longer.
     """
-    if sum(each.size for each in loops) < _WORTH_A_THREAD:
+    if sum(nest_loops.size for nest_loops in loops) < _WORTH_A_THREAD:
         return 0
     axes = loops[0].outer
     for count in range(1, len(axes)):
@@ -112,42 +135,77 @@ def tasks(loops: Sequence[Loops], cores: int) -> int:
     return len(axes)
 
 
-class Loops:
-    """The loops of one nest, of which the first `shared` axes are given from outside."""
+def parallel_loop(loops: Sequence[NestLoops], shared: int, leading: int) -> Any:
+    """One loop that runs nests one after the other at each position.
 
-    def __init__(self, nest: Nest, steps: Steps, shared: int = 0) -> None:
+    Args:
+        loops: the loops of the nests; only one if they share no axes.
+        shared: the number of leading axes that the nests share. The loop runs over these.
+        leading: if `shared` is 0, the number of leading axes of the only nest that the loop runs over. The loop is
+            parallel unless `leading` is 0, in either case.
+
+    Returns:
+        The statement.
+    """
+    kind = ForKind.PARALLEL if leading else ForKind.SERIAL
+    axes = loops[0].outer[: shared or leading]
+    count = math.prod(axis.extent for axis in axes)
+    if count == 1:
+        position: list[Any] = [IntImm("int32", 0) for _ in axes]
+        return _sequence([_never_in_place(nest_loops.body(position)) for nest_loops in loops])
+    task = variable("task")
+    position = list(unravel_axes(axes, task).values())
+    return For(task, 0, count, kind, _sequence([_never_in_place(nest_loops.body(position)) for nest_loops in loops]))
+
+
+class NestLoops:
+    """The loops of one nest.
+
+    Args:
+        nest: the nest.
+        sizes: what it computes at a time.
+        shared: so many leading axes get their values from loops outside.
+
+    Attributes:
+        outer: the axes that have loops around all stages, the shared ones first.
+        stages: what runs inside of these loops, in order.
+        size: the elements that the nest computes; each step of a reduction counts.
+        reduces: whether the nest has a reduction.
+        transposes: whether a step is a tile of two axes, because the input is contiguous along another axis.
+    """
+
+    def __init__(self, nest: Nest, sizes: LoopSizes, shared: int = 0) -> None:
         self.reduces = nest.reduction is not None
         self.transposes = False
-        work = [math.prod(axis.extent for axis in term.axes) for term in nest.terms]
-        own = nest.store.axes if nest.lane is None else (*nest.store.axes, nest.lane)
-        self.size = math.prod(axis.extent for axis in own) * sum(work or [1])
+        steps = sum(math.prod(axis.extent for axis in term.axes) for term in nest.terms) if nest.terms else 1
+        results = nest.store.axes if nest.lane is None else (*nest.store.axes, nest.lane)
+        self.size = math.prod(axis.extent for axis in results) * steps
         free = nest.store.axes[shared:]
-        if nest.lane is None and free and any(stride(load, free[-1].var) not in (0, 1) for load in nest.reads()):
+        if nest.lane is None and free and any(load_stride(load, free[-1].var) not in (0, 1) for load in nest.reads()):
             # Each lane is a load of its own: keep the code short.
-            steps = replace(steps, vectors=min(steps.vectors, 2), unroll=min(steps.unroll, _MOST_STRIDED))
-        self._unroll = steps.unroll
+            sizes = replace(sizes, vectors=min(sizes.vectors, 2), unroll=min(sizes.unroll, _MOST_STRIDED))
+        self._unroll = sizes.unroll
         if nest.lane is not None:
-            self.outer, stages = nest.store.axes, _reduction(nest, nest.store.axes, nest.lane, steps.lanes)
+            self.outer, stages = nest.store.axes, _reduction_stages(nest, nest.store.axes, nest.lane, sizes.lanes)
         elif nest.reduction is not None:
-            self.outer, stages = _columns(nest, free, steps)
+            self.outer, stages = _reduce_to_vectors(nest, free, sizes)
         else:
-            across = _transposed(nest, free[-1], free[:-1]) if free else None
+            across = _contiguous_input_axis(nest, free[-1], free[:-1]) if free else None
             self.transposes = across is not None
-            self.outer, stages = _map(nest, free, across, steps)
-        self.stages = [_renamed(stage) for stage in stages]
+            self.outer, stages = _store_vectors(nest, free, across, sizes)
+        self.stages = [_over_new_variables(stage) for stage in stages]
 
-    def body(self, around: list[Any]) -> Any:
-        """The loops inside of those that give the first outer axes their values."""
-        rest = self.outer[len(around) :]
-        loops = [variable(axis.name) for axis in rest]
-        at = [*around, *loops]
-        body: Any = _sequence([stage.statement(at, self._kinds(stage)) for stage in self.stages])
-        for loop, axis in zip(reversed(loops), reversed(rest), strict=True):
+    def body(self, position: Sequence[Any]) -> Any:
+        """The loops inside of those that give the first outer axes their positions."""
+        inside = self.outer[len(position) :]
+        loops = [variable(axis.name) for axis in inside]
+        body: Any = _sequence([stage.statement([*position, *loops], self._kinds(stage)) for stage in self.stages])
+        for loop, axis in zip(reversed(loops), reversed(inside), strict=True):
             body = For(loop, 0, axis.extent, ForKind.SERIAL, body)
         return body
 
     def _kinds(self, stage: Stage) -> dict[Any, Any]:
-        """The last axis is a vector; what is named so is unrolled, and reductions from the inside as far as asked."""
+        """The kinds of the loops that are not serial: by the axes' names, and reductions unrolled from the inside."""
         kinds = {axis.var: ForKind.UNROLLED for axis in stage.axes if axis.name in _UNROLLED}
         kinds.update({axis.var: ForKind.VECTORIZED for axis in stage.axes if axis.name == _LANE})
         size = 1
@@ -159,98 +217,96 @@ class Loops:
         return kinds
 
 
-def _map(nest: Nest, free: Sequence[Axis], across: Axis | None, steps: Steps) -> tuple[tuple[Axis, ...], list[Stage]]:
-    """Stores without a reduction: the outer axes and one stage for each piece of the last axis."""
+def _store_vectors(
+    nest: Nest, free: Sequence[Axis], across: Axis | None, sizes: LoopSizes
+) -> tuple[tuple[Axis, ...], list[Stage]]:
+    """A nest without a reduction: the outer axes, and one stage for each segment of the last axis."""
     store = nest.store
     if not free:
         return store.axes, [store]
-    axis = free[-1]
-    outer = [item for item in store.axes if item is not axis and item is not across]
+    last = free[-1]
+    outer = [axis for axis in store.axes if axis is not last and axis is not across]
     mapping: dict[Any, Expr] = {}
     rows: list[Axis] = []
-    lanes, vectors = steps.lanes, steps.vectors
+    lanes, vectors = sizes.lanes, sizes.vectors
     if across is not None:
-        lanes, vectors = steps.columns, 1
-        rows = [Axis(variable(_ROW), _step(across.extent, steps.across, 1))]
-        tile, start = _tile(across, rows[0].extent)
+        lanes, vectors = sizes.columns, 1
+        rows = [Axis(variable(_ROW), _step_size(across.extent, sizes.across, 1))]
+        tile, start = _tile_axis(across, rows[0].extent)
         outer.append(tile)
         mapping[across.var] = start + rows[0].var
-    pieces = pieces_of(store.value, axis)
+    segments = segments_of(store.value, last)
     stages = []
-    for first, last in pieces:
-        piece = Axis(axis.var, last - first)
-        size = _step(piece.extent, lanes, vectors)
-        tile, start = _tile(piece, size)
-        inner, position = _vector(size, lanes)
-        value = store.value if len(pieces) == 1 else decided(store.value, axis.var, first)
-        place = (axis.var, start + first if first else start, position)
-        stages.append(_over(replace(store, value=value), (*outer, tile, *rows, *inner), place, mapping))
-    if len(pieces) == 1:
+    for first, end in segments:
+        segment = Axis(last.var, end - first)
+        size = _step_size(segment.extent, lanes, vectors)
+        tile, start = _tile_axis(segment, size)
+        inner, element = _vector_axes(size, lanes)
+        value = store.value if len(segments) == 1 else value_on_segment(store.value, last.var, first)
+        position = (last.var, start + first if first else start, element)
+        stages.append(_store_over(replace(store, value=value), (*outer, tile, *rows, *inner), position, mapping))
+    if len(segments) == 1:
         outer.append(tile)
     return tuple(outer), stages
 
 
-def _columns(nest: Nest, free: Sequence[Axis], steps: Steps) -> tuple[tuple[Axis, ...], list[Stage]]:
-    """A reduction with vectors along its last spatial axis (single values where there is none)."""
-    axis = free[-1] if free else Axis(variable("one"), 1)
-    size = _step(axis.extent, steps.lanes, steps.vectors)
-    tile, start = _tile(axis, size)
-    outer = (*(item for item in nest.store.axes if item is not axis), tile)
-    lane = Axis(variable("column"), size)
-    terms = tuple(replace(term, value=walked(term.value, axis.var, start, lane.var)) for term in nest.terms)
-    store = _over(nest.store, nest.store.axes, (axis.var, start, lane.var), {})
-    return outer, _reduction(replace(nest, store=store, terms=terms), outer, lane, steps.lanes)
+def _reduce_to_vectors(nest: Nest, free: Sequence[Axis], sizes: LoopSizes) -> tuple[tuple[Axis, ...], list[Stage]]:
+    """A reduction with vectors along its last spatial axis (single values if there is none)."""
+    last = free[-1] if free else Axis(variable("one"), 1)
+    size = _step_size(last.extent, sizes.lanes, sizes.vectors)
+    tile, start = _tile_axis(last, size)
+    outer = (*(axis for axis in nest.store.axes if axis is not last), tile)
+    column = Axis(variable("column"), size)
+    terms = tuple(replace(term, value=at_vector(term.value, last.var, start, column.var)) for term in nest.terms)
+    store = _store_over(nest.store, nest.store.axes, (last.var, start, column.var), {})
+    return outer, _reduction_stages(replace(nest, store=store, terms=terms), outer, column, sizes.lanes)
 
 
-def _reduction(nest: Nest, outer: Sequence[Axis], lane: Axis, lanes: int) -> list[Stage]:
-    """The stages of a reduction over outer axes, in registers along `lane`.
+def _reduction_stages(nest: Nest, outer: Sequence[Axis], along: Axis, lanes: int) -> list[Stage]:
+    """The stages of a reduction over outer axes, in registers along one axis.
 
-    With a lane of the nest's own the registers are combined to one value, else each is stored.
+    If the nest has a lane, its registers are combined to one value at the end; else each is stored.
     """
     reduction = nest.reduction
     assert reduction is not None
-    # TVM puts a buffer of less than 1 KiB on the stack, whence LLVM takes it into registers.
-    registers = intermediate(f"{reduction.name}_registers", [lane.extent], str(reduction.buffer.dtype))
     name = reduction.name
-
-    def vectors(count: int) -> tuple[tuple[Axis, Axis], Expr]:
-        return _vector(count, lanes)
-
-    inner, element = vectors(lane.extent)
-    at = {lane.var: element}
+    # TVM puts a buffer of less than 1 KiB on the stack. From there LLVM takes it into registers.
+    registers = intermediate(f"{name}_registers", [along.extent], str(reduction.buffer.dtype))
+    inner, element = _vector_axes(along.extent, lanes)
+    mapping = {along.var: element}
     stages = [Stage(f"{name}_init", (*outer, *inner), registers, (element,), reduction.identity)]
     for term in nest.terms:
-        axes, value = (*outer, *term.axes, *inner), substitute(term.value, at)
+        axes, value = (*outer, *term.axes, *inner), substitute(term.value, mapping)
         stages.append(Stage(f"{name}_update", axes, registers, (element,), value, reduction.combine))
     store = nest.store
     if nest.lane is None:
-        indices = tuple(substitute(index, at) for index in store.indices)
-        value = substitute(nest.with_result(registers[lane.var]), at)
+        indices = tuple(substitute(index, mapping) for index in store.indices)
+        value = substitute(nest.with_result(registers[along.var]), mapping)
         return [*stages, replace(store, axes=(*outer, *inner), indices=indices, value=value)]
-    width = lane.extent
+    width = along.extent
     while width > 1:
         width //= 2
-        inner, element = vectors(width)
+        inner, element = _vector_axes(width, lanes)
         halves = Stage(f"{name}_halves", (*outer, *inner), registers, (element,), registers[element + width])
         stages.append(replace(halves, combine=reduction.combine))
     return [*stages, replace(store, axes=tuple(outer), value=nest.with_result(registers[0]))]
 
 
-def _tile(axis: Axis, size: int) -> tuple[Axis, Expr]:
-    """The axis of tiles of a size, and where one starts: the last may overlap its predecessor."""
+def _tile_axis(axis: Axis, size: int) -> tuple[Axis, Expr]:
+    """The axis of tiles of a size, and the position at which a tile starts."""
     tile = Axis(variable(f"{axis.name}_tile"), -(-axis.extent // size))
     return tile, tile_start(tile.var, size, axis.extent, tile.extent)
 
 
-def _vector(size: int, lanes: int) -> tuple[tuple[Axis, Axis], Expr]:
-    """The two axes of some vectors, and the position in them."""
+def _vector_axes(size: int, lanes: int) -> tuple[tuple[Axis, Axis], Expr]:
+    """The two axes of some vectors, and the position of an element in them."""
     width = math.gcd(size, lanes)
     chunk, lane = Axis(variable(_CHUNK), size // width), Axis(variable(_LANE), width)
     return (chunk, lane), chunk.var * width + lane.var
 
 
-def _step(extent: int, lanes: int, vectors: int) -> int:
-    """Elements of one step along an axis: some vectors, or a shorter power of two where the axis is short."""
+def _step_size(extent: int, lanes: int, vectors: int) -> int:
+    """Elements of one step along an axis: some vectors, or a shorter power of two if the axis is short."""
     if extent < 4:
         return 1
     if extent < lanes:
@@ -258,47 +314,39 @@ def _step(extent: int, lanes: int, vectors: int) -> int:
     return max(lanes * count for count in range(1, vectors + 1) if lanes * count <= extent)
 
 
-def _over(stage: Stage, axes: Sequence[Axis], place: tuple[Any, Expr, Expr], mapping: dict[Any, Expr]) -> Stage:
-    """A store over other axes: where one of the old axes is (see `walked`), and others."""
+def _store_over(
+    stage: Stage, axes: Sequence[Axis], position: tuple[Any, Expr, Expr], mapping: dict[Any, Expr]
+) -> Stage:
+    """A store over other axes: the position of a vector on one of the old axes (see `at_vector`), and of the others."""
 
     def moved(node: Expr) -> Expr:
-        return substitute(walked(node, *place), mapping)
+        return substitute(at_vector(node, *position), mapping)
 
     return replace(stage, axes=tuple(axes), indices=tuple(map(moved, stage.indices)), value=moved(stage.value))
 
 
-def _renamed(stage: Stage) -> Stage:
-    """The same stage over new variables: blocks do not share theirs."""
-    fresh = {axis.var: variable(axis.name) for axis in stage.axes}
-    axes = tuple(replace(axis, var=fresh[axis.var]) for axis in stage.axes)
-    indices = tuple(substitute(index, fresh) for index in stage.indices)
-    return replace(stage, axes=axes, indices=indices, value=substitute(stage.value, fresh))
+def _over_new_variables(stage: Stage) -> Stage:
+    """The same stage over new variables, because blocks may not share theirs."""
+    renamed = {axis.var: variable(axis.name) for axis in stage.axes}
+    axes = tuple(replace(axis, var=renamed[axis.var]) for axis in stage.axes)
+    indices = tuple(substitute(index, renamed) for index in stage.indices)
+    return replace(stage, axes=axes, indices=indices, value=substitute(stage.value, renamed))
 
 
-def _transposed(nest: Nest, axis: Axis, others: Sequence[Axis]) -> Axis | None:
-    """The axis along which an input is contiguous, if that is not the one along which the output is."""
+def _contiguous_input_axis(nest: Nest, axis: Axis, others: Sequence[Axis]) -> Axis | None:
+    """The other axis along which an input is contiguous; None if no input is strided along `axis`."""
     for load in nest.reads():
-        if stride(load, axis.var) not in (0, 1):
+        if load_stride(load, axis.var) not in (0, 1):
             for other in others:
-                if stride(load, other.var) == 1:
+                if load_stride(load, other.var) == 1:
                     return other
     return None
 
 
-def _one_loop(axes: Sequence[Axis], kind: Any, body: Callable[[list[Any]], list[Any]]) -> Any:
-    """One loop over several axes; the body is told where on each axis it is. No loop over one iteration."""
-    count = math.prod(axis.extent for axis in axes)
-    if count == 1:
-        return _sequence(body([IntImm("int32", 0) for _ in axes]))
-    task = variable("task")
-    at = unflattened(axes, task)
-    return For(task, 0, count, kind, _sequence(body([at[axis.var] for axis in axes])))
-
-
-def _apart(statement: Any) -> Any:
-    """A statement whose result TVM does not write over what it reads: steps that overlap read that again."""
+def _never_in_place(statement: Any) -> Any:
+    """A statement whose result TVM does not write over its inputs, because steps that overlap read these again."""
     return AttrStmt(IntImm("int32", 0), "extern_scope", IntImm("int32", 1), statement)
 
 
-def _sequence(statements: list[Any]) -> Any:
-    return statements[0] if len(statements) == 1 else SeqStmt(statements)
+def _sequence(statements: Sequence[Any]) -> Any:
+    return statements[0] if len(statements) == 1 else SeqStmt(list(statements))

@@ -1,8 +1,8 @@
 """Stores past the caches, as a knob.
 
 A result that is larger than the caches can be stored by the machine's non-temporal stores. A line that is written as a
-whole is then not read first, and it drives nothing else out of the caches. A ReLU of 64 MB
-takes two thirds of the time.
+whole is then not read first, and it drives nothing else out of the caches. A ReLU of 64 MB takes two thirds of the
+time. `codegen.lowering` makes these stores.
 """
 
 from __future__ import annotations
@@ -20,13 +20,21 @@ from ...machine.cpu import Target
 from ...space import Categorical, Knob
 
 STORES, NON_TEMPORAL = "stores", "non_temporal"
+"""The name of the knob, and its value for stores past the caches. The other value is "cached"."""
 
 
 def stores_knob(workload: Workload, target: Target) -> list[Knob]:
-    """How results are stored, if that is a choice.
+    """The knob that says how results are stored, if that is a choice.
 
-    It is one if the results are larger than the caches (as far as their sizes are known), so that nobody finds them
-    there, and if the machine is an x86, which has such stores and a fence that orders them.
+    It is a choice if the results are larger than the caches, so that nothing finds them there, and if the machine is an
+    x86, which has such stores and a fence that orders them.
+
+    Args:
+        workload: the function to schedule; its float32 results count.
+        target: the machine to schedule it for.
+
+    Returns:
+        The knob `stores`, or no knob. There is none if the sizes of the caches are not known.
     """
     size = sum(4 * math.prod(output.shape) for output in workload.outputs if output.dtype == "float32")
     machine = (target.triple or platform.machine()).lower()
@@ -36,5 +44,8 @@ def stores_knob(workload: Workload, target: Target) -> list[Knob]:
 
 
 def stored(function: PrimFunc, config: Mapping[str, Any]) -> PrimFunc:
-    """The function with this choice. Vectors that may not be aligned to 16 bytes are stored as usual in any case."""
+    """The function with the stores that a configuration asks for.
+
+    Vectors that may not be aligned to 16 bytes are stored as usual in any case.
+    """
     return function.with_attr(attributes.NON_TEMPORAL, 1) if config.get(STORES) == NON_TEMPORAL else function

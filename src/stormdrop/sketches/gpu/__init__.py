@@ -1,1 +1,1 @@
-"""Kernels for NVIDIA GPUs: what the devices offer, what a tiling asks of them, the sketches."""
+"""Sketches for NVIDIA GPUs, and what a tiling asks of a device before it is compiled."""

@@ -1,14 +1,15 @@
-"""A contraction in blocks, threads and registers: Listing 1 of the AF-DS paper, Ansor's schedule for GPUs.
+"""The sketch `gpu_contraction`: a sum of products in blocks, threads and registers, as Ansor schedules it for GPUs.
 
-The tiles, and what they ask of a device, are in `tiling`. Around them:
+It is Listing 1 of the AF-DS paper. `tiling` draws the tiles and counts the resources that they use. Around the tiles:
 
-- what is staged in shared memory is fetched by all threads of the block together, neighbouring ones a vector apart;
-  padding and other producers are computed while fetching
-- bias, residual and activation are computed where a thread's outputs leave its registers
-- the loops inside a thread are unrolled up to a number of steps
+- All threads of a block fetch together what is staged in shared memory. Neighbouring threads fetch neighbouring
+  vectors. Padding and other producers are computed while fetching.
+- Bias, residual and activation are computed when a thread's outputs leave its registers.
+- The loops inside a thread are unrolled up to a number of steps.
 
-Hardware limits are constraints of the space: a block has a warp or more and no more threads than there may be, its
-shared memory fits, a thread's registers are enough and a multiprocessor has those of a block, virtual threads are few.
+Hardware limits are constraints of the space. A block has at least a warp and at most the threads that the device
+allows, its shared memory fits, a thread has enough registers, a multiprocessor has enough of them for a block, and
+virtual threads are few.
 """
 
 from __future__ import annotations
@@ -27,51 +28,119 @@ from tvm.s_tir import Schedule
 
 from ...errors import UnsupportedFunction
 from ...ir.expressions import coefficients
-from ...ir.roles import multiplied
+from ...ir.roles import multiplied_loads
 from ...ir.stages import Stage, StageGraph, shape_of
 from ...ir.workload import Workload
-from ...machine.gpu import REGISTERS_PER_THREAD, WARP, Device
+from ...machine.gpu import REGISTERS_PER_THREAD, WARP, Gpu
 from ...space import Constraint, Knob, Ordinal, Space, Tile
 from ..contract import Variant
 from ..rules.blocks import largest_divisor
-from . import features
-from .features import seconds
-from .tiling import THREAD, Contraction, Counts, Operand, Tiling
+from .features import analytic_features, estimated_seconds
+from .tiling import THREAD, ContractionAxes, Operand, ResourceUse, Tilings
 
 _VECTORS = (1, 2, 4)  # elements that a thread fetches at a time
 _UNROLL = (0, 16, 64, 512, 1024)  # Ansor's
 _VIRTUAL_THREADS = 8
-_INNERMOST = 64
+_MAX_INNERMOST = 64
 
-# What the default is one of: threads of a block, of them neighbours along the last axis, outputs of a thread along that
-# axis (of which so many apart) and along another, steps that are staged.
-_THREADS, _LANES, _OUTPUTS, _APART, _STEPS = (64, 128, 256, 512), (8, 32, 512), (1, 2, 4, 8), (1, 2), (8, 16, 32)
+# What the default is chosen from: threads of a block, the most of them along the last axis, outputs of a thread along
+# that axis and along another one, virtual threads that share the outputs along the last axis, steps that are staged.
+_THREADS, _LANES, _OUTPUTS, _VIRTUAL, _STEPS = (64, 128, 256, 512), (8, 32, 512), (1, 2, 4, 8), (1, 2), (8, 16, 32)
+
+
+class GpuContraction:
+    """The sketch that this module describes."""
+
+    name: ClassVar[str] = "gpu_contraction"
+    max_error: ClassVar[float] = 0.0
+
+    def space(self, workload: Workload, target: Gpu) -> Space | None:
+        """The tilings of a contraction within the device's limits; None if the function is no contraction.
+
+        The knobs are five factors per spatial axis, three per reduction, the elements per fetch of each operand, and
+        the steps that are unrolled.
+        """
+        return _space(workload, target)
+
+    def features(self, workload: Workload, target: Gpu, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
+        """The seven of `analytic_features`, shape (n, 7), of n configurations given as n values of each knob."""
+        axes = find_fused_contraction(workload).axes
+        names = [name for name, _ in (*axes.spatial, *axes.reductions)]
+        factors = {name: np.array([tuple(tile) for tile in knobs[name]], dtype=np.int64) for name in names}
+        return analytic_features(Tilings(axes, factors), target)
+
+    def apply(self, workload: Workload, target: Gpu, config: Mapping[str, Any]) -> Variant:
+        """The schedule at a configuration.
+
+        Raises:
+            UnsupportedFunction: The function is no contraction.
+        """
+        fused = find_fused_contraction(workload)
+        schedule = Schedule(tvm.IRModule({"main": fused.graph.function()}), debug_mask=0)
+        block = schedule.get_sblock(fused.stage.name)
+        if fused.epilogue is None:
+            output = schedule.cache_write(block, 0, "local")
+        else:
+            schedule.set_scope(block, 0, "local")
+            output = schedule.get_sblock(fused.epilogue.name)
+        levels = _split_and_reorder(schedule, block, fused, config)
+        spatial, steps = levels[:3], levels[3]
+        blocks, virtual, threads = (schedule.fuse(*loops) for loops in spatial)
+        for loop, axis in ((blocks, "blockIdx.x"), (virtual, "vthread.x"), (threads, "threadIdx.x")):
+            schedule.bind(loop, axis)
+        schedule.reverse_compute_at(output, threads, preserve_unit_loops=True)
+        count = math.prod(config[name][THREAD] for name, _ in fused.axes.spatial)
+        for position in range(2):
+            staged = schedule.cache_read(block, position, "shared")
+            schedule.compute_at(staged, steps[-1], preserve_unit_loops=True)
+            fetch = schedule.fuse(*schedule.get_loops(staged)[3 + len(steps) :])
+            _, lane, elements = schedule.split(fetch, [None, count, config[f"fetch{position}"]])
+            schedule.bind(lane, "threadIdx.x")
+            schedule.vectorize(elements)
+        for stage in fused.producers:
+            schedule.compute_inline(schedule.get_sblock(stage.name))
+        if config["unroll"]:
+            schedule.annotate(blocks, "pragma_auto_unroll_max_step", config["unroll"])
+            schedule.annotate(blocks, "pragma_unroll_explicit", 1)
+        schedule.decompose_reduction(block, steps[0])
+        return Variant(schedule.mod["main"])
 
 
 @dataclass(frozen=True, eq=False)
-class Parts:
-    """A function that is one contraction with what is computed before and after it, element by element."""
+class FusedContraction:
+    """A function that is one contraction, and what is computed element by element before and after it.
+
+    Attributes:
+        graph: The function's stages, after those that follow the contraction became one.
+        stage: The contraction.
+        producers: The stages before it, which are computed when their results are staged.
+        epilogue: The stage after it, if there is one.
+        axes: The axes of the contraction, under the names of their knobs.
+    """
 
     graph: StageGraph
     stage: Stage
-    before: tuple[Stage, ...]
+    producers: tuple[Stage, ...]
     epilogue: Stage | None
-    contraction: Contraction
+    axes: ContractionAxes
 
 
 @lru_cache(maxsize=64)
-def take_apart(workload: Workload) -> Parts:
-    """Raises `UnsupportedFunction` where the function is something else."""
+def find_fused_contraction(workload: Workload) -> FusedContraction:
+    """The contraction of a function.
+
+    Raises:
+        UnsupportedFunction: The function is something else than one contraction with elementwise stages around it.
+    """
     graph = workload.graph
-    found = [stage for stage in graph.stages if multiplied(stage)]
-    if len(found) != 1 or len([stage for stage in graph.stages if stage.combine is not None]) != 1:
+    contractions = [stage for stage in graph.stages if multiplied_loads(stage)]
+    if len(contractions) != 1 or len([stage for stage in graph.stages if stage.combine is not None]) != 1:
         raise UnsupportedFunction("not one contraction")
-    stage = found[0]
-    position = graph.stages.index(stage)
-    # What feeds the contraction stays apart: it is computed where its result is staged. What follows becomes one.
-    fed = {item.buffer for item in graph.stages[:position]}
-    graph = graph.inlined(lambda item: item.buffer in fed)
-    stage = next(item for item in graph.stages if item.buffer.same_as(stage.buffer))
+    stage = contractions[0]
+    # Producers are not inlined, because they are computed when their results are staged. What follows becomes one.
+    produced = {producer.buffer for producer in graph.stages[: graph.stages.index(stage)]}
+    graph = graph.inlined(lambda other: other.buffer in produced)
+    stage = next(other for other in graph.stages if other.buffer.same_as(stage.buffer))
     position = graph.stages.index(stage)
     after = graph.stages[position + 1 :]
     if len(after) > 1 or (after and not any(load.source.same_as(stage.buffer) for load in after[0].loads())):
@@ -79,193 +148,143 @@ def take_apart(workload: Workload) -> Parts:
     epilogue = after[0] if after else None
     if epilogue is not None and [axis.extent for axis in epilogue.axes] != [axis.extent for axis in stage.spatial]:
         raise UnsupportedFunction("the result is laid out anew")
-    return Parts(graph, stage, graph.stages[:position], epilogue, _contraction(stage))
+    return FusedContraction(graph, stage, graph.stages[:position], epilogue, _named_axes(stage))
 
 
-def _contraction(stage: Stage) -> Contraction:
-    every = {axis.var for axis in stage.axes}
+def _named_axes(stage: Stage) -> ContractionAxes:
+    """The axes of a contraction, under the names of their knobs."""
+    variables = {axis.var for axis in stage.axes}
     operands = []
-    loads = multiplied(stage)
+    loads = multiplied_loads(stage)
     assert loads is not None
     for load in loads:
         dimensions = []
         for index in load.indices:
-            factors = coefficients(index, every)
+            factors = coefficients(index, variables)
             if factors is None or any(factor < 0 for factor in factors.values()):
                 raise UnsupportedFunction("an operand is not read along its dimensions")
-            dimensions.append(tuple((_name(stage, name), int(factor)) for name, factor in factors.items()))
+            dimensions.append(tuple((_knob_name(stage, axis), int(factor)) for axis, factor in factors.items()))
         operands.append(Operand(tuple(dimensions), shape_of(load.source)))
-    spatial = tuple((_name(stage, axis.var), axis.extent) for axis in stage.spatial)
-    reductions = tuple((_name(stage, axis.var), axis.extent) for axis in stage.reductions)
-    return Contraction(spatial, reductions, tuple(operands), np.dtype(str(loads[0].source.dtype)).itemsize)
+    spatial = tuple((_knob_name(stage, axis.var), axis.extent) for axis in stage.spatial)
+    reductions = tuple((_knob_name(stage, axis.var), axis.extent) for axis in stage.reductions)
+    return ContractionAxes(spatial, reductions, tuple(operands), np.dtype(str(loads[0].source.dtype)).itemsize)
 
 
-def _name(stage: Stage, variable: Any) -> str:
-    """The knob of an axis: by its place, since names may repeat."""
+def _knob_name(stage: Stage, variable: Any) -> str:
+    """The name of an axis's knob. It holds the axis's position, because the names of axes may repeat."""
     spatial, reductions = [axis.var for axis in stage.spatial], [axis.var for axis in stage.reductions]
     if variable in spatial:
         return f"space{spatial.index(variable)}"
     return f"reduce{reductions.index(variable)}"
 
 
-class GpuContraction:
-    """The sketch of this module; see there."""
-
-    name: ClassVar[str] = "gpu_contraction"
-    max_error: ClassVar[float] = 0.0
-
-    def space(self, workload: Workload, target: Device) -> Space | None:
-        """Knobs: five factors per spatial axis, three per reduction, elements per fetch of each operand, unrolling."""
-        return _space(workload, target)
-
-    def features(self, workload: Workload, target: Device, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
-        """The seven of `features`, shape (n, 7), of n configurations given as n values of each knob."""
-        contraction = take_apart(workload).contraction
-        names = [name for name, _ in (*contraction.spatial, *contraction.reductions)]
-        factors = {name: np.array([tuple(each) for each in knobs[name]], dtype=np.int64) for name in names}
-        return features.features(Tiling(contraction, factors), target)
-
-    def apply(self, workload: Workload, target: Device, config: Mapping[str, Any]) -> Variant:
-        """The schedule at a configuration; raises `UnsupportedFunction` for a function that is no contraction."""
-        parts = take_apart(workload)
-        schedule = Schedule(tvm.IRModule({"main": parts.graph.function()}), debug_mask=0)
-        block = schedule.get_sblock(parts.stage.name)
-        if parts.epilogue is None:
-            written = schedule.cache_write(block, 0, "local")
-        else:
-            schedule.set_scope(block, 0, "local")
-            written = schedule.get_sblock(parts.epilogue.name)
-        levels = _tiled(schedule, block, parts, config)
-        spatial, outer = levels[:3], levels[3]
-        blocks, virtual, threads = (schedule.fuse(*loops) for loops in spatial)
-        for loop, axis in ((blocks, "blockIdx.x"), (virtual, "vthread.x"), (threads, "threadIdx.x")):
-            schedule.bind(loop, axis)
-        schedule.reverse_compute_at(written, threads, preserve_unit_loops=True)
-        count = math.prod(config[name][THREAD] for name, _ in parts.contraction.spatial)
-        for position in range(2):
-            staged = schedule.cache_read(block, position, "shared")
-            schedule.compute_at(staged, outer[-1], preserve_unit_loops=True)
-            fused = schedule.fuse(*schedule.get_loops(staged)[3 + len(outer) :])
-            _, lane, elements = schedule.split(fused, [None, count, config[f"fetch{position}"]])
-            schedule.bind(lane, "threadIdx.x")
-            schedule.vectorize(elements)
-        for stage in parts.before:
-            schedule.compute_inline(schedule.get_sblock(stage.name))
-        if config["unroll"]:
-            schedule.annotate(blocks, "pragma_auto_unroll_max_step", config["unroll"])
-            schedule.annotate(blocks, "pragma_unroll_explicit", 1)
-        schedule.decompose_reduction(block, outer[0])
-        return Variant(schedule.mod["main"])
-
-
-def valid(counts: Counts, device: Device) -> Any:
-    """Whether a tiling is within the limits that are the constraints of the space; of n tilings, shape (n,)."""
-    return _block_fits(counts, device) & _shared_fits(counts, device)
-
-
-def _block_fits(counts: Counts, device: Device) -> Any:
-    least = min(WARP, math.prod(extent for _, extent in counts.contraction.spatial))
-    fits = (counts.threads >= least) & (counts.threads <= device.threads_per_block)
-    fits &= (counts.virtual <= _VIRTUAL_THREADS) & (counts.least_registers <= REGISTERS_PER_THREAD)
-    return fits & (-(-counts.threads // WARP) <= device.warps_by_registers(counts.least_registers))
-
-
-def _shared_fits(counts: Counts, device: Device) -> Any:
-    return counts.shared_bytes <= device.shared_per_block
-
-
-def _tiled(schedule: Schedule, block: Any, parts: Parts, config: Mapping[str, Any]) -> list[list[Any]]:
+def _split_and_reorder(
+    schedule: Schedule, block: Any, fused: FusedContraction, config: Mapping[str, Any]
+) -> list[list[Any]]:
     """The loops of the block by level: of blocks, virtual threads, threads, staged reductions, and the rest."""
-    stage = parts.stage
-    loops = dict(zip((_name(stage, axis.var) for axis in stage.axes), schedule.get_loops(block), strict=True))
-    spatial = [schedule.split(loops[name], list(config[name])) for name, _ in parts.contraction.spatial]
-    reduced = [schedule.split(loops[name], list(config[name])) for name, _ in parts.contraction.reductions]
+    stage = fused.stage
+    loops = dict(zip((_knob_name(stage, axis.var) for axis in stage.axes), schedule.get_loops(block), strict=True))
+    spatial = [schedule.split(loops[name], list(config[name])) for name, _ in fused.axes.spatial]
+    reduced = [schedule.split(loops[name], list(config[name])) for name, _ in fused.axes.reductions]
 
-    def level(of: Sequence[Any], at: int) -> list[Any]:
-        return [each[at] for each in of]
+    def level(split_axes: Sequence[Any], number: int) -> list[Any]:
+        return [parts[number] for parts in split_axes]
 
     levels = [level(spatial, 0), level(spatial, 1), level(spatial, 2), level(reduced, 0), level(reduced, 1)]
     levels += [level(spatial, 3), level(reduced, 2), level(spatial, 4)]
-    schedule.reorder(*(loop for each in levels for loop in each))
+    schedule.reorder(*itertools.chain(*levels))
     return levels
 
 
+def within_limits(use: ResourceUse, device: Gpu) -> Any:
+    """Whether a tiling satisfies the constraints of the space: a truth value, or shape (n,) for n tilings."""
+    return _block_fits(use, device) & _shared_fits(use, device)
+
+
+def _block_fits(use: ResourceUse, device: Gpu) -> Any:
+    fewest = min(WARP, math.prod(extent for _, extent in use.axes.spatial))
+    fits = (use.threads >= fewest) & (use.threads <= device.threads_per_block)
+    fits &= (use.virtual <= _VIRTUAL_THREADS) & (use.least_registers <= REGISTERS_PER_THREAD)
+    return fits & (-(-use.threads // WARP) <= device.warps_by_registers(use.least_registers))
+
+
+def _shared_fits(use: ResourceUse, device: Gpu) -> Any:
+    return use.shared_bytes <= device.shared_per_block
+
+
 @lru_cache(maxsize=64)
-def _space(workload: Workload, target: Device) -> Space | None:
+def _space(workload: Workload, target: Gpu) -> Space | None:
     try:
-        parts = take_apart(workload)
+        axes = find_fused_contraction(workload).axes
     except UnsupportedFunction:
         return None
-    contraction = parts.contraction
-    spatial = [name for name, _ in contraction.spatial]
-    every = [name for name, _ in (*contraction.spatial, *contraction.reductions)]
-    knobs: list[Knob] = [Tile(name, extent, 5, max_inner=_INNERMOST) for name, extent in contraction.spatial]
-    knobs += [Tile(name, extent, 3, max_inner=_INNERMOST) for name, extent in contraction.reductions]
+    spatial = [name for name, _ in axes.spatial]
+    names = [name for name, _ in (*axes.spatial, *axes.reductions)]
+    knobs: list[Knob] = [Tile(name, extent, 5, max_inner=_MAX_INNERMOST) for name, extent in axes.spatial]
+    knobs += [Tile(name, extent, 3, max_inner=_MAX_INNERMOST) for name, extent in axes.reductions]
     knobs += [Ordinal(f"fetch{position}", _VECTORS) for position in range(2)]
     knobs.append(Ordinal("unroll", _UNROLL))
     constraints = [
         Constraint(
             tuple(spatial),
-            _Within(_block_fits, spatial, target, contraction),
+            _Limit(_block_fits, spatial, target, axes),
             f"a warp to {target.threads_per_block} threads, {_VIRTUAL_THREADS} virtual ones, their registers",
         ),
-        Constraint(
-            tuple(every), _Within(_shared_fits, every, target, contraction), f"{target.shared_per_block} bytes shared"
-        ),
+        Constraint(tuple(names), _Limit(_shared_fits, names, target, axes), f"{target.shared_per_block} bytes shared"),
     ]
-    origin = _origin(contraction, target)
+    origin = _origin(axes, target)
     if origin is None:
         return None
     return Space(GpuContraction.name, knobs, constraints, origin)
 
 
 @dataclass(frozen=True)
-class _Within:
-    """Whether the tiles of some axes are within a limit; those of the others do not matter to it."""
+class _Limit:
+    """A constraint on the tiles of the axes that are named. The limit does not depend on the other axes."""
 
-    limit: Callable[[Counts, Device], Any]
+    fits: Callable[[ResourceUse, Gpu], Any]
     names: Sequence[str]
-    device: Device
-    contraction: Contraction
+    device: Gpu
+    axes: ContractionAxes
 
     def __call__(self, *tiles: Sequence[int]) -> bool:
-        counts = Counts(self.contraction, dict(zip(self.names, tiles, strict=True)), min)
-        return bool(self.limit(counts, self.device))
+        use = ResourceUse(self.axes, dict(zip(self.names, tiles, strict=True)), min)
+        return bool(self.fits(use, self.device))
 
     def columns(self, *tiles: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Of n tilings at once: factors of shape (n, 5) or (n, 3) for each axis."""
-        levels = {name: each.T for name, each in zip(self.names, tiles, strict=True)}
-        return np.asarray(self.limit(Counts(self.contraction, levels, np.minimum), self.device))
+        """The same for n tilings at once, given factors of shape (n, 5) or (n, 3) for each axis."""
+        levels = {name: factors.T for name, factors in zip(self.names, tiles, strict=True)}
+        return np.asarray(self.fits(ResourceUse(self.axes, levels, np.minimum), self.device))
 
 
-def _origin(contraction: Contraction, target: Device) -> dict[str, Any] | None:
-    """The default: of tilings with few threads or many, small tiles in registers or large, the one to expect most of.
+def _origin(axes: ContractionAxes, target: Gpu) -> dict[str, Any] | None:
+    """The default configuration: the fastest of some tilings by `estimated_seconds`.
 
-    That is the one which needs least of the device's time by its features (`features.seconds`). None where none is
-    within the limits: an extent that is a large prime.
+    They have few threads or many, and small tiles in registers or large ones. Returns None if none of them is within
+    the limits, which happens if an extent is a large prime.
     """
-    *others, last = [name for name, extent in contraction.spatial if extent > 1] or [contraction.spatial[-1][0]]
-    found = []
-    for second, threads, lanes, columns, apart, rows, deep in itertools.product(
-        others or [last], _THREADS, _LANES, _OUTPUTS, _APART, _OUTPUTS, _STEPS
+    *others, last = [name for name, extent in axes.spatial if extent > 1] or [axes.spatial[-1][0]]
+    tilings = []
+    for second, threads, lanes, columns, virtual_threads, rows, steps in itertools.product(
+        others or [last], _THREADS, _LANES, _OUTPUTS, _VIRTUAL, _OUTPUTS, _STEPS
     ):
         factors: dict[str, tuple[int, ...]] = {}
-        held = {second: rows, last: columns}
-        for name, extent in reversed(contraction.spatial):
-            outputs = largest_divisor(extent, held.get(name, 1))
-            virtual = largest_divisor(outputs, apart) if name == last else 1
+        outputs_along = {second: rows, last: columns}
+        for name, extent in reversed(axes.spatial):
+            outputs = largest_divisor(extent, outputs_along.get(name, 1))
+            virtual = largest_divisor(outputs, virtual_threads) if name == last else 1
             across = largest_divisor(extent // outputs, min(threads, lanes) if name == last else threads)
             threads //= across
             factors[name] = (extent // outputs // across, virtual, across, 1, outputs // virtual)
-        for name, extent in reversed(contraction.reductions):
-            inner = largest_divisor(extent, min(deep, _INNERMOST))
-            deep = max(1, deep // inner)
+        for name, extent in reversed(axes.reductions):
+            inner = largest_divisor(extent, min(steps, _MAX_INNERMOST))
+            steps = max(1, steps // inner)
             factors[name] = (extent // inner, 1, inner)
-        found.append(factors)
-    names = [name for name, _ in (*contraction.spatial, *contraction.reductions)]
-    tilings = Tiling(contraction, {name: np.array([factors[name] for factors in found]) for name in names})
-    fits = valid(tilings, target)
+        tilings.append(factors)
+    names = [name for name, _ in (*axes.spatial, *axes.reductions)]
+    together = Tilings(axes, {name: np.array([factors[name] for factors in tilings]) for name in names})
+    fits = within_limits(together, target)
     if not fits.any():
         return None
-    best = int(np.argmin(np.where(fits, seconds(tilings, target), np.inf)))
-    return {**found[best], "fetch0": 1, "fetch1": 1, "unroll": 64}
+    best = int(np.argmin(np.where(fits, estimated_seconds(together, target), np.inf)))
+    return {**tilings[best], "fetch0": 1, "fetch1": 1, "unroll": 64}

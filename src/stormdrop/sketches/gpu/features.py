@@ -1,18 +1,18 @@
-"""The seven analytical features of Ansor-AF (AF-DS paper, section 4.1), of n tilings at once, without compiling any.
+"""The seven analytical features of Ansor-AF (AF-DS paper, section 4.1) for n tilings at once, compiling none of them.
 
     OI_Global_Mem         operations per element that is read from global memory into shared memory: the sizes of the
                           shared buffers times how often they are filled
-    OI_Shared_Mem         operations per warp's transaction with shared memory, loads repeated by bank conflicts
+    OI_Shared_Mem         operations per transaction of a warp with shared memory; bank conflicts repeat transactions
     Reg_Reuse_Factor      operations per element that goes from registers to global memory
     ILP                   independent outputs of a thread: the tile in registers
-    WLP                   warps that are active on a multiprocessor, bounded by registers, shared memory and threads;
-                          and by the grid, where that has no block for each (the paper does not say)
-    Estimated_Occupancy   these, as a share of what it can hold
+    WLP                   active warps of a multiprocessor, limited by registers, shared memory and threads, and by the
+                          grid if it has fewer blocks than there are multiprocessors (which the paper does not say)
+    Estimated_Occupancy   active warps as a share of what a multiprocessor can hold
     Wave_Efficiency       useful waves of blocks over executed waves
 
-What the paper leaves open: the bank conflicts are counted over the first warp of a block, thread by thread; registers
-are those of `Tiling.registers`, as far as a block of so many threads gets them. Reg_Reuse_Factor is the same for all
-tilings of a function that divides its extents.
+The paper leaves some things open. Here, bank conflicts are counted over the first warp of a block, thread by thread. A
+thread has the registers of `Tilings.registers`, but no more than its block can get. Reg_Reuse_Factor is the same for
+all tilings of a function if the tiles divide its extents.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ...machine.gpu import WARP, Device
-from .tiling import Tiling
+from ...machine.gpu import WARP, Gpu
+from .tiling import Tilings
 
 NAMES = (
     "OI_Global_Mem",
@@ -32,29 +32,37 @@ NAMES = (
     "Estimated_Occupancy",
     "Wave_Efficiency",
 )
+"""The names of the features, in the order of their columns."""
+
+_HIDING_WARPS = 64.0  # warps times the root of the independent outputs; as many hide all latencies
+_NOT_HIDDEN = 0.2  # the share of the faster parts' time that the slowest part does not hide
 
 
-_HIDING = 64.0  # warps, times the root of the independent outputs, that hide all latencies
-_BESIDE = 0.2  # of what is not slowest: it is not hidden altogether
+def analytic_features(tilings: Tilings, device: Gpu) -> NDArray[np.float64]:
+    """The seven features of n tilings.
 
+    Args:
+        tilings: The tilings of one contraction.
+        device: The GPU.
 
-def features(tiling: Tiling, device: Device) -> NDArray[np.float64]:
-    """Shape (n, 7), in the order of `NAMES`."""
-    operations = tiling.contraction.operations
-    fetched = np.sum(tiling.shared_elements, axis=0) * tiling.rounds * tiling.blocks
-    transactions = sum(loads * conflicts for loads, conflicts in zip(tiling.loads, tiling.conflicts, strict=True))
-    written = tiling.outputs * tiling.threads * tiling.blocks
-    registers = np.minimum(tiling.registers, device.registers_per_thread(tiling.threads))
-    resident = device.blocks_per_multiprocessor(tiling.threads, registers, tiling.shared_bytes)
-    needed = tiling.blocks / np.maximum(1, resident * device.multiprocessors)
-    # A grid that does not fill the device has no more warps than its blocks.
-    active = np.minimum(resident, np.ceil(tiling.blocks / device.multiprocessors)) * -(-tiling.threads // WARP)
+    Returns:
+        Shape (n, 7), in the order of `NAMES`.
+    """
+    operations = tilings.axes.operations
+    fetched = np.sum(tilings.shared_elements, axis=0) * tilings.rounds * tilings.blocks
+    transactions = sum(loads * conflicts for loads, conflicts in zip(tilings.loads, tilings.conflicts, strict=True))
+    written = tilings.outputs * tilings.threads * tilings.blocks
+    registers = np.minimum(tilings.registers, device.registers_per_thread(tilings.threads))
+    resident = device.blocks_per_multiprocessor(tilings.threads, registers, tilings.shared_bytes)
+    needed = tilings.blocks / np.maximum(1, resident * device.multiprocessors)
+    # If a grid does not fill the device, a multiprocessor has no more warps than the blocks that it gets.
+    active = np.minimum(resident, np.ceil(tilings.blocks / device.multiprocessors)) * -(-tilings.threads // WARP)
     return np.stack(
         [
             operations / fetched,
             operations / transactions,
             operations / written,
-            tiling.outputs.astype(np.float64),
+            tilings.outputs.astype(np.float64),
             active.astype(np.float64),
             active / device.warps,
             np.where(resident > 0, needed / np.ceil(needed), 0.0),
@@ -63,23 +71,31 @@ def features(tiling: Tiling, device: Device) -> NDArray[np.float64]:
     )
 
 
-def seconds(tiling: Tiling, device: Device) -> NDArray[np.float64]:
-    """A rough model, shape (n,): of computing and moving the slowest, over how evenly blocks fall on multiprocessors.
+def estimated_seconds(tilings: Tilings, device: Gpu) -> NDArray[np.float64]:
+    """A rough model of the time that n tilings take. It is not from the paper.
 
-    Not from the paper. It picks the default schedule and is the analytic GPU of `benchmarks/gpu/analytic.py`; how well
-    it orders measured kernels is in docs/gpu.md.
+    The slowest of computing, global memory and shared memory takes its time, the others add a part of theirs. The sum
+    grows if the blocks do not divide evenly among the multiprocessors. The model picks the default schedule, and it is
+    the analytic GPU of `benchmarks/gpu/analytic.py`. docs/explanation/gpu.md says how well it orders measured kernels.
+
+    Args:
+        tilings: The tilings of one contraction.
+        device: The GPU.
+
+    Returns:
+        Seconds, shape (n,).
     """
-    found = dict(zip(NAMES, features(tiling, device).T, strict=True))
-    operations, item = tiling.contraction.operations, tiling.contraction.item
-    hidden = np.minimum(1.0, found["WLP"] * np.sqrt(found["ILP"]) / _HIDING)
+    columns = dict(zip(NAMES, analytic_features(tilings, device).T, strict=True))
+    operations = tilings.axes.operations
+    hidden = np.minimum(1.0, columns["WLP"] * np.sqrt(columns["ILP"]) / _HIDING_WARPS)
     compute = operations / device.flops / np.maximum(hidden, 1e-3)
-    memory = operations / found["OI_Global_Mem"] * item / device.bandwidth
-    # A multiprocessor moves a warp's word in a cycle, in which each lane does a multiplication and an addition.
+    memory = operations / columns["OI_Global_Mem"] * tilings.axes.item_bytes / device.bandwidth
+    # In a cycle a multiprocessor moves one word for each thread of a warp, and each lane multiplies and adds once.
     clock = device.flops / device.multiprocessors / (2 * device.lanes)
-    shared = operations / found["OI_Shared_Mem"] / (device.multiprocessors * clock)
+    shared = operations / columns["OI_Shared_Mem"] / (device.multiprocessors * clock)
     parts = np.stack([compute, memory, shared])
     slowest = parts.max(axis=0)
-    whole = slowest + _BESIDE * (parts.sum(axis=0) - slowest)
-    # Of multiprocessors, not of waves: that a small grid has few warps on each is in WLP already.
-    rounds = tiling.blocks / device.multiprocessors
+    whole = slowest + _NOT_HIDDEN * (parts.sum(axis=0) - slowest)
+    # Rounds of multiprocessors, not of waves, because WLP already counts that a small grid has few warps on each.
+    rounds = tilings.blocks / device.multiprocessors
     return np.asarray(whole * np.ceil(rounds) / rounds, dtype=np.float64)

@@ -1,12 +1,12 @@
-"""Everything that is no contraction on a GPU: elementwise chains, transposes, pools, reductions, softmax, layer norm.
+"""The sketch `gpu_streaming`: everything that is no contraction, such as elementwise chains, pools, and softmax.
 
-    elements, not combined      blocks of threads, neighbouring threads a vector of neighbouring elements each
-    reductions                  `lanes` threads of a block share an element's terms and combine what they have; what
-                                follows (a mean's division) is computed where the element is
-    rows (softmax)              a block per row: its stages one after the other, what they hand on in shared memory
+    elementwise       blocks of threads, each of which computes a vector of neighbouring elements
+    reductions        `lanes` threads of a block share the terms of an element and combine their partial results; what
+                      follows (the division of a mean) is computed by the thread that has the element
+    rows (softmax)    a block per row, which runs the stages one after the other with their results in shared memory
 
-What is computed element by element is inlined into who reads it; what remains runs as kernels one after the other, or
-row by row in one kernel where all stages have leading axes in common.
+Elementwise stages are inlined into the stages that read them. The remaining stages run as one kernel after the other.
+If they share leading axes, they run in one kernel, row by row.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ...ir.expressions import variables
 from ...ir.roles import contiguous
 from ...ir.stages import Stage, StageGraph
 from ...ir.workload import Workload
-from ...machine.gpu import WARP, Device
+from ...machine.gpu import WARP, Gpu
 from ...space import Constraint, Knob, Ordinal, Space
 from ..contract import Variant
 
@@ -35,43 +35,47 @@ _VECTORS = (1, 2, 4)
 _UNROLL = (0, 16, 64)
 
 
-@lru_cache(maxsize=64)
-def take_apart(workload: Workload) -> StageGraph:
-    """The stages that are kernels, or parts of one."""
-    return workload.graph.inlined(lambda stage: False)
-
-
 class GpuStreaming:
-    """The sketch of this module; see there."""
+    """The sketch that this module describes."""
 
     name: ClassVar[str] = "gpu_streaming"
     max_error: ClassVar[float] = 0.0
 
-    def space(self, workload: Workload, target: Device) -> Space | None:
-        """Knobs: threads of a block, elements of a vector, threads that share a reduction, unrolling."""
+    def space(self, workload: Workload, target: Gpu) -> Space | None:
+        """The schedules of a function.
+
+        The knobs are the threads of a block, the elements of a vector, the threads that share a reduction, and the
+        steps that are unrolled, as far as the function has a use for them.
+        """
         return _space(workload, target)
 
-    def apply(self, workload: Workload, target: Device, config: Mapping[str, Any]) -> Variant:
+    def apply(self, workload: Workload, target: Gpu, config: Mapping[str, Any]) -> Variant:
         """The schedule at a configuration."""
-        graph = take_apart(workload)
+        graph = _inlined(workload)
         schedule = Schedule(tvm.IRModule({"main": graph.function()}), debug_mask=0)
         if shared := _row_axes(graph.stages):
-            _rows(schedule, graph.stages, shared, config)
-        elif shared_axes(graph.stages):
-            _reductions(schedule, graph.stages, config)
+            _schedule_rows(schedule, graph.stages, shared, config)
+        elif _shared_axes(graph.stages):
+            _schedule_reductions(schedule, graph.stages, config)
         else:
             for stage in graph.stages:
                 if stage.reductions:
-                    _reductions(schedule, [stage], config)
+                    _schedule_reductions(schedule, [stage], config)
                 else:
-                    _elements(schedule, stage, config)
+                    _schedule_elements(schedule, stage, config)
         return Variant(schedule.mod["main"])
 
 
 @lru_cache(maxsize=64)
-def _space(workload: Workload, target: Device) -> Space | None:
+def _inlined(workload: Workload) -> StageGraph:
+    """The stages that are kernels, or parts of one, after the others were inlined."""
+    return workload.graph.inlined(lambda stage: False)
+
+
+@lru_cache(maxsize=64)
+def _space(workload: Workload, target: Gpu) -> Space | None:
     try:
-        graph = take_apart(workload)
+        graph = _inlined(workload)
     except UnsupportedFunction:
         return None
     knobs: list[Knob] = [Ordinal("threads", [count for count in _THREADS if count <= target.threads_per_block])]
@@ -79,7 +83,7 @@ def _space(workload: Workload, target: Device) -> Space | None:
     origin: dict[str, Any] = {"threads": 256}
     reduces = any(stage.reductions for stage in graph.stages)
     if not _row_axes(graph.stages):
-        if not shared_axes(graph.stages) and not all(stage.reductions for stage in graph.stages):
+        if not _shared_axes(graph.stages) and not all(stage.reductions for stage in graph.stages):
             knobs.append(Ordinal("vector", _VECTORS))
             origin["vector"] = 1
         terms = max(math.prod(axis.extent for axis in stage.reductions) for stage in graph.stages)
@@ -94,13 +98,16 @@ def _space(workload: Workload, target: Device) -> Space | None:
 
 
 def _row_axes(stages: Sequence[Stage]) -> int:
-    """How many leading axes make a row, of which the last stage has several elements; 0 where there are no rows."""
-    shared = shared_axes(stages)
+    """The number of leading axes that number the rows; 0 if the stages have no rows.
+
+    It is the number of shared axes, if the last stage has several elements along the other axes.
+    """
+    shared = _shared_axes(stages)
     return shared if shared and math.prod(axis.extent for axis in stages[-1].spatial[shared:]) > 1 else 0
 
 
-def shared_axes(stages: Sequence[Stage]) -> int:
-    """How many leading axes the stages have in common where several of them reduce rows; 0 where they do not."""
+def _shared_axes(stages: Sequence[Stage]) -> int:
+    """The number of leading axes that all stages share; 0 for a single stage, and if none of them reduces."""
     if len(stages) < 2 or not any(stage.reductions for stage in stages):
         return 0
     written = {stage.buffer for stage in stages}
@@ -119,8 +126,8 @@ def shared_axes(stages: Sequence[Stage]) -> int:
     return count
 
 
-def _elements(schedule: Schedule, stage: Stage, config: Mapping[str, Any]) -> None:
-    """A kernel of its own, an element (or a vector of them) per thread."""
+def _schedule_elements(schedule: Schedule, stage: Stage, config: Mapping[str, Any]) -> None:
+    """Makes a stage a kernel of its own, with an element or a vector of elements per thread."""
     block = schedule.get_sblock(stage.name)
     fused = schedule.fuse(*schedule.get_loops(block))
     blocks, threads, vector = schedule.split(fused, [None, config["threads"], config.get("vector", 1)])
@@ -130,58 +137,58 @@ def _elements(schedule: Schedule, stage: Stage, config: Mapping[str, Any]) -> No
         schedule.vectorize(vector)
 
 
-def _reductions(schedule: Schedule, stages: Sequence[Stage], config: Mapping[str, Any]) -> None:
-    """One kernel: `lanes` threads per element of the last stage, the others of the block have other elements."""
+def _schedule_reductions(schedule: Schedule, stages: Sequence[Stage], config: Mapping[str, Any]) -> None:
+    """Makes stages one kernel, with `lanes` threads for each element of the last stage."""
     lanes = config.get("lanes", 1)
     *inner, last = [schedule.get_sblock(stage.name) for stage in stages]
-    spatial, own = _by_kind(schedule, last)
+    spatial, last_terms = _spatial_and_reduced(schedule, last)
     blocks, elements = schedule.split(schedule.fuse(*spatial), [None, config["threads"] // lanes])
     schedule.bind(blocks, "blockIdx.x")
-    # Neighbouring threads read neighbouring memory: along the terms where these are contiguous.
-    along = any(
+    # Neighbouring threads read neighbouring memory: along the terms if these are contiguous.
+    along_terms = any(
         contiguous(load, stage.reductions[-1].var) for stage in stages if stage.reductions for load in stage.loads()
     )
-    schedule.bind(elements, "threadIdx.y" if along and lanes > 1 else "threadIdx.x")
-    lane_axis = "threadIdx.x" if along else "threadIdx.y"
+    schedule.bind(elements, "threadIdx.y" if along_terms and lanes > 1 else "threadIdx.x")
+    lane_axis = "threadIdx.x" if along_terms else "threadIdx.y"
     for block in [*reversed(inner), last]:
-        terms = own
+        terms = last_terms
         if block is not last:
             schedule.compute_at(block, elements, preserve_unit_loops=True)
             schedule.set_scope(block, 0, "local")
-            _, terms = _by_kind(schedule, block)
+            _, terms = _spatial_and_reduced(schedule, block)
         if lanes > 1:
-            # What has no terms is the first lane's.
+            # The first lane computes what has no terms.
             shared = schedule.fuse(*terms) if terms else schedule.add_unit_loop(block)
             steps, lane = schedule.split(shared, [None, lanes])
             schedule.reorder(lane, steps)
             schedule.bind(lane, lane_axis)
-    _unrolled(schedule, blocks, config)
+    _annotate_unroll(schedule, blocks, config)
 
 
-def _rows(schedule: Schedule, stages: Sequence[Stage], shared: int, config: Mapping[str, Any]) -> None:
-    """One kernel, a block per row: its stages one after the other, all threads at each."""
+def _schedule_rows(schedule: Schedule, stages: Sequence[Stage], shared: int, config: Mapping[str, Any]) -> None:
+    """Makes stages one kernel with a block per row, whose threads work on one stage after the other."""
     *inner, last = [schedule.get_sblock(stage.name) for stage in stages]
     rows = schedule.fuse(*list(schedule.get_loops(last))[:shared])
     schedule.bind(rows, "blockIdx.x")
-    _unrolled(schedule, rows, config)
-    _across(schedule, last, config["threads"])
+    _annotate_unroll(schedule, rows, config)
+    _share_among_threads(schedule, last, config["threads"])
     for block in reversed(inner):
         schedule.compute_at(block, rows, preserve_unit_loops=True)
         schedule.set_scope(block, 0, "shared")
-        _across(schedule, block, config["threads"])
+        _share_among_threads(schedule, block, config["threads"])
 
 
-def _across(schedule: Schedule, block: Any, threads: int) -> None:
-    """A stage of a row, over the threads of a block: its elements, or the terms of its only element."""
-    spatial, terms = _by_kind(schedule, block)
+def _share_among_threads(schedule: Schedule, block: Any, threads: int) -> None:
+    """Divides a stage of a row among the threads of a block: its elements, or the terms of its only element."""
+    spatial, terms = _spatial_and_reduced(schedule, block)
     several = [loop for loop in spatial if int(schedule.get(loop).extent) > 1]
     _, lane = schedule.split(schedule.fuse(*(several or terms or spatial)), [None, threads])
     schedule.bind(lane, "threadIdx.x")
 
 
-def _by_kind(schedule: Schedule, block: Any) -> tuple[list[Any], list[Any]]:
-    """The loops around a block that are not bound to threads: of its elements, and of what it reduces."""
-    loops = [each for each in schedule.get_loops(block) if schedule.get(each).kind == ForKind.SERIAL]
+def _spatial_and_reduced(schedule: Schedule, block: Any) -> tuple[list[Any], list[Any]]:
+    """The loops around a block that are not bound to threads: those of its elements, and those of its terms."""
+    loops = [loop for loop in schedule.get_loops(block) if schedule.get(loop).kind == ForKind.SERIAL]
     if not loops:
         loops = [schedule.add_unit_loop(block)]
     realize = schedule.get(loops[-1]).body
@@ -191,11 +198,11 @@ def _by_kind(schedule: Schedule, block: Any) -> tuple[list[Any], list[Any]]:
         if axis.iter_type == IterVar.CommReduce
         for variable in variables(value)
     }
-    of = {loop: schedule.get(loop).loop_var in reduced for loop in loops}
-    return [loop for loop in loops if not of[loop]], [loop for loop in loops if of[loop]]
+    reduces = {loop: schedule.get(loop).loop_var in reduced for loop in loops}
+    return [loop for loop in loops if not reduces[loop]], [loop for loop in loops if reduces[loop]]
 
 
-def _unrolled(schedule: Schedule, loop: Any, config: Mapping[str, Any]) -> None:
+def _annotate_unroll(schedule: Schedule, loop: Any, config: Mapping[str, Any]) -> None:
     if config.get("unroll"):
         schedule.annotate(loop, "pragma_auto_unroll_max_step", config["unroll"])
         schedule.annotate(loop, "pragma_unroll_explicit", 1)

@@ -1,4 +1,4 @@
-"""A contraction in the tiles of Listing 1 of the AF-DS paper, as numbers: what a tiling asks of a device.
+"""The tiles of Listing 1 of the AF-DS paper as numbers: which resources of a GPU a tiled contraction uses.
 
     for i.0, j.0, in parallel:                                  blocks
         for i.1, j.1                                            virtual threads, unrolled
@@ -9,8 +9,8 @@
                         local[i, j] += a[i, k] * b[k, j]
                 output = local
 
-Every spatial axis has five factors, every reduction three; their product is the axis's extent. `Tiling` is n of them at
-once: an array of shape (n, 5) or (n, 3) per axis.
+A tiling gives every spatial axis five factors and every reduction three. Their product is the axis's extent. `Tilings`
+are n of them at once: an array of shape (n, 5) or (n, 3) per axis.
 """
 
 from __future__ import annotations
@@ -29,20 +29,22 @@ from numpy.typing import NDArray
 from ...machine.gpu import BANKS, WARP, WORD
 
 Factors = Mapping[str, NDArray[np.int64]]
-
-_ADDRESSES = 24  # registers beside outputs and operands
-
-_ALIGNED = 64  # bytes, of arrays in shared memory
+"""By axis: factors of n tilings, shape (n, 5) for a spatial axis and (n, 3) for a reduction."""
 
 BLOCK, VIRTUAL, THREAD, OUTER, INNER = range(5)
-"""Levels of a spatial axis."""
+"""The levels of a spatial axis: the positions of its five factors."""
+
+_ADDRESS_REGISTERS = 24  # of a thread, beside those of outputs and operands
+_ALIGNMENT = 64  # bytes, of an array in shared memory
 
 
 @dataclass(frozen=True)
 class Operand:
-    """What is read: each dimension's index as sum of factor times axis, the last dimension contiguous.
+    """A buffer that a contraction reads. Its last dimension is contiguous.
 
-    `extents` are the dimensions' sizes: no tile reads more.
+    Attributes:
+        dimensions: For each dimension the pairs of axis and factor whose products sum to its index.
+        extents: The sizes of the dimensions.
     """
 
     dimensions: tuple[tuple[tuple[str, int], ...], ...]
@@ -50,13 +52,20 @@ class Operand:
 
 
 @dataclass(frozen=True)
-class Contraction:
-    """A sum of products: axes by name with their extents, in the order of the output's dimensions, and the operands."""
+class ContractionAxes:
+    """The axes of a sum of products, and what it reads along them.
+
+    Attributes:
+        spatial: Name and extent of each axis of the output, in the order of its dimensions.
+        reductions: Name and extent of each axis that is summed over.
+        operands: The two buffers that are multiplied.
+        item_bytes: Bytes of an element of the operands.
+    """
 
     spatial: tuple[tuple[str, int], ...]
     reductions: tuple[tuple[str, int], ...]
     operands: tuple[Operand, ...]
-    item: int = 4  # bytes of an element
+    item_bytes: int = 4
 
     @property
     def operations(self) -> float:
@@ -64,151 +73,169 @@ class Contraction:
         return 2.0 * math.prod(extent for _, extent in (*self.spatial, *self.reductions))
 
 
-class Counts:
-    """What a tiling asks of a device: of one tiling with plain integers, or of n at once with arrays of shape (n,)."""
+class ResourceUse:
+    """Which resources of a device a tiling uses: integers for one tiling, or arrays of shape (n,) for n tilings."""
 
-    def __init__(
-        self, contraction: Contraction, levels: Mapping[str, Sequence[Any]], least: Callable[..., Any]
-    ) -> None:
-        """`levels` by axis: five factors, or three of a reduction. `least` is the smaller of two (`min`)."""
-        self.contraction, self.levels, self._least = contraction, levels, least
-        self._spatial = [name for name, _ in contraction.spatial]
-        self._reductions = [name for name, _ in contraction.reductions]
+    def __init__(self, axes: ContractionAxes, levels: Mapping[str, Sequence[Any]], minimum: Callable[..., Any]) -> None:
+        """Describe one tiling, or n of them.
+
+        Args:
+            axes: The axes of the contraction.
+            levels: By axis five factors, or three for a reduction: integers, or arrays of shape (n,).
+            minimum: The function that returns the smaller of two factors: `min`, or `np.minimum` for arrays.
+        """
+        self.axes, self.levels, self._minimum = axes, levels, minimum
+        self._spatial = [name for name, _ in axes.spatial]
+        self._reductions = [name for name, _ in axes.reductions]
 
     @cached_property
     def blocks(self) -> Any:
-        """Blocks of the grid."""
-        return self._product(BLOCK)
+        """The blocks of the grid."""
+        return self._of_levels(BLOCK)
 
     @cached_property
     def virtual(self) -> Any:
-        """Virtual threads of a thread."""
-        return self._product(VIRTUAL)
+        """The virtual threads of a thread."""
+        return self._of_levels(VIRTUAL)
 
     @cached_property
     def threads(self) -> Any:
-        """Threads of a block."""
-        return self._product(THREAD)
+        """The threads of a block."""
+        return self._of_levels(THREAD)
 
     @cached_property
     def outputs(self) -> Any:
-        """Elements of the output that a thread holds in registers."""
-        return self._product(VIRTUAL, OUTER, INNER)
+        """The elements of the output that a thread holds in registers."""
+        return self._of_levels(VIRTUAL, OUTER, INNER)
 
     @cached_property
     def rounds(self) -> Any:
-        """How often shared memory is filled: the iterations of all k.0."""
-        return _times(self.levels[name][0] for name in self._reductions)
+        """How often a block fills its shared memory: the iterations of all k.0."""
+        return _product(self.levels[name][0] for name in self._reductions)
 
     @cached_property
     def shared_shapes(self) -> list[list[Any]]:
-        """The extents of each operand's part in shared memory."""
-        steps = {name: _times(self.levels[name][VIRTUAL:]) for name in self._spatial}
-        steps |= {name: _times(self.levels[name][1:]) for name in self._reductions}
-        return [self._spans(operand, steps) for operand in self.contraction.operands]
+        """The extents of the part of each operand that is in shared memory."""
+        steps = {name: _product(self.levels[name][VIRTUAL:]) for name in self._spatial}
+        steps |= {name: _product(self.levels[name][1:]) for name in self._reductions}
+        return [self._spans(operand, steps) for operand in self.axes.operands]
 
     @cached_property
     def shared_elements(self) -> list[Any]:
-        """Elements of each operand in shared memory."""
-        return [_times(shape) for shape in self.shared_shapes]
+        """The elements of each operand that are in shared memory."""
+        return [_product(extents) for extents in self.shared_shapes]
 
     @cached_property
     def shared_bytes(self) -> Any:
-        """Of a block; each operand's begins where TVM aligns it."""
+        """The bytes of shared memory of a block. TVM aligns where an operand begins."""
         end: Any = 0
         for elements in self.shared_elements:
-            end = -(-end // _ALIGNED) * _ALIGNED + elements * self.contraction.item
+            end = -(-end // _ALIGNMENT) * _ALIGNMENT + elements * self.axes.item_bytes
         return end
 
     @cached_property
     def registers(self) -> Any:
-        """An estimate of the registers that `ptxas` gives a thread where it may: what it needs, and what it fetches.
+        """An estimate of the registers that `ptxas` gives a thread if it may: what it needs and what it fetches.
 
-        All that a thread brings to shared memory in a round is on its way at once.
+        All elements that a thread brings to shared memory in a round are in registers at once.
         """
         return self.least_registers + sum(-(-elements // self.threads) for elements in self.shared_elements)
 
     @cached_property
     def least_registers(self) -> Any:
-        """What a thread cannot do without: its outputs, what one innermost step reads, addresses."""
-        steps = {name: _times(self.levels[name][at] for at in (VIRTUAL, OUTER, INNER)) for name in self._spatial}
+        """The registers that a thread needs: for its outputs, what one innermost step reads, and addresses."""
+        steps = {
+            name: _product(self.levels[name][level] for level in (VIRTUAL, OUTER, INNER)) for name in self._spatial
+        }
         steps |= dict.fromkeys(self._reductions, 1)
-        first, *others = [_times(self._spans(operand, steps)) for operand in self.contraction.operands]
+        first, *others = [_product(self._spans(operand, steps)) for operand in self.axes.operands]
         read = first
         for other in others:
-            read = self._least(read, other)
-        return self.outputs + read + _ADDRESSES
+            read = self._minimum(read, other)
+        return self.outputs + read + _ADDRESS_REGISTERS
 
-    def _product(self, *levels: int) -> Any:
-        return _times(self.levels[name][level] for name in self._spatial for level in levels)
+    def _of_levels(self, *levels: int) -> Any:
+        """The product of the factors of all spatial axes at some levels."""
+        return _product(self.levels[name][level] for name in self._spatial for level in levels)
 
     def _spans(self, operand: Operand, steps: Mapping[str, Any]) -> list[Any]:
-        """Elements of each dimension that are read while each axis takes so many neighbouring values."""
+        """The elements of each dimension that are read while each axis takes `steps` neighbouring values."""
         return [
-            self._least(1 + sum(factor * (steps[name] - 1) for name, factor in dimension), extent)
+            self._minimum(1 + sum(factor * (steps[name] - 1) for name, factor in dimension), extent)
             for dimension, extent in zip(operand.dimensions, operand.extents, strict=True)
         ]
 
 
-class Tiling(Counts):
-    """n tilings of a contraction."""
+class Tilings(ResourceUse):
+    """n tilings of a contraction, and how each of them uses shared memory."""
 
-    def __init__(self, contraction: Contraction, factors: Factors) -> None:
-        """`factors` by axis, shape (n, 5) or (n, 3). Raises ValueError where they do not multiply to the extents."""
-        for name, extent in (*contraction.spatial, *contraction.reductions):
+    def __init__(self, axes: ContractionAxes, factors: Factors) -> None:
+        """Describe n tilings.
+
+        Args:
+            axes: The axes of the contraction.
+            factors: By axis an array of shape (n, 5), or (n, 3) for a reduction.
+
+        Raises:
+            ValueError: The factors of an axis do not multiply to its extent.
+        """
+        for name, extent in (*axes.spatial, *axes.reductions):
             if not (np.prod(factors[name], axis=1) == extent).all():
                 raise ValueError(f"the factors of axis {name} do not multiply to {extent}")
-        super().__init__(contraction, {name: each.T for name, each in factors.items()}, np.minimum)
+        super().__init__(axes, {name: columns.T for name, columns in factors.items()}, np.minimum)
         self.factors = factors
 
     @cached_property
     def loads(self) -> list[NDArray[np.float64]]:
-        """Loads of each operand from shared memory, by all warps: one per element that a step of a thread's tile needs.
+        """The loads of each operand from shared memory by all warps, each of shape (n,).
 
-        What neighbouring reductions of a window share is loaded again.
+        A thread loads one element per step and element of its tile. If neighbouring steps of a window read the same
+        element, it is loaded again.
         """
-        names = [name for name, _ in self.contraction.spatial]
-        total = math.prod(extent for _, extent in self.contraction.reductions)
+        terms = math.prod(extent for _, extent in self.axes.reductions)
         warps = (self.blocks * -(-self.threads // WARP)).astype(np.float64)
-        found = []
-        for operand in self.contraction.operands:
+        loads = []
+        for operand in self.axes.operands:
             follows = {name for dimension in operand.dimensions for name, _ in dimension}
-            each = [
-                np.prod(self.factors[name][:, [VIRTUAL, OUTER, INNER]], axis=1) for name in names if name in follows
+            tile = [
+                np.prod(self.factors[name][:, [VIRTUAL, OUTER, INNER]], axis=1)
+                for name, _ in self.axes.spatial
+                if name in follows
             ]
-            found.append(warps * total * np.prod([*each, np.ones_like(self.threads)], axis=0))
-        return found
+            loads.append(warps * terms * np.prod([*tile, np.ones_like(self.threads)], axis=0))
+        return loads
 
     @cached_property
     def conflicts(self) -> list[NDArray[np.int64]]:
-        """How often a warp's load of each operand is repeated: words of the same bank that its threads want.
+        """How often a warp's load of each operand is repeated, each of shape (n,).
 
-        Threads are numbered with the last axis fastest; neighbouring ones are a tile of registers apart.
+        It is the largest number of words that the threads of a warp need from one bank. Threads are numbered with the
+        last axis fastest. The elements of neighbouring threads are a register tile apart.
         """
-        pairs = zip(self.contraction.operands, self.shared_shapes, strict=True)
-        return [self._conflicts(operand, shape) for operand, shape in pairs]
+        pairs = zip(self.axes.operands, self.shared_shapes, strict=True)
+        return [self._conflicts(operand, extents) for operand, extents in pairs]
 
-    def _conflicts(self, operand: Operand, shape: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    def _conflicts(self, operand: Operand, extents: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
         lanes = np.arange(WARP)[None, :]
         number = np.minimum(lanes, self.threads[:, None] - 1)
         position: dict[str, NDArray[np.int64]] = {}
-        for name, _ in reversed(self.contraction.spatial):
+        for name, _ in reversed(self.axes.spatial):
             threads = self.factors[name][:, THREAD, None]
             position[name] = number % threads * np.prod(self.factors[name][:, [OUTER, INNER]], axis=1)[:, None]
             number = number // threads
         address = np.zeros_like(number)
-        for dimension, extent in zip(operand.dimensions, shape, strict=True):
+        for dimension, extent in zip(operand.dimensions, extents, strict=True):
             index = sum(
                 (factor * position[name] for name, factor in dimension if name in position), np.zeros_like(number)
             )
             address = address * np.asarray(extent).reshape(-1, 1) + index
-        address = np.sort(address * self.contraction.item // WORD, axis=1)
-        fresh = np.concatenate([np.ones((len(address), 1), bool), np.diff(address, axis=1) != 0], axis=1)
-        wanted = np.zeros((len(address), BANKS), np.int64)
-        np.add.at(wanted, (np.arange(len(address))[:, None], address % BANKS), fresh)
-        return np.asarray(wanted.max(axis=1), dtype=np.int64)
+        address = np.sort(address * self.axes.item_bytes // WORD, axis=1)
+        distinct = np.concatenate([np.ones((len(address), 1), bool), np.diff(address, axis=1) != 0], axis=1)
+        words = np.zeros((len(address), BANKS), np.int64)  # that the first warp needs from each bank
+        np.add.at(words, (np.arange(len(address))[:, None], address % BANKS), distinct)
+        return np.asarray(words.max(axis=1), dtype=np.int64)
 
 
-def _times(values: Iterable[Any]) -> Any:
-    """The product of integers, or of arrays."""
+def _product(values: Iterable[Any]) -> Any:
+    """The product of integers or of arrays."""
     return functools.reduce(operator.mul, values, 1)

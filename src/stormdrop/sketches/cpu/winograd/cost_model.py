@@ -1,12 +1,12 @@
-"""What to expect of a Winograd schedule before it is measured, in the cycles of `prior` (one multiply-add each).
+"""What to expect of a Winograd schedule before it is measured, in cycles of one multiply-add each.
 
     per product          the multiply-adds of a tile of rows and columns, or its loads, or the latency that too few
-                         accumulators leave bare; what it reads over the bandwidth of the cache that holds it
-    per tile             the transforms, by vector and by position; where V is made apart it goes through memory
-    beside               padding, the start of tasks
-    all of it            what blocks and tiles compute twice, and what cores wait for
+                         accumulators do not hide; what it reads over the bandwidth of the cache that holds it
+    per tile             the transforms, by vector and by position; if V is made apart, it goes through memory
+    besides              padding, the start of tasks
+    all of it            what blocks and tiles compute twice, and how long cores wait
 
-The constants were fitted to some 170 random points of seven layers (7x7 to 272x272) on one core of a Zen 4: the mean
+The constants were fitted to some 170 random points of seven layers (7x7 to 272x272) on one core of a Zen 4. The mean
 deviation of the logarithm is 0.09, of which half is the noise of that machine.
 """
 
@@ -26,64 +26,80 @@ from .convolution import Convolution
 Floats = NDArray[np.float64]
 
 _LOAD, _BROADCAST, _LATENCY, _LOOP = 1.0, 0.5, 4.0, 0.5
-_UNROLL = 4  # steps beyond which unrolling gains nothing
+_USEFUL_UNROLL = 4  # steps beyond which unrolling gains nothing
 _CALL, _CLEAR = 20.0, 2.0  # per product, and per accumulator
 _TRANSFORM = 3.0  # per vector of V or M
 _EPILOGUE = 5.0  # per vector of outputs
 _TASK = 500.0
-_FILL = 32.0  # bytes per cycle of weights that every product takes from the second cache
+_WEIGHT_BANDWIDTH = 32.0  # bytes per cycle of weights that every product takes from the second cache
 _L2, _L3, _MEMORY = 64.0, 20.0, 8.0  # bytes per cycle
 _WRITTEN = 2.5  # bytes moved for each that is written: the line is read before
 _COPIED = 30.0  # bytes per cycle of padding
 _EXPOSED = 0.1  # share of the transfers that is never hidden by computation
-_USED = 0.9  # of a cache, before it overflows
+_USABLE = 0.9  # share of a cache that is used before it overflows
 
 
 def cycles(conv: Convolution, m: int, knobs: Mapping[str, NDArray[Any]], target: Target) -> Floats:
-    """Expected cycles of n configurations with tiles of m outputs along each axis, given as n values of each knob."""
+    """Estimate the cycles of n configurations.
+
+    Args:
+        conv: the convolution.
+        m: the outputs of a tile along each axis that has a window.
+        knobs: n values of each knob, by name; see `Winograd.space`.
+        target: the machine.
+
+    Returns:
+        Expected cycles until the last core is done, shape `(n,)`.
+    """
     down, across = conv.filters(m)
     positions, tiles, channels = down.alpha * across.alpha, conv.tiles(m), conv.channel.extent
-    rows, columns = knobs["rows"], knobs["columns"]
-    fused, by_column = knobs["order"] == "fused", knobs["order"] == "columns"
+    rows, columns, order = knobs["rows"], knobs["columns"], knobs["order"]
     size = np.minimum(rows * knobs["block"], tiles)
-    blocks, products = np.ceil(tiles / size), np.ceil(size / rows)
+    blocks = np.ceil(tiles / size)
     vectors, column_tiles = columns / np.gcd(columns, target.lanes), np.ceil(conv.column.extent / columns)
 
-    def per_byte(held: Floats) -> Floats:
-        """Cycles per byte that comes from the cache which holds so many bytes."""
-        outside = np.where(held < target.l3, 1 / _L3, 1 / _MEMORY)
-        return np.where(held < _USED * target.l1, 0.0, np.where(held < _USED * target.l2, 1 / _L2, outside))
+    def per_byte(distance: Floats) -> Floats:
+        """Cycles per byte that was read so many bytes ago: of the first cache that still holds it."""
+        outside = np.where(distance < target.l3, 1 / _L3, 1 / _MEMORY)
+        beyond_l1 = np.where(distance < _USABLE * target.l2, 1 / _L2, outside)
+        return np.where(distance < _USABLE * target.l1, 0.0, beyond_l1)
 
-    step = np.maximum(rows * vectors, vectors * _LOAD + rows * _BROADCAST)
-    filled = np.where(4 * channels * columns < _USED * target.l1, 0.0, 4 * columns / _FILL)
-    step = np.maximum(np.maximum(step, _LATENCY), filled) + _EXPOSED * filled
-    step = step + _LOOP / np.minimum(knobs["unroll"], _UNROLL)
-    computed = positions * products * (channels * step + _CLEAR * rows * vectors + _CALL)
     inputs, weights = 4.0 * positions * channels * size, 4.0 * positions * channels * columns
     result = 4.0 * positions * size * columns
     near, all_inputs, all_weights = inputs + weights + result, inputs * blocks, weights * column_tiles
     # By columns, the weights of a tile stay for all blocks; else the inputs of a block stay for all tiles of columns.
-    kept = np.where(by_column, 1 / blocks, 1.0)
-    moved = weights * (
-        kept * per_byte(all_weights + np.where(by_column, all_inputs, inputs + result)) + (1 - kept) * per_byte(near)
-    )
-    first = np.where(by_column, 1.0, 1 / column_tiles)
-    source = np.where(fused, inputs + result, all_inputs + np.where(by_column, weights, 0.0))
-    moved = moved + inputs * (first * per_byte(source) + (1 - first) * per_byte(near))
+    fused, by_column = order == "fused", order == "columns"
+    first_weights = np.where(by_column, 1 / blocks, 1.0)
+    weights_passing = np.where(by_column, all_inputs, inputs + result)
+    moved = weights * (first_weights * per_byte(all_weights + weights_passing) + (1 - first_weights) * per_byte(near))
+    first_inputs = np.where(by_column, 1.0, 1 / column_tiles)
+    inputs_passing = np.where(fused, inputs + result, all_inputs + np.where(by_column, weights, 0.0))
+    moved = moved + inputs * (first_inputs * per_byte(inputs_passing) + (1 - first_inputs) * per_byte(near))
+    computed = positions * np.ceil(size / rows) * _product_cycles(channels, vectors, knobs, target)
     total = blocks * column_tiles * (np.maximum(computed, moved) + _EXPOSED * moved)
 
-    made = blocks * size * positions * channels
-    total = total + made * _TRANSFORM / math.gcd(channels, target.lanes)
-    apart = ~fused | (inputs > _USED * target.l2)
-    total = total + np.where(apart, 4 * made * _WRITTEN * per_byte(all_inputs), 0.0)
+    transformed = blocks * size * positions * channels
+    total = total + transformed * _TRANSFORM / math.gcd(channels, target.lanes)
+    through_memory = ~fused | (inputs > _USABLE * target.l2)
+    total = total + np.where(through_memory, 4 * transformed * _WRITTEN * per_byte(all_inputs), 0.0)
     outputs = blocks * size * column_tiles * vectors
-    output_bytes = np.asarray(4.0 * math.prod(shape_of(conv.parts.epilogue.buffer)))
+    output_bytes = np.asarray(4.0 * math.prod(shape_of(conv.contraction.epilogue.buffer)))
     store = _EPILOGUE * (1 + _WRITTEN * 4 * target.lanes * per_byte(output_bytes))
-    taken = positions * (_TRANSFORM + 4 * target.lanes * per_byte(result))
-    total = total + outputs * (taken + down.m * across.m * store)
+    from_products = positions * (_TRANSFORM + 4 * target.lanes * per_byte(result))
+    total = total + outputs * (from_products + down.m * across.m * store)
     if conv.before:
         copied = np.asarray(4.0 * math.prod(shape_of(conv.data.source)))
         total = total + copied * (1 / _COPIED + per_byte(2 * copied) / 2)
     tasks = blocks * np.where(fused, 1, column_tiles)
     rounds = np.ceil(tasks / target.cores)
     return np.asarray((total + tasks * _TASK) * rounds / tasks, dtype=np.float64)
+
+
+def _product_cycles(channels: int, vectors: Floats, knobs: Mapping[str, NDArray[Any]], target: Target) -> Floats:
+    """Cycles of the product of one tile of rows and columns at one position."""
+    rows, columns = knobs["rows"], knobs["columns"]
+    step = np.maximum(rows * vectors, vectors * _LOAD + rows * _BROADCAST)
+    weights = np.where(4 * channels * columns < _USABLE * target.l1, 0.0, 4 * columns / _WEIGHT_BANDWIDTH)
+    step = np.maximum(np.maximum(step, _LATENCY), weights) + _EXPOSED * weights
+    step = step + _LOOP / np.minimum(knobs["unroll"], _USEFUL_UNROLL)
+    return np.asarray(channels * step + _CLEAR * rows * vectors + _CALL, dtype=np.float64)

@@ -1,11 +1,12 @@
 """Winograd's minimal filtering: convolutions of stride 1 with a half to a sixth of the multiplications.
 
 A tile of m outputs along an axis with a window of r takes alpha = m + r - 1 products of each input and output channel,
-not m r (`winograd_transforms` has the formulas): a 3x3 convolution 2.25 times fewer with m = 2 and 4 times with m = 4,
-5x5 2.8 and 6.25 times, 1x7 1.75 times with m = 2. An axis without a window is one more axis of the batch.
+not m r (`transforms` has the formulas). A 3x3 convolution takes 2.25 times fewer with m = 2 and 4 times fewer with
+m = 4, 5x5 takes 2.8 and 6.25 times fewer, 1x7 takes 1.75 times fewer with m = 2. An axis without a window is one more
+axis of the batch.
 
-Outputs are computed in tiles of m x m from tiles of alpha x alpha inputs. Of all tiles of all images, P make a block; a
-block's transformed inputs and products stay in the second-level cache:
+Outputs are computed in tiles of m x m from tiles of alpha x alpha inputs. P of all tiles of all images make a block.
+The transformed inputs and the products of a block stay in the second-level cache:
 
     for blocks, for column tiles:                                   parallel over one, the other or both
         V[alpha^2, channels, P] = B^T d B                           here, or for all blocks before
@@ -14,9 +15,9 @@ block's transformed inputs and products stay in the second-level cache:
             M[P, alpha^2, columns] = accumulators
         output[., columns] = epilogue(A^T M A)                      bias, residual, activation
 
-U, the transformed weights, is computed ahead of time in float64. An extent that m does not divide is covered by
-letting the last tiles overlap those before them: they compute some outputs twice, rounded differently, and store only
-what is theirs, so that every run gives the same result. Blocks and row tiles that overlap compute the same twice.
+U, the transformed weights, is computed ahead of time in float64. If m does not divide an extent, the last tiles overlap
+those before them. They compute some outputs twice, rounded differently, and store only those that no tile before them
+stores. So every run gives the same result. Blocks and row tiles that overlap compute the same values twice.
 """
 
 from __future__ import annotations
@@ -35,22 +36,25 @@ from ....ir.workload import Workload
 from ....machine.cpu import Target
 from ....space import Categorical, Constraint, Knob, Ordinal, Space
 from ...contract import Variant
-from . import cost_model as winograd_prior
+from . import cost_model
 from .convolution import find_convolution
 from .loops import WinogradLoops
 from .transforms import POINTS
 
 _ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 18, 20, 24, 28)
 _BLOCKS = (1, 2, 3, 4, 6, 8, 12, 16)
-_POSITIONS = 64  # products per tile; with 100, for 7x7 and m = 4, the error is 7e-5
+_MOST_POSITIONS = 64  # products per tile; with 100, for 7x7 and m = 4, the error is 7e-5
 _WASTE = 1.16  # blocks and columns may compute up to this many times the elements
 
 
 @dataclass(frozen=True)
 class Winograd:
-    """The sketch of this module for tiles of m outputs along each axis, m = 2 or 4; see there.
+    """A sketch for convolutions of stride 1 by constant weights, see the module.
 
-    `max_error` bounds max|difference| / max|reference| of what it computes: it is not exact for small integers.
+    Args:
+        m: the outputs of a tile along each axis that has a window: 2 or 4.
+        max_error: the bound on max|difference| / max|reference| of what it computes. It is not exact for small
+            integers.
     """
 
     m: int
@@ -62,15 +66,30 @@ class Winograd:
         return f"winograd_{self.m}"
 
     def space(self, workload: Workload, target: Target) -> Space | None:
-        """Knobs: tiles per row tile, row tiles per block, columns, unroll of the channels, what is parallel."""
+        """The tilings whose accumulators fit the register file; None for a function that is no such convolution.
+
+        The knobs:
+
+        - `rows`: tiles of a row tile, which share registers
+        - `block`: row tiles of a block
+        - `columns`: output channels of a column tile
+        - `unroll`: input channels that are unrolled
+        - `order`: "fused" runs blocks in parallel, each from its inputs to its outputs. "tiles" and "columns" compute V
+          for all blocks first. Then they run blocks and column tiles in parallel: "tiles" takes all column tiles of one
+          block after the other, "columns" all blocks of one column tile.
+        """
         return _space(self, workload, target)
 
     def estimate(self, workload: Workload, target: Target, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
-        """See `winograd_prior`."""
-        return winograd_prior.cycles(find_convolution(workload), self.m, knobs, target)
+        """The expected cycles of n configurations, see `cost_model.cycles`."""
+        return cost_model.cycles(find_convolution(workload), self.m, knobs, target)
 
     def apply(self, workload: Workload, target: Target, config: Mapping[str, Any]) -> Variant:
-        """The schedule at a configuration; raises `UnsupportedFunction` for what is no such convolution."""
+        """The schedule at a configuration.
+
+        Raises:
+            UnsupportedFunction: the function is no convolution of stride 1 by constant weights in float32.
+        """
         return WinogradLoops(find_convolution(workload), self.m, target, config).variant()
 
 
@@ -81,12 +100,13 @@ def _space(sketch: Winograd, workload: Workload, target: Target) -> Space | None
     except UnsupportedFunction:
         return None
     filters = conv.filters(sketch.m)
-    if any(axis.extent < of.m or of.alpha not in POINTS for (axis, _), of in zip(conv.image, filters, strict=True)):
+    image_axes = [axis for axis, _ in conv.image]
+    if any(axis.extent < tile.m for axis, tile in zip(image_axes, filters, strict=True)):
         return None
-    if math.prod(of.alpha for of in filters) > _POSITIONS:
+    if any(tile.alpha not in POINTS for tile in filters) or math.prod(tile.alpha for tile in filters) > _MOST_POSITIONS:
         return None
     tiles = conv.tiles(sketch.m)
-    columns = _columns(conv.column.extent, target.lanes)
+    columns = _column_tiles(conv.column.extent, target.lanes)
     rows = [size for size in _ROWS if size <= tiles]
     blocks = [count for count in _BLOCKS if count <= tiles]
     width = math.gcd(conv.channel.extent, target.lanes)
@@ -105,7 +125,7 @@ def _space(sketch: Winograd, workload: Workload, target: Target) -> Space | None
         ),
         Constraint(
             ("rows", "block"),
-            lambda rows, block: (block - 1) * rows < tiles and _computed(tiles, rows, block) <= _WASTE * tiles,
+            lambda rows, block: (block - 1) * rows < tiles and _computed_tiles(tiles, rows, block) <= _WASTE * tiles,
             f"{tiles} tiles in blocks without much waste",
         ),
     ]
@@ -116,14 +136,14 @@ def _space(sketch: Winograd, workload: Workload, target: Target) -> Space | None
     return Space(sketch.name, knobs, constraints, origin=origin)
 
 
-def _computed(tiles: int, rows: int, block: int) -> int:
-    """How many tiles are multiplied, with those that overlap, in blocks of some tiles of rows."""
+def _computed_tiles(tiles: int, rows: int, block: int) -> int:
+    """How many tiles are multiplied in blocks of some tiles of rows, if tiles in two blocks count twice."""
     size = min(rows * block, tiles)
     return -(-tiles // size) * -(-size // rows) * rows
 
 
-def _columns(extent: int, lanes: int) -> list[int]:
-    """Column tiles: up to four vectors, or multiples of half a vector where the extent asks for that."""
+def _column_tiles(extent: int, lanes: int) -> list[int]:
+    """Column tiles: up to four vectors, or multiples of half a vector that divide the extent."""
     if extent < lanes:
         return [1 << (extent.bit_length() - 1)]
     half = max(1, lanes // 2)

@@ -1,0 +1,169 @@
+"""The process of a contender: the handle that the bench holds, and the loop that runs inside the process.
+
+Thread pools spin: a pool that has just finished keeps its cores busy for a while, waiting for more work, and takes time
+from whatever runs next. So every contender, ours too, has a process of its own, which is stopped (SIGSTOP) except while
+it answers a request.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from types import TracebackType
+from typing import Any
+
+from ..errors import MeasureError, one_line
+from ..machine.child_process import ChildProcess
+from ..machine.foreign_load import LoadThresholds, LoadWatch, read_counters
+from ..measure.timing import TimingPlan, sample
+from .contender import Contender, ContenderSpec, Unavailable
+
+LIMITS = LoadThresholds(foreign_cores=0.4, stolen_fraction=0.1)
+"""When a turn counts as disturbed. A median of five samples survives a short disturbance, not a steady competitor."""
+
+_HUGE_PAGES = "glibc.malloc.hugetlb=1"
+"""Gives every contender huge pages. NumPy asks for them, allocators do not, and streams without took a third longer."""
+
+
+class ContenderProcess:
+    """A contender's process, seen from outside. It is stopped except during calls of the methods.
+
+    Use it as a context, or call `close`.
+
+    Attributes:
+        name: The name of the contender.
+        settings: What the contender says about how it runs.
+        versions: The versions of the contender's libraries.
+    """
+
+    def __init__(self, spec: ContenderSpec, threads: int, patience: float = 600.0) -> None:
+        """Start the process and wait until the contender is prepared.
+
+        Args:
+            spec: How to make the contender.
+            threads: The number of threads that it may use.
+            patience: Seconds after which the process is killed if it does not answer.
+
+        Raises:
+            Unavailable: The contender cannot take part.
+            MeasureError: The process died, or did not answer in time.
+        """
+        self.name = spec.name
+        self._patience = patience
+        tunables = ":".join(filter(None, [os.environ.get("GLIBC_TUNABLES"), _HUGE_PAGES]))
+        environment = {"TVM_NUM_THREADS": str(threads), "GLIBC_TUNABLES": tunables}
+        self._child = ChildProcess(f"{__name__}:serve", (spec, threads), environment)
+        try:
+            kind, answer = self._answer()
+            if kind == "unavailable":
+                raise Unavailable(answer)
+            self.settings: dict[str, Any] = answer["settings"]
+            self.versions: dict[str, str] = answer["versions"]
+            self._child.pause()
+        except BaseException:
+            self.close()
+            raise
+
+    def take_turn(self, plan: TimingPlan) -> tuple[list[float], bool]:
+        """Time the contender after a warm-up.
+
+        Args:
+            plan: How many samples to take, and how long each is.
+
+        Returns:
+            The samples in seconds per execution, and whether something else used the machine in the meantime.
+
+        Raises:
+            MeasureError: The contender failed, or its process died.
+        """
+        samples, disturbed = self._request_awake(("time", plan))
+        return samples, disturbed
+
+    def outputs(self) -> list[Any]:
+        """The output arrays of one execution. Raises `MeasureError` as `take_turn` does."""
+        arrays: list[Any] = self._request_awake(("outputs", None))
+        return arrays
+
+    @property
+    def cpu_seconds(self) -> float:
+        """The CPU time that the process has used so far, in seconds."""
+        return self._child.cpu_seconds
+
+    def close(self) -> None:
+        """End the process, whatever it is doing."""
+        self._child.close()
+
+    def __enter__(self) -> ContenderProcess:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _request_awake(self, request: object) -> Any:
+        """The answer to a request, for which the process runs until it has answered."""
+        self._child.resume()
+        try:
+            self._child.send(request)
+            kind, answer = self._answer()
+        finally:
+            self._child.pause()
+        if kind == "failed":
+            raise MeasureError(f"{self.name} failed: {answer}")
+        return answer
+
+    def _answer(self) -> tuple[str, Any]:
+        answer = self._child.answer(self._patience)
+        if answer is None:
+            raise MeasureError(f"{self.name}: its process ended ({self._child.wait()}): {self._child.last_line()}")
+        kind, value = answer
+        return kind, value
+
+
+# Inside the contender's process
+
+
+def serve(connection: Connection, spec: ContenderSpec, threads: int) -> None:
+    """Run a contender's process: make the contender, then answer requests until the pipe is closed."""
+
+    def answer(kind: str, value: object) -> None:
+        connection.send((kind, value))
+
+    try:
+        contender = _maker(spec.maker)(threads=threads, **spec.arguments)
+        contender.run()
+    except Unavailable as error:
+        answer("unavailable", str(error))
+        return
+    except ImportError as error:
+        answer("unavailable", f"{error.name or error} is not installed")
+        return
+    except Exception as error:  # noqa: BLE001  (whatever a peer raises is the reason that is reported)
+        answer("unavailable", one_line(error))
+        return
+    watch = LoadWatch(threads, LIMITS)
+    answer("ready", {"settings": dict(contender.settings), "versions": dict(contender.versions)})
+    while True:
+        try:
+            kind, plan = connection.recv()
+        except EOFError:
+            return
+        try:
+            if kind == "time":
+                before = read_counters()
+                samples = sample(contender.run, plan)
+                answer("times", (samples, watch.suspect(read_counters() - before)))
+            else:
+                answer("outputs", contender.outputs())
+        except Exception as error:  # noqa: BLE001  (reported to the parent)
+            answer("failed", one_line(error))
+
+
+def _maker(name: str) -> Callable[..., Contender]:
+    """The class or function that a `ContenderSpec.maker` names."""
+    module, _, attribute = name.partition(":")
+    maker: Callable[..., Contender] = getattr(importlib.import_module(module), attribute)
+    return maker

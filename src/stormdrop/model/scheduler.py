@@ -1,0 +1,463 @@
+"""The task scheduler: shares the budget of a model's tuning out to its tasks, slice by slice.
+
+Every task is first looked up in the records, by the part of the budget that is surely its own. The tasks that are not
+answered have this part in a first round (at most 64 trials, as in Ansor). What is left goes, a slice at a time, to the
+task where it is expected to shorten the model most (`gain`). A task ends when its search has converged. The tuning ends
+with the budget, or if time is what is limited, when nothing more is expected of it.
+
+`dpansor` explores in this way with its N trials, those of all tasks together, and then exploits each task until it
+converges (DPAnsor paper, section 2.3). If there are fewer trials than tasks, each task has one, because a descent needs
+a point to begin at.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from typing_extensions import Self
+
+from ..errors import MeasureError, UnsupportedFunction
+from ..ir.workload import Workload
+from ..machine.cpu import Target
+from ..machine.peak import peak
+from ..measure.pool import WorkerPool
+from ..records import Store
+from ..search import TwoPhase
+from ..tuning.kernel import KernelTask
+from ..tuning.options import TuneOptions
+from ..tuning.result import Progress, TuneResult
+from ..tuning.session import Session
+from .budget import Budget, shares
+from .gain import TaskProgress, gains
+from .importer.graph import Graph
+from .importer.tasks import Task
+
+_FIRST_TRIALS = 64  # of a task in the first round, at most
+_SLICE = 0.02  # of a time budget: what a task has at a time after the first round
+_LEAST_SLICE = 1.0  # seconds
+_SLICE_TRIALS = 16
+_LARGE = 64 << 20  # bytes: a task that moves more has all of its part at once, and releases its arrays
+_WORTH = 5e-4  # of the model's latency: a tuning that is expected to save less in all the time that is left ends
+_FEWER = 4.0  # a transformed convolution has at most this many times fewer operations than the plain sum
+_FASTER = 2.0  # the true bandwidth is at most this many times the measured one
+_BYTE = 10  # operations that a byte weighs on today's machines
+_CACHED = 0.5  # of all caches: weights that are more than this come from memory in every execution of the model
+
+
+@dataclass(frozen=True)
+class TunedTask:
+    """A task and what its tuning brought.
+
+    Attributes:
+        task: the task.
+        kernel: the task with its workload and sketches. None if no sketch takes its function, if it cannot be
+            measured, or if none of its candidates worked: it gets a plain schedule.
+        result: the result. None if nothing was left for it, or if Ctrl-C came before its turn: it gets the default
+            schedule.
+        reason: says which of these it was, in one line.
+    """
+
+    task: Task
+    kernel: KernelTask | None
+    result: TuneResult | None
+    reason: str | None = None
+
+    @property
+    def converged(self) -> bool:
+        """Whether more time would not help."""
+        return self.kernel is None if self.result is None else self.result.converged
+
+    def to_json(self) -> dict[str, Any]:
+        """An entry of `tasks` in the document of `stormdrop tune --json`."""
+        entry: dict[str, Any] = {"name": self.task.name, "weight": self.task.weight, "reason": self.reason}
+        keys = ("sketch", "seconds", "gflops", "percent_of_peak", "gigabytes_per_second", "config")
+        if self.result is None:
+            counts = {"trials": 0, "failed": 0, "reused": 0, "converged": False, "baseline": None}
+            return {**entry, **dict.fromkeys(keys), **counts, "tuning_seconds": 0.0}
+        document = self.result.to_json()
+        best = document["best"] or {}
+        return {
+            **entry,
+            **{key: best.get(key) for key in keys},
+            **{key: document[key] for key in ("trials", "failed", "reused", "converged", "baseline")},
+            "tuning_seconds": self.result.seconds,
+        }
+
+
+@dataclass(frozen=True)
+class TunedTasks:
+    """The tasks of a model after their tuning.
+
+    Attributes:
+        tasks: all tasks of the graph, in its order.
+        interrupted: whether Ctrl-C ended the tuning.
+        curve: (seconds of tuning, summed seconds of the kernels that were measured) from the end of the first round on.
+    """
+
+    tasks: Sequence[TunedTask]
+    interrupted: bool
+    curve: Sequence[tuple[float, float]]
+
+
+def tune_tasks(
+    graph: Graph,
+    target: Target,
+    options: TuneOptions,
+    budget: Budget,
+    store: Store,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> TunedTasks:
+    """Tunes all tasks of a graph as they will run: with weights from memory if the caches do not hold them all.
+
+    Args:
+        graph: the model.
+        target: the machine to tune for.
+        options: how the tasks are tuned. Their bounds are those of the whole model.
+        budget: what the tuning may take.
+        store: the records.
+        on_progress: is called with the progress of the whole model.
+
+    Raises:
+        InputError: a setting is bad.
+    """
+    states = [_state(task, graph, target, options) for task in graph.tasks]
+    ordered = sorted((state for state in states if state.kernel is not None), key=lambda state: -state.work)
+    parts = shares([state.work for state in ordered])
+    for position, state in enumerate(ordered):
+        state.guaranteed = budget.guaranteed(position, parts)
+        if not options.fresh:
+            state.result = state.require_kernel.answered(store, *state.guaranteed)
+    pending = [state for state in ordered if state.result is None]
+    interrupted, curve = False, []
+    if pending and budget.left > 0:
+        with _Scheduler(graph, states, target, options, budget, store, on_progress) as scheduler:
+            interrupted = scheduler.tune(pending)
+            curve = scheduler.curve
+    for state in pending:
+        state.conclude()
+    return TunedTasks([state.tuned() for state in states], interrupted, curve)
+
+
+@dataclass(eq=False)
+class _State:
+    """A task while the scheduler is at work."""
+
+    task: Task
+    kernel: KernelTask | None = None
+    result: TuneResult | None = None
+    reason: str | None = None
+    guaranteed: tuple[int | None, float | None] = (None, None)
+    session: Session | None = None
+    progress: TaskProgress | None = None
+    tuned_here: bool = False
+
+    @property
+    def require_kernel(self) -> KernelTask:
+        assert self.kernel is not None
+        return self.kernel
+
+    @property
+    def require_session(self) -> Session:
+        assert self.session is not None
+        return self.session
+
+    @property
+    def require_progress(self) -> TaskProgress:
+        assert self.progress is not None
+        return self.progress
+
+    @property
+    def work(self) -> float:
+        """Operations and bytes of all its calls."""
+        workload = self.require_kernel.workload
+        return self.task.weight * (workload.flops + _BYTE * workload.bytes)
+
+    @property
+    def is_large(self) -> bool:
+        return self.require_kernel.workload.bytes > _LARGE
+
+    @property
+    def latency(self) -> float:
+        """Seconds that its calls take now; infinite as long as none of its schedules works."""
+        if self.result is not None and self.result.best is not None:
+            return self.task.weight * self.result.best.seconds
+        return math.inf if self.progress is None else self.progress.calls * self.progress.best
+
+    @property
+    def fastest(self) -> tuple[str, Any] | None:
+        """The sketch and the configuration of its fastest schedule so far."""
+        if self.session is not None:
+            return self.session.fastest
+        best = None if self.result is None else self.result.best
+        return None if best is None else (best.sketch, best.config)
+
+    def conclude(self) -> None:
+        """Says why it has no tuned schedule, if it has none."""
+        if self.result is None and self.kernel is not None:
+            self.reason = self.reason or "no time left: default schedule"
+        elif self.result is not None and self.result.best is None and self.result.trials:
+            self.reason, self.kernel = "no candidate worked: plain schedule", None
+
+    def tuned(self) -> TunedTask:
+        return TunedTask(self.task, self.kernel, self.result, self.reason)
+
+
+def _state(task: Task, graph: Graph, target: Target, options: TuneOptions) -> _State:
+    """A task with its kernel, or with the reason why it has none."""
+    cold = 0 < _CACHED * target.caches < graph.constant_bytes
+    try:
+        workload = Workload.create(task.name, task.function, task.constants)
+        own = dataclasses.replace(options, trials=None, seconds=None)
+        return _State(task, KernelTask.create(workload, target, own, cold=cold))
+    except UnsupportedFunction as error:
+        return _State(task, reason=str(error).removeprefix(f"{task.name}: "))
+
+
+class _Scheduler:
+    """Tunes the tasks that the records do not answer. Use it as a context."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        states: Sequence[_State],
+        target: Target,
+        options: TuneOptions,
+        budget: Budget,
+        store: Store,
+        on_progress: Callable[[Progress], None] | None,
+    ) -> None:
+        self._graph, self._states, self._target = graph, states, target
+        self._budget, self._store, self._on_progress = budget, store, on_progress
+        self._slice = max(_LEAST_SLICE, _SLICE * (budget.seconds or 0.0))
+        self._limits = _limits(target)  # before the workers start, because it may have to be measured
+        self._open = ExitStack()
+        self._pool = WorkerPool(target.cores)
+        self._open.callback(self._pool.close)
+        # If an earlier run of this very tuning is resumed, what it has finished is part of the budget.
+        setting = (options.search, options.seed)
+        resumed = [state.result for state in states if options.resume and state.result is not None]
+        self._lost = sum(result.trials for result in resumed if (result.search, result.seed) == setting)
+        self._kernels = sum(state.kernel is not None for state in states)
+        self._exploration: int | None = None  # trials that a search explores with, of all tasks together
+        self._exploiting = False
+        self._message = ""
+        self.curve: list[tuple[float, float]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        for state in self._running:
+            self._close(state)
+        self._open.close()
+
+    @property
+    def _running(self) -> list[_State]:
+        return [state for state in self._states if state.session is not None]
+
+    def tune(self, pending: Sequence[_State]) -> bool:
+        """Tunes these tasks; whether Ctrl-C ended it."""
+        interrupted = False
+        try:
+            self._first_round(pending)
+            self._by_gain()
+            self._exploit()
+            self._message = "finalists"
+            for state in sorted(self._running, key=lambda state: -state.latency):
+                interrupted |= self._finish(state, interrupted)
+        except KeyboardInterrupt:
+            interrupted = True
+            for state in pending:
+                if state.session is None and state.result is None:
+                    state.reason = state.reason or "interrupted before its turn: default schedule"
+        for state in self._running:
+            self._finish(state, interrupted=True)
+        return interrupted
+
+    # The three parts of a tuning
+
+    def _first_round(self, pending: Sequence[_State]) -> None:
+        if self._budget.trials is None:
+            # Large tasks come last, and the largest of all at the end: a batch of one may take most of the time, and
+            # leave nothing to the others.
+            pending = sorted(pending, key=lambda state: state.is_large * state.require_kernel.workload.bytes)
+        for count, state in enumerate(pending):
+            if self._trials_left <= 0 or self._budget.left <= 0:
+                what = "trials" if self._trials_left <= 0 else "time"
+                state.reason = f"no {what} left: default schedule"
+                continue
+            self._message = f"{count + 1}/{len(pending)} {state.task.name}"
+            session = self._begin(state)
+            trials, seconds = state.guaranteed
+            if self._exploration is not None:
+                trials = max(1, self._exploration // self._kernels)  # a descent needs a point to begin at
+            most = math.inf if trials is None else min(trials, _FIRST_TRIALS)
+            self._search(state, math.inf if seconds is None else seconds - session.effort, most - session.trials)
+            if state.session is not None and self._exploration is None and state.is_large:
+                self._end(state)
+
+    def _by_gain(self) -> None:
+        silent: set[_State] = set()  # tasks that have nothing to ask before they may exploit
+        while (running := [state for state in self._running if state not in silent]) and self._exploring > 0:
+            if self._budget.left <= 0:
+                return
+            ended = [state.progress for state in self._states if state.progress and state.session is None]
+            expected = gains([state.require_progress for state in running], ended)
+            best = max(range(len(running)), key=expected.__getitem__)
+            gain, state = expected[best], running[best]
+            if not self._counted and gain * self._budget.left / self._slice < _WORTH * (self._latency or 0.0):
+                return
+            if gain == 0.0:
+                state = min(running, key=lambda state: state.require_session.trials)
+            self._message = state.task.name
+            trials = min(_SLICE_TRIALS, self._exploring) if self._counted else math.inf
+            before = state.require_session.trials
+            # If trials are what is limited, a slice of time might be over before it has measured anything new.
+            self._search(state, math.inf if self._counted else self._slice, trials)
+            if self._counted and state.session is not None and state.session.trials == before:
+                silent.add(state)
+
+    def _exploit(self) -> None:
+        self._exploiting = True
+        for state in self._running:
+            searcher = state.require_session.searcher
+            if isinstance(searcher, TwoPhase):
+                searcher.exploit()
+                self._message = f"exploiting {state.task.name}"
+                self._search(state, math.inf, math.inf)
+
+    # The steps of one task
+
+    def _begin(self, state: _State) -> Session:
+        hints = [fastest for other in self._states if (fastest := other.fastest) is not None]
+        kernel = state.kernel = dataclasses.replace(state.require_kernel, pool=self._pool)
+        session = state.session = kernel.session(self._store, hints, lambda _: self._report())
+        if isinstance(session.searcher, TwoPhase):
+            self._exploration = session.searcher.exploration
+        workload = kernel.workload
+        kind = tuple(sketch.name for sketch, _ in kernel.sketches)
+        transformed = any(sketch.max_error for sketch, _ in kernel.sketches)
+        least = _least_seconds(workload, self._target, self._limits, transformed)
+        state.progress = TaskProgress(state.task.weight, workload.flops + _BYTE * workload.bytes, kind, least)
+        return session
+
+    def _search(self, state: _State, seconds: float, trials: float) -> None:
+        """A slice of one task, within what is left of the budget. A task that has ended is finished."""
+        session, budget = state.require_session, self._budget
+        trials = max(0, min(trials, self._trials_left))
+        if isinstance(session.searcher, TwoPhase) and not self._exploiting:
+            session.searcher.allow(int(trials))
+        self._report()
+        try:
+            session.search(max(0.0, min(seconds, budget.left)), trials, budget.left_to_measure)
+        except MeasureError as error:
+            self._lose(state, error)
+            return
+        effort = session.trials / _SLICE_TRIALS if self._counted else session.effort / self._slice
+        state.require_progress.add(effort, math.inf if session.seconds is None else session.seconds)
+        self._report()
+        if session.ended:
+            self._end(state)
+
+    def _end(self, state: _State) -> None:
+        """Finishes a task in the course of the tuning."""
+        if self._finish(state, interrupted=False):
+            raise KeyboardInterrupt
+
+    def _finish(self, state: _State, interrupted: bool) -> bool:
+        """Ends a task; whether Ctrl-C came during its race."""
+        granted = state.guaranteed[0] or 0 if self._budget.left > 0 else 0
+        race_seconds = self._budget.race_seconds(len(self._running))
+        try:
+            result = state.require_session.finish(interrupted=interrupted, race_seconds=race_seconds, granted=granted)
+        except MeasureError as error:
+            self._lose(state, error)
+            return False
+        self._close(state)
+        state.result, state.tuned_here = state.require_kernel.result(result), True
+        return result.interrupted
+
+    def _lose(self, state: _State, error: MeasureError) -> None:
+        """Keeps what is known of a task that cannot be measured any more."""
+        result = state.require_session.abandon()
+        self._close(state)
+        if result.best is None:
+            self._lost += result.trials
+            state.reason, state.kernel = f"cannot be measured: {error}", None
+        else:
+            state.result, state.tuned_here = state.require_kernel.result(result), True
+            state.reason = f"ended early: {error}"
+
+    def _close(self, state: _State) -> None:
+        session, state.session = state.require_session, None
+        session.close()
+
+    # Where the tuning stands
+
+    @property
+    def _spent(self) -> int:
+        """Distinct candidates of the budget, those of an earlier run that is resumed included."""
+        done = sum(state.result.trials for state in self._states if state.tuned_here and state.result is not None)
+        return self._lost + done + sum(state.require_session.trials for state in self._running)
+
+    @property
+    def _counted(self) -> bool:
+        """Whether effort is counted in trials, because these are what is limited."""
+        return self._budget.trials is not None or self._exploration is not None
+
+    @property
+    def _trials_left(self) -> float:
+        return math.inf if self._budget.trials is None else self._budget.trials - self._spent
+
+    @property
+    def _exploring(self) -> float:
+        """Trials left before the exploitation."""
+        explored = math.inf if self._exploration is None else self._exploration - self._spent
+        return min(self._trials_left, explored)
+
+    @property
+    def _latency(self) -> float | None:
+        """Seconds that the measured kernels take in an execution of the model; None during the first round."""
+        total = 0.0
+        for state in self._states:
+            if state.kernel is None:
+                continue
+            waiting = state.result is None and (state.progress is None or not state.progress.seconds)
+            if waiting and state.reason is None:
+                return None
+            total += state.latency if state.latency < math.inf else 0.0
+        return total
+
+    def _report(self) -> None:
+        """Reports the progress of the whole model."""
+        elapsed, latency = self._budget.elapsed, self._latency
+        if latency is not None and (not self.curve or self.curve[-1][1] != latency):
+            self.curve.append((elapsed, latency))
+        if self._on_progress is not None:
+            results = [state.result for state in self._states if state.tuned_here and state.result is not None]
+            counted: list[TuneResult | Session] = [*results, *(state.require_session for state in self._running)]
+            trials, failed = sum(item.trials for item in counted), sum(item.failed for item in counted)
+            budget = self._budget.seconds
+            self._on_progress(Progress(trials, failed, latency, elapsed, budget, self._message, "model about"))
+
+
+def _limits(target: Target) -> tuple[float, float]:
+    """The most FLOP/s and bytes/s; infinite if they cannot be measured."""
+    try:
+        limits = peak(target)
+    except MeasureError:
+        return math.inf, math.inf
+    return limits.flops, limits.bandwidth
+
+
+def _least_seconds(workload: Workload, target: Target, limits: tuple[float, float], transformed: bool) -> float:
+    """The least seconds of a call at the machine's limits. What fits the caches needs no memory."""
+    flops, bandwidth = limits
+    # The bandwidth was measured by a copy, whose lines are read before they are written, and perhaps in a bad moment.
+    moved = workload.bytes / bandwidth / _FASTER if workload.bytes > target.caches else 0.0
+    return max(workload.flops / flops / (_FEWER if transformed else 1.0), moved)

@@ -1,0 +1,267 @@
+"""The store in a SQL database. Every method is one transaction."""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Row, and_, select
+
+from ..errors import StoreError
+from . import rows, schema
+from .codec import canonical, clean, clean_session, encode, outcome_to_json
+from .connection import connect, transaction
+from .contract import (
+    Absorbed,
+    Dump,
+    Filter,
+    Outcome,
+    Problem,
+    Record,
+    Setting,
+    State,
+    StoredSession,
+    StoredTrial,
+    Summary,
+)
+from .merging import absorb
+from .writer_process import is_dead, new_writer, other_live_process
+
+_ALL = Filter()
+
+
+def open_store(place: str | Path | None = None, *, create: bool = True) -> SqlStore:
+    """Opens the database of tuning records at a path or a URL.
+
+    Args:
+        place: A path (a file of SQLite's), a SQLAlchemy URL such as `postgresql://user@host/records`, `sqlite://` for
+            a database in memory, or None for `records.db` in the user's data directory.
+        create: Whether an absent or empty database gets its tables.
+
+    Returns:
+        The store, which is a context manager that closes it.
+
+    Raises:
+        StoreError: If the database cannot be opened, holds something else than records, or (without `create`) is
+            absent or empty. The database is then left as it was.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder, open_store(f"{folder}/records.db") as store:
+        ...     for session in store.sessions():
+        ...         print(session.workload_name, session.best_seconds)
+        ...     print(len(store.sessions()), "sessions")
+        0 sessions
+    """
+    return SqlStore(place, create=create)
+
+
+class SqlStore:
+    """A `Store` over SQLAlchemy: SQLite in a file or in memory, or the database of a server by its URL.
+
+    The arguments are those of `open_store`. What the methods do is described in `Store`.
+    """
+
+    def __init__(self, place: str | Path | None = None, *, create: bool = True) -> None:
+        self._engine, self._name = connect(place, create=create)
+        self._writer = new_writer()
+
+    def __enter__(self) -> SqlStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    # Writing
+
+    def open(self, problem: Problem, setting: Setting) -> StoredSession:
+        session = StoredSession(
+            id=str(uuid.uuid4()),
+            problem=problem,
+            setting=setting,
+            created=datetime.now(timezone.utc).isoformat(timespec="microseconds"),
+            state=State.RUNNING,
+        )
+        session = clean_session(session)
+        with transaction(self._engine, self._name, write=True) as connection:
+            rows.insert_session(connection, session, writer=self._writer)
+        return session
+
+    def resume(self, session: StoredSession) -> StoredSession:
+        with transaction(self._engine, self._name, write=True) as connection:
+            row = _session_row(connection, session.id, lock=True)
+            if row.state == State.FINISHED.value:
+                raise StoreError(f"session {session.id} is finished; there is nothing to resume")
+            if row.state == State.RUNNING.value and row.writer and (pid := other_live_process(row.writer)):
+                raise StoreError(f"session {session.id} is being tuned by process {pid}; wait for its end or stop it")
+            _update(connection, row, state=State.RUNNING.value, writer=self._writer, outcome=None)
+            return _read(_session_row(connection, session.id))
+
+    def append(self, session: StoredSession, batch: int, records: Sequence[Record]) -> None:
+        for record in records:
+            _check_record(session, record)
+        if not records:
+            return
+        worked = [record.measurement for record in records if record.measurement.ok]
+        with transaction(self._engine, self._name, write=True) as connection:
+            row = self._writable_row(connection, session)
+            connection.execute(
+                schema.trial.insert(),
+                [
+                    rows.trial_values(row.number, row.trials + index, batch, record)
+                    for index, record in enumerate(records)
+                ],
+            )
+            _update(
+                connection,
+                row,
+                trials=row.trials + len(records),
+                failed=row.failed + len(records) - len(worked),
+                best_seconds=rows.lowest_median(worked, row.best_seconds),
+            )
+
+    def finish(self, session: StoredSession, outcome: Outcome) -> StoredSession:
+        return self._end(session, State.FINISHED, outcome)
+
+    def interrupt(self, session: StoredSession, outcome: Outcome | None = None) -> StoredSession:
+        return self._end(session, State.INTERRUPTED, outcome)
+
+    def absorb(self, dump: Dump) -> Absorbed:
+        with transaction(self._engine, self._name, write=True) as connection:
+            return absorb(connection, dump)
+
+    # Reading
+
+    def session(self, session_id: str) -> StoredSession:
+        with transaction(self._engine, self._name) as connection:
+            return _read(_session_row(connection, session_id))
+
+    def records(self, session: StoredSession) -> list[StoredTrial]:
+        with transaction(self._engine, self._name) as connection:
+            row = _session_row(connection, session.id)
+            return rows.trials(connection, row.number, session.setting.sketches)
+
+    def finished(self, problem: Problem) -> list[StoredSession]:
+        is_finished = schema.session.c.state == State.FINISHED.value
+        with transaction(self._engine, self._name) as connection:
+            sessions = [_read(row) for row in _newest_first(connection, problem, is_finished)]
+        return [session for session in sessions if session.outcome is not None and session.outcome.sketch is not None]
+
+    def unfinished(self, problem: Problem, setting: Setting) -> list[StoredSession]:
+        condition = and_(
+            schema.session.c.state != State.FINISHED.value,
+            schema.session.c.search == setting.search,
+            schema.session.c.seed == str(setting.seed),
+        )
+        sessions = []
+        with transaction(self._engine, self._name) as connection:
+            for row in _newest_first(connection, problem, condition):
+                session = _read(row)
+                busy = session.state is State.RUNNING and row.writer and other_live_process(row.writer)
+                if canonical(session.setting.options) == canonical(setting.options) and not busy:
+                    sessions.append(session)
+        return sessions
+
+    def sessions(self, selection: Filter = _ALL) -> list[Summary]:
+        statement = rows.select_sessions(text=False, newest_first=True).where(*_conditions(selection))
+        with transaction(self._engine, self._name) as connection:
+            session_rows = connection.execute(statement).all()
+        summaries = [rows.summary(row, _state(row)) for row in session_rows]
+        return [summary for summary in summaries if selection.state in (None, summary.state)]
+
+    def dump(self, selection: Filter = _ALL) -> Iterator[tuple[StoredSession, list[StoredTrial]]]:
+        with transaction(self._engine, self._name) as connection:
+            statement = select(schema.session.c.id).where(*_conditions(selection))
+            ids = connection.execute(
+                statement.join(schema.workload).order_by(schema.session.c.created, schema.session.c.number)
+            )
+            for session_id in ids.scalars().all():
+                row = _session_row(connection, session_id)
+                session = _read(row)
+                if selection.state in (None, session.state):
+                    yield session, rows.trials(connection, row.number, session.setting.sketches)
+
+    # Helpers
+
+    def _writable_row(self, connection: Connection, session: StoredSession) -> Row[Any]:
+        """The locked row of a running session that this store writes. Raises `StoreError` for any other session."""
+        row = _session_row(connection, session.id, lock=True)
+        if row.state != State.RUNNING.value:
+            raise StoreError(f"session {session.id} is {row.state}; nothing can be added to it")
+        if row.writer != self._writer:
+            raise StoreError(f"session {session.id} has been resumed by another run, which writes it now")
+        return row
+
+    def _end(self, session: StoredSession, state: State, outcome: Outcome | None) -> StoredSession:
+        with transaction(self._engine, self._name, write=True) as connection:
+            row = self._writable_row(connection, session)
+            text = None if outcome is None else encode(outcome_to_json(outcome))
+            _update(connection, row, state=state.value, outcome=text, writer=None)
+            return _read(_session_row(connection, session.id))
+
+
+def _check_record(session: StoredSession, record: Record) -> None:
+    if record.sketch not in session.setting.sketches:
+        raise ValueError(f"session {session.id} has no sketch '{record.sketch}'")
+    phases = record.measurement.phases
+    times = (record.elapsed, *record.measurement.seconds, phases.schedule, phases.build, phases.run, phases.check)
+    if not all(math.isfinite(time) for time in times):
+        raise ValueError(f"a time of a record is not finite: {record.measurement}, elapsed {record.elapsed}")
+
+
+def _session_row(connection: Connection, session_id: str, *, lock: bool = False) -> Row[Any]:
+    """The row of a session. A row that is locked for writing comes without the workload's text, which may be long."""
+    statement = rows.select_sessions(text=not lock).where(schema.session.c.id == session_id)
+    if lock:
+        statement = statement.with_for_update(of=schema.session)
+    row = connection.execute(statement).one_or_none()
+    if row is None:
+        raise StoreError(f"there is no session {session_id} in this database")
+    return row
+
+
+def _newest_first(connection: Connection, problem: Problem, *conditions: ColumnElement[bool]) -> Sequence[Row[Any]]:
+    """The rows of a problem's sessions. Workloads are looked up by key and compared by text."""
+    statement = rows.select_sessions(text=True, newest_first=True).where(
+        schema.workload.c.key == clean(problem.workload_key),
+        schema.workload.c.text == clean(problem.workload_text),
+        schema.session.c.target == clean(problem.target),
+        schema.session.c.machine == clean(problem.machine),
+        *conditions,
+    )
+    return connection.execute(statement).all()
+
+
+def _conditions(selection: Filter) -> list[ColumnElement[bool]]:
+    """A filter in SQL, without its state: whether a session is running depends on whether its writer lives."""
+    wanted = {
+        schema.session.c.workload_name: selection.workload_name,
+        schema.workload.c.key: selection.workload_key,
+        schema.session.c.target: selection.target,
+        schema.session.c.machine: selection.machine,
+        schema.session.c.search: selection.search,
+    }
+    return [column == value for column, value in wanted.items() if value is not None]
+
+
+def _update(connection: Connection, row: Row[Any], **values: Any) -> None:
+    connection.execute(schema.session.update().where(schema.session.c.number == row.number).values(**values))
+
+
+def _state(row: Row[Any]) -> State:
+    """The state of a session. One that its dead writer left running is interrupted."""
+    state = State(row.state)
+    if state is State.RUNNING and row.writer and is_dead(row.writer):
+        return State.INTERRUPTED
+    return state
+
+
+def _read(row: Row[Any]) -> StoredSession:
+    return rows.session(row, _state(row))

@@ -1,0 +1,88 @@
+"""What sketches tell a search about candidates that are not measured yet: expected costs, and features."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import InputError, hint
+from ..ir.workload import Workload
+from ..machine.contract import Machine
+from ..space import Space
+from ..surrogate.features import Describe, Features, by_sketch, encoded
+from ..trial import Candidate, Point
+from .contract import AnySketch, Described, Estimator
+
+FEATURES = ("knobs", "analytic", "both", "statements")
+"""The kinds of features that a cost model can see; see `features`."""
+
+
+def prior(
+    sketches: Sequence[tuple[AnySketch, Space]], workload: Workload, target: Machine
+) -> Callable[[Sequence[Candidate]], NDArray[np.float64]] | None:
+    """What candidates are expected to cost before any of them is measured.
+
+    Args:
+        sketches: Sketches with their spaces, as `sketches_for` returns them.
+        workload: The function to tune.
+        target: The machine to tune it for.
+
+    Returns:
+        A function from n candidates to their costs in cycles, shape `(n,)`, with NaN for the candidates of sketches
+        that are no `Estimator`; None if no sketch is one.
+    """
+    estimators = [(sketch, space) for sketch, space in sketches if isinstance(sketch, Estimator)]
+
+    def expected(candidates: Sequence[Candidate]) -> NDArray[np.float64]:
+        costs = np.full(len(candidates), np.nan)
+        for sketch, space in estimators:
+            rows = [row for row, candidate in enumerate(candidates) if candidate.sketch == space.name]
+            if rows:
+                columns = space.columns([candidates[row].point for row in rows])
+                costs[rows] = sketch.estimate(workload, target, columns)
+        return costs
+
+    return expected if estimators else None
+
+
+def features(
+    sketches: Sequence[tuple[AnySketch, Space]], workload: Workload, target: Machine, kind: str
+) -> Features | None:
+    """What a cost model sees of candidates.
+
+    Args:
+        sketches: Sketches with their spaces, as `sketches_for` returns them.
+        workload: The function to tune.
+        target: The machine to tune it for.
+        kind: One of `FEATURES`. "knobs" are the encodings of the knobs. "analytic" is what a sketch computes of its
+            schedules, or the knobs for a sketch that is not `Described`. "both" are the knobs and the analytic
+            features. "statements" are Ansor's 164 features of every statement, for which each candidate is scheduled.
+
+    Returns:
+        A function from candidates to their features; None for "knobs", which a cost model sees anyway.
+
+    Raises:
+        InputError: The kind is unknown.
+    """
+    if kind not in FEATURES:
+        raise InputError(f"unknown features {kind!r}; {hint(kind, FEATURES)}")
+    if kind == "knobs":
+        return None
+    if kind == "statements":
+        from .statement_features import statement_features  # loads much of TVM
+
+        return statement_features(sketches, workload, target)
+
+    def describe(sketch: AnySketch, space: Space) -> Describe:
+        knobs = encoded(space)
+        if not isinstance(sketch, Described):
+            return knobs
+
+        def analytic(points: Sequence[Point]) -> NDArray[np.float64]:
+            return sketch.features(workload, target, space.columns(points))
+
+        return analytic if kind == "analytic" else lambda points: np.hstack([knobs(points), analytic(points)])
+
+    return by_sketch([space for _, space in sketches], [describe(sketch, space) for sketch, space in sketches])

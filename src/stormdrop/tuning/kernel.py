@@ -1,0 +1,197 @@
+"""A kernel that is tuned: its workload, its machine, the sketches that apply, and who measures them."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time as clock
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+from ..errors import InputError, UnsupportedFunction
+from ..ir.workload import Workload
+from ..machine.contract import CPU, Machine
+from ..machine.cpu import Target
+from ..measure.local import LocalMeasurer
+from ..measure.parallel import ParallelMeasurer
+from ..records import Config, Problem, Store
+from ..search import Knowledge
+from ..sketches import knowledge, registry
+from .options import TuneOptions
+from .request import Reuse, TuningRequest
+from .result import Progress, SearchResult, TuneResult
+from .reuse import Answered, answered_result, resolve
+from .session import Session
+
+if TYPE_CHECKING:
+    from tvm.tirx import PrimFunc
+
+    from ..measure.contract import Measurer
+    from ..measure.pool import WorkerPool
+    from ..sketches.contract import AnySketch
+    from ..space import Space
+
+
+@dataclass(frozen=True)
+class KernelTask:
+    """A workload with the sketches that apply to it, and their spaces.
+
+    Attributes:
+        workload: the function to tune.
+        target: the machine to tune it for.
+        options: how it is tuned.
+        sketches: the sketches that apply, with their spaces.
+        cold: constants come from memory in every execution, as in a model whose weights no cache holds. Its records
+            are those of another problem.
+        given_measurer: measures instead of this machine's workers.
+        pool: the workers to measure with; they stay open.
+    """
+
+    workload: Workload
+    target: Machine
+    options: TuneOptions
+    sketches: Sequence[tuple[AnySketch, Space]]
+    cold: bool = False
+    given_measurer: Measurer | None = None
+    pool: WorkerPool | None = None
+
+    @classmethod
+    def create(
+        cls,
+        workload: Workload | PrimFunc,
+        target: Machine | None,
+        options: TuneOptions,
+        *,
+        cold: bool = False,
+        measurer: Measurer | None = None,
+        pool: WorkerPool | None = None,
+    ) -> KernelTask:
+        """The task for a workload or a TensorIR function; without a target it is for this machine.
+
+        Raises:
+            InputError: the source of sketches is unknown, or a pool of workers is given for a GPU.
+            UnsupportedFunction: no sketch applies to the function.
+        """
+        if not isinstance(workload, Workload):
+            workload = Workload.create("function", workload)
+        machine = target or Target.detect()
+        if pool is not None and machine.device != CPU:
+            raise InputError(f"target {machine.name} is a GPU: each has workers of its own, pool cannot be given")
+        max_error = registry.MAX_ERROR if options.max_error is None else options.max_error
+        sketches = registry.sketches_for(workload, machine, options.sketches, max_error)
+        if not sketches:
+            raise UnsupportedFunction(f"{workload.name}: no sketch applies to this function")
+        return cls(workload, machine, options, sketches, cold, measurer, pool)
+
+    def request(
+        self,
+        seconds: float | None,
+        begin: float,
+        reuse: Reuse,
+        on_progress: Callable[[Progress], None] | None = None,
+        trials: int | None = None,
+    ) -> TuningRequest:
+        """The request to tune it.
+
+        Args:
+            seconds: the wall seconds that are granted; None is no bound.
+            begin: when they began, a reading of `time.perf_counter`.
+            reuse: what of the records may be used.
+            on_progress: is called with the progress after every batch.
+            trials: the most distinct candidates.
+        """
+        workload, target, options = self.workload, self.target, self.options
+        machine = f"{target.machine}, constants from memory" if self.cold else target.machine
+        versions = {name: metadata.version(name) for name in ("apache-tvm", "apache-tvm-ffi", "numpy")}
+        features = knowledge.features(self.sketches, workload, target, options.features)
+        return TuningRequest.create(
+            Problem(workload.key, workload.text, workload.name, target.kind, machine),
+            [space for _, space in self.sketches],
+            options,
+            trials=trials,
+            seconds=seconds,
+            begin=begin,
+            versions={**versions, **target.conditions},
+            reuse=reuse,
+            on_progress=on_progress,
+            knowledge=Knowledge(features=features, prior=knowledge.prior(self.sketches, workload, target)),
+            method={} if features is None else {"features": options.features},
+        )
+
+    def answered(self, store: Store, trials: int | None, seconds: float | None) -> TuneResult | None:
+        """The result that the records have for it as a kernel of a model; None if it has to be measured.
+
+        Args:
+            store: the records.
+            trials: the candidates that it can count on; with 0 any finished session of the same spaces will do.
+            seconds: the wall seconds that it can count on.
+        """
+        reuse = Reuse(resume=self.options.resume, shared=True, starts=False, rival=False)
+        request = self.request(seconds, clock.perf_counter(), reuse, trials=trials)
+        decision = resolve(request, store)
+        return self.result(answered_result(request, store, decision)) if isinstance(decision, Answered) else None
+
+    def session(
+        self,
+        store: Store,
+        hints: Sequence[tuple[str, Config]] = (),
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> Session:
+        """A paused session without bounds of its own: its holder says when it searches and when it is finished.
+
+        No record answers it (`answered` does that), but its search begins where similar ones have ended.
+
+        Args:
+            store: keeps its trials.
+            hints: where related kernels have ended, (sketch, configuration).
+            on_progress: is called with the progress after every batch.
+        """
+        known = not self.options.fresh
+        reuse = Reuse(resume=self.options.resume, answer=False, starts=known, rival=known, hints=hints)
+        request = self.request(math.inf, clock.perf_counter(), reuse, on_progress)
+        decision = resolve(request, store)
+        assert not isinstance(decision, Answered)
+        session = Session(request, self.measurer, store, decision)
+        session.pause()
+        return session
+
+    def measurer(self, fastest: float | None) -> AbstractContextManager[Measurer]:
+        """A measurer for its session: on this machine's CPU, on its GPUs, or behind a runner.
+
+        Args:
+            fastest: the lowest median so far in seconds, if a session is resumed.
+        """
+        if self.given_measurer is not None:
+            return nullcontext(self.given_measurer)
+        gpus = self.target.gpus
+        if len(gpus) <= 1:
+            return self._local(fastest, gpus[0] if gpus else None)
+        # Workers compile on this machine's cores: each GPU has its share of them.
+        share, stop = max(1, self.target.cores // len(gpus)), threading.Event()
+        return ParallelMeasurer([self._local(fastest, gpu, share, stop) for gpu in gpus], stop)
+
+    def _local(
+        self, fastest: float | None, gpu: int | None, workers: int | None = None, stop: threading.Event | None = None
+    ) -> LocalMeasurer:
+        local = LocalMeasurer(
+            self.workload,
+            self.target,
+            [sketch for sketch, _ in self.sketches],
+            [space for _, space in self.sketches],
+            workers,
+            seed=self.options.seed,
+            pool=self.pool,
+            cold=self.cold,
+            gpu=gpu,
+            stop=stop,
+        )
+        local.best = fastest
+        return local
+
+    def result(self, searched: SearchResult) -> TuneResult:
+        """The result of a search on its spaces, with what kernels have beside."""
+        sketches = {space.name: sketch for sketch, space in self.sketches}
+        return TuneResult.of(searched, self.workload, self.target, sketches)

@@ -1,0 +1,76 @@
+"""How something is tuned: the options that kernels, models, callables and the command line share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InputError
+from .duration import seconds_of
+
+if TYPE_CHECKING:
+    from ..sketches.contract import AnySketch
+
+DEFAULT_SEARCH = "storm"
+"""The search that is used if none is named."""
+
+DEFAULT_SECONDS = 60.0
+"""Wall time of a tuning that is given neither trials nor time."""
+
+DEFAULT_MODEL_SECONDS = 600.0
+"""Wall time of a model's tuning that is given neither trials nor time."""
+
+
+@dataclass(frozen=True)
+class TuneOptions:
+    """The options of a tuning.
+
+    Args:
+        search: the name of the search.
+        search_options: options of that search, by name.
+        trials: the most distinct candidates to measure; None is no bound.
+        seconds: the most wall seconds, with everything in them; None is no bound.
+        seed: the seed of everything that is random.
+        resume: continue the latest unfinished session of the same problem and setting, if there is one.
+        fresh: ignore all records.
+        max_error: how far the results of a schedule may be from the reference, max|difference| / max|reference|; None
+            is `sketches.registry.MAX_ERROR`. With 0 every schedule only reorders.
+        sketches: the sketches to search, or the name of a source of sketches; None is the built-in ones.
+        features: what cost models see of a schedule; see `sketches.knowledge.FEATURES`.
+
+    Raises:
+        InputError: a number is out of its range, or two options contradict each other.
+    """
+
+    search: str = DEFAULT_SEARCH
+    search_options: Mapping[str, Any] = field(default_factory=dict)
+    trials: int | None = None
+    seconds: float | None = None
+    seed: int = 0
+    resume: bool = False
+    fresh: bool = False
+    max_error: float | None = None
+    sketches: Sequence[AnySketch] | str | None = None
+    features: str = "knobs"
+
+    def __post_init__(self) -> None:
+        if self.trials is not None and self.trials < 1:
+            raise InputError(f"trials={self.trials} must be 1 or more")
+        if self.resume and self.fresh:
+            raise InputError(
+                "resume and fresh exclude each other: continue a session, or tune as if nothing were known"
+            )
+        if self.max_error is not None and not 0 <= self.max_error < 1:
+            raise InputError(f"max_error={self.max_error} must be from 0 to less than 1")
+
+    @classmethod
+    def of(
+        cls, *, time: float | str | None = None, options: Mapping[str, Any] | None = None, **others: Any
+    ) -> TuneOptions:
+        """The options as the public functions take them: `time` in seconds or as people write it ("3m")."""
+        return cls(seconds=seconds_of(time), search_options=dict(options or {}), **others)
+
+    def budget(self, default: float) -> float | None:
+        """The wall seconds that are granted; `default` if neither trials nor time are bounded."""
+        return default if self.trials is None and self.seconds is None else self.seconds

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from contenders import Sleeper, contender
+
+from stormdrop.bench.contender_process import ContenderProcess
+from stormdrop.bench.turns import RoundTimes, take_turns
+from stormdrop.measure.timing import TimingPlan
+
+SHORT = TimingPlan(repeats=3, sample_seconds=1e-3)
+
+
+@pytest.mark.parametrize("order", [(2e-3, 6e-3), (6e-3, 2e-3)])
+def test_the_order_of_contenders_does_not_matter(order: tuple[float, float]) -> None:
+    with (
+        ContenderProcess(contender(Sleeper, seconds=order[0]), 1) as a,
+        ContenderProcess(contender(Sleeper, seconds=order[1]), 1) as b,
+    ):
+        first, second = take_turns([a, b], 4, SHORT).seconds
+    ratio = np.median(np.array(second) / np.array(first))
+    assert 0.8 < ratio / (order[1] / order[0]) < 1.25
+
+
+class Scripted:
+    """Stands for a process whose first `disturbed` turns are disturbed. Each turn appends its name to `log`."""
+
+    def __init__(self, name: str = "", disturbed: int = 0, log: list[str] | None = None) -> None:
+        self._name, self._disturbed, self._log, self.turns = name, disturbed, log, 0
+
+    def take_turn(self, plan: TimingPlan) -> tuple[list[float], bool]:
+        self.turns += 1
+        if self._log is not None:
+            self._log.append(self._name)
+        return [float(self.turns)] * plan.repeats, self.turns <= self._disturbed
+
+
+def test_every_round_begins_with_another_contender() -> None:
+    log: list[str] = []
+    take_turns([Scripted(name, log=log) for name in "abc"], 4)  # type: ignore[misc]
+    assert "".join(log) == "abcbcacababc"
+
+
+def test_a_disturbed_round_is_measured_again() -> None:
+    process = Scripted(disturbed=3)
+    assert take_turns([process], 4) == RoundTimes([[4.0, 5.0, 6.0, 7.0]], disturbed=0)  # type: ignore[list-item]
+
+
+def test_a_machine_that_stays_disturbed_is_reported() -> None:
+    process = Scripted(disturbed=1000)
+    times = take_turns([process], 4)  # type: ignore[list-item]
+    assert times.disturbed == 4
+    assert process.turns == 8

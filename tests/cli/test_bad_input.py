@@ -1,0 +1,176 @@
+"""Bad input of the commands that tune, run and bench: one line on standard error, and exit code 2."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import SMALL, complaint
+
+from stormdrop import records
+from stormdrop.cli import options, run
+from stormdrop.errors import InputError, MeasureError, OperatorError, StormdropError, UnsupportedFunction
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "Missing command"),
+        (["--bogus"], "No such option: --bogus"),
+        (["tuneop"], "No such command 'tuneop'"),
+        (["tune-op"], "Missing argument 'OPERATOR'"),
+        (["tune"], "Missing argument 'MODEL.onnx'"),
+        (["tune-op", *SMALL, "--bogus"], "No such option: --bogus"),
+        (["tune-op", *SMALL, "--trials", "many"], "Invalid value for '--trials'"),
+        (["tune-op", *SMALL, "--trials", "0"], "--trials 0: must be 1 or more"),
+        (["tune-op", *SMALL, "--seed", "-1"], "--seed -1: must be 0 or more"),
+        (["tune-op", *SMALL, "--time", "soon"], "--time soon: not a duration; write 90s, 3m, 1h"),
+        (["tune-op", *SMALL, "--time", "0"], "--time 0: must be longer"),
+        (["tune-op", *SMALL, "--resume", "--fresh"], "--resume and --fresh contradict"),
+        (["tune-op", *SMALL, "--show", "assembly"], "--show assembly: must be schedule or tir"),
+        (["tune-op", *SMALL, "--search", "dropplet"], "unknown search 'dropplet'; did you mean 'droplet'"),
+        (["tune-op", *SMALL, "--target", "cuda/a10"], "unknown GPU 'a10': there is a100, h100, h200, rtx3090, rtx4090"),
+        (["tune-op", *SMALL, "--runner", "nowhere"], "runner 'nowhere': write HOST:PORT, such as gpu-box:9090"),
+        (["tune-op", *SMALL, "--features", "knob"], "unknown features 'knob'; did you mean 'knobs'"),
+        (["tune-op", *SMALL, "--target", "toaster"], "unknown target 'toaster'"),
+        (["tune-op", *SMALL, "--target", "cpu/neoverse-n1"], "target cpu/neoverse-n1 is another machine"),
+        (["tune-op", "matmull", "m=1"], "unknown operator 'matmull'; did you mean 'matmul'"),
+        (["tune-op", "matmul", "m=32", "n=32"], "matmul needs k"),
+        (["tune-op", "matmul", "m=32", "n=32", "k=32", "q=1"], "matmul has no argument 'q'"),
+        (["tune-op", "matmul", "m=32", "n=32", "k=x"], "k='x' is not a whole number"),
+        (["tune-op", "matmul", "m=32", "n=32", "k=1.5"], "k='1.5' is not a whole number"),
+        (["tune-op", "matmul", "m=32", "n=32", "k=0"], "k=0 must be positive"),
+        (["tune-op", "matmul", "m=32", "n=32", "k=-4"], "k=-4 must be positive"),
+        (["tune-op", "matmul", "m=32", "n=32", "k"], "argument 'k': write name=value"),
+        (["tune-op", "matmul", "m=32", "n=32", "k=3", "k=4"], "argument k is given twice"),
+        (["tune-op", "reduce", "shape=4xax4", "axis=1"], "is not a list of whole numbers such as 128x512"),
+        (["tune-op", *SMALL, "dtype=bfloat16"], "dtype=bfloat16 is not supported yet"),
+        (["bench", *SMALL, "--against", "torhc"], "unknown peer 'torhc'"),
+        (["bench", *SMALL, "--rounds", "1"], "rounds 1: an interval needs 2 or more"),
+        (["bench", "nowhere.onnx"], "nowhere.onnx"),
+        (["bench", "nonsense"], "unknown operator 'nonsense'"),
+        (["run", "nowhere.sd"], "nowhere.sd: no such folder"),
+        (["db", "import", "nowhere.jsonl"], "nowhere.jsonl cannot be read"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(capfd: pytest.CaptureFixture[str], words: list[str], said: str) -> None:
+    assert said in complaint(capfd, *words)
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_bad_models(capfd: pytest.CaptureFixture[str], tmp_path: Path, flags: list[str]) -> None:
+    import onnx
+
+    graph = Path(onnx.__file__).parent / "backend/test/data/light/light_squeezenet.onnx"
+    (tmp_path / "cut.onnx").write_bytes(graph.read_bytes()[:1000])
+    (tmp_path / "text.onnx").write_text("no model")
+    (tmp_path / "empty.onnx").write_bytes(b"")
+    for name in ("missing.onnx", "cut.onnx", "text.onnx", "empty.onnx"):
+        assert name in complaint(capfd, "tune", tmp_path / name, "--db", tmp_path / "x.db", *flags)
+
+
+def test_an_unsupported_operator_is_named_with_its_node(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    import onnx
+    from onnx import TensorProto, helper
+
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3]) for name in "xy")
+    node = helper.make_node("FancyPool", ["x"], ["y"], name="the_odd_one", domain="example.org")
+    opsets = [helper.make_opsetid("", 13), helper.make_opsetid("example.org", 1)]
+    onnx.save(helper.make_model(helper.make_graph([node], "g", [x], [y]), opset_imports=opsets), tmp_path / "m.onnx")
+    line = complaint(capfd, "tune", tmp_path / "m.onnx", "--db", tmp_path / "x.db")
+    assert "FancyPool" in line
+    assert "the_odd_one" in line
+
+
+def test_bad_databases(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "text.db").write_text("this is no database, and long enough to be read as one" * 20)
+    for place in (tmp_path / "no" / "x.db", tmp_path, tmp_path / "text.db"):
+        assert str(place) in complaint(capfd, "tune-op", *SMALL, "--db", place)
+        assert str(place) in complaint(capfd, "db", "list", "--db", place)
+    assert "nosuch" in complaint(capfd, "db", "list", "--db", "nosuch://host/records")
+
+
+def test_out_must_be_possible_before_the_work(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    model = tmp_path / "m.onnx"
+    model.write_bytes(b"never read")
+    assert "there is no directory" in complaint(capfd, "tune", model, "--out", tmp_path / "no" / "m.sd")
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "thesis.txt").write_text("mine")
+    for name in ("file", "folder"):
+        line = complaint(capfd, "tune", model, "--out", tmp_path / name)
+        assert line == f"--out {tmp_path / name}: exists and is no stormdrop model; it is left as it is"
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "older").mkdir()
+    (tmp_path / "older" / "metadata.json").write_text("{}")
+    for name in ("empty", "older", "new.sd"):
+        assert options.artifact_folder(tmp_path / name, "--out") == tmp_path / name
+    assert "is a directory" in complaint(capfd, "run", "nowhere.sd", "--output", tmp_path)
+
+
+def test_a_folder_that_a_model_may_be_saved_to_is_one_that_the_command_takes(tmp_path: Path) -> None:
+    """The command line has the rule of `CompiledModel.save` without loading TVM: here they are held together."""
+    from stormdrop.model.artifact import CompiledModel
+
+    model = CompiledModel.__new__(CompiledModel)
+    model._write = lambda folder, native: None  # type: ignore[method-assign]
+    for make in ("new", "empty", "older", "file", "folder"):
+        path = tmp_path / make
+        if make == "file":
+            path.write_text("mine")
+        elif make != "new":
+            path.mkdir()
+        if make in ("older", "folder"):
+            (path / ("metadata.json" if make == "older" else "thesis.txt")).write_text("{}")
+        refused = []
+        for attempt in (lambda at: options.artifact_folder(at, "--out"), model.save):
+            try:
+                attempt(path)
+            except InputError as error:
+                refused.append(str(error).removeprefix("--out "))
+        assert refused in ([], [f"{path}: exists and is no stormdrop model; it is left as it is"] * 2)
+        assert bool(refused) == (make in ("file", "folder"))
+
+
+@pytest.mark.parametrize("sizes", [["m=99999999999", "n=4", "k=4"], ["m=100000", "n=100000", "k=4"]])
+def test_absurd_sizes(capfd: pytest.CaptureFixture[str], tmp_path: Path, sizes: list[str]) -> None:
+    assert "matmul" in complaint(capfd, "tune-op", "matmul", *sizes, "--db", tmp_path / "x.db")
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (OperatorError("m is too large:\n  1e30"), 2),
+        (UnsupportedFunction("m is too large: 1e30"), 2),
+        (MeasureError("m is too large: 1e30"), 1),
+        (StormdropError("m is too large: 1e30"), 1),
+        (MemoryError("m is too large: 1e30"), 1),
+    ],
+)
+def test_every_error_of_ours_is_one_line_and_closes_the_database(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception, code: int
+) -> None:
+    def fail(*arguments: Any, **named: Any) -> Any:
+        raise error
+
+    def open_store(url: str | None) -> Any:
+        store = real(url)
+        close = store.close
+        monkeypatch.setattr(store, "close", lambda: (closed.append(True), close()))
+        return store
+
+    closed: list[bool] = []
+    real = records.open_store
+    monkeypatch.setattr(records, "open_store", open_store)
+    monkeypatch.setattr(importlib.import_module("stormdrop.tuning.tune"), "tune", fail)
+    monkeypatch.setattr(importlib.import_module("stormdrop.model"), "tune_model", fail)
+    (tmp_path / "m.onnx").write_bytes(b"never read")
+    for words in (["tune-op", *SMALL], ["tune", str(tmp_path / "m.onnx")]):
+        assert run([*words, "--db", str(tmp_path / "x.db")]) == code
+        out, err = capfd.readouterr()
+        assert out == ""
+        assert re.fullmatch(r"stormdrop: (out of memory: )?m is too large: 1e30\n", err)
+    assert closed == [True, True]

@@ -1,0 +1,22 @@
+"""`stormdrop db` as a user or another tool meets it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from command_line import document, output_of
+
+
+def test_db(database: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (session, *_) = document(capfd, "db", "list", "--db", database)["sessions"]
+    assert session["workload_name"].startswith("matmul m=32 n=32 k=32")
+    assert session["state"] == "finished"
+    exported = document(capfd, "db", "export", tmp_path / "all.jsonl", "--db", database)
+    assert exported["sessions"] >= 1
+    first = document(capfd, "db", "import", tmp_path / "all.jsonl", "--db", tmp_path / "other.db")
+    second = document(capfd, "db", "merge", database, "--db", tmp_path / "other.db")
+    assert first["added"] == exported["sessions"] == second["known"]
+    assert second["added"] == 0
+    assert "matmul m=32 n=32 k=32" in output_of(capfd, "db", "list", "--db", tmp_path / "other.db")
+    assert output_of(capfd, "db", "list", "--db", tmp_path / "new.db").strip() == "nothing was tuned yet"

@@ -1,0 +1,29 @@
+"""Options and arguments as people write them."""
+
+from __future__ import annotations
+
+import pytest
+
+from stormdrop.cli import options
+from stormdrop.errors import InputError, OperatorError
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("15", 15), ("90s", 90), ("3m", 180), ("1h", 3600), ("1h30m", 5400), ("0.5", 0.5), ("1.5m", 90), ("500ms", 0.5)],
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert options.duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "m", "3x", "-3", "3 m s", "1h30", "nan", "inf", "0s", "1e3"])
+def test_bad_durations(text: str) -> None:
+    with pytest.raises(InputError, match="--time"):
+        options.duration(text)
+
+
+def test_arguments() -> None:
+    assert options.arguments(["m=5", "layout=NHWC"]) == {"m": "5", "layout": "NHWC"}
+    for words in (["m"], ["=5"], ["m="], ["m=5", "m=6"]):
+        with pytest.raises(OperatorError):
+            options.arguments(words)

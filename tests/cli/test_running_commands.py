@@ -1,0 +1,77 @@
+"""`stormdrop run`, `stormdrop bench` and `stormdrop doctor` as a user or another tool meets them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command_line import SMALL, complaint, document, document_of_process, output_of
+
+import stormdrop
+
+
+def test_run(artifact: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    x = np.random.default_rng(1).standard_normal((1, 8, 12, 12)).astype("float32")
+    np.savez(tmp_path / "x.npz", x=x)
+    done = document(capfd, "run", artifact, "--input", tmp_path / "x.npz", "--output", tmp_path / "y.npz")
+    assert done["outputs"] == {"y": {"shape": [1, 16, 1, 1], "dtype": "float32"}}
+    assert done["seconds"] > 0
+    with np.load(tmp_path / "y.npz") as written:
+        y = written["y"]
+    assert y.shape == (1, 16, 1, 1)
+    session = pytest.importorskip("onnxruntime").InferenceSession(artifact.with_name("small.onnx"))
+    np.testing.assert_allclose(y, session.run(None, {"x": x})[0], rtol=1e-4, atol=1e-5)
+
+
+def test_run_shows_where_the_time_goes(artifact: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    profile = document(capfd, "run", artifact, "--profile")["profile"]
+    assert {"seconds", "kernels", "limits", "outside", "machine", "moving"} == profile.keys()
+    assert all(kernel["calls"] == 1 and kernel["seconds"] > 0 for kernel in profile["kernels"])
+    (convolution,) = (kernel for kernel in profile["kernels"] if "conv2d" in kernel["name"])
+    assert convolution["flops"] >= 2 * 16 * 8 * 9 * 12 * 12
+    assert convolution["bytes"] >= 4 * (8 * 12 * 12 + 16 * 12 * 12 + 16 * 8 * 9)
+    table = output_of(capfd, "run", artifact, "--profile")
+    assert all(words in table for words in ("of its roofline", "outside of kernels", "moving data only"))
+
+
+def test_run_with_bad_inputs(artifact: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    np.savez(tmp_path / "other.npz", z=np.zeros(3, "float32"))
+    np.savez(tmp_path / "shape.npz", x=np.zeros((1, 8, 12, 13), "float32"))
+    np.save(tmp_path / "one.npy", np.zeros(3))
+    (tmp_path / "text.npz").write_text("no archive")
+    for name, said in (
+        ("missing.npz", "no such file"),
+        ("text.npz", "no .npz file"),
+        ("one.npy", "single array"),
+        ("other.npz", "has no input 'z'"),
+        ("shape.npz", "has shape (1, 8, 12, 13), not (1, 8, 12, 12)"),
+    ):
+        assert said in complaint(capfd, "run", artifact, "--input", tmp_path / name)
+
+
+def test_bench_of_an_operator(database: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    done = document(capfd, "bench", *SMALL, "--db", database, "--against", "torch,onnxruntime", "--rounds", 3)
+    assert done["runs"] == 3
+    ours = done["contenders"][0]
+    assert (ours["name"], ours["ratio"], ours["agrees"]) == ("stormdrop", 1.0, True)
+    assert set(done["skipped"]) >= {"torch-packed"}
+    assert all(contender["agrees"] for contender in done["contenders"])
+    names = {contender["name"] for contender in done["contenders"]}
+    assert names | set(done["skipped"]) == {"stormdrop", "torch", "torch-packed", "onnxruntime"}
+
+
+def test_bench_of_a_model(artifact: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("onnxruntime")
+    done = document(capfd, "bench", artifact, "--against", "onnxruntime,torch-packed", "--rounds", 3)
+    assert [contender["name"] for contender in done["contenders"]] == ["stormdrop", "onnxruntime"]
+    assert done["contenders"][1]["max_error"] < 1e-4
+    assert "torch-packed does not run ONNX models" in done["skipped"]["torch-packed"]
+
+
+def test_doctor(capfd: pytest.CaptureFixture[str]) -> None:
+    machine = document_of_process("doctor")
+    assert machine["cores"] == stormdrop.machine.threads.usable_cores()
+    assert machine["peak"]["flops"] > machine["peak"]["bandwidth"] > 0
+    assert machine["versions"]["apache-tvm"] == "0.27.0.post1"
+    assert f"{machine['peak']['flops'] / 1e9:.0f} GFLOP/s" in output_of(capfd, "doctor")

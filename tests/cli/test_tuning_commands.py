@@ -1,0 +1,124 @@
+"""`stormdrop tune-op` and `stormdrop tune` as a user or another tool meets them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command_line import SMALL, complaint, document, environment, process
+
+import stormdrop
+from stormdrop.cli import run
+
+
+def test_the_help_names_every_search() -> None:
+    from stormdrop.search import names
+
+    shown = process("tune-op", "--help").stdout
+    listed = " ".join(shown.split()).replace("- ", "-")
+    assert ", ".join(names()) in listed
+
+
+def test_what_is_known_is_answered_from_the_records(database: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    again = document(capfd, "tune-op", *SMALL, "--db", database, "--trials", 12)
+    assert again["reused"] == again["trials"] > 0
+    words = ["tune-op", *SMALL, "--db", str(database), "--fresh"]
+    fresh = document(capfd, *words, "--trials", 3, "--search", "random", "--seed", 5)
+    assert (fresh["reused"], fresh["search"], fresh["seed"]) == (0, "random", 5)
+    assert fresh["trials"] <= 3
+    assert run([*words, "--trials", "2", "--time", "1m"]) == 0
+    err = capfd.readouterr().err
+    assert err.startswith("tuning matmul m=32 n=32 k=32 until storm converges, 2 trials or 60 s at most\n")
+
+
+def test_the_table_for_people(database: Path) -> None:
+    done = process("tune-op", *SMALL, "--db", database, "--trials", 12, "--show", "schedule")
+    assert done.returncode == 0
+    assert re.search(r"^best +[\d.]+ \w+ +[\d.]+ \w+ to [\d.]+ \w+ +\d+ +\d+%$", done.stdout, re.MULTILINE)
+    assert "answered from earlier records" in done.stdout
+    assert "# schedule" in done.stdout
+    assert done.stderr == ""
+
+
+def test_native_model_of_a_size_that_was_left_open(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    import onnx
+    from onnx import TensorProto, helper
+
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 24]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "open", [x], [y])
+    path, out = tmp_path / "open.onnx", tmp_path / "open.sd"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
+    assert "--shape x=" in complaint(capfd, "tune", path, "--trials", 1)
+    assert "write the input and its sizes" in complaint(capfd, "tune", path, "--trials", 1, "--shape", "x")
+    database = f"sqlite:///{tmp_path / 'records.db'}"
+    document(capfd, "tune", path, "--trials", 1, "--shape", "x=3x24", "--native", "--out", out, "--db", database)
+    assert (out / "kernels.so").is_file()
+    assert document(capfd, "run", out)["outputs"]["y"]["shape"] == [3, 24]
+    assert "has shape (2, 24), not (3, 24)" in complaint(
+        capfd, "run", out, "--input", _saved(tmp_path / "x.npz", np.zeros((2, 24), "float32"))
+    )
+
+
+def _saved(path: Path, x: np.ndarray[Any, Any]) -> Path:
+    np.savez(path, x=x)
+    return path
+
+
+def test_ctrl_c_keeps_what_was_measured(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "records.db"
+    words = ["tune-op", "matmul", "m=96", "n=96", "k=96", "--search", "random", "--time", "5m", "--db", path, "--json"]
+    tuning = subprocess.Popen(
+        [sys.executable, "-m", "stormdrop", *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 120
+    while _trials(path) < 3:
+        assert tuning.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    os.killpg(tuning.pid, signal.SIGINT)  # as a terminal does: to the workers too
+    out, err = tuning.communicate(timeout=60)
+    assert tuning.returncode == 130, err
+    assert "Traceback" not in err
+    interrupted = json.loads(out)
+    assert interrupted["interrupted"] is True
+    assert interrupted["trials"] >= 3
+    assert interrupted["best"]["seconds"] > 0
+    (session,) = document(capfd, "db", "list", "--db", path)["sessions"]
+    assert session["state"] == "interrupted"
+    assert session["trials"] >= interrupted["trials"]
+    resumed = document(capfd, *words[:-5], "--trials", interrupted["trials"] + 2, "--db", path, "--resume")
+    assert resumed["reused"] == interrupted["trials"]
+
+
+def _trials(path: Path) -> int:
+    if not path.exists():
+        return 0
+    from stormdrop.records import open_store
+
+    with open_store(str(path)) as store:
+        return sum(summary.trials for summary in store.sessions())
+
+
+def test_all_cores_are_used_where_the_user_chose_no_number() -> None:
+    program = (
+        "import os, stormdrop as sd\nassert 'TVM_NUM_THREADS' not in os.environ\n"
+        "sd.operators\nprint(os.environ['TVM_NUM_THREADS'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=environment(), check=True
+    )
+    assert int(done.stdout) == stormdrop.machine.threads.usable_cores()

@@ -1,0 +1,54 @@
+"""Runs the examples of a page with small budgets: `python small_budgets.py page.py`, or `... page.sh`.
+
+An example reads as a user would write it, with minutes of tuning. Here a tuning ends after seconds, and a benchmark
+after a few rounds; everything else is as it stands in the page.
+"""
+
+from __future__ import annotations
+
+import runpy
+import shlex
+import sys
+from pathlib import Path
+
+import stormdrop as sd
+from stormdrop.cli import run
+from stormdrop.tuning.options import DEFAULT_MODEL_SECONDS, TuneOptions
+
+KERNEL_SECONDS = 4.0
+MODEL_SECONDS = 12.0
+ROUNDS = 3
+
+_budget = TuneOptions.budget
+
+
+def _small_budget(self: TuneOptions, default: float) -> float | None:
+    seconds = _budget(self, default)
+    least = MODEL_SECONDS if default == DEFAULT_MODEL_SECONDS else KERNEL_SECONDS
+    return least if seconds is None else min(seconds, least)
+
+
+def _few_rounds(*words: object, **options: object) -> object:
+    return _bench(*words, **{"rounds": ROUNDS, **options})
+
+
+def shell(lines: list[str]) -> None:
+    """Runs the commands, one after the other, in this process."""
+    for line in lines:
+        words = shlex.split(line, comments=True)
+        if not words:
+            continue
+        assert words[0] == "stormdrop", f"only stormdrop's commands can be run here: {line}"
+        few = ["--rounds", str(ROUNDS)] if words[1] == "bench" else []
+        code = run([*words[1:], *few])
+        assert code == 0, f"exit code {code}: {line}"
+
+
+if __name__ == "__main__":
+    TuneOptions.budget = _small_budget  # type: ignore[method-assign]
+    _bench, sd.bench = sd.bench, _few_rounds
+    page = Path(sys.argv[1])
+    if page.suffix == ".py":
+        runpy.run_path(str(page), run_name="__main__")
+    else:
+        shell(page.read_text().splitlines())

@@ -1,0 +1,121 @@
+"""What the pages refer to is there: pages, anchors, pictures, files, modules and the commands' options."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from pages import AVAILABLE, DOCS, PACKAGE, PAGES, ROOT, blocks, name_of, prose
+
+from stormdrop.cli import app
+
+pytestmark = pytest.mark.skipif(not AVAILABLE, reason="the package is installed without its repository")
+
+ROOMS = sorted(path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__")
+FOLDERS = ("src", "tests", "docs", "examples", "benchmarks", ".ci", *ROOMS)
+_PATH = re.compile(rf"(?<![\w/.-])(?:{'|'.join(map(re.escape, FOLDERS))})/[\w./-]*")
+_WRITTEN = ("benchmarks/out",)  # by the benchmarks, when they run
+_NOT_YET = ("src/stormdrop/search/mine.py", "src/stormdrop/sketches/cpu/rows.py")  # a reader of a guide writes these
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as the site makes them."""
+    headings = re.findall(r"^#+ (.*)$", prose(page), flags=re.MULTILINE)
+    if "<!-- command line -->" in page.read_text():
+        headings += _commands()
+    return {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", _plain(text)).strip().lower()) for text in headings}
+
+
+def _plain(heading: str) -> str:
+    return re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading)
+
+
+def _commands() -> dict[str, Any]:
+    """The commands by their full names."""
+    found = {}
+    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
+        inner = getattr(command, "commands", None)
+        found |= {f"{name} {leaf}": inner[leaf] for leaf in inner} if inner else {name: command}
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if target.startswith(("https://", "http://")):
+            continue
+        place, _, anchor = target.partition("#")
+        linked = (page.parent / place).resolve() if place else page
+        assert linked.exists(), f"{name_of(page)} links to {target}, which does not exist"
+        if anchor and linked.suffix == ".md" and DOCS / "reference" / "python" not in linked.parents:
+            assert anchor in anchors(linked), f"{name_of(page)} links to {target}, which has no such heading"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_paths(page: Path) -> None:
+    if page.name == "CHANGELOG.md":
+        pytest.skip("what it tells of may be gone")
+    for path in _PATH.findall(page.read_text()):
+        path = path.rstrip(".")
+        if path.startswith(_WRITTEN) or path in _NOT_YET:
+            continue
+        assert (ROOT / path).exists() or (PACKAGE / path).exists(), (
+            f"{name_of(page)} names {path}, which does not exist"
+        )
+
+
+def test_paths_in_docstrings() -> None:
+    for module in sorted(PACKAGE.rglob("*.py")):
+        for path in re.findall(r"\b(?:docs|benchmarks|examples)/[\w./-]*\w", module.read_text()):
+            assert (ROOT / path).exists(), f"{module.relative_to(ROOT)} names {path}, which does not exist"
+
+
+def test_every_room_is_on_the_map() -> None:
+    rooms = re.findall(r"^\| `(\w+)/` \|", (DOCS / "explanation" / "architecture.md").read_text(), flags=re.MULTILINE)
+    assert set(rooms) == set(ROOMS)
+
+
+def test_files_on_the_map() -> None:
+    """The files that a section about one room lists."""
+    sections = (DOCS / "explanation" / "architecture.md").read_text().split("### Inside `")[1:]
+    assert len(sections) == 2
+    for section in sections:
+        room, _, rest = section.partition("/`")
+        table = rest.partition("\n## ")[0]
+        rows = re.findall(r"^\| (.*?) \|", table, flags=re.MULTILINE)
+        listed = {name for row in rows for name in re.findall(r"`(\w+\.py)`", row)}
+        there = {path.name for path in (PACKAGE / room).glob("*.py")}
+        assert listed <= there, f"{room}/ has no {sorted(listed - there)}"
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text()
+    missing = [name for page in DOCS.rglob("*.md") if (name := page.relative_to(DOCS).as_posix()) not in navigation]
+    assert not missing
+
+
+def test_commands_that_cannot_run_here_have_options_that_exist() -> None:
+    commands = _commands()
+    for page in PAGES:
+        for line in "".join(blocks(page, "text")).splitlines():
+            words = shlex.split(line, comments=True)
+            if words[:1] != ["stormdrop"] or "COMMAND" in words:
+                continue
+            command = commands[words[1]]
+            known = {option for parameter in command.params for option in parameter.opts}
+            assert {word for word in words if word.startswith("--")} <= known, f"{name_of(page)}: {line}"
+
+
+def test_the_picture_has_the_figures_of_the_table() -> None:
+    document = json.loads((DOCS / "explanation" / "models.json").read_text())
+    text = (DOCS / "explanation" / "models.md").read_text()
+    for model in document["models"]:
+        low, high = model["interval"]
+        ratio = f"{model['ratio']:.3f} ({low:.3f} to {high:.3f})"
+        assert f"| {model['model']} | {model['milliseconds']:.2f} | {model['peer']} | {ratio} |" in text
+    assert (DOCS / "explanation" / "images" / "models.png").is_file()

@@ -1,0 +1,75 @@
+"""Every example in README and docs/ runs: the Python blocks of a page as one program, its commands in their order."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pages import AVAILABLE, blocks, name_of, pages_with
+from small_network import save_small_network
+
+HERE = Path(__file__).parent
+
+ELSEWHERE = {
+    "docs/how-to/add-a-search.md": "test_guides.py",
+    "docs/how-to/add-a-sketch.md": "test_guides.py",
+    "docs/how-to/write-a-schedule.md": "test_template_page.py",
+    "docs/reference/python/index.md": "one import",
+}
+"""Pages whose Python blocks other tests run."""
+
+pytestmark = [
+    pytest.mark.compiles,
+    pytest.mark.skipif(not AVAILABLE, reason="the package is installed without its repository"),
+]
+
+
+def run(folder: Path, program: str) -> str:
+    """Runs a page in a folder; what it prints."""
+    path = os.pathsep.join([str(HERE), *sys.path])
+    done = subprocess.run(
+        [sys.executable, str(HERE / "small_budgets.py"), program],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": path, "XDG_DATA_HOME": str(folder / "data")},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where an example runs: with the files that the pages suppose to be there."""
+    for name in ("model.onnx", "squeezenet.onnx"):
+        save_small_network(tmp_path / name)
+    np.savez(tmp_path / "x.npz", x=np.ones((1, 3, 224, 224), "float32"))
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", pages_with("python"), ids=name_of)
+def test_python_examples(page: Path, folder: Path) -> None:
+    if name_of(page) in ELSEWHERE:
+        pytest.skip(f"see {ELSEWHERE[name_of(page)]}")
+    program = "\n\n".join(blocks(page, "python"))
+    if ".sd" in program:
+        (folder / "setup.sh").write_text("stormdrop tune model.onnx --out model.sd")
+        run(folder, "setup.sh")
+        (folder / "squeezenet.sd").symlink_to(folder / "model.sd")
+    (folder / "page.py").write_text(program)
+    run(folder, "page.py")
+
+
+@pytest.mark.parametrize("page", pages_with("shell"), ids=name_of)
+def test_commands(page: Path, folder: Path) -> None:
+    if "model.sd" in "".join(blocks(page, "shell")) and "--out model.sd" not in "".join(blocks(page, "shell")):
+        (folder / "setup.sh").write_text("stormdrop tune model.onnx --out model.sd")
+        run(folder, "setup.sh")
+    (folder / "page.sh").write_text("\n".join(blocks(page, "shell")))
+    assert run(folder, "page.sh")

@@ -1,0 +1,92 @@
+"""Measuring on this machine is interrupted, or its process is killed: what becomes of the workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from stormdrop.machine.lock import MachineLock
+
+_SESSION = """
+    import sys, time
+    from pathlib import Path
+    from stormdrop import operators
+    from stormdrop.machine.cpu import Target
+    from stormdrop.measure.local import LocalMeasurer
+    from stormdrop.testing.faults import ChosenFaults, Plain
+    from stormdrop.trial import Candidate, Request
+
+    workload, target, sketch = operators.matmul(64, 48, 32), Target.detect(), ChosenFaults(Plain())
+    space = sketch.space(workload, target)
+    point = lambda fault: Candidate(space.name, space.point({"tile": 4, "fault": fault}))
+    with LocalMeasurer(workload, target, [sketch], [space], workers=2, lock_path=Path(sys.argv[1]),
+                       build_timeout=60, run_timeout=60) as measurer:
+        assert next(measurer.measure([Request(point("none"), 1)])).ok
+        print(*(worker.pid for worker in measurer._pool.workers), flush=True)
+        try:
+            for answer in measurer.measure([Request(point("none"), 1), Request(point(sys.argv[2]), 1)]):
+                print(answer.status.value, flush=True)
+        except KeyboardInterrupt:
+            print("interrupted", sum(worker.alive for worker in measurer._pool.workers), flush=True)
+            assert next(measurer.measure([Request(point("none"), 1)])).ok
+            print("measured", flush=True)
+"""
+
+
+def _session(tmp_path: Path, fault: str) -> tuple[subprocess.Popen[str], list[int]]:
+    """A process that measures, and then a candidate that hangs; its workers' ids."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(_SESSION), str(tmp_path / "lock"), fault],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert process.stdout is not None
+    return process, [int(word) for word in process.stdout.readline().split()]
+
+
+@pytest.mark.parametrize("fault", ["hang_build", "hang_run"])
+def test_ctrl_c_stops_at_once_and_the_measurer_goes_on(tmp_path: Path, fault: str) -> None:
+    """As on a terminal, the signal goes to the whole process group."""
+    process, workers = _session(tmp_path, fault)
+    assert len(workers) == 2
+    time.sleep(1.0)
+    os.killpg(process.pid, signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    lines = output.splitlines()
+    assert "interrupted 1" in lines  # one of two was at work; it was killed
+    assert lines[-1] == "measured"
+    assert process.returncode == 0
+    assert not any(psutil.pid_exists(worker) for worker in workers)
+
+
+def test_workers_die_with_their_parent(tmp_path: Path) -> None:
+    """Also the one that is busy in Python and never looks at its pipe."""
+    process, workers = _session(tmp_path, "hang_build")
+    time.sleep(0.5)
+    process.kill()
+    process.wait(timeout=30)
+    deadline = time.perf_counter() + 30
+    while any(_lives(worker) for worker in workers):
+        assert time.perf_counter() < deadline, "a worker outlives its parent"
+        time.sleep(0.05)
+    lock = MachineLock(tmp_path / "lock")
+    with lock.exclusive():  # and nothing of it holds the machine
+        pass
+    lock.close()
+
+
+def _lives(process: int) -> bool:
+    try:
+        return psutil.Process(process).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

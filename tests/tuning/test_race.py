@@ -1,0 +1,139 @@
+"""The last race of a tuning: who takes part, how many rounds there are, and who wins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+from replayed_tuning import TARGET, WORKLOAD, Counting, tune_replayed
+
+from stormdrop.measure.timing import rounds_within
+from stormdrop.records import open_store
+from stormdrop.sketches.registry import sketches_for
+from stormdrop.trial import Candidate, Measurement, Request, Status
+from stormdrop.tuning import race
+
+
+def test_a_race_fits_its_second() -> None:
+    assert rounds_within([2e-3, 2e-3], race.RACE_SECONDS) == 15
+    assert rounds_within([0.04] * 4, race.RACE_SECONDS) == 6
+    assert rounds_within([4.0, 6.0], race.RACE_SECONDS) == 3
+
+
+def test_a_turn_is_a_warm_up_and_a_sample() -> None:
+    """Three kernels and the default, each of 10 ms: turns of 20 ms, of which 50 fit into a second."""
+
+    class Constant(Counting):
+        rounds: tuple[int, int] = (0, 0)
+
+        def measure(self, requests: Sequence[Request]) -> Iterator[Measurement]:
+            return (Measurement(Status.OK, (10e-3,) * request.repeats) for request in requests)
+
+        def race(self, candidates: Sequence[Candidate], rounds: int) -> list[Measurement]:
+            self.rounds = len(candidates), rounds
+            return super().race(candidates, rounds)
+
+    with open_store("sqlite://") as store:
+        measurer = Constant()
+        tune_replayed(store, measurer, search="random", trials=20)
+    entrants, rounds = measurer.rounds
+    assert entrants in (3, 4)  # the default may be one of the three
+    assert rounds == 50 // entrants
+
+
+class Fixed(Counting):
+    """A race in which the default takes another time than all others, whatever the search has seen."""
+
+    def __init__(self, default: float, others: float) -> None:
+        super().__init__()
+        (_, space), *_ = sketches_for(WORKLOAD, TARGET)
+        self.default = Candidate(space.name, space.origin)
+        self.times = default, others
+        self.entrants: list[Candidate] = []
+
+    def race(self, candidates: Sequence[Candidate], rounds: int) -> list[Measurement]:
+        self.entrants = list(candidates)
+        rng = np.random.default_rng(0)
+        times = [self.times[candidate != self.default] for candidate in candidates]
+        return [Measurement(Status.OK, tuple(t * rng.lognormal(0, 0.02, rounds))) for t in times]
+
+
+@pytest.mark.parametrize("others", [1.0, 0.995, 1.2])
+def test_no_significant_difference_keeps_the_default_schedule(others: float) -> None:
+    with open_store("sqlite://") as store:
+        measurer = Fixed(1e-3, others * 1e-3)
+        result = tune_replayed(store, measurer, trials=60)
+        assert result.best is not None and len(measurer.entrants) > 1
+        (_, space), *_ = sketches_for(WORKLOAD, TARGET)
+        assert result.best.config == space.config(space.origin)
+        assert result.best.speedup is None
+        assert result.baseline == pytest.approx(result.best.seconds)
+
+
+def test_a_significant_difference_wins_with_its_interval() -> None:
+    with open_store("sqlite://") as store:
+        result = tune_replayed(store, Fixed(1e-3, 0.8e-3), trials=60)
+        assert result.best is not None and result.best.speedup is not None
+        ratio, low, high = result.best.speedup
+        assert 1 < low <= ratio <= high
+        again = tune_replayed(store, Counting(), trials=60)
+        assert again.best is not None and again.best.speedup == result.best.speedup
+
+
+def test_the_incumbent_of_the_search_races() -> None:
+    default, incumbent, *ranked = (Candidate("s", (i,)) for i in range(9))
+    assert race.entrants(default, ranked, incumbent, None) == [default, incumbent, *ranked[:3]]
+    assert race.entrants(None, ranked, None, incumbent) == [incumbent, *ranked[:3]]
+    with open_store("sqlite://") as store:
+        measurer = Fixed(1e-3, 1e-3)
+        result = tune_replayed(store, measurer, trials=400)
+        assert result.converged
+        assert len(measurer.entrants) >= 3
+
+
+def test_choosing_the_best_of_many_is_corrected_for() -> None:
+    """A challenger that wins alone does not win as one of many."""
+    rng = np.random.default_rng(3)
+    default, *others = (Candidate("s", (i,)) for i in range(9))
+    base = tuple(rng.lognormal(0, 0.02, 15))
+    lucky = tuple(sample / ratio for sample, ratio in zip(base, [0.99] * 3 + [1.02] * 12, strict=True))
+    dull = {candidate: tuple(1.1 * sample for sample in base) for candidate in others[1:]}
+    alone = race.decide(default, {default: base, others[0]: lucky})
+    among = race.decide(default, {default: base, others[0]: lucky, **dull})
+    assert alone is not None and alone.winner == others[0]
+    assert among is not None and among.winner == default
+
+
+def test_a_default_schedule_that_failed_does_not_race() -> None:
+    (_, space), *_ = sketches_for(WORKLOAD, TARGET)
+    origin = Candidate(space.name, space.origin)
+
+    class Failing(Fixed):
+        def measure(self, requests: Sequence[Request]) -> Iterator[Measurement]:
+            for request, measurement in zip(requests, super().measure(requests), strict=True):
+                yield Measurement(Status.RUNTIME, (), "died") if request.candidate == origin else measurement
+
+    with open_store("sqlite://") as store:
+        measurer = Failing(1e-3, 1e-3)
+        result = tune_replayed(store, measurer, trials=40)
+    assert measurer.entrants and origin not in measurer.entrants
+    assert result.baseline is None
+    assert result.best is not None and result.best.speedup is None
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+def test_a_race_in_which_everyone_fails_is_run_once_more(failures: int) -> None:
+    class Disturbed(Fixed):
+        disturbed = failures
+
+        def race(self, candidates: Sequence[Candidate], rounds: int) -> list[Measurement]:
+            self.disturbed -= 1
+            if self.disturbed >= 0:
+                return [Measurement(Status.RUN_TIMEOUT, (), "not done")] * len(candidates)
+            return super().race(candidates, rounds)
+
+    with open_store("sqlite://") as store:
+        result = tune_replayed(store, Disturbed(1e-3, 0.8e-3), trials=60)
+    assert result.best is not None
+    assert (result.best.speedup is not None) == (result.baseline is not None) == (failures == 1)
