@@ -4,7 +4,7 @@
 # make check   ruff and mypy --strict
 # make fix     let ruff repair and format what it can
 # make cover   run all tests and report which lines they reach
-# make docs    build the documentation site in ./site; warnings are errors
+# make docs    build the documentation site in ./site (Python 3.11 or newer); warnings are errors
 # make dist    build the wheel and the source archive in ./dist
 # make clean   remove everything that these commands made
 #
@@ -55,5 +55,6 @@ $(STAMP): pyproject.toml
 	touch $@
 
 $(DOCS): $(STAMP)
+	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "the documentation needs Python 3.11 or newer: make clean, then make PYTHON=/path/to/python3 docs" >&2; exit 1; }
 	$(BIN)/python -m pip install --quiet --editable '.[docs]'
 	touch $@

@@ -4,7 +4,7 @@
 
 Of each sketch of each operator some schedules, the default one and random ones, are lowered to CUDA source and compiled
 for each device. Run on the CPU, with serial loops for blocks and threads and, where tensor cores multiply, plain loops,
-they have to compute what NumPy does. What that leaves open: `kernel/gpu/serial.py`. Needs `nvcc`; minutes.
+they have to compute what NumPy does. `codegen/serial_loops.py` says what that cannot check. Needs `nvcc`; minutes.
 """
 
 from __future__ import annotations

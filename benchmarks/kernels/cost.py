@@ -107,7 +107,7 @@ class Bench:
         from stormdrop.codegen.lowering import PIPELINE
         from stormdrop.ir.reference import evaluate
         from stormdrop.measure.timing import TimingPlan, sample
-        from stormdrop.measure.workbench import difference, fill
+        from stormdrop.measure.output_check import difference, fill
 
         spent: dict[str, float] = dict.fromkeys(PHASES, 0.0)
         with _timed(spent, "schedule"):

@@ -1,14 +1,15 @@
-"""Droplet Search on analytic landscapes: does it end at the optimum, and after how many evaluations, by each test?
+"""Droplet Search on analytic landscapes: does it end at the optimum, and after how many evaluations, with which test?
 
     python benchmarks/searches/analytic.py [--quick]
 
 Section 4.4 of the Droplet Search paper: descents from the origin of each landscape of `stormdrop.space.analytic`, in
-batches of 8. An end counts as the optimum where its cost is the least one: some landscapes have equal optima. Gaps are
-of true costs, in percent of the least one; of TLI, whose costs are negative, they are differences.
+batches of 8. A descent reaches the optimum if the point where it ends has the lowest cost (some landscapes have several
+such points). A gap is the true cost of the end above the lowest cost, in percent of the lowest cost. The costs of TLI
+are negative, so its gaps are plain differences.
 
-Without noise (1e-6, for a test needs some) all tests should agree. With noise of the machine's order they stop at
-steps that they cannot prove, which is what they are for; the gap says what that costs. Requests are of three samples,
-droplet's default, but of four for the rank test, which could never accept with fewer.
+Almost without noise (1e-6, because a test needs some) all tests should agree. With as much noise as a machine has, a
+test stops at steps that it cannot prove, which is its purpose; the gap says what that costs. A request is for three
+samples, the default of droplet, or for four with the rank test, which could never accept a step with fewer.
 """
 
 from __future__ import annotations
@@ -19,8 +20,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from grounds import OUT, save, table
-from recorded import place
+from grounds import OUT, describe_machine, save, table
 
 from stormdrop.report import style
 from stormdrop.search import create
@@ -37,31 +37,36 @@ DIFFERENCE = "tli"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--noise", default="0.000001,0.01", help="of a sample: deviations of log times (%(default)s)")
-    parser.add_argument("--seeds", type=int, default=20, help="runs under each noise (%(default)s)")
-    parser.add_argument("--quick", action="store_true", help="2 seeds, to try it: seconds")
-    asked = parser.parse_args()
-    seeds = 2 if asked.quick else asked.seeds
-    levels = [float(level) for level in asked.noise.split(",")]
-    where = place("numpy", "scipy")
+    parser.add_argument(
+        "--noise", default="0.000001,0.01", help="standard deviations of the log of a sample (%(default)s)"
+    )
+    parser.add_argument("--seeds", type=int, default=20, help="descents with each noise (%(default)s)")
+    parser.add_argument("--quick", action="store_true", help="2 seeds, to try it: takes seconds")
+    arguments = parser.parse_args()
+    seeds = 2 if arguments.quick else arguments.seeds
+    levels = [float(level) for level in arguments.noise.split(",")]
+    machine = describe_machine("numpy", "scipy")
 
     known = landscapes()
     results = [
-        summary(landscape, test, noise, [descend(landscape, test, noise, seed) for seed in range(seeds)])
+        summarise(landscape, test, noise, [descend(landscape, test, noise, seed) for seed in range(seeds)])
         for noise in levels
         for landscape in known.values()
         for test in TESTS
     ]
     for noise in levels:
-        print(f"\nnoise {noise:g}: of {seeds} descents those that end at the optimum; evaluations; mean gap")
-        own = [each for each in results if each["noise"] == noise]
-        table(["", "points", *(f"{test}: {head}" for test in TESTS for head in ("", "evaluations", "gap"))], _rows(own))
-    print(save("analytic", {"machine": where, "seeds": seeds, "batch": BATCH, "descents": results}))
+        print(f"\nnoise {noise:g}: share of {seeds} descents that end at the optimum; mean evaluations; mean gap")
+        summaries = [summary for summary in results if summary["noise"] == noise]
+        table(
+            ["", "points", *(f"{test}: {head}" for test in TESTS for head in ("", "evaluations", "gap"))],
+            _rows(summaries),
+        )
+    print(save("analytic", {"machine": machine, "seeds": seeds, "batch": BATCH, "descents": results}))
     print(_draw(results, list(known), levels))
 
 
 def descend(landscape: Landscape, test: str, noise: float, seed: int) -> dict[str, Any]:
-    """One descent from the origin: how far it ends above the least cost, and what it measured."""
+    """One descent from the origin: how far above the lowest cost it ends, and how much it measured."""
     defaults = DropletOptions()
     repeats = least_repeats(defaults.confidence) if test == "rank" else defaults.repeats
     search = create("droplet", [landscape.space], np.random.default_rng(seed), test=test, repeats=repeats)
@@ -79,8 +84,8 @@ def descend(landscape: Landscape, test: str, noise: float, seed: int) -> dict[st
     }
 
 
-def summary(landscape: Landscape, test: str, noise: float, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The descents of one landscape, test and noise together."""
+def summarise(landscape: Landscape, test: str, noise: float, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The means over the descents on one landscape with one test and one noise."""
     return {
         "landscape": landscape.name,
         "points": landscape.space.size,
@@ -97,23 +102,26 @@ def summary(landscape: Landscape, test: str, noise: float, runs: Sequence[dict[s
 
 def _rows(results: Sequence[dict[str, Any]]) -> list[list[str]]:
     rows: dict[str, list[str]] = {}
-    for each in results:
-        row = rows.setdefault(each["landscape"], [each["landscape"], str(each["points"])])
-        gap = f"{each['gap']:.3f}" if each["landscape"] == DIFFERENCE else f"{each['gap']:.1%}"
-        row += [f"{each['reached']:.0%}", f"{each['evaluations']:.0f}", gap]
+    for summary in results:
+        row = rows.setdefault(summary["landscape"], [summary["landscape"], str(summary["points"])])
+        gap = f"{summary['gap']:.3f}" if summary["landscape"] == DIFFERENCE else f"{summary['gap']:.1%}"
+        row += [f"{summary['reached']:.0%}", f"{summary['evaluations']:.0f}", gap]
     return list(rows.values())
 
 
 def _draw(results: Sequence[dict[str, Any]], names: Sequence[str], levels: Sequence[float]) -> str:
-    """Evaluations, paler where fewer than half of the descents end at the optimum."""
-    figure, axes = style.panels([f"noise {noise:g}: evaluations, pale where the optimum is missed" for noise in levels])
+    """Draws bars of evaluations; they are pale if fewer than half of the descents end at the optimum."""
+    figure, axes = style.panels(
+        [f"noise {noise:g}: evaluations, pale if most descents miss the optimum" for noise in levels]
+    )
     for axis, noise in zip(axes, levels, strict=True):
-        for at, test in enumerate(TESTS):
-            own = [each for each in results if each["noise"] == noise and each["test"] == test]
-            places = np.arange(len(names)) + 0.2 * (at - (len(TESTS) - 1) / 2)
-            drawn = axis.bar(places, [each["evaluations"] for each in own], 0.19, color=style.COLOURS[at], label=test)
-            for bar, each in zip(drawn, own, strict=True):
-                bar.set_alpha(1.0 if each["reached"] >= 0.5 else 0.3)
+        for index, test in enumerate(TESTS):
+            summaries = [summary for summary in results if summary["noise"] == noise and summary["test"] == test]
+            positions = np.arange(len(names)) + 0.2 * (index - (len(TESTS) - 1) / 2)
+            heights = [summary["evaluations"] for summary in summaries]
+            bars = axis.bar(positions, heights, 0.19, color=style.COLOURS[index], label=test)
+            for bar, summary in zip(bars, summaries, strict=True):
+                bar.set_alpha(1.0 if summary["reached"] >= 0.5 else 0.3)
         axis.set_xticks(range(len(names)), names, rotation=45, ha="right")
         axis.set_yscale("log")
     style.legend(figure, axes[0])

@@ -1,9 +1,10 @@
-"""The papers' claims about searches on recorded spaces and analytic landscapes; docs/explanation/claims.md says how they came out.
+"""The papers' claims about searches, checked on recorded spaces and analytic landscapes.
 
     claims.py [--quick] [--seeds 10] [--jobs 2] [--data DIR] [NAME ...]
 
-Each name prints its tables and keeps its figures in benchmarks/out/claim_NAME.json; without a name all are done.
-What needs this machine's kernels is in claims_noise.py and live.py.
+Every claim prints its tables and keeps its figures in benchmarks/out/claim_NAME.json; without a NAME all claims are
+checked. docs/explanation/claims.md says how they came out. claims_noise.py and live.py check the claims that need
+kernels of this machine.
 """
 
 from __future__ import annotations
@@ -16,25 +17,26 @@ from claims_expectation import expectation
 from claims_exploiters import exploiters
 from claims_noise import tests
 from claims_searches import searches
-from grounds import machine, parser, settings
+from grounds import machine, parser, settings_of
 
-CLAIMS = {each.__name__: each for each in (expectation, confidence, speculation, tests, searches, exploiters)}
+CLAIMS = {claim.__name__: claim for claim in (expectation, confidence, speculation, tests, searches, exploiters)}
 
 
 def main() -> None:
     options = parser(__doc__)
-    options.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(CLAIMS)}")
-    asked = options.parse_args()
-    if unknown := [name for name in asked.names if name not in CLAIMS]:
-        sys.exit(f"there is no claim {unknown[0]}: there is {', '.join(CLAIMS)}")
-    given = settings(asked)
-    where = machine()
-    print(
-        f"{where['cpu']}, {where['cores']} cores, {where['versions']}; {len(given.sources)} spaces, {given.seeds} seeds"
+    options.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"the claims to check: {', '.join(CLAIMS)} (default: all)"
     )
-    for name in asked.names or CLAIMS:
+    arguments = options.parse_args()
+    if unknown := [name for name in arguments.names if name not in CLAIMS]:
+        sys.exit(f"there is no claim {unknown[0]}; the claims are {', '.join(CLAIMS)}")
+    settings = settings_of(arguments)
+    host = machine()
+    spaces = f"{len(settings.sources)} spaces, {settings.seeds} seeds"
+    print(f"{host['cpu']}, {host['cores']} cores, {host['versions']}; {spaces}")
+    for name in arguments.names or CLAIMS:
         begin = time.perf_counter()
-        CLAIMS[name](given)
+        CLAIMS[name](settings)
         print(f"{name}: {time.perf_counter() - begin:.0f} s", flush=True)
 
 

@@ -1,8 +1,8 @@
 """The droplet expectation (Droplet Search paper, Definition 3.6, sections 4.1 and 4.4).
 
-Noise-free, on all points: the expectation itself asks for a chain of ever faster neighbours from the origin to the
-optimum. A steepest descent need not take it. So both are counted, from the origin and from every point.
-With noise, by running the search: from the origin, and from random points.
+The expectation itself asks for a chain of ever faster neighbours from the origin to the optimum. A steepest descent
+need not take that chain. So both are counted without noise, from the origin and from every point. With noise the search
+itself runs, from the origin and from random points.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,17 +22,19 @@ from stormdrop.space import Space
 from stormdrop.trial import Point
 
 CLOSE = 1.05
-_LEAST_POINTS = 9  # of a plane, to be called a landscape
+_LEAST_POINTS = 9  # a plane with fewer is left out
 
 
 @dataclass(frozen=True)
 class Surface:
-    """What the neighbourhood makes of the times of all points; shares are of the points that work.
+    """How the times of all points lie beside those of their neighbours; shares are of the points that work.
 
-    minima, close_minima    local minima; those among them within 5% of the optimum
-    chain                   share with a chain of ever faster neighbours to a point within 5%; `to_optimum`: to it
-    descent                 share from which steepest descent ends within 5%
-    origin_...              the same of the first point that works; where its steepest descent ends, over the optimum
+    minima, close_minima    number of local minima; number of those that are within 5% of the optimum
+    chain                   share of points with a chain of ever faster neighbours to a point within 5%
+    to_optimum              share of points with such a chain to the optimum itself
+    descent                 share of points from which steepest descent ends within 5%
+    origin_...              the same for the origin (or the first point, if the origin failed); `origin_end` is the time
+                            at which its steepest descent ends, over the optimum
     """
 
     points: int
@@ -47,7 +49,7 @@ class Surface:
 
 
 def surface(times: Mapping[Point, float], neighbours: Callable[[Point], Sequence[Point]], origin: Point) -> Surface:
-    """Looks at the points from the fastest on: what is faster than a point is known before it."""
+    """The surface of these times. Points are looked at from the fastest on, so faster neighbours are known already."""
     best = min(times.values())
     ends: dict[Point, float] = {}
     close: set[Point] = set()
@@ -76,50 +78,50 @@ def surface(times: Mapping[Point, float], neighbours: Callable[[Point], Sequence
     )
 
 
-def expectation(asked: Settings) -> None:
-    """Prints and keeps what holds of the expectation on recorded spaces, their planes, and analytic landscapes."""
-    found = spread(_ground, asked.sources, asked.jobs)
-    tasks = itertools.product(asked.sources, ("student", "ours"), (False, True), range(5 * asked.seeds))
-    descents = spread(_descent, tasks, asked.jobs)
+def expectation(settings: Settings) -> None:
+    """Prints and saves how far the expectation holds on recorded spaces, their planes, and analytic landscapes."""
+    grounds = spread(_ground, settings.sources, settings.jobs)
+    tasks = itertools.product(settings.sources, ("student", "ours"), (False, True), range(5 * settings.seeds))
+    descents = spread(_descent, tasks, settings.jobs)
     print(f"\nThe droplet expectation: chains and steepest descents of all points; ends within {CLOSE - 1:.0%}")
     headings = ["", "points", "minima", "close", "origin: chain", "to optimum", "end", "all: chain", "descent"]
-    table(headings, [_row(each) for each in found])
+    table(headings, [_row(ground) for ground in grounds])
     print(f"\nDroplet Search with the recorded noise: ends within {CLOSE - 1:.0%}, and evaluations")
     rows = []
-    for each in found:
-        row = [each["ground"]]
-        for test, randomly in itertools.product(("student", "ours"), (False, True)):
-            own = [d for d in descents if (d["ground"], d["test"], d["random"]) == (each["ground"], test, randomly)]
-            row += [f"{_share(own):.0%}", f"{statistics.fmean(d['evaluations'] for d in own):.0f}"]
+    for ground in grounds:
+        row = [ground["ground"]]
+        for key in itertools.product((ground["ground"],), ("student", "ours"), (False, True)):
+            group = [run for run in descents if (run["ground"], run["test"], run["random"]) == key]
+            row += [f"{_share(group):.0%}", f"{statistics.fmean(run['evaluations'] for run in group):.0f}"]
         rows.append(row)
     table(["", *(f"{t} {s}" for t in ("student:", "ours:") for s in ("origin", "n", "random", "n"))], rows)
-    print("\nPlanes of two knobs through the optimum (as Figure 10): share in which it holds")
+    print("\nPlanes of two knobs through the optimum (as Figure 10): share of them in which it holds")
     table(
         ["", "planes", "chain to optimum", "descent within 5%"],
         [
             [
-                e["ground"],
-                str(len(e["planes"])),
-                _percent(p["origin_to_optimum"] for p in e["planes"]),
-                _percent(p["origin_end"] <= CLOSE for p in e["planes"]),
+                ground["ground"],
+                str(len(ground["planes"])),
+                _percent(plane["origin_to_optimum"] for plane in ground["planes"]),
+                _percent(plane["origin_end"] <= CLOSE for plane in ground["planes"]),
             ]
-            for e in found
+            for ground in grounds
         ],
     )
-    formulas = spread(_ground, analytic(), asked.jobs)
+    formulas = spread(_ground, analytic(), settings.jobs)
     print("\nAnalytic landscapes (section 4.4)")
-    table(headings, [_row(each) for each in formulas])
-    save("claim_expectation", document(asked, grounds=found, descents=descents, analytic=formulas))
+    table(headings, [_row(ground) for ground in formulas])
+    save("claim_expectation", document(settings, grounds=grounds, descents=descents, analytic=formulas))
 
 
-def _row(each: Mapping[str, Any]) -> list[str]:
-    counts = [str(each[key]) for key in ("points", "minima", "close_minima")]
+def _row(ground: Mapping[str, Any]) -> list[str]:
+    counts = [str(ground[key]) for key in ("points", "minima", "close_minima")]
     origin = [
-        "yes" if each["origin_chain"] else "no",
-        "yes" if each["origin_to_optimum"] else "no",
-        f"{each['origin_end']:.2f}",
+        "yes" if ground["origin_chain"] else "no",
+        "yes" if ground["origin_to_optimum"] else "no",
+        f"{ground['origin_end']:.2f}",
     ]
-    return [each["ground"], *counts, *origin, f"{each['chain']:.0%}", f"{each['descent']:.0%}"]
+    return [ground["ground"], *counts, *origin, f"{ground['chain']:.0%}", f"{ground['descent']:.0%}"]
 
 
 def _ground(source: str) -> dict[str, Any]:
@@ -136,7 +138,7 @@ def _first(space: Space, times: Mapping[Point, float]) -> Point:
 
 
 def _planes(recording: Recording, space: Space, times: Mapping[Point, float]) -> list[dict[Point, float]]:
-    """The points that differ from the optimum in at most two knobs, by those knobs. Neighbours stay in a plane."""
+    """For every two knobs the points that differ from the optimum in no other knob, if the plane is large enough."""
     best = space.config(recording.optimum.point)
     planes: defaultdict[tuple[str, str], dict[Point, float]] = defaultdict(dict)
     for point, seconds in times.items():
@@ -167,9 +169,9 @@ def _descent(task: tuple[str, str, bool, int]) -> dict[str, Any]:
 
 
 def _share(descents: Sequence[Mapping[str, Any]]) -> float:
-    return statistics.fmean(each["end"] is not None and each["end"] <= CLOSE for each in descents)
+    return statistics.fmean(run["end"] is not None and run["end"] <= CLOSE for run in descents)
 
 
-def _percent(held: Any) -> str:
-    held = list(held)
-    return f"{statistics.fmean(held):.0%}" if held else "-"
+def _percent(answers: Iterable[bool]) -> str:
+    values = list(answers)
+    return f"{statistics.fmean(values):.0%}" if values else "-"

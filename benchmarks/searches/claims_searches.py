@@ -1,13 +1,13 @@
-"""Searches of the papers side by side on recorded spaces, all claims from the same runs:
+"""The searches of the papers side by side on recorded spaces. All claims are checked on the same runs:
 
 convergence   Droplet Search paper, sections 4.7 and 4.8, Figures 18 and 19
 dpansor       DPAnsor paper, sections 3.1 and 3.2, Figures 10 and 11
 nose          NoSE paper, section V, Figures 3 and 5 to 7
 gradient      AF-DS paper, section 5.3, Figure 11, and its measure of variability (equation 1, Table 3)
 
-Runs see the recorded noise. Their wall time is the recorded seconds of building and running, and those that the
-searches take here: side by side they look slower than they are. Features are the knobs' encodings, so `gradient` and
-`evolutionary` are the algorithms of Ansor-DS and Ansor alone.
+Runs see the recorded noise. Their wall time is the recorded seconds of building and running plus the seconds that the
+searches take here. (They look slower than they are, because runs go on side by side.) Features are the encodings of the
+knobs, so `gradient` and `evolutionary` are only the algorithms of Ansor-DS and Ansor.
 """
 
 from __future__ import annotations
@@ -32,56 +32,60 @@ PAPER = "droplet:test=student"
 SEARCHES = (PAPER, "droplet", "grid", "random", "genetic", "annealing", "nose", "evolutionary", "gradient")
 DPANSOR = ("dpansor:N=25", "dpansor:N=100", "dpansor:N=300")
 TRIALS = 1000  # as in the AF-DS paper; the DPAnsor paper's Ansor has 10,000 for all kernels of a model
-SAME = 1.01  # ends closer than this count as the same
+SAME = 1.01  # ends that are closer than this count as the same
 COMPARABLE = 1.05  # the AF-DS paper's word for ends closer than this
 Runs = Mapping[tuple[str, str, int], Mapping[str, Any]]
-"""By ground, search and seed."""
+"""The runs of a document by ground, search and seed."""
 
 
-def searches(asked: Settings) -> None:
-    """Runs all searches once and prints what the claims come to."""
-    trials = 200 if asked.quick else TRIALS
-    grounds = [loaded(source) for source in asked.hard]
-    found = compare(
-        grounds, parse_searches(",".join((*SEARCHES, *DPANSOR))), seeds=asked.seeds, trials=trials, jobs=asked.jobs
+def searches(settings: Settings) -> None:
+    """Runs all searches once, prints how the claims come out, and saves the figures."""
+    trials = 200 if settings.quick else TRIALS
+    grounds = [loaded(source) for source in settings.hard]
+    comparison = compare(
+        grounds,
+        parse_searches(",".join((*SEARCHES, *DPANSOR))),
+        seeds=settings.seeds,
+        trials=trials,
+        jobs=settings.jobs,
     )
-    side = found.to_json()
-    runs = {(run["ground"], run["search"], run["seed"]): run for run in side["runs"]}
-    optima = {ground["ground"]: ground["optimum"] for ground in side["grounds"]}
+    compared = comparison.to_json()
+    runs = {(run["ground"], run["search"], run["seed"]): run for run in compared["runs"]}
+    optima = {ground["ground"]: ground["optimum"] for ground in compared["grounds"]}
     results = {
-        "convergence": _convergence(side, runs, optima, trials),
+        "convergence": _convergence(runs, optima, trials),
         "dpansor": _dpansor(runs, optima, trials),
         "nose": {
             "over_nose": _nose_curves(runs, optima),
             "seconds": _nose_seconds(runs),
-            "errors": _nose_errors(runs, asked.hard),
+            "errors": _nose_errors(runs, settings.hard),
         },
         "gradient": _gradient(runs, optima, trials),
     }
-    save("claim_searches", document(asked, trials=trials, **results, comparison=side))
+    save("claim_searches", document(settings, trials=trials, **results, comparison=compared))
     for name, draw in (("evaluations", by_evaluations), ("seconds", by_seconds), ("errors", statuses), ("time", time)):
-        save_figure(draw(side), OUT / f"claim_searches_{name}.png")
+        save_figure(draw(compared), OUT / f"claim_searches_{name}.png")
 
 
 # Droplet Search: Figures 18 and 19
 
 
-def _convergence(side: Mapping[str, Any], runs: Runs, optima: Mapping[str, float], trials: int) -> list[dict[str, Any]]:
+def _convergence(runs: Runs, optima: Mapping[str, float], trials: int) -> list[dict[str, Any]]:
     print(f"\nConvergence (Figure 19): time over the optimum, geometric mean over {len(optima)} spaces and all seeds")
     marks = [mark for mark in (10, 25, 50, 100, 200, 500) if mark < trials] + [trials]
     rows = []
     for search in SEARCHES:
-        own = [run for run in runs.values() if run["search"] == search]
-        reached = [geomean(_finite(best_at(run, optima[run["ground"]], mark) for run in own)) for mark in marks]
-        ends = [run["evaluations"] for run in own if run["converged"]]
-        row = [f"{each:.3f}" for each in reached]
+        group = [run for run in runs.values() if run["search"] == search]
+        reached = [geomean(_finite(best_at(run, optima[run["ground"]], mark) for run in group)) for mark in marks]
+        ends = [run["evaluations"] for run in group if run["converged"]]
+        row = [f"{ratio:.3f}" for ratio in reached]
         rows.append([search, *row, f"{statistics.fmean(ends):.0f}" if ends else "-"])
     table(["", *(f"at {mark}" for mark in marks), "converged after"], rows)
 
     print(
         "\nSamples to converge (Figure 18): droplet's end against the others' at as many evaluations, and at their end"
     )
-    found = []
+    pairs = []
     for droplet, other in itertools.product((PAPER, "droplet"), SEARCHES[2:]):
         same, whole, seconds, worse = [], [], [], []
         for ground, optimum in optima.items():
@@ -92,7 +96,7 @@ def _convergence(side: Mapping[str, Any], runs: Runs, optima: Mapping[str, float
                 whole.append(float(best_at(theirs, optimum, trials)) / end)
                 worse.append(whole[-1] * SAME < 1)
                 seconds.append(theirs["seconds"] / ours["seconds"])
-        found.append(
+        pairs.append(
             {
                 "droplet": droplet,
                 "other": other,
@@ -104,16 +108,16 @@ def _convergence(side: Mapping[str, Any], runs: Runs, optima: Mapping[str, float
         )
     rows = [
         [
-            f"{each['other']} / {each['droplet']}",
-            f"{each['time_at_equal_evaluations']:.3f}",
-            f"{each['time_at_its_end']:.3f}",
-            f"{each['droplet_worse']:.0%}",
-            f"{each['seconds']:.1f}",
+            f"{pair['other']} / {pair['droplet']}",
+            f"{pair['time_at_equal_evaluations']:.3f}",
+            f"{pair['time_at_its_end']:.3f}",
+            f"{pair['droplet_worse']:.0%}",
+            f"{pair['seconds']:.1f}",
         ]
-        for each in found
+        for pair in pairs
     ]
     table(["", "time, as many", f"time, {trials}", "droplet >1% worse", "tuning seconds"], rows)
-    return found
+    return pairs
 
 
 # DPAnsor: Figures 10 and 11
@@ -121,7 +125,7 @@ def _convergence(side: Mapping[str, Any], runs: Runs, optima: Mapping[str, float
 
 def _dpansor(runs: Runs, optima: Mapping[str, float], trials: int) -> list[dict[str, Any]]:
     print(f"\nN trials of evolution and then droplet (Figures 10 and 11), against {trials} trials of evolution")
-    found: list[dict[str, Any]] = []
+    figures: list[dict[str, Any]] = []
     for search in DPANSOR:
         ends, seconds, evaluations = [], [], []
         for ground, optimum in optima.items():
@@ -130,7 +134,7 @@ def _dpansor(runs: Runs, optima: Mapping[str, float], trials: int) -> list[dict[
                 ends.append(float(best_at(theirs, optimum, trials) / best_at(ours, optimum, trials)))
                 seconds.append(theirs["seconds"] / ours["seconds"])
                 evaluations.append(ours["evaluations"])
-        found.append(
+        figures.append(
             {
                 "search": search,
                 "evaluations": statistics.fmean(evaluations),
@@ -142,17 +146,17 @@ def _dpansor(runs: Runs, optima: Mapping[str, float], trials: int) -> list[dict[
         )
     rows = [
         [
-            each["search"],
-            f"{each['evaluations']:.0f}",
-            f"{each['time']:.3f}",
-            f"{each['better']:.0%}",
-            f"{each['worse']:.0%}",
-            f"{each['seconds']:.1f}",
+            figure["search"],
+            f"{figure['evaluations']:.0f}",
+            f"{figure['time']:.3f}",
+            f"{figure['better']:.0%}",
+            f"{figure['worse']:.0%}",
+            f"{figure['seconds']:.1f}",
         ]
-        for each in found
+        for figure in figures
     ]
     table(["", "evaluations", "evolution's time / its", "better", "worse", "tuning seconds"], rows)
-    return found
+    return figures
 
 
 # NoSE: Figures 3 and 5 to 7
@@ -166,9 +170,9 @@ def _nose_curves(runs: Runs, optima: Mapping[str, float]) -> dict[str, dict[str,
         for share in shares:
             pairs = []
             for ground, optimum in optima.items():
-                at = share * statistics.fmean(runs[ground, "genetic", seed]["seconds"] for seed in _seeds(runs))
+                moment = share * statistics.fmean(runs[ground, "genetic", seed]["seconds"] for seed in _seeds(runs))
                 for seed in _seeds(runs):
-                    nose, theirs = (best_after(runs[ground, s, seed], optimum, at) for s in ("nose", other))
+                    nose, theirs = (best_after(runs[ground, s, seed], optimum, moment) for s in ("nose", other))
                     pairs.append(theirs / nose)
             curves.setdefault(other, {})[f"{share:.0%}"] = geomean(_finite(pairs))
     rows = [[f"{other} / nose", *(f"{ratio:.3f}" for ratio in curve.values())] for other, curve in curves.items()]
@@ -180,15 +184,15 @@ def _nose_seconds(runs: Runs) -> dict[str, dict[str, float]]:
     print("\nWhere wall time goes (Figure 6), and what the search would take of it at 0.1 s per evaluation")
     parts, rows = {}, []
     for search in ("nose", "genetic", "annealing"):
-        own = [run for run in runs.values() if run["search"] == search]
+        group = [run for run in runs.values() if run["search"] == search]
         spent = Counter[str]()
-        for run in own:
+        for run in group:
             spent.update(run["phases"])
-        each = spent["search"] / sum(run["evaluations"] for run in own)
-        parts[search] = {**spent, "search_seconds_per_evaluation": each}
+        per_evaluation = spent["search"] / sum(run["evaluations"] for run in group)
+        parts[search] = {**spent, "search_seconds_per_evaluation": per_evaluation}
         total = sum(spent.values())
         shared = [f"{spent[part] / total:.2%}" for part in ("search", "build", "run", "check")]
-        rows.append([search, *shared, f"{1e3 * each:.2f}", f"{each / (each + 0.1):.1%}"])
+        rows.append([search, *shared, f"{1e3 * per_evaluation:.2f}", f"{per_evaluation / (per_evaluation + 0.1):.1%}"])
     table(["", "search", "build", "run", "check", "search ms each", "at 0.1 s"], rows)
     return parts
 
@@ -210,7 +214,7 @@ def _nose_errors(runs: Runs, sources: Sequence[str]) -> dict[str, Any]:
                 counts.update(runs[recording.name, search, seed]["statuses"])
                 seconds.update(runs[recording.name, search, seed]["status_seconds"])
             counted[search] = {"evaluations": dict(counts), "seconds": dict(seconds)}
-            row += [f"{1 - each['ok'] / sum(each.values()):.1%}" for each in (counts, seconds)]
+            row += [f"{1 - by_status['ok'] / sum(by_status.values()):.1%}" for by_status in (counts, seconds)]
         errors[recording.name] = counted
         rows.append([recording.name, *row])
     searches = ("all points", "nose", "genetic", "annealing", "random")
@@ -233,26 +237,26 @@ def _gradient(runs: Runs, optima: Mapping[str, float], trials: int) -> list[dict
         return evolution / statistics.fmean(reached("gradient", ground, ds_at))
 
     compared = {f"at {early}": (early, early), f"{trials} / {early}": (trials, early), f"at {trials}": (trials, trials)}
-    found: list[dict[str, Any]] = []
+    figures: list[dict[str, Any]] = []
     for ground in optima:
-        ratios = {words: ratio(ground, *at) for words, at in compared.items()}
+        ratios = {words: ratio(ground, *marks) for words, marks in compared.items()}
         variability = {s: _variability(reached(s, ground, trials)) for s in ("gradient", "evolutionary")}
-        found.append({"ground": ground, "ratios": ratios, "variability": variability})
+        figures.append({"ground": ground, "ratios": ratios, "variability": variability})
     rows = [
         [
-            each["ground"],
-            *(f"{ratio:.3f}" for ratio in each["ratios"].values()),
-            *(f"{share:.1%}" for share in each["variability"].values()),
+            figure["ground"],
+            *(f"{ratio:.3f}" for ratio in figure["ratios"].values()),
+            *(f"{share:.1%}" for share in figure["variability"].values()),
         ]
-        for each in found
+        for figure in figures
     ]
     table(["", *compared, "variability DS", "evolution"], rows)
     for words in compared:
-        own = [each["ratios"][words] for each in found]
-        ahead = sum(each > COMPARABLE for each in own)
-        comparable = sum(1 / COMPARABLE <= each <= COMPARABLE for each in own)
-        print(f"{words}: DS more than 5% better on {ahead}, comparable on {comparable} of {len(found)} spaces")
-    return found
+        all_ratios = [figure["ratios"][words] for figure in figures]
+        ahead = sum(value > COMPARABLE for value in all_ratios)
+        comparable = sum(1 / COMPARABLE <= value <= COMPARABLE for value in all_ratios)
+        print(f"{words}: DS more than 5% better on {ahead}, comparable on {comparable} of {len(figures)} spaces")
+    return figures
 
 
 def _variability(ends: Iterable[float]) -> float:
@@ -266,5 +270,5 @@ def _seeds(runs: Runs) -> Sequence[int]:
 
 
 def _finite(values: Iterable[Any]) -> list[float]:
-    """What is infinite because nothing had worked yet is left out."""
+    """The values without the infinite ones, at which no candidate had worked yet."""
     return [float(value) for value in values if math.isfinite(value)]

@@ -1,17 +1,18 @@
-"""What searches cost: time in ask and tell per evaluation up to 100, 1,000 and 5,000 evaluations, and how it grows.
+"""How long searches take: time in ask and tell per evaluation up to 100, 1,000 and 5,000 evaluations, and its growth.
 
     python benchmarks/searches/costs.py [--quick]
 
-The space is synthetic, so that measuring costs nothing: some 10^6 points of 8 knobs under constraints, a cost with
+The space is synthetic, so that measuring takes no time: some 10^6 points of 8 knobs under constraints, a cost with
 interactions and ripples, noise between and within measurements, and failures. Searches are asked for batches of 8.
 
-A search that converges earlier is measured until then: droplet after some dozens of evaluations. storm's convergence is
-switched off (worth=0), dpansor ends when its droplet does. Wall seconds and CPU seconds of all threads; importing what
-a search needs is not counted, but its own start is. `growth` is the exponent p of marginal cost ~ evaluations^p: what
-an evaluation costs when so many were made, fitted to four parts of the range.
+A search that converges earlier is measured until then; droplet does so after some dozens of evaluations. storm's
+convergence is switched off (worth=0); dpansor ends when its droplet does. The figures are wall seconds, and CPU seconds of
+all threads. They include the creation of a search, but not the import of the libraries that it needs. `growth` is the
+exponent p of marginal cost ~ evaluations^p, fitted to four parts of the range; the marginal cost is what one more
+evaluation takes after so many.
 
-Run it alone: it measures time, one search after the other. Linear algebra has the threads that it takes by itself;
-OPENBLAS_NUM_THREADS changes that, and is told in the result.
+Run it alone on an idle machine: it measures time, one search after the other. The linear algebra uses as many threads
+as it does by default. OPENBLAS_NUM_THREADS changes that, and is written into the result.
 """
 
 from __future__ import annotations
@@ -27,9 +28,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from grounds import OUT, save, table
+from grounds import OUT, describe_machine, save, table
 from numpy.typing import NDArray
-from recorded import place
 
 from stormdrop.compare.search_spec import SearchSpec, parse_searches
 from stormdrop.report import style
@@ -48,7 +48,7 @@ TARGETS = {"storm": 10.0, "nose": 10.0, "gradient": 10.0, "droplet": 1.0}
 UP_TO = 1000
 
 _PARTS = 4  # windows between two marks
-_WARM = 80  # evaluations of a run before, that loads libraries
+_WARM_UP = 80  # evaluations of an earlier run that loads libraries
 
 
 def main() -> None:
@@ -57,28 +57,28 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=MARKS[-1], help="evaluations at most (%(default)s)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--quick", action="store_true", help="300 evaluations at most, to try it: a minute")
-    asked = parser.parse_args()
-    trials = 300 if asked.quick else asked.trials
-    where = place("numpy", "scipy", "xgboost-cpu")
+    arguments = parser.parse_args()
+    trials = 300 if arguments.quick else arguments.trials
+    machine = describe_machine("numpy", "scipy", "xgboost-cpu")
 
     size = ground()[0].size
     print(f"{size} points, batches of {BATCH}, {trials} evaluations at most, milliseconds per evaluation\n")
     results = []
-    for contender in parse_searches(asked.searches):
-        run(contender, min(_WARM, trials), asked.seed)
+    for spec in parse_searches(arguments.searches):
+        run(spec, min(_WARM_UP, trials), arguments.seed)
         gc.collect()
-        results.append(summary(contender, run(contender, trials, asked.seed)))
-        print(f"{contender.label}: {results[-1]['evaluations']} evaluations", flush=True)
+        results.append(summarise(spec, run(spec, trials, arguments.seed)))
+        print(f"{spec.label}: {results[-1]['evaluations']} evaluations", flush=True)
     _show(results, [mark for mark in MARKS if mark <= trials])
-    where["OPENBLAS_NUM_THREADS"] = os.environ.get("OPENBLAS_NUM_THREADS")
-    document = {"machine": where, "points": size, "batch": BATCH, "trials": trials, "seed": asked.seed}
+    machine["OPENBLAS_NUM_THREADS"] = os.environ.get("OPENBLAS_NUM_THREADS")
+    document = {"machine": machine, "points": size, "batch": BATCH, "trials": trials, "seed": arguments.seed}
     print(save("costs", {**document, "searches": results}))
     print(_draw(results))
 
 
 @dataclass(frozen=True)
 class Cost:
-    """After each batch: evaluations so far, and the seconds spent so far, wall and CPU; the longest ask in seconds."""
+    """The evaluations, wall seconds and CPU seconds until the end of every batch; the longest ask in seconds."""
 
     evaluations: Array
     wall: Array
@@ -92,37 +92,37 @@ class Cost:
         return 1e3 * float(end - begin) / (high - low)
 
 
-def run(contender: SearchSpec, trials: int, seed: int) -> Cost:
-    """One run, with a space of its own, whose enumerations are part of the cost."""
+def run(spec: SearchSpec, trials: int, seed: int) -> Cost:
+    """One run on a new space, because enumerating the space is part of the cost."""
     space, objective = ground()
     wall, cpu = time.perf_counter(), time.process_time()
-    search = contender.create([space], seed)
+    search = spec.create([space], seed)
     spent, spent_cpu = time.perf_counter() - wall, time.process_time() - cpu
     measured: dict[Candidate, int] = {}
     rows, longest = [], 0.0
     while len(measured) < trials:
         wall, cpu = time.perf_counter(), time.process_time()
         requests = search.ask(BATCH)
-        asked, asked_cpu = time.perf_counter() - wall, time.process_time() - cpu
+        ask_seconds, ask_cpu = time.perf_counter() - wall, time.process_time() - cpu
         if not requests:
             break
-        told = []
+        trials_of_batch = []
         for request in requests:
             times = measured.get(request.candidate, 0)
-            told.append(Trial(request.candidate, objective(request, times)))
+            trials_of_batch.append(Trial(request.candidate, objective(request, times)))
             measured[request.candidate] = times + 1
         wall, cpu = time.perf_counter(), time.process_time()
-        search.tell(told)
-        spent += asked + time.perf_counter() - wall
-        spent_cpu += asked_cpu + time.process_time() - cpu
-        longest = max(longest, asked)
+        search.tell(trials_of_batch)
+        spent += ask_seconds + time.perf_counter() - wall
+        spent_cpu += ask_cpu + time.process_time() - cpu
+        longest = max(longest, ask_seconds)
         rows.append([len(measured), spent, spent_cpu])
     evaluations, walls, cpus = np.array(rows).T
     return Cost(evaluations, walls, cpus, longest, search.converged)
 
 
-def summary(contender: SearchSpec, cost: Cost) -> dict[str, Any]:
-    """The figures of a run, in milliseconds per evaluation; up to a mark that was not reached, None."""
+def summarise(spec: SearchSpec, cost: Cost) -> dict[str, Any]:
+    """The figures of a run in milliseconds per evaluation; None for a mark that was not reached."""
     end = float(cost.evaluations[-1])
     bounds = [float(mark) for mark in MARKS if mark <= end]
     edges = [0.0, *bounds[:1]] if bounds else [0.0, end]
@@ -134,10 +134,10 @@ def summary(contender: SearchSpec, cost: Cost) -> dict[str, Any]:
         {"from": low, "to": high, "wall": cost.between(cost.wall, low, high), "cpu": cost.between(cost.cpu, low, high)}
         for low, high in itertools.pairwise(edges)
     ]
-    target = TARGETS.get(contender.name)
+    target = TARGETS.get(spec.name)
     worst = max(window["wall"] for window in windows if window["from"] < UP_TO)
     return {
-        "search": contender.label,
+        "search": spec.label,
         "evaluations": int(end),
         "converged": cost.converged,
         "mean_wall": {str(mark): cost.between(cost.wall, 0, mark) if mark <= end else None for mark in MARKS},
@@ -157,7 +157,7 @@ def summary(contender: SearchSpec, cost: Cost) -> dict[str, Any]:
 
 
 def ground() -> tuple[Space, Objective]:
-    """A kernel's space and its times, made up."""
+    """A synthetic space and the objective on it."""
     powers = [2**i for i in range(9)]
     knobs = [
         Ordinal("tile_m", powers),
@@ -189,14 +189,14 @@ def ground() -> tuple[Space, Objective]:
         return 1e-3 * math.exp(float(weights @ x**2 + 0.3 * x @ pairs @ x + ripples))
 
     def fails(candidate: Candidate) -> bool:
-        config = [knob.values[at] for knob, at in zip(knobs, candidate.point, strict=True)]
-        return bool((config[0] + config[1]) * config[4] * config[7] > 2**15)  # the stages do not fit
+        config = [knob.values[index] for knob, index in zip(knobs, candidate.point, strict=True)]
+        return bool((config[0] + config[1]) * config[4] * config[7] > 2**15)  # the stages do not fit into memory
 
     return space, objective_of(seconds, between=0.005, within=0.01, fails=fails)
 
 
 def _exponent(windows: Sequence[dict[str, float]]) -> float | None:
-    """Of the power law through the marginal costs; None where there are too few of them."""
+    """The exponent of the power law through the marginal costs; None for fewer than two of them."""
     if len(windows) < 2:
         return None
     middles = [math.log(math.sqrt(window["from"] * window["to"])) for window in windows]
@@ -206,14 +206,14 @@ def _exponent(windows: Sequence[dict[str, float]]) -> float | None:
 
 def _show(results: Sequence[dict[str, Any]], marks: Sequence[int]) -> None:
     rows = []
-    for each in results:
-        means = [_figure(each[f"mean_{kind}"][str(mark)]) for kind in ("wall", "cpu") for mark in marks]
-        growth = [_figure(value, 2) for value in each["growth"].values()]
-        verdict = "-" if each["target"] is None else f"{'met' if each['met'] else 'NOT MET'} (< {each['target']:g})"
-        end = f"{each['evaluations']}{' (converged)' if each['converged'] else ''}"
-        whole = [_figure(each["whole_wall"]), _figure(each["whole_cpu"])]
-        longest = f"{each['longest_ask_ms']:.0f}"
-        rows.append([each["search"], end, *means, *whole, *growth, longest, _figure(each["worst_window"]), verdict])
+    for entry in results:
+        means = [_figure(entry[f"mean_{kind}"][str(mark)]) for kind in ("wall", "cpu") for mark in marks]
+        growth = [_figure(value, 2) for value in entry["growth"].values()]
+        verdict = "-" if entry["target"] is None else f"{'met' if entry['met'] else 'NOT MET'} (< {entry['target']:g})"
+        end = f"{entry['evaluations']}{' (converged)' if entry['converged'] else ''}"
+        whole = [_figure(entry["whole_wall"]), _figure(entry["whole_cpu"])]
+        longest = f"{entry['longest_ask_ms']:.0f}"
+        rows.append([entry["search"], end, *means, *whole, *growth, longest, _figure(entry["worst_window"]), verdict])
     heads = [f"{kind} to {mark}" for kind in ("wall", "CPU") for mark in marks]
     growths = [f"growth {span}" for span in results[0]["growth"]]
     columns = [*heads, "wall to end", "CPU to end", *growths, "longest ask, ms"]
@@ -227,10 +227,10 @@ def _figure(value: float | None, digits: int = 3) -> str:
 
 def _draw(results: Sequence[dict[str, Any]]) -> str:
     figure, (axis,) = style.panels(["wall time of ask and tell per evaluation"])
-    for at, each in enumerate(results):
-        middles = [math.sqrt(max(window["from"], 1.0) * window["to"]) for window in each["windows"]]
-        marginal = [window["wall"] for window in each["windows"]]
-        axis.plot(middles, marginal, marker="o", markersize=3, label=each["search"], **style.line_style(at))
+    for index, entry in enumerate(results):
+        middles = [math.sqrt(max(window["from"], 1.0) * window["to"]) for window in entry["windows"]]
+        marginal = [window["wall"] for window in entry["windows"]]
+        axis.plot(middles, marginal, marker="o", markersize=3, label=entry["search"], **style.line_style(index))
     for target in sorted(set(TARGETS.values())):
         axis.axhline(target, color="grey", linewidth=0.8, linestyle=":")
     axis.set_xscale("log")

@@ -1,15 +1,18 @@
-"""What the scripts of this folder run on, and what they share: recorded spaces, noise, workers, tables, results."""
+"""What the scripts of this folder share: recorded spaces, noise, processes, progress, descriptions of the machine."""
 
 from __future__ import annotations
 
 import argparse
 import math
+import os
+import platform
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache
+from importlib import metadata
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,6 +22,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from common import OUT, machine, save
 
+import stormdrop as sd
 from stormdrop.cli.output import table
 from stormdrop.compare import recordings
 from stormdrop.measure.replay import Recording, ReplayMeasurer
@@ -26,6 +30,7 @@ from stormdrop.search import Knowledge, create
 from stormdrop.space.analytic import landscapes
 from stormdrop.trial import Candidate, Measurement, Phases, Request, Status, Trial
 from stormdrop.tuning.request import BATCH
+from stormdrop.tuning.result import Progress
 
 __all__ = ["OUT", "machine", "save", "table"]
 
@@ -34,7 +39,7 @@ DATA = ROOT.parent / "shared" / "data" / "kernel_tuner"
 LIVE = ROOT / "examples" / "data"
 
 EASY = "dedispersion_A4000"
-"""A recorded space of which 12% is within 5% of the optimum: it does not tell searches apart."""
+"""A recorded space in which 12% of the points are within 5% of the optimum: on it all searches look alike."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -42,7 +47,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Settings:
-    """What a script was asked for. `sources` name recordings, as `stormdrop.compare.recordings.load` takes them."""
+    """The settings of a script. `sources` name recordings as `stormdrop.compare.recordings.load` takes them."""
 
     sources: tuple[str, ...]
     seeds: int
@@ -51,33 +56,42 @@ class Settings:
 
     @property
     def hard(self) -> tuple[str, ...]:
-        """The sources that tell searches apart."""
+        """The sources on which searches differ."""
         return tuple(source for source in self.sources if EASY not in source)
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
-    """The options that every script on recorded spaces has; see `settings`."""
-    found = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    found.add_argument("--data", type=Path, default=DATA, help="a folder of Kernel Tuner caches (%(default)s)")
-    found.add_argument("--seeds", type=int, help="runs of each search (10; 2 with --quick)")
-    found.add_argument("--jobs", type=int, default=2, help="processes (%(default)s)")
-    found.add_argument("--quick", action="store_true", help="two of the spaces, few seeds: to try the scripts")
-    return found
+    """The options that every script on recorded spaces has; see `settings_of`."""
+    options = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--data", type=Path, default=DATA, help="a folder of Kernel Tuner caches (%(default)s)")
+    options.add_argument("--seeds", type=int, help="runs of each search (10; 2 with --quick)")
+    options.add_argument("--jobs", type=int, default=2, help="processes (%(default)s)")
+    options.add_argument("--quick", action="store_true", help="two of the spaces, few seeds: to try the scripts")
+    return options
 
 
-def settings(asked: argparse.Namespace) -> Settings:
-    """The settings of parsed options: Kernel Tuner's spaces, and this machine's where there is a recording."""
-    caches = sorted(asked.data.glob("*.json.gz"))
-    if not caches:
-        sys.exit(f"{asked.data} holds no *.json.gz: give a folder of Kernel Tuner caches with --data")
-    if asked.quick:
-        caches = [path for path in caches if path.name.startswith(("convolution_A6000", "gemm"))] or caches[:2]
-    found = [*caches, *sorted(LIVE.glob("*.jsonl.gz"))]
-    return Settings(tuple(map(str, found)), asked.seeds or (2 if asked.quick else 10), asked.jobs, asked.quick)
+def settings_of(arguments: argparse.Namespace) -> Settings:
+    """The settings of a command line: Kernel Tuner's spaces, and the recordings of this machine in examples/data."""
+    paths = caches(arguments.data)
+    if arguments.quick:
+        paths = [path for path in paths if path.name.startswith(("convolution_A6000", "gemm"))] or paths[:2]
+    sources = tuple(map(str, [*paths, *sorted(LIVE.glob("*.jsonl.gz"))]))
+    return Settings(sources, arguments.seeds or (2 if arguments.quick else 10), arguments.jobs, arguments.quick)
+
+
+def caches(folder: Path) -> list[Path]:
+    """The Kernel Tuner caches in a folder. Ends the program with one line if there is none."""
+    paths = sorted(folder.glob("*.json.gz")) + sorted(folder.glob("*.json"))
+    if not paths:
+        raise SystemExit(
+            f"{folder} holds no Kernel Tuner caches (.json, .json.gz): name a folder that does with --data; "
+            "the collection is https://github.com/AutoTuningAssociation/benchmark_hub"
+        )
+    return paths
 
 
 def analytic() -> list[str]:
-    """The analytic landscapes, as sources."""
+    """The names of the analytic landscapes as sources."""
     return [f"analytic:{name}" for name in landscapes()]
 
 
@@ -88,7 +102,10 @@ def loaded(source: str) -> Recording:
 
 
 def spread(function: Callable[[T], R], tasks: Iterable[T], jobs: int) -> list[R]:
-    """The function's results in the order of the tasks, computed side by side. It must be of a module's top level."""
+    """The results of a function in the order of its tasks, computed in `jobs` processes.
+
+    The function must be defined at the top level of a module.
+    """
     tasks = list(tasks)
     if jobs == 1:
         return [function(task) for task in tasks]
@@ -97,13 +114,13 @@ def spread(function: Callable[[T], R], tasks: Iterable[T], jobs: int) -> list[R]
 
 
 def geomean(ratios: Iterable[float]) -> float:
-    """The geometric mean; not a number for none."""
+    """The geometric mean; NaN for no ratios."""
     logs = [math.log(ratio) for ratio in ratios]
     return math.exp(statistics.fmean(logs)) if logs else math.nan
 
 
 def random_start(recording: Recording, seed: int) -> Candidate:
-    """A candidate that works, by seed: runs that begin at an origin hardly differ."""
+    """A random candidate that works, the same for the same seed. (Runs that begin at the origin hardly differ.)"""
     rng = np.random.default_rng([seed, 2])
     working = [candidate for candidate, known in recording.recorded.items() if known.seconds]
     return working[int(rng.integers(len(working)))]
@@ -111,7 +128,7 @@ def random_start(recording: Recording, seed: int) -> Candidate:
 
 @dataclass(frozen=True)
 class Levels:
-    """Standard deviations of log times: what a batch has in common, between its groups, within a group."""
+    """Standard deviations of log times: between batches, between the groups of a batch, within a group."""
 
     batch: float
     between: float
@@ -119,16 +136,16 @@ class Levels:
 
 
 SHARED_MACHINE = Levels(batch=0.01, between=0.0055, within=0.007)
-"""With these between and within groups Student's t at 5% calls 14% of identical kernels different, as it did on the
-development machine before the workers that do not run were paused (docs/explanation/results.md)."""
+"""With this noise between and within groups, Student's t at 5% calls 14% of identical kernels different. That was the
+rate on the development machine before idle workers were paused (docs/explanation/results.md)."""
 
 QUIET_MACHINE = Levels(batch=0.002, between=0.002, within=0.004)
 
 
 class NoisyMeasurer:
-    """Answers with a recording's true times under log-normal noise of three levels (`stormdrop.statistics`).
+    """Replays the true times of a recording under log-normal noise on three levels (`stormdrop.statistics`).
 
-    Each `measure` is one batch. Phases are the recording's; `samples` counts what was measured.
+    Every call of `measure` is one batch. The phases are those of the recording; `samples` counts the samples so far.
     """
 
     def __init__(self, recording: Recording, rng: np.random.Generator, levels: Levels) -> None:
@@ -163,10 +180,10 @@ def descend(
     width: int = BATCH,
     **options: Any,
 ) -> dict[str, Any]:
-    """What one run of droplet came to, from a start or the origin: `end` is its true time over the optimum.
+    """The figures of one run of droplet from `start`, or from the origin.
 
-    `seconds` is wall time as `width` workers would need it: a batch's candidates are built side by side, kernels run
-    one after the other.
+    `end` is the true time of what it found over the optimum. `seconds` is the wall time that `width` workers would
+    need: the candidates of a batch are built side by side, and kernels run one after the other.
     """
     knowledge = Knowledge(starts=() if start is None else (start,))
     search = create("droplet", recording.spaces, np.random.default_rng(seed), knowledge, **options)
@@ -174,13 +191,15 @@ def descend(
     batches = measurements = 0
     seconds = 0.0
     while requests := search.ask(width):
-        answers = list(measurer.measure(requests))
-        search.tell([Trial(request.candidate, answer) for request, answer in zip(requests, answers, strict=True)])
+        batch = list(measurer.measure(requests))
+        pairs = zip(requests, batch, strict=True)
+        search.tell([Trial(request.candidate, measurement) for request, measurement in pairs])
         evaluated.update(request.candidate for request in requests)
         batches += 1
         measurements += len(requests)
-        seconds += max(a.phases.schedule + a.phases.build for a in answers)
-        seconds += sum(a.phases.run + a.phases.check for a in answers)
+        phases = [measurement.phases for measurement in batch]
+        seconds += max(phase.schedule + phase.build for phase in phases)
+        seconds += sum(phase.run + phase.check for phase in phases)
     end = None if search.best is None else recording.truth(search.best)
     return {
         "ground": recording.name,
@@ -193,7 +212,33 @@ def descend(
     }
 
 
-def document(asked: Settings, **results: Any) -> dict[str, Any]:
-    """A result with the machine and the settings that it came from."""
-    ran_on = {"machine": machine(), "sources": [Path(source).name for source in asked.sources]}
-    return {**ran_on, "seeds": asked.seeds, "quick": asked.quick, **results}
+def document(settings: Settings, **results: Any) -> dict[str, Any]:
+    """The results with the machine and the settings that they came from."""
+    origin = {"machine": machine(), "sources": [Path(source).name for source in settings.sources]}
+    return {**origin, "seeds": settings.seeds, "quick": settings.quick, **results}
+
+
+def describe_machine(*packages: str) -> dict[str, Any]:
+    """Prints and returns the CPU, its cores, and the versions of Python and these packages. Measures nothing."""
+    target = sd.Target.detect()
+    installed = {distribution.metadata["Name"] for distribution in metadata.distributions()}
+    versions = {name: metadata.version(name) for name in packages if name in installed}
+    python = platform.python_version()
+    print(f"{target.cpu}, {target.cores} cores, Python {python}, stormdrop {sd.__version__}, {versions}")
+    versions = {"stormdrop": sd.__version__, **versions}
+    return {"cpu": target.cpu, "cores": target.cores, "python": python, "versions": versions}
+
+
+def share_cores(jobs: int) -> None:
+    """Gives the linear algebra of processes that are started from now on one thread each, if there are several.
+
+    With more threads than cores they wait for each other: two runs of storm side by side, with two threads each on two
+    cores, took ten times as long.
+    """
+    if jobs > 1:
+        os.environ["OPENBLAS_NUM_THREADS"] = "1"
+
+
+def show_progress(progress: Progress) -> None:
+    """Shows the progress of a comparison on one line of standard error."""
+    print(f"\r{progress.message:<28}{progress.trials} evaluations, {progress.elapsed:.0f} s", end="", file=sys.stderr)

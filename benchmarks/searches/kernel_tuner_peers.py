@@ -3,17 +3,18 @@
     python -m pip install 'kernel_tuner>=1.5'
     python benchmarks/searches/kernel_tuner_peers.py [--quick]
 
-`recorded.py` runs them beside ours. Every run has a search space of its own, because Kernel Tuner's remembers
-neighbours that it has looked up, and both of the random generators that the strategies draw from, which are global, are
-seeded. The Latin hypercubes of diff_evo and bayes_opt take no seed: these two do not repeat exactly.
+`recorded.py` runs them beside our searches. Every run has its own search space, because a search space of Kernel Tuner
+remembers the neighbours that were looked up in it. Both global random generators that the strategies draw from are
+seeded. The Latin hypercubes of diff_evo and bayes_opt take no seed, so these two strategies do not repeat exactly.
 
 How the figures compare with ours:
 
-- The space is every configuration of the file, those that failed too: to try one is an evaluation, as for ours. What is
-  not in the file costs nothing. The budget is unique evaluations; a strategy that gives up earlier keeps its best.
-- Strategies see the `time` of the file: the mean of the samples, without noise. Best so far is the least *median* of
-  all that were evaluated, which favours them: a user would be told the one with the least mean.
-- Options are Kernel Tuner's defaults. adaptive_tabu_greywolf and hybrid_vndx were developed on this collection.
+- The space holds every configuration of the file, including those that failed: trying one is an evaluation, as it is
+  for our searches. A configuration that is not in the file costs nothing. The budget is a number of unique evaluations;
+  a strategy that gives up earlier keeps its best.
+- Strategies see the `time` of the file: the mean of the samples, without noise. The best so far is the lowest *median*
+  of all evaluated configurations. This favours the strategies: they would report the one with the lowest mean.
+- All options have Kernel Tuner's defaults. adaptive_tabu_greywolf and hybrid_vndx were developed on this collection.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from grounds import DATA
-from recorded import caches, place, report, share_cores
+from comparison_report import report
+from grounds import DATA, caches, describe_machine, share_cores
 
 from stormdrop.compare import recordings
 from stormdrop.compare.comparison import Comparison, GroundResult, SearchRun
@@ -40,8 +41,8 @@ from stormdrop.compare.grounds import Limits
 from stormdrop.compare.kernel_tuner import unpacked
 from stormdrop.compare.search_run import PARTS
 from stormdrop.measure.replay import Recording
-from stormdrop.trial import Candidate
-from stormdrop.tuning.trace import Lead, Trace
+from stormdrop.trial import Candidate, Measurement, Phases, Trial
+from stormdrop.tuning.trace import Trace
 
 STRATEGIES = (
     "adaptive_tabu_greywolf",
@@ -74,53 +75,62 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2, help="processes side by side (%(default)s)")
     parser.add_argument("--strategies", default=",".join(STRATEGIES), help="separated by commas (%(default)s)")
     parser.add_argument("--quick", action="store_true", help="1 seed and 4 strategies, to try it: a minute")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     if util.find_spec("kernel_tuner") is None:
         raise SystemExit("Kernel Tuner is not installed: python -m pip install 'kernel_tuner>=1.5'")
-    seeds = 1 if asked.quick else asked.seeds
-    strategies = _QUICK if asked.quick else asked.strategies.split(",")
-    where = place("numpy", "scipy", "kernel_tuner", "scikit-learn")
-    share_cores(asked.jobs)
+    seeds = 1 if arguments.quick else arguments.seeds
+    strategies = _QUICK if arguments.quick else arguments.strategies.split(",")
+    machine = describe_machine("numpy", "scipy", "kernel_tuner", "scikit-learn")
+    share_cores(arguments.jobs)
 
-    grounds = {path: recordings.load(path) for path in caches(asked.data)}
-    found = runs(grounds, strategies, seeds=seeds, trials=asked.trials, jobs=asked.jobs)
-    judged = [
-        GroundResult(each.name, each.spaces, True, (each.optimum, each.optimum_seconds), found[each.name])
-        for each in grounds.values()
+    grounds = {path: recordings.load(path) for path in caches(arguments.data)}
+    by_ground = runs(grounds, strategies, seeds=seeds, trials=arguments.trials, jobs=arguments.jobs)
+    results = [
+        GroundResult(ground.name, ground.spaces, True, (ground.optimum, ground.optimum_seconds), by_ground[ground.name])
+        for ground in grounds.values()
     ]
     labels = [label(strategy) for strategy in strategies]
-    report("kernel_tuner_peers", Comparison(judged, labels, seeds, Limits(asked.trials, None, True)).to_json(), where)
+    report(
+        "kernel_tuner_peers",
+        Comparison(results, labels, seeds, Limits(arguments.trials, None, True)).to_json(),
+        machine,
+    )
 
 
 def label(strategy: str) -> str:
-    """What a strategy is called beside our searches."""
+    """The name of a strategy among our searches."""
     return f"KT {strategy}"
 
 
 def runs(
     grounds: Mapping[Path, Recording], strategies: Sequence[str], *, seeds: int, trials: int, jobs: int
 ) -> dict[str, list[SearchRun]]:
-    """By recording the runs of all strategies from the seeds 0 to seeds - 1; a process per strategy and file."""
+    """The runs of all strategies from the seeds 0 to seeds - 1, by recording. Every strategy and file has a process."""
     tasks = [(path, strategy, seeds, trials) for path in grounds for strategy in strategies]
-    found: dict[str, list[SearchRun]] = {recording.name: [] for recording in grounds.values()}
+    by_ground: dict[str, list[SearchRun]] = {recording.name: [] for recording in grounds.values()}
     with get_context("spawn").Pool(jobs, maxtasksperchild=1) as pool:
-        for (path, strategy, *_), orders in zip(tasks, pool.imap(evaluated, tasks, chunksize=1), strict=True):
+        for (path, strategy, *_), orders in zip(tasks, pool.imap(evaluation_orders, tasks, chunksize=1), strict=True):
             recording = grounds[path]
             print(f"\r{recording.name:<28}{strategy:<28}", end="", file=sys.stderr)
-            found[recording.name] += [_run(recording, strategy, seed, order) for seed, order in enumerate(orders)]
+            by_ground[recording.name] += [_run(recording, strategy, seed, order) for seed, order in enumerate(orders)]
     print(file=sys.stderr)
-    return found
+    return by_ground
 
 
-def evaluated(task: tuple[Path, str, int, int]) -> list[list[Values]]:
-    """For a file, a strategy, seeds and a budget: per seed the distinct configurations in the order of evaluation."""
+def evaluation_orders(task: tuple[Path, str, int, int]) -> list[list[Values]]:
+    """For each seed the distinct configurations in the order in which a strategy evaluates them.
+
+    `task` is a file, a strategy, the number of seeds, and the budget of evaluations.
+    """
     from constraint import FunctionConstraint
     from kernel_tuner import tune_kernel
     from kernel_tuner.util import infer_args_from_cache, read_cache
 
     path, strategy, seeds, trials = task
-    warnings.filterwarnings("ignore", module="kernel_tuner")  # of parameters without thread blocks, invalid neighbours
-    warnings.filterwarnings("ignore", module="scipy.optimize")  # its slopes of what fails, which is 1e308
+    warnings.filterwarnings(
+        "ignore", module="kernel_tuner"
+    )  # warns of parameters without thread blocks, and of invalid neighbours
+    warnings.filterwarnings("ignore", module="scipy.optimize")  # warns of slopes at failures, which cost 1e308
     orders = []
     with tempfile.TemporaryDirectory() as folder:
         plain = Path(folder) / "cache.json"
@@ -146,17 +156,16 @@ def evaluated(task: tuple[Path, str, int, int]) -> list[list[Values]]:
 
 
 def _run(recording: Recording, strategy: str, seed: int, order: Sequence[Values]) -> SearchRun:
-    """A run that leads with the best of all that it has evaluated; its seconds are unknown and left at 0."""
+    """The run of a strategy that evaluated these configurations. How long it took is unknown: its seconds are 0."""
     (space,) = recording.spaces
-    walked, times = Trace(), list[float]()
+    trace = Trace(len(PARTS))
     for count, values in enumerate(order, start=1):
-        candidate = Candidate(space.name, space.point({k.name: v for k, v in zip(space.knobs, values, strict=True)}))
-        walked.evaluated[candidate] = recording.recorded[candidate].status
-        seconds = recording.truth(candidate)
-        if seconds is not None and (not times or seconds < times[-1]):
-            walked.leads.append(Lead(count, count, (0.0,) * len(PARTS), candidate))
-            times.append(seconds)
-    return SearchRun(label(strategy), seed, walked, times)
+        config = {knob.name: value for knob, value in zip(space.knobs, values, strict=True)}
+        candidate = Candidate(space.name, space.point(config))
+        recorded = recording.recorded[candidate]
+        trace.batch = count
+        trace.record(Trial(candidate, Measurement(recorded.status, recorded.seconds, recorded.error)), Phases())
+    return SearchRun(label(strategy), seed, trace, [lead.median for lead in trace.leads])
 
 
 if __name__ == "__main__":

@@ -1,14 +1,15 @@
-"""All searches on three kernels of this machine: how good a kernel after how many seconds, everything in them.
+"""All searches on three kernels of this machine: how fast a kernel is after how many seconds of tuning in all.
 
     live.py [--kernel matmul,conv3x3,conv1x1] [--searches storm,droplet] [--seeds 5] [--time 10] [--show]
 
-Every search gets the same space, and nothing else: no prior, no records. Runs go seed by seed, the searches in turns.
-A run ends after `--time` seconds of wall time, or when its search has converged; then it stays what it was. In the end
-everything that ever led is measured once more, in turns. The best of that is the best known; a run is judged by it.
-A search is there from when on what it would report is, and stays, within 3% of the best known.
+Every search gets the same space, but no prior and no records. The searches take turns, seed by seed. A run ends after
+`--time` seconds of wall time, or when its search has converged; from then on its result stays the same. In the end all
+candidates that were ever the fastest of a run are measured once more, in turns. The fastest of them is the best known,
+which all runs are compared with. A search has arrived at the moment from which on the candidate that it would report
+stays within 3% of the best known.
 
-Each kernel is kept in benchmarks/out as soon as it is done; `--show` prints what is there and measures nothing. With
-all searches and five seeds a kernel takes 8 minutes. SearchRun it on an idle machine.
+Every kernel is saved in benchmarks/out as soon as it is done; `--show` prints what is saved and measures nothing. With
+all searches and five seeds a kernel takes 8 minutes. Run it on an idle machine.
 """
 
 from __future__ import annotations
@@ -39,24 +40,24 @@ KERNELS = {
     "conv3x3": sd.operators.conv2d(n=1, h=56, w=56, ci=64, co=64, kh=3, kw=3, stride=1, pad=1),
     "conv1x1": sd.operators.conv2d(n=1, h=17, w=17, ci=1024, co=512, kh=1, kw=1),
 }
-# Of the DPAnsor paper's 300 trials nothing would be left to exploit in 10 s; Ansor gives a kernel 64 at first.
+# With the 300 trials of the DPAnsor paper, 10 s would leave no time to exploit; Ansor first gives a kernel 64 trials.
 SEARCHES = ",".join("dpansor:N=64" if name == "dpansor" else name for name in names())
 NEAR = 1.03
 MARKS = (2.0, 5.0, 10.0)  # seconds
-_UNBOUNDED = 1_000_000  # trials: time is the limit
+_UNBOUNDED = 1_000_000  # trials, because time is the limit
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--kernel", default=",".join(KERNELS), help="which of %(default)s")
-    asked.add_argument("--searches", default=SEARCHES, help="%(default)s")
-    asked.add_argument("--seeds", type=int, default=5)
-    asked.add_argument("--time", type=float, default=10.0, help="seconds of a run")
-    asked.add_argument("--show", action="store_true", help="print what is kept, and measure nothing")
-    options = asked.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kernel", default=",".join(KERNELS), help="kernels, separated by commas (%(default)s)")
+    parser.add_argument("--searches", default=SEARCHES, help="searches, separated by commas (%(default)s)")
+    parser.add_argument("--seeds", type=int, default=5, help="runs of each search (%(default)s)")
+    parser.add_argument("--time", type=float, default=10.0, help="the most seconds of a run (%(default)s)")
+    parser.add_argument("--show", action="store_true", help="print what is saved, and measure nothing")
+    options = parser.parse_args()
     chosen = options.kernel.split(",")
     if unknown := [name for name in chosen if name not in KERNELS]:
-        sys.exit(f"there is no kernel {unknown[0]}: there is {', '.join(KERNELS)}")
+        sys.exit(f"there is no kernel {unknown[0]}; the kernels are {', '.join(KERNELS)}")
     for name in chosen:
         path = OUT / f"live_{name}.json"
         if not options.show:
@@ -68,26 +69,26 @@ def main() -> None:
 
 
 def measure(name: str, searches: str, seeds: int, seconds: float) -> None:
-    """Runs all searches on one kernel and keeps the document of the comparison."""
-    asked = parse_searches(searches)
-    print(f"\n{name}: about {len(asked) * seeds * seconds / 60 + 0.5:.0f} minutes", file=sys.stderr)
-    found = compare(KERNELS[name], asked, seeds=seeds, trials=_UNBOUNDED, time=seconds, on_progress=_progress)
+    """Runs all searches on one kernel and saves the document of the comparison."""
+    specs = parse_searches(searches)
+    print(f"\n{name}: about {len(specs) * seeds * seconds / 60 + 0.5:.0f} minutes", file=sys.stderr)
+    comparison = compare(KERNELS[name], specs, seeds=seeds, trials=_UNBOUNDED, time=seconds, on_progress=_progress)
     print(file=sys.stderr)
-    save(f"live_{name}", {"machine": machine(), **found.to_json()})
+    save(f"live_{name}", {"machine": machine(), **comparison.to_json()})
 
 
 def show(name: str, document: Mapping[str, Any]) -> None:
-    """Prints the tables and the answers of one kernel, and draws its figure."""
-    where, best, limit = document["machine"], document["optimum"], document["time"]
+    """Prints the tables and the verdicts of one kernel, and draws its figure."""
+    host, best, limit = document["machine"], document["optimum"], document["time"]
     suspect = sum(run["suspect"] for run in document["runs"])
-    print(f"\n{name} on {where['cpu']}, {where['cores']} cores: best known {1e3 * best:.4f} ms, {suspect} suspect")
+    print(f"\n{name} on {host['cpu']}, {host['cores']} cores: best known {1e3 * best:.4f} ms, {suspect} suspect")
     marks = [mark for mark in MARKS if mark < limit] + [limit]
     rows = []
     for search in document["searches"]:
         runs = _runs(document, search)
         times = [arrival(run, best, limit) for run in runs]
         reached = np.array([best_after(run, best, marks) for run in runs])
-        summary = next(each for each in document["summary"] if each["search"] == search)
+        summary = next(entry for entry in document["summary"] if entry["search"] == search)
         spent = sum(summary["phases"].values())
         rows.append(
             [
@@ -103,7 +104,7 @@ def show(name: str, document: Mapping[str, Any]) -> None:
         )
     over = [f"at {mark:g} s" for mark in marks]
     table(["", "within 3%", "seeds", *over, "trials", "converged", "seconds", *summary["phases"]], rows)
-    for line in _answers(document, limit):
+    for line in _verdicts(document, limit):
         print(line)
     path = OUT / f"live_{name}.png"
     save_figure(figure(name, document), path)
@@ -111,22 +112,22 @@ def show(name: str, document: Mapping[str, Any]) -> None:
 
 
 def arrival(run: Mapping[str, Any], best: float, limit: float) -> float:
-    """Seconds from which on the run's best stayed within 3% of the best known; infinite where it did not get there."""
+    """The seconds from which on the best of a run stays within 3% of the best known; infinite if it never gets there."""
     trajectory = run["trajectory"]
     seconds = np.sum([trajectory[part] for part in run["phases"]], axis=0)
     inside = math.inf
-    for at, reached in zip(seconds, trajectory["best"], strict=True):
-        if at > limit:
+    for moment, reached in zip(seconds, trajectory["best"], strict=True):
+        if moment > limit:
             break
         if reached is None or reached > NEAR * best:
             inside = math.inf
         elif inside == math.inf:
-            inside = float(at)
+            inside = float(moment)
     return inside
 
 
 def figure(name: str, document: Mapping[str, Any]) -> Figure:
-    """Best over best known against seconds: a panel per search, its median and all of its seeds; storm's in grey."""
+    """Draws best over best known against seconds: a panel per search with its median and range; storm's in grey."""
     best, limit = document["optimum"], document["time"]
     marks = np.linspace(0.0, limit, 400)
     held = {s: np.array([best_after(r, best, marks) for r in _runs(document, s)]) for s in document["searches"]}
@@ -147,8 +148,8 @@ def figure(name: str, document: Mapping[str, Any]) -> Figure:
     return drawn
 
 
-def _answers(document: Mapping[str, Any], limit: float) -> list[str]:
-    """What is asked of storm."""
+def _verdicts(document: Mapping[str, Any], limit: float) -> list[str]:
+    """What storm should achieve, and whether it does."""
     lines = []
     best = document["optimum"]
     times = {s: [arrival(run, best, limit) for run in _runs(document, s)] for s in document["searches"]}
@@ -158,8 +159,8 @@ def _answers(document: Mapping[str, Any], limit: float) -> list[str]:
         lines.append(f"storm within 3% of the best known in {limit:g} s: {', '.join(reached)}")
     if {"storm", "droplet"} <= times.keys():
         ours, theirs = (statistics.median(times[search]) for search in ("storm", "droplet"))
-        said = "yes" if ours <= theirs else "no"
-        lines.append(f"storm no later than droplet at the median: {said} ({_seconds(ours)} and {_seconds(theirs)})")
+        verdict = "yes" if ours <= theirs else "no"
+        lines.append(f"storm no later than droplet at the median: {verdict} ({_seconds(ours)} and {_seconds(theirs)})")
     return lines
 
 
@@ -171,8 +172,8 @@ def _seconds(value: float) -> str:
     return f"{value:.1f} s" if math.isfinite(value) else "-"
 
 
-def _progress(done: Progress) -> None:
-    print(f"\r{done.trials} candidates, {done.elapsed:.0f} s", end="", file=sys.stderr, flush=True)
+def _progress(progress: Progress) -> None:
+    print(f"\r{progress.trials} candidates, {progress.elapsed:.0f} s", end="", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Records the whole space of one kernel on this machine, as a ground on which searches run without a machine.
+"""Records the whole space of one kernel on this machine, so that searches can run on the recording.
 
-The kernel is a 3x3 convolution of ResNet-50's last stage: some 1,000 points, each measured in several passes that go
-through the space in different orders, so that what is recorded holds the noise between groups too. A pass takes some
-minutes. The file is read by `stormdrop.compare.recordings.load`.
+The kernel is a 3x3 convolution of the last stage of ResNet-50; its space has some 1,000 points. They are measured in
+several passes in different orders, so that the recording also holds the noise between groups. A pass takes some
+minutes. `stormdrop.compare.recordings.load` reads the file.
 """
 
 from __future__ import annotations
@@ -31,56 +31,56 @@ BATCH = 16
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--passes", type=int, default=3)
+    parser.add_argument("--passes", type=int, default=3, help="how often every point is measured (%(default)s)")
     parser.add_argument("--points", type=int, help="record this many random points only, to try it")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=OUT)
-    asked = parser.parse_args()
+    parser.add_argument("--seed", type=int, default=0, help="the seed of the orders (%(default)s)")
+    parser.add_argument("--out", type=Path, default=OUT, help="the file to write (%(default)s)")
+    arguments = parser.parse_args()
 
     target = sd.Target.detect()
     sketches, spaces = zip(*sketches_for(WORKLOAD, target), strict=True)
-    rng = np.random.default_rng(asked.seed)
+    rng = np.random.default_rng(arguments.seed)
     candidates = [Candidate(space.name, point) for space in spaces for point in space.points()]
-    candidates = [candidates[i] for i in rng.permutation(len(candidates))[: asked.points]]
+    candidates = [candidates[i] for i in rng.permutation(len(candidates))[: arguments.points]]
     by_name = {space.name: space for space in spaces}
     problem = Problem(WORKLOAD.key, WORKLOAD.text, WORKLOAD.name, f"llvm {target.mcpu}", target.machine)
     setting = Setting(
         search="all points",
-        seed=asked.seed,
+        seed=arguments.seed,
         sketches={space.name: space.fingerprint for space in spaces},
         method={
-            "passes": asked.passes,
+            "passes": arguments.passes,
             "repeats": REPEATS,
             "spaces": {space.name: space.describe() for space in spaces},
         },
         versions={name: metadata.version(name) for name in ("apache-tvm", "apache-tvm-ffi", "numpy")},
     )
-    start = time.perf_counter()
+    begin = time.perf_counter()
     with open_store("sqlite://") as store, LocalMeasurer(WORKLOAD, target, sketches, spaces) as measurer:
         session = store.open(problem, setting)
-        for number in range(asked.passes):
+        for number in range(arguments.passes):
             order = [candidates[i] for i in rng.permutation(len(candidates))]
-            for at in range(0, len(order), BATCH):
-                batch = order[at : at + BATCH]
+            for start in range(0, len(order), BATCH):
+                batch = order[start : start + BATCH]
                 measured = list(measurer.measure([Request(candidate, REPEATS) for candidate in batch]))
-                elapsed = time.perf_counter() - start
+                elapsed = time.perf_counter() - begin
                 records = [
                     Record(candidate.sketch, by_name[candidate.sketch].config(candidate.point), measurement, elapsed)
                     for candidate, measurement in zip(batch, measured, strict=True)
                 ]
-                store.append(session, at // BATCH, records)
-                print(f"\rpass {number + 1}: {at + len(batch)} of {len(order)}, {elapsed:.0f} s", end="", flush=True)
+                store.append(session, start // BATCH, records)
+                print(f"\rpass {number + 1}: {start + len(batch)} of {len(order)}, {elapsed:.0f} s", end="", flush=True)
         print()
         store.finish(session, Outcome())
         lines = io.BytesIO()
         write_lines(store.dump(Filter()), lines)
-    asked.out.parent.mkdir(parents=True, exist_ok=True)
-    asked.out.write_bytes(gzip.compress(lines.getvalue(), mtime=0))
-    show(asked.out)
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    arguments.out.write_bytes(gzip.compress(lines.getvalue(), mtime=0))
+    show(arguments.out)
 
 
 def show(path: Path) -> None:
-    """What was recorded."""
+    """Prints a summary of a recording."""
     recording = recordings.load(path)
     best = recording.optimum
     config = next(space for space in recording.spaces if space.name == best.sketch).config(best.point)

@@ -1,4 +1,4 @@
-"""exp, sigmoid, tanh and erf as arithmetic: how exact they are, and what they make of infinities and NaN."""
+"""exp, sigmoid, tanh and erf as arithmetic: their errors, and their results for infinities and NaN."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def compiled(function: Callable[[Any], Any]) -> Kernel:
 
 
 def applied(function: Callable[[Any], Any], values: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The function of up to N values, by the arithmetic that `expand_for_cpu` puts in its place."""
+    """The function of up to N values, by the arithmetic that `expand_for_cpu` replaces it with."""
     padded = np.zeros(N, np.float32)
     padded[: values.size] = values
     result = tvm.runtime.empty((N,), "float32")
@@ -70,7 +70,7 @@ def test_the_tanh_of_gpus() -> None:
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_ends(name: str) -> None:
-    """What lies outside of the range in which the function changes, and what is no number."""
+    """Arguments outside of the range in which the function changes, infinities and NaN."""
     function, exact, bound = FUNCTIONS[name]
     ends = [0, np.inf, -np.inf, np.nan, 88.7, 88.8, -87.4, -100, -103.9, -105, 1000, -1000, 3e38, -3e38, 1e-40]
     values = np.array(ends, np.float32)
@@ -80,13 +80,13 @@ def test_ends(name: str) -> None:
     np.testing.assert_allclose(actual, expected, rtol=bound, atol=1e-38)
     if name == "exp":
         np.testing.assert_array_equal(actual[[1, 2, 9]], [np.inf, 0, 0])
-        assert 0 < actual[8] < 1e-44  # the smallest of the subnormal numbers are there too
+        assert 0 < actual[8] < 1e-44  # subnormal numbers are right, too
     if name in ("tanh", "erf"):
         assert np.nanmax(np.abs(actual)) <= 1
 
 
 def test_nested_and_repeated() -> None:
-    """An argument is computed once, whatever it is itself."""
+    """Expanded functions may be arguments of each other."""
 
     def nested(x: Any) -> Any:
         return te.tanh(te.exp(x)) + te.sigmoid(te.exp(x))

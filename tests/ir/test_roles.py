@@ -65,7 +65,7 @@ def stage_of(graph: StageGraph, buffer: str) -> Stage:
         (operators.conv2d(2, 8, 9, 4, 6, 1, 1), "i3", ["i0", "i1", "i2"], [], "x1", True),
         (operators.conv2d(2, 8, 9, 4, 6, 1, 1, stride=2), "i3", ["i1", "i2"], ["i0"], "x1", False),
         (operators.depthwise_conv2d(1, 8, 9, 4, 3, 3), "i3", ["i1", "i2"], ["i0"], "x1", False),
-        # All axes move both operands or the data alone: the last axis is the column, the one before it the row.
+        # Only the data depends on the last axis, the column, and it depends on all others, too: no axis reuses it.
         (operators.depthwise_conv2d(1, 8, 9, 4, 3, 3, layout="NCHW"), "i3", ["i2"], ["i0", "i1"], "x0", False),
         (operators.conv2d(1, 8, 9, 4, 6, 3, 3, groups=2), "column", ["i1", "i2"], ["i0", "group"], "x1", False),
     ],
@@ -115,6 +115,21 @@ def test_the_constant_operand_has_the_columns_on_either_side_of_the_product() ->
     function = te.create_prim_func([w, x, product(w, x)])
     assert roles_of(Workload.create("constant", function, constants=(0,))).column.name == "i0"
     assert roles_of(Workload.create("variable", function)).column.name == "i1"
+
+
+def test_of_several_axes_that_only_the_constant_has_the_longest_is_the_column() -> None:
+    x, w, k = tensor(5, 7), tensor(8, 3, 7, name="w"), te.reduce_axis((0, 7), name="k")
+    y = te.compute((5, 8, 3), lambda i, long, short: te.sum(x[i, k] * w[long, short, k], axis=k))
+    roles = roles_of(Workload.create("constant", te.create_prim_func([x, w, y]), constants=(1,)))
+    assert roles.column.extent == 8
+    assert names(roles.rows) == ["i0"]
+
+
+@pytest.mark.parametrize(("width", "flat"), [(6, True), (9, False)])
+def test_rows_are_one_loop_only_if_they_are_whole_dimensions(width: int, flat: bool) -> None:
+    x, w, k = tensor(5, width, 7), tensor(7, 4, name="w"), te.reduce_axis((0, 7), name="k")
+    y = te.compute((5, 6, 4), lambda i, j, o: te.sum(x[i, j, k] * w[k, o], axis=k))
+    assert find_contraction(graph_of(x, w, y), ()).flat is flat
 
 
 def test_unit_reductions_vanish_but_one() -> None:
@@ -298,10 +313,11 @@ def test_values_that_are_worth_copying() -> None:
 
 def test_copies_have_64_nodes_at_most() -> None:
     i, buffer = variable("i"), intermediate("x", (64,), "float32")
-    value = buffer[i] + buffer[i] + buffer[i] + buffer[i] + buffer[i] + 1.0
-    assert len(list(walk(value))) == 16
-    assert worth_copying(value, loads=4, reduced=False)
-    assert not worth_copying(value, loads=5, reduced=False)
+    shorter = buffer[i] + buffer[i] + buffer[i] + buffer[i] + 1.0
+    longer = buffer[i] + buffer[i] + buffer[i] + buffer[i] + buffer[i] + 1.0
+    assert [len(list(walk(value))) for value in (shorter, longer)] == [13, 16]
+    assert worth_copying(longer, loads=4, reduced=False)
+    assert not worth_copying(shorter, loads=5, reduced=False)
 
 
 def test_nothing_is_inlined_into_the_contraction() -> None:

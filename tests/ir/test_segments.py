@@ -1,4 +1,4 @@
-"""Axes cut where a choice changes."""
+"""Segments of an axis: where they begin and end, and the value on each."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def elsewhere(i: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("value", "pieces"),
+    ("value", "segments"),
     [
         (concatenated, [(0, 17), (17, 24)]),
         (padded, [(0, 2), (2, 20), (20, 24)]),
@@ -53,20 +53,22 @@ def elsewhere(i: Any) -> Any:
         (elsewhere, [(0, 24)]),
     ],
 )
-def test_each_piece_is_decided_and_right(value: Callable[[Any], Any], pieces: list[tuple[int, int]]) -> None:
+def test_the_value_on_a_segment_makes_no_choice_and_is_right(
+    value: Callable[[Any], Any], segments: list[tuple[int, int]]
+) -> None:
     axis = Axis(variable("i"), EXTENT)
     whole = value(axis.var)
-    assert segments_of(whole, axis) == pieces
-    found = []
-    for first, last in pieces:
-        piece = value_on_segment(whole, axis.var, first)
-        assert not any(isinstance(node, prim.Select | prim.LT | prim.LE | prim.GT | prim.EQ) for node in walk(piece))
-        found += [at(piece, axis, place) for place in range(first, last)]
-    np.testing.assert_array_equal(found, [at(whole, axis, place) for place in range(EXTENT)])
+    assert segments_of(whole, axis) == segments
+    computed = []
+    for start, end in segments:
+        part = value_on_segment(whole, axis.var, start)
+        assert not any(isinstance(node, prim.Select | prim.LT | prim.LE | prim.GT | prim.EQ) for node in walk(part))
+        computed += [evaluated(part, axis, position) for position in range(start, end)]
+    np.testing.assert_array_equal(computed, [evaluated(whole, axis, position) for position in range(EXTENT)])
 
 
-def at(value: Any, axis: Axis, place: int) -> int:
-    return int(Analyzer().simplify(substitute(value, {axis.var: integer(place)})))
+def evaluated(value: Any, axis: Axis, position: int) -> int:
+    return int(Analyzer().simplify(substitute(value, {axis.var: integer(position)})))
 
 
 def test_choices_by_other_axes_stay() -> None:
@@ -76,9 +78,29 @@ def test_choices_by_other_axes_stay() -> None:
     assert isinstance(value_on_segment(value, axis.var, 0), prim.Select)
 
 
-def test_too_many_pieces_are_none() -> None:
+def test_of_a_condition_on_two_axes_the_other_part_stays() -> None:
+    axis, other = Axis(variable("i"), EXTENT), variable("j")
+    value = prim.Select(prim.And(axis.var < integer(17), other < integer(3)), axis.var, integer(0))
+    assert segments_of(value, axis) == [(0, 17), (17, EXTENT)]
+    first, second = (value_on_segment(value, axis.var, start) for start in (0, 17))
+    assert str(first.condition) == "j < 3"
+    assert str(second) == "0"
+
+
+def test_a_comparison_that_moves_by_more_than_one_divides_nothing() -> None:
     axis = Axis(variable("i"), EXTENT)
+    assert segments_of(prim.Select(axis.var * integer(2) < integer(17), integer(1), integer(0)), axis) == [(0, EXTENT)]
+
+
+def steps(axis: Axis, count: int) -> Any:
+    """A value that changes at 1, 2, ... `count`."""
     value = integer(0)
-    for place in range(1, 20):
-        value = prim.Select(axis.var < integer(place), integer(place), value)
-    assert segments_of(value, axis) == [(0, EXTENT)]
+    for position in range(1, count + 1):
+        value = prim.Select(axis.var < integer(position), integer(position), value)
+    return value
+
+
+def test_an_axis_of_too_many_segments_stays_whole() -> None:
+    axis = Axis(variable("i"), EXTENT)
+    assert len(segments_of(steps(axis, 14), axis)) == 15
+    assert segments_of(steps(axis, 15), axis) == [(0, EXTENT)]

@@ -51,6 +51,25 @@ def test_parsing_and_writing_back_is_the_identity() -> None:
         assert tvm_ffi.structural_equal(StageGraph.parse(workload.function).function(), workload.function)
 
 
+def test_a_workload_placed_in_a_wider_tensor_leaves_the_rest_alone() -> None:
+    workload = operators.elementwise((4, 6))
+    placed = workload.placed(offset=3, total=10)
+    assert placed.outputs[0].shape == (4, 10)
+    (x,) = workload.random_inputs(0)
+    (wide,) = placed.reference([x])
+    np.testing.assert_array_equal(wide[:, 3:9], workload.reference([x])[0])
+    assert np.isnan(wide[:, :3]).all() and np.isnan(wide[:, 9:]).all()
+
+
+def test_a_workload_of_two_outputs_cannot_be_placed() -> None:
+    x = te.placeholder((4, 6), name="x")
+    doubled = te.compute((4, 6), lambda i, j: x[i, j] * 2.0, name="doubled")
+    halved = te.compute((4, 6), lambda i, j: x[i, j] * 0.5, name="halved")
+    workload = Workload.create("two", te.create_prim_func([x, doubled, halved]))
+    with pytest.raises(UnsupportedFunction, match="cannot write into a slice"):
+        workload.placed(0, 10)
+
+
 def test_constant_outside_the_inputs_is_refused() -> None:
     with pytest.raises(UnsupportedFunction, match=r"constant inputs \[5\]"):
         Workload.create("w", function("f"), constants=(5,))

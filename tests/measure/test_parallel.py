@@ -13,7 +13,7 @@ from stormdrop.errors import MeasureError
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
 from stormdrop.measure.local import LocalMeasurer
-from stormdrop.measure.parallel import Several
+from stormdrop.measure.parallel import ParallelMeasurer
 from stormdrop.records import open_store
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.testing.faults import ChosenFaults, Plain

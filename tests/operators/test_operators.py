@@ -1,4 +1,4 @@
-"""Operators: what they compute, that their default schedules compute it, and what is refused with which line."""
+"""Operators: their formulas, their default schedules, their arguments, and the messages for bad ones."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ def convolved(x: Array, w: Array, *, stride: int = 1, pad: int = 0, dilation: in
 
 
 def convolution(layout: str, act: str = "none", bias: int = 0, **place: int) -> Formula:
-    """A convolution in its layout, with bias and residual as its inputs tell."""
+    """A convolution in a layout; `bias` says whether the third input is a bias, and all further ones are residuals."""
 
     def formula(x: Array, w: Array, *others: Array) -> Array:
         last = layout.endswith("C")
-        images = [np.moveaxis(each, -1, 1) if last else each for each in (x, w)]
+        images = [np.moveaxis(array, -1, 1) if last else array for array in (x, w)]
         y = convolved(images[0], images[1], **place)
         y = np.moveaxis(y, 1, -1) if last else y
         terms = list(others)
@@ -176,13 +176,13 @@ def test_operators_compute_their_formulas(workload: Workload, formula: Formula) 
     rng = np.random.default_rng(0)
     inputs = [(3 * rng.normal(size=spec.shape)).astype("float32") for spec in workload.inputs]
     with np.errstate(invalid="ignore"):
-        expected = formula(*(each.astype("float64") for each in inputs))
+        expected = formula(*(array.astype("float64") for array in inputs))
     (output,) = workload.reference(inputs)
     assert output.shape == workload.outputs[0].shape
     np.testing.assert_allclose(output, expected, rtol=1e-6, atol=1e-6 * np.nanmax(np.abs(expected)), strict=False)
 
 
-@pytest.mark.parametrize("workload", [each for each, _ in CASES], ids=lambda workload: workload.name)
+@pytest.mark.parametrize("workload", [workload for workload, _ in CASES], ids=lambda workload: workload.name)
 def test_default_schedules_compute_them_too(workload: Workload) -> None:
     (sketch, space), *_ = sketches_for(workload, TARGET)
     kernel = TunedKernel(workload, TARGET, sketch.apply(workload, TARGET, space.config(space.origin)))
@@ -194,8 +194,8 @@ def test_default_schedules_compute_them_too(workload: Workload) -> None:
 
 def test_flops_count_the_arithmetic() -> None:
     assert operators.conv1d(2, 10, 4, 6, 3, pad=1).flops == 2 * (2 * 10) * 6 * (3 * 4)
-    plain, residual = (operators.conv2d(1, 8, 8, 4, 6, 3, 3, pad=1, residual=each) for each in (0, 1))
-    assert residual.flops - plain.flops == 8 * 8 * 6
+    plain, added = (operators.conv2d(1, 8, 8, 4, 6, 3, 3, pad=1, residual=residual) for residual in (0, 1))
+    assert added.flops - plain.flops == 8 * 8 * 6
     assert operators.transpose((4, 5), (1, 0)).flops == operators.concatenate((4, 5), (4, 6), 1).flops == 0
     product = operators.batch_matmul(2, 64, 64, 64, transpose_b=1).flops
     assert product < operators.attention_scores(2, 64, 64, 64).flops < 1.1 * product
@@ -315,7 +315,7 @@ def test_python_calls_are_checked_too() -> None:
     ],
 )
 def test_arguments_are_a_contract(name: str, first: str) -> None:
-    """What was callable by position stays so; further arguments follow, and have defaults."""
+    """Arguments keep their positions. New ones come after them and have defaults."""
     usage = operators.usage(name)
     assert usage.startswith(f"{first} [")
     assert usage.endswith("[dtype=float32]")
@@ -332,7 +332,7 @@ def test_the_manual_lists_every_operator() -> None:
 
 
 def _names(usage: str) -> Sequence[str]:
-    """The arguments in order; those that are optional keep their defaults, for the others the manual has examples."""
+    """The arguments in order, without the examples that the manual gives for those that have no default."""
     return [word if word.startswith("[") else word.partition("=")[0] for word in usage.split()]
 
 
@@ -350,5 +350,5 @@ def test_arguments_of_another_type(make: Callable[[], object], message: str) -> 
 
 
 def test_lists_and_numpy_integers_are_taken() -> None:
-    given = operators.reduce([np.int64(4), 5, 6], [0, 2])  # type: ignore[arg-type, list-item]
-    assert given.key == operators.reduce((4, 5, 6), (0, 2)).key
+    workload = operators.reduce([np.int64(4), 5, 6], [0, 2])  # type: ignore[arg-type, list-item]
+    assert workload.key == operators.reduce((4, 5, 6), (0, 2)).key

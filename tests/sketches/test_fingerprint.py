@@ -20,7 +20,7 @@ from stormdrop.sketches.contract import Sketch, Variant
 from stormdrop.sketches.cpu.register_blocked import RegisterBlocked
 from stormdrop.sketches.cpu.streaming import Streaming
 from stormdrop.sketches.cpu.winograd.sketch import Winograd
-from stormdrop.sketches.fingerprint import probes, scheduled, space_of
+from stormdrop.sketches.fingerprint import probes, schedule_digest, space_of
 from stormdrop.sketches.registry import cpu_sketches
 from stormdrop.space import Categorical, Ordinal, Space
 
@@ -155,7 +155,7 @@ def test_a_point_that_does_not_schedule_has_a_digest_too() -> None:
     workload = operators.softmax(8, 16)
     space = Streaming().space(workload, TARGET)
     assert space is not None
-    assert scheduled(Refusing(), space, workload, TARGET) != scheduled(Streaming(), space, workload, TARGET)
+    assert schedule_digest(Refusing(), space, workload, TARGET) != schedule_digest(Streaming(), space, workload, TARGET)
 
 
 @pytest.mark.parametrize("sketch", cpu_sketches(), ids=lambda sketch: sketch.name)

@@ -37,7 +37,7 @@ Optimum = tuple[Candidate, float]
 """The best candidate that is known of a ground, with its seconds."""
 
 _RACE_SECONDS = 20.0  # what the last race on an operator should take at most
-_MOST_ROUNDS, _LEAST_ROUNDS = 25, 5
+_FEWEST_ROUNDS, _MOST_ROUNDS = 5, 25
 _SLOW = 3.0  # times the best: a leader that is slower is not measured again
 _MOST_RACED = 32  # the fastest leaders: a worker holds a few more kernels at once
 
@@ -171,7 +171,7 @@ class MachineGround:
     def _race(self, candidates: Mapping[Candidate, float]) -> dict[Candidate, float]:
         """Median seconds of those that still work."""
         turns = [seconds + max(seconds, SAMPLE_SECONDS) for seconds in candidates.values()]
-        rounds = rounds_within(turns, _RACE_SECONDS, _LEAST_ROUNDS, _MOST_ROUNDS)
+        rounds = rounds_within(turns, _RACE_SECONDS, _FEWEST_ROUNDS, _MOST_ROUNDS)
         with self.measurer() as measurer:
             raced = measurer.race(list(candidates), rounds)
         return {

@@ -15,7 +15,7 @@ from ..errors import SpaceError
 from ..space import Space
 from ..trial import Candidate, Measurement, Phases, Request, Status
 from .contract import Measurer
-from .timing import LEAST_ROUNDS, rounds_within
+from .timing import FEWEST_ROUNDS, rounds_within
 
 Seconds = float | Sequence[float] | NDArray[np.floating[Any]]
 """What an objective returns: one sample, or several. All are finite and greater than zero: logs are compared."""
@@ -76,9 +76,9 @@ class CallableMeasurer(Measurer):
 
         A call takes the time it takes, whatever time it reports: a few rounds show how many more fit.
         """
-        raced = self.race(candidates, LEAST_ROUNDS)
-        turns = [measurement.phases.run / LEAST_ROUNDS for measurement in raced]
-        more = rounds_within(turns, seconds) - LEAST_ROUNDS
+        raced = self.race(candidates, FEWEST_ROUNDS)
+        turns = [measurement.phases.run / FEWEST_ROUNDS for measurement in raced]
+        more = rounds_within(turns, seconds) - FEWEST_ROUNDS
         working = [index for index, measurement in enumerate(raced) if measurement.ok]
         if more and working:
             later = self.race([candidates[index] for index in working], more)

@@ -1,4 +1,9 @@
-"""Where a worker's kernels run: on the CPU, on a GPU of which it is the only user, or on another machine."""
+"""The devices that a worker's kernels run on: this process's CPU, a GPU, or the device of another machine.
+
+    CpuDevice      the cores of this process
+    GpuDevice      the only GPU that this process sees
+    RemoteDevice   the CPU or the first GPU of a machine behind a runner
+"""
 
 from __future__ import annotations
 
@@ -16,57 +21,72 @@ from numpy.typing import NDArray
 from tvm.support import tar
 
 from ..codegen.compile import Kernel, load_kernel
-from ..machine import nvml as driver
+from ..machine import nvml
 from ..machine.contract import CUDA, Machine
 from ..machine.rpc import connect
-from .timing import Call, wall
+from .timing import Call, time_calls
 
 Array = NDArray[Any]
 
 
 class ExecutionDevice(Protocol):
-    """Memory and time of what runs kernels.
+    """A device with its memory and its clock.
 
-    `own`: they run in this process, on its cores, and a kernel that fails leaves them as they were. `least`: executions
-    back to back that tell how fast a kernel is; of fewer, launching one is much of the time.
+    Attributes:
+        in_process: whether kernels run in this process, on its cores. A kernel that fails leaves such a device as it
+            was; any other device must then not be used again by this process.
+        fewest_executions: how many executions, back to back, tell how fast a kernel is. With fewer of them much of the
+            time is that of launching the kernel.
     """
 
-    own: bool
-    least: int
+    in_process: bool
+    fewest_executions: int
 
     def load(self, module: Any) -> Kernel:
-        """What was built here, ready to run."""
+        """The kernel of a module that was built in this process, ready to run on the device."""
 
     def tensor(self, array: Array) -> Any:
-        """The array where kernels see it."""
+        """A copy of the array in the device's memory."""
 
     def outputs(self, shapes: Sequence[tuple[tuple[int, ...], str]]) -> tuple[list[Any], list[Array]]:
-        """Tensors for kernels to write to, and what of them is seen here."""
+        """Tensors that kernels write to, and a view of each in this process.
+
+        Args:
+            shapes: the shape and the dtype of each output.
+        """
 
     def push(self, tensors: Sequence[Any], views: Sequence[Array]) -> None:
-        """Takes over what was written to the views."""
+        """Copies what was written to the views into the tensors."""
 
     def pull(self, tensors: Sequence[Any], views: Sequence[Array]) -> None:
-        """Makes the views show what kernels have written."""
+        """Copies what kernels have written from the tensors into the views."""
 
     def call(self, kernel: Kernel, turns: Sequence[Sequence[Any]]) -> Call:
-        """A kernel with the arguments of its executions, which are taken in turns."""
+        """A call of the kernel.
 
-    def executions(self, call: Call, number: int) -> float:
-        """Mean seconds of so many executions, back to back."""
+        Args:
+            kernel: the kernel, as `load` returned it.
+            turns: lists of arguments. The first execution takes the first list, the next execution the next one.
+        """
+
+    def time_calls(self, call: Call, number: int) -> float:
+        """The mean seconds of `number` executions, back to back."""
 
     def slowed(self) -> bool:
-        """Whether a GPU runs below its usual speed right now."""
+        """Whether a GPU runs below its usual speed at this moment."""
 
     def clock(self) -> int:
-        """MHz of a GPU right now; 0 where that is not known."""
+        """The clock of a GPU at this moment in MHz; 0 if it is not known."""
 
 
 class CpuDevice:
-    """This process's own memory. It comes from TVM, as it does in a compiled model: NumPy would ask for huge pages."""
+    """The cores and the memory of this process.
 
-    own = True
-    least = 1
+    The memory comes from TVM, as it does in a compiled model, because NumPy would ask for huge pages.
+    """
+
+    in_process = True
+    fewest_executions = 1
 
     def load(self, module: Any) -> Kernel:
         return load_kernel(module)
@@ -79,10 +99,10 @@ class CpuDevice:
         return tensors, [np.from_dlpack(tensor) for tensor in tensors]
 
     def push(self, tensors: Sequence[Any], views: Sequence[Array]) -> None:
-        """The views are the tensors' own memory."""
+        """Does nothing: the views are the tensors' own memory."""
 
     def pull(self, tensors: Sequence[Any], views: Sequence[Array]) -> None:
-        """The views are the tensors' own memory."""
+        """Does nothing: the views are the tensors' own memory."""
 
     def call(self, kernel: Kernel, turns: Sequence[Sequence[Any]]) -> Call:
         function = kernel.call
@@ -92,8 +112,8 @@ class CpuDevice:
         following = itertools.cycle(turns)
         return lambda: function(*next(following))
 
-    def executions(self, call: Call, number: int) -> float:
-        return wall(call, number)
+    def time_calls(self, call: Call, number: int) -> float:
+        return time_calls(call, number)
 
     def slowed(self) -> bool:
         return False
@@ -102,11 +122,11 @@ class CpuDevice:
         return 0
 
 
-class _OtherDevice:
-    """Memory that is not this process's own, and time by TVM's evaluator on the device."""
+class _EvaluatorDevice:
+    """A device with memory of its own, on which TVM's evaluator times kernels. All executions take the same arguments."""
 
-    own = False
-    least = 10
+    in_process = False
+    fewest_executions = 10
 
     def __init__(self, device: Any) -> None:
         self._device = device
@@ -132,9 +152,9 @@ class _OtherDevice:
     def call(self, kernel: Kernel, turns: Sequence[Sequence[Any]]) -> Call:
         return _Launch(kernel, turns[0])
 
-    def executions(self, call: Call, number: int) -> float:
+    def time_calls(self, call: Call, number: int) -> float:
         assert isinstance(call, _Launch)
-        # It executes once more before, which warms up.
+        # The evaluator executes the kernel once more before, which warms up.
         evaluate = call.kernel.module.time_evaluator("main", self._device, number=number, repeat=1)
         return float(evaluate(*call.arguments).mean)
 
@@ -145,8 +165,13 @@ class _OtherDevice:
         return 0
 
 
-class RemoteDevice(_OtherDevice):
-    """The CPU, or the first GPU, of the machine behind a runner (`machine/rpc.py`)."""
+class RemoteDevice(_EvaluatorDevice):
+    """The CPU, or the first GPU, of the machine behind a runner (`machine/rpc.py`).
+
+    Args:
+        address: the runner's address, `host:port`.
+        gpu: whether kernels run on its first GPU.
+    """
 
     def __init__(self, address: str, gpu: bool) -> None:
         self._session = connect(address)
@@ -160,29 +185,29 @@ class RemoteDevice(_OtherDevice):
         self._session.upload(str(file), file.name)
         file.unlink()
         module = self._session.load_module(file.name)
-        self._session.remove(file.name)  # it is loaded
+        self._session.remove(file.name)  # the runner has loaded it
         return load_kernel(module)
 
 
-class GpuDevice(_OtherDevice):
+class GpuDevice(_EvaluatorDevice):
     """The only GPU that this process sees (CUDA_VISIBLE_DEVICES is its number), timed by CUDA's events.
 
-    A kernel that accesses memory out of its bounds poisons the context: nothing of this process runs there any more.
+    A kernel that accesses memory out of its bounds poisons the context: no kernel of this process runs there any more.
     """
 
     def __init__(self) -> None:
         super().__init__(tvm.runtime.device("cuda", 0))
-        self._number = int(os.environ[driver.VISIBLE_DEVICES])
+        self._number = int(os.environ[nvml.VISIBLE_DEVICES])
 
     def slowed(self) -> bool:
-        return driver.is_slowed(self._number)
+        return nvml.is_slowed(self._number)
 
     def clock(self) -> int:
-        return driver.current_clock(self._number)
+        return nvml.current_clock(self._number)
 
 
 def device_of(target: Machine) -> ExecutionDevice:
-    """Where kernels for a target run."""
+    """The device that kernels for a target run on."""
     if target.runner:
         return RemoteDevice(target.runner, target.device == CUDA)
     return GpuDevice() if target.device == CUDA else CpuDevice()
@@ -190,6 +215,8 @@ def device_of(target: Machine) -> ExecutionDevice:
 
 @dataclass(frozen=True, eq=False)
 class _Launch:
+    """A kernel with the arguments of all its executions, so that the evaluator finds both."""
+
     kernel: Kernel
     arguments: Sequence[Any]
 

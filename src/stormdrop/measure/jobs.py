@@ -1,9 +1,9 @@
-"""What the measurer and its workers say to each other, over one pipe per worker.
+"""The messages between a measurer and its workers: jobs and answers, over one pipe per worker.
 
     measurer -> worker   Load, Data, Build, Run, Race
-    worker -> measurer   Ready once, then per job any number of Step and one Built, Failed, Ran or Raced
+    worker -> measurer   Ready once, then for every job any number of Step and one Built, Failed, Ran or Raced
 
-`key` names a candidate within a loaded session; the worker knows nothing of spaces and points.
+A worker knows nothing of spaces and points. A `key` names a candidate within a loaded session.
 """
 
 from __future__ import annotations
@@ -19,21 +19,33 @@ from ..trial import Phases, Status
 from .timing import TimingPlan
 
 Key = int
+"""The number of a candidate within a loaded session."""
 
 KERNELS = 40
-"""Built kernels that a worker keeps: two batches and the incumbents; so many can race at most."""
+"""How many built kernels a worker keeps: those of two batches, and the incumbents. No more kernels can race."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """Start on another workload: `payload` is the pickled (workload, target, sketches by name, passing bytes)."""
+    """Asks the worker to begin with another workload. It has no answer.
+
+    Args:
+        payload: the pickled tuple (workload, target, sketches by name, bytes of constants that pass through the caches
+            between two executions).
+    """
 
     payload: bytes
 
 
 @dataclass(frozen=True)
 class Data:
-    """The loaded workload's inputs, or its expected outputs with their tolerance."""
+    """Brings the inputs of the loaded workload, or its expected outputs. It has no answer.
+
+    Args:
+        inputs: one array per input; empty if this brings outputs.
+        outputs: one array per output; empty if this brings inputs.
+        tolerance: the error that is allowed, max|difference| / max|expected|. It comes with the outputs.
+    """
 
     inputs: tuple[NDArray[Any], ...] = ()
     outputs: tuple[NDArray[Any], ...] = ()
@@ -42,7 +54,13 @@ class Data:
 
 @dataclass(frozen=True)
 class Build:
-    """Apply a sketch at a configuration, and compile."""
+    """Asks for a kernel. The answer is `Built` or `Failed`.
+
+    Args:
+        key: names the kernel in later jobs.
+        sketch: the name of the sketch to apply.
+        config: the configuration to apply it at.
+    """
 
     key: Key
     sketch: str
@@ -51,7 +69,13 @@ class Build:
 
 @dataclass(frozen=True)
 class Run:
-    """Execute a built kernel; compare its output unless that was done before."""
+    """Asks for samples of a built kernel. The answer is `Ran` or `Failed`.
+
+    Args:
+        key: the kernel.
+        plan: how the samples are taken.
+        check: whether its output is compared first. It is not if the same kernel was found right before.
+    """
 
     key: Key
     plan: TimingPlan
@@ -60,7 +84,13 @@ class Run:
 
 @dataclass(frozen=True)
 class Race:
-    """Sample built and checked kernels in turns."""
+    """Asks for samples of several kernels in turns. The answer is `Raced` or `Failed`.
+
+    Args:
+        keys: the kernels, which must have been built and checked.
+        rounds: how many samples are taken of each.
+        sample_seconds: the seconds that the executions of one sample fill together.
+    """
 
     keys: tuple[Key, ...]
     rounds: int
@@ -69,19 +99,28 @@ class Race:
 
 @dataclass(frozen=True)
 class Ready:
-    """The worker has loaded what it needs and waits for jobs."""
+    """The first message of a worker: it has loaded TVM and waits for jobs."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """The worker goes on to this phase: schedule, build, run or check."""
+    """Says that the worker begins a phase of its job.
+
+    Args:
+        phase: schedule, build, run or check.
+    """
 
     phase: str
 
 
 @dataclass(frozen=True)
 class Built:
-    """`dropped` are the keys of kernels that made room."""
+    """The answer to `Build`: the kernel is ready.
+
+    Args:
+        phases: the wall seconds of scheduling and building.
+        dropped: the keys of kernels that the worker has dropped to make room.
+    """
 
     phases: Phases
     dropped: tuple[Key, ...] = ()
@@ -89,7 +128,13 @@ class Built:
 
 @dataclass(frozen=True)
 class Failed:
-    """The candidate is at fault; the worker is well."""
+    """The answer to any job that fails through the fault of its candidate. The worker itself is well.
+
+    Args:
+        status: how the job failed.
+        error: one line that says why.
+        phases: the wall seconds until then.
+    """
 
     status: Status
     error: str
@@ -98,7 +143,13 @@ class Failed:
 
 @dataclass(frozen=True)
 class Ran:
-    """Samples in seconds per execution, and the differences of the counters over their sampling."""
+    """The answer to `Run`.
+
+    Args:
+        samples: seconds per execution.
+        load: the differences of the load counters over the sampling.
+        phases: the wall seconds of running and checking.
+    """
 
     samples: tuple[float, ...]
     load: Counters
@@ -107,7 +158,13 @@ class Ran:
 
 @dataclass(frozen=True)
 class Raced:
-    """Samples per key, in the order of the request."""
+    """The answer to `Race`.
+
+    Args:
+        samples: seconds per execution: for each kernel of the job, in its order, one sample per round.
+        load: the differences of the load counters over the sampling.
+        seconds: the wall seconds of the race.
+    """
 
     samples: tuple[tuple[float, ...], ...]
     load: Counters
@@ -115,4 +172,7 @@ class Raced:
 
 
 Job = Build | Run | Race
+"""The jobs that are answered."""
+
 Answer = Built | Failed | Ran | Raced
+"""The answers to them."""

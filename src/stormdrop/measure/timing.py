@@ -1,8 +1,9 @@
-"""Timing a callable: warm-up, then samples that are each the mean of a few executions.
+"""Timing a callable: a warm-up, then samples, each of which is the mean of a few executions.
 
-On a CPU the loop (`wall`) is plain Python around `perf_counter`. A call through TVM's interface costs 0.1 microseconds
-here; TVM's `time_evaluator` costs 0.3 ms to set up and executes once more per use.
-Knows nothing of TVM, so that peers are timed by the same code.
+On a CPU the timer is `time_calls`, plain Python around `perf_counter`. A call through TVM's interface costs 0.1
+microseconds here. TVM's `time_evaluator` costs 0.3 ms to set up, and executes the kernel once more per use.
+
+This file knows nothing of TVM, so that peers are timed by the same code.
 """
 
 from __future__ import annotations
@@ -16,26 +17,32 @@ from dataclasses import dataclass
 from itertools import repeat
 
 Call = Callable[[], object]
-Executions = Callable[[Call, int], float]
-"""Mean seconds of so many executions, back to back."""
+"""One execution of a kernel, of a peer, or of anything else that is timed."""
+
+Timer = Callable[[Call, int], float]
+"""Executes a call so many times, back to back, and returns the mean seconds of one execution."""
 
 SAMPLE_SECONDS = 2e-3
-"""A sample lasts at least this long, however short one execution is."""
+"""The seconds that a sample lasts at least. Short executions are repeated until they fill them."""
 
-LEAST_ROUNDS, MOST_ROUNDS = 3, 15
-"""Rounds of a race."""
+FEWEST_ROUNDS, MOST_ROUNDS = 3, 15
+"""The bounds for the rounds of a race."""
 
 _SHORT = 1e-3  # seconds: below this one execution is too noisy to judge a kernel by
 _CACHE_MATTERS = 20e-3  # seconds: below this an execution with cold caches is visibly slower
-_LONG = 0.1  # seconds: from here on no execution is thrown away
-_VERY_LONG = 1.0  # seconds: from here on not even the first
+_LONG = 0.1  # seconds: from here on the execution that estimates the duration is used as a sample
+_VERY_LONG = 1.0  # seconds: from here on the warm-up is used as a sample
 
 
 @dataclass(frozen=True)
 class TimingPlan:
-    """How to take samples: `repeats` of them, each of as many executions as fill `sample_seconds`.
+    """How the samples of a callable are taken.
 
-    An execution slower than `cutoff` seconds marks the callable as hopeless: it gets one sample of one execution.
+    Args:
+        repeats: how many samples are taken.
+        sample_seconds: the seconds that the executions of one sample fill together.
+        cutoff: seconds of one execution. A callable that takes longer is hopeless and gets one sample of one
+            execution. None is no bound.
     """
 
     repeats: int = 3
@@ -43,20 +50,24 @@ class TimingPlan:
     cutoff: float | None = None
 
 
-def rounds_within(turns: Sequence[float], seconds: float, least: int = LEAST_ROUNDS, most: int = MOST_ROUNDS) -> int:
-    """The rounds that fit into a time.
+def rounds_within(turns: Sequence[float], seconds: float, fewest: int = FEWEST_ROUNDS, most: int = MOST_ROUNDS) -> int:
+    """The number of rounds that fit into a time.
 
     Args:
         turns: wall seconds of each turn of a round.
-        seconds: wall seconds of all rounds.
-        least: the fewest rounds, however long they take.
+        seconds: wall seconds of all rounds together.
+        fewest: the fewest rounds, however long they take.
         most: the most rounds, however short they are.
+
+    Example:
+        >>> rounds_within([0.05, 0.05], seconds=1.0)
+        10
     """
-    return int(max(least, min(most, seconds / max(sum(turns), 1e-9))))
+    return int(max(fewest, min(most, seconds / max(sum(turns), 1e-9))))
 
 
-def wall(call: Call, number: int) -> float:
-    """Mean wall seconds of `number` executions, back to back."""
+def time_calls(call: Call, number: int) -> float:
+    """The mean wall seconds of `number` executions, back to back."""
     start = time.perf_counter()
     for _ in repeat(None, number):
         call()
@@ -64,22 +75,29 @@ def wall(call: Call, number: int) -> float:
 
 
 def sample(
-    call: Call, plan: TimingPlan, first: float | None = None, executions: Executions = wall, least: int = 1
+    call: Call, plan: TimingPlan, first: float | None = None, timer: Timer = time_calls, fewest: int = 1
 ) -> list[float]:
-    """Samples of a callable, in seconds per execution.
+    """Takes samples of one callable.
 
-    `least` executions are the fewest that tell its speed; `first` is the duration of its first execution, where there
-    was one already; without it, one is done here.
+    Args:
+        call: the callable.
+        plan: how many samples, and how long each.
+        first: seconds of an execution that was done before; if None, the callable is executed once to warm up.
+        timer: times some executions.
+        fewest: the fewest executions, back to back, that tell how fast the callable is.
+
+    Returns:
+        The samples in seconds per execution: `plan.repeats` of them, or one if the callable is hopeless.
     """
-    with _undisturbed():
-        warm = executions(call, 1) if first is None else first
-        once = warm if warm >= _VERY_LONG else _estimate(call, executions, least)
+    with _no_garbage_collection():
+        warm = timer(call, 1) if first is None else first
+        once = warm if warm >= _VERY_LONG else _estimate(call, timer, fewest)
         samples = [once] if once >= _LONG else []
         if plan.cutoff is not None and once > plan.cutoff:
             return [once]
-        number = _number(once, plan.sample_seconds)
+        number = _executions_per_sample(once, plan.sample_seconds)
         while len(samples) < plan.repeats:
-            samples.append(executions(call, number))
+            samples.append(timer(call, number))
         return samples
 
 
@@ -87,40 +105,52 @@ def interleaved(
     calls: Sequence[Call],
     rounds: int,
     sample_seconds: float = SAMPLE_SECONDS,
-    executions: Executions = wall,
-    least: int = 1,
+    timer: Timer = time_calls,
+    fewest: int = 1,
 ) -> list[list[float]]:
-    """Samples of several callables, taken in turns: entry `[i][r]` is the sample of `calls[i]` in round `r`.
+    """Takes samples of several callables in turns.
 
-    Every other round goes through them backwards, so that a drift of the machine's speed favours none. Each
-    must have been executed before.
+    Every second round goes through the callables backwards, so that a drift of the machine's speed favours none.
+
+    Args:
+        calls: the callables. Each must have been executed before.
+        rounds: how many samples are taken of each.
+        sample_seconds: the seconds that the executions of one sample fill together.
+        timer: times some executions.
+        fewest: the fewest executions, back to back, that tell how fast a callable is.
+
+    Returns:
+        The samples in seconds per execution: entry `[i][r]` is the sample of `calls[i]` in round `r`.
     """
-    with _undisturbed():
-        once = [_estimate(call, executions, least) for call in calls]
-        numbers = [_number(seconds, sample_seconds) for seconds in once]
+    with _no_garbage_collection():
+        once = [_estimate(call, timer, fewest) for call in calls]
+        numbers = [_executions_per_sample(seconds, sample_seconds) for seconds in once]
         samples: list[list[float]] = [[] for _ in calls]
         for turn in range(rounds):
             order = range(len(calls)) if turn % 2 == 0 else reversed(range(len(calls)))
             for index in order:
                 if once[index] < _CACHE_MATTERS:
                     calls[index]()  # the callable before it has filled the caches with its own data
-                samples[index].append(executions(calls[index], numbers[index]))
+                samples[index].append(timer(calls[index], numbers[index]))
         return samples
 
 
-def _estimate(call: Call, executions: Executions, least: int) -> float:
-    """One execution; of short ones the best of three: waking a thread pool can take longer than the kernel."""
-    once = executions(call, 1)
-    return once if once >= _SHORT else min(once, *(executions(call, least) for _ in range(2)))
+def _estimate(call: Call, timer: Timer, fewest: int) -> float:
+    """The seconds of one execution.
+
+    A short callable gets three tries, of which the best counts: waking a thread pool can take longer than the kernel.
+    """
+    once = timer(call, 1)
+    return once if once >= _SHORT else min(once, *(timer(call, fewest) for _ in range(2)))
 
 
-def _number(once: float, sample_seconds: float) -> int:
+def _executions_per_sample(once: float, sample_seconds: float) -> int:
     return max(1, math.ceil(sample_seconds / max(once, 1e-7)))
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
-    """No garbage collection between two executions."""
+def _no_garbage_collection() -> Iterator[None]:
+    """Garbage is not collected between two executions."""
     enabled = gc.isenabled()
     gc.disable()
     try:

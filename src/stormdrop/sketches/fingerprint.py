@@ -1,10 +1,10 @@
-"""Which records are valid for a space: those whose knobs have the same domains and whose schedules are the same.
+"""Fingerprints: which records are valid for a space, namely those with the same knobs and the same schedules.
 
     fingerprint  =  digest of ( knobs, constraints, origin )  +  digest of ( schedules at a few points )
 
-The second part is what this module computes: it applies the sketch at a few points and hashes the functions that come
-out. A schedule that changes gives another fingerprint. Code that moves, is renamed, documented or tidied gives the
-same one, because nothing of the source enters it.
+This module computes the second part. It applies the sketch at a few points and hashes the resulting functions. A
+changed schedule gives another fingerprint. Code that moves, is renamed, documented or tidied gives the same one,
+because nothing of the source enters it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from ..space import Space
 from ..trial import Point
 from .contract import AnySketch, Variant
 
-_PROBES = 3  # points, the origin among them: one takes 5 to 20 ms
-_DRAWN = 24  # points among which the others are chosen
+_PROBES = 3  # points that are scheduled, with the origin; each takes 5 to 20 ms
+_SAMPLES = 24  # points from which the others are chosen
 
 _VERSION_0_1 = {
     "register_blocked": ("4cee9b93a5f2dd87", "e540bc231abf7a64 c032cfdd72eae467"),
@@ -35,49 +35,50 @@ _VERSION_0_1 = {
     "winograd_2": ("359abc823398b369 0.0001", "dfbaecbef9a34445"),
     "streaming": ("62bc2e2fb749f049", "e498b97f15cb8f1e abb706a5d7abf380 69e69c102dab7653"),
 }
-"""By sketch: the revision that version 0.1.0 gave its spaces, and the digest of what it scheduled.
+"""By sketch: the revision that version 0.1.0 gave its spaces, and the digest of its schedules.
 
-Version 0.1.0 hashed its source code. Its records are valid as long as the same is scheduled; see `_of_version_0_1`.
+Version 0.1.0 hashed its source code. Its records are valid as long as the schedules stay the same; see
+`_revision_0_1`.
 """
 
 
 @lru_cache(maxsize=256)
 def space_of(sketch: AnySketch, workload: Workload, target: Machine) -> Space | None:
-    """The space of a sketch for a workload, with a fingerprint that says what is scheduled.
+    """The space of a sketch for a workload, with a fingerprint that follows the schedules.
 
     Args:
-        sketch: a hashable sketch.
-        workload: the function to schedule.
-        target: the machine to schedule it for.
+        sketch: A hashable sketch.
+        workload: The function to schedule.
+        target: The machine to schedule it for.
 
     Returns:
-        `sketch.space(workload, target)` with a revision, which is computed when it is first asked for; None where the
-        sketch does not apply.
+        `sketch.space(workload, target)` with a revision, which is computed when it is first needed; None if the sketch
+        does not apply.
     """
     space = sketch.space(workload, target)
     if space is None:
         return None
     return space.with_revision(
-        lambda: scheduled(sketch, space, workload, target), lambda: _of_version_0_1(sketch, space)
+        lambda: schedule_digest(sketch, space, workload, target), lambda: _revision_0_1(sketch, space)
     )
 
 
-def scheduled(sketch: AnySketch, space: Space, workload: Workload, target: Machine) -> str:
-    """Sixteen hexadecimal digits of what a sketch schedules at the probed points of its space."""
+def schedule_digest(sketch: AnySketch, space: Space, workload: Workload, target: Machine) -> str:
+    """Sixteen hexadecimal digits that stand for a sketch's schedules at the probed points of its space."""
     schedules = [_digest(sketch, workload, target, space.config(point)) for point in probes(space)]
     return hashlib.sha256(json.dumps([space.revision, sketch.max_error, schedules]).encode()).hexdigest()[:16]
 
 
 def probes(space: Space) -> list[Point]:
-    """The origin and a few points in which as many knobs as possible have values that the others do not have.
+    """The points that are scheduled for a fingerprint: the origin, and a few in which many knobs have new values.
 
-    The same in every process. Probing other points makes all records invalid.
+    They are the same in every process. Probing other points would make all records invalid.
     """
     rng = np.random.default_rng(0)
-    drawn = list(dict.fromkeys(space.sample(rng) for _ in range(_DRAWN)))
+    samples = list(dict.fromkeys(space.sample(rng) for _ in range(_SAMPLES)))
     chosen = [space.origin]
     seen = set(enumerate(space.origin))
-    while len(chosen) < _PROBES and (left := [point for point in drawn if point not in chosen]):
+    while len(chosen) < _PROBES and (left := [point for point in samples if point not in chosen]):
         chosen.append(max(left, key=lambda point: len(set(enumerate(point)) - seen)))
         seen |= set(enumerate(chosen[-1]))
     return chosen
@@ -86,7 +87,7 @@ def probes(space: Space) -> list[Point]:
 def _digest(sketch: AnySketch, workload: Workload, target: Machine, config: dict[str, Any]) -> list[Any]:
     try:
         variant = sketch.apply(workload, target, config)
-    except Exception as error:  # noqa: BLE001  whatever a sketch raises: at this point it schedules nothing
+    except Exception as error:  # noqa: BLE001  whatever a sketch raises, it has no schedule here
         return ["no schedule", type(error).__name__]
     return list(_hashes(variant))
 
@@ -97,20 +98,20 @@ def _hashes(variant: Variant) -> Iterator[list[int]]:
         yield [position, tvm_ffi.structural_hash(transform)]
 
 
-def _of_version_0_1(sketch: AnySketch, space: Space) -> str | None:
-    """The revision that version 0.1.0 gave this space; None where its schedules are not those of 0.1.0 any more."""
+def _revision_0_1(sketch: AnySketch, space: Space) -> str | None:
+    """The revision that version 0.1.0 gave this space; None if its schedules are not those of 0.1.0 any more."""
     revision, digest = _VERSION_0_1.get(sketch.name, (None, None))
     return revision if revision is not None and _sample_digest(sketch) == digest else None
 
 
 @lru_cache(maxsize=16)
 def _sample_digest(sketch: AnySketch) -> str | None:
-    """What a sketch schedules for a sample of its workloads, on a CPU with AVX-512, whatever this machine is."""
+    """A digest of a sketch's schedules for some workloads, on a CPU with AVX-512 whatever this machine is."""
     target = Target.parse("cpu/x86-64-v4")
     convolution = operators.conv2d(n=1, h=14, w=14, ci=16, co=32, kh=3, kw=3, pad=1, bias=1, act="relu")
     digests = []
     for workload in (convolution, operators.matmul(32, 64, 48), operators.softmax(32, 64)):
         space = sketch.space(workload, target)
         if space is not None:
-            digests.append(scheduled(sketch, space, workload, target))
+            digests.append(schedule_digest(sketch, space, workload, target))
     return " ".join(digests)

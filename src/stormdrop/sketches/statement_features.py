@@ -1,7 +1,8 @@
-"""Ansor's 164 features of each statement of a scheduled function, by TVM's extractor.
+"""Ansor's 164 features of each statement of a scheduled function, as TVM extracts them.
 
-One row per statement that stores: a cost model sums up the scores of a candidate's rows (Ansor, OSDI 2020, 5.2).
-What cannot be scheduled is one row of zeros. A candidate takes 5 ms to schedule and 5 to extract.
+There is one row per statement that stores, and a cost model adds the scores of a candidate's rows (Ansor, OSDI 2020,
+section 5.2). A candidate that cannot be scheduled has one row of zeros. Scheduling a candidate takes 5 ms, extracting
+its features another 5 ms.
 """
 
 from __future__ import annotations
@@ -27,36 +28,46 @@ from .contract import AnySketch
 from .meta_schedule import tune_context
 
 WIDTH = 164
-_KEPT = 20_000  # candidates, of some 10 KB each
+"""The number of features of a statement."""
+
+_CACHED = 20_000  # candidates, of some 10 KB each
 
 
-def statement_features(found: Sequence[tuple[AnySketch, Space]], workload: Workload, target: Machine) -> Features:
-    """One array of shape `(stores, 164)` per candidate."""
-    sketches = {space.name: (sketch, space) for sketch, space in found}
+def statement_features(sketches: Sequence[tuple[AnySketch, Space]], workload: Workload, target: Machine) -> Features:
+    """A function from candidates to their features, an array of shape `(stores, 164)` for each.
+
+    Args:
+        sketches: Sketches with their spaces.
+        workload: The function to tune.
+        target: The machine to tune it for.
+    """
+    by_name = {space.name: (sketch, space) for sketch, space in sketches}
     extract = extractor(workload, target)
-    known: dict[Candidate, NDArray[np.float64]] = {}  # searches score a candidate again and again
+    cache: dict[Candidate, NDArray[np.float64]] = {}  # searches score the same candidate many times
 
     def scheduled(candidate: Candidate) -> PrimFunc | None:
-        sketch, space = sketches[candidate.sketch]
+        sketch, space = by_name[candidate.sketch]
         try:
             return sketch.apply(workload, target, space.config(candidate.point)).main
-        except Exception:  # noqa: BLE001  whatever a sketch raises is this candidate's failure, which measuring records
+        except Exception:  # noqa: BLE001  whatever a sketch raises is the candidate's failure, which its measurement records
             return None
 
     def rows_of(candidates: Sequence[Candidate]) -> list[NDArray[np.float64]]:
-        if len(known) > _KEPT:
-            known.clear()
-        new = {each: scheduled(each) for each in dict.fromkeys(candidates) if each not in known}
-        working = {each: function for each, function in new.items() if function is not None}
-        known.update({each: np.zeros((1, WIDTH)) for each in new})
-        known.update(zip(working, extract(list(working.values())), strict=True))
-        return [known[each] for each in candidates]
+        if len(cache) > _CACHED:
+            cache.clear()
+        functions = {
+            candidate: scheduled(candidate) for candidate in dict.fromkeys(candidates) if candidate not in cache
+        }
+        working = {candidate: function for candidate, function in functions.items() if function is not None}
+        cache.update({candidate: np.zeros((1, WIDTH)) for candidate in functions})
+        cache.update(zip(working, extract(list(working.values())), strict=True))
+        return [cache[candidate] for candidate in candidates]
 
     return rows_of
 
 
 def extractor(workload: Workload, target: Machine) -> Callable[[Sequence[PrimFunc]], list[NDArray[np.float64]]]:
-    """From schedules of a workload to one array of shape `(stores, 164)` for each."""
+    """A function from schedules of a workload to their features, an array of shape `(stores, 164)` for each."""
     features = PerStoreFeature()
     context = tune_context(_module(workload.function), target, threads=thread_count())
 

@@ -1,4 +1,4 @@
-"""Templates: sketches that users write as one function of a schedule, declaring knobs as it goes.
+"""Templates: sketches that users write as one function, which schedules a kernel and declares knobs as it goes.
 
     @sd.template
     def blocked(schedule, knobs):
@@ -7,7 +7,7 @@
         i0, i1 = schedule.split(i, knobs.tile("i", i, 2))
         ...
 
-The function runs once with every knob at its default, which tells the space and its origin; then once per
+The function runs once with every knob at its default, which gives the space and its origin. Then it runs once per
 configuration. docs/how-to/write-a-schedule.md says how to write one.
 """
 
@@ -36,26 +36,59 @@ Schedules = Callable[[Schedule, "Knobs"], object]
 
 
 def template(function: Schedules) -> Template:
-    """Makes a sketch of a function of a schedule and its knobs, named after the function."""
+    """Make a sketch of a function that schedules a kernel and declares knobs. It is used as a decorator.
+
+    Args:
+        function: A function of a `tvm.s_tir.Schedule` and `Knobs`. It changes the schedule and returns nothing.
+
+    Returns:
+        A sketch with the function's name. `tune(workload, sketches=[...])` takes it.
+
+    Example:
+        >>> import stormdrop as sd
+        >>> @sd.template
+        ... def unrolled(schedule, knobs):
+        ...     i, j, k = schedule.get_loops(knobs.reduction())
+        ...     j0, j1 = schedule.split(j, knobs.tile("j", j, levels=2, default=(8, 4)))
+        ...     schedule.unroll(j1)
+        ...     schedule.parallel(i)
+        >>> space = unrolled.space(sd.operators.matmul(16, 32, 8), sd.Target.parse("cpu/x86-64-v3"))
+        >>> space.config(space.origin)
+        {'j': (8, 4)}
+    """
     return Template(getattr(function, "__name__", type(function).__name__), function)
 
 
 @dataclass(frozen=True, eq=False)
 class Template:
-    """A `Sketch` written as a function; see the module."""
+    """A `Sketch` that is written as a function; `template` makes one.
+
+    Attributes:
+        name: The sketch's name.
+        function: Schedules a kernel and declares knobs.
+    """
 
     name: str
     function: Schedules
     max_error: ClassVar[float] = 0.0
 
     def __call__(self, schedule: Schedule, knobs: Knobs) -> None:
-        """Runs the function: a template can be a step of another one."""
+        """Run the function, so that a template can be a step of another one."""
         self.function(schedule, knobs)
 
     def space(self, workload: Workload, target: Target) -> Space | None:
-        """The declared knobs, with their defaults as origin; None where the function says `knobs.unsupported`.
+        """The space of the declared knobs, whose origin holds their defaults.
 
-        Raises `SpaceError` where the defaults do not satisfy the requirements, and what the function raises.
+        Args:
+            workload: The function to schedule.
+            target: The machine to schedule it for.
+
+        Returns:
+            The space; None if the function calls `knobs.unsupported`.
+
+        Raises:
+            SpaceError: The defaults do not satisfy a requirement, or a knob is declared twice in different ways.
+            Exception: Whatever else the function raises.
         """
         try:
             return _space(self, workload, target)
@@ -63,7 +96,17 @@ class Template:
             return None
 
     def apply(self, workload: Workload, target: Target, config: Mapping[str, Any]) -> Variant:
-        """The schedule at a configuration. Raises `SpaceError` where the knobs differ from those of the defaults."""
+        """The schedule at a configuration.
+
+        Args:
+            workload: The function to schedule.
+            target: The machine to schedule it for.
+            config: A value for each knob.
+
+        Raises:
+            SpaceError: The configuration is not in the space, or other knobs are declared than at the defaults.
+            UnsupportedFunction: The template does not apply to the workload.
+        """
         space = _space(self, workload, target)
         values = space.config(space.point(config))
         knobs = Knobs(self.name, workload, target, values)
@@ -76,7 +119,7 @@ class Template:
         return knobs.variant()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A worker cannot import the script or the prompt that this process runs: from there it goes by value.
+        # A worker cannot import the script or prompt that this process runs, so a template from there goes by value.
         module, path = self.function.__module__, getattr(self.function, "__qualname__", "")
         if module != "__main__" and _lookup(module, path) is self:
             return _imported, (module, path)
@@ -92,10 +135,17 @@ def _space(sketch: Template, workload: Workload, target: Target) -> Space:
 
 @dataclass
 class Knobs:
-    """What a template declares, and asks about: each knob's declaration returns its value.
+    """The second argument of a template: it declares the knobs, and answers questions about the function.
 
-    `workload` and `target` say what is scheduled and for which machine. Which knobs there are, and what they range
-    over, must not depend on their values. Declaring the same knob again returns the same value.
+    Each declaration returns the knob's value. Which knobs there are, and what they range over, must not depend on their
+    values. Declaring the same knob again returns the same value.
+
+    Attributes:
+        workload: The function that is scheduled.
+        target: The machine that it is scheduled for.
+        schedule: The schedule that the template changes.
+        declared: The knobs that were declared so far, by name.
+        values: Their values.
     """
 
     name: str
@@ -120,92 +170,153 @@ class Knobs:
         default: Sequence[int] | None = None,
         max_inner: int | None = None,
     ) -> tuple[int, ...]:
-        """A perfect factorisation of an extent (a number, or a loop), the outermost factor first."""
+        """Declare a `Tile`: factors whose product is an extent.
+
+        Args:
+            name: The knob's name.
+            extent: The extent, or the loop that has it.
+            levels: The number of factors.
+            default: The factors of the default schedule; by default the knob's first value.
+            max_inner: The largest innermost factor; by default there is no bound.
+
+        Returns:
+            The factors, the outermost first, as `schedule.split` takes them.
+        """
         factors: tuple[int, ...] = self._declare(Tile(name, self.extent(extent), levels, max_inner), default)
         return factors
 
     def split(
         self, name: str, extent: Any, choices: Sequence[Sequence[int]], default: Sequence[int] | None = None
     ) -> tuple[int, ...]:
-        """Factors that need not divide; one list of choices per inner level. The outermost factor comes first."""
+        """Declare a `Split`: factors of an extent that need not divide it.
+
+        Args:
+            name: The knob's name.
+            extent: The extent, or the loop that has it.
+            choices: The factors to choose from, one list per inner level.
+            default: The factors of the default schedule; by default the knob's first value.
+
+        Returns:
+            The factors, the outermost first. The outermost follows from the others.
+        """
         factors: tuple[int, ...] = self._declare(Split(name, self.extent(extent), choices), default)
         return factors
 
     def ordinal(self, name: str, values: Sequence[int | float | str], default: Value | None = None) -> Any:
-        """One of an ordered list of values."""
+        """Declare an `Ordinal`: one of an ordered list of values.
+
+        Args:
+            name: The knob's name.
+            values: The values in their order.
+            default: The value of the default schedule; by default the first one.
+
+        Returns:
+            The value.
+        """
         return self._declare(Ordinal(name, values), default)
 
     def categorical(self, name: str, values: Sequence[int | float | str], default: Value | None = None) -> Any:
-        """One of some values without an order."""
+        """Declare a `Categorical`: one of several values without an order.
+
+        Args:
+            name: The knob's name.
+            values: The values.
+            default: The value of the default schedule; by default the first one.
+
+        Returns:
+            The value.
+        """
         return self._declare(Categorical(name, values), default)
 
     def require(self, names: Sequence[str], predicate: Callable[..., bool], reason: str) -> None:
-        """Leaves out the points where `predicate`, called with the values of these knobs, is false.
+        """Leave points out of the space. Call this before the schedule does what needs the requirement.
 
-        Declare the knobs before, and say what is required before doing what needs it.
+        Args:
+            names: Knobs that are declared already.
+            predicate: A function of the values of these knobs. Points for which it is false are left out.
+            reason: What is required, for error messages.
+
+        Raises:
+            SpaceError: A knob is not declared, or the values of this schedule do not satisfy the requirement.
         """
         constraint = Constraint(tuple(names), predicate, reason)
-        unknown = [name for name in names if name not in self.declared]
-        if unknown:
-            raise SpaceError(f"template {self.name!r} requires {reason!r} of undeclared knob {unknown[0]!r}")
+        undeclared = [name for name in names if name not in self.declared]
+        if undeclared:
+            raise SpaceError(f"template {self.name!r} requires {reason!r} of undeclared knob {undeclared[0]!r}")
         values = {name: self.values[name] for name in names}
         if not predicate(*values.values()):
-            told = ", ".join(f"{name}={value}" for name, value in values.items())
-            raise SpaceError(f"template {self.name!r}: {told} does not satisfy {reason!r}; give other defaults")
+            settings = ", ".join(f"{name}={value}" for name, value in values.items())
+            raise SpaceError(f"template {self.name!r}: {settings} does not satisfy {reason!r}; give other defaults")
         self.constraints.append(constraint)
 
     # Blocks and loops
 
     def reduction(self) -> Any:
-        """The block that reduces. Where there is not exactly one, the template does not apply."""
-        found = reductions(self.schedule)
-        if len(found) != 1:
-            self.unsupported(f"{len(found)} blocks reduce, not one")
-        return found[0]
+        """The block that reduces. If there is not exactly one, the template does not apply to the workload."""
+        blocks = reductions(self.schedule)
+        if len(blocks) != 1:
+            self.unsupported(f"{len(blocks)} blocks reduce, not one")
+        return blocks[0]
 
     def extent(self, loop: Any) -> int:
-        """The extent of a loop; a number is its own extent."""
+        """The extent of a loop. A number is its own extent."""
         return loop if isinstance(loop, int) else int(self.schedule.get(loop).extent)
 
     def unsupported(self, reason: str) -> NoReturn:
-        """Says that the template does not apply to this workload or target: it then has no space."""
+        """Say that the template does not apply to this workload or target, so that it has no space.
+
+        Raises:
+            UnsupportedFunction: Always.
+        """
         raise UnsupportedFunction(f"template {self.name!r}: {reason}")
 
     def layout(self, block: Any, buffer: str, index_map: Callable[..., Sequence[Any]]) -> Any:
-        """Lays out anew what a block reads from a buffer; `index_map` takes old indices to new ones, one to one.
+        """Change the order in which a buffer that a block reads lies in memory.
 
-        A constant input that only this block reads is laid out once, ahead of time (`Variant.transforms`): the result
-        is None. For any other buffer it is the block that makes the copy, before everything that uses it.
+        A constant input that only this block reads is laid out once, ahead of time (`Variant.transforms`). For any
+        other buffer a new block copies it, before everything that uses it.
+
+        Args:
+            block: The block that reads the buffer.
+            buffer: The buffer's name.
+            index_map: A function from old indices to new ones, one to one.
+
+        Returns:
+            The block that copies, to be scheduled; None if the buffer is laid out ahead of time.
+
+        Raises:
+            SpaceError: The block does not read the buffer.
         """
         schedule = self.schedule
-        read = {load.source.name: load.source for load in loads(schedule, block)}
-        if buffer not in read:
-            raise SpaceError(f"template {self.name!r}: the block reads no {buffer!r}; it reads {', '.join(read)}")
-        source = read[buffer]
+        buffers = {load.source.name: load.source for load in loads(schedule, block)}
+        if buffer not in buffers:
+            raise SpaceError(f"template {self.name!r}: the block reads no {buffer!r}; it reads {', '.join(buffers)}")
+        source = buffers[buffer]
         mapping = IndexMap.from_func(index_map, ndim=len(source.shape), index_dtype="int32")
         inputs = [spec.name for spec in self.workload.inputs]
         position = inputs.index(buffer) if buffer in inputs else -1
-        readers = sum(buffer in {load.source.name for load in loads(schedule, each)} for each in all_blocks(schedule))
+        readers = sum(buffer in {load.source.name for load in loads(schedule, other)} for other in all_blocks(schedule))
         if position in self.workload.constants and position not in self.transforms and readers == 1:
             schedule.transform_layout(block, buffer, mapping)
             self.transforms[position] = _transform(source, mapping)
             return None
         regions = [region.source.name for region in schedule.get(block).reads]
         copy = schedule.cache_read(block, regions.index(buffer), "global")
-        # In this order TVM simplifies the indices that the copy writes to: a loop along memory is seen to be one.
+        # In this order TVM simplifies the indices that the copy writes to, so that a loop along memory is seen as one.
         schedule.transform_block_layout(copy, mapping)
         schedule.transform_layout(copy, ("write", 0), mapping)
         return copy
 
-    # What comes of it
+    # Results
 
     def variant(self) -> Variant:
-        """The schedule as it is now."""
+        """The current schedule as a variant."""
         return Variant(self.schedule.mod["main"], self.transforms)
 
-    def changed(self, what: str) -> SpaceError:
-        """The error that says that the knobs depend on their values."""
-        return SpaceError(f"template {self.name!r}: its knobs depend on their values: at {dict(self.values)} {what}")
+    def changed(self, difference: str) -> SpaceError:
+        """The error for knobs that depend on their values."""
+        values = dict(self.values)
+        return SpaceError(f"template {self.name!r}: its knobs depend on their values: at {values} {difference}")
 
     def _declare(self, knob: Knob, default: Any) -> Any:
         known = self.declared.get(knob.name)
@@ -232,32 +343,32 @@ def reductions(schedule: Schedule) -> list[Any]:
     """The blocks that reduce, in the order of the function's text."""
     reduce = tvm.tirx.IterVar.CommReduce
     blocks = all_blocks(schedule)
-    return [block for block in blocks if any(each.iter_type == reduce for each in schedule.get(block).iter_vars)]
+    return [block for block in blocks if any(axis.iter_type == reduce for axis in schedule.get(block).iter_vars)]
 
 
 def loads(schedule: Schedule, block: Any) -> list[Any]:
-    """What a block reads, but for the element that it accumulates into."""
+    """The loads of a block, without those of the element that it accumulates into."""
     store = schedule.get(block).body
-    found = [node for node in walk(store.value) if isinstance(node, tvm.ir.TensorLoad)]
-    return [load for load in found if not load.source.same_as(store.buffer)]
+    every = [node for node in walk(store.value) if isinstance(node, tvm.ir.TensorLoad)]
+    return [load for load in every if not load.source.same_as(store.buffer)]
 
 
 def _transform(source: Any, mapping: IndexMap) -> PrimFunc:
-    """The function that lays a buffer out anew."""
+    """The function from a buffer to its new layout."""
     shape = shape_of(source)
-    axes = tuple(Axis(variable(f"i{at}"), extent) for at, extent in enumerate(shape))
-    at = tuple(axis.var for axis in axes)
-    given = intermediate("given", shape, str(source.dtype))
+    axes = tuple(Axis(variable(f"i{dimension}"), extent) for dimension, extent in enumerate(shape))
+    index = tuple(axis.var for axis in axes)
+    original = intermediate("given", shape, str(source.dtype))
     packed = intermediate("packed", [int(extent) for extent in mapping.map_shape(list(shape))], str(source.dtype))
-    stage = Stage("layout", axes, packed, tuple(mapping.map_indices(list(at))), given[at])
-    return StageGraph((given, packed), (stage,)).function()
+    stage = Stage("layout", axes, packed, tuple(mapping.map_indices(list(index))), original[index])
+    return StageGraph((original, packed), (stage,)).function()
 
 
 def _lookup(module: str, path: str) -> Any:
-    found: Any = sys.modules.get(module)
+    value: Any = sys.modules.get(module)
     for name in path.split("."):
-        found = getattr(found, name, None)
-    return found
+        value = getattr(value, name, None)
+    return value
 
 
 def _imported(module: str, path: str) -> Any:

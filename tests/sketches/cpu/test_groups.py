@@ -17,8 +17,8 @@ def graph_of(*tensors: Any) -> StageGraph:
     return StageGraph.parse(te.create_prim_func(list(tensors)))
 
 
-def grouped(graph: StageGraph, least: int | None) -> list[Group]:
-    return groups_of(nests_of(graph), graph.parameters, least)
+def grouped(graph: StageGraph, min_rows: int | None) -> list[Group]:
+    return groups_of(nests_of(graph), graph.parameters, min_rows)
 
 
 def sizes(groups: list[Group]) -> list[tuple[int, int]]:
@@ -40,41 +40,41 @@ def softmax_of_columns(a: int, b: int, c: int) -> StageGraph:
 
 
 def test_a_softmax_is_one_loop_whose_buffers_hold_one_row() -> None:
-    groups = grouped(operators.softmax(64, 100).graph, least=4)
+    groups = grouped(operators.softmax(64, 100).graph, min_rows=4)
     assert sizes(groups) == [(4, 1)]
     assert shapes(groups) == [(1,), (100,), (1,), (64, 100)]
 
 
 def test_without_grouping_the_buffers_hold_all_rows_in_one_dimension() -> None:
-    groups = grouped(operators.softmax(64, 100).graph, least=None)
+    groups = grouped(operators.softmax(64, 100).graph, min_rows=None)
     assert sizes(groups) == [(1, 0)] * 4
     assert shapes(groups) == [(64,), (6400,), (64,), (64, 100)]
 
 
-@pytest.mark.parametrize(("least", "shared"), [(1, True), (64, True), (65, False)])
-def test_few_rows_are_not_shared(least: int, shared: bool) -> None:
-    assert sizes(grouped(operators.softmax(64, 100).graph, least)) == ([(4, 1)] if shared else [(1, 0)] * 4)
+@pytest.mark.parametrize(("min_rows", "shared"), [(1, True), (64, True), (65, False)])
+def test_few_rows_are_not_shared(min_rows: int, shared: bool) -> None:
+    assert sizes(grouped(operators.softmax(64, 100).graph, min_rows)) == ([(4, 1)] if shared else [(1, 0)] * 4)
 
 
 def test_all_leading_axes_are_shared_that_every_nest_has() -> None:
-    assert sizes(grouped(softmax_of_columns(3, 17, 35), least=2)) == [(4, 1)]
+    assert sizes(grouped(softmax_of_columns(3, 17, 35), min_rows=2)) == [(4, 1)]
     b, h, q, k = 2, 3, 5, 7
     x, r = te.placeholder((b, h, q, k)), te.reduce_axis((0, k))
     total = te.compute((b, h, q), lambda i, j, m: te.sum(x[i, j, m, r], axis=r))
     scaled = te.compute((b, h, q, k), lambda i, j, m, n: x[i, j, m, n] / total[i, j, m])
-    assert sizes(grouped(graph_of(x, scaled), least=2)) == [(2, 3)]
+    assert sizes(grouped(graph_of(x, scaled), min_rows=2)) == [(2, 3)]
 
 
 def test_one_axis_stays_with_the_longest_nest() -> None:
     x = te.placeholder((8, 16))
     first = te.compute((8, 16), lambda i, j: te.exp(x[i, j]))
     second = te.compute((8, 16), lambda i, j: te.exp(first[i, j]))
-    groups = grouped(graph_of(x, second), least=1)
+    groups = grouped(graph_of(x, second), min_rows=1)
     assert sizes(groups) == [(2, 1)]
     assert shapes(groups) == [(16,), (8, 16)]
     y = te.placeholder((16,))
     copied = te.compute((16,), lambda i: te.exp(y[i]))
-    assert sizes(grouped(graph_of(y, te.compute((16,), lambda i: te.exp(copied[i]))), least=1)) == [(1, 0)] * 2
+    assert sizes(grouped(graph_of(y, te.compute((16,), lambda i: te.exp(copied[i]))), min_rows=1)) == [(1, 0)] * 2
 
 
 def test_a_nest_that_reads_other_rows_runs_alone() -> None:
@@ -82,11 +82,11 @@ def test_a_nest_that_reads_other_rows_runs_alone() -> None:
     exp = te.compute((8, 8), lambda i, j: te.exp(x[i, j]))
     transposed = graph_of(x, te.compute((8, 8), lambda i, j: exp[j, i]))
     assert shared_axes(nests_of(transposed), 1) == 0
-    assert sizes(grouped(transposed, least=1)) == [(1, 0)] * 2
+    assert sizes(grouped(transposed, min_rows=1)) == [(1, 0)] * 2
     y = te.placeholder((9, 8))
     row_below = te.compute((9, 8), lambda i, j: te.exp(y[i, j]))
     shifted = graph_of(y, te.compute((8, 8), lambda i, j: row_below[i + 1, j]))
-    assert sizes(grouped(shifted, least=1)) == [(1, 0)] * 2
+    assert sizes(grouped(shifted, min_rows=1)) == [(1, 0)] * 2
 
 
 def test_what_another_group_reads_holds_all_rows() -> None:
@@ -95,7 +95,7 @@ def test_what_another_group_reads_holds_all_rows() -> None:
     total = te.compute((8,), lambda i: te.sum(exp[i, r], axis=r))
     scaled = te.compute((8, 12), lambda i, j: exp[i, j] / total[i])
     transposed = te.compute((12, 8), lambda i, j: exp[j, i] + 1.0)
-    groups = grouped(graph_of(x, scaled, transposed), least=2)
+    groups = grouped(graph_of(x, scaled, transposed), min_rows=2)
     assert sizes(groups) == [(3, 1), (1, 0)]
     assert shapes(groups) == [(8 * 12,), (1,), (8, 12), (12, 8)]
 
@@ -104,6 +104,6 @@ def test_parameters_stay_as_they_are() -> None:
     x = te.placeholder((8, 12))
     y = te.compute((8, 12), lambda i, j: te.exp(x[i, j]))
     z = te.compute((8, 12), lambda i, j: te.tanh(y[i, j]) + y[i, j])
-    groups = grouped(graph_of(x, y, z), least=1)
+    groups = grouped(graph_of(x, y, z), min_rows=1)
     assert sizes(groups) == [(2, 1)]
     assert shapes(groups) == [(8, 12), (8, 12)]

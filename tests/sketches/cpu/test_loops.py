@@ -36,9 +36,9 @@ def only_nest(workload: Workload) -> Nest:
     return nest
 
 
-def only_group(workload: Workload, least: int | None = None) -> Group:
+def only_group(workload: Workload, min_rows: int | None = None) -> Group:
     graph = workload.graph
-    (group,) = groups_of(nests_of(graph), graph.parameters, least)
+    (group,) = groups_of(nests_of(graph), graph.parameters, min_rows)
     return group
 
 
@@ -134,7 +134,7 @@ def test_reductions_are_unrolled_from_the_inside(unroll: int, unrolled: int) -> 
 
 def test_one_loop_runs_all_nests_of_a_group() -> None:
     workload = operators.softmax(640, 100)
-    (loops,) = loops_of(only_group(workload, least=4), SIZES, cores=2)
+    (loops,) = loops_of(only_group(workload, min_rows=4), SIZES, cores=2)
     assert len(loops) == 4
     assert parallel_axis_count(loops, 2) == 1
     function = text(loops, workload.graph, shared=1, leading=1)
@@ -206,7 +206,9 @@ def test_a_single_row_runs_segment_by_segment() -> None:
 def test_default_loops_keep_every_index_within_its_dimension() -> None:
     """TVM allocates of an intermediate buffer what it sees written, by dimension. Fused axes may pass a row's end."""
     x = te.placeholder((3, 5, 7))
-    stages = StageGraph.parse(te.create_prim_func([x, te.compute((3, 5, 7), lambda i, j, k: te.exp(x[i, j, k]))])).stages
+    stages = StageGraph.parse(
+        te.create_prim_func([x, te.compute((3, 5, 7), lambda i, j, k: te.exp(x[i, j, k]))])
+    ).stages
     buffer = stages[0].buffer
 
     def within(stage: Stage) -> bool:

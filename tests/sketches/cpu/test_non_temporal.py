@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 import pytest
 
 from stormdrop import operators
-from stormdrop.codegen.compile import assembly
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
 from stormdrop.sketches.cpu.non_temporal import NON_TEMPORAL, STORES, stores_knob
@@ -34,26 +32,6 @@ def test_no_choice_where_the_caches_are_not_known() -> None:
 
 def test_no_choice_where_no_fence_orders_them() -> None:
     assert not stores_knob(operators.elementwise(shape=(1 << 26,)), Target.parse("cpu/neoverse-n1"))
-
-
-@pytest.mark.parametrize(("name", "lanes"), [("cpu/x86-64-v3", 8), ("cpu/x86-64-v4", 16)])
-@pytest.mark.parametrize(
-    ("channels", "aligned"),
-    # Rows of 64 bytes; of 16 times an odd number, where LLVM splits the vectors; of what no such store takes.
-    [(16, True), (20, True), (21, False)],
-)
-def test_whole_vectors_are_stored_so_where_they_are_aligned(
-    name: str, lanes: int, channels: int, aligned: bool
-) -> None:
-    target = replace(Target.parse(name), l2=1, l3=1)
-    workload = operators.depthwise_conv2d(n=1, h=8, w=8, ci=channels, kh=3, kw=3)
-    (sketch, space), *_ = sketches_for(workload, target)
-    config = {**space.config(space.origin), "columns": lanes, STORES: NON_TEMPORAL}
-    code = assembly(sketch.apply(workload, target, config).main, target.tvm())
-    assert bool(re.search(r"movntps", code)) == aligned
-    assert ("sfence" in code) == aligned
-    cached = assembly(sketch.apply(workload, target, {**config, STORES: "cached"}).main, target.tvm())
-    assert "movnt" not in cached and "sfence" not in cached
 
 
 @pytest.mark.skipif(not HAS_NON_TEMPORAL, reason="no non-temporal stores on this machine")

@@ -33,7 +33,7 @@ from .contraction_shape import ContractionShape
 Floats = NDArray[np.float64]
 
 _COPY_TRANSFERS = 3  # a copy that fits no cache is fetched to be written, written, and read again
-_BROADCAST_LANES = 16  # from so many lanes on, instructions broadcast an operand from memory: AVX-512
+_BROADCAST_LANES = 16  # with this number of lanes, instructions broadcast an operand from memory: AVX-512
 _USEFUL_UNROLL = 4  # steps beyond which unrolling gains nothing
 _LINE, _SETS = 64, 64  # bytes of a cache line; sets of a first cache (32 KiB in 8 ways, 48 KiB in 12)
 _ROWS_PER_SET = 11  # rows that can share a set: those beyond the ways are not all needed at once
@@ -125,7 +125,7 @@ def cycles(
     tile = shape.steps * step + costs.store * tiles.rows * tiles.vectors
 
     def per_byte(distance: Floats) -> Floats:
-        """Cycles per byte that was read so many bytes ago: of the first cache that still holds it."""
+        """Cycles per byte that was read `distance` bytes ago: those of the first cache that still holds it."""
         outside = np.where(distance < target.l3, 1 / costs.l3, 1 / costs.memory)
         beyond_l1 = np.where(distance < _USABLE * target.l2, 1 / costs.l2, outside)
         return np.where(distance < _USABLE * target.l1, 0.0, beyond_l1)

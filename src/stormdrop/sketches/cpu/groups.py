@@ -27,14 +27,14 @@ class Group:
 
     Args:
         nests: the nests, in the order in which they run.
-        shared: the loop runs over so many leading axes of each nest; 0 if the group is one nest alone.
+        shared: the number of leading axes of each nest over which the loop runs; 0 if the group is one nest alone.
     """
 
     nests: tuple[Nest, ...]
     shared: int
 
 
-def groups_of(nests: Sequence[Nest], kept: Collection[Any], least: int | None) -> list[Group]:
+def groups_of(nests: Sequence[Nest], kept: Collection[Any], min_rows: int | None) -> list[Group]:
     """Put neighbouring nests into groups that share leading axes.
 
     Buffers between nests become one-dimensional. If only the nests of one group read a buffer, it holds one row.
@@ -42,18 +42,19 @@ def groups_of(nests: Sequence[Nest], kept: Collection[Any], least: int | None) -
     Args:
         nests: the nests of a function, in the order in which they run.
         kept: the buffers that are parameters or are read from outside; they stay as they are.
-        least: the axes that a group shares have at least so many elements; None to leave each nest alone.
+        min_rows: the number of rows that a group must have: the elements of its shared axes. None to leave each nest
+            alone.
 
     Returns:
         The groups, in the order in which they run.
     """
     grouped: list[list[Nest]] = []
     for nest in nests:
-        if grouped and least is not None and shared_axes([*grouped[-1], nest], least):
+        if grouped and min_rows is not None and shared_axes([*grouped[-1], nest], min_rows):
             grouped[-1].append(nest)
         else:
             grouped.append([nest])
-    shared_counts = [shared_axes(group, least or 1) if len(group) > 1 else 0 for group in grouped]
+    shared_counts = [shared_axes(group, min_rows or 1) if len(group) > 1 else 0 for group in grouped]
     rows: dict[Any, _Row] = {}
     for group, shared in zip(grouped, shared_counts, strict=True):
         for nest in group:
@@ -69,16 +70,16 @@ def groups_of(nests: Sequence[Nest], kept: Collection[Any], least: int | None) -
     ]
 
 
-def shared_axes(nests: Sequence[Nest], least: int) -> int:
+def shared_axes(nests: Sequence[Nest], min_rows: int) -> int:
     """Count the leading axes that all nests have in common, if each element depends on its own row only.
 
     Args:
         nests: neighbouring nests.
-        least: the number of elements that these axes must have.
+        min_rows: the number of elements that these axes must have together.
 
     Returns:
         The number of axes. At least one axis stays with the nest that has the most; 0 if the axes have fewer than
-        `least` elements.
+        `min_rows` elements.
     """
     stores = [nest.store for nest in nests]
     written = {store.buffer for store in stores}
@@ -96,7 +97,7 @@ def shared_axes(nests: Sequence[Nest], least: int) -> int:
         if not aligned:
             break
         count, size = dimension + 1, size * axes[0].extent
-    return count if size >= least else 0
+    return count if size >= min_rows else 0
 
 
 def _is_index(indices: Sequence[Expr], dimension: int, variable: Any) -> bool:

@@ -109,11 +109,11 @@ def loops_of(group: Group, sizes: LoopSizes, cores: int, keep_store_axes: bool =
     if shared:
         return [loops]
     (nest,) = nests
-    split = sizes.parts > 1 and leaves_cores_idle(loops[0], cores)
-    return [
-        [NestLoops(part, sizes)]
-        for part in (parallelize_reduction(nest, sizes.parts) if split else split_into_segments(nest))
-    ]
+    if sizes.parts > 1 and leaves_cores_idle(loops[0], cores):
+        separate = parallelize_reduction(nest, sizes.parts)
+    else:
+        separate = split_into_segments(nest)
+    return [[NestLoops(part, sizes)] for part in separate]
 
 
 def leaves_cores_idle(loops: NestLoops, cores: int) -> bool:
@@ -164,7 +164,7 @@ class NestLoops:
     Args:
         nest: the nest.
         sizes: what it computes at a time.
-        shared: so many leading axes get their values from loops outside.
+        shared: the number of leading axes that get their values from loops outside.
 
     Attributes:
         outer: the axes that have loops around all stages, the shared ones first.

@@ -34,7 +34,7 @@ def fuse_contiguous_axes(nest: Nest, shared: int, keep_store_axes: bool) -> Nest
 
     Args:
         nest: the nest to rewrite.
-        shared: so many leading axes of the store run outside of the nest; they stay as they are.
+        shared: the number of leading axes of the store that run outside of the nest; they stay as they are.
         keep_store_axes: fuse axes of the reduction only. It has to be true if the nest stores to an intermediate
             buffer of several dimensions, see `at_vector`.
 
@@ -144,7 +144,7 @@ def vectorize_reduction(nest: Nest, shared: int, lanes: int, vectors: int) -> Ne
 
     Args:
         nest: a nest with at most one term.
-        shared: so many leading axes of the store run outside of the nest.
+        shared: the number of leading axes of the store that run outside of the nest.
         lanes: the elements of a vector.
         vectors: the vectors of partial results, at most.
 

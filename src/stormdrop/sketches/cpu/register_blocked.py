@@ -184,6 +184,6 @@ def _column_tiles(extent: int, lanes: int) -> list[int]:
 
 
 def _fills_blocks(extent: int, rows: int, block: int) -> bool:
-    """Whether blocks of so many tiles cover the rows without much waste."""
+    """Whether blocks of `block` tiles cover the rows without much waste."""
     tiles = -(-extent // rows)
     return block == 1 or (block < tiles and -(-tiles // block) * block <= 1.1 * tiles)

@@ -1,10 +1,12 @@
-"""Sketches derived by rules, as Ansor derives them: the general fallback, and the ground to compare with.
+"""Sketches that rules derive from a workload, as in Ansor: for functions without a sketch, and for comparisons.
 
-    CPU_RULES    the rules for a CPU, in the order in which each block passes them
-    derive       the sketches that rules make of a workload
+    derive       derives the sketches of a workload
+    CPU_RULES    the rules for a CPU, in the order in which they are tried on each block
+    Rule         the base class of a rule of your own, which says whether it `Applies` and works on a `State`
+    blocks       what a rule can ask about the blocks of a schedule
 
-Rules and their order are those of Figures 3 and 5 of the paper on Droplet Search in Ansor; tile sizes factorise
-extents perfectly, as there.
+Rules and their order are those of Figures 3 and 5 of the paper on Droplet Search in Ansor. As there, tile sizes are
+perfect factors of extents. docs/how-to/write-a-schedule.md says how to write a rule.
 """
 
 from . import blocks

@@ -1,4 +1,4 @@
-"""What rules ask about the blocks of a schedule. Every block is one store, as workloads have them."""
+"""What rules ask about the blocks of a schedule. Every block of a workload consists of one store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,16 @@ from ..template import all_blocks, loads
 
 @dataclass(frozen=True, eq=False)
 class Loop:
-    """A loop around one block, and the iterator that it moves: its name, variable and whole extent."""
+    """A loop around a block, and the block's iterator that the loop moves.
+
+    Attributes:
+        loop: The loop, as a schedule's primitives take it.
+        extent: The loop's extent.
+        name: The iterator's name.
+        var: The iterator's variable.
+        whole: The iterator's extent, which several loops may share.
+        reduce: Whether the block reduces over the iterator.
+    """
 
     loop: Any
     extent: int
@@ -34,37 +43,41 @@ def names(schedule: Schedule) -> list[str]:
 
 
 def loops(schedule: Schedule, block: str) -> list[Loop]:
-    """All loops around a block, the outermost first; `reduce` where any iterator that it moves is reduced over."""
+    """All loops around a block, the outermost first. `reduce` is true if the loop moves any reduced iterator."""
     iterators = _iterators(schedule, block)
-    found = []
+    described = []
     for loop in schedule.get_loops(block):
         statement = schedule.get(loop)
-        moved = [each for each, at in iterators if statement.loop_var in variables(at)]
+        moved = [iterator for iterator, value in iterators if statement.loop_var in variables(value)]
         var, whole = (moved[0].var, moved[0].dom.extent) if moved else (statement.loop_var, statement.extent)
-        reduce = any(each.iter_type == IterVar.CommReduce for each in moved)
-        found.append(Loop(loop, int(statement.extent), str(var.name), var, int(whole), reduce))
-    return found
+        reduce = any(iterator.iter_type == IterVar.CommReduce for iterator in moved)
+        described.append(Loop(loop, int(statement.extent), str(var.name), var, int(whole), reduce))
+    return described
 
 
 def own_loops(schedule: Schedule, block: str) -> list[Loop]:
     """The innermost loops of a block that is not tiled yet: one for each of its iterators."""
     iterators = _iterators(schedule, block)
-    own = schedule.get_loops(block)
-    own = own[len(own) - len(iterators) :]
-    statements = [schedule.get(loop) for loop in own]
-    moved = [next((each for each, at in iterators if loop.loop_var in variables(at)), None) for loop in statements]
-    # Loops of one step may have been simplified out of the indices: they belong to the iterators that are left.
-    rest = iter([each for each, _ in iterators if not any(each.same_as(other) for other in moved)])
-    found = []
-    for loop, statement, known in zip(own, statements, moved, strict=True):
-        each = next(rest) if known is None else known
-        reduce = each.iter_type == IterVar.CommReduce
-        found.append(Loop(loop, int(statement.extent), str(each.var.name), each.var, int(each.dom.extent), reduce))
-    return found
+    around = schedule.get_loops(block)
+    innermost = around[len(around) - len(iterators) :]
+    statements = [schedule.get(loop) for loop in innermost]
+    moved = [
+        next((iterator for iterator, value in iterators if statement.loop_var in variables(value)), None)
+        for statement in statements
+    ]
+    # Loops of one step may have been simplified out of the indices. They belong to the iterators that are left.
+    rest = iter([iterator for iterator, _ in iterators if not any(iterator.same_as(other) for other in moved)])
+    described = []
+    for loop, statement, known in zip(innermost, statements, moved, strict=True):
+        iterator = next(rest) if known is None else known
+        reduce = iterator.iter_type == IterVar.CommReduce
+        name, whole = str(iterator.var.name), int(iterator.dom.extent)
+        described.append(Loop(loop, int(statement.extent), name, iterator.var, whole, reduce))
+    return described
 
 
 def reads(schedule: Schedule, block: str) -> list[Any]:
-    """The loads of a block, but for the element that it accumulates into."""
+    """The loads of a block, without those of the element that it accumulates into."""
     return loads(schedule, schedule.get_sblock(block))
 
 
@@ -75,7 +88,7 @@ def store_of(schedule: Schedule, block: str) -> Any:
 
 def consumers(schedule: Schedule, block: str) -> list[str]:
     """The blocks that read what a block writes."""
-    return [str(schedule.get(each).name_hint) for each in schedule.get_consumers(block)]
+    return [str(schedule.get(consumer).name_hint) for consumer in schedule.get_consumers(block)]
 
 
 def is_output(schedule: Schedule, workload: Workload, block: str) -> bool:
@@ -85,50 +98,53 @@ def is_output(schedule: Schedule, workload: Workload, block: str) -> bool:
 
 def reduces(schedule: Schedule, block: str) -> bool:
     """Whether a block combines over an iterator."""
-    return any(each.iter_type == IterVar.CommReduce for each in schedule.get(schedule.get_sblock(block)).iter_vars)
+    iterators = schedule.get(schedule.get_sblock(block)).iter_vars
+    return any(iterator.iter_type == IterVar.CommReduce for iterator in iterators)
 
 
 def extents(schedule: Schedule, block: str, reduce: bool) -> list[int]:
-    """The extents of a block's spatial iterators, or of those that it reduces over."""
-    wanted = IterVar.CommReduce if reduce else IterVar.DataPar
+    """The extents of a block's spatial iterators, or with `reduce` of those that it reduces over."""
+    kind = IterVar.CommReduce if reduce else IterVar.DataPar
     iterators = schedule.get(schedule.get_sblock(block)).iter_vars
-    return [int(each.dom.extent) for each in iterators if each.iter_type == wanted]
+    return [int(iterator.dom.extent) for iterator in iterators if iterator.iter_type == kind]
 
 
 def reuses(schedule: Schedule, block: str) -> bool:
-    """Whether a reduction reads elements again along a spatial iterator: contractions do, pooling does not.
+    """Whether a reduction reads elements again along a spatial iterator. Contractions do, pooling does not.
 
-    (Ansor's condition for multi-level tiling, on indices of loads.)
+    This is Ansor's condition for multi-level tiling.
     """
     if not reduces(schedule, block):
         return False
     iterators = schedule.get(schedule.get_sblock(block)).iter_vars
-    spatial = {each.var for each in iterators if each.iter_type == IterVar.DataPar and int(each.dom.extent) > 1}
+    spatial = {
+        iterator.var for iterator in iterators if iterator.iter_type == IterVar.DataPar and int(iterator.dom.extent) > 1
+    }
     return any(spatial - _variables(load) for load in reads(schedule, block))
 
 
 def matched_consumer(schedule: Schedule, workload: Workload, block: str) -> str | None:
-    """The only consumer of a block, if it is elementwise and takes each element exactly once."""
-    found = consumers(schedule, block)
-    if len(found) != 1 or is_output(schedule, workload, block) or reduces(schedule, found[0]):
+    """The only consumer of a block, if it is elementwise and reads each element exactly once; otherwise None."""
+    readers = consumers(schedule, block)
+    if len(readers) != 1 or is_output(schedule, workload, block) or reduces(schedule, readers[0]):
         return None
-    return None if matching(schedule, block, found[0]) is None else found[0]
+    return None if matching(schedule, block, readers[0]) is None else readers[0]
 
 
 def matching(schedule: Schedule, block: str, consumer: str) -> dict[str, str] | None:
-    """How the iterators of a consumer are called in a block, if they correspond one to one; else None."""
+    """The name in a block of each iterator of its consumer, if they correspond one to one; otherwise None."""
     store = store_of(schedule, block)
-    wanted = [load for load in reads(schedule, consumer) if load.source.same_as(store.buffer)]
-    if not all(same(load.indices, wanted[0].indices) for load in wanted):
+    loads_of_it = [load for load in reads(schedule, consumer) if load.source.same_as(store.buffer)]
+    if not all(same(load.indices, loads_of_it[0].indices) for load in loads_of_it):
         return None
     renamed: dict[str, str] = {}
-    for own, index in zip(store.indices, wanted[0].indices, strict=True):
-        if isinstance(own, Var) and isinstance(index, Var) and str(index.name) not in renamed:
-            renamed[str(index.name)] = str(own.name)
+    for stored, loaded in zip(store.indices, loads_of_it[0].indices, strict=True):
+        if isinstance(stored, Var) and isinstance(loaded, Var) and str(loaded.name) not in renamed:
+            renamed[str(loaded.name)] = str(stored.name)
         else:
             return None
-    theirs = {renamed.get(name, ""): size for name, size in _sizes(schedule, consumer).items()}
-    return renamed if theirs == _sizes(schedule, block) else None
+    consumer_sizes = {renamed.get(name, ""): size for name, size in _sizes(schedule, consumer).items()}
+    return renamed if consumer_sizes == _sizes(schedule, block) else None
 
 
 def same(left: Sequence[Any], right: Sequence[Any]) -> bool:
@@ -137,28 +153,32 @@ def same(left: Sequence[Any], right: Sequence[Any]) -> bool:
 
 
 def is_plain(store: Any) -> bool:
-    """Whether a store writes the element that its iterators name, each once."""
-    return all(isinstance(each, Var) for each in store.indices) and len(set(store.indices)) == len(store.indices)
+    """Whether the indices of a store are iterators, each of them once."""
+    return all(isinstance(index, Var) for index in store.indices) and len(set(store.indices)) == len(store.indices)
 
 
 def largest_divisor(extent: int, most: int) -> int:
-    """The largest divisor that is at most `most`."""
+    """The largest divisor of `extent` that is at most `most`."""
     return max(size for size in range(1, min(extent, max(1, most)) + 1) if extent % size == 0)
 
 
 def _sizes(schedule: Schedule, block: str) -> dict[str, int]:
+    """The extents of a block's spatial iterators, by name."""
     iterators = schedule.get(schedule.get_sblock(block)).iter_vars
-    return {str(each.var.name): int(each.dom.extent) for each in iterators if each.iter_type == IterVar.DataPar}
+    spatial = [iterator for iterator in iterators if iterator.iter_type == IterVar.DataPar]
+    return {str(iterator.var.name): int(iterator.dom.extent) for iterator in spatial}
 
 
 def _variables(load: Any) -> set[Any]:
-    return {each for index in load.indices for each in variables(index)}
+    return {variable for index in load.indices for variable in variables(index)}
 
 
 def _iterators(schedule: Schedule, block: str) -> list[tuple[Any, Any]]:
-    """The iterators of a block, each with its value in terms of the loops."""
+    """The iterators of a block, each with its value as an expression of the loops."""
     reference = schedule.get_sref(schedule.get_sblock(block))
     body = reference.parent.stmt.body
     siblings = list(body) if isinstance(body, SeqStmt) else [body]
-    realize = next(each for each in siblings if isinstance(each, SBlockRealize) and each.block.same_as(reference.stmt))
+    realize = next(
+        sibling for sibling in siblings if isinstance(sibling, SBlockRealize) and sibling.block.same_as(reference.stmt)
+    )
     return list(zip(realize.block.iter_vars, realize.iter_values, strict=True))

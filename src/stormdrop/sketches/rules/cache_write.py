@@ -1,4 +1,4 @@
-"""Cache write: a contraction that nothing consumes element by element computes into a buffer, which is then copied."""
+"""Cache write: a contraction without an elementwise consumer computes into a buffer, which is then copied."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COPY = "copy"  # a note on the copies that cache writes make
 class CacheWrite(Rule):
     """Before: C[i, j] = sum ...     After: cache[i, j] = sum ...; C[i, j] = cache[i, j]
 
-    The copy is a consumer that tiling can be fused with, so that the sums stay in registers or in the first cache.
+    Tiling can fuse the contraction with the copy, so that the sums stay in registers or in the first cache.
     """
 
     name = "cache_write"
@@ -37,7 +37,7 @@ def tileable(state: State, block: str) -> bool:
 
 
 def _read_twice(state: State, block: str) -> bool:
-    """Whether a consumer declares several regions of what a block writes: TVM does not cache that."""
+    """Whether a consumer declares several regions of what a block writes, which TVM cannot cache."""
     buffer = blocks.store_of(state.schedule, block).buffer
-    readers = [state.schedule.get(each) for each in state.schedule.get_consumers(block)]
+    readers = [state.schedule.get(consumer) for consumer in state.schedule.get_consumers(block)]
     return any(sum(region.source.same_as(buffer) for region in reader.reads) > 1 for reader in readers)

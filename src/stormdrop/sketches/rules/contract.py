@@ -1,4 +1,4 @@
-"""What a rule is, and the derivation that rules work on."""
+"""The contract of a rule, and the state of a derivation that rules read and change."""
 
 from __future__ import annotations
 
@@ -13,11 +13,17 @@ from ...machine.cpu import Target
 from ..template import Knobs
 
 VARIES = "varies"
-"""A note on blocks whose extents depend on knobs: nothing about the structure may follow from these extents."""
+"""A note on blocks whose extents depend on knobs. Rules must not decide about the structure by these extents."""
 
 
 class Applies(Enum):
-    """Whether a rule applies to a block; MAY means that the derivation goes on both with it and without it."""
+    """Whether a rule applies to a block.
+
+    Attributes:
+        NO: The rule does not apply.
+        MAY: The derivation goes on both with the rule and without it, so that there are more sketches.
+        MUST: The rule applies in every sketch.
+    """
 
     NO = "no"
     MAY = "may"
@@ -27,32 +33,47 @@ class Applies(Enum):
 class Rule:
     """One rewriting step of a block (Figure 3 of the paper on Droplet Search in Ansor).
 
-    `applies` is asked when sketches are derived, with all knobs at their defaults; `apply` runs for every
-    configuration. Which knobs it declares, and what it tells the state, must not depend on the knobs' values.
-    A rule is hashable and picklable, and its attributes are plain values: a frozen dataclass is all that.
+    `applies` is called when sketches are derived, with all knobs at their defaults. `apply` is also called for every
+    configuration. Which knobs it declares, and what it writes into the state, must not depend on the knobs' values. A
+    rule must be hashable and picklable, and its attributes must be plain values, as in a frozen dataclass.
+
+    Attributes:
+        name: The rule's part of a sketch's name, such as "tile" in "rules.tile".
     """
 
     name: str
 
     def applies(self, state: State, block: str) -> Applies:
-        """Whether to apply this rule to a block. Schedules nothing."""
+        """Whether to apply this rule to a block. It must not change the schedule.
+
+        Args:
+            state: The derivation so far.
+            block: The block's name.
+        """
         raise NotImplementedError
 
     def apply(self, state: State, block: str) -> None:
-        """Schedules the block."""
+        """Rewrite a block in `state.schedule`.
+
+        Args:
+            state: The derivation so far. The rule declares its knobs with `state.knobs`, and writes into the state
+                what other rules have to know.
+            block: The block's name.
+        """
         raise NotImplementedError
 
 
 class Annotation(Rule):
-    """A rule of the second pass, over a function whose structure is settled (Figure 5 of that paper)."""
+    """A rule of the second pass, which begins when the structure is complete (Figure 5 of that paper)."""
 
 
 @dataclass
 class Nest:
     """A loop nest that is not inside of another one.
 
-    `outer` are loops that may be fused and run in parallel; `levels` are the loops inside of which other blocks can be
-    computed, the outermost first.
+    Attributes:
+        outer: The loops that may be fused and run in parallel.
+        levels: The loops inside of which other blocks can be computed, the outermost first.
     """
 
     outer: list[Any]
@@ -61,8 +82,13 @@ class Nest:
 
 @dataclass
 class Place:
-    """A block that is computed inside of a loop of another block's nest: the nest's block, and the knob that says
-    inside of which of its levels (1 for the outermost; 0 for none: the block then has a nest of its own)."""
+    """Where a block is computed that belongs to another block's nest.
+
+    Attributes:
+        nest: The block whose nest it is.
+        knob: The name of the knob whose value is the nest's level inside of which the block is computed: 1 for the
+            outermost level, 0 if the block has a nest of its own.
+    """
 
     nest: str
     knob: str
@@ -70,11 +96,16 @@ class Place:
 
 @dataclass
 class State:
-    """A function in the course of a derivation.
+    """A function in the course of a derivation. Blocks are known by their names.
 
-    Blocks go by their names. `nests` are the blocks that have one and whose loops are known, `places` those that are
-    computed in another's; `factors` the tile sizes of each iterator of a block with multi-level tiles, the outermost
-    first; `vectors` the loops that those tiles want vectorised; `notes` what rules tell each other about blocks.
+    Attributes:
+        schedule: The schedule that rules change.
+        knobs: The knobs, which rules declare.
+        nests: The loop nests of blocks whose loops are known.
+        places: Where blocks are computed that belong to the nests of other blocks.
+        factors: For blocks with multi-level tiles the tile sizes of each iterator, the outermost first.
+        vectors: For blocks with multi-level tiles the loop to vectorise.
+        notes: What rules tell each other about blocks; see `note`.
     """
 
     schedule: Schedule
@@ -87,21 +118,23 @@ class State:
 
     @property
     def workload(self) -> Workload:
+        """The function that is scheduled."""
         return self.knobs.workload
 
     @property
     def target(self) -> Target:
+        """The machine that it is scheduled for."""
         return self.knobs.target
 
-    def note(self, block: str, what: str) -> None:
-        """Leaves a word about a block."""
-        self.notes.setdefault(block, set()).add(what)
+    def note(self, block: str, word: str) -> None:
+        """Attach a word to a block for other rules."""
+        self.notes.setdefault(block, set()).add(word)
 
-    def noted(self, block: str, what: str) -> bool:
-        """Whether a rule left this word about a block."""
-        return what in self.notes.get(block, ())
+    def noted(self, block: str, word: str) -> bool:
+        """Whether a rule attached this word to a block."""
+        return word in self.notes.get(block, ())
 
     def at_root(self, block: str) -> bool:
-        """Whether a block has a nest of its own, at this configuration."""
+        """Whether a block has a nest of its own at this configuration."""
         place = self.places.get(block)
         return place is None or self.knobs.values[place.knob] == 0

@@ -1,4 +1,4 @@
-"""The rules for a CPU, in the order in which each block passes them."""
+"""The rules for a CPU, in the order in which they are tried on each block."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .unroll import Unroll
 from .vectorise import Vectorise
 
 CPU_RULES: tuple[Rule, ...] = (
-    # the structure
+    # Structure
     Inline(),
     FactorTasks(),
     FactorLanes(),
@@ -22,7 +22,7 @@ CPU_RULES: tuple[Rule, ...] = (
     TileAndFuse(),
     Tile(),
     Pack(),
-    # annotations
+    # Annotations
     ComputeLocation(),
     Vectorise(),
     Parallel(),

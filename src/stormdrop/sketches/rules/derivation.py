@@ -1,7 +1,7 @@
-"""Derivation: from a function to its sketches, block by block, from the output to the inputs, as Ansor does.
+"""Derivation: from a function to its sketches, block by block, from the output to the inputs, as in Ansor.
 
-Each block passes the list of rules once. Where a rule may or must not be applied, the derivation goes on both ways,
-so that a function has as many sketches as there are ways. When the structure is settled, the annotations pass.
+All rules are tried on each block once, in their order. If a rule may be applied, the derivation goes on both with it and
+without it, and each way gives a sketch. The annotations are tried in a second pass, when the structure is complete.
 """
 
 from __future__ import annotations
@@ -19,16 +19,21 @@ from .contract import Annotation, Applies, Rule, State
 from .cpu import CPU_RULES
 
 Step = tuple[Rule, str]
+"""A rule and the name of the block that it is applied to."""
 
 
 @dataclass(frozen=True)
 class Derivation:
-    """The rules that were applied, each with its block: a template."""
+    """A template's function: applies rules to blocks, one after the other.
+
+    Attributes:
+        steps: Each rule with the name of its block.
+    """
 
     steps: tuple[Step, ...]
 
     def __call__(self, schedule: Schedule, knobs: Knobs) -> None:
-        """Applies the rules one after the other. What reductions start from is then stored in nests of its own."""
+        """Apply the rules, then give the initial values of reductions loop nests of their own."""
         state = State(schedule, knobs)
         for rule, block in self.steps:
             rule.apply(state, block)
@@ -38,63 +43,76 @@ class Derivation:
 
 
 def derive(workload: Workload, target: Target, rules: Sequence[Rule] = CPU_RULES) -> list[Template]:
-    """The sketches that the rules make of a workload, in a fixed order.
+    """The sketches that rules make of a workload.
 
-    A sketch is named "rules" and after those steps that set it apart from the others: "rules.rfactor".
+    Args:
+        workload: The function to schedule; any TensorIR function.
+        target: The machine to schedule it for.
+        rules: The rules in the order in which they are tried on each block; by default those for CPUs.
+
+    Returns:
+        The sketches in a fixed order. A sketch is named "rules" and after the steps in which it differs from the
+        others, such as "rules.rfactor".
+
+    Example:
+        >>> import stormdrop as sd
+        >>> workload = sd.operators.reduce((65536,), 0)
+        >>> [sketch.name for sketch in sd.rules.derive(workload, sd.Target.parse("cpu/x86-64-v3"))]
+        ['rules.rfactor', 'rules.lanes']
     """
-    found: list[tuple[Step, ...]] = []
+    derivations: list[tuple[Step, ...]] = []
     optional: set[Step] = set()
     pending: list[tuple[bool, ...]] = [()]
     while pending:
         choices = pending.pop(0)
-        steps, asked = _walk(workload, target, rules, choices)
-        found.append(steps)
-        optional.update(step for step, _ in asked)
-        made = tuple(yes for _, yes in asked)
-        pending += [(*made[:at], False) for at in range(len(choices), len(made))]
-    names = _names(found, optional)
-    return [Template(name, Derivation(steps)) for name, steps in zip(names, found, strict=True)]
+        steps, decisions = _derive_once(workload, target, rules, choices)
+        derivations.append(steps)
+        optional.update(step for step, _ in decisions)
+        taken = tuple(applied for _, applied in decisions)
+        pending += [(*taken[:index], False) for index in range(len(choices), len(taken))]
+    names = _names(derivations, optional)
+    return [Template(name, Derivation(steps)) for name, steps in zip(names, derivations, strict=True)]
 
 
-def _walk(
+def _derive_once(
     workload: Workload, target: Target, rules: Sequence[Rule], choices: Sequence[bool]
 ) -> tuple[tuple[Step, ...], list[tuple[Step, bool]]]:
-    """One derivation: where a rule may apply, the next of the choices decides, and it does where these are used up.
+    """One derivation. If a rule may apply, the next of the choices decides; without a choice left, it applies.
 
-    Returns the steps, and what was decided about which of them.
+    Returns the steps, and for each rule that might apply whether it did.
     """
     knobs = Knobs("rules", workload, target, None)
     state = State(knobs.schedule, knobs)
     steps: list[Step] = []
-    asked: list[tuple[Step, bool]] = []
-    for second in (False, True):
-        own = [rule for rule in rules if isinstance(rule, Annotation) is second]
+    decisions: list[tuple[Step, bool]] = []
+    for second_pass in (False, True):
+        rules_of_pass = [rule for rule in rules if isinstance(rule, Annotation) is second_pass]
         visited: set[str] = set()
         while waiting := [name for name in blocks.names(state.schedule) if name not in visited]:
             block = waiting[-1]
             visited.add(block)
-            for rule in own:
+            for rule in rules_of_pass:
                 applies = rule.applies(state, block)
                 if applies is Applies.MAY:
-                    yes = choices[len(asked)] if len(asked) < len(choices) else True
-                    asked.append(((rule, block), yes))
-                    applies = Applies.MUST if yes else Applies.NO
+                    applied = choices[len(decisions)] if len(decisions) < len(choices) else True
+                    decisions.append(((rule, block), applied))
+                    applies = Applies.MUST if applied else Applies.NO
                 if applies is Applies.MUST:
                     rule.apply(state, block)
                     steps.append((rule, block))
                     if block not in blocks.names(state.schedule):
                         break
-    return tuple(steps), asked
+    return tuple(steps), decisions
 
 
 def _names(derivations: Sequence[tuple[Step, ...]], optional: Collection[Step]) -> list[str]:
-    """Names after the steps that are not in all derivations; with the blocks where the rules alone leave doubt."""
+    """Names made of the steps that differ between derivations, with their blocks if the rules' names are ambiguous."""
     shared = [step for step in derivations[0] if all(step in steps for steps in derivations)]
-    telling = [
+    differing = [
         [step for step in steps if step not in shared and (step in optional or not isinstance(step[0], Annotation))]
         for steps in derivations
     ]
-    short = [".".join(["rules", *dict.fromkeys(rule.name for rule, _ in steps)]) for steps in telling]
+    short = [".".join(["rules", *dict.fromkeys(rule.name for rule, _ in steps)]) for steps in differing]
     if len(set(short)) == len(short):
         return short
-    return [".".join(["rules", *(f"{rule.name}_{block}" for rule, block in steps)]) for steps in telling]
+    return [".".join(["rules", *(f"{rule.name}_{block}" for rule, block in steps)]) for steps in differing]

@@ -1,4 +1,4 @@
-"""Always inlining: an elementwise block goes into the blocks that read it."""
+"""Inlining: an elementwise block is computed inside the blocks that read it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from .contract import Applies, Rule, State
 class Inline(Rule):
     """Before: B[i] = A[i] + 1; C[i] = max(B[i], 0).     After: C[i] = max(A[i] + 1, 0)
 
-    Unlike Ansor's rule it leaves alone what a contraction reads (it would be computed again for each use), and
-    padding that a reduction reads: a conditional in the innermost loop costs more than a copy.
+    Unlike Ansor's rule, it does not inline what a contraction reads, which would be computed again for each use. Nor
+    does it inline padding that a reduction reads: a conditional in the innermost loop costs more than a copy.
     """
 
     name = "inline"
@@ -30,10 +30,11 @@ class Inline(Rule):
         ):
             return Applies.NO
         readers = blocks.consumers(schedule, block)
-        if not readers or not blocks.is_plain(store) or any(blocks.reuses(schedule, each) for each in readers):
+        if not readers or not blocks.is_plain(store) or any(blocks.reuses(schedule, reader) for reader in readers):
             return Applies.NO
-        copies = sum(load.source.same_as(store.buffer) for each in readers for load in blocks.reads(schedule, each))
-        reduced = any(blocks.reduces(schedule, each) for each in readers)
+        loads = [load for reader in readers for load in blocks.reads(schedule, reader)]
+        copies = sum(load.source.same_as(store.buffer) for load in loads)
+        reduced = any(blocks.reduces(schedule, reader) for reader in readers)
         return Applies.MUST if worth_copying(store.value, copies, reduced) else Applies.NO
 
     def apply(self, state: State, block: str) -> None:

@@ -1,4 +1,4 @@
-"""Compute location: where a producer that is not inlined is computed, for itself or inside of its consumer's loops."""
+"""Compute location: a producer that is not inlined is computed alone, or inside of its consumer's loops."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from .rfactor import PARTS
 
 @dataclass(frozen=True)
 class ComputeLocation(Annotation):
-    """Padding, row maxima, partial sums: at the root (0), or inside of the outermost loop of the nest (1), or deeper.
+    """Before: B has a nest of its own     After: B is computed inside of a loop of the nest that reads it
 
-    A producer of a producer must not be computed deeper than that one. Packing stays at the root, and so does what is
-    read at indices that are not affine (in a grouped convolution): the part that a tile needs has no constant size.
+    The knob is 0 for a nest of its own, 1 for the outermost level of its consumer's nest, and more for a deeper one. It
+    concerns padding, row maxima and partial sums. A producer of a producer must not be computed deeper than that one.
+    Packing keeps a nest of its own. So does what is read at indices that are not affine (in a grouped convolution),
+    because the part that a tile needs has no constant size.
     """
 
     name = "location"
@@ -35,35 +37,35 @@ class ComputeLocation(Annotation):
         nest = self._nest(state, block)
         assert nest is not None
         levels, name = state.nests[nest].levels, f"{block}_at"
-        at = knobs.ordinal(name, list(range(len(levels) + 1)), default=self._default(state, block, nest))
+        level = knobs.ordinal(name, list(range(len(levels) + 1)), default=self._default(state, block, nest))
         for consumer in blocks.consumers(schedule, block):
             if consumer in state.places:
                 knobs.require(
                     (name, state.places[consumer].knob),
-                    lambda own, theirs: own <= theirs,
+                    lambda level, consumer_level: level <= consumer_level,
                     f"{block} is computed no deeper than {consumer}",
                 )
         state.places[block] = Place(nest, name)
-        if at:
-            schedule.compute_at(schedule.get_sblock(block), levels[at - 1], preserve_unit_loops=True)
+        if level:
+            schedule.compute_at(schedule.get_sblock(block), levels[level - 1], preserve_unit_loops=True)
 
     @staticmethod
     def _nest(state: State, block: str) -> str | None:
-        """The one nest that all consumers are in."""
-        found = set()
+        """The nest that contains all consumers; None if they are in several nests."""
+        nests = set()
         for consumer in blocks.consumers(state.schedule, block):
             place = state.places.get(consumer)
-            found.add(consumer if place is None else place.nest)
-        nest = found.pop() if len(found) == 1 else None
+            nests.add(consumer if place is None else place.nest)
+        nest = nests.pop() if len(nests) == 1 else None
         return nest if nest in state.nests else None
 
     @staticmethod
     def _default(state: State, block: str, nest: str) -> int:
-        """Beside what it feeds, where that leaves enough to run in parallel; what tiles read is computed apart."""
+        """The level of the consumers if there is enough to run in parallel; 0 otherwise, and for what tiles read."""
         readers = blocks.consumers(state.schedule, block)
         tasks = math.prod(blocks.extents(state.schedule, nest, reduce=False))
-        chunks = state.noted(block, PARTS)
-        if chunks or tasks < state.target.cores or any(reader in state.factors for reader in readers):
+        partial = state.noted(block, PARTS)
+        if partial or tasks < state.target.cores or any(reader in state.factors for reader in readers):
             return 0
         placed = [state.knobs.values[state.places[reader].knob] for reader in readers if reader in state.places]
         return min([len(state.nests[nest].levels), *(int(str(value)) for value in placed)])
@@ -72,6 +74,7 @@ class ComputeLocation(Annotation):
 def _read_in_boxes(state: State, block: str) -> bool:
     """Whether all consumers read a block at affine indices."""
     buffer = blocks.store_of(state.schedule, block).buffer
-    loads = [each for name in blocks.consumers(state.schedule, block) for each in blocks.reads(state.schedule, name)]
-    wanted = [index for load in loads if load.source.same_as(buffer) for index in load.indices]
-    return all(coefficients(index, variables(index)) is not None for index in wanted)
+    consumers = blocks.consumers(state.schedule, block)
+    loads = [load for consumer in consumers for load in blocks.reads(state.schedule, consumer)]
+    indices = [index for load in loads if load.source.same_as(buffer) for index in load.indices]
+    return all(coefficients(index, variables(index)) is not None for index in indices)

@@ -1,4 +1,4 @@
-"""Packing: the operand of a contraction in the order in which its tiles read it (Ansor's layout rewrite)."""
+"""Packing: an operand of a contraction is laid out in the order in which tiles read it (Ansor's layout rewrite)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ...ir.roles import contiguous
 from . import blocks
 from .contract import VARIES, Applies, Rule, State
 
-PACKED = "packed"  # a note on the blocks that pack
+PACKED = "packed"  # a note on blocks that pack
 
 
 @dataclass(frozen=True)
 class Pack(Rule):
     """Before: B[k, j], read with k = (k0, k1) and j = (j0, ..., j3).     After: B[j0, j1, k0, j2, k1, j3]
 
-    Ahead of time where the operand is constant, else by a block of its own.
+    A constant operand is packed ahead of time, another one by a block of its own.
     """
 
     name = "pack"
@@ -35,14 +35,14 @@ class Pack(Rule):
         assert load is not None
         factors = [state.factors[block][str(index.name)] for index in load.indices]
         reader, buffer = state.schedule.get_sblock(block), str(load.source.name)
-        copy = state.knobs.layout(reader, buffer, lambda *at: _digits(at, factors))
+        copy = state.knobs.layout(reader, buffer, lambda *index: _digits(index, factors))
         if copy is not None:
-            for what in (PACKED, VARIES):
-                state.note(str(state.schedule.get(copy).name_hint), what)
+            for word in (PACKED, VARIES):
+                state.note(str(state.schedule.get(copy).name_hint), word)
 
 
 def _operand(state: State, block: str) -> Any | None:
-    """The load that moves with the vectorised iterator, if its indices are plain iterators, some of the reduction."""
+    """The load to pack: it moves with the vectorised iterator, and its indices are iterators, some of them reduced."""
     column, sizes = _column(state, block), state.factors.get(block, {})
     for load in blocks.reads(state.schedule, block):
         plain = all(isinstance(index, Var) for index in load.indices) and len(set(load.indices)) == len(load.indices)
@@ -55,14 +55,16 @@ def _column(state: State, block: str) -> Any | None:
     """The iterator that the innermost tile is vectorised along."""
     spatial = [name for name, sizes in state.factors.get(block, {}).items() if len(sizes) == 4]
     iterators = state.schedule.get(state.schedule.get_sblock(block)).iter_vars
-    found = [each for each in iterators if str(each.var.name) in spatial[-1:] and int(each.dom.extent) > 1]
-    return found[0].var if found else None
+    columns = [
+        iterator for iterator in iterators if str(iterator.var.name) in spatial[-1:] and int(iterator.dom.extent) > 1
+    ]
+    return columns[0].var if columns else None
 
 
-def _digits(at: tuple[Any, ...], factors: list[tuple[int, ...]]) -> list[Any]:
-    """Indices cut into the digits of their tiles, in the order "SSRSRS"; a reduction has two, another axis four."""
+def _digits(indices: tuple[Any, ...], factors: list[tuple[int, ...]]) -> list[Any]:
+    """Splits indices into digits by their tiles, in the order "SSRSRS": two for a reduction, four for another axis."""
     digits: list[list[Any]] = [[] for _ in range(6)]
-    for index, sizes in zip(at, factors, strict=True):
+    for index, sizes in zip(indices, factors, strict=True):
         levels = (2, 4) if len(sizes) == 2 else (0, 1, 3, 5)
         for position, level in enumerate(levels):
             digits[level].append(index // math.prod(sizes[position + 1 :]) % sizes[position])

@@ -1,4 +1,4 @@
-"""Parallel: the outermost loops of every nest as one parallel loop."""
+"""Parallel: the outermost loops of every nest become one parallel loop."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from tvm.tirx import ForKind
 from . import blocks
 from .contract import VARIES, Annotation, Applies, Nest, State
 
-_TASKS_PER_CORE = 16  # fusing more loops costs index arithmetic and gains nothing
+_TASKS_PER_CORE = 16  # fusing more loops costs index arithmetic without a gain
 
 
 @dataclass(frozen=True)
 class Parallel(Annotation):
     """Before: for i, j, k: ...     After: for ij in parallel: for k: ...
 
-    Of tiles the task level; of other blocks as many leading loops as give each core sixteen tasks (Ansor's bound).
+    For tiles these are the loops of tasks. For other blocks they are as many leading loops as give each core sixteen
+    tasks (Ansor's bound).
     """
 
     name = "parallel"
@@ -40,14 +41,17 @@ class Parallel(Annotation):
 
     @staticmethod
     def _leading(state: State, block: str) -> Nest | None:
-        """The loops before the first that reduces or is vectorised; their iterators' extents say how many to fuse."""
+        """The nest of the loops before the first that reduces or is vectorised.
+
+        The extents of their iterators decide how many of them are outer loops.
+        """
         schedule = state.schedule
-        loops = [each for each in blocks.loops(schedule, block) if schedule.get(each.loop).kind == ForKind.SERIAL]
-        leading = list(takewhile(lambda each: not each.reduce, loops))
+        loops = [loop for loop in blocks.loops(schedule, block) if schedule.get(loop.loop).kind == ForKind.SERIAL]
+        leading = list(takewhile(lambda loop: not loop.reduce, loops))
         if not leading:
             return None
         wanted = _TASKS_PER_CORE * state.target.cores
-        products = [math.prod(each.whole for each in leading[:at]) for at in range(1, len(leading) + 1)]
-        count = next((at for at, product in enumerate(products, 1) if product >= wanted), len(leading))
-        outer, rest = [each.loop for each in leading[:count]], [each.loop for each in leading[count:-1]]
+        products = [math.prod(loop.whole for loop in leading[:count]) for count in range(1, len(leading) + 1)]
+        count = next((number for number, product in enumerate(products, 1) if product >= wanted), len(leading))
+        outer, rest = [loop.loop for loop in leading[:count]], [loop.loop for loop in leading[count:-1]]
         return Nest(outer, [outer[-1], *([] if state.noted(block, VARIES) else rest)])

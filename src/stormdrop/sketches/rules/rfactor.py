@@ -1,4 +1,4 @@
-"""Reduction factorisation: partial results, so that a reduction runs in parallel, or in vectors."""
+"""Reduction factorisation: with partial results a reduction runs in parallel, or in vectors."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from ...ir.roles import contiguous
 from . import blocks
 from .contract import VARIES, Applies, Rule, State
 
-PARTS = "parts"  # a note on reductions whose parts run in parallel
-_TASKS_PER_CORE = 16  # Ansor's bound on what is worth having in parallel
+PARTS = "parts"  # a note on reductions whose partial results are computed in parallel
+_TASKS_PER_CORE = 16  # more parallel tasks gain nothing (Ansor's bound)
 
 
 @dataclass(frozen=True)
 class FactorTasks(Rule):
-    """A reduction with few results is cut into parts that can run in parallel, each of them into lanes if it can be.
+    """A reduction with few results is split into parts that run in parallel, and each part into lanes if possible.
 
     Before:     y[i] = sum over r of x[i, r]
     After:      partial[t, i] = sum over s of x[i, t * steps + s];  y[i] = sum over t of partial[t, i]
@@ -33,17 +33,17 @@ class FactorTasks(Rule):
         return Applies.MAY if few and blocks.largest_divisor(terms, math.isqrt(terms)) > 1 else Applies.NO
 
     def apply(self, state: State, block: str) -> None:
-        schedule, reduced = state.schedule, [each for each in blocks.own_loops(state.schedule, block) if each.reduce]
+        schedule, reduced = state.schedule, [loop for loop in blocks.own_loops(state.schedule, block) if loop.reduce]
         lanes = _along_memory(state, block)
-        fused = schedule.fuse(*(each.loop for each in reduced))
-        terms = math.prod(each.extent for each in reduced)
+        fused = schedule.fuse(*(loop.loop for loop in reduced))
+        terms = math.prod(loop.extent for loop in reduced)
         tasks = blocks.largest_divisor(terms, 4 * state.target.cores)
         rank = len(blocks.store_of(schedule, block).indices)
-        partial = schedule.rfactor(_cut(state, block, fused, terms, tasks, lanes)[0], 0)
+        partial = schedule.rfactor(_split(state, block, fused, terms, tasks, lanes)[0], 0)
         created = [partial]
         if lanes:
             created.append(schedule.rfactor(schedule.get_loops(partial)[-1], rank + 1))
-        for name in (block, *(str(schedule.get(each).name_hint) for each in created)):
+        for name in (block, *(str(schedule.get(partial).name_hint) for partial in created)):
             state.note(name, VARIES)
             state.note(name, PARTS)
 
@@ -67,13 +67,13 @@ class FactorLanes(Rule):
         schedule = state.schedule
         along = [loop for loop in blocks.own_loops(schedule, block) if loop.reduce][-1]
         rank = len(blocks.store_of(schedule, block).indices)
-        partial = schedule.rfactor(_cut(state, block, along.loop, along.extent, 1, lanes=True)[-1], rank)
+        partial = schedule.rfactor(_split(state, block, along.loop, along.extent, 1, lanes=True)[-1], rank)
         for name in (block, str(schedule.get(partial).name_hint)):
             state.note(name, VARIES)
 
 
-def _cut(state: State, block: str, loop: Any, extent: int, tasks: int, lanes: bool) -> list[Any]:
-    """A reduction loop cut into tasks (if there may be more than one), steps, and lanes (if asked for)."""
+def _split(state: State, block: str, loop: Any, extent: int, tasks: int, lanes: bool) -> list[Any]:
+    """Splits a reduction loop into tasks (if there may be several), steps, and lanes (if wanted)."""
     width = blocks.largest_divisor(extent // tasks, 2 * state.target.lanes) if lanes else 1
     default = [tasks] * (tasks > 1) + [extent // tasks // width] + [width] * lanes
     most = 4 * state.target.lanes if lanes else None
@@ -82,7 +82,7 @@ def _cut(state: State, block: str, loop: Any, extent: int, tasks: int, lanes: bo
 
 
 def _along_memory(state: State, block: str) -> bool:
-    """Whether only the last reduction moves along memory, so that vectors of it are contiguous."""
+    """Whether only the last reduction moves along memory, so that its vectors are contiguous."""
     schedule = state.schedule
     if blocks.reuses(schedule, block):
         return False

@@ -1,6 +1,6 @@
 """Multi-level tiling of contractions, alone or fused with the block that consumes them.
 
-Each spatial loop (S) is cut into four, each reduction loop (R) into two, in the order "SSRSRS":
+Each spatial loop (S) is split into four, each reduction loop (R) into two, in the order "SSRSRS":
 
     for i0, j0:                                 tasks
         for i1, j1:                             tiles of a task
@@ -25,12 +25,12 @@ from .cache_write import COPY, tileable
 from .contract import Applies, Nest, Place, Rule, State
 
 _MOST_INNER = 64  # Ansor's bound on innermost factors
-_MOST_LOCAL = 16384  # bytes of results that may live on a thread's stack
+_MOST_LOCAL = 16384  # bytes of results that may be on a thread's stack
 
 
 @dataclass(frozen=True)
 class TileAndFuse(Rule):
-    """Tiles the consumer, and computes the contraction inside of a tile of it."""
+    """Tiles the consumer, and computes the contraction inside of its tiles."""
 
     name = "tile_fuse"
 
@@ -57,21 +57,22 @@ class TileAndFuse(Rule):
         for loop in loops:
             task, tile, inner, innermost = sizes[names[loop.name]]
             parts.append(schedule.split(loop.loop, [task, tile, inner * innermost]))
-        levels = [[each[at] for each in parts] for at in range(3)]
+        levels = [[loops_of_axis[level] for loops_of_axis in parts] for level in range(3)]
         schedule.reorder(*(loop for level in levels for loop in level))
         state.nests[consumer] = Nest(levels[0], [levels[0][-1], levels[1][-1]])
-        at = state.knobs.ordinal(f"{block}_at", [1, 2], default=2)
+        depth = state.knobs.ordinal(f"{block}_at", [1, 2], default=2)
         state.places[block] = Place(consumer, f"{block}_at")
-        schedule.compute_at(schedule.get_sblock(block), state.nests[consumer].levels[at - 1], preserve_unit_loops=True)
-        _tile(state, block, sizes, first=at)
-        local = math.prod(math.prod(sizes[name][at:]) for name in names.values())
+        outside = state.nests[consumer].levels[depth - 1]
+        schedule.compute_at(schedule.get_sblock(block), outside, preserve_unit_loops=True)
+        _tile(state, block, sizes, first=depth)
+        local = math.prod(math.prod(sizes[name][depth:]) for name in names.values())
         if local * np.dtype(str(blocks.store_of(schedule, block).buffer.dtype)).itemsize <= _MOST_LOCAL:
             schedule.set_scope(schedule.get_sblock(block), 0, "local")
 
 
 @dataclass(frozen=True)
 class Tile(Rule):
-    """Tiles the contraction where it is."""
+    """Tiles the contraction in its own nest."""
 
     name = "tile"
 
@@ -88,8 +89,8 @@ class Tile(Rule):
 def _sizes(state: State, block: str) -> dict[str, tuple[int, ...]]:
     """The tile sizes of each iterator, from knobs.
 
-    By default one register tile and nothing larger: two vectors of columns, the rows whose accumulators fit into the
-    registers beside a row of columns and one more, and four steps of the last reduction.
+    By default there is one register tile and nothing larger. It has two vectors of columns, as many rows as have their
+    accumulators in registers beside two more vectors, and four steps of the last reduction.
     """
     loops, target = blocks.own_loops(state.schedule, block), state.target
     wide = [loop for loop in loops if not loop.reduce and loop.extent > 1]
@@ -106,16 +107,16 @@ def _sizes(state: State, block: str) -> dict[str, tuple[int, ...]]:
 
 
 def _tile(state: State, block: str, sizes: dict[str, tuple[int, ...]], first: int) -> list[list[Any]]:
-    """Cuts and reorders the loops of a block, whose outer `first` levels are another block's loops."""
+    """Splits and reorders the loops of a block, whose outermost `first` levels are another block's loops."""
     schedule, loops = state.schedule, blocks.own_loops(state.schedule, block)
 
-    def cut(reduce: bool) -> list[list[Any]]:
+    def levels(reduce: bool) -> list[list[Any]]:
         parts = [
             _split(state, loop, sizes[loop.name][0 if reduce else first :]) for loop in loops if loop.reduce == reduce
         ]
         return [list(level) for level in zip(*parts, strict=True)]
 
-    spatial, reduced = cut(False), cut(True)
+    spatial, reduced = levels(reduce=False), levels(reduce=True)
     *outer, inner, innermost = spatial
     schedule.reorder(*(loop for level in (*outer, reduced[0], inner, reduced[1], innermost) for loop in level))
     state.factors[block] = sizes

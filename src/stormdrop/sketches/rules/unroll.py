@@ -1,4 +1,4 @@
-"""Unroll: small inner loops, up to a number of steps in all."""
+"""Unroll: small inner loops are unrolled, up to a number of steps together."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .contract import Annotation, Applies, State
 
 @dataclass(frozen=True)
 class Unroll(Annotation):
-    """Inner loops that come to at most this many steps together are unrolled (Ansor's `auto_unroll_max_step`)."""
+    """Inner loops with at most so many steps together are unrolled (Ansor's `auto_unroll_max_step`)."""
 
     name = "unroll"
 

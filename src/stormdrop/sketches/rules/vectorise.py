@@ -1,4 +1,4 @@
-"""Vectorise: the innermost tile's last loop, or a loop along which all that a block touches is contiguous."""
+"""Vectorise: the last loop of the innermost tile, or a loop along which all accesses of a block are contiguous."""
 
 from __future__ import annotations
 

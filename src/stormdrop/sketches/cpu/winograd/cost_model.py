@@ -59,7 +59,7 @@ def cycles(conv: Convolution, m: int, knobs: Mapping[str, NDArray[Any]], target:
     vectors, column_tiles = columns / np.gcd(columns, target.lanes), np.ceil(conv.column.extent / columns)
 
     def per_byte(distance: Floats) -> Floats:
-        """Cycles per byte that was read so many bytes ago: of the first cache that still holds it."""
+        """Cycles per byte that was read `distance` bytes ago: those of the first cache that still holds it."""
         outside = np.where(distance < target.l3, 1 / _L3, 1 / _MEMORY)
         beyond_l1 = np.where(distance < _USABLE * target.l2, 1 / _L2, outside)
         return np.where(distance < _USABLE * target.l1, 0.0, beyond_l1)

@@ -1,0 +1,89 @@
+"""How kernels for GPUs are launched, and what `ptxas` says that they need."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tvm.script import tirx as T
+
+from stormdrop.codegen.cuda import Launch, Resources, cuda_source, launches, resources
+from stormdrop.errors import MeasureError
+from stormdrop.machine.gpu import GPUS
+
+A100 = GPUS["a100"]
+PTXAS = """\
+ptxas info    : Compiling entry function 'first' for 'sm_80'
+ptxas info    : Function properties for first
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 40 registers, 2048 bytes smem, 376 bytes cmem[0]
+ptxas info    : Compiling entry function 'second' for 'sm_80'
+ptxas info    : Function properties for second
+    24 bytes stack frame, 20 bytes spill stores, 16 bytes spill loads
+ptxas info    : Used 255 registers, 368 bytes cmem[0]
+"""
+
+
+@T.prim_func(s_tir=True)
+def two_kernels(x: T.Buffer((6, 64), "float32"), y: T.Buffer((6, 64), "float32"), z: T.Buffer((4, 96), "float32")):
+    T.func_attr({"tirx.noalias": True})
+    for row in T.thread_binding(6, thread="blockIdx.x"):
+        for column in T.thread_binding(64, thread="threadIdx.x"):
+            with T.sblock("scale"):
+                i, j = T.axis.remap("SS", [row, column])
+                y[i, j] = x[i, j] * T.float32(2)
+    for row in T.thread_binding(4, thread="blockIdx.y"):
+        for outer in T.thread_binding(3, thread="threadIdx.y"):
+            for inner in T.thread_binding(32, thread="threadIdx.x"):
+                with T.sblock("fill"):
+                    i = T.axis.spatial(4, row)
+                    j = T.axis.spatial(96, outer * 32 + inner)
+                    z[i, j] = T.float32(1)
+
+
+def fake_nvcc(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Puts a program named nvcc on the PATH, as the only one."""
+    program = folder / "nvcc"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder))
+
+
+def test_every_kernel_has_its_launch() -> None:
+    assert [(launch.blocks, launch.threads) for launch in launches(two_kernels, A100)] == [(6, 64), (4, 96)]
+    names = [launch.name for launch in launches(two_kernels, A100)]
+    source = cuda_source(two_kernels, A100)
+    assert len(set(names)) == 2 and all(f"{name}(" in source for name in names)
+    assert Launch("a", 1, 32) == Launch("a", 1, 32)
+
+
+def test_resources_are_read_from_what_ptxas_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "text").write_text(PTXAS)
+    fake_nvcc(tmp_path, f'while read line; do echo "$line" >&2; done < {tmp_path}/text', monkeypatch)
+    assert resources("", A100) == [Resources("first", 40, 2048, 0), Resources("second", 255, 0, 20)]
+
+
+def test_nvcc_gets_the_architecture_and_the_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = f"""
+    echo "$@" > {tmp_path}/arguments
+    for file; do :; done
+    read line < "$file"
+    echo "$line" > {tmp_path}/source
+    """
+    fake_nvcc(tmp_path, script, monkeypatch)
+    assert resources("the source\n", A100) == []
+    assert "-arch=sm_80" in (tmp_path / "arguments").read_text()
+    assert (tmp_path / "source").read_text() == "the source\n"
+
+
+def test_the_first_error_of_nvcc_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = ("warning: odd", "k.cu(3): error: no x", "error: later")
+    fake_nvcc(tmp_path, "\n".join([*(f"echo '{line}' >&2" for line in lines), "exit 2"]), monkeypatch)
+    with pytest.raises(MeasureError, match=r"^nvcc: k\.cu\(3\): error: no x$"):
+        resources("", A100)
+
+
+def test_without_nvcc_nothing_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(MeasureError, match="there is no nvcc on the PATH"):
+        resources("", A100)

@@ -1,0 +1,72 @@
+"""What the passes of our own do to machine code."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tvm
+import tvm_ffi
+
+from stormdrop import operators
+from stormdrop.codegen.compile import assembly, compile_kernel
+from stormdrop.ir.attributes import UNALIGNED
+from stormdrop.machine.cpu import Target
+from stormdrop.sketches.cpu.non_temporal import NON_TEMPORAL, STORES
+from stormdrop.sketches.registry import sketches_for
+
+AVX2 = Target.parse("cpu/x86-64-v3")
+WORKSPACE = "TVMBackendAllocWorkspace"  # how TVM asks its runtime for memory
+
+
+@pytest.mark.parametrize(("scope", "on_stack"), [("local", True), ("global", False)])
+def test_local_buffers_are_on_the_stack(scope: str, on_stack: bool) -> None:
+    schedule = tvm.s_tir.Schedule(operators.elementwise((512,), kind="tanh").function)
+    (block,) = schedule.get_child_blocks(schedule.get_sblock("root"))
+    schedule.cache_write(block, 0, scope)
+    assert (WORKSPACE not in assembly(schedule.mod["main"], AVX2.tvm())) == on_stack
+
+
+def test_parameters_may_begin_anywhere_if_the_function_says_so() -> None:
+    workload = operators.elementwise((64,))
+    (sketch, space), *_ = sketches_for(workload, AVX2)
+    function = sketch.apply(workload, AVX2, space.config(space.origin)).main
+    aligned = assembly(function, AVX2.tvm())
+    assert re.search(r"vmovaps\s+%ymm\d+, .*\(", aligned)
+    only_input = assembly(function.with_attr(UNALIGNED, [0]), AVX2.tvm())
+    assert re.search(r"vmovaps\s+%ymm\d+, .*\(", only_input)  # the output is still aligned
+    both = assembly(function.with_attr(UNALIGNED, [0, 1]), AVX2.tvm())
+    assert not re.search(r"vmovaps\s+%ymm\d+, .*\(", both) and re.search(r"vmovups\s+%ymm\d+, .*\(", both)
+
+
+def test_an_unaligned_parameter_is_computed_right() -> None:
+    target, workload = Target.detect(), operators.elementwise((64,))
+    (sketch, space), *_ = sketches_for(workload, target)
+    function = sketch.apply(workload, target, space.config(space.origin)).main.with_attr(UNALIGNED, [0])
+    values = np.arange(-32, 33, dtype="float32")
+    output = tvm.runtime.empty((64,), "float32")
+    shifted = tvm_ffi.from_dlpack(values[1:])  # 4 bytes after a multiple of 16
+    compile_kernel(function, target.tvm()).call(shifted, output)
+    np.testing.assert_array_equal(output.numpy(), np.maximum(values[1:], 0))
+
+
+@pytest.mark.parametrize(("name", "lanes"), [("cpu/x86-64-v3", 8), ("cpu/x86-64-v4", 16)])
+@pytest.mark.parametrize(
+    ("channels", "aligned"),
+    # Rows of 64 bytes; of 16 times an odd number, where LLVM splits the vectors; of what no such store takes.
+    [(16, True), (20, True), (21, False)],
+)
+def test_whole_vectors_are_stored_so_where_they_are_aligned(
+    name: str, lanes: int, channels: int, aligned: bool
+) -> None:
+    target = replace(Target.parse(name), l2=1, l3=1)
+    workload = operators.depthwise_conv2d(n=1, h=8, w=8, ci=channels, kh=3, kw=3)
+    (sketch, space), *_ = sketches_for(workload, target)
+    config = {**space.config(space.origin), "columns": lanes, STORES: NON_TEMPORAL}
+    code = assembly(sketch.apply(workload, target, config).main, target.tvm())
+    assert bool(re.search(r"movntps", code)) == aligned
+    assert ("sfence" in code) == aligned
+    cached = assembly(sketch.apply(workload, target, {**config, STORES: "cached"}).main, target.tvm())
+    assert "movnt" not in cached and "sfence" not in cached

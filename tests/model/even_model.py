@@ -1,0 +1,69 @@
+"""Tuning a model whose candidates all take a millisecond: nothing is compiled to measure them, and no worker starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from stormdrop.machine.cpu import Target
+from stormdrop.measure.contract import Measurer
+from stormdrop.model import scheduler
+from stormdrop.model.budget import Budget
+from stormdrop.model.importer.graph import Graph
+from stormdrop.model.scheduler import TunedTask, TunedTasks, tune_tasks
+from stormdrop.records import SqlStore
+from stormdrop.trial import Candidate, Measurement, Request, Status
+from stormdrop.tuning.kernel import KernelTask
+from stormdrop.tuning.options import TuneOptions
+
+
+class Even(Measurer):
+    """Every candidate works and takes a millisecond; `measured` collects the distinct ones by workload."""
+
+    def __init__(self, workload: str = "", measured: set[tuple[str, Candidate]] | None = None) -> None:
+        self.measured: set[tuple[str, Candidate]] = set() if measured is None else measured
+        self.workload = workload
+
+    def measure(self, requests: Sequence[Request]) -> Iterator[Measurement]:
+        for request in requests:
+            self.measured.add((self.workload, request.candidate))
+            yield Measurement(Status.OK, (1e-3,) * request.repeats)
+
+    def race(self, candidates: Sequence[Candidate], rounds: int) -> list[Measurement]:
+        return [Measurement(Status.OK, (1e-3,) * rounds)] * len(candidates)
+
+    def close(self) -> None: ...
+
+
+class NoPool:
+    """No processes."""
+
+    def __init__(self, *_: object) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def measure_with(monkeypatch: pytest.MonkeyPatch, kind: type[Even]) -> set[tuple[str, Candidate]]:
+    """Lets measurers of this kind measure all kernels of a model; what they measure comes into the set."""
+    measured: set[tuple[str, Candidate]] = set()
+
+    def measurer(kernel: KernelTask, fastest: float | None) -> Even:
+        return kind(kernel.workload.key, measured)
+
+    monkeypatch.setattr(KernelTask, "measurer", measurer)
+    monkeypatch.setattr(scheduler, "WorkerPool", NoPool)
+    monkeypatch.setattr(scheduler, "peak", lambda _: SimpleNamespace(flops=float("inf"), bandwidth=float("inf")))
+    return measured
+
+
+def tune_graph(graph: Graph, target: Target, store: SqlStore, budget: Budget, **options: Any) -> TunedTasks:
+    return tune_tasks(graph, target, TuneOptions(**{"search": "random", **options}), budget, store)
+
+
+def tuned(graph: Graph, target: Target, store: SqlStore, budget: Budget, **options: Any) -> list[TunedTask]:
+    result = tune_graph(graph, target, store, budget, **options)
+    assert not result.interrupted
+    return list(result.tasks)

@@ -1,0 +1,250 @@
+"""The scheduler: how the budget of a model goes to its tasks, and what is kept when something ends it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from time import perf_counter, sleep
+from typing import Any, ClassVar
+
+import pytest
+from even_model import Even, measure_with, tune_graph, tuned
+
+from stormdrop.errors import MeasureError, UnsupportedFunction
+from stormdrop.machine.cpu import Target
+from stormdrop.model import budget as budgets
+from stormdrop.model import scheduler
+from stormdrop.model.budget import Budget
+from stormdrop.model.importer.graph import Graph
+from stormdrop.records import State, open_store
+from stormdrop.search.dpansor import DPAnsor
+from stormdrop.trial import Candidate, Measurement, Request
+from stormdrop.tuning.kernel import KernelTask
+
+Measured = set[tuple[str, Candidate]]
+
+
+@pytest.fixture
+def even(monkeypatch: pytest.MonkeyPatch) -> Measured:
+    return measure_with(monkeypatch, Even)
+
+
+def of_trials(trials: int) -> Budget:
+    return Budget(trials, None, perf_counter())
+
+
+@pytest.mark.parametrize("trials", [1, 2, 7, 25])
+def test_trials_bound_the_whole_command(residual: Graph, target: Target, even: Measured, trials: int) -> None:
+    with open_store("sqlite://") as store:
+        tasks = tuned(residual, target, store, of_trials(trials))
+        assert len(even) <= trials
+        assert len(even) == sum(task.result.trials for task in tasks if task.result)
+        starved = [task for task in tasks if task.kernel is not None and task.result is None]
+        tunable = sum(task.kernel is not None for task in tasks)
+        assert len(starved) == max(0, tunable - trials)
+        assert all(task.reason and "no trials left" in task.reason for task in starved)
+        assert not any(task.converged for task in starved)
+        assert all(task.to_json()["trials"] == 0 for task in starved)
+        even.clear()
+        again = tuned(residual, target, store, of_trials(trials))
+        # The same command again: what the first run did is the answer and costs nothing, so others get their turn.
+        kept = {task.task.index for task in tasks if task.result is not None}
+        assert len(even) <= trials
+        for task in again:
+            if task.task.index in kept:
+                assert task.result is not None and task.result.reused == task.result.trials
+                assert task.result.workload.key not in {key for key, _ in even}
+
+
+def test_the_same_command_again_is_answered_from_the_records(residual: Graph, target: Target, even: Measured) -> None:
+    with open_store("sqlite://") as store:
+        first = tuned(residual, target, store, of_trials(30))
+        assert even
+        even.clear()
+        again = tuned(residual, target, store, of_trials(30))
+        assert even == set()
+        assert [task.result.trials for task in again if task.result] == [
+            task.result.trials for task in first if task.result
+        ]
+
+
+def test_more_trials_than_the_records_had_are_measured(residual: Graph, target: Target, even: Measured) -> None:
+    with open_store("sqlite://") as store:
+        first = tuned(residual, target, store, of_trials(30))
+        even.clear()
+        more = tuned(residual, target, store, of_trials(300))
+        assert even
+        count = sum(task.result.trials for task in first if task.result)
+        assert sum(task.result.trials for task in more if task.result) > count
+
+
+class Interrupting(Even):
+    """Ctrl-C after so many candidates."""
+
+    def measure(self, requests: Sequence[Request]) -> Iterator[Measurement]:
+        for measurement in super().measure(requests):
+            yield measurement
+            if len(self.measured) == 12:
+                raise KeyboardInterrupt
+
+
+class InterruptingRace(Even):
+    """Ctrl-C in the first race."""
+
+    def race(self, candidates: Sequence[Candidate], rounds: int) -> list[Measurement]:
+        raise KeyboardInterrupt
+
+
+class Dying(Even):
+    """The workers of the second task die after some candidates."""
+
+    def measure(self, requests: Sequence[Request]) -> Iterator[Measurement]:
+        for measurement in super().measure(requests):
+            yield measurement
+            if len(self.measured) == 12:
+                raise MeasureError("the workers cannot be started")
+
+
+@pytest.mark.parametrize("kind", [Interrupting, InterruptingRace])
+def test_ctrl_c_keeps_what_was_found(
+    residual: Graph, target: Target, kind: type[Even], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = measure_with(monkeypatch, kind)
+    with open_store("sqlite://") as store:
+        result = tune_graph(residual, target, store, of_trials(60))
+        assert result.interrupted
+        assert sum(task.result.trials for task in result.tasks if task.result) == len(measured)
+        with_best = [task for task in result.tasks if task.result is not None and task.result.best is not None]
+        assert len(with_best) == len({key for key, _ in measured})
+        late = [task for task in result.tasks if task.kernel is not None and task.result is None]
+        assert all(task.reason and "interrupted" in task.reason for task in late)
+        assert {summary.state for summary in store.sessions()} <= {State.INTERRUPTED, State.FINISHED}
+
+
+def test_what_was_found_before_the_workers_died_stays(
+    residual: Graph, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure_with(monkeypatch, Dying)
+    with open_store("sqlite://") as store:
+        tasks = tuned(residual, target, store, of_trials(60))
+    (ended,) = [task for task in tasks if task.reason and "ended early: the workers cannot be started" in task.reason]
+    assert ended.result is not None and ended.result.best is not None and ended.kernel is not None
+    assert sum(task.result.trials for task in tasks if task.result) <= 60
+
+
+def test_without_time_no_task_is_measured(
+    residual: Graph, target: Target, even: Measured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("workers were started")
+
+    monkeypatch.setattr(scheduler, "WorkerPool", refuse)
+    with open_store("sqlite://") as store:
+        tasks = tuned(residual, target, store, Budget(None, 5.0, perf_counter() - 10))
+    assert even == set()
+    assert all(task.result is None and task.reason for task in tasks)
+
+
+class Slow(Even):
+    """A candidate takes a while; races are remembered, in their order."""
+
+    raced: ClassVar[list[str]] = []
+
+    def measure(self, requests: Sequence[Request]) -> Iterator[Measurement]:
+        for measurement in super().measure(requests):
+            sleep(2e-3)
+            yield measurement
+
+    def race(self, candidates: Sequence[Candidate], rounds: int) -> list[Measurement]:
+        self.raced.append(self.workload)
+        return super().race(candidates, rounds)
+
+
+def test_time_goes_to_all_and_ends_in_time(residual: Graph, target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = measure_with(monkeypatch, Slow)
+    monkeypatch.setattr(scheduler, "_LEAST_SLICE", 0.05)
+    monkeypatch.setattr(Slow, "raced", [])
+    # Time for two races that are worth it.
+    monkeypatch.setattr(budgets, "_RACE_START", 0.05)
+    monkeypatch.setattr(budgets, "_FAIR_RACE", 0.1)
+    monkeypatch.setattr(budgets, "_SHORTEST_RACE", 0.05)
+    begin, seconds = perf_counter(), 3.0
+    with open_store("sqlite://") as store:
+        tasks = tuned(residual, target, store, Budget(None, seconds, begin))
+    assert perf_counter() - begin < seconds
+    weights = {task.kernel.workload.key: task.task.weight for task in tasks if task.kernel is not None}
+    assert {key for key, _ in measured} == weights.keys()
+    # Each call takes a millisecond: the more often a kernel is called, the heavier it is.
+    raced = [weights[key] for key in Slow.raced]
+    assert raced == sorted(weights.values(), reverse=True)[: len(raced)]
+    assert len(raced) > 0
+
+
+def test_a_large_task_leaves_the_others_their_parts(
+    residual: Graph, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_store("sqlite://") as store:
+        measure_with(monkeypatch, Even)
+        tasks = tuned(residual, target, store, of_trials(1))
+    keys = [task.kernel.workload.key for task in tasks if task.kernel is not None]
+    (heaviest,) = [task.result.workload.key for task in tasks if task.result is not None]  # the first in turn
+    order: list[str] = []
+    seconds = 4.0
+
+    class Patient(Even):
+        def measure(self, requests: Sequence[Request]) -> Iterator[Measurement]:
+            order.append(self.workload)
+            if self.workload == heaviest:
+                sleep(seconds)  # all of the budget
+            yield from super().measure(requests)
+
+    measured = measure_with(monkeypatch, Patient)
+    is_large = property(lambda state: state.require_kernel.workload.key == heaviest)
+    monkeypatch.setattr(scheduler._State, "is_large", is_large)
+    with open_store("sqlite://") as store:
+        tuned(residual, target, store, Budget(None, seconds, perf_counter()))
+    assert order[-1] == heaviest
+    assert {key for key, _ in measured} == set(keys)
+
+
+def test_what_an_earlier_run_has_finished_counts_when_it_is_resumed(
+    residual: Graph, target: Target, even: Measured
+) -> None:
+    with open_store("sqlite://") as store:
+        tune_graph(residual, target, store, of_trials(40))
+        before = len(even)
+        # All that it finished is recalled: of 44 trials 4 are left for kernels that had fewer than their part of 44.
+        tune_graph(residual, target, store, of_trials(44), resume=True)
+        assert before <= 40 and len(even) <= 44
+
+
+@pytest.mark.parametrize("explored", [1, 20])
+def test_dpansor_explores_together_and_exploits_each(
+    residual: Graph, target: Target, even: Measured, explored: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before: list[int] = []
+    exploit = DPAnsor.exploit
+
+    def counted(search: DPAnsor) -> None:
+        before.append(len(even))
+        exploit(search)
+
+    monkeypatch.setattr(DPAnsor, "exploit", counted)
+    options = {"search": "dpansor", "search_options": {"N": explored, "exploitation": 5}}
+    with open_store("sqlite://") as store:
+        tasks = tuned(residual, target, store, Budget(None, None, perf_counter()), **options)
+    tunable = [task for task in tasks if task.kernel is not None]
+    assert all(task.result is not None and task.result.trials > 1 for task in tunable)
+    assert before[0] == max(explored, len(tunable))
+    assert len(even) <= before[0] + 5 * len(tunable)
+
+
+def test_a_function_that_a_sketch_refuses_becomes_a_fallback(
+    residual: Graph, target: Target, even: Measured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(*_: Any, **__: Any) -> KernelTask:
+        raise UnsupportedFunction("too strange")
+
+    monkeypatch.setattr(KernelTask, "create", refuses)
+    with open_store("sqlite://") as store:
+        tasks = tuned(residual, target, store, of_trials(4))
+    assert all(task.kernel is None and task.reason == "too strange" for task in tasks)
