@@ -1,4 +1,4 @@
-"""What every benchmark says about where it ran, and where it writes."""
+"""What all benchmarks share: a description of the machine, the output files, and bar charts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OUT = Path(__file__).parent / "out"
 
 
 def machine() -> dict[str, Any]:
-    """CPU, cores, measured limits and versions."""
+    """The CPU, its cores, its measured limits, and the versions of the tools."""
     target = Target.detect()
     limits = peak(target)
     return {
@@ -37,17 +37,24 @@ def _version(name: str) -> str | None:
         return None
 
 
-def kept(
-    name: str, where: Mapping[str, Any], key: str = "kernels", same: Sequence[str] = ("cpu", "cores")
+def earlier_entries(
+    name: str, host: Mapping[str, Any], key: str = "kernels", same: Sequence[str] = ("cpu", "cores")
 ) -> dict[str, Any]:
-    """The entries that earlier runs of a script have left under `key`, on a machine that is the `same` in all this."""
+    """The entries that earlier runs of a script have saved. Ends the program if they are from another machine.
+
+    Args:
+        name: the name of the script's file in benchmarks/out, without ".json".
+        host: this machine, as the script describes it.
+        key: the part of the document that holds the entries.
+        same: the parts of the description that have to be equal.
+    """
     path = OUT / f"{name}.json"
     if not path.exists():
         return {}
     document = json.loads(path.read_text())
-    if any(document["machine"][each] != where[each] for each in same):
-        theirs = ", ".join(str(document["machine"][each]) for each in same)
-        sys.exit(f"{path} is of another machine ({theirs}): move it away first")
+    if any(document["machine"][part] != host[part] for part in same):
+        theirs = ", ".join(str(document["machine"][part]) for part in same)
+        sys.exit(f"{path} is from another machine ({theirs}): move it away first")
     entries: dict[str, Any] = document[key]
     return entries
 
@@ -60,11 +67,11 @@ def save(name: str, document: dict[str, Any]) -> Path:
     return path
 
 
-def findable(folder: Path) -> None:
-    """Lets the processes that are started from here import the modules of `folder`."""
-    known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    if str(folder) not in known:
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(folder), *known]))
+def add_to_import_path(folder: Path) -> None:
+    """Lets processes that are started from now on import the modules of `folder`."""
+    folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if str(folder) not in folders:
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(folder), *folders]))
 
 
 def bars(name: str, title: str, unit: str, groups: list[str], series: dict[str, list[float]]) -> Path:

@@ -1,10 +1,10 @@
-"""TVM MetaSchedule with its own search on some functions, watched: what it has found by when.
+"""Tunes functions with TVM MetaSchedule and its own search, and records what it has found by when.
 
-It has TVM's own space, evolutionary search, XGBoost model, builder and runner, its task scheduler where there are
-several functions, all cores to compile and to run, and weights that it may lay out as it likes. Three things favour it.
-Importing TVM is not in its time. A worker of its builder, started anew for each batch and after each timeout, first
-parses the tensor intrinsics of all GPUs, which can take longer than a build may: here it builds without them. And its
-workers do not load torch.
+MetaSchedule uses TVM's own space, evolutionary search, XGBoost model, builder and runner, and its task scheduler if
+there are several functions. It compiles and runs on all cores, and may lay out weights as it likes. Three things favour
+it. The import of TVM is not in its time. A worker of its builder, which is started anew for each batch and after each
+timeout, first parses the tensor intrinsics of all GPUs, which can take longer than a build may take; here it builds
+without them. And its workers do not load torch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from common import findable
+from common import add_to_import_path
 
 if TYPE_CHECKING:
     from stormdrop.machine.contract import Machine
@@ -29,10 +29,12 @@ BATCH = 64  # MetaSchedule's default
 
 
 @dataclass
-class Function:
-    """What it has found for one function: pairs of seconds of tuning, known at the end of each batch, and the best.
+class FunctionResult:
+    """The result for one function.
 
-    `trace` is that of the best, from which its schedule is made again (`stormdrop.sketches.meta_schedule.replay`).
+    Attributes:
+        curve: pairs of seconds of tuning, known at the end of each batch, and seconds of the best kernel from then on.
+        trace: the trace of the best kernel, from which `stormdrop.sketches.meta_schedule.replay` makes its schedule.
     """
 
     curve: list[tuple[float, float]] = field(default_factory=list)
@@ -40,15 +42,22 @@ class Function:
 
     @property
     def best(self) -> float | None:
-        """Seconds per execution; None before anything worked."""
+        """Seconds per execution of the best kernel; None if no candidate has worked yet."""
         return self.curve[-1][1] if self.curve else None
 
 
 @dataclass
-class Found:
-    """All functions in their order; `measured` candidates, `failed` of them; wall `seconds` with everything in it."""
+class Result:
+    """The result of a tuning.
 
-    functions: list[Function]
+    Attributes:
+        functions: the results in the order of the functions.
+        measured: the number of measured candidates.
+        failed: the number of candidates that failed.
+        seconds: wall seconds with everything in them.
+    """
+
+    functions: list[FunctionResult]
     measured: int = 0
     failed: int = 0
     seconds: float = 0.0
@@ -61,35 +70,41 @@ def tune(
     seed: int,
     trials: int = 1 << 30,
     seconds: float = float("inf"),
-) -> Found:
-    """Tunes modules with one function `main` each, for so many trials in all, or until so much time is over.
+) -> Result:
+    """Tunes modules until the trials or the time are used up.
 
-    `weights` are how often each counts.
+    Args:
+        modules: the modules, with one function `main` each.
+        weights: how often each function counts.
+        target: the machine to tune for.
+        seed: the seed of the search.
+        trials: the most candidates, over all functions.
+        seconds: the most wall seconds.
     """
-    findable(Path(__file__).parent)
+    add_to_import_path(Path(__file__).parent)
     os.environ["TVM_FFI_DISABLE_TORCH_C_DLPACK"] = "1"
-    import tvm.s_tir.tensor_intrin  # takes as long as a tuning of ours: not in its time
+    import tvm.s_tir.tensor_intrin  # takes as long as a tuning of ours, so it is not in the time
     from tvm.ir.utils import derived_object
     from tvm.s_tir import meta_schedule as ms
 
     from stormdrop.machine.cpu import Target
 
     logging.getLogger("tvm.s_tir.meta_schedule").setLevel(logging.WARNING)
-    found = Found([Function() for _ in modules])
-    where = target.tvm()
-    if isinstance(target, Target):  # without options of ours
-        where = tvm.target.Target({"kind": "llvm", "mcpu": target.mcpu, "num-cores": target.cores})
+    result = Result([FunctionResult() for _ in modules])
+    tvm_target = target.tvm()
+    if isinstance(target, Target):  # without the options that our kernels are compiled with
+        tvm_target = tvm.target.Target({"kind": "llvm", "mcpu": target.mcpu, "num-cores": target.cores})
 
     @derived_object
     class Watch(ms.measure_callback.PyMeasureCallback):
         def apply(self, scheduler: Any, task: int, candidates: Any, builds: Any, runs: Any) -> None:
-            elapsed, function = time.perf_counter() - begin, found.functions[task]
+            elapsed, function = time.perf_counter() - begin, result.functions[task]
             for candidate, run in zip(candidates, runs, strict=True):
-                found.measured += 1
+                result.measured += 1
                 if not run.run_secs:
-                    found.failed += 1
+                    result.failed += 1
                     continue
-                taken = statistics.fmean(float(each) for each in run.run_secs)
+                taken = statistics.fmean(float(sample) for sample in run.run_secs)
                 if function.best is None or taken < function.best:
                     function.curve.append((elapsed, taken))
                     traces[task] = candidate.sch.trace
@@ -104,7 +119,7 @@ def tune(
         tasks = [
             ms.TuneContext(
                 module,
-                target=where,
+                target=tvm_target,
                 space_generator="post-order-apply",
                 search_strategy="evolutionary",
                 task_name=f"function{position}",
@@ -128,10 +143,10 @@ def tune(
             # What comes back through TVM is not always of the type that was raised.
             if not ended:
                 raise
-        found.seconds = time.perf_counter() - begin
+        result.seconds = time.perf_counter() - begin
     for task, trace in traces.items():
-        found.functions[task].trace = json.loads(json.dumps(trace.as_json(), default=lambda number: number.value))
-    return found
+        result.functions[task].trace = json.loads(json.dumps(trace.as_json(), default=lambda number: number.value))
+    return result
 
 
 def build(module: Any, target: Any, _params: Any) -> Any:

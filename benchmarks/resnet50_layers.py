@@ -1,8 +1,9 @@
-"""All 23 distinct convolutions of ResNet-50 with bias and ReLU, tuned one after the other from nothing."""
+"""Tunes all 23 distinct convolutions of ResNet-50 with bias and ReLU, one after the other, from nothing."""
 
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from common import bars, machine, save
 
@@ -38,11 +39,12 @@ LAYERS = [
 
 
 def main() -> None:
-    where = machine()
-    print(f"{where['cpu']}, {where['cores']} cores, peak {where['peak_gflops']:.0f} GFLOP/s")
+    host = machine()
+    print(f"{host['cpu']}, {host['cores']} cores, peak {host['peak_gflops']:.0f} GFLOP/s")
     begin = time.perf_counter()
-    rows, phases = [], {}
-    with sd.open_store("sqlite://") as store, WorkerPool(where["cores"]) as pool:
+    rows: list[dict[str, Any]] = []
+    phases: dict[str, float] = {}
+    with sd.open_store("sqlite://") as store, WorkerPool(host["cores"]) as pool:
         for (ci, h, w, co, k, stride, pad), count in LAYERS:
             workload = sd.operators.conv2d(1, h, w, ci, co, k, k, stride, pad, bias=1, act="relu")
             start = time.perf_counter()
@@ -52,7 +54,7 @@ def main() -> None:
             row = {
                 "name": f"{ci}->{co} {k}x{k}/{stride} {h}",
                 "count": count,
-                # Convolution only: bias and ReLU are part of the kernel but not counted.
+                # The convolution only: bias and ReLU are part of the kernel, but are not counted.
                 "flops": 2.0 * ci * co * k * k * workload.outputs[0].shape[1] * workload.outputs[0].shape[2],
                 "seconds": result.best.seconds,
                 "tuning_seconds": result.seconds,
@@ -74,20 +76,20 @@ def main() -> None:
     flops = sum(row["count"] * row["flops"] for row in rows)
     seconds = sum(row["count"] * row["seconds"] for row in rows)
     default = sum(row["count"] * row["default_seconds"] for row in rows)
-    average, share = flops / seconds / 1e9, flops / seconds / 1e9 / where["peak_gflops"]
+    average, share = flops / seconds / 1e9, flops / seconds / 1e9 / host["peak_gflops"]
     trials = sum(row["trials"] for row in rows)
     print(
         f"\n{average:.0f} GFLOP/s on average, {100 * share:.0f}% of peak (default schedules "
         f"{flops / default / 1e9:.0f}); {1e3 * seconds:.2f} ms for all; {total:.1f} s of tuning, {trials} trials"
     )
     print(", ".join(f"{phase} {spent:.1f} s" for phase, spent in phases.items()))
-    document = {"machine": where, "gflops": average, "share": share, "seconds": total, "phases": phases, "layers": rows}
+    document = {"machine": host, "gflops": average, "share": share, "seconds": total, "phases": phases, "layers": rows}
     print(save("resnet50_layers", document))
     rates = {
         "tuned": [row["flops"] / row["seconds"] / 1e9 for row in rows],
         "default schedule": [row["flops"] / row["default_seconds"] / 1e9 for row in rows],
     }
-    title = f"ResNet-50's convolutions, {total:.0f} s of tuning, on {where['cpu']}"
+    title = f"ResNet-50's convolutions, {total:.0f} s of tuning, on {host['cpu']}"
     print(bars("resnet50_layers", title, "GFLOP/s", [row["name"] for row in rows], rates))
 
 

@@ -1,7 +1,7 @@
 """Tune the compiler flags and the block sizes of a C program: `python examples/c_flags.py` (less than a minute).
 
-The program, c_flags.c, multiplies two matrices and prints how long that took. The objective compiles it as a
-configuration says, runs it in a process of its own, compares its output with NumPy's, and returns the times.
+The program, c_flags.c, multiplies two matrices and prints how long that took. The objective compiles it with the flags
+of a configuration, runs it in a process of its own, compares its output with NumPy's, and returns the times.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ KNOBS: list[sd.Ordinal | sd.Categorical] = [
 if platform.machine() in {"x86_64", "AMD64"}:
     KNOBS.append(sd.Categorical("vectors", ["", *(f"-mprefer-vector-width={bits}" for bits in (128, 256, 512))]))
 
-FLAGS = ("machine", "unroll", "arithmetic", "vectors")  # empty where the compiler's own choice is meant
+FLAGS = ("machine", "unroll", "arithmetic", "vectors")  # an empty flag leaves the choice to the compiler
 ORIGIN = {"optimize": "-O2", "BI": 64, "BJ": 64, "BK": 64}
 SPACE = sd.Space("matmul", KNOBS, origin={**{knob.name: "" for knob in KNOBS}, **ORIGIN})
 
@@ -52,13 +52,13 @@ class Program:
         self.compiled = lru_cache(maxsize=None)(self._compile)
 
     def time(self, config: Mapping[str, Any]) -> list[float]:
-        """Seconds of a few multiplications. Raises where it does not compile, run in 10 s, or give the right result."""
+        """Seconds of a few multiplications. Raises if it does not compile, does not end in 10 s, or is wrong."""
         program, output = self.compiled(tuple(words(config))), self.folder / "output"
-        said = run([program, str(self.folder / "input"), str(output), str(SAMPLES)])
+        printed = run([program, str(self.folder / "input"), str(output), str(SAMPLES)])
         error = np.abs(np.fromfile(output, np.float32).reshape(SIZE, SIZE) - self.reference).max()
         if not error <= 1e-5 * np.abs(self.reference).max():
             raise ArithmeticError(f"the result is off by {error:.1e}")
-        return [float(line) for line in said.split()]
+        return [float(line) for line in printed.split()]
 
     def _compile(self, words: tuple[str, ...]) -> str:
         program = str(self.folder / f"program{self.compiled.cache_info().currsize}")
@@ -67,13 +67,13 @@ class Program:
 
 
 def words(config: Mapping[str, Any]) -> list[str]:
-    """A configuration as the compiler is told it."""
+    """The words of the compiler's command line for a configuration."""
     flags = [config["optimize"], *(config.get(flag) for flag in FLAGS)]
     return [*filter(None, flags), *(f"-D{block}={config[block]}" for block in ("BI", "BJ", "BK"))]
 
 
 def run(command: list[str]) -> str:
-    """What a command prints. Raises `RuntimeError` with what it complains of where it fails."""
+    """What a command prints. Raises `RuntimeError` with its complaint if it fails."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     if done.returncode:
         raise RuntimeError(f"{Path(command[0]).name}: {done.stderr.strip() or f'exit code {done.returncode}'}")
@@ -84,14 +84,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Tune the compiler flags and the block sizes of c_flags.c.")
     parser.add_argument("--time", default="40s", help="stop after this time (default: 40s)")
     parser.add_argument("--trials", type=int, help="stop after so many configurations")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     compiler = shutil.which("gcc") or shutil.which("clang") or shutil.which("cc")
     if compiler is None:
         sys.exit("c_flags: no C compiler found: install gcc or clang, or put it on your PATH")
     print(f"tuning {SOURCE.name} with {compiler}, {SPACE.size} configurations ...", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         program = Program(compiler, Path(folder))
-        result = sd.minimize(SPACE, program.time, time=given.time, trials=given.trials)
+        result = sd.minimize(SPACE, program.time, time=arguments.time, trials=arguments.trials)
     if result.best is None:
         sys.exit(f"c_flags: no configuration worked: {result.error}")
     best, default = result.best, SPACE.config(SPACE.origin)

@@ -1,7 +1,7 @@
 """Tune SqueezeNet on this machine and show what was gained: `make demo`.
 
-The graph ships inside the `onnx` package. Its weights are one constant each, so they are replaced by random ones,
-with which a wrong kernel would be noticed. Everything that is written lies in ./out.
+The `onnx` package contains the graph. Each of its weights is a single constant, which would hide a wrong kernel, so the
+weights are replaced by random ones. Everything that is written lies in ./out.
 """
 
 from __future__ import annotations
@@ -26,29 +26,41 @@ def main() -> None:
 
     print("tuning SqueezeNet on this machine's CPU ...", flush=True)
     with sd.open_store(str(OUT / "demo.db")) as store:
-        where: dict[str, Any] = {"out": OUT / "squeezenet.sd", "store": store, "fresh": True, "on_progress": show}
-        tuned = sd.tune_model(source, time=90, **where).to_json()
+        tuned = sd.tune_model(
+            source, time=90, out=OUT / "squeezenet.sd", store=store, fresh=True, on_progress=show
+        ).to_json()
         print("timing it beside onnxruntime ...", flush=True)
         bench = sd.bench(OUT / "squeezenet.sd", ["onnxruntime"], store=store).to_json()
+    print_latencies(tuned, bench)
+    print_tuning(tuned)
 
+
+def print_latencies(tuned: dict[str, Any], bench: dict[str, Any]) -> None:
+    """The untuned and the tuned model beside onnxruntime."""
     print(f"\n{'SqueezeNet, float32, batch 1':<40}{'latency':>10}{'95% interval':>20}{'over ours':>12}")
-    # Untuned and tuned were timed in turns, and so were tuned and onnxruntime: ratios are of such pairs.
+    # The untuned and the tuned model were timed in turns, and so were the tuned one and onnxruntime: each ratio is of
+    # such a pair.
     untuned = tuned["untuned"]
     if untuned:
         row("untuned", untuned, untuned["seconds"] / tuned["latency"]["seconds"])
     else:
         print("untuned: no time was left for it")
     row("tuned", tuned["latency"], 1.0)
-    for each in bench["contenders"]:
-        name = "tuned" if each["name"] == "stormdrop" else each["name"]
-        row(f"{name}, in a process of its own", each, each["ratio"])
+    for contender in bench["contenders"]:
+        name = "tuned" if contender["name"] == "stormdrop" else contender["name"]
+        row(f"{name}, in a process of its own", contender, contender["ratio"])
     for name, reason in bench["skipped"].items():
         print(f"{name}: skipped: {reason}")
     if untuned and untuned["interval"][0] <= tuned["latency"]["interval"][1]:
         print("untuned and tuned: no significant difference")
     if bench["disturbed"] or tuned["suspect"] > tuned["trials"] / 4:
-        print("something else used the machine meanwhile: do not trust these figures, run it again when it is idle")
+        print(
+            "something else used the machine meanwhile: do not trust these figures; run the demo again when it is idle"
+        )
 
+
+def print_tuning(tuned: dict[str, Any]) -> None:
+    """The error of the tuned model, and where the time of its tuning went."""
     verified = tuned["verified"]
     print(f"\nerror against {verified['against']}: {verified['max_error']:.1e}")
     print(f"{tuned['trials']} trials ({tuned['failed']} failed) on {len(tuned['tasks'])} kernels")
@@ -60,6 +72,7 @@ def main() -> None:
 
 
 def row(name: str, timing: dict[str, Any], ratio: float) -> None:
+    """A line of the table of latencies."""
     low, high = (1e3 * bound for bound in timing["interval"])
     print(f"{name:<40}{1e3 * timing['seconds']:>7.2f} ms{f'{low:.2f} to {high:.2f}':>20}{ratio:>12.2f}")
 
@@ -68,7 +81,7 @@ _shown = [0.0]
 
 
 def show(progress: sd.Progress) -> None:
-    """A line every few seconds."""
+    """Prints a line every few seconds while the model is tuned."""
     if progress.elapsed - _shown[0] >= 5:
         _shown[0] = progress.elapsed
         print(f"  {progress.elapsed:.0f} s: {progress.trials} trials {progress.message}", file=sys.stderr, flush=True)

@@ -1,10 +1,11 @@
-"""Every operator's schedules for GPUs, where there is none: compiled by `nvcc`, and checked as serial loops.
+"""Checks the GPU schedules of every operator without a GPU: `nvcc` compiles them, and they run as serial loops.
 
     operators.py [--devices a100,h100] [--schedules 8] [--seed 0]
 
-Of each sketch of each operator some schedules, the default one and random ones, are lowered to CUDA source and compiled
-for each device. Run on the CPU, with serial loops for blocks and threads and, where tensor cores multiply, plain loops,
-they have to compute what NumPy does. `codegen/serial_loops.py` says what that cannot check. Needs `nvcc`; minutes.
+The default schedule and some random schedules of every sketch of every operator are lowered to CUDA source, and
+compiled for every device. They also run on the CPU, with serial loops for blocks and threads, and with plain loops in
+place of tensor cores; there they have to compute what NumPy does. `stormdrop/codegen/serial_loops.py` says what this
+does not prove. It needs `nvcc`, and takes minutes.
 """
 
 from __future__ import annotations
@@ -56,37 +57,37 @@ CASES = {
 def main() -> None:
     options = _options()
     if missing := set(operators.names()) - set(CASES):
-        sys.exit(f"no case for {', '.join(sorted(missing))}")
+        sys.exit(f"no case for operator {', '.join(sorted(missing))}")
     rows, document, wrong = [], [], False
     for operator, cases in CASES.items():
         for arguments in cases:
             workload = operators.create(operator, dict(word.split("=") for word in arguments.split()))
             for device in (GPUS[name] for name in options.devices):
-                found = cross_check(workload, device, options.schedules, options.seed)
-                wrong |= not found.passed
+                check = cross_check(workload, device, options.schedules, options.seed)
+                wrong |= not check.passed
                 names = [sketch.name for sketch, _ in sketches_for(workload, device)]
-                counts = {"schedules": found.schedules, "accepted": found.accepted, "right": found.right}
-                for complaint, number in found.errors.items():
+                counts = {"schedules": check.schedules, "accepted": check.accepted, "right": check.right}
+                for complaint, number in check.errors.items():
                     print(f"{workload.name}: {complaint} ({number} times)", file=sys.stderr)
                 document.append({"workload": workload.name, "device": device.name, "sketches": names, **counts})
                 rows.append([workload.name, device.arch, ", ".join(names), *map(str, counts.values())])
             print(workload.name, file=sys.stderr)
-    table(["", "for", "sketches", "schedules", "nvcc took", "right as loops"], rows)
+    table(["", "for", "sketches", "schedules", "compiled", "right as loops"], rows)
     print(save(_NAME, {"seed": options.seed, "results": document}))
     sys.exit(wrong)
 
 
 def _options() -> argparse.Namespace:
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--devices", default="a100,h100", help="(%(default)s)")
-    asked.add_argument("--schedules", type=int, default=8, help="of each sketch (%(default)s)")
-    asked.add_argument("--seed", type=int, default=0)
-    options = asked.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--devices", default="a100,h100", help="GPUs to compile for, separated by commas (%(default)s)")
+    parser.add_argument("--schedules", type=int, default=8, help="random schedules of each sketch (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="the seed of the random schedules (%(default)s)")
+    options = parser.parse_args()
     options.devices = options.devices.split(",")
     if unknown := [name for name in options.devices if name not in GPUS]:
-        sys.exit(f"unknown GPU {unknown[0]!r}: there is {', '.join(GPUS)}")
+        sys.exit(f"unknown GPU {unknown[0]!r}; the GPUs are {', '.join(GPUS)}")
     if shutil.which("nvcc") is None:
-        sys.exit("there is no nvcc on the PATH: nothing can be compiled")
+        sys.exit("nvcc is not on the PATH, so nothing can be compiled")
     return options
 
 

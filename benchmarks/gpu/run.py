@@ -2,22 +2,23 @@
 
     run.py [--shapes M0,R2] [--minutes 1,2] [--runs 3] [--small] [--resume] [--show]
 
-For each shape, `--runs` times with different seeds and from nothing:
+Every shape is tuned from nothing, `--runs` times with different seeds:
 
     AF-DS, 1 and 2 minutes    `gradient` with the seven analytical features
-    storm                     ours, the longest of the times
-    MetaSchedule              TVM's own, the same time (it ends with a batch of 64)
-    Ansor                     `evolutionary` with the 164 features per statement, the same time, where the paper has
-                              1,000 trials; of a population a sixteenth of Ansor's, as features take 10 ms each
+    storm                     our default search, for the longest of these times
+    MetaSchedule              TVM's own search, for the same time (it finishes its batch of 64)
+    Ansor                     `evolutionary` with the 164 features per statement, for the same time (the paper has 1,000
+                              trials); its population is a sixteenth of Ansor's, because features take 10 ms each
 
-All of their kernels and torch's (cuBLAS, cuDNN, float32 without TF32) then take turns in one process, timed by CUDA's
-events. torch's run back to back in a CUDA graph; convolutions in both layouts, and with bias and ReLU in cuDNN's kernel
-(`fused`) or after it; beside them as they are called from Python (`eager`). What comes out: speeds over the fastest of
-torch's and over Ansor's, seconds and candidates of tuning, by network (Table 2 of the paper), and how far the runs are
-apart, (max - min) / max of their speeds (equation 1, Table 3).
+All their kernels and those of torch (cuBLAS, cuDNN, float32 without TF32) then take turns in one process, timed by CUDA
+events. Kernels of torch run back to back in a CUDA graph, and also as they are called from Python (`eager`).
+Convolutions run in both layouts, with bias and ReLU in cuDNN's kernel (`fused`) or after it. The figures are the speeds
+over the fastest of torch's kernels and over Ansor's, the seconds and candidates of tuning by network (Table 2 of the
+paper), and the variability of runs, (max - min) / max of their speeds (equation 1, Table 3).
 
-Kept shape by shape in benchmarks/out/gpu.json. All of it takes 14 hours. `--small` is two shapes, one run, half a
-minute each, in gpu_small.json: a tuning that could not end within eight minutes is left out.
+Every shape is saved in benchmarks/out/gpu.json as soon as it is done. All shapes take 14 hours. `--small` has two
+shapes, one run, half a minute each, and is saved in gpu_small.json; a tuning that would not end within eight minutes is
+left out.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "kernels"))
 
 import metaschedule_peer
-from common import OUT, bars, kept, machine, save
+from common import OUT, bars, earlier_entries, machine, save
 from shapes import SHAPES, chosen
 
 import stormdrop as sd
@@ -53,15 +54,15 @@ TABLE_1 = [name for name in SHAPES if name[0] in "MYR" and name[1:].isdigit()]
 NETWORKS = {"M": "BERT", "Y": "YOLO-9000", "R": "ResNet-50"}
 SMALL = ["M0", "R2"]
 _SMALL_SECONDS = 8 * 60
-_RACE_SECONDS = 30  # that the end of a shape may take
+_RACE_SECONDS = 30  # that the race of a shape may take
 _ANSOR = "Ansor"
 _POPULATION = 128
 _ROUNDS = 15
-_SAMPLE = 5e-3  # seconds
-_IN_GRAPH = 20  # executions of torch's that are launched at once
+_SAMPLE = 5e-3  # seconds of a sample
+_IN_GRAPH = 20  # executions of a torch kernel per launch
 
 Tuned = tuple[Any, float, int]
-"""A schedule, the seconds and the candidates of its tuning."""
+"""A schedule, and the seconds and candidates of its tuning."""
 
 
 def main() -> None:
@@ -70,41 +71,41 @@ def main() -> None:
     if options.show:
         path = OUT / f"{name}.json"
         if not path.exists():
-            sys.exit(f"nothing was measured yet: there is no {path}")
+            sys.exit(f"nothing has been measured yet: there is no {path}")
         show(name, json.loads(path.read_text())["shapes"])
         return
     device = Target.parse("cuda")
     assert isinstance(device, Gpu)
-    device.tvm()  # which has CUDA count GPUs as the driver does, before torch begins with it
-    where = {**machine(), **_torch(), "gpu": device.machine, "conditions": device.conditions}
-    entries = kept(name, where, "shapes", same=("cpu", "cores", "gpu"))
-    how = {"minutes": options.minutes, "runs": options.runs}
+    device.tvm()  # makes CUDA number GPUs as the driver does, before torch begins to use it
+    host = {**machine(), **_torch(), "gpu": device.machine, "conditions": device.conditions}
+    entries = earlier_entries(name, host, "shapes", same=("cpu", "cores", "gpu"))
+    setting = {"minutes": options.minutes, "runs": options.runs}
     end = time.monotonic() + _SMALL_SECONDS if options.small else math.inf
-    for at, shape in enumerate(options.shapes):
+    for position, shape in enumerate(options.shapes):
         known = entries.get(shape, {})
-        if options.resume and known.get("times") and all(known[key] == value for key, value in how.items()):
+        if options.resume and known.get("times") and all(known[key] == value for key, value in setting.items()):
             continue
-        left = (end - time.monotonic()) / (len(options.shapes) - at)
-        entries[shape] = {**how, **measured(shape, device, options, time.monotonic() + left)}
-        save(name, {"machine": where, "shapes": entries})
+        left = (end - time.monotonic()) / (len(options.shapes) - position)
+        entries[shape] = {**setting, **measure(shape, device, options, time.monotonic() + left)}
+        save(name, {"machine": host, "shapes": entries})
     show(name, {shape: entries[shape] for shape in options.shapes if shape in entries})
 
 
 def _torch() -> dict[str, Any]:
-    """Its versions. Raises `StormdropError` where it cannot use a GPU: to be known before hours of tuning."""
+    """The versions of torch's libraries. Raises `StormdropError` if torch cannot use a GPU, before hours of tuning."""
     try:
         import torch
     except ImportError:
-        raise StormdropError("torch is not installed: a build for CUDA is what kernels are compared with") from None
+        raise StormdropError("torch is not installed: kernels are compared with those of a torch for CUDA") from None
     if not torch.cuda.is_available():
-        raise StormdropError(f"torch {torch.__version__} finds no GPU: a build for CUDA is needed")
+        raise StormdropError(f"torch {torch.__version__} finds no GPU: install a torch for CUDA")
     return {"torch_cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}
 
 
-def measured(name: str, device: Gpu, options: argparse.Namespace, end: float) -> dict[str, Any]:
-    """What was tuned for a shape, and how fast it is beside torch's.
+def measure(name: str, device: Gpu, options: argparse.Namespace, end: float) -> dict[str, Any]:
+    """Tunes a shape in all ways, races the kernels beside torch's, and returns the entry of the shape.
 
-    A tuning that fails, or could not be over by `end`, is in `efforts` with the reason and without a kernel.
+    A tuning that fails, or would not end before `end`, is in `efforts` with the reason, and has no kernel.
     """
     workload = SHAPES[name].workload()
     longest = max(options.minutes)
@@ -116,31 +117,31 @@ def measured(name: str, device: Gpu, options: argparse.Namespace, end: float) ->
         )
     kinds["storm"] = longest, lambda seed: ours("storm", "knobs", longest, seed)
     kinds[_ANSOR] = longest, lambda seed: ours("evolutionary", "statements", longest, seed, population=_POPULATION)
-    kinds["MetaSchedule"] = longest, lambda seed: theirs(longest, seed)  # it ends late: the last
+    kinds["MetaSchedule"] = longest, lambda seed: theirs(longest, seed)  # the last one, because it ends late
 
-    def ours(search: str, features: str, minutes: float, seed: int, **how: Any) -> Tuned:
+    def ours(search: str, features: str, minutes: float, seed: int, **search_options: Any) -> Tuned:
         with sd.open_store("sqlite://") as store:
-            found = sd.tune(
+            result = sd.tune(
                 workload,
                 target=device,
                 search=search,
-                options=how,
+                options=search_options,
                 features=features,
                 time=60 * minutes,
                 seed=seed,
                 store=store,
                 fresh=True,
             )
-        if found.best is None:
-            raise StormdropError(f"no candidate of {search} worked: {found.error}")
-        return found.best.apply(workload, device, found.best.config).main, found.seconds, found.trials
+        if result.best is None:
+            raise StormdropError(f"no candidate of {search} worked: {result.error}")
+        return result.best.apply(workload, device, result.best.config).main, result.seconds, result.trials
 
     def theirs(minutes: float, seed: int) -> Tuned:
-        found = metaschedule_peer.tune([tunable(workload)], [1.0], device, seed, seconds=60 * minutes)
-        (function,) = found.functions
+        result = metaschedule_peer.tune([tunable(workload)], [1.0], device, seed, seconds=60 * minutes)
+        (function,) = result.functions
         if function.trace is None:
             raise StormdropError("no candidate of MetaSchedule worked")
-        return replay(workload, function.trace).main, found.seconds, found.measured
+        return replay(workload, function.trace).main, result.seconds, result.measured
 
     kernels: dict[str, Any] = {}
     efforts: dict[str, dict[str, Any]] = {}
@@ -155,7 +156,7 @@ def measured(name: str, device: Gpu, options: argparse.Namespace, end: float) ->
                 function, seconds, trials = tuned(run)
                 kernels[label] = compile_kernel(function, device.tvm())
                 efforts[label] = {"seconds": seconds, "trials": trials}
-            except Exception as error:  # noqa: BLE001  whatever TVM raises: the other tunings of hours count
+            except Exception as error:  # noqa: BLE001  whatever TVM raises: hours of other tunings must not be lost
                 efforts[label] = {"failed": one_line(error)}
                 print(f"{name}: {kind}: {error}", file=sys.stderr, flush=True)
     try:
@@ -166,7 +167,7 @@ def measured(name: str, device: Gpu, options: argparse.Namespace, end: float) ->
 
 
 def race(workload: Any, kernels: Mapping[str, Any], device: Gpu) -> dict[str, list[float]]:
-    """Seconds per execution by round, of the kernels and of torch, in turns."""
+    """Times the kernels and those of torch in turns; returns the seconds per execution by round."""
     import torch
     import tvm
 
@@ -201,11 +202,11 @@ def race(workload: Any, kernels: Mapping[str, Any], device: Gpu) -> dict[str, li
 
 
 def graph(torch: Any, call: Callable[[], object]) -> Callable[[], object]:
-    """Several executions as one launch, so that Python's time between them is not the kernel's."""
+    """Several executions as one launch, so that the time of Python between them does not count."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        for _ in range(3):  # what is chosen at the first call cannot be chosen in a graph
+        for _ in range(3):  # torch chooses kernels at the first call, which it cannot do in a graph
             call()
     torch.cuda.current_stream().wait_stream(stream)
     captured = torch.cuda.CUDAGraph()
@@ -217,7 +218,7 @@ def graph(torch: Any, call: Callable[[], object]) -> Callable[[], object]:
 
 
 def events(torch: Any, call: Callable[[], object], number: int) -> float:
-    """Mean seconds of so many calls, by CUDA's events; one more warms up."""
+    """The mean seconds of so many calls by CUDA events, after one call that warms up."""
     call()
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()
@@ -229,7 +230,7 @@ def events(torch: Any, call: Callable[[], object], number: int) -> float:
 
 
 def torch_calls(workload: Any, tensors: Sequence[Any]) -> dict[str, Callable[[], object]]:
-    """torch's own: a matmul, or a convolution in both layouts, with bias and ReLU in cuDNN's kernel and after it."""
+    """torch's calls: a matmul, or a convolution in both layouts, with bias and ReLU in cuDNN's kernel and after it."""
     import torch
 
     arguments = workload.arguments
@@ -244,17 +245,17 @@ def torch_calls(workload: Any, tensors: Sequence[Any]) -> dict[str, Callable[[],
     for layout, name in ((torch.contiguous_format, "torch"), (torch.channels_last, "torch NHWC")):
         data = x.permute(0, 3, 1, 2).contiguous(memory_format=layout)
         kernel = weight.permute(0, 3, 1, 2).contiguous(memory_format=layout)
-        how = data, kernel, bias, stride, pad
-        calls[name] = lambda how=how: torch.relu_(torch.conv2d(*how))
-        calls[f"{name} fused"] = lambda how=how: torch.cudnn_convolution_relu(*how, [1, 1], 1)
+        inputs = data, kernel, bias, stride, pad
+        calls[name] = lambda inputs=inputs: torch.relu_(torch.conv2d(*inputs))
+        calls[f"{name} fused"] = lambda inputs=inputs: torch.cudnn_convolution_relu(*inputs, [1, 1], 1)
     return calls
 
 
 def show(name: str, entries: Mapping[str, Any]) -> None:
-    """A row per shape, a table of the networks' means, and bars of them."""
-    kinds = list(dict.fromkeys(each.partition(" #")[0] for entry in entries.values() for each in entry["efforts"]))
+    """Prints a row per shape and a table of the means of the networks, and draws bars of these means."""
+    kinds = list(dict.fromkeys(label.partition(" #")[0] for entry in entries.values() for label in entry["efforts"]))
     rows: list[list[str]] = []
-    speeds: dict[str, dict[str, float]] = {}  # over torch, of each shape and kind
+    speeds: dict[str, dict[str, float]] = {}  # over torch, by shape and kind
     variable: defaultdict[str, dict[str, float]] = defaultdict(dict)
     spent: defaultdict[str, list[Mapping[str, float]]] = defaultdict(list)
     for shape, entry in entries.items():
@@ -262,17 +263,17 @@ def show(name: str, entries: Mapping[str, Any]) -> None:
         if not times:
             print(f"{shape}: {entry['failed']}", file=sys.stderr)
             continue
-        reference = min((rounds for each, rounds in times.items() if each.startswith("torch")), key=statistics.median)
+        reference = min((rounds for label, rounds in times.items() if label.startswith("torch")), key=statistics.median)
         row, speeds[shape] = [shape, f"{1e6 * statistics.median(reference):.0f} us"], {}
         for kind in kinds:
-            own = [each for each in times if each.partition(" #")[0] == kind]
-            if not own:
+            labels = [label for label in times if label.partition(" #")[0] == kind]
+            if not labels:
                 row.append("-")
                 continue
-            ratios = [ratio_interval(reference, times[each]).estimate for each in own]
+            ratios = [ratio_interval(reference, times[label]).estimate for label in labels]
             speeds[shape][kind] = statistics.median(ratios)
             variable[kind][shape] = (max(ratios) - min(ratios)) / max(ratios)
-            spent[kind] += [entry["efforts"][each] for each in own]
+            spent[kind] += [entry["efforts"][label] for label in labels]
             row.append(f"{speeds[shape][kind]:.3f} ({variable[kind][shape]:.1%})")
         rows.append(row)
     table(["", "torch", *kinds], rows, "speed over torch's (cuBLAS, cuDNN; no TF32), median of the runs; variability")
@@ -281,12 +282,15 @@ def show(name: str, entries: Mapping[str, Any]) -> None:
     rows = []
     means: dict[str, list[float]] = {}
     for kind in kinds:
-        over_torch = [_mean([speeds[each][kind] for each in own if kind in speeds[each]]) for own in groups.values()]
-        both = [[each for each in own if {kind, _ANSOR} <= set(speeds[each])] for own in groups.values()]
-        over_ansor = [_mean([speeds[each][kind] / speeds[each][_ANSOR] for each in own]) for own in both]
+        over_torch = [
+            _mean([speeds[shape][kind] for shape in shapes if kind in speeds[shape]]) for shapes in groups.values()
+        ]
+        both = [[shape for shape in shapes if {kind, _ANSOR} <= set(speeds[shape])] for shapes in groups.values()]
+        over_ansor = [_mean([speeds[shape][kind] / speeds[shape][_ANSOR] for shape in shapes]) for shapes in both]
         if spent[kind]:
             means[kind] = over_torch
-            seconds, trials = (statistics.fmean(each[what] for each in spent[kind]) for what in ("seconds", "trials"))
+            efforts = spent[kind]
+            seconds, trials = (statistics.fmean(effort[what] for effort in efforts) for what in ("seconds", "trials"))
             effort = [f"{statistics.fmean(variable[kind].values()):.1%}", f"{seconds:.0f} s", f"{trials:.0f}"]
             rows.append([kind, *(f"{a:.3f} / {b:.3f}" for a, b in zip(over_torch, over_ansor, strict=True)), *effort])
     table(
@@ -303,18 +307,20 @@ def _mean(ratios: Sequence[float]) -> float:
 
 
 def _minutes(text: str) -> list[float]:
-    return [float(each) for each in text.split(",")]
+    return [float(number) for number in text.split(",")]
 
 
 def _options() -> argparse.Namespace:
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--shapes", default=",".join(TABLE_1), help="%(default)s")
-    asked.add_argument("--minutes", default=[1.0, 2.0], type=_minutes, help="of tuning (1,2)")
-    asked.add_argument("--runs", type=int, default=3, help="of each tuning, with seeds of their own (%(default)s)")
-    asked.add_argument("--small", action="store_true", help=f"{' and '.join(SMALL)}, once, half a minute each")
-    asked.add_argument("--resume", action="store_true", help="leave out the shapes that are there")
-    asked.add_argument("--show", action="store_true", help="print what is there, and measure nothing")
-    options = asked.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shapes", default=",".join(TABLE_1), help="shapes, separated by commas (%(default)s)")
+    parser.add_argument(
+        "--minutes", default=[1.0, 2.0], type=_minutes, help="minutes of tuning, separated by commas (1,2)"
+    )
+    parser.add_argument("--runs", type=int, default=3, help="runs of each tuning, with different seeds (%(default)s)")
+    parser.add_argument("--small", action="store_true", help=f"{' and '.join(SMALL)}, one run of half a minute each")
+    parser.add_argument("--resume", action="store_true", help="skip the shapes that are saved already")
+    parser.add_argument("--show", action="store_true", help="print what is saved, and measure nothing")
+    options = parser.parse_args()
     options.shapes = SMALL if options.small else chosen(options.shapes, TABLE_1)
     options.minutes = [0.5] if options.small else options.minutes
     options.runs = 1 if options.small else options.runs

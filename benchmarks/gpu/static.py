@@ -1,12 +1,12 @@
-"""What a tiling is predicted to take on a GPU, beside what the compiler gives it; no GPU is needed, `nvcc` is.
+"""The resources that a tiling is predicted to take on a GPU, beside those that the compiler reports.
 
     static.py [--points 200] [--device a100] [--shapes M1,R2]
 
-For random points of the space of each shape: blocks, threads and shared memory as predicted (`kernel/gpu/tiling.py`)
-beside those of the lowered and compiled kernel, which have to be equal; registers as predicted beside those of
-`ptxas -v`, of which the rank correlation counts. Those that compile and keep the limits are the valid share of this
-space. Beside it stand that of its tiles without constraints, which is counted, and that of TVM MetaSchedule's space for
-CUDA, whose own check (`VerifyGPUCode`) is asked. Compiles on all cores; a minute or two per shape.
+For random points of the space of every shape, the blocks, threads and shared memory that
+`stormdrop/sketches/gpu/tiling.py` predicts have to be equal to those of the compiled kernel. The predicted registers
+are compared with those of `ptxas -v` by their rank correlation. Two shares of valid points are printed: of random
+points of the space without its constraints, and of random points of TVM MetaSchedule's space for CUDA, by its own check
+(`VerifyGPUCode`). It needs `nvcc` but no GPU, compiles on all cores, and takes a minute or two per shape.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from stormdrop.sketches.registry import sketches_for
 from stormdrop.space import Space
 
 _NAME = "gpu_static"
-_DRAWN = 20_000  # points without constraints
-_THEIRS = 300
+_UNCONSTRAINED_POINTS = 20_000
+_METASCHEDULE_POINTS = 300  # per sketch
 
 
 def main() -> None:
@@ -46,17 +46,18 @@ def main() -> None:
     rows, document = [], []
     for name in options.shapes:
         with ProcessPoolExecutor() as pool:
-            found = list(pool.map(compiled, [(name, options.device, seed) for seed in range(options.points)]))
-        valid, theirs = share(name, options.device), share_of_metaschedule(name, options.device)
-        failed = [each["failed"] for each in found if "failed" in each]
-        good = [each for each in found if "failed" not in each]
+            points = list(pool.map(compile_point, [(name, options.device, seed) for seed in range(options.points)]))
+        valid, theirs = valid_share(name, options.device), share_of_metaschedule(name, options.device)
+        failed = [point["failed"] for point in points if "failed" in point]
+        good = [point for point in points if "failed" not in point]
         same = {
-            what: sum(each[what] == each[f"predicted_{what}"] for each in good)
+            what: sum(point[what] == point[f"predicted_{what}"] for point in good)
             for what in ("blocks", "threads", "shared")
         }
-        rank = spearmanr([each["predicted_registers"] for each in good], [each["registers"] for each in good]).statistic
-        spilled = sum(each["spilled"] > 0 for each in good)
-        document.append({"shape": name, "points": found, "rank": float(rank), "valid": valid, "meta_schedule": theirs})
+        registers = ([point[what] for point in good] for what in ("predicted_registers", "registers"))
+        rank = spearmanr(*registers).statistic
+        spilled = sum(point["spilled"] > 0 for point in good)
+        document.append({"shape": name, "points": points, "rank": float(rank), "valid": valid, "meta_schedule": theirs})
         rows.append(
             [
                 name,
@@ -73,13 +74,13 @@ def main() -> None:
             print(f"{name}: {why}", file=sys.stderr)
     headings = ["", "compiled", "failed", "blocks equal", "threads", "shared", "registers, rank", "spilling"]
     table([*headings, "valid without constraints", "of MetaSchedule's"], rows)
-    print(drawn(document, options.device))
+    print(draw(document, options.device))
     print(save(_NAME, {"machine": machine(), "device": options.device, "shapes": document}))
-    sys.exit(any("failed" in each for entry in document for each in entry["points"]))
+    sys.exit(any("failed" in point for entry in document for point in entry["points"]))
 
 
-def drawn(document: Sequence[dict[str, Any]], device: str) -> Path:
-    """Registers as predicted beside those that `ptxas` gives."""
+def draw(document: Sequence[dict[str, Any]], device: str) -> Path:
+    """Draws the predicted registers beside those that `ptxas` reports."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -87,12 +88,12 @@ def drawn(document: Sequence[dict[str, Any]], device: str) -> Path:
 
     figure, every = plt.subplots(1, len(document), figsize=(4.6 * len(document), 4.4), squeeze=False)
     for axes, entry in zip(every[0], document, strict=True):
-        good = [each for each in entry["points"] if "failed" not in each]
-        predicted, given = ([each[what] for each in good] for what in ("predicted_registers", "registers"))
-        axes.scatter(predicted, given, s=10)
+        good = [point for point in entry["points"] if "failed" not in point]
+        predicted, actual = ([point[what] for point in good] for what in ("predicted_registers", "registers"))
+        axes.scatter(predicted, actual, s=10)
         axes.plot([0, REGISTERS_PER_THREAD], [0, REGISTERS_PER_THREAD], color="gray", linewidth=0.8)
         axes.set_xlabel("registers of a thread, predicted")
-        axes.set_ylabel("given by ptxas")
+        axes.set_ylabel("reported by ptxas")
         axes.set_title(f"{entry['shape']}, {device}: rank correlation {entry['rank']:.2f}")
         axes.grid(alpha=0.3)
     path = OUT / f"{_NAME}.png"
@@ -102,8 +103,8 @@ def drawn(document: Sequence[dict[str, Any]], device: str) -> Path:
     return path
 
 
-def compiled(job: tuple[str, str, int]) -> dict[str, Any]:
-    """A random point of a shape's space: predicted, and compiled."""
+def compile_point(job: tuple[str, str, int]) -> dict[str, Any]:
+    """Predicts the resources of a random point of a shape's space, and compiles it."""
     name, device_name, seed = job
     workload, device, sketch = SHAPES[name].workload(), GPUS[device_name], GpuContraction()
     space = sketch.space(workload, device)
@@ -112,22 +113,22 @@ def compiled(job: tuple[str, str, int]) -> dict[str, Any]:
     contraction = find_fused_contraction(workload).axes
     axes = [axis for axis, _ in (*contraction.spatial, *contraction.reductions)]
     tiling = Tilings(contraction, {axis: np.array([config[axis]]) for axis in axes})
-    found = {"config": config}
+    results: dict[str, Any] = {"config": config}
     for what, values in (
         ("blocks", tiling.blocks),
         ("threads", tiling.threads),
         ("shared", tiling.shared_bytes),
         ("registers", np.minimum(tiling.registers, device.registers_per_thread(tiling.threads))),
     ):
-        found[f"predicted_{what}"] = int(values[0])
+        results[f"predicted_{what}"] = int(values[0])
     try:
         function = sketch.apply(workload, device, config).main
         (launch,) = launches(function, device)
         (taken,) = resources(cuda_source(function, device), device)
-    except Exception as error:  # noqa: BLE001  whatever a sketch or TVM raises is what is to be found out
-        return {**found, "failed": one_line(error)}
+    except Exception as error:  # noqa: BLE001  this script is to find out whatever a sketch or TVM raises
+        return {**results, "failed": one_line(error)}
     return {
-        **found,
+        **results,
         "blocks": launch.blocks,
         "threads": launch.threads,
         "shared": taken.shared,
@@ -136,23 +137,23 @@ def compiled(job: tuple[str, str, int]) -> dict[str, Any]:
     }
 
 
-def share(name: str, device_name: str) -> float:
-    """How many random points without the constraints keep them."""
+def valid_share(name: str, device_name: str) -> float:
+    """The share of random points of the unconstrained space that keep the constraints."""
     workload, device = SHAPES[name].workload(), GPUS[device_name]
     space = GpuContraction().space(workload, device)
     assert space is not None
     free = Space(space.name, space.knobs)
     rng = np.random.default_rng(0)
-    return float(np.mean([space.contains(free.sample(rng)) for _ in range(_DRAWN)]))
+    return float(np.mean([space.contains(free.sample(rng)) for _ in range(_UNCONSTRAINED_POINTS)]))
 
 
 def share_of_metaschedule(name: str, device_name: str) -> float:
-    """How many random points of TVM's space its own check accepts."""
+    """The share of random points of TVM's space that its own check accepts."""
     workload, device = SHAPES[name].workload(), GPUS[device_name]
     rng = np.random.default_rng(0)
     accepted = []
     for sketch, space in sketches_for(workload, device, "meta_schedule"):
-        for _ in range(_THEIRS):
+        for _ in range(_METASCHEDULE_POINTS):
             try:
                 sketch.apply(workload, device, space.config(space.sample(rng)))
                 accepted.append(True)
@@ -162,11 +163,11 @@ def share_of_metaschedule(name: str, device_name: str) -> float:
 
 
 def _options() -> argparse.Namespace:
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--points", type=int, default=200, help="(%(default)s)")
-    asked.add_argument("--device", default="a100", choices=list(GPUS))
-    asked.add_argument("--shapes", default="M1,R2", help="of the kernel benchmark (%(default)s)")
-    options = asked.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--points", type=int, default=200, help="random points of each shape (%(default)s)")
+    parser.add_argument("--device", default="a100", choices=list(GPUS), help="the GPU to compile for (%(default)s)")
+    parser.add_argument("--shapes", default="M1,R2", help="shapes of the kernel benchmark (%(default)s)")
+    options = parser.parse_args()
     options.shapes = chosen(options.shapes)
     return options
 

@@ -1,7 +1,7 @@
-"""A plain copy as a contender: what memory gives in the very rounds in which a kernel is timed.
+"""A plain copy as a contender: the bandwidth of memory in the same rounds in which a kernel is timed.
 
-On a shared machine memory is half as fast in one minute as in another, so a figure measured once says little about
-a kernel timed later.
+On a shared machine memory can be half as fast in one minute as in another, so a bandwidth that was measured once says
+little about a kernel that is timed later.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from stormdrop.machine.peak import compile_function, copy_function
 
 
 class Copy:
-    """Copies an array on all cores, by ordinary stores; `moved` bytes are read and written together."""
+    """Copies an array on all cores with ordinary stores; `moved` is the number of bytes read plus those written."""
 
     def __init__(self, moved: float, threads: int) -> None:
         import tvm

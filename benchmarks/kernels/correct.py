@@ -1,12 +1,13 @@
-"""Every sketch of every operator beside NumPy: random points and corners of its space, on awkward shapes too.
+"""Checks every sketch of every operator against NumPy, at random points and corners, also on awkward shapes.
 
     correct.py [--operators conv2d,softmax] [--points 50] [--sources builtin,rules,meta_schedule]
 
-A point counts as right where it schedules, compiles, writes every element, and is within the sketch's bound of NumPy's
-float64 result. Corners are the points at which every knob has its first or its last value (those that the space has, 64
-at most, drawn at random where there are more). MetaSchedule's own sampling may refuse a point: that is counted apart.
-`error` is the largest max|difference| / max|reference|, infinite where an element was not written. No timing: the
-machine may be busy. An hour on two cores, half of it for MetaSchedule's; some of the sources have a file of their own.
+A point is right if it schedules, compiles, writes every element, and is within the sketch's bound of NumPy's float64
+result. Corners are the points at which every knob has its first or its last value: 64 at most, drawn at random if the
+space has more. MetaSchedule's own sampling may refuse a point; refused points are counted separately. `error` is the
+largest max|difference| / max|reference|; it is infinite if an element was not written. Nothing is timed, so the machine
+may be busy. It takes an hour on two cores, half of it for MetaSchedule's sketches. With `--sources` the results go into
+a separate file.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ concatenate shape=17x35 shape2=7x35 axis=0
 """.strip().splitlines()
 
 _CORNERS = 64
-_TRIED = 1 << 14  # combinations of ends that are looked at for corners
+_TRIED = 1 << 14  # the most combinations of ends that are tried as corners
 
 
 def main() -> None:
@@ -80,9 +81,9 @@ def main() -> None:
     jobs = [(text, source, options.points) for text in options.kernels for source in options.sources]
     with ProcessPoolExecutor() as pool:
         rows = []
-        for found in pool.map(_checked, jobs):
-            rows += found
-            for row in found:
+        for rows_of_job in pool.map(_checked, jobs):
+            rows += rows_of_job
+            for row in rows_of_job:
                 print(f"{row['kernel']}: {row['sketch']}: {_verdict(row)}", file=sys.stderr, flush=True)
     headings = ["operator", "source", "sketches", "points", "refused", "wrong", "error"]
     table(headings, [_summed(rows, *key) for key in dict.fromkeys((_operator(row), row["source"]) for row in rows)])
@@ -95,17 +96,23 @@ def main() -> None:
 
 
 def _checked(job: tuple[str, str, int]) -> list[dict[str, Any]]:
-    """A row per sketch of a kernel from a source."""
+    """Checks one kernel with the sketches of one source; returns a row per sketch."""
     text, source, count = job
     operator, *arguments = text.split()
-    workload = sd.operators.create(operator, dict(each.split("=") for each in arguments))
+    workload = sd.operators.create(operator, dict(argument.split("=") for argument in arguments))
     target = sd.Target.detect()
     inputs = workload.random_inputs(1)
     expected = workload.reference(inputs)
     rows = []
     for sketch, space in sketches_for(workload, target, source):
         bound = max(workload.tolerance(expected), sketch.max_error)
-        row = {"kernel": text, "source": source, "sketch": sketch.name, "size": space.bound, "points": 0}
+        row: dict[str, Any] = {
+            "kernel": text,
+            "source": source,
+            "sketch": sketch.name,
+            "size": space.bound,
+            "points": 0,
+        }
         row.update(refused=0, wrong=[], error=0.0, bound=bound)
         for point in dict.fromkeys([space.origin, *_corners(space), *_random(space, count)]):
             config = space.config(point)
@@ -113,7 +120,7 @@ def _checked(job: tuple[str, str, int]) -> list[dict[str, Any]]:
             try:
                 variant = sketch.apply(workload, target, config)
             except SpaceError as reason:
-                # The contract lets no other sketch refuse a point of its space.
+                # By the contract no other sketch may refuse a point of its space.
                 row["refused"] += 1
                 if source != "meta_schedule":
                     row["wrong"].append({"config": config, "why": str(reason)})
@@ -138,9 +145,9 @@ def _corners(space: Any) -> list[Any]:
     if math.prod(map(len, ends)) <= _TRIED:
         every = list(itertools.product(*ends))
     else:
-        every = [tuple(int(rng.choice(each)) for each in ends) for _ in range(_TRIED)]
-    found = [point for point in dict.fromkeys(every) if space.contains(point)]
-    return [found[at] for at in rng.permutation(len(found))[:_CORNERS]]
+        every = [tuple(int(rng.choice(ends_of_size)) for ends_of_size in ends) for _ in range(_TRIED)]
+    corners = [point for point in dict.fromkeys(every) if space.contains(point)]
+    return [corners[index] for index in rng.permutation(len(corners))[:_CORNERS]]
 
 
 def _operator(row: dict[str, Any]) -> str:
@@ -149,10 +156,14 @@ def _operator(row: dict[str, Any]) -> str:
 
 
 def _summed(rows: list[dict[str, Any]], operator: str, source: str) -> list[str]:
-    own = [row for row in rows if (_operator(row), row["source"]) == (operator, source)]
-    names = sorted({row["sketch"].rstrip("0123456789") for row in own})
-    counts = [sum(row["points"] for row in own), sum(row["refused"] for row in own), sum(len(r["wrong"]) for r in own)]
-    return [operator, source, ", ".join(names), *map(str, counts), f"{max(row['error'] for row in own):.1e}"]
+    group = [row for row in rows if (_operator(row), row["source"]) == (operator, source)]
+    names = sorted({row["sketch"].rstrip("0123456789") for row in group})
+    counts = [
+        sum(row["points"] for row in group),
+        sum(row["refused"] for row in group),
+        sum(len(row["wrong"]) for row in group),
+    ]
+    return [operator, source, ", ".join(names), *map(str, counts), f"{max(row['error'] for row in group):.1e}"]
 
 
 def _verdict(row: dict[str, Any]) -> str:
@@ -162,17 +173,19 @@ def _verdict(row: dict[str, Any]) -> str:
 
 
 def _options() -> argparse.Namespace:
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = list(dict.fromkeys(text.split()[0] for text in KERNELS))
-    asked.add_argument("--operators", default=",".join(names), help="%(default)s")
-    asked.add_argument("--points", type=int, default=50, help="random points of each space (%(default)s)")
-    asked.add_argument("--sources", default=",".join(SOURCES), help="%(default)s")
-    options = asked.parse_args()
+    parser.add_argument("--operators", default=",".join(names), help="operators, separated by commas (%(default)s)")
+    parser.add_argument("--points", type=int, default=50, help="random points of each space (%(default)s)")
+    parser.add_argument(
+        "--sources", default=",".join(SOURCES), help="sources of sketches, separated by commas (%(default)s)"
+    )
+    options = parser.parse_args()
     wanted, options.sources = options.operators.split(","), options.sources.split(",")
     if unknown := [name for name in wanted if name not in names]:
-        sys.exit(f"there is no kernel of {unknown[0]}: there are some of {', '.join(names)}")
+        sys.exit(f"there is no kernel of operator {unknown[0]}; there are kernels of {', '.join(names)}")
     if unknown := [name for name in options.sources if name not in SOURCES]:
-        sys.exit(f"there are no sketches from {unknown[0]}: there are {', '.join(SOURCES)}")
+        sys.exit(f"there is no source {unknown[0]}; the sources are {', '.join(SOURCES)}")
     options.kernels = [text for text in KERNELS if text.split()[0] in wanted]
     return options
 

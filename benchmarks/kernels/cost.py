@@ -1,4 +1,4 @@
-"""What a candidate costs: milliseconds per phase over random points, and candidates per second of a real tuning.
+"""How long a candidate takes: milliseconds per phase over random points, and candidates per second of a real tuning.
 
     cost.py [--points 20] [--seconds 10] [--kernels conv,matmul]
 
@@ -6,13 +6,14 @@ schedule   the sketch's rewrite of the function
 lower      TVM's passes
 optimise   LLVM: from TVM's loops to optimised code
 machine    LLVM: machine code, in memory
-pack       laying constants out anew (once per layout in a tuning: neighbours share theirs)
+pack       laying out constants anew (in a tuning once per layout, because neighbours share layouts)
 first      the first execution, with what it allocates
 check      filling the output before it, and comparing it after
 samples    estimating the kernel's speed, and its three samples
 
-All but the executions (first, samples) are processor time of one thread, as another program on this machine lengthens
-wall time at will. Medians over points; a tuning compiles on all cores at once, and its wall time has everything in it.
+The executions (first, samples) are wall time. All other phases are processor time of one thread, because other programs
+on this machine lengthen the wall time. The figures are medians over points. A tuning compiles on all cores at once, and
+its wall time has everything in it.
 """
 
 from __future__ import annotations
@@ -48,13 +49,15 @@ KERNELS: dict[str, Callable[[], Any]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--points", type=int, default=20, help="random points per kernel and sketch")
-    parser.add_argument("--seconds", type=float, default=10.0, help="of each tuning; 0 for none")
-    parser.add_argument("--kernels", default=",".join(KERNELS), help="some of: " + ", ".join(KERNELS))
+    parser.add_argument("--points", type=int, default=20, help="random points per kernel and sketch (%(default)s)")
+    parser.add_argument(
+        "--seconds", type=float, default=10.0, help="seconds of each tuning; 0 for no tuning (%(default)s)"
+    )
+    parser.add_argument("--kernels", default=",".join(KERNELS), help="kernels, separated by commas (%(default)s)")
     options = parser.parse_args()
     threads.configure()
-    where, rows = machine(), []
-    print(f"{where['cpu']}, {where['cores']} cores, {where['versions']}\n")
+    host, rows = machine(), []
+    print(f"{host['cpu']}, {host['cores']} cores, {host['versions']}\n")
     print(f"{'':<26}" + "".join(f"{phase:>10}" for phase in (*PHASES, "together")) + "   ms")
     for name in options.kernels.split(","):
         workload = KERNELS[name]()
@@ -65,28 +68,28 @@ def main() -> None:
             )
     tunings = []
     for name in options.kernels.split(",") if options.seconds else ():
-        found = tuned(KERNELS[name](), options.seconds)
-        tunings.append({"kernel": name, **found})
-        phases = ", ".join(f"{phase} {seconds:.2f} s" for phase, seconds in found["phases"].items())
-        print(f"\n{name}: {found['per_second']:.1f} candidates per second, {found['trials']} in all; {phases}")
-    print(f"\n{save('candidate_cost', {'machine': where, 'candidates': rows, 'tunings': tunings})}")
+        tuning = tune(KERNELS[name](), options.seconds)
+        tunings.append({"kernel": name, **tuning})
+        phases = ", ".join(f"{phase} {seconds:.2f} s" for phase, seconds in tuning["phases"].items())
+        print(f"\n{name}: {tuning['per_second']:.1f} candidates per second, {tuning['trials']} in all; {phases}")
+    print(f"\n{save('candidate_cost', {'machine': host, 'candidates': rows, 'tunings': tunings})}")
 
 
 def by_sketch(workload: Any, points: int) -> Iterator[tuple[str, dict[str, float]]]:
-    """Median milliseconds per phase for each sketch that applies."""
+    """The median milliseconds per phase of each sketch that applies."""
     from stormdrop.sketches.registry import sketches_for
 
     target = sd.Target.detect()
     for sketch, space in sketches_for(workload, target):
         rng = np.random.default_rng(0)
-        bench = Bench(workload, target)
-        spent = [bench.candidate(sketch, space.config(space.sample(rng))) for _ in range(points)]
-        medians = {phase: float(np.median([each[phase] for each in spent])) for phase in PHASES}
-        yield sketch.name, {**medians, "together": float(np.median([sum(each.values()) for each in spent]))}
+        timer = CandidateTimer(workload, target)
+        spent = [timer.milliseconds(sketch, space.config(space.sample(rng))) for _ in range(points)]
+        medians = {phase: float(np.median([phases[phase] for phases in spent])) for phase in PHASES}
+        yield sketch.name, {**medians, "together": float(np.median([sum(phases.values()) for phases in spent]))}
 
 
-class Bench:
-    """Does once, phase by phase, what a worker does with a candidate (`measure.workbench`)."""
+class CandidateTimer:
+    """Does what a worker does with a candidate (`measure.workbench`), and times every phase."""
 
     def __init__(self, workload: Any, target: Any) -> None:
         import tvm
@@ -97,8 +100,8 @@ class Bench:
         self.outputs = [tvm.runtime.empty(spec.shape, spec.dtype) for spec in workload.outputs]
         self.expected: list[Any] = []
 
-    def candidate(self, sketch: Any, config: dict[str, Any]) -> dict[str, float]:
-        """Milliseconds per phase of one candidate."""
+    def milliseconds(self, sketch: Any, config: dict[str, Any]) -> dict[str, float]:
+        """The milliseconds of every phase of one candidate."""
         import tvm
         from tvm.tirx.build import tir_to_runtime
         from tvm.tirx.compilation_pipeline import get_tir_pipeline
@@ -106,8 +109,8 @@ class Bench:
         from stormdrop.codegen.compile import PASS_CONFIG
         from stormdrop.codegen.lowering import PIPELINE
         from stormdrop.ir.reference import evaluate
-        from stormdrop.measure.timing import TimingPlan, sample
         from stormdrop.measure.output_check import difference, fill
+        from stormdrop.measure.timing import TimingPlan, sample
 
         spent: dict[str, float] = dict.fromkeys(PHASES, 0.0)
         with _timed(spent, "schedule"):
@@ -150,8 +153,8 @@ def _timed(spent: dict[str, float], phase: str, clock: Callable[[], float] = tim
     spent[phase] += 1e3 * (clock() - start)
 
 
-def tuned(workload: Any, seconds: float) -> dict[str, Any]:
-    """Candidates per second of a tuning from nothing, with the start of its workers in it."""
+def tune(workload: Any, seconds: float) -> dict[str, Any]:
+    """The candidates per second of a tuning from nothing, including the start of its workers."""
     with tempfile.TemporaryDirectory() as folder, open_store(f"sqlite:///{folder}/records.sqlite") as store:
         document = sd.tune(workload, time=seconds, store=store, fresh=True).to_json()
     return {

@@ -1,4 +1,4 @@
-"""The picture of the kernel benchmark: each shape's ratio to its best peer, and all of them under the roofline."""
+"""The figure of the kernel benchmark: the ratio of every shape to its best peer, and all shapes under the roofline."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _COLOURS = {COMPUTE: COLOURS[0], MEMORY: COLOURS[1]}
 
 
 def draw(path: Path, machine: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> None:
-    """Writes the PNG; `rows` are those of `results.row` that have a peer."""
+    """Writes the PNG of rows from `results.row` that have a peer."""
     figure = Figure(figsize=(max(8.0, 0.24 * len(rows) + 2), 9.5), layout="constrained")
     FigureCanvasAgg(figure)
     ratios, roofline = figure.subplots(2, 1)
@@ -29,10 +29,10 @@ def draw(path: Path, machine: Mapping[str, Any], rows: Sequence[Mapping[str, Any
 
 
 def _bars(axis: Any, rows: Sequence[Mapping[str, Any]]) -> None:
-    for at, row in enumerate(rows):
+    for position, row in enumerate(rows):
         low, high = row["ratio_interval"]
-        axis.bar(at, row["ratio"] - 1, 0.75, bottom=1, color=_COLOURS[row["kind"]])
-        axis.plot([at, at], [low, high], color="black", linewidth=1.0)
+        axis.bar(position, row["ratio"] - 1, 0.75, bottom=1, color=_COLOURS[row["kind"]])
+        axis.plot([position, position], [low, high], color="black", linewidth=1.0)
     for bound in (COMPUTE, MEMORY):
         axis.bar(0, 0, bottom=1, color=_COLOURS[bound], label=f"{bound}-bound")
     axis.axhline(1.0, color="black", linewidth=0.8)
@@ -53,18 +53,18 @@ def _roofline(axis: Any, machine: Mapping[str, Any], rows: Sequence[Mapping[str,
     intensities = [row["intensity"] for row in rows] + [peak / bandwidth]
     ends = [min(intensities) / 2, peak / bandwidth, max(intensities) * 2]
     axis.plot(ends, [min(peak, bandwidth * end) for end in ends], color="black", linewidth=1.2)
-    for in_cache, marker, where in ((False, "o", "beyond the caches"), (True, "^", "within the caches")):
+    for in_cache, marker, place in ((False, "o", "beyond the caches"), (True, "^", "within the caches")):
         chosen = [row for row in rows if row["in_cache"] == in_cache]
         if chosen:
             ours = [row["gflops"] for row in chosen]
             theirs = [row["gflops"] / row["ratio"] for row in chosen]
-            places = [row["intensity"] for row in chosen]
-            axis.vlines(places, theirs, ours, color="0.7", linewidth=0.8)
-            axis.plot(places, theirs, marker, color="0.55", markersize=4, linestyle="", label=f"best peer, {where}")
-            axis.plot(places, ours, marker, color=COLOURS[0], markersize=5, linestyle="", label=f"ours, {where}")
+            positions = [row["intensity"] for row in chosen]
+            axis.vlines(positions, theirs, ours, color="0.7", linewidth=0.8)
+            axis.plot(positions, theirs, marker, color="0.55", markersize=4, linestyle="", label=f"best peer, {place}")
+            axis.plot(positions, ours, marker, color=COLOURS[0], markersize=5, linestyle="", label=f"ours, {place}")
     axis.set_xscale("log")
     axis.set_yscale("log")
     axis.set_xlabel("operations per byte moved (every input and output once)", fontsize=9)
-    axis.set_ylabel("GFLOP/s; line: what was measured at most", fontsize=9)
+    axis.set_ylabel("GFLOP/s; line: the measured limits", fontsize=9)
     axis.grid(alpha=0.25, linewidth=0.6)
     axis.legend(fontsize=8, frameon=False, loc="lower right")

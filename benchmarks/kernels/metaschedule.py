@@ -1,15 +1,15 @@
-"""TVM MetaSchedule with its own search as a peer: how long it tunes, and how long we take to find a kernel as fast.
+"""TVM MetaSchedule with its own search as a peer: how long it tunes, and how soon we have a kernel that is as fast.
 
-    metaschedule.py [--shapes R2,M0] [--trials 1000]     tune with MetaSchedule; what is kept with as many is skipped
-    metaschedule.py --compare [--shapes R2,M0]           tune what is kept with storm, and race the final kernels
+    metaschedule.py [--shapes R2,M0] [--trials 1000]     tune with MetaSchedule; skips shapes saved with as many trials
+    metaschedule.py --compare [--shapes R2,M0]           tune the saved shapes with storm, and race the final kernels
 
-What MetaSchedule finds is kept in benchmarks/out/metaschedule, a file per shape: its best kernel so far against
-seconds of tuning, and the trace of the best, from which the kernel is built again. How it is run is in
-benchmarks/metaschedule_peer.py.
+The results of MetaSchedule are saved in benchmarks/out/metaschedule, a file per shape: the best kernel so far against
+seconds of tuning, and the trace of the best, from which the kernel is built again. benchmarks/metaschedule_peer.py says
+how it is run.
 
-We are timed with everything in it, from nothing, by our default search. Both final kernels then take turns in
-processes of their own: their ratio says where on our curve a kernel as fast as MetaSchedule's is, whatever each of the
-two measures in its tuning. Run it on an idle machine.
+Our default search tunes from nothing, and its time has everything in it. Then both final kernels take turns in separate
+processes. Their ratio says where on our curve a kernel as fast as MetaSchedule's is, independently of what each tuning
+measured itself. Run it on an idle machine.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import metaschedule_peer
-from common import OUT, findable, machine, save
+from common import OUT, add_to_import_path, machine, save
 from shapes import SHAPES, Shape, chosen
 
 import stormdrop as sd
@@ -45,29 +45,29 @@ THEIRS = "metaschedule"
 TEN = ("M0", "M2", "R1", "R2", "R5", "R9", "R11", "Y8", "MB1", "BE3")
 """Matmuls, convolutions with large and small windows and images, a depthwise convolution, a softmax."""
 
-KEPT = OUT / THEIRS
+FOLDER = OUT / THEIRS
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--shapes", default=",".join(TEN), help="%(default)s")
-    asked.add_argument("--trials", type=int, default=1000, help="of MetaSchedule per shape (%(default)s)")
-    asked.add_argument("--seed", type=int, default=1)
-    asked.add_argument("--compare", action="store_true", help="tune with storm and race the final kernels")
-    asked.add_argument("--time", type=float, default=20.0, help="seconds that storm may tune a shape (%(default)s)")
-    asked.add_argument("--rounds", type=int, default=ROUNDS, help="of a race (%(default)s)")
-    options = asked.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shapes", default=",".join(TEN), help="shapes, separated by commas (%(default)s)")
+    parser.add_argument("--trials", type=int, default=1000, help="trials of MetaSchedule per shape (%(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="the seed of both searches (%(default)s)")
+    parser.add_argument("--compare", action="store_true", help="tune with storm and race the final kernels")
+    parser.add_argument("--time", type=float, default=20.0, help="seconds that storm may tune a shape (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds of the race (%(default)s)")
+    options = parser.parse_args()
     shapes = [SHAPES[name] for name in chosen(options.shapes)]
     threads.configure()
     if options.compare:
         compare(shapes, options)
         return
     for shape in shapes:
-        known = kept(shape)
+        known = saved(shape)
         if known is None or known["trials"] < options.trials:
             known = tune(shape, options.trials, options.seed)
-            KEPT.mkdir(parents=True, exist_ok=True)
-            (KEPT / f"{shape.name}.json").write_text(json.dumps(known) + "\n")
+            FOLDER.mkdir(parents=True, exist_ok=True)
+            (FOLDER / f"{shape.name}.json").write_text(json.dumps(known) + "\n")
         best = "nothing" if known["seconds"] is None else f"{1e6 * known['seconds']:.0f} us"
         print(
             f"{shape.name:<5}{best} after {known['tuning_seconds']:.0f} s, found after {known['found_seconds']:.0f};"
@@ -76,25 +76,28 @@ def main() -> None:
         )
 
 
-def kept(shape: Shape) -> dict[str, Any] | None:
-    """What MetaSchedule has found for a shape on this machine, if it is there."""
-    path = KEPT / f"{shape.name}.json"
+def saved(shape: Shape) -> dict[str, Any] | None:
+    """The saved result of MetaSchedule for a shape on this machine; None if there is none."""
+    path = FOLDER / f"{shape.name}.json"
     if not path.exists():
         return None
-    found: dict[str, Any] = json.loads(path.read_text())
+    known: dict[str, Any] = json.loads(path.read_text())
     same = (shape.workload().key, sd.Target.detect().machine)
-    return found if (found["key"], found["machine"]) == same else None
+    return known if (known["key"], known["machine"]) == same else None
 
 
 def tune(shape: Shape, trials: int, seed: int) -> dict[str, Any]:
-    """Tunes with MetaSchedule. `curve` are pairs of seconds of tuning, known at the end of each batch, and the best."""
+    """Tunes a shape with MetaSchedule and returns its entry.
+
+    `curve` has pairs of seconds of tuning, known at the end of each batch, and seconds of the best kernel from then on.
+    """
     import tvm
 
     from stormdrop.sketches.meta_schedule import tunable
 
     workload, target = shape.workload(), sd.Target.detect()
-    found = metaschedule_peer.tune([tunable(workload)], [1.0], target, seed, trials)
-    (function,) = found.functions
+    result = metaschedule_peer.tune([tunable(workload)], [1.0], target, seed, trials)
+    (function,) = result.functions
     return {
         "name": shape.name,
         "workload": workload.name,
@@ -102,12 +105,12 @@ def tune(shape: Shape, trials: int, seed: int) -> dict[str, Any]:
         "machine": target.machine,
         "tvm": tvm.__version__,
         "seed": seed,
-        "trials": trials,  # as asked for: where a space is small, fewer are measured
-        "measured": found.measured,
-        "failed": found.failed,
-        "tuning_seconds": found.seconds,
-        "seconds_per_trial": found.seconds / max(1, found.measured),
-        "found_seconds": function.curve[-1][0] if function.curve else found.seconds,
+        "trials": trials,  # the limit: fewer are measured if a space is small
+        "measured": result.measured,
+        "failed": result.failed,
+        "tuning_seconds": result.seconds,
+        "seconds_per_trial": result.seconds / max(1, result.measured),
+        "found_seconds": function.curve[-1][0] if function.curve else result.seconds,
         "seconds": function.best,
         "curve": function.curve,
         "trace": function.trace,
@@ -115,7 +118,7 @@ def tune(shape: Shape, trials: int, seed: int) -> dict[str, Any]:
 
 
 class Replayed(ScheduledOperator):
-    """The kernel of a trace, as a contender: its constants laid out ahead, compiled as ours are."""
+    """The kernel of a trace as a contender: its constants are laid out ahead, and it is compiled as ours are."""
 
     def __init__(self, workload: Any, trace: Any, inputs: Sequence[Any], threads: int) -> None:
         from stormdrop.sketches.meta_schedule import replay
@@ -124,24 +127,24 @@ class Replayed(ScheduledOperator):
 
 
 def compare(shapes: Sequence[Shape], options: argparse.Namespace) -> None:
-    """Tunes every shape that is kept with storm, races the kernels, prints a line each and the means, saves all."""
-    where, rows = machine(), []
-    print(f"{where['cpu']}, {where['cores']} cores, {where['versions']}\n")
+    """Tunes every saved shape with storm, races the kernels, prints a line per shape and the means, and saves all."""
+    host, rows = machine(), []
+    print(f"{host['cpu']}, {host['cores']} cores, {host['versions']}\n")
     for shape in shapes:
-        known = kept(shape)
+        known = saved(shape)
         if known is None or known["trace"] is None:
-            print(f"{shape.name:<5}MetaSchedule has no kernel: tune it first")
+            print(f"{shape.name:<5}MetaSchedule has no kernel yet: run without --compare first")
             continue
-        rows.append(compared(shape, known, options))
+        rows.append(compare_shape(shape, known, options))
         print(_line(rows[-1]), flush=True)
     if rows:
-        found = summary(rows)
-        print(f"\n{_words(found)}")
-        print(save(THEIRS, {"machine": where, "summary": found, "shapes": rows}))
+        means = summary(rows)
+        print(f"\n{_words(means)}")
+        print(save(THEIRS, {"machine": host, "summary": means, "shapes": rows}))
 
 
-def compared(shape: Shape, known: Mapping[str, Any], options: argparse.Namespace) -> dict[str, Any]:
-    """The row of one shape; see `reached` for what `reached_seconds` is."""
+def compare_shape(shape: Shape, known: Mapping[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+    """Tunes and races one shape; returns its row. `reached` says what `reached_seconds` is."""
     begin = time.perf_counter()
     workload = shape.workload()
     with sd.open_store("sqlite://") as store:
@@ -168,19 +171,22 @@ def compared(shape: Shape, known: Mapping[str, Any], options: argparse.Namespace
 
 
 def race(workload: Any, ours: Mapping[str, Any], trace: Any, rounds: int) -> dict[str, Any]:
-    """Both final kernels in turns: seconds with 95% intervals, `ratio` of MetaSchedule's time over ours, `agree`."""
+    """Times both final kernels in turns: median seconds, and MetaSchedule's time over ours with its interval.
+
+    `agree` says whether both outputs agree with NumPy's.
+    """
     inputs = workload.random_inputs(0)
     (expected,) = workload.reference(inputs)
-    given = {"workload": workload, "inputs": inputs}
-    entries = [
-        ContenderSpec(OURS, "stormdrop.bench.peers.ours:TunedOperator", {**given, **ours}),
-        ContenderSpec(THEIRS, "metaschedule:Replayed", {**given, "trace": trace}),
+    arguments = {"workload": workload, "inputs": inputs}
+    specs = [
+        ContenderSpec(OURS, "stormdrop.bench.peers.ours:TunedOperator", {**arguments, **ours}),
+        ContenderSpec(THEIRS, "metaschedule:Replayed", {**arguments, "trace": trace}),
     ]
-    findable(Path(__file__).parent)
+    add_to_import_path(Path(__file__).parent)
     with ExitStack() as stack:
-        players = [stack.enter_context(ContenderProcess(entry, sd.Target.detect().cores)) for entry in entries]
-        errors = [relative_error(player.outputs()[0], expected) for player in players]
-        times = take_turns(players, rounds)
+        processes = [stack.enter_context(ContenderProcess(spec, sd.Target.detect().cores)) for spec in specs]
+        errors = [relative_error(process.outputs()[0], expected) for process in processes]
+        times = take_turns(processes, rounds)
     mine, other = times.seconds
     ratio = ratio_interval(other, mine)
     return {
@@ -196,25 +202,25 @@ def race(workload: Any, ours: Mapping[str, Any], trace: Any, rounds: int) -> dic
 def reached(curve: Sequence[tuple[float, float]], ratio: float) -> float | None:
     """Seconds after which our tuning had a kernel as fast as one that takes `ratio` of our final kernel's time.
 
-    None where it had none: the ratio is below 1. The last value of our curve stands for our final kernel.
+    None if it had no such kernel: then the ratio is below 1. The last value of our curve stands for our final kernel.
     """
     final = curve[-1][1]
     return next((elapsed for elapsed, seconds in curve if seconds <= ratio * final), None)
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Geometric means over the shapes: MetaSchedule's time over ours, of the kernels and, where reached, of tuning.
+    """Geometric means over the shapes of MetaSchedule's time over ours, for kernels and for tunings that reached it.
 
     `speedup_found` takes MetaSchedule's time until it had found its final kernel, `speedup` all of its tuning.
     """
-    there = [row for row in rows if row["reached_seconds"] is not None]
+    reached_rows = [row for row in rows if row["reached_seconds"] is not None]
     return {
         "shapes": len(rows),
-        "reached": len(there),
+        "reached": len(reached_rows),
         "wrong": [row["name"] for row in rows if not row["agree"]],
         "ratio": _mean([row["ratio"] for row in rows]),
-        "speedup": _mean([row[THEIRS]["tuning_seconds"] / row["reached_seconds"] for row in there]),
-        "speedup_found": _mean([row[THEIRS]["found_seconds"] / row["reached_seconds"] for row in there]),
+        "speedup": _mean([row[THEIRS]["tuning_seconds"] / row["reached_seconds"] for row in reached_rows]),
+        "speedup_found": _mean([row[THEIRS]["found_seconds"] / row["reached_seconds"] for row in reached_rows]),
     }
 
 
@@ -236,16 +242,16 @@ def _line(row: Mapping[str, Any]) -> str:
     return f"{row['name']:<5}{kernels} {theirs}; {ours}{notes}"
 
 
-def _words(found: Mapping[str, Any]) -> str:
+def _words(means: Mapping[str, Any]) -> str:
     lines = [
-        f"{found['reached']} of {found['shapes']} kernels of MetaSchedule's reached",
-        f"its kernels' time over ours, geometric mean: {found['ratio']:.3f}",
+        f"{means['reached']} of {means['shapes']} kernels of MetaSchedule reached",
+        f"its kernels' time over ours, geometric mean: {means['ratio']:.3f}",
     ]
-    if found["reached"]:
-        until = f"{found['speedup_found']:.1f} until it had found its kernel"
-        lines.append(f"its tuning's time over ours to reach its kernel, where reached: {found['speedup']:.1f}, {until}")
-    if found["wrong"]:
-        lines.append(f"WRONG: {', '.join(found['wrong'])}")
+    if means["reached"]:
+        until = f"{means['speedup_found']:.1f} until it had found its kernel"
+        lines.append(f"its tuning's time over ours to reach its kernel, where reached: {means['speedup']:.1f}, {until}")
+    if means["wrong"]:
+        lines.append(f"WRONG: {', '.join(means['wrong'])}")
     return "\n".join(lines)
 
 

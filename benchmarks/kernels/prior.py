@@ -1,23 +1,23 @@
-"""How often the prior is right: what it expects of schedules beside what they take.
+"""How often the prior is right: the times that it expects of schedules beside the measured ones.
 
     prior.py [--shapes M0,R2] [--points 30] [--time 10] [--show]
 
-For each shape, and each sketch that applies: `--points` random points of its space are measured. Of three samples the
-least counts: what disturbs a kernel makes it slower.
+`--points` random points of the space of every sketch that applies to a shape are measured. The lowest of three samples
+counts, because disturbances only make a kernel slower.
 
     rank        Spearman's rank correlation of the estimates with the times
-    top 1       the time of the point that the prior likes best, over the best of these points
-    top 5       the best of the five that it likes best, over the best of all
-    random 5    the same of five drawn blindly, on average: what there is to gain
+    top 1       the time of the point with the lowest estimate, over the best time of these points
+    top 5       the best time of the five points with the lowest estimates, over the best time of all
+    random 5    the same for five random points, on average: what there is to gain
 
-Then what the prior is for: its *first choice*, the origin with the least estimate (where no sketch estimates, the
-default schedule), beside what storm finds in `--time` seconds, both in one race: `own` with the sketch of the first
-choice alone, `all` with all that apply. 1.00 means that searching gained nothing. `across` is the rank correlation
-over the points of all sketches that estimate, where several do.
+The prior is there for the *first choice*, the origin with the lowest estimate (if no sketch estimates, the default
+schedule). It is compared in one race with the best that storm finds in `--time` seconds: `own` with the sketch of the
+first choice only, `all` with all sketches that apply. 1.00 means that searching gained nothing. `across` is the rank
+correlation over the points of all sketches that estimate, if several do.
 
-Each shape is kept in benchmarks/out/prior.json as soon as it is done, with every point, and left out by the next run
-with the same `--points` and `--time`, unless its sketches have changed. 29 shapes take a quarter of an hour. Run it on
-an idle machine.
+Every shape is saved with all points in benchmarks/out/prior.json as soon as it is done. The next run with the same
+`--points` and `--time` skips it, unless its sketches have changed. 29 shapes take a quarter of an hour. Run it on an
+idle machine.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from scipy.stats import spearmanr
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import kept, machine, save
+from common import earlier_entries, machine, save
 from shapes import SHAPES, chosen
 from spaces import fingerprints
 
@@ -49,7 +49,7 @@ from stormdrop.trial import Candidate, Measurement, Request
 from stormdrop.tuning.request import BATCH
 
 CHOSEN = "M0,M1,M4,Y0,Y2,Y3,Y6,Y9,R0,R1,R2,R4,R7,R11,R12,K0,MB0,MB1,MB3,DN1,IN2,IN3,BE0,BE2,VT0,VT1,BE3,BE4,DN2"
-"""Of the kernel benchmark: contractions of all kinds, and three that stream."""
+"""Shapes of the kernel benchmark: contractions of all kinds, and three that stream."""
 
 TOP = 5
 
@@ -58,9 +58,9 @@ _NAME = "prior"
 
 def main() -> None:
     options = _options()
-    where = machine()
-    entries = kept(_NAME, where)
-    with WorkerPool(where["cores"]) as pool:
+    host = machine()
+    entries = earlier_entries(_NAME, host)
+    with WorkerPool(host["cores"]) as pool:
         for name in options.shapes:
             setting = {"points": options.points, "time": options.time}
             versions = {"sketches": fingerprints(SHAPES[name].workload())}
@@ -68,79 +68,79 @@ def main() -> None:
             if options.show or all(known.get(key) == value for key, value in {**setting, **versions}.items()):
                 continue
             print(name, file=sys.stderr)
-            entries[name] = {**setting, **versions, **measured(SHAPES[name].workload(), options, pool)}
-            save(_NAME, {"machine": where, "kernels": entries})
+            entries[name] = {**setting, **versions, **measure(SHAPES[name].workload(), options, pool)}
+            save(_NAME, {"machine": host, "kernels": entries})
     chosen = {name: entries[name] for name in options.shapes if name in entries}
     if chosen:
-        print(f"{where['cpu']}, {where['cores']} cores")
+        print(f"{host['cpu']}, {host['cores']} cores")
         show(chosen)
 
 
-def measured(workload: Any, options: argparse.Namespace, pool: WorkerPool) -> dict[str, Any]:
-    """The entry of a shape."""
+def measure(workload: Any, options: argparse.Namespace, pool: WorkerPool) -> dict[str, Any]:
+    """Measures a shape and returns its entry."""
     target = sd.Target.detect()
-    found = sketches_for(workload, target)
-    expected = prior(found, workload, target)
+    pairs = sketches_for(workload, target)
+    expected = prior(pairs, workload, target)
     rng = np.random.default_rng(0)
     drawn = [
         Candidate(space.name, point)
-        for _, space in found
+        for _, space in pairs
         for point in dict.fromkeys(space.sample(rng) for _ in range(options.points))
     ]
     estimates = np.full(len(drawn), np.nan) if expected is None else expected(drawn)
-    answers = _answers(workload, found, [drawn[at] for at in rng.permutation(len(drawn))], pool)
+    measurements = _measurements(workload, pairs, [drawn[index] for index in rng.permutation(len(drawn))], pool)
     by_sketch: dict[str, Any] = {}
-    for _, space in found:
+    for _, space in pairs:
         points = [
             {
                 "config": space.config(candidate.point),
                 "estimate": None if np.isnan(estimate) else float(estimate),
-                "seconds": min(answers[candidate].seconds) if answers[candidate].ok else None,
-                "suspect": answers[candidate].suspect,
+                "seconds": min(measurements[candidate].seconds) if measurements[candidate].ok else None,
+                "suspect": measurements[candidate].suspect,
             }
             for candidate, estimate in zip(drawn, estimates, strict=True)
             if candidate.sketch == space.name
         ]
         by_sketch[space.name] = {"size": space.size, "points": points, **_agreement(points)}
-    told = [point for each in by_sketch.values() if each["rank"] is not None for point in each["points"]]
-    several = sum(each["rank"] is not None for each in by_sketch.values()) > 1
-    origins = [Candidate(space.name, space.origin) for _, space in found]
+    estimated = [point for figures in by_sketch.values() if figures["rank"] is not None for point in figures["points"]]
+    several = sum(figures["rank"] is not None for figures in by_sketch.values()) > 1
+    origins = [Candidate(space.name, space.origin) for _, space in pairs]
     costs = np.full(len(origins), np.nan) if expected is None else expected(origins)
     first = 0 if np.isnan(costs).all() else int(np.nanargmin(costs))
-    order = [found[first], *found[:first], *found[first + 1 :]]
-    own = _tuned(workload, order[:1], options, pool)
+    order = [pairs[first], *pairs[:first], *pairs[first + 1 :]]
+    first_only = _tuned(workload, order[:1], options, pool)
     return {
         "workload": workload.name,
         "spaces": by_sketch,
-        "across": _agreement(told)["rank"] if several else None,
+        "across": _agreement(estimated)["rank"] if several else None,
         "first": order[0][1].name,
-        "own": own,
-        "all": _tuned(workload, order, options, pool) if len(order) > 1 else own,
+        "own": first_only,
+        "all": _tuned(workload, order, options, pool) if len(order) > 1 else first_only,
     }
 
 
-def _answers(
-    workload: Any, found: Any, candidates: Sequence[Candidate], pool: WorkerPool
+def _measurements(
+    workload: Any, pairs: Any, candidates: Sequence[Candidate], pool: WorkerPool
 ) -> dict[Candidate, Measurement]:
-    """Of each candidate, measured in their order."""
-    sketches, spaces = zip(*found, strict=True)
-    answers: dict[Candidate, Measurement] = {}
+    """The measurements of the candidates, which are measured in this order."""
+    sketches, spaces = zip(*pairs, strict=True)
+    measurements: dict[Candidate, Measurement] = {}
     with LocalMeasurer(workload, sd.Target.detect(), sketches, spaces, pool=pool) as measurer:
         for start in range(0, len(candidates), BATCH):
             batch = candidates[start : start + BATCH]
             requests = [Request(candidate, 3) for candidate in batch]
-            answers.update(zip(batch, measurer.measure(requests), strict=True))
-    return answers
+            measurements.update(zip(batch, measurer.measure(requests), strict=True))
+    return measurements
 
 
 def _agreement(points: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
-    """See the module; None where nothing is estimated, or too few points work to tell."""
-    known = [(each["estimate"], each["seconds"]) for each in points if each["seconds"] and each["estimate"]]
+    """The figures that the module describes; None if there are no estimates, or too few points work."""
+    known = [(point["estimate"], point["seconds"]) for point in points if point["seconds"] and point["estimate"]]
     if len(known) <= TOP:
         return {"rank": None, "top_1": None, "top_5": None, "random_5": None}
     times = [seconds for _, seconds in sorted(known)]
     best = min(times)
-    # The least of five drawn without replacement is the k-th of n in C(n - k, 4) of C(n, 5) cases.
+    # The lowest of five that are drawn without replacement is the k-th of n in C(n - k, 4) of C(n, 5) cases.
     ways = [math.comb(len(times) - rank, TOP - 1) for rank in range(1, len(times) + 1)]
     drawn = sum(way * seconds for way, seconds in zip(ways, sorted(times), strict=True)) / math.comb(len(times), TOP)
     return {
@@ -151,12 +151,12 @@ def _agreement(points: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
     }
 
 
-def _tuned(workload: Any, found: Any, options: argparse.Namespace, pool: WorkerPool) -> dict[str, Any]:
-    """What storm finds in the spaces of these sketches; `first_choice` is its time over that of the first's origin."""
+def _tuned(workload: Any, pairs: Any, options: argparse.Namespace, pool: WorkerPool) -> dict[str, Any]:
+    """What storm finds in these spaces; `first_choice` is its time over that of the origin of the first space."""
     with sd.open_store("sqlite://") as store:
         result = sd.tune(
             workload,
-            sketches=[sketch for sketch, _ in found],
+            sketches=[sketch for sketch, _ in pairs],
             search="storm",
             time=options.time,
             store=store,
@@ -172,7 +172,7 @@ def _tuned(workload: Any, found: Any, options: argparse.Namespace, pool: WorkerP
 
 
 def show(entries: Mapping[str, Mapping[str, Any]]) -> None:
-    """Prints a row per shape and sketch, and what they come to together."""
+    """Prints a row per shape and sketch, and the figures over all of them."""
     headings = [
         "",
         "sketch",
@@ -188,37 +188,37 @@ def show(entries: Mapping[str, Mapping[str, Any]]) -> None:
     ]
     rows = []
     for name, entry in entries.items():
-        for sketch, each in entry["spaces"].items():
+        for sketch, figures in entry["spaces"].items():
             first = sketch == entry["first"]
-            worked = sum(point["seconds"] is not None for point in each["points"])
-            own, most = (entry[key]["first_choice"] if first else None for key in ("own", "all"))
+            worked = sum(point["seconds"] is not None for point in figures["points"])
+            own, overall = (entry[key]["first_choice"] if first else None for key in ("own", "all"))
             best = entry["all"]["best"]
             rows.append(
                 [
                     name if first else "",
                     sketch,
-                    f"{worked} of {each['size']}",
-                    *(_text(each[key]) for key in ("rank", "top_1", "top_5", "random_5")),
-                    *(_text(value) for value in (own, most, entry["across"] if first else None)),
+                    f"{worked} of {figures['size']}",
+                    *(_text(figures[key]) for key in ("rank", "top_1", "top_5", "random_5")),
+                    *(_text(value) for value in (own, overall, entry["across"] if first else None)),
                     best["sketch"] if first and best else "",
                 ]
             )
     table(headings, rows)
-    every = [each for entry in entries.values() for each in entry["spaces"].values()]
-    suspect = sum(point["suspect"] for each in every for point in each["points"])
-    print(f"measured beside foreign load: {suspect} of {sum(len(each['points']) for each in every)} points")
-    told = [each for each in every if each["rank"] is not None]
-    if told:
-        ranks = [each["rank"] for each in told]
+    every = [figures for entry in entries.values() for figures in entry["spaces"].values()]
+    suspect = sum(point["suspect"] for figures in every for point in figures["points"])
+    print(f"measured beside foreign load: {suspect} of {sum(len(figures['points']) for figures in every)} points")
+    ranked = [figures for figures in every if figures["rank"] is not None]
+    if ranked:
+        ranks = [figures["rank"] for figures in ranked]
         print(
-            f"rank correlation over {len(told)} spaces: median {statistics.median(ranks):.2f}, least {min(ranks):.2f}"
+            f"rank correlation over {len(ranked)} spaces: median {statistics.median(ranks):.2f}, least {min(ranks):.2f}"
         )
         for key in ("top_1", "top_5", "random_5"):
-            print(f"{key.replace('_', ' ')}: {_spread([each[key] for each in told], 'most', max)}")
+            print(f"{key.replace('_', ' ')}: {_spread([figures[key] for figures in ranked], 'highest', max)}")
     for key in ("own", "all"):
         choices = [entry[key]["first_choice"] for entry in entries.values() if entry[key]["first_choice"]]
         if choices:
-            print(f"speed of the first choice over that of the tuned kernel, {key}: {_spread(choices, 'least', min)}")
+            print(f"speed of the first choice over that of the tuned kernel, {key}: {_spread(choices, 'lowest', min)}")
 
 
 def _text(value: float | None) -> str:
@@ -231,12 +231,12 @@ def _spread(ratios: Sequence[float], name: str, worst: Any) -> str:
 
 
 def _options() -> argparse.Namespace:
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--shapes", default=CHOSEN, help="%(default)s")
-    asked.add_argument("--points", type=int, default=30, help="of each sketch (%(default)s)")
-    asked.add_argument("--time", type=float, default=10.0, help="seconds of a tuning (%(default)s)")
-    asked.add_argument("--show", action="store_true", help="print what is there, and measure nothing")
-    options = asked.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shapes", default=CHOSEN, help="shapes, separated by commas (%(default)s)")
+    parser.add_argument("--points", type=int, default=30, help="random points of each sketch (%(default)s)")
+    parser.add_argument("--time", type=float, default=10.0, help="seconds of each tuning (%(default)s)")
+    parser.add_argument("--show", action="store_true", help="print what is saved, and measure nothing")
+    options = parser.parse_args()
     options.shapes = chosen(options.shapes)
     return options
 

@@ -1,4 +1,4 @@
-"""What the kernel benchmark says about its entries: a row per shape, and a summary of all of them."""
+"""The figures of the kernel benchmark: a row per shape, and a summary of all shapes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from shapes import COMPUTE, MEMORY
 
-LOWEST = 0.95  # of the best peer's speed: the kernels below it are counted
+LOWEST = 0.95  # kernels below this ratio of the best peer's time over ours are counted
 
 _NORMAL = 1.96  # standard errors on either side of a 95% interval
 
@@ -17,9 +17,9 @@ _NORMAL = 1.96  # standard errors on either side of a 95% interval
 def row(entry: Mapping[str, Any], machine: Mapping[str, Any]) -> dict[str, Any]:
     """The figures of one benched entry: ours, and the fastest of the peers whose output agrees with NumPy's.
 
-    `ratio` is the peer's time over ours, None without a peer. The best of several peers by the same rounds looks a
-    little faster than it is: that is at our expense. `share` is of the machine's peak of operations, or of its
-    bandwidth: of a copy in the same rounds where one took turns (beyond the caches).
+    `ratio` is the peer's time over ours; None without a peer. The best of several peers in the same rounds looks a
+    little faster than it is, which is at our expense. `share` is the share of the machine's peak for a compute-bound
+    kernel, and of its bandwidth for a memory-bound one. If a copy took turns in the same rounds, it is the bandwidth.
     """
     ours, *peers = entry["bench"]["contenders"]
     seconds = ours["seconds"]
@@ -47,14 +47,14 @@ def row(entry: Mapping[str, Any], machine: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Over all rows: mean ratio, how many fall behind, medians of what is reached of the machine."""
-    against = [each for each in rows if each["ratio"] is not None]
+    """The mean ratio, the kernels that fall behind, and the median shares of what the machine can do."""
+    compared = [row for row in rows if row["ratio"] is not None]
     return {
         "shapes": len(rows),
-        "wrong": [each["name"] for each in rows if not each["agrees"]],
-        "geometric_mean": geometric_mean(against),
-        "below": [each["name"] for each in against if each["ratio"] < LOWEST],
-        "surely_below": [each["name"] for each in against if each["ratio_interval"][1] < LOWEST],
+        "wrong": [row["name"] for row in rows if not row["agrees"]],
+        "geometric_mean": geometric_mean(compared),
+        "below": [row["name"] for row in compared if row["ratio"] < LOWEST],
+        "surely_below": [row["name"] for row in compared if row["ratio_interval"][1] < LOWEST],
         "share_of_peak": _median(rows, COMPUTE, None),
         "share_of_bandwidth": _median(rows, MEMORY, False),
         "share_of_bandwidth_in_cache": _median(rows, MEMORY, True),
@@ -64,17 +64,17 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def geometric_mean(rows: Sequence[Mapping[str, Any]]) -> list[float] | None:
     """The geometric mean of the ratios with its interval, [estimate, low, high]; None for no rows.
 
-    The interval is that of the measurement, for these shapes: their ratios' errors are taken for independent and
-    normal on the log scale.
+    The interval is that of the measurement of these shapes. It takes the errors of the ratios as independent, and as
+    normally distributed on the log scale.
     """
     if not rows:
         return None
-    middle = statistics.fmean(math.log(each["ratio"]) for each in rows)
-    errors = [math.log(each["ratio_interval"][1] / each["ratio_interval"][0]) / 2 / _NORMAL for each in rows]
+    middle = statistics.fmean(math.log(row["ratio"]) for row in rows)
+    errors = [math.log(row["ratio_interval"][1] / row["ratio_interval"][0]) / 2 / _NORMAL for row in rows]
     half = _NORMAL * math.hypot(*errors) / len(rows)
     return [math.exp(middle), math.exp(middle - half), math.exp(middle + half)]
 
 
 def _median(rows: Sequence[Mapping[str, Any]], kind: str, in_cache: bool | None) -> float | None:
-    shares = [each["share"] for each in rows if each["kind"] == kind and in_cache in (None, each["in_cache"])]
+    shares = [row["share"] for row in rows if row["kind"] == kind and in_cache in (None, row["in_cache"])]
     return statistics.median(shares) if shares else None

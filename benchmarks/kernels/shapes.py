@@ -7,10 +7,10 @@
     MB, DN, IN, BE, VT         20 of MobileNetV2, DenseNet-121, Inception-v3, BERT-base (128 tokens) and ViT-small
                                (197 tokens, 6 heads): shapes with odd extents, and what moves data more than it computes
 
-Convolutions are NHWC, with their bias and activation where the network has them behind it (batch norms folded).
-Table 1 has plain convolutions: these have a bias and a ReLU, as both networks do; its matmuls are plain. The
-micro-kernels are plain too, and have the paper's batch of 128; all others have batch 1. SAME padding is the same on
-both sides here (R0: 3, where TensorFlow pads 2 and 3).
+Convolutions are NHWC. They have a bias and an activation if the network has them behind the convolution (batch norms
+are folded). The convolutions of Table 1 are plain in the paper; here they have a bias and a ReLU, as in both networks.
+Its matmuls are plain. The micro-kernels are plain too, and have the paper's batch of 128; all others have batch 1. SAME
+padding is the same on both sides here (R0: 3 and 3; TensorFlow pads 2 and 3).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ COMPUTE, MEMORY = "compute", "memory"
 
 @dataclass(frozen=True)
 class Shape:
-    """A kernel by name: an operator and its arguments."""
+    """A named kernel: an operator and its arguments."""
 
     name: str
     origin: str
@@ -39,19 +39,19 @@ class Shape:
 
     def workload(self) -> Workload:
         """The function to tune."""
-        found: Workload = getattr(operators, self.operator)(**self.arguments)
-        return found
+        workload: Workload = getattr(operators, self.operator)(**self.arguments)
+        return workload
 
 
 def kind(workload: Workload, flops: float, bandwidth: float) -> str:
-    """What bounds a kernel: its operations per byte moved beside the machine's, FLOP/s over bytes/s as measured."""
+    """Whether the machine's FLOP/s or its bandwidth (bytes/s) bounds a kernel, by its operations per byte moved."""
     return COMPUTE if workload.flops / moved(workload) >= flops / bandwidth else MEMORY
 
 
 def moved(workload: Workload) -> float:
-    """Bytes that one execution moves at least: every input and output once.
+    """The bytes that one execution moves at least: every input and output once.
 
-    Of an image with a stride longer than its window only what the windows touch.
+    If the stride is longer than the window, only the pixels that a window touches count.
     """
     arguments = workload.arguments
     if arguments.get("stride", 1) <= min(arguments.get("kh", 1), arguments.get("kw", 1)):
@@ -74,7 +74,7 @@ def _table_1() -> list[Shape]:
         (512, 1024, 4096),
         (512, 768, 3072),
     ]
-    # F, C, H and W, R and S, stride
+    # output channels, input channels, height and width, window, stride
     yolo = [
         (32, 3, 544, 3, 1),
         (64, 32, 272, 3, 1),
@@ -104,9 +104,12 @@ def _table_1() -> list[Shape]:
         (2048, 512, 7, 1, 1),
     ]
     return [
-        *(Shape(f"M{at}", f"{_TABLE_1}, BERT", "matmul", dict(m=m, n=n, k=k)) for at, (m, n, k) in enumerate(matmuls)),
-        *(Shape(f"Y{at}", f"{_TABLE_1}, YOLO-9000", "conv2d", _layer(*each)) for at, each in enumerate(yolo)),
-        *(Shape(f"R{at}", f"{_TABLE_1}, ResNet-50", "conv2d", _layer(*each)) for at, each in enumerate(resnet)),
+        *(
+            Shape(f"M{index}", f"{_TABLE_1}, BERT", "matmul", dict(zip("mnk", sizes, strict=True)))
+            for index, sizes in enumerate(matmuls)
+        ),
+        *(Shape(f"Y{index}", f"{_TABLE_1}, YOLO-9000", "conv2d", _layer(*layer)) for index, layer in enumerate(yolo)),
+        *(Shape(f"R{index}", f"{_TABLE_1}, ResNet-50", "conv2d", _layer(*layer)) for index, layer in enumerate(resnet)),
     ]
 
 
@@ -141,14 +144,14 @@ def _networks() -> list[Shape]:
         Shape("MB1", mobilenet, "depthwise_conv2d", {**_image(56, 144), **_window(3, 1, 1), **relu6}),
         Shape("MB2", mobilenet, "conv2d", {**_image(112, 16), **_window(1), "co": 96, **relu6}),
         Shape("MB3", mobilenet, "conv2d", {**_image(56, 144), **_window(1), "co": 24, "bias": 1}),
-        # Its batch norms stand before the convolutions: the one behind the bottleneck is folded, the others are not.
+        # Its batch norms come before the convolutions: the one behind the bottleneck is folded, the others are not.
         Shape("DN0", densenet, "conv2d", {**_image(14, 992), **_window(1), "co": 128, **relu}),
         Shape("DN1", densenet, "conv2d", {**_image(28, 128), **_window(3, pad=1), "co": 32}),
         Shape("DN2", densenet, "pool2d", {**_image(56, 128, key="c"), **_window(2, 2), "kind": "avg"}),
         Shape("IN0", inception, "conv2d", {**_image(149, 32), **_window(3), "co": 32, **relu}),
         Shape("IN1", inception, "conv2d", {**_image(147, 32), **_window(3, pad=1), "co": 64, **relu}),
         Shape("IN2", inception, "conv2d", {**_image(35, 48), **_window(5, pad=2), "co": 64, **relu}),
-        # 1x7 on 17x17 pads the columns by 3 and no row: its input comes padded, as there is one padding for both.
+        # 1x7 on 17x17 pads the columns by 3 and no rows. conv2d has one padding for both, so the input is padded here.
         Shape("IN3", inception, "conv2d", dict(n=1, h=17, w=23, ci=192, co=192, kh=1, kw=7, **relu)),
         Shape("BE0", bert, "dense", dict(m=128, n=768, k=768, bias=1)),
         Shape("BE1", bert, "dense", dict(m=128, n=3072, k=768, bias=1, act="gelu")),
@@ -163,12 +166,12 @@ def _networks() -> list[Shape]:
 
 
 SHAPES = {shape.name: shape for shape in (*_table_1(), *_micro(), *_networks())}
-"""All of them by name."""
+"""All shapes by name."""
 
 
 def chosen(names: str, among: Collection[str] = SHAPES) -> list[str]:
-    """Names with commas between them; ends the program with a line where one is not among them."""
-    found = names.split(",")
-    if unknown := [name for name in found if name not in among]:
-        sys.exit(f"there is no shape {unknown[0]} here: there is {', '.join(among)}")
-    return found
+    """The names in a text with commas. Ends the program with one line if one is unknown."""
+    chosen_names = names.split(",")
+    if unknown := [name for name in chosen_names if name not in among]:
+        sys.exit(f"there is no shape {unknown[0]} here; there are {', '.join(among)}")
+    return chosen_names

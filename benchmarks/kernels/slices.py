@@ -1,23 +1,24 @@
-"""The droplet expectation on this machine's kernels: planes of two knobs, every point of them measured.
+"""The droplet expectation on kernels of this machine: planes of two knobs, with every point measured.
 
     slices.py [--slices conv3x3_rows,softmax] [--show]
 
 Droplet Search paper, Definition 3.6, section 4.1 and Figure 10: from the unoptimized kernel a chain of ever faster
-neighbours leads to the optimum. Two knobs vary, the others are those of the default schedule. The whole plane is
-measured twice, minutes apart; how much the two differ is the noise. Then, from every point:
+neighbours leads to the optimum. A slice is a plane on which two knobs vary; the other knobs have the values of the
+default schedule. The whole plane is measured twice, some minutes apart; the difference of the two is the noise. Then
+there are four ways to descend from every point:
 
-    steepest    to the fastest neighbour, by the medians, while there is a faster one
-    tolerant    the same, but on the way what is slower by no more than noise is passed
-    chain       some such way, whichever: what the expectation asks for
-    droplet     the search itself, with all it does about noise, on the measured samples
+    steepest    to the fastest neighbour, by the medians, as long as one is faster
+    tolerant    the same, but it may pass points that are slower by no more than the noise
+    chain       any tolerant descent, whichever ends best: this is what the expectation asks for
+    droplet     the search itself, with its treatment of noise, on the measured samples
 
-and what of these ends within 3% and 10% of the best of the plane. The *corner*, all knobs at their least, stands for
-the unoptimized kernel. A line of the plane has *one valley* where tolerant descents have one end on it; it is
-*convex* where no second difference along it is negative beyond noise (the steps of a knob count as equal). `margin` is
-what two times may differ by noise: where it is large, a slice says little.
+The figures are the shares that end within 3% and 10% of the best of the plane. The *corner*, with all knobs at their
+lowest values, stands for the unoptimized kernel. A line of the plane has *one valley* if all tolerant descents on it
+have the same end. It is *convex* if no second difference along it is negative beyond the noise (all steps of a knob
+count as equal). `margin` is how far two times may differ by noise; if it is large, a slice says little.
 
-Each slice is kept in benchmarks/out/slices.json as soon as it is done, and left out by the next run unless its sketch
-has changed. All of them take a quarter of an hour. Run it on an idle machine.
+Every slice is saved in benchmarks/out/slices.json as soon as it is done. The next run skips it unless its sketch has
+changed. All slices take a quarter of an hour. Run it on an idle machine.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import OUT, kept, machine, save
+from common import OUT, earlier_entries, machine, save
 from matplotlib.image import imsave
 from spaces import fingerprints
 
@@ -70,66 +71,68 @@ SLICES: Mapping[str, tuple[str, tuple[str, str], Mapping[str, str]]] = {
     "reduce": ("reduce shape=512x4096 axis=0", ("vectors", "unroll"), {}),
     "transpose": ("transpose shape=2048x1024 perm=1x0", ("across", "columns"), {}),
 }
-"""A kernel, the knobs that vary, and what is not as in its default schedule. All knobs are ordinal."""
+"""By name: a kernel, the two knobs that vary, and values of others that differ from the default schedule."""
 
 CLOSE = (1.03, 1.1)
 WAYS = ("steepest", "tolerant", "chain", "droplet")
 
 _NAME = "slices"
-_PER_ROW = 3  # pictures
-_FEWEST = 3  # points of a line that says something
+_PER_ROW = 3  # pictures side by side
+_FEWEST = 3  # points of a line; shorter ones are left out
 
 Neighbours = Callable[[Point], Sequence[Point]]
 
 
 def main() -> None:
     options = _options()
-    where = machine()
-    entries = kept(_NAME, where)
+    host = machine()
+    entries = earlier_entries(_NAME, host)
     for name in options.slices:
-        text, knobs, at = SLICES[name]
+        text, knobs, fixed = SLICES[name]
         operator, *arguments = text.split()
-        workload = sd.operators.create(operator, dict(each.split("=") for each in arguments))
+        workload = sd.operators.create(operator, dict(argument.split("=") for argument in arguments))
         versions = fingerprints(workload)
         if options.show or entries.get(name, {}).get("sketches") == versions:
             continue
         print(f"{name}: {text}", file=sys.stderr)
-        entries[name] = {"sketches": versions, **measured(workload, knobs, at)}
-        save(_NAME, {"machine": where, "kernels": entries})
+        entries[name] = {"sketches": versions, **measure(workload, knobs, fixed)}
+        save(_NAME, {"machine": host, "kernels": entries})
     chosen = {name: entries[name] for name in options.slices if name in entries}
     if chosen:
-        print(f"{where['cpu']}, {where['cores']} cores")
+        print(f"{host['cpu']}, {host['cores']} cores")
         show(chosen)
         print(draw(chosen))
 
 
-def measured(workload: Any, knobs: Sequence[str], fixed: Mapping[str, str]) -> dict[str, Any]:
-    """A plane as `Landscape.to_json` has it, with droplet's walk from the corner, and what holds on it."""
+def measure(workload: Any, knobs: Sequence[str], fixed: Mapping[str, str]) -> dict[str, Any]:
+    """Measures a plane; returns it as `Landscape.to_json` does, with figures and droplet's path from the corner."""
     (droplet,) = parse_searches("droplet")
     first, second = (landscape(workload, knobs, droplet, at=fixed) for _ in range(2))
     noise = _noise(first.plane, second.plane)
     pooled = {
-        at: Recorded(known.seconds + again.seconds)
+        candidate: Recorded(known.seconds + again.seconds)
         if known.seconds and again.seconds
         else min(known, again, key=_worked)
-        for at, known in first.plane.recorded.items()
-        for again in [second.plane.recorded[at]]
+        for candidate, known in first.plane.recorded.items()
+        for again in [second.plane.recorded[candidate]]
     }
     plane = Recording(first.ground, first.plane.spaces, pooled)
-    corner = Candidate(plane.spaces[0].name, min(at.point for at, known in pooled.items() if known.seconds))
-    whole = dataclasses.replace(
-        first, plane=plane, walk=_droplet(plane, corner, 0), suspect=first.suspect + second.suspect
+    corner = Candidate(
+        plane.spaces[0].name, min(candidate.point for candidate, known in pooled.items() if known.seconds)
     )
-    return {"plane": whole.to_json(), **_holds(whole, corner, noise)}
+    whole = dataclasses.replace(
+        first, plane=plane, trace=_droplet(plane, corner, 0), suspect=first.suspect + second.suspect
+    )
+    return {"plane": whole.to_json(), **_figures(whole, corner, noise)}
 
 
 def _noise(first: Recording, second: Recording) -> float:
-    """Standard deviation of the log of a point's median over both passes, by the median of what these differ.
+    """The standard deviation of the log of a point's median over both passes, by the median difference of the passes.
 
-    A drift of all points is no noise.
+    A drift that all points have in common is not counted as noise.
     """
-    pairs = [(first.truth(at), second.truth(at)) for at in first.recorded]
-    logs = np.log([one / other for one, other in pairs if one is not None and other is not None])
+    pairs = [(first.truth(candidate), second.truth(candidate)) for candidate in first.recorded]
+    logs = np.log([before / after for before, after in pairs if before is not None and after is not None])
     spread = 1.4826 * np.median(np.abs(logs - np.median(logs)))
     return float(spread / 2)
 
@@ -145,16 +148,17 @@ def _droplet(plane: Recording, start: Candidate, seed: int) -> Trace:
         return run_search(search, measurer, len(plane.recorded))
 
 
-def _holds(found: Landscape, corner: Candidate, noise: float) -> dict[str, Any]:
-    """All that is said of a plane. Times are over the best of it."""
-    plane, (space,) = found.plane, found.plane.spaces
+def _figures(plane_of_slice: Landscape, corner: Candidate, noise: float) -> dict[str, Any]:
+    """All figures of a plane. Times are over the best time of the plane."""
+    plane, (space,) = plane_of_slice.plane, plane_of_slice.plane.spaces
     best = plane.optimum_seconds
-    times = {at.point: seconds / best for at in plane.recorded if (seconds := plane.truth(at)) is not None}
-    margin = 2 * math.sqrt(2) * noise  # of equals, 5% differ by more
+    truths = {candidate.point: plane.truth(candidate) for candidate in plane.recorded}
+    times = {point: seconds / best for point, seconds in truths.items() if seconds is not None}
+    margin = 2 * math.sqrt(2) * noise  # 5% of equal times differ by more
     steepest = descents(times, space.neighbours)
     tolerant = descents(times, space.neighbours, margin)
-    walks = {at: _droplet(plane, Candidate(space.name, at), row) for row, at in enumerate(times)}
-    reached = {at: times[each.winner.point] if each.winner else math.inf for at, each in walks.items()}
+    traces = {start: _droplet(plane, Candidate(space.name, start), row) for row, start in enumerate(times)}
+    reached = {start: times[trace.winner.point] if trace.winner else math.inf for start, trace in traces.items()}
     return {
         "noise": noise,
         "margin": margin,
@@ -164,27 +168,27 @@ def _holds(found: Landscape, corner: Candidate, noise: float) -> dict[str, Any]:
         "origin": times.get(space.origin),
         "minima": _minima(times, steepest),
         "minima_beyond_noise": _minima(times, tolerant),
-        "steepest": _ends({at: times[each.end] for at, each in steepest.items()}, corner.point),
-        "tolerant": _ends({at: times[each.end] for at, each in tolerant.items()}, corner.point),
-        "chain": _ends({at: each.chain for at, each in tolerant.items()}, corner.point),
+        "steepest": _ends({start: times[descent.end] for start, descent in steepest.items()}, corner.point),
+        "tolerant": _ends({start: times[descent.end] for start, descent in tolerant.items()}, corner.point),
+        "chain": _ends({start: descent.chain for start, descent in tolerant.items()}, corner.point),
         "droplet": _ends(reached, corner.point),
         "evaluations": {
-            "mean": statistics.fmean(len(each) for each in walks.values()),
-            "corner": len(walks[corner.point]),
+            "mean": statistics.fmean(len(trace) for trace in traces.values()),
+            "corner": len(traces[corner.point]),
         },
         "hops": {
-            "mean": statistics.fmean(each.hops for each in steepest.values()),
-            "most": max(each.hops for each in steepest.values()),
+            "mean": statistics.fmean(descent.hops for descent in steepest.values()),
+            "most": max(descent.hops for descent in steepest.values()),
             "corner": steepest[corner.point].hops,
         },
-        # A coordinate of a point is a knob here: all are ordinal.
-        "axes": [_lines(times, at, margin) for at in range(len(space.knobs))],
+        # All knobs are ordinal, so every coordinate of a point is a knob.
+        "axes": [_lines(times, axis, margin) for axis in range(len(space.knobs))],
     }
 
 
 @dataclass(frozen=True)
 class Descent:
-    """From one point: where steepest descent ends and after how many steps, and the least time of any descent."""
+    """From one point: the end of steepest descent, its number of hops, and the lowest time of any descent."""
 
     end: Point
     hops: int
@@ -192,60 +196,61 @@ class Descent:
 
 
 def descents(times: Mapping[Point, float], neighbours: Neighbours, margin: float = 0.0) -> dict[Point, Descent]:
-    """The descents from every point. On the way to a faster one they pass what is slower by at most the margin."""
+    """The descents from every point. On the way to a faster point they may pass points slower by at most the margin."""
 
     def order(point: Point) -> tuple[float, Point]:
         return times[point], point
 
-    found: dict[Point, Descent] = {}
-    for point in sorted(times, key=order):  # what is faster is known before
+    results: dict[Point, Descent] = {}
+    for point in sorted(times, key=order):  # so faster points are known before slower ones
         level = times[point] * math.exp(margin)
         plateau, rim, faster = {point}, [point], []
         while rim:
-            new = dict.fromkeys(n for r in rim for n in neighbours(r) if n in times and n not in plateau)
-            faster += [n for n in new if order(n) < order(point)]
-            rim = [n for n in new if order(n) > order(point) and times[n] <= level]
+            reached = (neighbour for passed in rim for neighbour in neighbours(passed))
+            new = dict.fromkeys(candidate for candidate in reached if candidate in times and candidate not in plateau)
+            faster += [candidate for candidate in new if order(candidate) < order(point)]
+            rim = [candidate for candidate in new if order(candidate) > order(point) and times[candidate] <= level]
             plateau.update(rim)
         if faster:
-            to = found[min(faster, key=order)]
-            found[point] = Descent(to.end, to.hops + 1, min(found[each].chain for each in faster))
+            best = results[min(faster, key=order)]
+            results[point] = Descent(best.end, best.hops + 1, min(results[neighbour].chain for neighbour in faster))
         else:
-            found[point] = Descent(point, 0, times[point])
-    return found
+            results[point] = Descent(point, 0, times[point])
+    return results
 
 
 def _lines(times: Mapping[Point, float], axis: int, margin: float) -> dict[str, int]:
-    """Of the lines along an axis how many have one valley, and how many are convex."""
+    """How many lines along an axis there are, how many have one valley, and how many are convex."""
     lines: defaultdict[Point, list[float]] = defaultdict(list)
     for point in sorted(times):
         lines[point[:axis] + point[axis + 1 :]].append(times[point])
-    told = [line for line in lines.values() if len(line) >= _FEWEST]
+    long_lines = [line for line in lines.values() if len(line) >= _FEWEST]
     return {
-        "lines": len(told),
-        "one_valley": sum(_valleys(line, margin) == 1 for line in told),
-        "convex": sum(_convex(line, margin) for line in told),
+        "lines": len(long_lines),
+        "one_valley": sum(_valleys(line, margin) == 1 for line in long_lines),
+        "convex": sum(_convex(line, margin) for line in long_lines),
     }
 
 
 def _valleys(line: Sequence[float], margin: float) -> int:
-    times = {(at,): seconds for at, seconds in enumerate(line)}
-    found = descents(times, lambda at: [(at[0] - 1,), (at[0] + 1,)], margin)
-    return len({each.end for each in found.values()})
+    times: dict[Point, float] = {(position,): seconds for position, seconds in enumerate(line)}
+    ends = descents(times, lambda point: [(point[0] - 1,), (point[0] + 1,)], margin)
+    return len({descent.end for descent in ends.values()})
 
 
 def _convex(line: Sequence[float], margin: float) -> bool:
     values = np.array(line)
     bent = values[:-2] + values[2:] - 2 * values[1:-1]
-    # The margin is that of the difference of two times: here are six of their variances, not two.
+    # The margin is for the difference of two times. A second difference has six of their variances, not two.
     return bool((bent >= -math.sqrt(3) * margin * values[1:-1]).all())
 
 
-def _minima(times: Mapping[Point, float], found: Mapping[Point, Descent]) -> list[float]:
-    return sorted(times[at] for at, each in found.items() if each.end == at)
+def _minima(times: Mapping[Point, float], descents_of_plane: Mapping[Point, Descent]) -> list[float]:
+    return sorted(times[point] for point, descent in descents_of_plane.items() if descent.end == point)
 
 
 def _ends(ends: Mapping[Point, float], corner: Point) -> dict[str, float]:
-    """The shares of points from which a way ends near the best, and what it comes to from the corner."""
+    """The shares of points from which a way ends close to the best, and where it ends from the corner."""
     shares = {limit: statistics.fmean(end <= limit for end in ends.values()) for limit in CLOSE}
     return {**{_within(limit): share for limit, share in shares.items()}, "corner": ends[corner]}
 
@@ -255,7 +260,7 @@ def _within(limit: float) -> str:
 
 
 def show(entries: Mapping[str, Mapping[str, Any]]) -> None:
-    """Prints a row per slice: the plane, then what the descents come to."""
+    """Prints a row per slice: first the plane, then where the descents end."""
     headings = [
         "",
         "knobs",
@@ -267,8 +272,9 @@ def show(entries: Mapping[str, Mapping[str, Any]]) -> None:
         "minima",
         "beyond noise",
         "worst of them",
+        "one valley",
+        "convex",
     ]
-    headings += ["one valley", "convex"]
     rows = []
     for name, entry in entries.items():
         beyond = entry["minima_beyond_noise"]
@@ -293,13 +299,19 @@ def show(entries: Mapping[str, Mapping[str, Any]]) -> None:
         )
     table(headings, rows, "Planes; times over the best of the plane; lines along the first knob, along the second")
     print()
-    headings = ["", *(f"{way}: {_within(limit)}" for way in WAYS for limit in CLOSE), "hops", "at most", "evaluations"]
+    headings = [
+        "",
+        *(f"{way}: {_within(limit)}" for way in WAYS for limit in CLOSE),
+        "hops",
+        "most hops",
+        "evaluations",
+    ]
     rows = []
     for name, entry in entries.items():
         shares = [f"{entry[way][_within(limit)]:.0%}" for way, limit in itertools.product(WAYS, CLOSE)]
         hops = [f"{entry['hops']['mean']:.1f}", str(entry["hops"]["most"])]
         rows.append([name, *shares, *hops, f"{entry['evaluations']['mean']:.0f}"])
-    table(headings, rows, "From all points that work: the share from which each way ends near the best")
+    table(headings, rows, "From all points that work: the share from which each way ends close to the best")
     print()
     rows = [
         [
@@ -317,7 +329,7 @@ def show(entries: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def draw(entries: Mapping[str, Mapping[str, Any]]) -> Path:
-    """Writes a picture per plane with droplet's path from the corner, and one of all side by side."""
+    """Writes a picture of every plane with droplet's path from the corner, and one of all planes side by side."""
     images = []
     for name, entry in entries.items():
         figure = heat_map(entry["plane"])
@@ -326,24 +338,24 @@ def draw(entries: Mapping[str, Mapping[str, Any]]) -> Path:
         images.append(np.asarray(figure.canvas.buffer_rgba()))
     height, width = (max(image.shape[axis] for image in images) for axis in range(2))
     framed = [
-        np.pad(each, [(0, height - each.shape[0]), (0, width - each.shape[1]), (0, 0)], constant_values=255)
-        for each in images
+        np.pad(image, [(0, height - image.shape[0]), (0, width - image.shape[1]), (0, 0)], constant_values=255)
+        for image in images
     ]
     columns = min(_PER_ROW, len(framed))
     framed += [np.full_like(framed[0], 255)] * (-len(framed) % columns)
     path = OUT / f"{_NAME}.png"
-    imsave(path, np.vstack([np.hstack(framed[at : at + columns]) for at in range(0, len(framed), columns)]))
+    imsave(path, np.vstack([np.hstack(framed[start : start + columns]) for start in range(0, len(framed), columns)]))
     return path
 
 
 def _options() -> argparse.Namespace:
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--slices", default=",".join(SLICES), help="%(default)s")
-    asked.add_argument("--show", action="store_true", help="print and draw what is there, and measure nothing")
-    options = asked.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--slices", default=",".join(SLICES), help="slices, separated by commas (%(default)s)")
+    parser.add_argument("--show", action="store_true", help="print and draw what is saved, and measure nothing")
+    options = parser.parse_args()
     options.slices = options.slices.split(",")
     if unknown := [name for name in options.slices if name not in SLICES]:
-        sys.exit(f"there is no slice {unknown[0]}: there is {', '.join(SLICES)}")
+        sys.exit(f"there is no slice {unknown[0]}; the slices are {', '.join(SLICES)}")
     return options
 
 

@@ -2,14 +2,14 @@
 
     spaces.py [--operators conv2d,softmax] [--time 20] [--seeds 2] [--show]
 
-Three ways to make a space: our sketches (those that `sd.tune` searches), sketches derived by rules as Ansor derives
-them, and MetaSchedule's own design spaces. Ours are searched by droplet and by storm, from nothing, until the search
-*ends*: it converges, or has tried all points; else until `--time` is over. Seconds are wall time with everything in
-it: the start of the workers, the last race. `over best` is against the best of all runs, not raced.
+Spaces come from three sources: our sketches (those that `sd.tune` searches), sketches that rules derive as Ansor does,
+and MetaSchedule's own design spaces. droplet and storm search ours from nothing. A search *ends* if it converges or has
+tried all points; otherwise it is stopped after `--time`. Seconds are wall time with everything in it, including the
+start of the workers and the last race. `over best` compares with the best of all runs, which were not raced.
 
-A kernel is kept in benchmarks/out/spaces.json as soon as it is done, and left out by the next run with the same
-`--time` and `--seeds`, unless the spaces or the versions of its sketches have changed; `--show` prints what is there
-and measures nothing. All 20 take up to 27 minutes. Run it on an idle machine.
+A kernel is saved in benchmarks/out/spaces.json as soon as it is done. The next run with the same `--time` and `--seeds`
+skips it, unless the spaces or the versions of its sketches have changed. `--show` prints what is saved and measures
+nothing. All 20 kernels take up to 27 minutes. Run it on an idle machine.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import kept, machine, save
+from common import earlier_entries, machine, save
 
 import stormdrop as sd
 from stormdrop.cli.output import table
@@ -60,39 +60,39 @@ _NAME = "spaces"
 
 def main() -> None:
     options = _options()
-    where = machine()
-    entries = kept(_NAME, where)
+    host = machine()
+    entries = earlier_entries(_NAME, host)
     for text in options.kernels:
         operator, *arguments = text.split()
-        workload = sd.operators.create(operator, dict(each.split("=") for each in arguments))
+        workload = sd.operators.create(operator, dict(argument.split("=") for argument in arguments))
         setting = {"operator": operator, "time": options.time, "seeds": options.seeds, "sketches": _ours(workload)}
         known = entries.get(text, {})
         if options.show or all(known.get(key) == value for key, value in setting.items()):
             continue
         print(text, file=sys.stderr)
-        points = sum(each["points"] for each in setting["sketches"])
+        points = sum(sketch["points"] for sketch in setting["sketches"])
         entries[text] = {**setting, "derived": _derived(workload), "runs": _runs(workload, points, options)}
-        save(_NAME, {"machine": where, "kernels": entries})
-    print(f"{where['cpu']}, {where['cores']} cores")
+        save(_NAME, {"machine": host, "kernels": entries})
+    print(f"{host['cpu']}, {host['cores']} cores")
     chosen = {text: entries[text] for text in options.kernels if text in entries}
     show(chosen)
 
 
 def fingerprints(workload: Any) -> dict[str, str]:
-    """The spaces that `sd.tune` would search, by sketch: what was measured on others says nothing of these."""
+    """The fingerprints of the spaces that `sd.tune` would search, by sketch. Figures of other spaces do not apply."""
     return {space.name: space.fingerprint for _, space in sketches_for(workload, sd.Target.detect())}
 
 
 def show(entries: Mapping[str, Mapping[str, Any]]) -> None:
-    """Prints a row per kernel: sizes, and medians over the seeds of trials and seconds of each search."""
+    """Prints a row per kernel: the sizes of its spaces, and the median trials and seconds of each search."""
     headings = ["", "sketches: points", "by rules", "MetaSchedule"]
     for search in SEARCHES:
         headings += [f"{search}: trials", "share", "seconds", "ended", "over best"]
     rows = []
     for text, entry in entries.items():
-        total = sum(each["points"] for each in entry["sketches"])
-        row = [text, ", ".join(f"{each['name']}: {each['points']}" for each in entry["sketches"])]
-        row += [_sizes(entry["derived"][each]) for each in ("rules", "meta_schedule")]
+        total = sum(sketch["points"] for sketch in entry["sketches"])
+        row = [text, ", ".join(f"{sketch['name']}: {sketch['points']}" for sketch in entry["sketches"])]
+        row += [_sizes(entry["derived"][source]) for source in ("rules", "meta_schedule")]
         best = min((run["best"] for run in entry["runs"] if run["best"]), default=None)
         for search in SEARCHES:
             runs = [run for run in entry["runs"] if run["search"] == search]
@@ -111,12 +111,12 @@ def show(entries: Mapping[str, Mapping[str, Any]]) -> None:
     suspect, every = (sum(run[key] for run in runs) for key in ("suspect", "measurements"))
     print(f"measured beside foreign load: {suspect} of {every} times")
     for search in SEARCHES:
-        own = [run for run in runs if run["search"] == search]
-        done = [run for run in own if run["ended"]]
+        of_search = [run for run in runs if run["search"] == search]
+        done = [run for run in of_search if run["ended"]]
         if done:
             trials, seconds = (statistics.median(run[key] for run in done) for key in ("trials", "seconds"))
             middle = f"{trials:.0f} trials and {seconds:.1f} s"
-            print(f"{search}: {len(done)} of {len(own)} runs ended, at the median after {middle}")
+            print(f"{search}: {len(done)} of {len(of_search)} runs ended, at the median after {middle}")
 
 
 def _ours(workload: Any) -> list[dict[str, Any]]:
@@ -127,15 +127,15 @@ def _ours(workload: Any) -> list[dict[str, Any]]:
 
 
 def _derived(workload: Any) -> dict[str, list[int]]:
-    """The sizes of the spaces that others' ways make of the workload, one per sketch."""
+    """The sizes of the spaces that the other two sources make of the workload, one per sketch."""
     target = sd.Target.detect()
-    found = {"rules": derive(workload, target), "meta_schedule": meta_schedule_sketches(workload, target)}
-    spaces = {name: [sketch.space(workload, target) for sketch in sketches] for name, sketches in found.items()}
-    return {name: [space.size for space in its if space is not None] for name, its in spaces.items()}
+    sketches_of = {"rules": derive(workload, target), "meta_schedule": meta_schedule_sketches(workload, target)}
+    spaces = {name: [sketch.space(workload, target) for sketch in sketches] for name, sketches in sketches_of.items()}
+    return {source: [space.size for space in group if space is not None] for source, group in spaces.items()}
 
 
 def _runs(workload: Any, points: int, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Seed by seed, the searches in turns; `points` are all that there are."""
+    """Runs the searches in turns, seed by seed; `points` is the size of all spaces together."""
     runs = []
     for seed in range(options.seeds):
         for search in SEARCHES:
@@ -167,20 +167,20 @@ def _sizes(sizes: Sequence[int]) -> str:
 
 
 def _options() -> argparse.Namespace:
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--operators", help="names of operators (default: all)")
-    asked.add_argument("--time", type=float, default=20.0, help="seconds of a run, at most (%(default)s)")
-    asked.add_argument("--seeds", type=int, default=2, help="runs of each search (%(default)s)")
-    asked.add_argument("--show", action="store_true", help="print what is there, and measure nothing")
-    options = asked.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--operators", help="operators, separated by commas (default: all)")
+    parser.add_argument("--time", type=float, default=20.0, help="the most seconds of a run (%(default)s)")
+    parser.add_argument("--seeds", type=int, default=2, help="runs of each search (%(default)s)")
+    parser.add_argument("--show", action="store_true", help="print what is saved, and measure nothing")
+    options = parser.parse_args()
     if options.seeds < 1:
-        asked.error("--seeds must be 1 or more")
-    there = {text.split()[0] for text in KERNELS}
-    if absent := [name for name in sd.operators.names() if name not in there]:
-        sys.exit(f"no kernel here is of operator {', '.join(absent)}: add one to KERNELS")
-    wanted = options.operators.split(",") if options.operators else sorted(there)
-    if unknown := [name for name in wanted if name not in there]:
-        sys.exit(f"there is no operator {unknown[0]}: there is {', '.join(sorted(there))}")
+        parser.error("--seeds must be 1 or more")
+    operators = {text.split()[0] for text in KERNELS}
+    if absent := [name for name in sd.operators.names() if name not in operators]:
+        sys.exit(f"there is no kernel of operator {', '.join(absent)}: add one to KERNELS")
+    wanted = options.operators.split(",") if options.operators else sorted(operators)
+    if unknown := [name for name in wanted if name not in operators]:
+        sys.exit(f"there is no operator {unknown[0]}; the operators are {', '.join(sorted(operators))}")
     options.kernels = [text for text in KERNELS if text.split()[0] in wanted]
     return options
 

@@ -2,14 +2,13 @@
 
     winograd.py [--shapes Y1,R2] [--time 8] [--rounds 15] [--show]
 
-The direct sketch and Winograd's with tiles of 2 and of 4 outputs along each axis are tuned by storm, each for `--time`
-seconds by itself; then their best schedules take turns. `speed` is the direct one's time over theirs, round by round,
-with its 95% interval; for 3x3 windows 2.25 and 4 times fewer multiplications are the bounds. `error` is
-max|difference| / max|reference| with normal random inputs, the reference being NumPy's in float64.
+storm tunes the direct sketch and the Winograd sketches with tiles of 2 and of 4 outputs along each axis, each for
+`--time` seconds. Then their best schedules take turns. `speed` is the time of the direct schedule over theirs, round by
+round, with its 95% interval; for 3x3 windows the bounds are 2.25 and 4, by the number of multiplications. `error` is
+max|difference| / max|reference| with normal random inputs; the reference is NumPy's in float64.
 
-Each shape is kept in benchmarks/out/winograd.json as soon as it is done, and left out by the next run with the same
-`--time` and `--rounds`, unless its sketches have changed. Seventeen shapes take eight minutes. Run it on an idle
-machine.
+Every shape is saved in benchmarks/out/winograd.json as soon as it is done. The next run with the same `--time` and
+`--rounds` skips it, unless its sketches have changed. Seventeen shapes take eight minutes. Run it on an idle machine.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import kept, machine, save
+from common import earlier_entries, machine, save
 from shapes import SHAPES, chosen
 
 import stormdrop as sd
@@ -44,9 +43,9 @@ _NAME = "winograd"
 
 def main() -> None:
     options = _options()
-    where = machine()
-    entries = kept(_NAME, where)
-    with WorkerPool(where["cores"]) as pool:
+    host = machine()
+    entries = earlier_entries(_NAME, host)
+    with WorkerPool(host["cores"]) as pool:
         for name in options.shapes:
             workload = SHAPES[name].workload()
             target = sd.Target.detect()
@@ -57,36 +56,36 @@ def main() -> None:
             if options.show or all(known.get(key) == value for key, value in setting.items()):
                 continue
             print(f"{name}: {workload.name}", file=sys.stderr)
-            entries[name] = {**setting, "workload": workload.name, "kernels": measured(workload, options, pool)}
-            save(_NAME, {"machine": where, "kernels": entries})
+            entries[name] = {**setting, "workload": workload.name, "kernels": measure(workload, options, pool)}
+            save(_NAME, {"machine": host, "kernels": entries})
     chosen = {name: entries[name] for name in options.shapes if name in entries}
     if chosen:
-        print(f"{where['cpu']}, {where['cores']} cores")
+        print(f"{host['cpu']}, {host['cores']} cores")
         show(chosen)
 
 
-def measured(workload: Any, options: argparse.Namespace, pool: WorkerPool) -> dict[str, Any]:
-    """Per sketch: what its tuning found, its time beside the others, its speed over the direct one, its error."""
+def measure(workload: Any, options: argparse.Namespace, pool: WorkerPool) -> dict[str, Any]:
+    """For each sketch: its best schedule, its time beside the others, its speed over the direct one, its error."""
     target = sd.Target.detect()
-    found = [(sketch, space) for sketch in SKETCHES if (space := sketch.space(workload, target)) is not None]
-    tuned = [_tuned(workload, sketch, options, pool) for sketch, _ in found]
+    pairs = [(sketch, space) for sketch in SKETCHES if (space := sketch.space(workload, target)) is not None]
+    tuned = [_tuned(workload, sketch, options, pool) for sketch, _ in pairs]
     candidates = [
-        Candidate(space.name, space.point(result.best.config)) for (_, space), result in zip(found, tuned, strict=True)
+        Candidate(space.name, space.point(result.best.config)) for (_, space), result in zip(pairs, tuned, strict=True)
     ]
-    sketches, spaces = zip(*found, strict=True)
+    sketches, spaces = zip(*pairs, strict=True)
     with LocalMeasurer(workload, target, sketches, spaces, pool=pool) as measurer:
         raced = measurer.race(candidates, options.rounds)
     entry: dict[str, Any] = {}
-    for result, each in zip(tuned, raced, strict=True):
-        ratio = ratio_interval(raced[0].seconds, each.seconds)
-        seconds = statistics.median(each.seconds)
+    for result, measurement in zip(tuned, raced, strict=True):
+        ratio = ratio_interval(raced[0].seconds, measurement.seconds)
+        seconds = statistics.median(measurement.seconds)
         entry[result.best.sketch] = {
             "seconds": seconds,
             "gflops": workload.flops / seconds / 1e9,
             "speed": [*ratio],
             "error": _error(workload, result.best.kernel),
             "config": dict(result.best.config),
-            "suspect": each.suspect,
+            "suspect": measurement.suspect,
             "default_seconds": result.baseline,
             "trials": result.trials,
             "failed": result.failed,
@@ -114,27 +113,29 @@ def _error(workload: Any, kernel: Any) -> float:
 
 
 def show(entries: Mapping[str, Mapping[str, Any]]) -> None:
-    """Prints a row per shape and sketch, and the geometric mean of the speeds."""
+    """Prints a row per shape and sketch, and the geometric means of the speeds."""
     rows = []
     speeds: dict[str, list[float]] = {}
     for name, entry in entries.items():
-        for at, (sketch, each) in enumerate(entry["kernels"].items()):
-            middle, low, high = each["speed"]
+        for index, (sketch, figures) in enumerate(entry["kernels"].items()):
+            middle, low, high = figures["speed"]
             speeds.setdefault(sketch, []).append(middle)
             rows.append(
                 [
-                    "" if at else name,
+                    "" if index else name,
                     sketch,
-                    f"{each['seconds'] * 1e6:.0f} us",
-                    f"{each['gflops']:.0f}",
+                    f"{figures['seconds'] * 1e6:.0f} us",
+                    f"{figures['gflops']:.0f}",
                     f"{middle:.2f} ({low:.2f} to {high:.2f})",
-                    f"{each['error']:.1e}",
-                    "suspect" if each["suspect"] else "",
+                    f"{figures['error']:.1e}",
+                    "suspect" if figures["suspect"] else "",
                 ]
             )
     table(["", "sketch", "time", "GFLOP/s of the direct sum", "speed", "error", ""], rows)
-    for sketch, each in speeds.items():
-        print(f"{sketch}: geometric mean of the speeds {statistics.geometric_mean(each):.2f}, least {min(each):.2f}")
+    for sketch, ratios in speeds.items():
+        print(
+            f"{sketch}: geometric mean of the speeds {statistics.geometric_mean(ratios):.2f}, lowest {min(ratios):.2f}"
+        )
 
 
 def _options() -> argparse.Namespace:
@@ -143,12 +144,14 @@ def _options() -> argparse.Namespace:
         for name, shape in SHAPES.items()
         if shape.operator == "conv2d" and Winograd(2).space(shape.workload(), sd.Target.detect()) is not None
     ]
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--shapes", default=",".join(applicable), help="%(default)s")
-    asked.add_argument("--time", type=float, default=8.0, help="seconds of a tuning (%(default)s)")
-    asked.add_argument("--rounds", type=int, default=15, help="in which the best take turns (%(default)s)")
-    asked.add_argument("--show", action="store_true", help="print what is there, and measure nothing")
-    options = asked.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shapes", default=",".join(applicable), help="shapes, separated by commas (%(default)s)")
+    parser.add_argument("--time", type=float, default=8.0, help="seconds of each tuning (%(default)s)")
+    parser.add_argument(
+        "--rounds", type=int, default=15, help="rounds in which the best schedules take turns (%(default)s)"
+    )
+    parser.add_argument("--show", action="store_true", help="print what is saved, and measure nothing")
+    options = parser.parse_args()
     options.shapes = chosen(options.shapes, applicable)
     return options
 

@@ -1,17 +1,17 @@
-"""The DPAnsor paper's experiment on models, scaled down: exploring much, or exploring little and then descending.
+"""The experiment of the DPAnsor paper on models, scaled down: explore much, or explore little and then descend.
 
     dpansor.py [--models squeezenet,resnet18] [--trials 1000] [--N 1,10,25,50,100,300] [--resume] [--show]
 
-`evolutionary` (Ansor's search) with 1,000 trials over all kernels of a model, against `dpansor`, which explores with N
-trials over all kernels by the same search and then descends from the best schedule of each kernel until it converges,
-100 trials at most. Both search TVM MetaSchedule's own sketches, both tune from nothing, without a bound of time. Where
-the N are fewer than the kernels, each kernel has one.
+`evolutionary` (Ansor's search) has 1,000 trials over all kernels of a model. `dpansor` explores with N trials over all
+kernels by the same search, and then descends from the best schedule of every kernel until it converges, with 100 trials
+at most. Both search TVM MetaSchedule's own sketches; both tune from nothing, without a bound of time. If N is less than
+the number of kernels, every kernel gets one trial.
 
-For each run: seconds of tuning and trials, and how many of these the descents took per layer (Figures 10, 17 and 18).
-The models of all runs take turns in the end; the ratio is the time of `evolutionary`'s model over theirs (Figures 10 to
+The figures of a run are: seconds of tuning, trials, and the trials of the descents per layer (Figures 10, 17 and 18).
+In the end the models of all runs take turns; the speed is the time of `evolutionary`'s model over theirs (Figures 10 to
 13). The paper has 20 models and 10,000 trials.
 
-Each run is kept in benchmarks/out/models_dpansor.json. Both models take about two hours. Run it on an idle machine.
+Every run is saved in benchmarks/out/models_dpansor.json. Both models take about two hours. Run it on an idle machine.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import OUT, kept, machine, save
+from common import OUT, earlier_entries, machine, save
 from graphs import NAMES, graph
 from race import artifacts, race
 
@@ -36,15 +36,15 @@ from stormdrop.report.style import COLOURS
 from stormdrop.report.style import save as save_figure
 
 _NAME = "models_dpansor"
-_KEPT = OUT / _NAME
-ALONE = "evolutionary"
+_FOLDER = OUT / _NAME
+BASELINE = "evolutionary"
 
 
 def main() -> None:
     options = _options()
-    where = machine()
-    entries = kept(_NAME, where, "models")
-    runs = {ALONE: (ALONE, {}, options.trials)} | {f"N={n}": ("dpansor", {"N": n}, None) for n in options.N}
+    host = machine()
+    entries = earlier_entries(_NAME, host, "models")
+    runs = {BASELINE: (BASELINE, {}, options.trials)} | {f"N={n}": ("dpansor", {"N": n}, None) for n in options.N}
     for model in () if options.show else options.models:
         if not options.resume:
             entries.pop(model, None)
@@ -52,38 +52,38 @@ def main() -> None:
         for run, (search, settings, trials) in runs.items():
             if run not in entry["runs"]:
                 print(f"{model}: {run}", file=sys.stderr, flush=True)
-                entry["runs"][run] = tuned(model, run, search, settings, trials, options.seed)
-                save(_NAME, {"machine": where, "models": entries})
-        feeds = random_feeds(sd.load(_KEPT / model / ALONE).inputs, options.seed)
-        entry["race"] = race(artifacts(_KEPT / model, list(runs), feeds), ALONE, options.rounds)
-        save(_NAME, {"machine": where, "models": entries})
+                entry["runs"][run] = tune(model, run, search, settings, trials, options.seed)
+                save(_NAME, {"machine": host, "models": entries})
+        feeds = random_feeds(sd.load(_FOLDER / model / BASELINE).inputs, options.seed)
+        entry["race"] = race(artifacts(_FOLDER / model, list(runs), feeds), BASELINE, options.rounds)
+        save(_NAME, {"machine": host, "models": entries})
     for model in options.models:
         show(model, entries[model])
     print(draw(entries, options.models))
 
 
-def tuned(
+def tune(
     model: str, run: str, search: str, settings: Mapping[str, Any], trials: int | None, seed: int
 ) -> dict[str, Any]:
-    """What one tuning took; its artifact stays."""
-    artifact = _KEPT / model / run
+    """Tunes one model and returns the figures of the tuning. The artifact stays on disk."""
+    artifact = _FOLDER / model / run
     shutil.rmtree(artifact, ignore_errors=True)
     with sd.open_store("sqlite://") as store:
-        found = sd.tune_model(
+        result = sd.tune_model(
             graph(model),
             search=search,
             options=settings,
             trials=trials,
-            time=None if trials else 24 * 3600.0,  # the descents end by themselves
+            time=None if trials else 24 * 3600.0,  # more than enough: the descents end by themselves
             seed=seed,
             sketches="meta_schedule",
             store=store,
             fresh=True,
             out=artifact,
         )
-    if found.interrupted:
+    if result.interrupted:
         sys.exit(130)
-    document = found.to_json()
+    document = result.to_json()
     explored = settings.get("N")
     layers = [task for task in document["tasks"] if task["trials"]]
     return {
@@ -101,7 +101,7 @@ def tuned(
 def show(model: str, entry: Mapping[str, Any]) -> None:
     """Prints a row per run."""
     rows = []
-    for run, found in entry["runs"].items():
+    for run, figures in entry["runs"].items():
         raced = entry["race"][run]
         low, high = raced["speed_interval"]
         rows.append(
@@ -109,22 +109,22 @@ def show(model: str, entry: Mapping[str, Any]) -> None:
                 run,
                 f"{1e3 * raced['seconds']:.2f} ms",
                 f"{raced['speed']:.3f} ({low:.3f} to {high:.3f})",
-                f"{found['seconds']:.0f} s",
-                f"{entry['runs'][ALONE]['seconds'] / found['seconds']:.2f}",
-                f"{found['trials']} ({found['failed']} failed)",
-                "" if found["exploited"] is None else f"{found['exploited'] / found['layers']:.1f}",
-                "" if found["exploited"] is None else f"{found['converged']} of {found['layers']}",
-                f"{found['error']:.0e}",
+                f"{figures['seconds']:.0f} s",
+                f"{entry['runs'][BASELINE]['seconds'] / figures['seconds']:.2f}",
+                f"{figures['trials']} ({figures['failed']} failed)",
+                "" if figures["exploited"] is None else f"{figures['exploited'] / figures['layers']:.1f}",
+                "" if figures["exploited"] is None else f"{figures['converged']} of {figures['layers']}",
+                f"{figures['error']:.0e}",
             ]
         )
     headings = ["", "model", "speed", "tuning", "its speed", "trials", "descent, per layer", "converged", "error"]
-    table(headings, rows, f"{model}: speed and tuning over those of {ALONE}")
+    table(headings, rows, f"{model}: speed and tuning over those of {BASELINE}")
     if entry["race"]["disturbed"]:
         print(f"{entry['race']['disturbed']} rounds of the race disturbed")
 
 
 def draw(entries: Mapping[str, Any], models: Sequence[str]) -> Path:
-    """Speed of the model and of its tuning, against N (Figures 10 and 12)."""
+    """Draws the speed of the model and of its tuning against N (Figures 10 and 12)."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -133,20 +133,22 @@ def draw(entries: Mapping[str, Any], models: Sequence[str]) -> Path:
     speed, effort = figure.subplots(1, 2)
     for model, colour in zip(models, COLOURS, strict=False):
         entry = entries[model]
-        runs = [run for run in entry["runs"] if run != ALONE]
-        at = [int(run.partition("=")[2]) for run in runs]
+        runs = [run for run in entry["runs"] if run != BASELINE]
+        budgets = [int(run.partition("=")[2]) for run in runs]
         middles = [entry["race"][run]["speed"] for run in runs]
         lows, highs = zip(*(entry["race"][run]["speed_interval"] for run in runs), strict=True)
-        speed.plot(at, middles, "o-", color=colour, label=model, markersize=4)
-        speed.fill_between(at, lows, highs, color=colour, alpha=0.2, linewidth=0)
-        alone = entry["runs"][ALONE]["seconds"]
-        effort.plot(at, [alone / entry["runs"][run]["seconds"] for run in runs], "o-", color=colour, markersize=4)
+        speed.plot(budgets, middles, "o-", color=colour, label=model, markersize=4)
+        speed.fill_between(budgets, lows, highs, color=colour, alpha=0.2, linewidth=0)
+        baseline = entry["runs"][BASELINE]["seconds"]
+        effort.plot(
+            budgets, [baseline / entry["runs"][run]["seconds"] for run in runs], "o-", color=colour, markersize=4
+        )
     for axis, what in ((speed, "speed of the model"), (effort, "speed of the tuning")):
         axis.axhline(1.0, color="black", linewidth=0.8)
         axis.set_xscale("log")
         axis.xaxis.set_major_formatter("{x:g}")
         axis.set_xlabel("trials before the descents (N)", fontsize=9)
-        axis.set_ylabel(f"{what} over that of {ALONE}", fontsize=9)
+        axis.set_ylabel(f"{what} over that of {BASELINE}", fontsize=9)
         axis.grid(alpha=0.25, linewidth=0.6)
     speed.legend(fontsize=8, frameon=False)
     path = OUT / f"{_NAME}.png"
@@ -155,18 +157,18 @@ def draw(entries: Mapping[str, Any], models: Sequence[str]) -> Path:
 
 
 def _options() -> argparse.Namespace:
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--models", default="squeezenet,resnet18", help="%(default)s")
-    asked.add_argument("--trials", type=int, default=1000, help=f"of {ALONE} (%(default)s)")
-    asked.add_argument("--N", default="1,10,25,50,100,300", help="%(default)s")
-    asked.add_argument("--rounds", type=int, default=15, help="of the race (%(default)s)")
-    asked.add_argument("--seed", type=int, default=0)
-    asked.add_argument("--resume", action="store_true", help="leave out the runs that are there")
-    asked.add_argument("--show", action="store_true", help="print and draw what is there, and measure nothing")
-    options = asked.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", default="squeezenet,resnet18", help="models, separated by commas (%(default)s)")
+    parser.add_argument("--trials", type=int, default=1000, help=f"trials of {BASELINE} (%(default)s)")
+    parser.add_argument("--N", default="1,10,25,50,100,300", help="trials of exploration (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=15, help="rounds of the race (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="the seed of everything random (%(default)s)")
+    parser.add_argument("--resume", action="store_true", help="skip the runs that are saved already")
+    parser.add_argument("--show", action="store_true", help="print and draw what is saved, and measure nothing")
+    options = parser.parse_args()
     options.models, options.N = options.models.split(","), [int(n) for n in options.N.split(",")]
     if unknown := [name for name in options.models if name not in NAMES]:
-        sys.exit(f"there is no model {unknown[0]}: there is {', '.join(NAMES)}")
+        sys.exit(f"there is no model {unknown[0]}; the models are {', '.join(NAMES)}")
     return options
 
 

@@ -1,7 +1,8 @@
-"""The fourteen models: nine graphs of the ONNX model zoo, five made here; all with seeded weights, batch 1, float32.
+"""The fourteen models: nine graphs of the ONNX model zoo, and five that are made here.
 
-The zoo's graphs come with the `onnx` package, without weights. ResNet-18, MobileNetV2, Inception-v3 and the ViT are
-torchvision's definitions, BERT-base is transformers', exported by torch: nothing is downloaded.
+All have seeded weights, batch 1 and float32. The graphs of the zoo come with the `onnx` package, without weights.
+ResNet-18, MobileNetV2, Inception-v3 and the ViT are defined by torchvision, BERT-base by transformers; torch exports
+them. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -51,26 +52,26 @@ def _vit_small() -> tuple[Any, tuple[Any, ...]]:
 def _bert_base() -> tuple[Any, tuple[Any, ...]]:
     import torch
 
-    _torchvision()  # which transformers imports where it is there
+    _torchvision()  # transformers imports it if it is installed
     from transformers import BertConfig, BertModel
 
     class ByName(torch.nn.Module):
-        """The exporter gives inputs by position, where this model has other parameters between them."""
+        """Passes inputs by name, because the exporter passes them by position and there are parameters in between."""
 
         def __init__(self) -> None:
             super().__init__()
             self.bert = BertModel(BertConfig(attn_implementation="eager"))
 
         def forward(self, input_ids: Any, attention_mask: Any) -> Any:
-            found = self.bert(input_ids=input_ids, attention_mask=attention_mask)
-            return found.last_hidden_state, found.pooler_output
+            outputs = self.bert(input_ids=input_ids, attention_mask=attention_mask)
+            return outputs.last_hidden_state, outputs.pooler_output
 
     tokens = torch.ones((1, SEQUENCE), dtype=torch.int64)
     return ByName(), (tokens, torch.ones_like(tokens))
 
 
 def _torchvision() -> Any:
-    """torchvision's models, which need no operators of its own: those for CUDA cannot load beside a torch for CPUs."""
+    """torchvision's models, without its own operators: those for CUDA cannot be loaded beside a torch for CPUs."""
     with mock.patch("torch.library.register_fake", return_value=lambda function: function):
         import torchvision.models
     return torchvision.models

@@ -2,8 +2,8 @@
 
     picture.py
 
-The figures are those of the table in docs/explanation/models.md. Nothing is measured here: after a new run of run.py,
-bring the page and the JSON file up to date and draw again.
+The figures are those of the table in docs/explanation/models.md. Nothing is measured here. After a new run of run.py,
+bring the page and the JSON file up to date, and draw again.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def main() -> None:
     rows = range(len(models))
     colours = {"onnxruntime": COLOURS[4], "openvino": COLOURS[0]}
     for peer, colour in colours.items():
-        own = [row for row in rows if models[row]["peer"] == peer]
-        axis.barh(own, [ratios[row] for row in own], color=colour, label=f"fastest other runtime: {peer}")
+        bars = [row for row in rows if models[row]["peer"] == peer]
+        axis.barh(bars, [ratios[row] for row in bars], color=colour, label=f"fastest other runtime: {peer}")
     low = [model["ratio"] - model["interval"][0] for model in models]
     high = [model["interval"][1] - model["ratio"] for model in models]
     axis.errorbar(ratios, list(rows), xerr=[low, high], fmt="none", ecolor="#333333", elinewidth=0.9, capsize=2)

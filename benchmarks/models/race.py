@@ -1,4 +1,4 @@
-"""Several models in turns, each in a process of its own."""
+"""Times several models in turns, each in its own process."""
 
 from __future__ import annotations
 
@@ -16,32 +16,39 @@ from stormdrop.statistics import median_interval, ratio_interval
 
 
 def artifacts(folder: Path, names: Sequence[str], feeds: Mapping[str, Any]) -> list[ContenderSpec]:
-    """Saved models of a folder as contenders."""
+    """The saved models of a folder as contenders."""
     maker = "stormdrop.bench.peers.ours:TunedModel"
     return [ContenderSpec(name, maker, {"artifact": str(folder / name), "inputs": feeds}) for name in names]
 
 
-def race(entries: Sequence[ContenderSpec], reference: str, rounds: int) -> dict[str, Any]:
-    """By name `seconds`, and `speed`, the time of the reference over theirs, with 95% intervals.
+def race(specs: Sequence[ContenderSpec], reference: str, rounds: int) -> dict[str, Any]:
+    """Times contenders in turns.
 
-    With them, under "disturbed", the number of rounds beside foreign load; who cannot take part is left out, and said.
+    Args:
+        specs: the contenders. One that cannot take part is left out, and the reason is printed.
+        reference: the name of the contender whose time is divided by the times of the others.
+        rounds: the number of rounds.
+
+    Returns:
+        By name `seconds` (the median) and `speed` (the time of the reference over theirs), with 95% intervals; and
+        under "disturbed" the number of rounds beside foreign load.
     """
-    players: list[ContenderProcess] = []
+    processes: list[ContenderProcess] = []
     with ExitStack() as stack:
-        for entry in entries:
+        for spec in specs:
             try:
-                players.append(stack.enter_context(ContenderProcess(entry, sd.Target.detect().cores)))
+                processes.append(stack.enter_context(ContenderProcess(spec, sd.Target.detect().cores)))
             except Unavailable as reason:
-                print(f"{entry.name} takes no part: {reason}", file=sys.stderr)
-        times = take_turns(players, rounds)
-    taken = dict(zip((player.name for player in players), times.seconds, strict=True))
-    found: dict[str, Any] = {"disturbed": times.disturbed}
-    for name, seconds in taken.items():
-        middle, speed = median_interval(seconds), ratio_interval(taken[reference], seconds)
-        found[name] = {
+                print(f"{spec.name} takes no part: {reason}", file=sys.stderr)
+        times = take_turns(processes, rounds)
+    seconds_of = dict(zip((process.name for process in processes), times.seconds, strict=True))
+    results: dict[str, Any] = {"disturbed": times.disturbed}
+    for name, seconds in seconds_of.items():
+        middle, speed = median_interval(seconds), ratio_interval(seconds_of[reference], seconds)
+        results[name] = {
             "seconds": middle.estimate,
             "interval": [middle.low, middle.high],
             "speed": speed.estimate,
             "speed_interval": [speed.low, speed.high],
         }
-    return found
+    return results

@@ -1,14 +1,15 @@
-"""Fourteen models, each tuned from nothing, then beside all peers, interleaved.
+"""Tunes fourteen models from nothing, and times each beside all its peers, in interleaved rounds.
 
     run.py [--models resnet50,squeezenet] [--time 600] [--rounds 15] [--against openvino] [--resume] [--show]
 
-For each model: seconds of tuning and candidates; latency beside the peers; the error against onnxruntime before the
-softmax, where there is one at the end; what lies outside of kernels, and the part of the time that the machine's limits
-explain, each kernel at its roofline (at most all of it, where arrays stay in caches). Each is written to
-benchmarks/out/models.json as soon as it is done, with its profile and its curve: an interrupted run goes on with
-`--resume`; `--show` prints and draws what is there. Artifacts and records are kept in benchmarks/out/models.
+The figures of a model are: the seconds and candidates of its tuning; its latency beside the peers; its error against
+onnxruntime, before the softmax if there is one at the end; the share of time outside of kernels; and the share of time
+that the machine's limits explain, with every kernel at its roofline (at most all of its time, because arrays may stay
+in caches). Every model is saved in benchmarks/out/models.json as soon as it is done, with its profile and its curve, so
+an interrupted run goes on with `--resume`. `--show` prints and draws what is saved. Artifacts and records are saved in
+benchmarks/out/models.
 
-With ten minutes of tuning each, all fourteen take up to three hours. Run it on an idle machine.
+With ten minutes of tuning for each, all fourteen models take up to three hours. Run it on an idle machine.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import onnx
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import OUT, bars, kept, machine, save
+from common import OUT, bars, earlier_entries, machine, save
 from graphs import NAMES, graph
 
 import stormdrop as sd
@@ -40,35 +41,35 @@ from stormdrop.model.verify import random_feeds, verify
 
 LOWEST = 0.97
 _NAME = "models"
-_KEPT = OUT / _NAME
+_FOLDER = OUT / _NAME
 
 
 def main() -> None:
     options = _options()
-    where = machine()
-    entries = kept(_NAME, where, "models")
-    print(f"{where['cpu']}, {where['cores']} cores, {where['versions']}")
+    host = machine()
+    entries = earlier_entries(_NAME, host, "models")
+    print(f"{host['cpu']}, {host['cores']} cores, {host['versions']}")
     for name in options.models:
         known = entries.get(name)
         if options.show or (options.resume and known and "failed" not in known):
             continue
         print(name, file=sys.stderr)
         try:
-            entries[name] = measured(name, options)
+            entries[name] = measure(name, options)
         except StormdropError as error:
             entries[name] = {"failed": str(error)}
-        entries = {each: entries[each] for each in NAMES if each in entries}
-        save(_NAME, {"machine": where, "summary": summary(entries), "models": entries})
-    asked = {name: entries[name] for name in options.models if name in entries}
-    show(asked)
-    if good := {name: entry for name, entry in asked.items() if "failed" not in entry}:
-        print(draw(good, where))
-    sys.exit(any("failed" in entry for entry in asked.values()))
+        entries = {model: entries[model] for model in NAMES if model in entries}
+        save(_NAME, {"machine": host, "summary": summary(entries), "models": entries})
+    chosen = {name: entries[name] for name in options.models if name in entries}
+    show(chosen)
+    if good := {name: entry for name, entry in chosen.items() if "failed" not in entry}:
+        print(draw(good, host))
+    sys.exit(any("failed" in entry for entry in chosen.values()))
 
 
-def measured(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """The entry of one model; its artifact and its records stay."""
-    folder = _KEPT / name
+def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Tunes and times one model; returns its entry. Its artifact and its records stay on disk."""
+    folder = _FOLDER / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     model = graph(name)
@@ -86,19 +87,19 @@ def measured(name: str, options: argparse.Namespace) -> dict[str, Any]:
             error = max(error, verify(short, logits, options.seed).max_error)
     inside = profile(tuned.model, random_feeds(tuned.model.inputs, options.seed))
     limits = peak(tuned.target)
-    known = [(each.seconds, share) for each in inside.kernels if (share := each.roofline_fraction(limits)) is not None]
-    roofline = sum(seconds * min(share, 1.0) for seconds, share in known) / inside.seconds
+    shares = [(kernel.seconds, kernel.roofline_fraction(limits)) for kernel in inside.kernels]
+    explained = sum(seconds * min(share, 1.0) for seconds, share in shares if share is not None)
     return {
         "tuned": tuned.to_json(),
         "error": error,
         "bench": bench.to_json(),
         "profile": {**inside.to_json(), "limits": asdict(limits)},
-        "roofline": roofline,
+        "roofline": explained / inside.seconds,
     }
 
 
 def without_softmax(model: onnx.ModelProto) -> onnx.ModelProto | None:
-    """The model without the softmax at its end; None where there is none."""
+    """The model without the softmax at its end; None if it has none."""
     (output,) = list(model.graph.output)[:1]
     last = next(node for node in model.graph.node if output.name in node.output)
     if last.op_type != "Softmax":
@@ -112,7 +113,7 @@ def without_softmax(model: onnx.ModelProto) -> onnx.ModelProto | None:
 
 
 def summary(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The geometric mean of the best peers' times over ours, and who is below `LOWEST`."""
+    """The geometric mean of the best peers' times over ours, and the models below `LOWEST`."""
     ratios = {name: _best(entry)["ratio"] for name, entry in entries.items() if "failed" not in entry and _best(entry)}
     return {
         "models": len(ratios),
@@ -123,13 +124,13 @@ def summary(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _best(entry: Mapping[str, Any]) -> Any:
-    """The fastest peer that agrees with us."""
-    peers = [each for each in entry["bench"]["contenders"][1:] if each["agrees"]]
-    return min(peers, key=lambda each: each["ratio"], default=None)
+    """The fastest peer whose output agrees with ours; None if there is none."""
+    peers = [peer for peer in entry["bench"]["contenders"][1:] if peer["agrees"]]
+    return min(peers, key=lambda peer: peer["ratio"], default=None)
 
 
 def show(entries: Mapping[str, Mapping[str, Any]]) -> None:
-    """Prints a row per model and the mean."""
+    """Prints a row per model, and the mean."""
     rows = []
     for name, entry in entries.items():
         if "failed" in entry:
@@ -138,7 +139,7 @@ def show(entries: Mapping[str, Mapping[str, Any]]) -> None:
         tuned, ours, best = entry["tuned"], entry["bench"]["contenders"][0], _best(entry)
         low, high = best["ratio_interval"] if best else (math.nan, math.nan)
         others = [
-            f"{each['name']} {each['ratio']:.2f}" for each in entry["bench"]["contenders"][1:] if each is not best
+            f"{peer['name']} {peer['ratio']:.2f}" for peer in entry["bench"]["contenders"][1:] if peer is not best
         ]
         outside = entry["profile"]["outside"] / entry["profile"]["seconds"]
         rows.append(
@@ -172,38 +173,38 @@ def show(entries: Mapping[str, Mapping[str, Any]]) -> None:
         ],
         rows,
     )
-    found = summary(entries)
-    if found["geometric_mean"]:
-        print(f"\n{found['models']} models, geometric mean {found['geometric_mean']:.3f}; ", end="")
-        print(f"below {LOWEST}: {', '.join(found['below']) or 'none'}")
+    totals = summary(entries)
+    if totals["geometric_mean"]:
+        print(f"\n{totals['models']} models, geometric mean {totals['geometric_mean']:.3f}; ", end="")
+        print(f"below {LOWEST}: {', '.join(totals['below']) or 'none'}")
 
 
-def draw(entries: Mapping[str, Mapping[str, Any]], where: Mapping[str, Any]) -> Path:
-    """Bars of each peer's time over ours."""
-    names: Sequence[str] = [name for name in MODEL_PEERS if any(_of(entry, name) for entry in entries.values())]
-    series = {name: [_of(entry, name) or math.nan for entry in entries.values()] for name in names}
-    title = f"time over ours, float32, batch 1, on {where['cpu']}"
+def draw(entries: Mapping[str, Mapping[str, Any]], host: Mapping[str, Any]) -> Path:
+    """Draws bars of the time of every peer over ours."""
+    names: Sequence[str] = [name for name in MODEL_PEERS if any(_ratio(entry, name) for entry in entries.values())]
+    series = {name: [_ratio(entry, name) or math.nan for entry in entries.values()] for name in names}
+    title = f"time over ours, float32, batch 1, on {host['cpu']}"
     return bars(_NAME, title, "their time / ours", list(entries), series)
 
 
-def _of(entry: Mapping[str, Any], peer: str) -> float | None:
-    return next((each["ratio"] for each in entry["bench"]["contenders"] if each["name"] == peer), None)
+def _ratio(entry: Mapping[str, Any], peer: str) -> float | None:
+    return next((contender["ratio"] for contender in entry["bench"]["contenders"] if contender["name"] == peer), None)
 
 
 def _options() -> argparse.Namespace:
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--models", default=",".join(NAMES), help="%(default)s")
-    asked.add_argument("--time", type=float, default=600.0, help="seconds of tuning per model (%(default)s)")
-    asked.add_argument("--rounds", type=int, default=15, help="of a bench (%(default)s)")
-    asked.add_argument("--against", default=",".join(MODEL_PEERS), help="%(default)s")
-    asked.add_argument("--search", default="storm")
-    asked.add_argument("--seed", type=int, default=0)
-    asked.add_argument("--resume", action="store_true", help="leave out the models that are there")
-    asked.add_argument("--show", action="store_true", help="print and draw what is there, and measure nothing")
-    options = asked.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", default=",".join(NAMES), help="models, separated by commas (%(default)s)")
+    parser.add_argument("--time", type=float, default=600.0, help="seconds of tuning per model (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=15, help="rounds with the peers (%(default)s)")
+    parser.add_argument("--against", default=",".join(MODEL_PEERS), help="peers, separated by commas (%(default)s)")
+    parser.add_argument("--search", default="storm", help="the search to tune with (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="the seed of everything random (%(default)s)")
+    parser.add_argument("--resume", action="store_true", help="skip the models that are saved already")
+    parser.add_argument("--show", action="store_true", help="print and draw what is saved, and measure nothing")
+    options = parser.parse_args()
     options.models, options.against = options.models.split(","), options.against.split(",")
     if unknown := [name for name in options.models if name not in NAMES]:
-        sys.exit(f"there is no model {unknown[0]}: there is {', '.join(NAMES)}")
+        sys.exit(f"there is no model {unknown[0]}; the models are {', '.join(NAMES)}")
     return options
 
 

@@ -1,13 +1,13 @@
-"""What the records of one network save when another is tuned.
+"""How much the records of one network save when another network is tuned.
 
     transfer.py [--first resnet50] [--second resnet18] [--time 120] [--show]
 
-The second model is tuned from nothing; then, with records that hold a tuning of the first, once more. Equal kernels are
-answered by the records, the others begin where the first model's have ended. For both: candidates measured, seconds,
-kernels answered, seconds until the model's kernels were in sum within 3% of what the tuning from nothing has found in
-the end. Both models take turns in the end.
+The second model is tuned twice: from nothing, and with records that hold a tuning of the first model. Records answer
+equal kernels; the search of other kernels begins where those of the first model have ended. The figures of a tuning
+are: measured candidates, seconds, answered kernels, and the seconds until the kernels of the model together were within
+3% of the final result of the tuning from nothing. In the end both tuned models take turns.
 
-Kept in benchmarks/out/models_transfer.json. Six minutes. Run it on an idle machine.
+The results are saved in benchmarks/out/models_transfer.json. It takes six minutes. Run it on an idle machine.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import OUT, kept, machine, save
+from common import OUT, earlier_entries, machine, save
 from graphs import NAMES, graph
 from race import artifacts, race
 
@@ -30,36 +30,36 @@ from stormdrop.model.verify import random_feeds
 from stormdrop.records import Store
 
 _NAME = "models_transfer"
-_KEPT = OUT / _NAME
+_FOLDER = OUT / _NAME
 NEAR = 1.03
 
 
 def main() -> None:
     options = _options()
-    where = machine()
-    entries = kept(_NAME, where, "pairs")
+    host = machine()
+    entries = earlier_entries(_NAME, host, "pairs")
     pair = f"{options.first}, {options.second}"
     if not options.show:
         with sd.open_store("sqlite://") as empty, sd.open_store("sqlite://") as known:
-            alone = tuned(options.second, "alone", options, empty)
-            before = tuned(options.first, "first", options, known)
-            after = tuned(options.second, "after", options, known)
-        feeds = random_feeds(sd.load(_KEPT / "alone").inputs, options.seed)
-        found = race(artifacts(_KEPT, ["alone", "after"], feeds), "alone", options.rounds)
-        entries[pair] = {"first": before, "alone": alone, "after": after, "race": found}
-        save(_NAME, {"machine": where, "pairs": entries})
+            alone = tune(options.second, "alone", options, empty)
+            before = tune(options.first, "first", options, known)
+            after = tune(options.second, "after", options, known)
+        feeds = random_feeds(sd.load(_FOLDER / "alone").inputs, options.seed)
+        figures = race(artifacts(_FOLDER, ["alone", "after"], feeds), "alone", options.rounds)
+        entries[pair] = {"first": before, "alone": alone, "after": after, "race": figures}
+        save(_NAME, {"machine": host, "pairs": entries})
     show(options.first, options.second, entries[pair])
 
 
-def tuned(name: str, role: str, options: argparse.Namespace, store: Store) -> dict[str, Any]:
-    """What one tuning took; its artifact stays."""
-    artifact = _KEPT / role
+def tune(name: str, role: str, options: argparse.Namespace, store: Store) -> dict[str, Any]:
+    """Tunes one model and returns the figures of the tuning. The artifact stays on disk."""
+    artifact = _FOLDER / role
     shutil.rmtree(artifact, ignore_errors=True)
     print(f"{name} ({role})", file=sys.stderr, flush=True)
-    found = sd.tune_model(graph(name), time=options.time, seed=options.seed, store=store, out=artifact)
-    if found.interrupted:
+    result = sd.tune_model(graph(name), time=options.time, seed=options.seed, store=store, out=artifact)
+    if result.interrupted:
         sys.exit(130)
-    document = found.to_json()
+    document = result.to_json()
     tasks = [task for task in document["tasks"] if task["trials"]]
     return {
         "measured": document["trials"] - document["reused"],
@@ -76,16 +76,17 @@ def show(first: str, second: str, entry: dict[str, Any]) -> None:
     goal = NEAR * entry["alone"]["curve"][-1][1]
     rows = []
     for role, what in (("first", first), ("alone", f"{second} from nothing"), ("after", f"{second} after {first}")):
-        found = entry[role]
-        reached = next((at for at, latency in found["curve"] if latency <= goal), None if found["curve"] else 0.0)
+        figures = entry[role]
+        never = None if figures["curve"] else 0.0
+        reached = next((moment for moment, latency in figures["curve"] if latency <= goal), never)
         rows.append(
             [
                 what,
-                str(found["measured"]),
-                f"{found['answered']} of {found['kernels']}",
-                f"{found['seconds']:.0f} s",
+                str(figures["measured"]),
+                f"{figures['answered']} of {figures['kernels']}",
+                f"{figures['seconds']:.0f} s",
                 "" if role == "first" else "never" if reached is None else f"{reached:.1f} s",
-                f"{found['converged']} of {found['kernels']}",
+                f"{figures['converged']} of {figures['kernels']}",
             ]
         )
     headings = ["", "measured", "answered", "tuning", f"within {NEAR - 1:.0%} of the end from nothing", "converged"]
@@ -97,14 +98,16 @@ def show(first: str, second: str, entry: dict[str, Any]) -> None:
 
 
 def _options() -> argparse.Namespace:
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--first", default="resnet50", choices=NAMES)
-    asked.add_argument("--second", default="resnet18", choices=NAMES)
-    asked.add_argument("--time", type=float, default=120.0, help="seconds of each tuning, at most (%(default)s)")
-    asked.add_argument("--rounds", type=int, default=15, help="of the race (%(default)s)")
-    asked.add_argument("--seed", type=int, default=0)
-    asked.add_argument("--show", action="store_true", help="print what is there, and measure nothing")
-    return asked.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--first", default="resnet50", choices=NAMES, help="the model with records (%(default)s)")
+    parser.add_argument(
+        "--second", default="resnet18", choices=NAMES, help="the model that is tuned twice (%(default)s)"
+    )
+    parser.add_argument("--time", type=float, default=120.0, help="the most seconds of each tuning (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=15, help="rounds of the race (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="the seed of everything random (%(default)s)")
+    parser.add_argument("--show", action="store_true", help="print what is saved, and measure nothing")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

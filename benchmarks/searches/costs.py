@@ -6,9 +6,9 @@ The space is synthetic, so that measuring takes no time: some 10^6 points of 8 k
 interactions and ripples, noise between and within measurements, and failures. Searches are asked for batches of 8.
 
 A search that converges earlier is measured until then; droplet does so after some dozens of evaluations. storm's
-convergence is switched off (worth=0); dpansor ends when its droplet does. The figures are wall seconds, and CPU seconds of
-all threads. They include the creation of a search, but not the import of the libraries that it needs. `growth` is the
-exponent p of marginal cost ~ evaluations^p, fitted to four parts of the range; the marginal cost is what one more
+convergence is switched off (worth=0); dpansor ends when its droplet does. The figures are wall seconds, and CPU seconds
+of all threads. They include the creation of a search, but not the import of the libraries that it needs. `growth` is
+the exponent p of marginal cost ~ evaluations^p, fitted to four parts of the range; the marginal cost is what one more
 evaluation takes after so many.
 
 Run it alone on an idle machine: it measures time, one search after the other. The linear algebra uses as many threads

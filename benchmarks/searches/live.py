@@ -112,7 +112,7 @@ def show(name: str, document: Mapping[str, Any]) -> None:
 
 
 def arrival(run: Mapping[str, Any], best: float, limit: float) -> float:
-    """The seconds from which on the best of a run stays within 3% of the best known; infinite if it never gets there."""
+    """The seconds from which on the best of a run stays within 3% of the best known; infinite if it never does."""
     trajectory = run["trajectory"]
     seconds = np.sum([trajectory[part] for part in run["phases"]], axis=0)
     inside = math.inf

@@ -1,4 +1,4 @@
-"""Comparisons on a small recorded ground, whose best is known."""
+"""Comparisons on a small recorded ground whose optimum is known."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def ground(name: str = "bowl", bottom: tuple[int, int] = (5, 2), noise: float = 
 
 
 def untimed(document: Any) -> Any:
-    """A document without what depends on how fast the searches were."""
+    """A document without the fields that depend on how fast the searches were."""
     if isinstance(document, dict):
         timed = {"search", "search_seconds", "seconds", "search_ms_per_evaluation"}
         return {k: untimed(v) for k, v in document.items() if k not in timed or isinstance(v, str)}
-    return [untimed(each) for each in document] if isinstance(document, list) else document
+    return [untimed(entry) for entry in document] if isinstance(document, list) else document
 
 
 def run(text: str = "droplet,random", **settings: Any) -> Comparison:
@@ -51,7 +51,7 @@ def run(text: str = "droplet,random", **settings: Any) -> Comparison:
 
 def test_runs_are_told_by_search_and_seed() -> None:
     document = run().to_json()
-    assert [(each["search"], each["seed"]) for each in document["runs"]] == [
+    assert [(search_run["search"], search_run["seed"]) for search_run in document["runs"]] == [
         (search, seed) for search in ("droplet", "random") for seed in range(3)
     ]
     assert document["ground"] == "bowl"
@@ -63,39 +63,43 @@ def test_best_is_the_recorded_median_of_what_led_and_not_a_sample() -> None:
     recording, document = ground(), run().to_json()
     truths = {recording.truth(candidate) for candidate in recording.recorded}
     assert document["optimum"] == recording.optimum_seconds == min(t for t in truths if t is not None)
-    for each in document["runs"]:
-        assert set(each["trajectory"]["best"]) <= truths
-        assert each["best"] == each["trajectory"]["best"][-1]
-        assert each["best_over_optimum"] == each["best"] / document["optimum"] >= 1
-        point = recording.spaces[0].point(each["config"])
-        assert recording.truth(Candidate(each["sketch"], point)) == each["best"]
+    for search_run in document["runs"]:
+        assert set(search_run["trajectory"]["best"]) <= truths
+        assert search_run["best"] == search_run["trajectory"]["best"][-1]
+        assert search_run["best_over_optimum"] == search_run["best"] / document["optimum"] >= 1
+        point = recording.spaces[0].point(search_run["config"])
+        assert recording.truth(Candidate(search_run["sketch"], point)) == search_run["best"]
 
 
 def test_evaluations_to_within_is_when_the_trajectory_first_gets_there() -> None:
     document = run().to_json()
-    for each in document["runs"]:
-        ratios = [best / document["optimum"] for best in each["trajectory"]["best"]]
+    for search_run in document["runs"]:
+        ratios = [best / document["optimum"] for best in search_run["trajectory"]["best"]]
         for label, factor in (("1.05", 1.05), ("1.10", 1.1)):
-            counts = zip(each["trajectory"]["evaluations"], ratios, strict=True)
-            assert each["evaluations_to_within"][label] == next((n for n, ratio in counts if ratio <= factor), None)
-    assert any(each["evaluations_to_within"]["1.05"] for each in document["runs"])
+            counts = zip(search_run["trajectory"]["evaluations"], ratios, strict=True)
+            assert search_run["evaluations_to_within"][label] == next(
+                (n for n, ratio in counts if ratio <= factor), None
+            )
+    assert any(search_run["evaluations_to_within"]["1.05"] for search_run in document["runs"])
 
 
 def test_costs_are_those_of_the_recording_and_of_the_search() -> None:
-    (each,) = run("random", seeds=1).to_json()["runs"]
-    assert each["evaluations"] == sum(each["statuses"].values()) == 30
-    assert each["phases"]["build"] == pytest.approx(30 * 2.0)
-    assert each["phases"]["check"] == pytest.approx(30 * 0.5)
-    assert each["search_seconds"] == each["phases"]["search"] > 0
-    assert each["seconds"] == pytest.approx(sum(each["phases"].values()))
-    assert each["status_seconds"]["compile_device"] == pytest.approx(2.5 * each["statuses"]["compile_device"])
+    (search_run,) = run("random", seeds=1).to_json()["runs"]
+    assert search_run["evaluations"] == sum(search_run["statuses"].values()) == 30
+    assert search_run["phases"]["build"] == pytest.approx(30 * 2.0)
+    assert search_run["phases"]["check"] == pytest.approx(30 * 0.5)
+    assert search_run["search_seconds"] == search_run["phases"]["search"] > 0
+    assert search_run["seconds"] == pytest.approx(sum(search_run["phases"].values()))
+    assert search_run["status_seconds"]["compile_device"] == pytest.approx(
+        2.5 * search_run["statuses"]["compile_device"]
+    )
 
 
 def test_time_bounds_a_run() -> None:
-    """A batch of eight takes 20 s and a bit: the third begins before 42 s and is the last."""
-    (each,) = run("random", seeds=1, trials=60, time=42.0).to_json()["runs"]
-    assert each["evaluations"] == 24
-    assert each["phases"]["build"] == pytest.approx(48.0)
+    """A batch of eight takes a little more than 20 s. The third begins before 42 s and is the last."""
+    (search_run,) = run("random", seeds=1, trials=60, time=42.0).to_json()["runs"]
+    assert search_run["evaluations"] == 24
+    assert search_run["phases"]["build"] == pytest.approx(48.0)
 
 
 def test_the_same_runs_again_and_side_by_side() -> None:
@@ -115,21 +119,21 @@ def test_searches_of_one_seed_see_the_same_noise_and_seeds_different() -> None:
 
 
 def test_exact_answers_are_the_medians() -> None:
-    (each,) = run("grid", seeds=1, trials=63, exact=True).to_json()["runs"]
-    assert each["best_over_optimum"] == 1.0
-    assert each["trajectory"]["best"] == sorted(each["trajectory"]["best"], reverse=True)
+    (search_run,) = run("grid", seeds=1, trials=63, exact=True).to_json()["runs"]
+    assert search_run["best_over_optimum"] == 1.0
+    assert search_run["trajectory"]["best"] == sorted(search_run["trajectory"]["best"], reverse=True)
 
 
 def test_several_grounds_and_their_mean() -> None:
     grounds = [ground(), ground("bump", (1, 6), noise=0.3)]
     document = compare(grounds, parse_searches("droplet,random"), seeds=4, trials=30).to_json()
     assert (document["ground"], document["optimum"]) == (None, None)
-    assert [each["ground"] for each in document["grounds"]] == ["bowl", "bump"]
+    assert [entry["ground"] for entry in document["grounds"]] == ["bowl", "bump"]
     assert len(document["runs"]) == 16
-    for at in range(2):
-        parts = [each["summary"][at]["best_over_optimum"]["mean"] for each in document["grounds"]]
-        assert document["summary"][at]["best_over_optimum"]["mean"] == pytest.approx(np.mean(parts))
-        assert document["summary"][at]["runs"] == 8
+    for search, summary in enumerate(document["summary"]):
+        means = [entry["summary"][search]["best_over_optimum"]["mean"] for entry in document["grounds"]]
+        assert summary["best_over_optimum"]["mean"] == pytest.approx(np.mean(means))
+        assert summary["runs"] == 8
     assert document["differences"][0]["pairs"] == 8
     assert document["grounds"][0]["differences"][0]["pairs"] == 4
     json.dumps(document, allow_nan=False)
@@ -146,7 +150,7 @@ def test_ctrl_c_keeps_the_seeds_that_all_searches_finished() -> None:
     comparison = run(on_progress=stop)
     assert comparison.interrupted
     document = comparison.to_json()
-    assert {(each["search"], each["seed"]) for each in document["runs"]} == {
+    assert {(search_run["search"], search_run["seed"]) for search_run in document["runs"]} == {
         (search, seed) for search in ("droplet", "random") for seed in range(2)
     }
     assert document["summary"][0]["runs"] == 2
@@ -156,15 +160,15 @@ def test_ctrl_c_keeps_the_seeds_that_all_searches_finished() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"seeds": 0}, "seeds 0: must be 1 or more"),
         ({"trials": 0}, "trials 0: must be 1 or more"),
         ({"jobs": 0}, "jobs 0: must be 1 or more"),
     ],
 )
-def test_bad_settings(settings: dict[str, int], said: str) -> None:
-    with pytest.raises(InputError, match=said):
+def test_bad_settings(settings: dict[str, int], message: str) -> None:
+    with pytest.raises(InputError, match=message):
         run(**settings)
 
 
@@ -183,7 +187,7 @@ def test_what_a_search_refuses_is_said_before_any_run() -> None:
 
 
 class FakeMachine(MachineGround):
-    """A machine that only races, with these medians; what is not among them has stopped working."""
+    """A machine that only races, with these medians. A candidate that is not among them has stopped working."""
 
     def __init__(self, raced: dict[Candidate, float]) -> None:
         self.raced, self.entrants, self.raced_first = raced, list[Candidate](), set[Candidate]()

@@ -1,4 +1,4 @@
-"""Kernel Tuner caches, tiny ones written here; and the real ones where they lie beside the repository."""
+"""Kernel Tuner's caches: tiny ones that are written here, and real ones if they lie beside the repository."""
 
 import gzip
 import json
@@ -25,7 +25,7 @@ def entry(x: Any, mode: Any, **more: Any) -> dict[str, Any]:
 
 
 def document() -> dict[str, Any]:
-    """Two knobs and a constant; (2, "b") was not valid, (1, "b") failed."""
+    """Two knobs and a constant. (2, "b") was not valid, and (1, "b") failed."""
     cache = [
         entry(4, "a", compile_time=500.0, benchmark_time=40.0, verification_time=3.0, framework_time=9.0),
         entry(2, "a", times=[1.5, 1.0, 1.25]),
@@ -54,8 +54,8 @@ def test_a_file_becomes_a_space_and_what_is_known_of_it(tmp_path: Path, name: st
     (space,) = recording.spaces
     assert space.knobs == (Ordinal("x", [1, 2, 4]), Categorical("mode", ["b", "a"]), Ordinal("one", [7]))
     check_space(space, np.random.default_rng(0))
-    known = {tuple(space.config(candidate.point).values()): what for candidate, what in recording.recorded.items()}
-    assert known == {
+    recorded = {tuple(space.config(candidate.point).values()): entry for candidate, entry in recording.recorded.items()}
+    assert recorded == {
         (4, "a", 7): Recorded((0.003, 0.001, 0.002), phases=Phases(build=0.5, run=0.04, check=0.003)),
         (2, "a", 7): Recorded((0.0015, 0.001, 0.00125)),
         (1, "b", 7): Recorded((), Status.RUNTIME, "RuntimeFailedConfig", Phases(build=0.25)),
@@ -103,7 +103,7 @@ def test_the_space_is_told_apart_by_what_it_holds(tmp_path: Path) -> None:
 
 
 def change(*path: str, to: Any = None) -> Callable[[dict[str, Any]], None]:
-    """A change of the document at a path; to None deletes."""
+    """A function that changes the document at a path. If `to` is None, it deletes the value there."""
 
     def apply(data: dict[str, Any]) -> None:
         for step in path[:-1]:

@@ -1,4 +1,4 @@
-"""Planes of two knobs through recorded spaces, and the walks on them."""
+"""Planes of two knobs through recorded spaces, and the paths of searches on them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BEST = {"tile": (3, 2, 4), "order": "ji", "unroll": 16}
 
 
 def ground() -> Recording:
-    """Two sketches; in that with tiles the best is at `BEST`, tiles of 8 rows fail, and 12 columns are outside."""
+    """Two sketches. In the one with tiles `BEST` is the best, tiles of 8 rows fail, and 12 columns are excluded."""
     tiles = Space(
         "tiles",
         [Tile("tile", 24, 3), Categorical("order", ["ij", "ji"]), Ordinal("unroll", [0, 4, 16, 64])],
@@ -55,7 +55,7 @@ def test_failures_and_points_outside_are_told_apart() -> None:
         assert all((seconds is None) == (status != "ok") for seconds in document["seconds"][y])
 
 
-def test_the_path_goes_from_the_origin_through_candidates_ever_faster() -> None:
+def test_the_path_goes_from_the_origin_through_ever_faster_candidates() -> None:
     document = draw("tile", "unroll").to_json()
     times = [document["seconds"][y][x] for x, y in document["path"]]
     assert document["path"][0] == document["evaluated"][0]
@@ -67,7 +67,7 @@ def test_the_path_goes_from_the_origin_through_candidates_ever_faster() -> None:
 
 
 def test_knobs_can_be_fixed_elsewhere() -> None:
-    document = draw("unroll", "order", at={"tile": "24x1x1"}).to_json()
+    document = draw("unroll", "order", fixed={"tile": "24x1x1"}).to_json()
     assert document["fixed"] == {"tile": (24, 1, 1)}
     assert document["optimum"] > 1.0
     assert document["values"] == [[0, 4, 16, 64], ["ij", "ji"]]
@@ -85,7 +85,7 @@ def test_trials_and_seeds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("knobs", "at", "said"),
+    ("knobs", "fixed", "message"),
     [
         (("tile",), {}, "knobs tile: a landscape has two different knobs"),
         (("tile", "tile"), {}, "knobs tile,tile: a landscape has two different knobs"),
@@ -100,10 +100,10 @@ def test_trials_and_seeds() -> None:
         (("order", "unroll"), {"tile": "3x8x1"}, "nothing works with tile=3x8x1, whatever order and unroll are"),
     ],
 )
-def test_bad_planes(knobs: tuple[str, ...], at: dict[str, str], said: str) -> None:
+def test_bad_planes(knobs: tuple[str, ...], fixed: dict[str, str], message: str) -> None:
     with pytest.raises(InputError) as raised:
-        draw(*knobs, at=at)
-    assert said in str(raised.value)
+        draw(*knobs, fixed=fixed)
+    assert message in str(raised.value)
 
 
 def test_no_trials() -> None:

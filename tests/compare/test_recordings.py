@@ -1,4 +1,4 @@
-"""Recorded grounds from our own records, and analytic ones by name."""
+"""Recorded grounds from our own records, and analytic grounds by name."""
 
 from __future__ import annotations
 
@@ -39,16 +39,19 @@ def crash() -> Measurement:
 def session(
     trials: Trials, problem: Problem = PROBLEM, day: int = 1, version: str = "1", **method: Any
 ) -> tuple[StoredSession, list[StoredTrial]]:
-    """A finished session on a day of the month; all its sketches have the same version."""
+    """A session that was created on a day of the month. All its sketches have the same version."""
     sketches = {sketch: version for sketch, _, _ in trials}
-    made = StoredSession(
+    stored = StoredSession(
         id=str(uuid.UUID(int=day)),
         problem=problem,
         setting=Setting("grid", 0, sketches, method=method),
         created=f"2025-01-{day:02}T00:00:00.000000+00:00",
         state=State.INTERRUPTED,
     )
-    return made, [StoredTrial(0, i, sketch, version, config, found) for i, (sketch, config, found) in enumerate(trials)]
+    return stored, [
+        StoredTrial(0, position, sketch, version, config, measurement)
+        for position, (sketch, config, measurement) in enumerate(trials)
+    ]
 
 
 def written(path: Path, *sessions: tuple[StoredSession, list[StoredTrial]]) -> Path:

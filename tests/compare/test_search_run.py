@@ -1,4 +1,4 @@
-"""What a walk says of a search: who leads when, and what it cost."""
+"""What one run of a search reports: which candidate leads when, and what it has cost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ A, B, C, D = (Candidate("s", (i,)) for i in range(4))
 
 
 class Scripted:
-    """A search that asks what it was told to, batch by batch."""
+    """A search that asks for given requests, batch by batch."""
 
     name: ClassVar[str] = "scripted"
     converged = True
@@ -39,7 +39,7 @@ class Scripted:
 
 
 class Answers:
-    """A measurer that gives each candidate its samples one after the other; None is a failure."""
+    """A measurer that gives each candidate its samples one after the other. None stands for a failure."""
 
     def __init__(self, samples: dict[Candidate, Sequence[float | None]], phases: Phases = SPENT):
         self.samples = {candidate: list(its) for candidate, its in samples.items()}
@@ -69,7 +69,7 @@ def leads(walked: object) -> list[tuple[int, Candidate | None]]:
 
 
 def test_the_least_median_of_all_samples_leads_and_repeats_are_no_evaluations() -> None:
-    """B's first sample was luck: its median grows past A's. Then C fails when it is measured again."""
+    """B's first sample was too fast, and its median grows past A's. Then C fails when it is measured again."""
     answers = Answers({A: [3.0], B: [1.0, 9.0, 9.0], C: [2.0, None], D: [5.0]})
     walked = run_search(Scripted([[A, B], [B, B, D], [C], [C]]), answers, trials=10)
     assert leads(walked) == [(1, A), (2, B), (2, A), (4, C), (4, A)]
@@ -120,7 +120,7 @@ def test_nothing_works() -> None:
 
 
 def test_live_measurements_cost_what_was_waited_for() -> None:
-    """The phases of workers that build side by side claim 0.3 s, which nobody waited for; those of the run hold."""
+    """Workers that build side by side report 0.3 s of building, for which nobody waited. Their run phases count."""
     walked = run_search(Scripted([[A], [B]]), Answers({A: [1.0], B: [1.0]}, Phases(0.1, 0.2, 0.0, 0.0)), 10, live=True)
     assert 0 < walked.seconds[1] == pytest.approx(walked.seconds[2] / 2)
     assert sum(walked.seconds) < 0.2

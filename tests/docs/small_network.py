@@ -9,12 +9,12 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 
-def save_small_network(path: Path) -> None:
-    """Writes the network as an ONNX file: an image `x` in, ten numbers `y` out."""
+def save_small_network(path: Path, image: str = "x") -> None:
+    """Writes the network as an ONNX file: an image in, under this name, and ten numbers `y` out."""
     rng = np.random.default_rng(0)
     weights = {"w": (8, 3, 4, 4), "v": (10, 8), "b": (10,)}
     nodes = [
-        helper.make_node("Conv", ["x", "w"], ["c"], kernel_shape=[4, 4], strides=[4, 4]),
+        helper.make_node("Conv", [image, "w"], ["c"], kernel_shape=[4, 4], strides=[4, 4]),
         helper.make_node("Relu", ["c"], ["r"]),
         helper.make_node("GlobalAveragePool", ["r"], ["g"]),
         helper.make_node("Flatten", ["g"], ["f"]),
@@ -23,7 +23,7 @@ def save_small_network(path: Path) -> None:
     graph = helper.make_graph(
         nodes,
         "small",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 3, 224, 224))],
+        [helper.make_tensor_value_info(image, TensorProto.FLOAT, (1, 3, 224, 224))],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, (1, 10))],
         [numpy_helper.from_array(rng.normal(size=shape).astype("float32"), name) for name, shape in weights.items()],
     )

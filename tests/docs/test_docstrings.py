@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
 import importlib
+import inspect
+import re
+import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from pages import PACKAGE
 from small_network import save_small_network
 
+import stormdrop as sd
+
 HEAVY = ("bench", "codegen", "measure", "model", "sketches", "testing", "tuning")
 """Rooms whose examples compile kernels or start workers."""
+
+
+FENCE = re.compile(r"^```python\n(.*?)^```$", flags=re.DOTALL | re.MULTILINE)
 
 
 def modules() -> list[object]:
@@ -38,3 +48,38 @@ def test_examples(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     )
     assert tried, "its examples are in no docstring of the module"
     assert not failed, "see the output above"
+
+
+def fenced() -> list[object]:
+    """The examples in docstrings that stand in a fence, because they suppose that a model is there."""
+    found = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+                for block in FENCE.findall(inspect.cleandoc(ast.get_docstring(node) or "").replace("\n    ", "\n")):
+                    name = "module" if isinstance(node, ast.Module) else node.name
+                    found.append(pytest.param(block, id=f"{path.relative_to(PACKAGE).as_posix()}:{name}"))
+    return found
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the model of the examples, before and after its tuning."""
+    folder = tmp_path_factory.mktemp("models")
+    save_small_network(folder / "resnet50.onnx", image="data")
+    sd.tune_model(folder / "resnet50.onnx", trials=4, out=folder / "resnet50.sd")
+    return folder
+
+
+@pytest.mark.compiles
+@pytest.mark.parametrize("block", fenced())
+def test_fenced_examples(block: str, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "native=True" in block and shutil.which("cc") is None:
+        pytest.skip("no linker here: cc")
+    shutil.copytree(models, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    tune_model = sd.tune_model
+    monkeypatch.setattr(sd, "tune_model", lambda *words, time, **options: tune_model(*words, trials=4, **options))
+    image = np.ones((1, 3, 224, 224), "float32")
+    names = {"x": image, "image": image, "images": image, "model": sd.load("resnet50.sd")}
+    exec(block, {"sd": sd, "stormdrop": sd, **names})

@@ -22,8 +22,12 @@ ELSEWHERE = {
 }
 """Pages whose Python blocks other tests run."""
 
+SECONDS = 600
+"""A page takes some ten seconds; more if other processes use the machine, since a kernel has it for itself."""
+
 pytestmark = [
     pytest.mark.compiles,
+    pytest.mark.timeout(2 * SECONDS),
     pytest.mark.skipif(not AVAILABLE, reason="the package is installed without its repository"),
 ]
 
@@ -37,7 +41,7 @@ def run(folder: Path, program: str) -> str:
         env={**os.environ, "PYTHONPATH": path, "XDG_DATA_HOME": str(folder / "data")},
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=SECONDS,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -45,9 +45,9 @@ def test_a_competitor_on_the_other_core_is_seen_over_a_window() -> None:
     """A kernel of one thread, 10 ms a run; somebody keeps the other core busy: a tick of 10 ms per run."""
     watch = LoadWatch(_cores())
     runs = [Counters(10e-3, 10e-3, run_delay=0.0, involuntary=0, busy=0.02, stolen=0.0)] * 140
-    answers = [watch.suspect(run) for run in runs]
-    assert not answers[0]
-    assert all(answers[105:])
+    suspects = [watch.suspect(run) for run in runs]
+    assert not suspects[0]
+    assert all(suspects[105:])
 
 
 def test_ticks_that_are_ours_are_not_foreign() -> None:
@@ -63,9 +63,9 @@ def test_a_window_forgets() -> None:
     quiet = Counters(10e-3, 10e-3, 0.0, 0, busy=0.01, stolen=0.0)
     for _ in range(140):
         watch.suspect(loaded)
-    answers = [watch.suspect(quiet) for _ in range(140)]
-    assert answers[0]
-    assert not answers[-1]
+    suspects = [watch.suspect(quiet) for _ in range(140)]
+    assert suspects[0]
+    assert not suspects[-1]
 
 
 def test_stolen_time_is_foreign() -> None:

@@ -38,10 +38,10 @@ def two(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 @pytest.mark.usefixtures("two")
 def test_all_gpus() -> None:
-    found = driver.visible_gpus()
-    assert [(gpu.number, gpu.name) for gpu in found] == list(enumerate(NAMES))
-    assert [(gpu.arch, gpu.lanes, gpu.bus) for gpu in found] == [("sm_90", 16896, 6144), ("sm_80", 6912, 5120)]
-    assert str(found[0]) == "1980 MHz, memory 6251 MHz, 700 W, driver 580.1"
+    infos = driver.visible_gpus()
+    assert [(gpu.number, gpu.name) for gpu in infos] == list(enumerate(NAMES))
+    assert [(gpu.arch, gpu.lanes, gpu.bus) for gpu in infos] == [("sm_90", 16896, 6144), ("sm_80", 6912, 5120)]
+    assert str(infos[0]) == "1980 MHz, memory 6251 MHz, 700 W, driver 580.1"
 
 
 @pytest.mark.usefixtures("two")

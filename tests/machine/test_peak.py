@@ -74,7 +74,7 @@ def test_this_machine_is_measured_in_sensible_units() -> None:
 
 
 @pytest.fixture
-def answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Peak]:
+def results(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Peak]:
     """What the next measurements find, in order; what is left was not asked for. The cache is empty."""
     queue = [Peak(1e12, 1e11), Peak(2e12, 2e11)]
     monkeypatch.setattr(module, "_measure_in_child", lambda shape: queue.pop(0))
@@ -82,34 +82,34 @@ def answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Peak]:
     return queue
 
 
-def test_figures_are_kept(answers: list[Peak]) -> None:
+def test_figures_are_kept(results: list[Peak]) -> None:
     assert peak(TARGET) == Peak(1e12, 1e11)
     assert peak(TARGET) == Peak(1e12, 1e11)
-    assert len(answers) == 1
+    assert len(results) == 1
     kept = json.loads(module.cache_path(TARGET).read_text())
     assert kept == {"cpu": "A CPU", "cores": 2, "flops": 1e12, "bandwidth": 1e11}
 
 
-def test_refresh_measures_again(answers: list[Peak]) -> None:
+def test_refresh_measures_again(results: list[Peak]) -> None:
     peak(TARGET)
     assert peak(TARGET, refresh=True) == Peak(2e12, 2e11)
     assert peak(TARGET) == Peak(2e12, 2e11)
-    assert not answers
+    assert not results
 
 
-def test_each_machine_and_core_count_has_its_own(answers: list[Peak]) -> None:
+def test_each_machine_and_core_count_has_its_own(results: list[Peak]) -> None:
     peak(TARGET)
     assert peak(dataclasses.replace(TARGET, cores=1)) == Peak(2e12, 2e11)
 
 
-def test_disturbed_figures_are_not_kept(answers: list[Peak]) -> None:
-    answers[0] = Peak(5e11, 5e10, undisturbed=False)
+def test_disturbed_figures_are_not_kept(results: list[Peak]) -> None:
+    results[0] = Peak(5e11, 5e10, undisturbed=False)
     assert peak(TARGET) == Peak(5e11, 5e10, undisturbed=False)
     assert peak(TARGET) == Peak(2e12, 2e11)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"flops": "many"}'])
-def test_a_damaged_file_is_measured_anew(answers: list[Peak], text: str) -> None:
+def test_a_damaged_file_is_measured_anew(results: list[Peak], text: str) -> None:
     path = module.cache_path(TARGET)
     path.parent.mkdir(parents=True)
     path.write_text(text)

@@ -91,11 +91,11 @@ import tvm
 {first_use}
 os.environ.pop("TVM_NUM_THREADS")
 from stormdrop.machine.threads import configure
-with warnings.catch_warnings(record=True) as told:
+with warnings.catch_warnings(record=True) as warned:
     warnings.simplefilter("always")
     configure()
     configure()
-print(len(told), tvm.get_global_func("runtime.NumThreads")(), *(each.message for each in told))
+print(len(warned), tvm.get_global_func("runtime.NumThreads")(), *(warning.message for warning in warned))
 """
 
 
@@ -107,8 +107,8 @@ def after_tvm(first_use: str) -> str:
 
 @pytest.mark.skipif(AFFINITY < 2 or usable_cores() < 2, reason="one core cannot be half used")
 def test_tvm_that_runs_on_fewer_threads_already_is_said_once() -> None:
-    said = after_tvm('tvm.get_global_func("runtime.NumThreads")()')
-    assert said.startswith(f"1 1 TVM was used before stormdrop and runs on 1 of {usable_cores()} threads")
+    output = after_tvm('tvm.get_global_func("runtime.NumThreads")()')
+    assert output.startswith(f"1 1 TVM was used before stormdrop and runs on 1 of {usable_cores()} threads")
 
 
 def test_tvm_that_was_only_imported_still_gets_all_cores() -> None:

@@ -1,4 +1,4 @@
-"""One small workload and one pool of workers for all tests that measure: starting a worker takes a second."""
+"""One small workload and one pool of workers for all tests that measure, because starting a worker takes a second."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def pool(target: Target) -> Iterator[WorkerPool]:
 
 @pytest.fixture
 def measurer(workload: Workload, target: Target, pool: WorkerPool, tmp_path: Path) -> Iterator[LocalMeasurer]:
-    """A measurer with a lock of its own: tests need not wait for the machine."""
+    """A measurer with a lock of its own, so that tests need not wait for the machine."""
     space = SKETCH.space(workload, target)
     assert space is not None
     with LocalMeasurer(
@@ -48,7 +48,7 @@ def measurer(workload: Workload, target: Target, pool: WorkerPool, tmp_path: Pat
 
 @pytest.fixture(scope="session")
 def candidate(workload: Workload, target: Target) -> Callable[..., Candidate]:
-    """The candidate with this tile and fault."""
+    """Makes the candidate with this tile and fault."""
     space = SKETCH.space(workload, target)
     assert space is not None
 

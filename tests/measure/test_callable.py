@@ -32,51 +32,53 @@ class TestSeveralNumbers(MeasurerConformance):
 
 
 class Calls:
-    """Answers from a list, and keeps what it was asked."""
+    """An objective that answers from a list, and keeps the values of x that it was called with."""
 
-    def __init__(self, *answers: Any) -> None:
-        self.answers = list(answers)
-        self.asked: list[int] = []
+    def __init__(self, *results: Any) -> None:
+        self.results = list(results)
+        self.values: list[int] = []
 
     def __call__(self, sketch: str, config: dict[str, Any]) -> Any:
-        self.asked.append(config.pop("x"))  # the configuration is the objective's to change
-        return self.answers.pop(0)
+        self.values.append(config.pop("x"))  # the configuration is the objective's to change
+        return self.results.pop(0)
 
 
 def measured(objective: Any, repeats: int = 3, best: float | None = None) -> Measurement:
-    (answer,) = CallableMeasurer([SPACE], objective, best).measure([Request(A, repeats)])
-    return answer
+    (measurement,) = CallableMeasurer([SPACE], objective, best).measure([Request(A, repeats)])
+    return measurement
 
 
 def test_it_is_a_measurer() -> None:
     assert isinstance(CallableMeasurer([SPACE], fails_at_3), Measurer)
 
 
-def test_one_number_per_call_is_asked_for_again() -> None:
+def test_an_objective_that_returns_one_number_is_called_again() -> None:
     calls = Calls(3.0, 1, np.float32(2.0))
     assert measured(calls).seconds == (3.0, 1.0, 2.0)
-    assert calls.asked == [1, 1, 1]
+    assert calls.values == [1, 1, 1]
 
 
 @pytest.mark.parametrize("samples", [[3.0, 1.0], (3.0, 1.0, 2.0, 4.0), np.array([1.0, 2.0])])
 def test_several_numbers_are_the_samples(samples: Any) -> None:
     calls = Calls(samples)
     assert measured(calls).seconds == tuple(samples)
-    assert calls.asked == [1]
+    assert calls.values == [1]
 
 
 @pytest.mark.parametrize(
     "returned", [None, "1.0", True, float("nan"), float("inf"), -1.0, 0.0, [], [1.0, float("nan")], [[1.0, 2.0]], {}]
 )
-def test_what_is_no_time_fails_and_says_so(returned: Any) -> None:
-    answer = measured(Calls(returned))
-    assert (answer.status, answer.seconds) == (Status.WRONG_ANSWER, ())
-    assert answer.error == f"not seconds, one number or several, finite and above zero: {returned!r}"
+def test_a_result_that_is_no_time_fails_and_says_so(returned: Any) -> None:
+    measurement = measured(Calls(returned))
+    assert (measurement.status, measurement.seconds) == (Status.WRONG_ANSWER, ())
+    assert measurement.error == (
+        f"the objective must return seconds, one number or several, finite and above zero, not {returned!r}"
+    )
 
 
 def test_an_exception_is_one_line() -> None:
-    (answer,) = CallableMeasurer([SPACE], fails_at_3).measure([Request(C)])
-    assert (answer.status, answer.error) == (Status.RUNTIME, "RuntimeError: no such thing")
+    (measurement,) = CallableMeasurer([SPACE], fails_at_3).measure([Request(C)])
+    assert (measurement.status, measurement.error) == (Status.RUNTIME, "RuntimeError: no such thing")
 
 
 def test_an_interrupt_is_no_failure() -> None:
@@ -87,7 +89,7 @@ def test_an_interrupt_is_no_failure() -> None:
         measured(interrupted)
 
 
-def test_the_hopeless_get_one_sample() -> None:
+def test_a_hopeless_candidate_gets_one_sample() -> None:
     assert len(measured(Calls(3.1, 3.1, 3.1), best=1.0).seconds) == 1
     assert len(measured(Calls(2.9, 2.9, 2.9), best=1.0).seconds) == 3
     first, second = CallableMeasurer([SPACE], Calls(1.0, 1.0, 3.1, 3.1)).measure([Request(A, 2), Request(B, 2)])
@@ -97,17 +99,17 @@ def test_the_hopeless_get_one_sample() -> None:
 def test_a_race_takes_turns_in_a_changing_order() -> None:
     calls = Calls(1.0, 2.0, 2.1, 1.1, 1.2, [2.2, 9.9, 0.1])
     a, b = CallableMeasurer([SPACE], calls).race([A, B], 3)
-    assert calls.asked == [1, 2, 2, 1, 1, 2]
+    assert calls.values == [1, 2, 2, 1, 1, 2]
     assert (a.seconds, b.seconds) == ((1.0, 1.1, 1.2), (2.0, 2.1, 2.2))
 
 
-def test_who_fails_in_a_race_is_not_called_again() -> None:
+def test_a_candidate_that_fails_in_a_race_is_not_called_again() -> None:
     calls = Calls(1.0, None, 1.1, 1.2)
     a, b = CallableMeasurer([SPACE], calls).race([A, B], 3)
-    assert calls.asked == [1, 2, 1, 1]
+    assert calls.values == [1, 2, 1, 1]
     assert (a.ok, b.status) == (True, Status.WRONG_ANSWER)
 
 
-def test_wall_time_is_what_the_calls_took() -> None:
-    answer = measured(lambda *_: time.sleep(0.002) or 1e-6)  # type: ignore[func-returns-value]
-    assert answer.phases.total == answer.phases.run >= 3 * 0.002
+def test_wall_time_is_that_of_the_calls() -> None:
+    measurement = measured(lambda *_: time.sleep(0.002) or 1e-6)  # type: ignore[func-returns-value]
+    assert measurement.phases.total == measurement.phases.run >= 3 * 0.002

@@ -1,4 +1,4 @@
-"""What a GPU does to a worker, by a CPU that passes for one: a kernel poisons it, heat slows it, clocks are noted."""
+"""What a GPU does to a worker, shown by a CPU in its place: a kernel poisons it, heat slows it, clocks are noted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stormdrop.errors import InputError
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
 from stormdrop.machine.gpu import GPUS
-from stormdrop.measure import devices as sides
+from stormdrop.measure.devices import CpuDevice
 from stormdrop.measure.local import LocalMeasurer
 from stormdrop.measure.pool import WorkerPool
 from stormdrop.sketches.contract import Variant
@@ -27,10 +27,10 @@ from stormdrop.tuning.tune import tune
 CLOCK = 1755
 
 
-class Pretended(sides.CpuDevice):
-    """As `GpuDevice`: after an illegal access nothing of this process runs any more."""
+class PretendedGpu(CpuDevice):
+    """Like `GpuDevice`: after an illegal access no kernel of this process runs any more."""
 
-    own = False
+    in_process = False
     built = "cool"
     poisoned = False
     running = "cool"
@@ -39,16 +39,16 @@ class Pretended(sides.CpuDevice):
         kernel, kind = load_kernel(module), type(self).built
 
         def call(*arguments: Any) -> object:
-            Pretended.running = kind
-            Pretended.poisoned |= kind == "poisons"
-            if Pretended.poisoned:
+            PretendedGpu.running = kind
+            PretendedGpu.poisoned |= kind == "poisons"
+            if PretendedGpu.poisoned:
                 raise RuntimeError("CUDA: an illegal memory access was encountered")
             return kernel.call(*arguments)
 
         return Kernel(call, kernel.module)
 
     def slowed(self) -> bool:
-        return Pretended.running == "hot"
+        return PretendedGpu.running == "hot"
 
     def clock(self) -> int:
         return CLOCK
@@ -56,7 +56,7 @@ class Pretended(sides.CpuDevice):
 
 @dataclass(frozen=True)
 class OnDevice:
-    """`Plain`, whose candidates say what they do to the device."""
+    """`Plain` with one more knob: what the candidate does to the device."""
 
     name: str = "on_device"
     max_error: float = 0.0
@@ -67,7 +67,7 @@ class OnDevice:
         return Space(self.name, [*plain.knobs, Categorical("device", ("cool", "hot", "poisons"))])
 
     def apply(self, workload: Workload, target: Target, config: Mapping[str, Any]) -> Variant:
-        Pretended.built = config["device"]
+        PretendedGpu.built = config["device"]
         return Plain().apply(workload, target, {"tile": config["tile"]})
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -75,10 +75,10 @@ class OnDevice:
 
 
 def _in_a_worker() -> OnDevice:
-    """Unpickled just before the workbench looks for the side of its target."""
+    """Is unpickled just before the workbench looks for the device of its target."""
     from stormdrop.measure import workbench
 
-    workbench.device_of = lambda _: Pretended()
+    workbench.device_of = lambda _: PretendedGpu()
     return OnDevice()
 
 
@@ -101,7 +101,7 @@ def test_a_poisoned_device_costs_one_candidate_and_heat_is_noted(
     ]
     assert measurements[1].error.endswith("an illegal memory access was encountered")
     assert [measurement.suspect for measurement in measurements] == [kind == "hot" for kind in kinds]
-    # Those built before in the same process are built again; what was hot is taken again.
+    # Kernels that the poisoned process had built are built again. The hot run is repeated.
     assert (account.restarts, account.retried) == (1, 1)
     assert account.built > len(batch)
     assert account.clocks == [CLOCK] * (len(batch) - 1 + account.retried)

@@ -1,4 +1,4 @@
-"""What a candidate can do wrong costs that candidate, and nothing else."""
+"""A candidate that does something wrong costs only that candidate."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ Make = Callable[..., Candidate]
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_has_its_status_and_the_rest_is_well(measurer: LocalMeasurer, candidate: Make, fault: str) -> None:
-    """Candidates before and behind it in the same batch, and in the next one, are measured."""
+    """Candidates before and after it in the same batch, and in the next batch, are measured."""
     batch = [candidate(2), candidate(4, fault), candidate(8)]
-    answers = list(measurer.measure([Request(member, 2) for member in batch]))
-    assert [answer.status for answer in answers] == [Status.OK, FAULTS[fault], Status.OK]
-    assert answers[1].error
-    assert "\n" not in answers[1].error
+    measurements = list(measurer.measure([Request(member, 2) for member in batch]))
+    assert [measurement.status for measurement in measurements] == [Status.OK, FAULTS[fault], Status.OK]
+    assert measurements[1].error
+    assert "\n" not in measurements[1].error
     assert next(measurer.measure([Request(candidate(32), 2)])).ok
 
 
 def test_errors_say_what_happened(measurer: LocalMeasurer, candidate: Make) -> None:
     faults = ["segfault_apply", "abort_run", "exit_run", "kill_run", "wrong", "unwritten", "memory_apply"]
-    answers = list(measurer.measure([Request(candidate(4, fault), 1) for fault in faults]))
-    said = dict(zip(faults, (answer.error for answer in answers), strict=True))
-    assert "SIGSEGV while applying the sketch" in said["segfault_apply"]
-    assert "SIGABRT while running" in said["abort_run"]
-    assert "exit code 3 while running" in said["exit_run"]
-    assert "SIGKILL while running" in said["kill_run"]
-    assert "is 12345, not" in said["wrong"]
-    assert "1 of 3072 elements" in said["wrong"]
-    assert "is 1.2345e+30, not" in said["unwritten"]  # what outputs hold before
-    assert "3072 of 3072 elements" in said["unwritten"]
-    assert "MemoryError" in said["memory_apply"]
+    measurements = list(measurer.measure([Request(candidate(4, fault), 1) for fault in faults]))
+    errors = dict(zip(faults, (measurement.error for measurement in measurements), strict=True))
+    assert "SIGSEGV while applying the sketch" in errors["segfault_apply"]
+    assert "SIGABRT while running" in errors["abort_run"]
+    assert "exit code 3 while running" in errors["exit_run"]
+    assert "SIGKILL while running" in errors["kill_run"]
+    assert "is 12345, not" in errors["wrong"]
+    assert "1 of 3072 elements" in errors["wrong"]
+    assert "is 1.2345e+30, not" in errors["unwritten"]  # what outputs hold before a kernel runs
+    assert "3072 of 3072 elements" in errors["unwritten"]
+    assert "MemoryError" in errors["memory_apply"]
 
 
 def test_one_worker_alone_survives_a_batch_of_faults(
     workload: Workload, target: Target, tmp_path: Path, candidate: Make
 ) -> None:
-    """Every crash takes the other kernels of the worker with it: they are built again, and nobody notices."""
+    """The other kernels of a worker that crashes are built again."""
     from tests.measure.conftest import SKETCH
 
     space = SKETCH.space(workload, target)
@@ -58,9 +58,9 @@ def test_one_worker_alone_survives_a_batch_of_faults(
     kinds = ["segfault_run", "none", "abort_run", "none", "wrong", "none"]
     with LocalMeasurer(workload, target, [SKETCH], [space], workers=1, lock_path=tmp_path / "lock") as measurer:
         batch = [candidate(4 << index % 3, kind) for index, kind in enumerate(kinds)]
-        answers = list(measurer.measure([Request(member, 1) for member in batch]))
+        measurements = list(measurer.measure([Request(member, 1) for member in batch]))
         expected = [Status.OK if kind == "none" else FAULTS[kind] for kind in kinds]
-        assert [answer.status for answer in answers] == expected
+        assert [measurement.status for measurement in measurements] == expected
         assert measurer.account.restarts == 2
 
 
@@ -71,23 +71,23 @@ def test_a_worker_killed_between_two_batches_is_nobodys_fault(
     for worker in pool.workers:
         if worker.alive:
             os.kill(worker.pid, signal.SIGKILL)
-    answers = list(measurer.measure([Request(candidate(tile), 1) for tile in (8, 16, 32)]))
-    assert [answer.status for answer in answers] == [Status.OK] * 3
+    measurements = list(measurer.measure([Request(candidate(tile), 1) for tile in (8, 16, 32)]))
+    assert [measurement.status for measurement in measurements] == [Status.OK] * 3
 
 
 def test_a_worker_killed_while_it_runs_costs_that_candidate(
     measurer: LocalMeasurer, pool: WorkerPool, candidate: Make
 ) -> None:
     assert next(measurer.measure([Request(candidate(8), 1)])).ok
-    measurer.run_timeout = 60.0
-    answers = measurer.measure(
+    measurer.runs.timeout = 60.0
+    measurements = measurer.measure(
         [Request(candidate(32), 1), Request(candidate(4, "hang_run"), 1), Request(candidate(8), 1)]
     )
-    assert next(answers).ok  # all are built now: nobody dies but who runs
+    assert next(measurements).ok  # all are built by now, so only the running worker dies at work
     processes = [worker.pid for worker in pool.workers if worker.alive]
     killer = threading.Timer(0.5, lambda: [os.kill(process, signal.SIGKILL) for process in processes])
     killer.start()
-    killed, other = answers
+    killed, other = measurements
     killer.join()
     assert killed.status is Status.RUNTIME
     assert "SIGKILL while running" in killed.error
@@ -95,31 +95,31 @@ def test_a_worker_killed_while_it_runs_costs_that_candidate(
 
 
 def test_an_overwritten_input_does_not_spoil_the_next_candidate(measurer: LocalMeasurer, candidate: Make) -> None:
-    """It is the candidate that wrote to it that is wrong, in every order and in the same worker."""
+    """Only the candidate that wrote to it is wrong, in every order and in the same worker."""
     batch = [candidate(tile, fault) for tile in (4, 8) for fault in ("none", "overwrites_input", "none")]
-    answers = list(measurer.measure([Request(member, 1) for member in batch]))
-    assert [answer.ok for answer in answers] == [True, False, True] * 2
+    measurements = list(measurer.measure([Request(member, 1) for member in batch]))
+    assert [measurement.ok for measurement in measurements] == [True, False, True] * 2
 
 
-def test_a_race_goes_on_without_what_fails(measurer: LocalMeasurer, candidate: Make) -> None:
-    runners = [candidate(4), candidate(4, "segfault_run"), candidate(8), candidate(8, "raise"), candidate(4)]
-    answers = measurer.race(runners, rounds=3)
-    assert [answer.status for answer in answers] == [
+def test_a_race_goes_on_without_the_candidates_that_fail(measurer: LocalMeasurer, candidate: Make) -> None:
+    racing = [candidate(4), candidate(4, "segfault_run"), candidate(8), candidate(8, "raise"), candidate(4)]
+    measurements = measurer.race(racing, rounds=3)
+    assert [measurement.status for measurement in measurements] == [
         Status.OK,
         Status.RUNTIME,
         Status.OK,
         Status.INSTANTIATION,
         Status.OK,
     ]
-    assert [len(answer.seconds) for answer in answers] == [3, 0, 3, 0, 3]
+    assert [len(measurement.seconds) for measurement in measurements] == [3, 0, 3, 0, 3]
 
 
 def test_a_hang_ends_at_its_timeout(measurer: LocalMeasurer, candidate: Make) -> None:
     list(measurer.measure([Request(candidate(4), 1)]))
     start = time.perf_counter()
-    (answer,) = measurer.measure([Request(candidate(4, "hang_run"), 1)])
-    assert answer.status is Status.RUN_TIMEOUT
-    assert time.perf_counter() - start >= measurer.run_timeout  # type: ignore[operator]
+    (measurement,) = measurer.measure([Request(candidate(4, "hang_run"), 1)])
+    assert measurement.status is Status.RUN_TIMEOUT
+    assert time.perf_counter() - start >= measurer.runs.timeout  # type: ignore[operator]
 
 
 def test_random_faults_are_the_asked_share_and_always_the_same(workload: Workload, target: Target) -> None:

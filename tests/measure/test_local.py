@@ -1,4 +1,4 @@
-"""Measuring on this machine: order, phases, what is kept between batches, failures, suspicious runs."""
+"""Measuring on this machine: the order of measurements, phases, what is kept between batches, suspect runs."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
 from stormdrop.machine.foreign_load import LoadThresholds
 from stormdrop.measure.contract import Measurer
-from stormdrop.measure.local import LocalMeasurer
 from stormdrop.measure.jobs import Data
+from stormdrop.measure.local import LocalMeasurer
 from stormdrop.measure.pool import WorkerPool
 from stormdrop.testing import MeasurerConformance
 from stormdrop.testing.faults import ChosenFaults, Plain
@@ -46,36 +46,36 @@ def test_it_is_a_measurer(measurer: LocalMeasurer) -> None:
 
 def test_samples_and_phases(measurer: LocalMeasurer, candidate: Make) -> None:
     """Every phase took time, and samples are shorter than the phase they were taken in."""
-    (answer,) = measurer.measure([Request(candidate(4), 5)])
-    assert answer.status is Status.OK
-    assert len(answer.seconds) == 5
+    (measurement,) = measurer.measure([Request(candidate(4), 5)])
+    assert measurement.status is Status.OK
+    assert len(measurement.seconds) == 5
     for phase in ("schedule", "build", "run", "check"):
-        assert getattr(answer.phases, phase) > 0
-    assert sum(answer.seconds) <= answer.phases.run
+        assert getattr(measurement.phases, phase) > 0
+    assert sum(measurement.seconds) <= measurement.phases.run
     assert measurer.best is not None
-    assert min(answer.seconds) <= measurer.best <= max(answer.seconds)
+    assert min(measurement.seconds) <= measurer.best <= max(measurement.seconds)
     account = measurer.account
     assert account.built == 1
-    assert account.build >= answer.phases.build
-    assert account.run >= answer.phases.run
+    assert account.build >= measurement.phases.build
+    assert account.run >= measurement.phases.run
 
 
-def test_what_fails_first_is_told_before_the_rest_is_built(measurer: LocalMeasurer, candidate: Make) -> None:
-    """The others are still being built when the first failure is handed out; and what is not taken is abandoned."""
+def test_a_failure_is_handed_out_before_the_rest_is_built(measurer: LocalMeasurer, candidate: Make) -> None:
+    """The others are still being built when the first failure is handed out."""
     requests = [Request(candidate(4, "raise"), 1), Request(candidate(4, "hang_build"), 1), Request(candidate(8), 1)]
-    answers = measurer.measure(requests)
+    measurements = measurer.measure(requests)
     start = time.perf_counter()
-    assert next(answers).status is Status.INSTANTIATION
-    assert next(answers).status is Status.BUILD_TIMEOUT
+    assert next(measurements).status is Status.INSTANTIATION
+    assert next(measurements).status is Status.BUILD_TIMEOUT
     assert time.perf_counter() - start >= measurer.build_timeout
-    assert next(answers).ok
-    assert next(answers, None) is None
+    assert next(measurements).ok
+    assert next(measurements, None) is None
 
 
 def test_nothing_is_done_before_it_is_asked_for(measurer: LocalMeasurer, candidate: Make) -> None:
-    answers = measurer.measure([Request(candidate(4), 1)])
+    measurements = measurer.measure([Request(candidate(4), 1)])
     assert measurer.account.built == 0
-    assert next(answers).ok
+    assert next(measurements).ok
 
 
 def test_a_known_candidate_is_not_built_again(measurer: LocalMeasurer, candidate: Make) -> None:
@@ -94,13 +94,13 @@ def test_a_known_candidate_is_not_built_again(measurer: LocalMeasurer, candidate
 
 def test_a_hopeless_candidate_gets_one_sample(measurer: LocalMeasurer, candidate: Make) -> None:
     measurer.best = 1e-9
-    (answer,) = measurer.measure([Request(candidate(4), 5)])
-    assert answer.ok
-    assert len(answer.seconds) == 1
+    (measurement,) = measurer.measure([Request(candidate(4), 5)])
+    assert measurement.ok
+    assert len(measurement.seconds) == 1
 
 
 def test_workloads_share_a_pool(pool: WorkerPool, target: Target, tmp_path: Path) -> None:
-    """One task after the other, and in turns: the right answers, without another process."""
+    """One workload after the other, and in turns: the outputs are right, and no process is started."""
     processes = [worker.pid for worker in pool.workers if worker.alive]
     measurers = []
     for columns in (16, 80):
@@ -117,7 +117,7 @@ def test_workloads_share_a_pool(pool: WorkerPool, target: Target, tmp_path: Path
 
 
 def test_transformed_constants(target: Target, pool: WorkerPool, tmp_path: Path) -> None:
-    """The product's own sketch packs weights: prepared outside the timing, and right."""
+    """A sketch that packs weights, which are prepared outside the timing, gives right outputs."""
     from stormdrop.sketches.registry import sketches_for
 
     workload = operators.conv2d(1, 8, 8, 16, 32, 3, 3, 1, 1, bias=1, act="relu")
@@ -125,14 +125,14 @@ def test_transformed_constants(target: Target, pool: WorkerPool, tmp_path: Path)
     with LocalMeasurer(workload, target, [sketch], [space], lock_path=tmp_path / "lock", pool=pool) as measurer:
         origin = Candidate(space.name, space.origin)
         near = [Candidate(space.name, point) for point in space.neighbours(space.origin)[:3]]
-        answers = list(measurer.measure([Request(candidate, 1) for candidate in (origin, *near)]))
-    assert [answer.status for answer in answers] == [Status.OK] * len(answers)
+        measurements = list(measurer.measure([Request(candidate, 1) for candidate in (origin, *near)]))
+    assert [measurement.status for measurement in measurements] == [Status.OK] * len(measurements)
 
 
 def test_a_suspect_run_is_repeated_once_and_marked(
     workload: Workload, target: Target, pool: WorkerPool, tmp_path: Path, candidate: Make
 ) -> None:
-    """With thresholds that nothing can meet; with thresholds that everything meets nothing is marked."""
+    """With thresholds that no run can keep. With thresholds that every run keeps, nothing is marked."""
     sketch = ChosenFaults(Plain())
     space = sketch.space(workload, target)
     assert space is not None
@@ -142,15 +142,15 @@ def test_a_suspect_run_is_repeated_once_and_marked(
         with LocalMeasurer(
             workload, target, [sketch], [space], lock_path=tmp_path / "l", pool=pool, thresholds=thresholds
         ) as measurer:
-            (answer,) = measurer.measure([Request(candidate(4), 2)])
-            assert answer.suspect is suspect
+            (measurement,) = measurer.measure([Request(candidate(4), 2)])
+            assert measurement.suspect is suspect
             assert measurer.account.retried == int(suspect)
-            assert [entrant.suspect for entrant in measurer.race([candidate(4), candidate(8)], 2)] == [suspect] * 2
+            assert [raced.suspect for raced in measurer.race([candidate(4), candidate(8)], 2)] == [suspect] * 2
 
 
 def test_unknown_sketches_and_points(measurer: LocalMeasurer) -> None:
-    (answer,) = measurer.measure([Request(Candidate("chosen_faults", (77, 0)))])
-    assert answer.status is Status.INSTANTIATION
+    (measurement,) = measurer.measure([Request(Candidate("chosen_faults", (77, 0)))])
+    assert measurement.status is Status.INSTANTIATION
     with pytest.raises(MeasureError, match="no sketch is called 'nonesuch'"):
         list(measurer.measure([Request(Candidate("nonesuch", (0,)))]))
 
@@ -163,12 +163,12 @@ class Bomb:
 
 
 def test_workers_that_die_of_the_expected_outputs(measurer: LocalMeasurer, candidate: Make) -> None:
-    """Each worker is lost before it begins: that must end, and not be tried for ever."""
-    outputs = measurer._dispatch._outputs
-    measurer._dispatch._outputs = lambda: Data(outputs=(Bomb(),))  # type: ignore[arg-type]
+    """Every worker is lost before it begins. The measurer must not try for ever."""
+    outputs = measurer._dispatcher._outputs
+    measurer._dispatcher._outputs = lambda: Data(outputs=(Bomb(),))  # type: ignore[arg-type]
     with pytest.raises(MeasureError, match="die before they run"):
         list(measurer.measure([Request(candidate(4), 1)]))
-    measurer._dispatch._outputs = outputs
+    measurer._dispatcher._outputs = outputs
     assert next(measurer.measure([Request(candidate(4), 1)])).ok
 
 
@@ -181,24 +181,24 @@ def test_the_reference_begins_with_the_first_measurement_and_ends_with_the_measu
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     begun, ended = threading.Event(), threading.Event()
-    inner = Workload.reference
+    reference = Workload.reference
 
-    def patient(self: Workload, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+    def slow_reference(self: Workload, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
         begun.set()
         time.sleep(0.5)
-        outputs = inner(self, inputs)
+        outputs = reference(self, inputs)
         ended.set()
         return outputs
 
-    monkeypatch.setattr(Workload, "reference", patient)
+    monkeypatch.setattr(Workload, "reference", slow_reference)
     sketch = ChosenFaults(Plain())
     space = sketch.space(workload, target)
     assert space is not None
     measurer = LocalMeasurer(workload, target, [sketch], [space], lock_path=tmp_path / "lock", pool=pool)
     assert not begun.is_set()
-    answers = measurer.measure([Request(candidate(4, "raise"), 1), Request(candidate(8), 1)])
-    assert next(answers).status is Status.INSTANTIATION
+    measurements = measurer.measure([Request(candidate(4, "raise"), 1), Request(candidate(8), 1)])
+    assert next(measurements).status is Status.INSTANTIATION
     assert begun.is_set()
-    answers.close()  # type: ignore[attr-defined]
+    measurements.close()  # type: ignore[attr-defined]
     measurer.close()
     assert ended.is_set()

@@ -1,4 +1,4 @@
-"""Measuring on this machine takes the machine-wide lock: when it is held, and who waits for whom."""
+"""Measuring on this machine takes the machine-wide lock: when it is held, and who waits for it."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from stormdrop.trial import Candidate, Request
 Make = Callable[..., Candidate]
 
 
-def test_the_lock_is_free_after_the_last_answer(measurer: LocalMeasurer, candidate: Make, tmp_path: Path) -> None:
-    """Also where the caller never asks for one more, as `zip` does not."""
-    answers = measurer.measure([Request(candidate(4), 1), Request(candidate(8), 1)])
-    assert next(answers).ok
+def test_the_lock_is_free_after_the_last_measurement(measurer: LocalMeasurer, candidate: Make, tmp_path: Path) -> None:
+    """It is free even if the caller never asks for one more, as `zip` does not."""
+    measurements = measurer.measure([Request(candidate(4), 1), Request(candidate(8), 1)])
+    assert next(measurements).ok
     with pytest.raises(MeasureError, match="held already"):
         list(measurer.measure([Request(candidate(4), 1)]))
-    assert next(answers).ok
-    with measurer._lock.exclusive():
+    assert next(measurements).ok
+    with measurer._run_lock.exclusive():
         assert measurer.account.lock < 5
 
 
 def test_waiting_for_the_machine_is_no_running_time(measurer: LocalMeasurer, candidate: Make, tmp_path: Path) -> None:
-    """Another process measures for longer than a run may take: the candidate does not pay for it."""
+    """Another process measures for longer than a run may take, and the candidate does not pay for it."""
     list(measurer.measure([Request(candidate(4), 1)]))
-    measurer.run_timeout = 0.8
+    measurer.runs.timeout = 0.8
     other = MachineLock(tmp_path / "lock")
     taken = threading.Event()
 
@@ -46,22 +46,22 @@ def test_waiting_for_the_machine_is_no_running_time(measurer: LocalMeasurer, can
     holder = threading.Thread(target=hold)
     holder.start()
     taken.wait()
-    (answer,) = measurer.measure([Request(candidate(4), 1)])
+    (measurement,) = measurer.measure([Request(candidate(4), 1)])
     holder.join()
     other.close()
-    assert answer.ok
+    assert measurement.ok
     assert measurer.account.lock > 1
-    assert answer.phases.total < 0.8
+    assert measurement.phases.total < 0.8
 
 
-def test_what_runs_on_a_gpu_has_a_lock_of_its_own_and_what_is_built_for_it_uses_the_machine(
+def test_kernels_of_a_gpu_run_under_its_own_lock_and_are_built_under_that_of_the_machine(
     workload: Workload, target: Target, candidate: Make, tmp_path: Path
 ) -> None:
     sketch = ChosenFaults(Plain())
     space = sketch.space(workload, target)
     assert space is not None
     machine, other = MachineLock(tmp_path / "lock"), MachineLock(tmp_path / "lock.gpu1.lock")
-    # A CPU in place of the GPU.
+    # The kernels run on the CPU in place of a GPU.
     with (
         LocalMeasurer(workload, target, [sketch], [space], workers=1, lock_path=tmp_path / "lock", gpu=0) as measurer,
         other.exclusive(),
@@ -69,7 +69,7 @@ def test_what_runs_on_a_gpu_has_a_lock_of_its_own_and_what_is_built_for_it_uses_
         done = threading.Event()
 
         def measure() -> None:
-            assert all(answer.ok for answer in measurer.measure([Request(candidate(), 1)]))
+            assert all(measurement.ok for measurement in measurer.measure([Request(candidate(), 1)]))
             done.set()
 
         with machine.exclusive():
@@ -77,7 +77,7 @@ def test_what_runs_on_a_gpu_has_a_lock_of_its_own_and_what_is_built_for_it_uses_
             thread.start()
             assert not done.wait(3.0)
             assert measurer.account.built == 0
-        # Another build, which would keep a measurement on the CPU waiting.
+        # This is another build. A measurement on the CPU would have to wait for it.
         with machine.shared():
             assert done.wait(30.0)
         thread.join()

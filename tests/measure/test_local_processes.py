@@ -1,4 +1,4 @@
-"""Measuring on this machine is interrupted, or its process is killed: what becomes of the workers."""
+"""What becomes of the workers if a measurement is interrupted, or if the measuring process is killed."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _SESSION = """
         assert next(measurer.measure([Request(point("none"), 1)])).ok
         print(*(worker.pid for worker in measurer._pool.workers), flush=True)
         try:
-            for answer in measurer.measure([Request(point("none"), 1), Request(point(sys.argv[2]), 1)]):
-                print(answer.status.value, flush=True)
+            for measurement in measurer.measure([Request(point("none"), 1), Request(point(sys.argv[2]), 1)]):
+                print(measurement.status.value, flush=True)
         except KeyboardInterrupt:
             print("interrupted", sum(worker.alive for worker in measurer._pool.workers), flush=True)
             assert next(measurer.measure([Request(point("none"), 1)])).ok
@@ -42,7 +42,7 @@ _SESSION = """
 
 
 def _session(tmp_path: Path, fault: str) -> tuple[subprocess.Popen[str], list[int]]:
-    """A process that measures, and then a candidate that hangs; its workers' ids."""
+    """A process that measures one candidate and then one that hangs, and the ids of its workers."""
     process = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(_SESSION), str(tmp_path / "lock"), fault],
         stdout=subprocess.PIPE,
@@ -63,14 +63,14 @@ def test_ctrl_c_stops_at_once_and_the_measurer_goes_on(tmp_path: Path, fault: st
     os.killpg(process.pid, signal.SIGINT)
     output, _ = process.communicate(timeout=60)
     lines = output.splitlines()
-    assert "interrupted 1" in lines  # one of two was at work; it was killed
+    assert "interrupted 1" in lines  # one of the two was at work and was killed
     assert lines[-1] == "measured"
     assert process.returncode == 0
     assert not any(psutil.pid_exists(worker) for worker in workers)
 
 
 def test_workers_die_with_their_parent(tmp_path: Path) -> None:
-    """Also the one that is busy in Python and never looks at its pipe."""
+    """This holds for a worker that is busy in Python and never looks at its pipe, too."""
     process, workers = _session(tmp_path, "hang_build")
     time.sleep(0.5)
     process.kill()
@@ -80,13 +80,13 @@ def test_workers_die_with_their_parent(tmp_path: Path) -> None:
         assert time.perf_counter() < deadline, "a worker outlives its parent"
         time.sleep(0.05)
     lock = MachineLock(tmp_path / "lock")
-    with lock.exclusive():  # and nothing of it holds the machine
+    with lock.exclusive():  # no process of it still holds the machine
         pass
     lock.close()
 
 
-def _lives(process: int) -> bool:
+def _lives(pid: int) -> bool:
     try:
-        return psutil.Process(process).status() != psutil.STATUS_ZOMBIE
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False

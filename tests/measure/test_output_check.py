@@ -25,7 +25,7 @@ def test_the_same_values_that_are_not_finite_are_equal(tolerance: float) -> None
 
 @pytest.mark.parametrize("tolerance", [0.0, 1e-4])
 @pytest.mark.parametrize(
-    ("actual", "expected", "said"),
+    ("actual", "expected", "message"),
     [
         (7, NAN, "out[1] is 7, not nan; 1 of 2 elements"),
         (NAN, 7, "out[1] is nan, not 7; 1 of 2 elements"),
@@ -35,8 +35,10 @@ def test_the_same_values_that_are_not_finite_are_equal(tolerance: float) -> None
         (INF, 7, "out[1] is inf, not 7; 1 of 2 elements"),
     ],
 )
-def test_other_values_that_are_not_finite_differ(tolerance: float, actual: float, expected: float, said: str) -> None:
-    assert difference("out", floats(1, actual), floats(1, expected), tolerance).startswith(said)
+def test_other_values_that_are_not_finite_differ(
+    tolerance: float, actual: float, expected: float, message: str
+) -> None:
+    assert difference("out", floats(1, actual), floats(1, expected), tolerance).startswith(message)
 
 
 def test_an_expected_infinity_allows_no_error_elsewhere() -> None:
@@ -62,7 +64,7 @@ def test_truth_values_and_integers() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-def test_what_is_not_written_is_finite_and_unlike_any_answer(dtype: str) -> None:
+def test_unwritten_elements_are_finite_and_unlike_any_expected_value(dtype: str) -> None:
     view = np.zeros((3, 5), dtype)
     fill(view)
     assert np.isfinite(view).all()

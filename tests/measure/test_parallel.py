@@ -1,4 +1,4 @@
-"""Several devices at once: each candidate on one of them, answers in the order of the requests."""
+"""Several devices at once: each candidate is measured on one of them, and the order of the requests is kept."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REQUESTS = [Request(Candidate("space", (number,)), 1) for number in range(7)]
 
 
 class Device:
-    """Takes the number of a candidate for its time, and with `together` waits until all devices have one."""
+    """Reports the number of a candidate as its time. With `together` it waits until all devices have a candidate."""
 
     def __init__(self, together: threading.Barrier | None = None, fails_at: int | None = None) -> None:
         self.together, self.fails_at = together, fails_at
@@ -54,37 +54,37 @@ class Device:
 def test_in_turns_and_at_the_same_time() -> None:
     devices = [Device(threading.Barrier(2)) for _ in range(2)]
     devices[1].together = devices[0].together
-    with ParallelMeasurer(devices) as several:
-        answers = list(several.measure(REQUESTS[:6]))
-        assert len(several.race([REQUESTS[0].candidate], 3)[0].seconds) == 3
-    assert [answer.seconds for answer in answers] == [(float(number + 1),) for number in range(6)]
+    with ParallelMeasurer(devices) as parallel:
+        measurements = list(parallel.measure(REQUESTS[:6]))
+        assert len(parallel.race([REQUESTS[0].candidate], 3)[0].seconds) == 3
+    assert [measurement.seconds for measurement in measurements] == [(float(number + 1),) for number in range(6)]
     assert [device.measured for device in devices] == [[0, 2, 4], [1, 3, 5]]
     assert all(device.closed for device in devices)
 
 
 def test_fewer_candidates_than_devices() -> None:
     devices = [Device() for _ in range(3)]
-    with ParallelMeasurer(devices) as several:
-        assert len(list(several.measure(REQUESTS[:1]))) == 1
-        assert list(several.measure([])) == []
+    with ParallelMeasurer(devices) as parallel:
+        assert len(list(parallel.measure(REQUESTS[:1]))) == 1
+        assert list(parallel.measure([])) == []
     assert [device.measured for device in devices] == [[0], [], []]
 
 
-def test_what_one_device_raises_ends_all() -> None:
+def test_an_error_of_one_device_ends_all() -> None:
     devices = [Device(), Device(fails_at=3)]
-    with ParallelMeasurer(devices) as several:
-        answers = several.measure(REQUESTS)
-        assert [next(answers).seconds for _ in range(3)] == [(1.0,), (2.0,), (3.0,)]
+    with ParallelMeasurer(devices) as parallel:
+        measurements = parallel.measure(REQUESTS)
+        assert [next(measurements).seconds for _ in range(3)] == [(1.0,), (2.0,), (3.0,)]
         with pytest.raises(MeasureError, match="fell off the bus"):
-            next(answers)
+            next(measurements)
     assert all(device.stopped for device in devices)
 
 
-def test_who_stops_asking_stops_the_devices() -> None:
+def test_a_closed_iterator_stops_the_devices() -> None:
     devices = [Device(), Device()]
-    answers = ParallelMeasurer(devices).measure(REQUESTS)
-    next(answers)
-    answers.close()
+    measurements = ParallelMeasurer(devices).measure(REQUESTS)
+    next(measurements)
+    measurements.close()
     assert all(device.stopped for device in devices)
     assert not [thread for thread in threading.enumerate() if "work" in thread.name]
 
@@ -95,20 +95,20 @@ def test_phases_of_devices_side_by_side_are_within_the_wall_time(
     sketches = sketches_for(workload, target)
 
     def device(number: int) -> LocalMeasurer:
-        known = [sketch for sketch, _ in sketches], [space for _, space in sketches]
-        return LocalMeasurer(workload, target, *known, workers=1, lock_path=tmp_path / f"lock{number}")
+        lock_path = tmp_path / f"lock{number}"
+        return LocalMeasurer(workload, target, *zip(*sketches, strict=True), workers=1, lock_path=lock_path)
 
-    with ParallelMeasurer([device(0), device(1)]) as several, open_store(tmp_path / "records.db") as store:
-        began = time.perf_counter()
-        result = tune(workload, target=target, search="random", trials=12, store=store, measurer=several)
-        wall = time.perf_counter() - began
-    built = sum(device.account.built for device in several.measurers if isinstance(device, LocalMeasurer))
+    with ParallelMeasurer([device(0), device(1)]) as parallel, open_store(tmp_path / "records.db") as store:
+        begin = time.perf_counter()
+        result = tune(workload, target=target, search="random", trials=12, store=store, measurer=parallel)
+        wall = time.perf_counter() - begin
+    built = sum(device.account.built for device in parallel.measurers if isinstance(device, LocalMeasurer))
     assert built >= 12
     assert result.phases["build"] > 0 and result.phases["run"] > 0
     assert sum(result.phases.values()) <= wall
 
 
-def test_who_stops_asking_does_not_wait_for_what_hangs(
+def test_a_closed_iterator_does_not_wait_for_a_candidate_that_hangs(
     workload: Workload, target: Target, candidate: Callable[..., Candidate], tmp_path: Path
 ) -> None:
     sketch, stop = ChosenFaults(Plain()), threading.Event()
@@ -120,14 +120,14 @@ def test_who_stops_asking_does_not_wait_for_what_hangs(
         return LocalMeasurer(workload, target, [sketch], [space], **settings)  # type: ignore[arg-type]
 
     batch = [candidate(4), candidate(4, "hang_run"), candidate(8), candidate(8)]
-    with ParallelMeasurer([device(0), device(1)], stop) as several:
-        answers = several.measure([Request(member, 1) for member in batch])
-        assert next(answers).ok
-        time.sleep(2.0)  # the other one hangs by now
+    with ParallelMeasurer([device(0), device(1)], stop) as parallel:
+        measurements = parallel.measure([Request(member, 1) for member in batch])
+        assert next(measurements).ok
+        time.sleep(2.0)  # the other device hangs by now
         begin = time.perf_counter()
-        answers.close()
+        measurements.close()
         assert time.perf_counter() - begin < 5
         # Both can be used again.
-        assert [answer.status for answer in several.measure([Request(candidate(16), 1)] * 2)] == [Status.OK] * 2
-        # Long enough to look for the event.
-        assert [answer.status for answer in several.race([candidate(8), candidate(16)], 500)] == [Status.OK] * 2
+        assert all(measurement.ok for measurement in parallel.measure([Request(candidate(16), 1)] * 2))
+        # The race lasts long enough that the event is looked at.
+        assert all(measurement.ok for measurement in parallel.race([candidate(8), candidate(16)], 500))

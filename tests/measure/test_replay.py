@@ -25,21 +25,21 @@ def test_it_is_a_measurer() -> None:
 
 
 def test_exact_is_the_median() -> None:
-    [answer] = ReplayMeasurer(DATA, exact=True).measure([Request(A, 2)])
-    assert answer.seconds == (1.1, 1.1)
+    (measurement,) = ReplayMeasurer(DATA, exact=True).measure([Request(A, 2)])
+    assert measurement.seconds == (1.1, 1.1)
 
 
 def test_draws_are_recorded_samples_and_differ_between_measurements() -> None:
     measurer = ReplayMeasurer(DATA, np.random.default_rng(0))
-    answers = list(measurer.measure([Request(A, 20), Request(A, 20)]))
-    assert {s for answer in answers for s in answer.seconds} == {1.0, 1.2, 1.1}
-    assert answers[0].seconds != answers[1].seconds
+    measurements = list(measurer.measure([Request(A, 20), Request(A, 20)]))
+    assert {sample for measurement in measurements for sample in measurement.seconds} == {1.0, 1.2, 1.1}
+    assert measurements[0].seconds != measurements[1].seconds
 
 
 def test_draws_do_not_depend_on_the_order_of_candidates() -> None:
-    one, other = (ReplayMeasurer(DATA, np.random.default_rng(0)) for _ in range(2))
-    a, b = one.measure([Request(A, 9), Request(B, 9)])
-    b_first, a_second = other.measure([Request(B, 9), Request(A, 9)])
+    first, second = (ReplayMeasurer(DATA, np.random.default_rng(0)) for _ in range(2))
+    a, b = first.measure([Request(A, 9), Request(B, 9)])
+    b_first, a_second = second.measure([Request(B, 9), Request(A, 9)])
     assert (a, b) == (a_second, b_first)
 
 

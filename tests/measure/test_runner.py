@@ -1,4 +1,4 @@
-"""Kernels that are built here and measured behind TVM's RPC server, here one on this machine."""
+"""Kernels that are built here and measured behind TVM's RPC server; in these tests it is on this machine."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def address() -> Iterator[str]:
             time.sleep(0.1)
         yield f"127.0.0.1:{port}"
     finally:
-        # The server serves from a process of its own, which it does not end when it is ended.
+        # The server has a child process that serves. The child does not end with the server.
         processes = [*server.children(recursive=True), server]
         for process in processes:
             process.kill()
@@ -57,11 +57,13 @@ def test_built_here_and_measured_there(address: str) -> None:
     with LocalMeasurer(workload, target, [sketch], [space]) as measurer:
         measurements = list(measurer.measure([Request(Candidate(space.name, point), 3) for point in points]))
         race = measurer.race([Candidate(space.name, point) for point in points[:2]], rounds=3)
-    assert all(m.ok and len(m.seconds) == 3 and min(m.seconds) > 0 for m in measurements), measurements
-    assert all(m.ok and len(m.seconds) == 3 for m in race)
+    for measurement in (*measurements, *race):
+        assert measurement.ok, measurement
+        assert len(measurement.seconds) == 3
+        assert min(measurement.seconds) > 0
 
 
-def test_its_records_are_another_machine_s(address: str) -> None:
+def test_its_records_are_those_of_another_machine(address: str) -> None:
     target = dataclasses.replace(Target.detect(), runner=address)
     with open_store("sqlite://") as store:
         result = tune(operators.matmul(32, 32, 32), target=target, trials=4, search="random", store=store)
@@ -70,19 +72,19 @@ def test_its_records_are_another_machine_s(address: str) -> None:
         assert session.machine.endswith(f"at {address}, {target.cores} cores")
 
 
-def test_a_target_that_is_only_there() -> None:
+def test_the_target_of_a_runner_that_is_not_this_machine() -> None:
     other = Target.parse("cpu/neoverse-n1").with_runner("board:9090")
     assert other.machine == "Arm Neoverse N1 at board:9090, 64 cores"
 
 
 @pytest.mark.parametrize(
-    ("address", "said"),
+    ("address", "message"),
     [
         ("board", "runner 'board': write HOST:PORT, such as gpu-box:9090"),
         ("127.0.0.1:1", "runner 127.0.0.1:1: no TVM RPC server answers"),
     ],
 )
-def test_no_runner(address: str, said: str) -> None:
-    with pytest.raises(TargetError, match=said) as caught:
+def test_no_runner(address: str, message: str) -> None:
+    with pytest.raises(TargetError, match=message) as caught:
         connect(address)
     assert "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""Timing plain callables: how often they are called, and what comes out."""
+"""Timing plain callables: how often they are called, and which samples result."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def test_a_race_takes_turns_forwards_and_backwards(clock: Clock) -> None:
     kernels = [clock.kernel(30e-3, "a"), clock.kernel(40e-3, "b"), clock.kernel(50e-3, "c")]
     samples = interleaved(kernels, rounds=3)
     assert clock.log[3:] == list("abccbaabc")
-    for got, expected in zip(samples, (30e-3, 40e-3, 50e-3), strict=True):
-        assert got == pytest.approx([expected] * 3)
+    for of_kernel, expected in zip(samples, (30e-3, 40e-3, 50e-3), strict=True):
+        assert of_kernel == pytest.approx([expected] * 3)
 
 
 def test_short_kernels_are_warmed_up_before_each_turn(clock: Clock) -> None:

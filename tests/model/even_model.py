@@ -13,7 +13,8 @@ from stormdrop.measure.contract import Measurer
 from stormdrop.model import scheduler
 from stormdrop.model.budget import Budget
 from stormdrop.model.importer.graph import Graph
-from stormdrop.model.scheduler import TunedTask, TunedTasks, tune_tasks
+from stormdrop.model.scheduler import tune_tasks
+from stormdrop.model.tuned_task import TunedTask, TunedTasks
 from stormdrop.records import SqlStore
 from stormdrop.trial import Candidate, Measurement, Request, Status
 from stormdrop.tuning.kernel import KernelTask

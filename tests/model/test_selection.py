@@ -7,8 +7,8 @@ import pytest
 
 from stormdrop.model import selection
 from stormdrop.model.profile import KernelTime, Profile
-from stormdrop.model.scheduler import TunedTask
 from stormdrop.model.selection import combinations_to_compare, fastest_combination
+from stormdrop.model.tuned_task import TunedTask
 from stormdrop.tuning.result import Best
 
 

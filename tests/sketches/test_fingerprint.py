@@ -132,8 +132,8 @@ def test_it_is_the_same_in_another_process() -> None:
         "target = Target.parse('cpu/x86-64-v4')\n"
         "print(space_of(RegisterBlocked(), operators.dense(16, 48, 32, bias=1), target).fingerprint)"
     )
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    assert told.strip() == fingerprint(RegisterBlocked())
+    output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert output.strip() == fingerprint(RegisterBlocked())
 
 
 def test_probes_are_the_origin_and_points_that_differ_in_much() -> None:

@@ -28,8 +28,8 @@ POOLING = operators.pool2d(1, 9, 9, 12, 3, 3, stride=2, pad=1)
 
 
 def spaces(workload: Workload) -> list[Space]:
-    found = [sketch.space(workload, TARGET) for sketch in meta_schedule_sketches(workload, TARGET)]
-    return [space for space in found if space is not None]
+    applicable = [sketch.space(workload, TARGET) for sketch in meta_schedule_sketches(workload, TARGET)]
+    return [space for space in applicable if space is not None]
 
 
 class TestSpaces(SpaceConformance):
@@ -139,8 +139,8 @@ def test_other_processes_make_the_same_spaces() -> None:
         f"workload, target, sketches = pickle.loads(bytes.fromhex('{payload}'))\n"
         "print(json.dumps([sketch.space(workload, target).fingerprint for sketch in sketches]))"
     )
-    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120)
-    assert json.loads(said.stdout) == here
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120)
+    assert json.loads(done.stdout) == here
 
 
 def test_a_whole_trace_is_replayed() -> None:

@@ -22,8 +22,8 @@ CONVOLUTION = operators.conv2d(1, 14, 14, 32, 32, 3, 3, pad=1)
 
 def candidates(target: Machine, number: int = 6) -> tuple[list[tuple[object, object]], list[Candidate]]:
     rng = np.random.default_rng(0)
-    found = sketches_for(CONVOLUTION, target)
-    return found, [Candidate(space.name, space.sample(rng)) for _, space in found for _ in range(number)]  # type: ignore
+    sketches = sketches_for(CONVOLUTION, target)
+    return sketches, [Candidate(space.name, space.sample(rng)) for _, space in sketches for _ in range(number)]  # type: ignore
 
 
 def test_knobs_need_not_be_shown() -> None:
@@ -35,18 +35,18 @@ def test_knobs_need_not_be_shown() -> None:
 
 def test_each_sketch_has_columns_of_its_own() -> None:
     target = Target.detect()
-    found, several = candidates(target)
-    assert len(found) > 1
-    describe = features(found, CONVOLUTION, target, "analytic")  # type: ignore[arg-type]
+    sketches, several = candidates(target)
+    assert len(sketches) > 1
+    describe = features(sketches, CONVOLUTION, target, "analytic")  # type: ignore[arg-type]
     assert describe is not None
     rows = describe(several)
     assert len({row.shape for row in rows}) == 1 and rows[0].shape[0] == 1
     table = np.concatenate(rows)
-    names = [space.name for _, space in found]  # type: ignore[attr-defined]
+    names = [space.name for _, space in sketches]  # type: ignore[attr-defined]
     np.testing.assert_array_equal(table[:, : len(names)].argmax(axis=1), [names.index(c.sketch) for c in several])
     blocked = names.index("register_blocked")
     # Those of another sketch are zero; its own are the figures that it computes of its knobs.
-    begin = len(names) + sum(describe_width(found, target, at) for at in range(blocked))
+    begin = len(names) + sum(describe_width(sketches, target, index) for index in range(blocked))
     own = table[:, begin : begin + len(prior.FEATURES)]
     mine = np.array([candidate.sketch == "register_blocked" for candidate in several])
     assert (own[~mine] == 0).all() and (own[mine] != 0).any(axis=1).all()
@@ -55,22 +55,22 @@ def test_each_sketch_has_columns_of_its_own() -> None:
 def test_both_are_knobs_and_what_a_sketch_says_of_them() -> None:
     target = Target.detect()
     workload = operators.matmul(512, 512, 512)
-    found = sketches_for(workload, target)[:1]
-    space = found[0][1]
+    sketches = sketches_for(workload, target)[:1]
+    space = sketches[0][1]
     chosen = [Candidate(space.name, space.sample(np.random.default_rng(seed))) for seed in range(5)]
     tables = {}
     for kind in ("analytic", "both"):
-        describe = features(found, workload, target, kind)
+        describe = features(sketches, workload, target, kind)
         assert describe is not None
         tables[kind] = np.concatenate(describe(chosen))
     knobs = np.array([space.encode(candidate.point) for candidate in chosen])
     np.testing.assert_array_equal(tables["both"], np.hstack([knobs, tables["analytic"]]))
 
 
-def describe_width(found: list[tuple[object, object]], target: Target, at: int) -> int:
-    describe = features(found[at : at + 1], CONVOLUTION, target, "analytic")  # type: ignore[arg-type]
+def describe_width(sketches: list[tuple[object, object]], target: Target, index: int) -> int:
+    describe = features(sketches[index : index + 1], CONVOLUTION, target, "analytic")  # type: ignore[arg-type]
     assert describe is not None
-    space = found[at][1]
+    space = sketches[index][1]
     return int(describe([Candidate(space.name, space.origin)])[0].shape[1])  # type: ignore[attr-defined]
 
 
@@ -95,18 +95,18 @@ def test_the_eight_of_a_cpu() -> None:
 
 def test_the_seven_of_a_gpu() -> None:
     a100 = GPUS["a100"]
-    found, several = candidates(a100)
-    describe = features(found, CONVOLUTION, a100, "analytic")  # type: ignore[arg-type]
+    sketches, several = candidates(a100)
+    describe = features(sketches, CONVOLUTION, a100, "analytic")  # type: ignore[arg-type]
     assert describe is not None
     assert {row.shape for row in describe(several)} == {(1, len(NAMES))}
 
 
 @pytest.mark.parametrize("target", [Target.detect(), GPUS["a100"]], ids=["cpu", "a100"])
 def test_the_164_of_each_statement(target: Machine) -> None:
-    found, several = candidates(target, 3)
-    describe = features(found, CONVOLUTION, target, "statements")  # type: ignore[arg-type]
+    sketches, several = candidates(target, 3)
+    describe = features(sketches, CONVOLUTION, target, "statements")  # type: ignore[arg-type]
     assert describe is not None
     rows = describe([several[0], several[1], several[0]])
-    assert all(each.shape[1] == WIDTH and len(each) >= 1 and np.isfinite(each).all() for each in rows)
+    assert all(row.shape[1] == WIDTH and len(row) >= 1 and np.isfinite(row).all() for row in rows)
     np.testing.assert_array_equal(rows[0], rows[2])
     assert not np.array_equal(rows[0], rows[1])

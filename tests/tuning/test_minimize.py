@@ -98,7 +98,7 @@ def test_a_failure_is_a_value() -> None:
 def test_where_nothing_works_the_result_says_why() -> None:
     result = minimized(lambda config: None, trials=5)
     assert (result.best, result.baseline, result.failed) == (None, None, 5)
-    assert result.error == "not seconds, one number or several, finite and above zero: None"
+    assert result.error == "the objective must return seconds, one number or several, finite and above zero, not None"
 
 
 def test_several_spaces_tell_the_objective_which() -> None:

@@ -21,7 +21,7 @@ from replayed_tuning import (
     tune_similar_kernel,
 )
 
-from stormdrop.measure.local import Account
+from stormdrop.measure.account import Account
 from stormdrop.records import Filter, State, open_store
 from stormdrop.tuning.request import BATCH
 from stormdrop.tuning.result import Progress

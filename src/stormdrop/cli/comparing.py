@@ -118,7 +118,9 @@ def landscape(
         ground = grounds[0] if isinstance(grounds, list) else grounds
         with Reporter(None, f"measuring every point of {knobs}") as report:
             try:
-                found = run(ground, _words(knobs), searches[0], at=fixed, trials=trials, seed=seed, on_progress=report)
+                found = run(
+                    ground, _words(knobs), searches[0], fixed=fixed, trials=trials, seed=seed, on_progress=report
+                )
             except KeyboardInterrupt:
                 output.say("stormdrop: interrupted before every point was measured: nothing is drawn")
                 return INTERRUPTED

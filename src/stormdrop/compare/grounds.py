@@ -3,7 +3,7 @@
     run(search, seed)     one run of a search
     true_times(traces)    the best candidate that is known, and how good the leaders of each run really were
 
-No run knows of another. On the machine they share the worker processes only, so that no run pays for their start.
+No run knows of another. On the machine they share only the worker processes, so that no run pays for their start.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ Times = Sequence[float | None]
 Optimum = tuple[Candidate, float]
 """The best candidate that is known of a ground, with its seconds."""
 
-_RACE_SECONDS = 20.0  # what the last race on an operator should take at most
+_RACE_SECONDS = 20.0  # that the last race on an operator should take at most
 _FEWEST_ROUNDS, _MOST_ROUNDS = 5, 25
 _SLOW = 3.0  # times the best: a leader that is slower is not measured again
-_MOST_RACED = 32  # the fastest leaders: a worker holds a few more kernels at once
+_MOST_RACED = 32  # only so many of the fastest leaders race, because a worker holds 40 kernels at once
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,13 @@
      "cache": {"32,...": {"block_x": 32, ..., "time": 1.25, "times": [1.25, 1.26, ...],
                           "compile_time": ..., "verification_time": ..., "benchmark_time": ...}, ...}}
 
-All times are milliseconds. What the format leaves to the reader:
+All times are milliseconds. The format leaves this to the reader:
 
-- The space is what the file holds: a configuration that is not in `cache` violated the kernel's restrictions.
-- A failure is named in `time`, in newer files in `__error__`, and was 1e20 in old ones. It decides: an entry that
-  is marked as failed may hold `times` of another run beside it.
-- Parameters keep their order and names, those with a single value too. Numbers are sorted and `Ordinal`; where
-  any value is a string, the parameter is `Categorical`.
+- The space consists of what the file holds. A configuration that is not in `cache` violated the kernel's restrictions.
+- A failure is named in `time`, in newer files in `__error__`. In old files the time of a failure is 1e20. An entry that
+  is marked as failed has failed, even if it also holds `times` of another run.
+- Parameters keep their order and their names, even those with a single value. Numbers are sorted and `Ordinal`. If any
+  value is a string, the parameter is `Categorical`.
 """
 
 from __future__ import annotations
@@ -33,19 +33,30 @@ FAILURES = {
     "CompilationFailedConfig": Status.COMPILE_DEVICE,
     "RuntimeFailedConfig": Status.RUNTIME,
 }
-"""Kernel Tuner's names for what went wrong; a name that is not among them is UNKNOWN."""
+"""Kernel Tuner's names for failures. A name that is not among them is UNKNOWN."""
 
-_FAILED_LONG_AGO = 1e20  # what old versions wrote for the time of a failure
+_OLD_FAILURE_TIME = 1e20  # milliseconds: what old versions wrote for the time of a failure
 
 
 def read_kernel_tuner(path: str | Path) -> Recording:
-    """Reads a cache file (.json or .json.gz). Raises `SpaceFileError`: one line that says what is wrong."""
+    """Reads a cache file.
+
+    Args:
+        path: the file, .json or .json.gz. Its name without the suffix becomes the name of the recording.
+
+    Raises:
+        SpaceFileError: the file cannot be read, or is no cache of Kernel Tuner. One line says why.
+    """
     path = Path(path)
     return kernel_tuner_recording(unpacked(path), path)
 
 
 def unpacked(path: Path) -> bytes:
-    """The content of a file, decompressed where it is gzip. Raises `SpaceFileError` where it cannot be read."""
+    """The content of a file, decompressed if it is gzip.
+
+    Raises:
+        SpaceFileError: the file cannot be read.
+    """
     try:
         content = path.read_bytes()
         return gzip.decompress(content) if path.suffix == ".gz" or content.startswith(b"\x1f\x8b") else content
@@ -58,7 +69,15 @@ def unpacked(path: Path) -> bytes:
 
 
 def kernel_tuner_recording(content: bytes, path: Path) -> Recording:
-    """The recording in the content of a cache file; `path` gives it its name. Raises `SpaceFileError`."""
+    """The recording in the content of a cache file.
+
+    Args:
+        content: the content, decompressed.
+        path: the file that it comes from. Its name without the suffix becomes the name of the recording.
+
+    Raises:
+        SpaceFileError: the content is no cache of Kernel Tuner. One line says why.
+    """
     try:
         data = json.loads(content)
     except (ValueError, RecursionError) as error:
@@ -71,7 +90,7 @@ def kernel_tuner_recording(content: bytes, path: Path) -> Recording:
 
 
 class _Malformed(ValueError):
-    """What is wrong with a file, in words."""
+    """Says in words what is wrong with a file."""
 
 
 def _recording(data: Any, name: str) -> Recording:
@@ -84,23 +103,25 @@ def _recording(data: Any, name: str) -> Recording:
     if not cache:
         raise _Malformed("its 'cache' is empty")
     knobs = [_knob(key, _field(params, key, list, "'tune_params'")) for key in keys]
-    known: dict[tuple[Value, ...], Recorded] = {}
+    recorded: dict[tuple[Value, ...], Recorded] = {}
     for label, entry in cache.items():
         values = tuple(_value(entry, knob, label) for knob in knobs)
-        if values in known:
+        if values in recorded:
             raise _Malformed(f"configuration {label!r} is there twice")
-        known[values] = _recorded(entry, label)
-    if not any(recorded.seconds for recorded in known.values()):
-        raise _Malformed(f"none of its {len(known)} configurations worked")
+        recorded[values] = _recorded(entry, label)
+    if not any(configuration.seconds for configuration in recorded.values()):
+        raise _Malformed(f"none of its {len(recorded)} configurations worked")
     kernel = data.get("kernel_name")
     sketch = kernel if isinstance(kernel, str) and kernel else name
-    space = Space(sketch, knobs, [Constraint.one_of(keys, known)])
-    points = {values: _point(knobs, values) for values in known}
-    return Recording(name, (space,), {Candidate(sketch, points[values]): known[values] for values in known})
+    space = Space(sketch, knobs, [Constraint.one_of(keys, recorded)])
+    candidates = {values: Candidate(sketch, _point(knobs, values)) for values in recorded}
+    return Recording(name, (space,), {candidates[values]: recorded[values] for values in recorded})
 
 
 def _point(knobs: list[Knob], values: tuple[Value, ...]) -> tuple[int, ...]:
-    return tuple(i for knob, value in zip(knobs, values, strict=True) for i in knob.coordinates(value))
+    return tuple(
+        coordinate for knob, value in zip(knobs, values, strict=True) for coordinate in knob.coordinates(value)
+    )
 
 
 def _knob(name: str, values: list[Any]) -> Knob:
@@ -113,53 +134,61 @@ def _knob(name: str, values: list[Any]) -> Knob:
 
 
 def _value(entry: Any, knob: Knob, label: str) -> Value:
-    where = f"configuration {label!r}"
-    value = _field(entry, knob.name, (int, float, str), where)
+    """The value of a knob in a configuration of the cache."""
+    owner = f"configuration {label!r}"
+    value = _field(entry, knob.name, (int, float, str), owner)
     try:
         return knob.value(knob.coordinates(value))
     except SpaceError as error:
-        raise _Malformed(f"{where}: 'tune_params' does not list {value!r} for {knob.name!r}") from error
+        raise _Malformed(f"{owner}: 'tune_params' does not list {value!r} for {knob.name!r}") from error
 
 
 def _recorded(entry: Mapping[str, Any], label: str) -> Recorded:
-    where = f"configuration {label!r}"
+    owner = f"configuration {label!r}"
     phases = Phases(
-        build=_milliseconds(entry.get("compile_time", 0.0), "compile_time", where),
-        run=_milliseconds(entry.get("benchmark_time", 0.0), "benchmark_time", where),
-        check=_milliseconds(entry.get("verification_time", 0.0), "verification_time", where),
+        build=_seconds(entry.get("compile_time", 0.0), "compile_time", owner),
+        run=_seconds(entry.get("benchmark_time", 0.0), "benchmark_time", owner),
+        check=_seconds(entry.get("verification_time", 0.0), "verification_time", owner),
     )
     error = entry.get("__error__", entry.get("time"))
     if isinstance(error, str):
         return Recorded((), FAILURES.get(error, Status.UNKNOWN), error, phases)
-    time = _field(entry, "time", (int, float), where)
-    if time >= _FAILED_LONG_AGO:
+    time = _field(entry, "time", (int, float), owner)
+    if time >= _OLD_FAILURE_TIME:
         return Recorded((), Status.UNKNOWN, f"its time is {time:g}, which stands for a failure", phases)
-    times = _field(entry, "times", list, where) if "times" in entry else [time]
+    times = _field(entry, "times", list, owner) if "times" in entry else [time]
     if not times:
-        raise _Malformed(f"{where} has no 'times'")
-    seconds = tuple(_milliseconds(sample, "times", where) for sample in times)
+        raise _Malformed(f"{owner} has no 'times'")
+    seconds = tuple(_seconds(sample, "times", owner) for sample in times)
     if min(seconds) <= 0:
-        raise _Malformed(f"{where} has a time that is not positive: {min(times)}")
+        raise _Malformed(f"{owner} has a time that is not positive: {min(times)}")
     return Recorded(seconds, phases=phases)
 
 
-def _field(data: Any, name: str, kind: type | tuple[type, ...], where: str) -> Any:
-    """A field of a JSON object that must be there and of a kind."""
+def _field(data: Any, name: str, kind: type | tuple[type, ...], owner: str) -> Any:
+    """A required field of a JSON object.
+
+    Args:
+        data: the object.
+        name: the name of the field.
+        kind: the type or types that its value may have.
+        owner: what the object is, for errors.
+    """
     if not isinstance(data, dict):
-        raise _Malformed(f"{where} is no JSON object")
+        raise _Malformed(f"{owner} is no JSON object")
     if name not in data:
-        raise _Malformed(f"{where} has no {name!r}")
+        raise _Malformed(f"{owner} has no {name!r}")
     if not isinstance(data[name], kind):
-        kinds = " or ".join(k.__name__ for k in (kind if isinstance(kind, tuple) else (kind,)))
-        raise _Malformed(f"{name!r} of {where} must be {kinds}, not {data[name]!r:.40}")
+        kinds = " or ".join(allowed.__name__ for allowed in (kind if isinstance(kind, tuple) else (kind,)))
+        raise _Malformed(f"{name!r} of {owner} must be {kinds}, not {data[name]!r:.40}")
     return data[name]
 
 
-def _milliseconds(value: Any, name: str, where: str) -> float:
-    """Milliseconds as seconds."""
-    if isinstance(value, bool) or not _is_number(value):
-        raise _Malformed(f"{name!r} of {where} holds {value!r:.40}, which is no number of milliseconds")
-    return float(value) / 1e3
+def _seconds(milliseconds: Any, name: str, owner: str) -> float:
+    """The seconds of a field that holds milliseconds. `name` and `owner` are for errors."""
+    if isinstance(milliseconds, bool) or not _is_number(milliseconds):
+        raise _Malformed(f"{name!r} of {owner} holds {milliseconds!r:.40}, which is no number of milliseconds")
+    return float(milliseconds) / 1e3
 
 
 def _is_number(value: Any) -> bool:

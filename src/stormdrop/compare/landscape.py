@@ -1,14 +1,14 @@
-"""Two knobs of a space, all others fixed: the times of all their points, and a search that walks on them.
+"""A landscape: the times of all points of two knobs, while all other knobs are fixed, and the path of a search there.
 
-The picture of Figures 5 and 10 of the Droplet Search paper. The search sees the plane as a space of its own, so its
-path lies in it. Of an operator the plane is measured first; the walk is then on what was measured.
+It is the picture of Figures 5 and 10 of the Droplet Search paper. The search takes the plane of the two knobs for the
+whole space, so its path stays in it. The plane of an operator is measured first, and then searched as a recording.
 """
 
 from __future__ import annotations
 
 import itertools
 import time as clock
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -33,9 +33,16 @@ _REPEATS = 3
 
 @dataclass(frozen=True)
 class Landscape:
-    """A plane and a walk on it; `plane` is a recording of two knobs, `fixed` the values of the others.
+    """A plane of two knobs, and the path of a search on it.
 
-    `suspect` counts the measurements of the plane beside foreign load.
+    Attributes:
+        ground: the name of the recording or operator.
+        plane: a recording whose space has the two knobs.
+        fixed: the values of the other knobs.
+        search: the search as it was written.
+        seed: its seed.
+        trace: what the search did.
+        suspect: how many measurements of the plane were taken beside foreign load.
     """
 
     ground: str
@@ -47,14 +54,18 @@ class Landscape:
     suspect: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """The document of `stormdrop landscape --json`; places are positions in `values`, of the first knob first."""
+        """The document of `stormdrop landscape --json`.
+
+        The place of a candidate is a pair of positions in `values`, that of the first knob first.
+        """
         (space,) = self.plane.spaces
         axes = [list(knob) for knob in space.knobs]
         cells = [[Candidate(space.name, x + y) for x in axes[0]] for y in axes[1]]
-        # From where it began, over what led after each batch: within one, who leads changes with every measurement.
-        leads = {lead.batch: lead.candidate for lead in self.trace.leads}
-        path = [next(iter(self.trace.measurements)), *(each for each in leads.values() if each is not None)]
-        end = None if self.trace.winner is None else self.plane.truth(self.trace.winner)
+        # The path begins at the first candidate and goes on to the leader after each batch. Within a batch the leader
+        # changes with every measurement.
+        leaders = {lead.batch: lead.candidate for lead in self.trace.leads}
+        path = [next(iter(self.trace.measurements)), *(leader for leader in leaders.values() if leader is not None)]
+        best = None if self.trace.winner is None else self.plane.truth(self.trace.winner)
         optimum = self.plane.optimum_seconds
         return {
             "ground": self.ground,
@@ -71,8 +82,8 @@ class Landscape:
             "evaluations": len(self.trace.measurements),
             "suspect": self.suspect,
             "converged": self.trace.converged,
-            "best": end,
-            "best_over_optimum": None if end is None else end / optimum,
+            "best": best,
+            "best_over_optimum": None if best is None else best / optimum,
             "path": [self._place(candidate) for candidate, _ in itertools.groupby(path)],
             "evaluated": [self._place(candidate) for candidate in self.trace.measurements],
         }
@@ -92,18 +103,30 @@ def landscape(
     knobs: Sequence[str],
     search: SearchSpec,
     *,
-    at: Mapping[str, str] | None = None,
+    fixed: Mapping[str, str] | None = None,
     trials: int = 200,
     seed: int = 0,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Landscape:
-    """The plane of two knobs, and `search` walking on it for `trials` evaluations at most.
+    """Runs a search on the plane of two knobs.
 
-    The other knobs have the values of the optimum of a recording, or of the default schedule of an operator, but for
-    those in `at`, as text. An operator is measured at every point of the plane.
+    The other knobs have the values of the optimum of a recording, or of the default schedule of an operator. An
+    operator is first measured at every point of the plane.
 
-    Raises `InputError` for a bad setting, `SearchError` for an unknown search or option, `UnsupportedFunction` and
-    `MeasureError` as tuning does.
+    Args:
+        ground: a recording, or an operator to measure on this machine.
+        knobs: the names of the two knobs.
+        search: the search.
+        fixed: other values of some of the fixed knobs, as text.
+        trials: the most evaluations of the search.
+        seed: the seed of the search, and of the noise that it sees.
+        on_progress: is called while the plane of an operator is measured.
+
+    Raises:
+        InputError: a setting is bad, or no point of the plane works.
+        SearchError: the search does not take one of its options on this plane.
+        UnsupportedFunction: no sketch takes the operator.
+        MeasureError: nothing can be measured.
     """
     if trials < 1:
         raise InputError(f"trials {trials}: must be 1 or more")
@@ -111,77 +134,89 @@ def landscape(
         raise InputError(f"knobs {','.join(knobs)}: a landscape has two different knobs")
     suspect = 0
     if isinstance(ground, Recording):
-        plane = _Plane(ground.spaces, knobs, at or {}, ground.optimum)
-        inside = {at: ground.recorded[full] for at, full in plane.inside.items() if full in ground.recorded}
+        plane = _Plane(ground.spaces, knobs, fixed or {}, ground.optimum)
+        recorded = {
+            point: ground.recorded[candidate]
+            for point, candidate in plane.candidates.items()
+            if candidate in ground.recorded
+        }
     else:
         machine = MachineGround(ground, Limits(trials))
-        plane = _Plane(machine.spaces, knobs, at or {}, None)
-        search.create([plane.space(plane.inside)], seed)  # what it refuses is said before the work
+        plane = _Plane(machine.spaces, knobs, fixed or {}, None)
+        search.create([plane.space(plane.candidates)], seed)  # refuses a bad option before anything is measured
         with machine:
-            inside, suspect = _measured(machine, plane.inside, on_progress)
-    if not any(recorded.seconds for recorded in inside.values()):
+            recorded, suspect = _measured(machine, plane.candidates, on_progress)
+    if not any(entry.seconds for entry in recorded.values()):
         raise InputError(
             f"{ground.name}: nothing works with {_text_of(plane.fixed)}, whatever {' and '.join(knobs)} are"
         )
-    space = plane.space(inside)
-    recording = Recording(ground.name, (space,), {Candidate(space.name, at): known for at, known in inside.items()})
+    space = plane.space(recorded)
+    in_plane = {Candidate(space.name, point): entry for point, entry in recorded.items()}
+    recording = Recording(ground.name, (space,), in_plane)
     with recording.measurer(np.random.default_rng([seed, 1])) as measurer:
         trace = run_search(search.create([space], seed), measurer, trials)
     return Landscape(ground.name, recording, plane.fixed, search.label, seed, trace, suspect)
 
 
 class _Plane:
-    """The points of a space that differ in two knobs only: `inside` holds them by their place in the plane."""
+    """The points of a space that differ in two knobs only.
+
+    Attributes:
+        knobs: the two knobs.
+        fixed: the values of the other knobs.
+        candidates: the candidates of the whole space, by their point in the plane.
+    """
 
     def __init__(
-        self, spaces: Sequence[Space], knobs: Sequence[str], at: Mapping[str, str], optimum: Candidate | None
+        self, spaces: Sequence[Space], knobs: Sequence[str], fixed: Mapping[str, str], optimum: Candidate | None
     ) -> None:
-        whole = _space_with(spaces, [*knobs, *at], optimum)
+        whole = _space_with(spaces, [*knobs, *fixed], optimum)
         by_name = {knob.name: knob for knob in whole.knobs}
         self.knobs = [by_name[name] for name in knobs]
         base = whole.config(optimum.point if optimum is not None and optimum.sketch == whole.name else whole.origin)
-        for name, text in at.items():
+        for name, text in fixed.items():
             if name in knobs:
                 raise InputError(f"knob {name} is one of the two that vary: it cannot be fixed")
             base[name] = _value(by_name[name], text)
         self.fixed = {name: value for name, value in base.items() if name not in knobs}
-        self.inside: dict[Coords, Candidate] = {}
+        self.candidates: dict[Coords, Candidate] = {}
         for x, y in itertools.product(*self.knobs):
             varied = {knobs[0]: self.knobs[0].value(x), knobs[1]: self.knobs[1].value(y)}
             try:
-                self.inside[x + y] = Candidate(whole.name, whole.point({**self.fixed, **varied}))
+                self.candidates[x + y] = Candidate(whole.name, whole.point({**self.fixed, **varied}))
             except SpaceError:
-                continue  # outside: a plane through a space with constraints has holes
-        if not self.inside:
+                continue  # a constraint excludes this point
+        if not self.candidates:
             raise InputError(f"no point of the space has {_text_of(self.fixed)}")
         self._name = whole.name
         origin = whole.config(whole.origin)
         self._origin = {knob.name: origin[knob.name] for knob in self.knobs}
 
-    def space(self, inside: Iterable[Coords]) -> Space:
-        """These points of the plane as a space; its origin is the whole space's where that is among them."""
-        first = len(self.knobs[0].sizes)
-        members = [(self.knobs[0].value(at[:first]), self.knobs[1].value(at[first:])) for at in inside]
+    def space(self, points: Collection[Coords]) -> Space:
+        """These points of the plane as a space. Its origin is that of the whole space if it is among them."""
+        first, second = self.knobs
+        length = len(first.sizes)
+        members = [(first.value(point[:length]), second.value(point[length:])) for point in points]
         origin = self._origin if tuple(self._origin.values()) in members else None
         constraint = Constraint.one_of([knob.name for knob in self.knobs], members)
         return Space(self._name, self.knobs, [constraint], origin)
 
 
 def _space_with(spaces: Sequence[Space], names: Sequence[str], optimum: Candidate | None) -> Space:
-    """The first space that has all these knobs, that of the optimum before others. Raises `InputError`."""
+    """The first space that has all these knobs; that of the optimum comes first. Raises `InputError`."""
     ordered = sorted(spaces, key=lambda space: optimum is None or space.name != optimum.sketch)
     for space in ordered:
         if {knob.name for knob in space.knobs}.issuperset(names):
             return space
-    known = [knob.name for space in ordered for knob in space.knobs]
+    existing = [knob.name for space in ordered for knob in space.knobs]
     for name in names:
-        if name not in known:
-            raise InputError(f"no knob is called {name}; {hint(name, known)}")
+        if name not in existing:
+            raise InputError(f"no knob is called {name}; {hint(name, existing)}")
     raise InputError(f"no sketch has all of the knobs {', '.join(names)}")
 
 
 def _value(knob: Knob, text: str) -> Value:
-    """The value that is written like this. Raises `InputError`."""
+    """The value of a knob that is written as this text. Raises `InputError`."""
     values = {_written(value): value for value in map(knob.value, knob)}
     if text not in values:
         raise InputError(f"knob {knob.name} has no value {text}; {hint(text, values)}")
@@ -189,7 +224,7 @@ def _value(knob: Knob, text: str) -> Value:
 
 
 def _written(value: Value) -> str:
-    """As on the command line: 8, ij, 4x8x1."""
+    """A value as it is written on the command line: 8, ij, 4x8x1."""
     return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
@@ -198,20 +233,22 @@ def _text_of(config: Mapping[str, Value]) -> str:
 
 
 def _measured(
-    machine: MachineGround, inside: Mapping[Coords, Candidate], on_progress: Callable[[Progress], None] | None
+    machine: MachineGround, candidates: Mapping[Coords, Candidate], on_progress: Callable[[Progress], None] | None
 ) -> tuple[dict[Coords, Recorded], int]:
-    """Every point, measured on this machine, and the number of measurements beside foreign load."""
-    begin, places = clock.perf_counter(), list(inside)
-    found: dict[Coords, Recorded] = {}
+    """Measures the candidate of every point on this machine. Also counts the measurements beside foreign load."""
+    begin, points = clock.perf_counter(), list(candidates)
+    recorded: dict[Coords, Recorded] = {}
     suspect = 0
     with machine.measurer() as measurer:
-        for start in range(0, len(places), BATCH):
-            batch = places[start : start + BATCH]
-            answers = measurer.measure([Request(inside[at], _REPEATS) for at in batch])
-            for at, answer in zip(batch, answers, strict=True):
-                found[at] = Recorded(answer.seconds, answer.status, answer.error, answer.phases)
-                suspect += answer.suspect
+        for start in range(0, len(points), BATCH):
+            batch = points[start : start + BATCH]
+            measurements = measurer.measure([Request(candidates[point], _REPEATS) for point in batch])
+            for point, measurement in zip(batch, measurements, strict=True):
+                recorded[point] = Recorded(
+                    measurement.seconds, measurement.status, measurement.error, measurement.phases
+                )
+                suspect += measurement.suspect
             if on_progress is not None:
-                failed = sum(known.status is not Status.OK for known in found.values())
-                on_progress(Progress(len(found), failed, measurer.best, clock.perf_counter() - begin, None))
-    return found, suspect
+                failed = sum(entry.status is not Status.OK for entry in recorded.values())
+                on_progress(Progress(len(recorded), failed, measurer.best, clock.perf_counter() - begin, None))
+    return recorded, suspect

@@ -1,18 +1,20 @@
-"""Recorded grounds by name: what searches are compared on without a machine.
+"""Recorded grounds by name. Searches are compared on them without a machine.
 
-    load("gemm.json.gz")            a Kernel Tuner cache (measure/kernel_tuner.py)
+    load("gemm.json.gz")            a Kernel Tuner cache (compare/kernel_tuner.py)
     load("records.jsonl")           what `stormdrop db export` wrote, plain or gzip
     load("records.jsonl#matmul")    one of several workloads in it
-    load("analytic:lrw")            an analytic landscape (space/analytic.py), noise-free
+    load("analytic:lrw")            an analytic landscape (space/analytic.py), without noise
 
-How records become a ground:
+Records become a ground in this way:
 
-- The space of a sketch is what was recorded of it. Its knobs and its origin are those that a session describes
-  (`method["spaces"]`: by sketch, what `Space.describe` returns). Where none does, there is one knob per key of the
-  configurations, with the values that occur: `Ordinal` for numbers, `Categorical` for text. A tuple becomes a knob
-  per component, `tile_1`; the outermost is left out where the others decide it, so that one step changes one.
-- Repeats of a candidate are pooled; the phases are those of its first trial. One that ever failed is a failure.
-- Of a sketch that was recorded in several versions, the version of the latest session counts.
+- The space of a sketch consists of the configurations that were recorded. Its knobs and its origin are those that a
+  session describes (`method["spaces"]` holds for each sketch what `Space.describe` returns).
+- If no session describes them, there is one knob per key of the configurations, with the values that occur: `Ordinal`
+  for numbers, `Categorical` for text. A tuple becomes one knob per component, such as `tile_1`. Its outermost component
+  is left out if the others determine it, so that a step of one knob leads to another configuration.
+- Repeated trials of a candidate are pooled. The phases are those of its first trial. A candidate that failed in any
+  trial is a failure.
+- If a sketch was recorded in several versions, the version of the latest session counts.
 """
 
 from __future__ import annotations
@@ -33,49 +35,94 @@ from ..trial import Candidate
 from .kernel_tuner import kernel_tuner_recording, unpacked
 
 Sessions = Sequence[tuple[StoredSession, Sequence[StoredTrial]]]
+"""Sessions, each with its trials."""
 
 _ANALYTIC = "analytic:"
 
 
 def load(source: str | Path) -> Recording:
-    """The recording in a file or of a name; see the module. Raises `InputError`: one line that says what is wrong."""
+    """Loads a recording.
+
+    Args:
+        source: a file of records or of Kernel Tuner, or "analytic:" with the name of a landscape. If a file of records
+            holds several workloads, "#" and the name of one follow.
+
+    Raises:
+        SpaceFileError: the file cannot be read or makes no ground, or the name is unknown. One line says why.
+        StoreError: a line of the records is malformed.
+
+    Example:
+        >>> load("analytic:lrw").name
+        'lrw'
+    """
     text = str(source)
     if text.startswith(_ANALYTIC):
         return _analytic(text.removeprefix(_ANALYTIC).lower())
     try:
-        place, _, workload = (text, "", "") if Path(text).expanduser().exists() else text.partition("#")
-        path = Path(place).expanduser()
-    except (OSError, RuntimeError) as error:  # a name that is too long, a home that nobody has
+        file, _, workload = (text, "", "") if Path(text).expanduser().exists() else text.partition("#")
+        path = Path(file).expanduser()
+    except (OSError, RuntimeError) as error:  # the name is too long, or its user has no home
         raise SpaceFileError(f"{text} cannot be read: {error}") from error
     content = unpacked(path)
     if not content.startswith(b'{"header"') and ".jsonl" not in path.suffixes:
         return kernel_tuner_recording(content, path)
-    return from_sessions(list(read_lines(io.BytesIO(content), place)), place, workload)
+    return from_sessions(list(read_lines(io.BytesIO(content), file)), file, workload)
 
 
 def _analytic(name: str) -> Recording:
-    known = landscapes()
-    if name not in known:
-        raise SpaceFileError(f"unknown analytic landscape {name!r}; {hint(name, known)}")
-    landscape = known[name]
+    by_name = landscapes()
+    if name not in by_name:
+        raise SpaceFileError(f"unknown analytic landscape {name!r}; {hint(name, by_name)}")
+    landscape = by_name[name]
     candidates = [Candidate(landscape.space.name, point) for point in landscape.space.points()]
     recorded = {candidate: Recorded((landscape.seconds(candidate),)) for candidate in candidates}
     return Recording(name, (landscape.space,), recorded)
 
 
 def from_sessions(sessions: Sessions, source: str, workload: str = "") -> Recording:
-    """The recording of one workload in sessions; `source` is where they came from, for errors.
+    """The recording of one workload in the records.
 
-    `workload` may be left out where there is only one. Raises `SpaceFileError` where it is needed or unknown, where
-    no candidate worked, and where the records of a sketch do not fit together.
+    Args:
+        sessions: the records.
+        source: where they come from, for errors.
+        workload: the name of the workload; it may be empty if there is only one.
+
+    Raises:
+        SpaceFileError: the workload is unknown or must be chosen, no candidate worked, or the records of a sketch do
+            not fit together.
     """
-    sessions = sorted(_of_one_workload(sessions, source, workload), key=lambda each: each[0].created)
+    sessions = sorted(_of_one_workload(sessions, source, workload), key=lambda entry: entry[0].created)
+    spaces: list[Space] = []
+    recorded: dict[Candidate, Recorded] = {}
+    trials_by_sketch, descriptions = _by_sketch(sessions, source)
+    for sketch, trials in trials_by_sketch.items():
+        try:
+            configs = [trial.config for trial in trials]
+            space, candidates = _space_of(sketch, configs, descriptions.get(sketch))
+        except (KeyError, TypeError, ValueError, SpaceError) as error:
+            reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+            raise SpaceFileError(f"{source}: the records of sketch {sketch!r} make no space: {reason}") from error
+        trials_by_candidate: dict[Candidate, list[StoredTrial]] = {}
+        for candidate, trial in zip(candidates, trials, strict=True):
+            trials_by_candidate.setdefault(candidate, []).append(trial)
+        spaces.append(space)
+        recorded |= {candidate: _pooled(repeats) for candidate, repeats in trials_by_candidate.items()}
+    if not any(entry.seconds for entry in recorded.values()):
+        raise SpaceFileError(f"{source}: none of its {len(recorded)} candidates worked")
+    return Recording(sessions[0][0].problem.workload_name, tuple(spaces), recorded)
+
+
+def _by_sketch(sessions: Sessions, source: str) -> tuple[dict[str, list[StoredTrial]], dict[str, Any]]:
+    """The trials of each sketch in its latest version, and the description of its space if a session has one.
+
+    The sessions are in the order of their creation.
+    """
     versions: dict[str, str] = {}
     for session, _ in sessions:
         versions.update(session.setting.sketches)
     descriptions: dict[str, Any] = {}
-    trials: dict[str, list[StoredTrial]] = {}
-    for session, its in sessions:
+    trials_by_sketch: dict[str, list[StoredTrial]] = {}
+    for session, trials in sessions:
         current = {sketch for sketch, version in session.setting.sketches.items() if version == versions[sketch]}
         spaces = session.setting.method.get("spaces", {})
         if not isinstance(spaces, dict):
@@ -83,28 +130,14 @@ def from_sessions(sessions: Sessions, source: str, workload: str = "") -> Record
                 f"{source}: 'spaces' in the method of a session must be a JSON object, not {spaces!r:.40}"
             )
         descriptions.update({sketch: spaces[sketch] for sketch in current & spaces.keys()})
-        for trial in its:
+        for trial in trials:
             if trial.sketch in current:
-                trials.setdefault(trial.sketch, []).append(trial)
-    grounds: list[Space] = []
-    recorded: dict[Candidate, Recorded] = {}
-    for sketch, its in trials.items():
-        try:
-            space, candidates = _ground(sketch, [trial.config for trial in its], descriptions.get(sketch))
-        except (KeyError, TypeError, ValueError, SpaceError) as error:
-            reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-            raise SpaceFileError(f"{source}: the records of sketch {sketch!r} make no space: {reason}") from error
-        repeats: dict[Candidate, list[StoredTrial]] = {}
-        for candidate, trial in zip(candidates, its, strict=True):
-            repeats.setdefault(candidate, []).append(trial)
-        grounds.append(space)
-        recorded |= {candidate: _pooled(its) for candidate, its in repeats.items()}
-    if not any(known.seconds for known in recorded.values()):
-        raise SpaceFileError(f"{source}: none of its {len(recorded)} candidates worked")
-    return Recording(sessions[0][0].problem.workload_name, tuple(grounds), recorded)
+                trials_by_sketch.setdefault(trial.sketch, []).append(trial)
+    return trials_by_sketch, descriptions
 
 
 def _pooled(trials: Sequence[StoredTrial]) -> Recorded:
+    """What several trials say of their candidate together."""
     phases = trials[0].measurement.phases
     for trial in trials:
         if not trial.measurement.ok:
@@ -113,19 +146,22 @@ def _pooled(trials: Sequence[StoredTrial]) -> Recorded:
 
 
 def _of_one_workload(sessions: Sessions, source: str, workload: str) -> Sessions:
-    """The sessions of the workload with this label, or of the only one there is."""
+    """The sessions of the workload with this name, or of the only workload if the name is empty."""
     problems: dict[tuple[str, str, str], Problem] = {}
     for session, _ in sessions:
         problems.setdefault(_key(session.problem), session.problem)
     labels = [problem.workload_name for problem in problems.values()]
     if len(set(labels)) < len(labels):  # one workload on several machines, or two functions of one name
-        labels = [f"{p.workload_name} {p.workload_key[:8]} on {p.target}, {p.machine}" for p in problems.values()]
+        labels = [
+            f"{problem.workload_name} {problem.workload_key[:8]} on {problem.target}, {problem.machine}"
+            for problem in problems.values()
+        ]
     keys = dict(zip(labels, problems, strict=True))
     if not keys:
         raise SpaceFileError(f"{source} holds no sessions")
     if workload and workload not in keys:
-        near = difflib.get_close_matches(workload, labels, n=1, cutoff=0.0)[0]
-        raise SpaceFileError(f"{source} holds no workload {workload!r}; did you mean {near!r}?")
+        nearest = difflib.get_close_matches(workload, labels, n=1, cutoff=0.0)[0]
+        raise SpaceFileError(f"{source} holds no workload {workload!r}; did you mean {nearest!r}?")
     if not workload and len(keys) > 1:
         raise SpaceFileError(f"{source} holds several workloads: {'; '.join(labels)}. Choose one: {source}#{labels[0]}")
     key = keys[workload or labels[0]]
@@ -136,16 +172,16 @@ def _key(problem: Problem) -> tuple[str, str, str]:
     return problem.workload_key, problem.target, problem.machine
 
 
-def _ground(
+def _space_of(
     sketch: str, configs: Sequence[Config], description: Mapping[str, Any] | None
 ) -> tuple[Space, list[Candidate]]:
-    """The space of these configurations, and the candidate of each."""
+    """The space of these configurations, and the candidate of each of them."""
     origin: Mapping[str, Value] | None = None
     if description is None:
         configs = _flattened(configs)
         knobs = _inferred(configs)
     else:
-        knobs = [knob_from(each) for each in description["knobs"]]
+        knobs = [knob_from(knob) for knob in description["knobs"]]
         origin = _normal(knobs, description["origin"])
     members = [_normal(knobs, config) for config in configs]
     constraint = Constraint.one_of([knob.name for knob in knobs], [tuple(member.values()) for member in members])
@@ -154,36 +190,42 @@ def _ground(
 
 
 def _normal(knobs: Sequence[Knob], config: Config) -> dict[str, Value]:
-    """The knobs' own values, in their order. Raises KeyError or `SpaceError`."""
+    """The values of a configuration as the knobs hold them, in the knobs' order. Raises KeyError or `SpaceError`."""
     return {knob.name: knob.value(knob.coordinates(config[knob.name])) for knob in knobs}
 
 
 def _flattened(configs: Sequence[Config]) -> list[dict[str, Any]]:
-    """Configurations with tuples spread over keys: {"tile": (3, 4, 2)} becomes {"tile_1": 4, "tile_2": 2}.
+    """Spreads tuples over keys: {"tile": (3, 4, 2)} becomes {"tile_1": 4, "tile_2": 2}.
 
-    The outermost component of a tuple is left out where the others decide it. Raises ValueError where the
-    configurations do not have the same form.
+    The outermost component of a tuple is left out if the others determine it. Raises ValueError if the configurations
+    do not have the same form.
     """
-    forms = [{name: len(value) if isinstance(value, tuple) else 0 for name, value in c.items()} for c in configs]
+    forms = [
+        {name: len(value) if isinstance(value, tuple) else 0 for name, value in config.items()} for config in configs
+    ]
     for form in forms:
         if form != forms[0]:
             raise ValueError(f"configurations differ in their form: knobs {list(forms[0])} and {list(form)}")
     first = {
-        name: int(length > 1 and len({c[name] for c in configs}) == len({c[name][1:] for c in configs}))
+        name: int(
+            length > 1 and len({config[name] for config in configs}) == len({config[name][1:] for config in configs})
+        )
         for name, length in forms[0].items()
     }
-    flats: list[dict[str, Any]] = []
+    flattened: list[dict[str, Any]] = []
     for config in configs:
         flat: dict[str, Any] = {}
         for name, value in config.items():
-            spread = isinstance(value, tuple)
-            flat |= {f"{name}_{i}": value[i] for i in range(first[name], len(value))} if spread else {name: value}
-        flats.append(flat)
-    return flats
+            if isinstance(value, tuple):
+                flat |= {f"{name}_{index}": value[index] for index in range(first[name], len(value))}
+            else:
+                flat[name] = value
+        flattened.append(flat)
+    return flattened
 
 
 def _inferred(configs: Sequence[Mapping[str, Any]]) -> list[Knob]:
-    """One knob per key. Raises ValueError where the values of one are neither all numbers nor all text."""
+    """One knob per key. Raises ValueError if the values of a key are neither all numbers nor all text."""
     knobs: list[Knob] = []
     for name in configs[0]:
         values = {config[name] for config in configs}

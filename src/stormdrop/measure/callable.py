@@ -1,4 +1,4 @@
-"""A measurer that calls a Python function in this process: whatever can be called can be searched."""
+"""A measurer that calls a Python function in this process, so that anything that can be called can be searched."""
 
 from __future__ import annotations
 
@@ -18,63 +18,74 @@ from .contract import Measurer
 from .timing import FEWEST_ROUNDS, rounds_within
 
 Seconds = float | Sequence[float] | NDArray[np.floating[Any]]
-"""What an objective returns: one sample, or several. All are finite and greater than zero: logs are compared."""
+"""What an objective returns: one sample in seconds, or several. All are finite and greater than zero."""
 
 Objective = Callable[[str, dict[str, Any]], Seconds]
-"""Takes the name of a space and a configuration of it, which it may keep and change."""
+"""A function of the name of a space and a configuration of it. It may keep and change the configuration."""
 
-_CUTOFF = 3.0  # times the fastest: slower candidates are hopeless
+_CUTOFF = 3.0  # times the fastest candidate: a slower one is hopeless
 
 
 class CallableMeasurer(Measurer):
-    """Measures by calling the objective, one call at a time.
+    """Measures by calling an objective, one call at a time.
 
-    An objective that returns one number is called until there are as many samples as are wanted; one that returns
-    several is called once, and these are the samples, however many. In a race each turn is one call, and the median
-    of what it returns. What it raises is the failure of this candidate (RUNTIME), and so is what it returns that is
-    no time (WRONG_ANSWER); only what is no `Exception`, such as KeyboardInterrupt, goes through.
+    An objective that returns one number is called until there are as many samples as are wanted. An objective that
+    returns several is called once, and they are the samples, however many there are. In a race each turn is one call,
+    and its sample is the median of what the call returns.
 
-    The objective alone knows what it measures, so that nothing here guards it: no lock, no time limit, no watch for
-    foreign load. What may hang or crash belongs in a process of its own, with a limit.
+    If the objective raises an exception, this candidate fails (RUNTIME). If it returns something that is no time, the
+    candidate fails, too (WRONG_ANSWER). Only what is no `Exception` is passed on, such as KeyboardInterrupt.
 
-    `best` is the median of the fastest candidate so far, in seconds: a candidate whose sample exceeds three times
-    that is hopeless and gets no more samples.
+    Only the objective knows what it measures, so nothing here guards it: there is no lock, no time limit, and no watch
+    for foreign load. An objective that may hang or crash should use a process of its own, with a time limit.
+
+    Attributes:
+        best: the median seconds of the fastest candidate so far. A candidate with a sample of more than three times
+            that is hopeless and gets no more samples.
     """
 
     def __init__(self, spaces: Sequence[Space], objective: Objective, best: float | None = None) -> None:
+        """A measurer that has called nothing yet.
+
+        Args:
+            spaces: the spaces that candidates come from.
+            objective: is called with the name of a space and a configuration of it.
+            best: the median seconds of the fastest candidate that is known from records.
+        """
         self.best = best
         self._spaces = {space.name: space for space in spaces}
         self._objective = objective
 
     def measure(self, requests: Sequence[Request]) -> Iterator[Measurement]:
-        """See `Measurer.measure`; there are more samples than wanted where one call brings more."""
+        """See `Measurer.measure`. There are more samples than wanted if one call returns more."""
         for request in requests:
-            taken = _Taken()
-            while taken.ok and len(taken.seconds) < request.repeats:
-                samples = self._call(request.candidate, taken)
-                taken.seconds += samples
+            calls = _Calls()
+            while calls.ok and len(calls.seconds) < request.repeats:
+                samples = self._call(request.candidate, calls)
+                calls.seconds += samples
                 if len(samples) > 1 or (self.best is not None and samples and samples[0] > _CUTOFF * self.best):
                     break
-            if taken.ok:
-                median = statistics.median(taken.seconds)
+            if calls.ok:
+                median = statistics.median(calls.seconds)
                 self.best = median if self.best is None else min(self.best, median)
-            yield taken.measurement()
+            yield calls.measurement()
 
     def race(self, candidates: Sequence[Candidate], rounds: int) -> list[Measurement]:
-        """See `Measurer.race`; whoever fails once is out."""
-        racing = [(candidate, _Taken()) for candidate in candidates]
+        """See `Measurer.race`. A candidate that has failed once is not called again."""
+        racing = [(candidate, _Calls()) for candidate in candidates]
         for turn in range(rounds):
-            for candidate, taken in racing if turn % 2 == 0 else reversed(racing):
-                if taken.ok and (samples := self._call(candidate, taken)):
-                    taken.seconds.append(statistics.median(samples))
-        return [taken.measurement() for _, taken in racing]
+            for candidate, calls in racing if turn % 2 == 0 else reversed(racing):
+                if calls.ok and (samples := self._call(candidate, calls)):
+                    calls.seconds.append(statistics.median(samples))
+        return [calls.measurement() for _, calls in racing]
 
     def race_for(
         self, candidates: Sequence[Candidate], estimates: Sequence[float], seconds: float
     ) -> Sequence[Measurement]:
         """See `Measurer.race_for`.
 
-        A call takes the time it takes, whatever time it reports: a few rounds show how many more fit.
+        The duration of a call has nothing to do with the seconds that it returns. The first rounds show how many more
+        fit into the time.
         """
         raced = self.race(candidates, FEWEST_ROUNDS)
         turns = [measurement.phases.run / FEWEST_ROUNDS for measurement in raced]
@@ -87,40 +98,34 @@ class CallableMeasurer(Measurer):
         return raced
 
     def wall_seconds(self, spent: Phases) -> dict[str, float]:
-        """The wall seconds of all calls; the other phases are those of a kernel."""
+        """The wall seconds of all calls. The other phases are those of a kernel."""
         return {"run": spent.run}
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Does nothing: there is nothing to give back."""
 
-    def _call(self, candidate: Candidate, taken: _Taken) -> list[float]:
-        """The samples of one call; none where it failed, and then `taken` says why."""
+    def _call(self, candidate: Candidate, calls: _Calls) -> list[float]:
+        """The samples of one call; empty if it failed. Notes the wall time, and why it failed, in `calls`."""
         samples: list[float] = []
         start = time.perf_counter()
         try:
             config = self._spaces[candidate.sketch].config(candidate.point)
         except SpaceError as error:
-            taken.status, taken.error = Status.INSTANTIATION, _line(str(error))
+            calls.status, calls.error = Status.INSTANTIATION, _line(str(error))
             return samples
         try:
             samples = _samples(self._objective(candidate.sketch, config))
         except _NoTime as error:
-            taken.status, taken.error = Status.WRONG_ANSWER, _line(str(error))
+            calls.status, calls.error = Status.WRONG_ANSWER, _line(str(error))
         except Exception as error:  # noqa: BLE001  whatever an objective raises is this candidate's failure
-            taken.status, taken.error = Status.RUNTIME, _line(f"{type(error).__name__}: {error}")
-        taken.wall += time.perf_counter() - start
+            calls.status, calls.error = Status.RUNTIME, _line(f"{type(error).__name__}: {error}")
+        calls.wall += time.perf_counter() - start
         return samples
 
 
-def _joined(earlier: Measurement, later: Measurement) -> Measurement:
-    if not later.ok:
-        return later
-    return Measurement(Status.OK, earlier.seconds + later.seconds, "", earlier.phases + later.phases)
-
-
 @dataclass
-class _Taken:
-    """What the calls for one candidate brought so far; `wall` is in seconds."""
+class _Calls:
+    """What the calls for one candidate have brought so far: samples, the first failure, and the wall seconds."""
 
     seconds: list[float] = field(default_factory=list)
     status: Status = Status.OK
@@ -136,7 +141,7 @@ class _Taken:
 
 
 class _NoTime(Exception):
-    """An objective returned what is no time. Never leaves this module."""
+    """An objective returned something that is no time. It never leaves this module."""
 
 
 def _samples(returned: object) -> list[float]:
@@ -148,8 +153,17 @@ def _samples(returned: object) -> list[float]:
         or not values.size
         or not np.all((values > 0) & (values < np.inf))
     ):
-        raise _NoTime(f"not seconds, one number or several, finite and above zero: {returned!r}")
+        raise _NoTime(
+            f"the objective must return seconds, one number or several, finite and above zero, not {returned!r}"
+        )
     return [float(value) for value in values]
+
+
+def _joined(earlier: Measurement, later: Measurement) -> Measurement:
+    """Two measurements of one candidate as one. It fails if the later one does."""
+    if not later.ok:
+        return later
+    return Measurement(Status.OK, earlier.seconds + later.seconds, "", earlier.phases + later.phases)
 
 
 def _line(text: str) -> str:

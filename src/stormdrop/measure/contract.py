@@ -1,4 +1,4 @@
-"""The contract of a measurer: requests in, measurements out. A failure is a value."""
+"""The contract of a measurer: it takes requests and returns measurements. A failed candidate is a measurement, too."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from .timing import SAMPLE_SECONDS, rounds_within
 
 @runtime_checkable
 class Measurer(Protocol):
-    """Measures candidates of one workload on one machine. It is a context manager and not thread-safe.
+    """Measures candidates of one workload on one machine.
 
-    A measurer inherits from this class and implements `measure`, `race` and `close`. It overrides the other methods
-    if it knows better.
+    A measurer inherits from this class and implements `measure`, `race` and `close`. It overrides another method if it
+    knows better. Use it as a context manager, and from one thread at a time.
 
     Raises:
         MeasureError: no candidate can be measured at all, for example because no worker starts. It raises nothing else.
@@ -28,7 +28,7 @@ class Measurer(Protocol):
         """Measures candidates one by one.
 
         Args:
-            requests: candidates, each with a wanted number of samples.
+            requests: the candidates, each with the number of samples that is wanted.
 
         Yields:
             One measurement per request, in order, each as soon as it is known. A measurement that is OK holds
@@ -39,6 +39,10 @@ class Measurer(Protocol):
     def race(self, candidates: Sequence[Candidate], rounds: int) -> list[Measurement]:
         """Measures a few candidates in turns: every round takes one sample of each, in a changing order.
 
+        Args:
+            candidates: the candidates that race.
+            rounds: the number of rounds.
+
         Returns:
             One measurement per candidate, in order. Each that is OK holds exactly `rounds` samples, and sample r of
             every candidate was taken in round r, so that samples can be compared in pairs.
@@ -47,26 +51,30 @@ class Measurer(Protocol):
     def race_for(
         self, candidates: Sequence[Candidate], estimates: Sequence[float], seconds: float
     ) -> Sequence[Measurement]:
-        """A race of as many rounds as fit into `seconds`.
+        """A race of as many rounds as fit into a time.
 
         Args:
-            candidates: what races.
-            estimates: seconds that one execution of each is expected to take.
-            seconds: wall seconds of the race. It takes longer if the fewest rounds do.
+            candidates: the candidates that race.
+            estimates: the expected seconds of one execution of each candidate.
+            seconds: wall seconds of the race. It takes longer if even the fewest rounds do not fit.
+
+        Returns:
+            One measurement per candidate, as `race` returns them.
         """
-        # A turn is one execution to warm up, and one sample.
+        # A turn is one execution that warms up, and one sample.
         turns = [estimate + max(estimate, SAMPLE_SECONDS) for estimate in estimates]
         return self.race(candidates, rounds_within(turns, seconds))
 
     def wall_seconds(self, spent: Phases) -> Mapping[str, float]:
-        """Wall seconds by phase, given the sum of the phases of all measurements.
+        """Wall seconds by phase. They are less than the sum over all measurements if measurements run side by side.
 
-        The two differ if parts of measurements run side by side.
+        Args:
+            spent: the sum of the phases of all measurements.
         """
         return dataclasses.asdict(spent)
 
     def conditions(self) -> Mapping[str, Any]:
-        """What the times were taken under, as JSON-able values for the records."""
+        """The conditions under which the times were taken, such as clocks, as values for JSON."""
         return {}
 
     def close(self) -> None:

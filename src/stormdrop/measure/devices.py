@@ -3,6 +3,8 @@
     CpuDevice      the cores of this process
     GpuDevice      the only GPU that this process sees
     RemoteDevice   the CPU or the first GPU of a machine behind a runner
+
+`device_of` chooses the one for a target.
 """
 
 from __future__ import annotations
@@ -123,7 +125,7 @@ class CpuDevice:
 
 
 class _EvaluatorDevice:
-    """A device with memory of its own, on which TVM's evaluator times kernels. All executions take the same arguments."""
+    """A device with memory of its own, on which TVM's evaluator times kernels. It takes the first arguments only."""
 
     in_process = False
     fewest_executions = 10

@@ -1,4 +1,4 @@
-"""Getting jobs of one workload done by the pool's workers, with deadlines, whatever the workers do meanwhile."""
+"""Gets the jobs of one workload done by the workers of a pool, within time limits, even if workers crash or hang."""
 
 from __future__ import annotations
 
@@ -16,31 +16,36 @@ from ..trial import Status
 from .jobs import Answer, Build, Built, Data, Failed, Job, Key, Load, Step
 from .pool import START_SECONDS, Worker, WorkerPool
 
-_LOOK_UP = 0.2  # seconds after which who waits looks whether it is to stop
-_LOST = 3  # times that a worker may die before it starts on one and the same job
+_STOP_INTERVAL = 0.2  # seconds between two looks at the stop event while a worker is waited for
+_MOST_LOSSES = 3  # times that a worker may die before it begins one and the same job
 
-_sessions = itertools.count(1)
+_STATUS = {"schedule": Status.INSTANTIATION, "build": Status.COMPILE_HOST}
+_ACTIVITY = {"schedule": "applying the sketch", "build": "compiling", "run": "running", "check": "checking the output"}
+
+_session_numbers = itertools.count(1)
 
 
-class Lost(Exception):
-    """A worker died between two jobs: nobody's fault, and its kernels are gone. Never leaves this package."""
+class WorkerLost(Exception):
+    """A worker died between two jobs. No candidate is at fault, and the worker's kernels are gone.
+
+    It never leaves this package.
+    """
 
 
 @dataclass
 class _Pending:
+    """A job that a worker is at, with its deadline and the phase that the worker has begun; empty before the first."""
+
     job: Build
     deadline: float
     phase: str = ""
 
 
-_STATUS = {"schedule": Status.INSTANTIATION, "build": Status.COMPILE_HOST}
-_DOING = {"schedule": "applying the sketch", "build": "compiling", "run": "running", "check": "checking the output"}
-
-
 class Dispatcher:
-    """One workload's use of a pool. Several may share a pool, one after the other or in turns.
+    """One workload's use of a pool. Several dispatchers may share a pool, one after the other or in turns.
 
-    A worker is sent `inputs` before its first job, and what `outputs` gives before its first run.
+    Attributes:
+        pool: the workers.
     """
 
     def __init__(
@@ -51,47 +56,64 @@ class Dispatcher:
         outputs: Callable[[], Data],
         stop: threading.Event | None = None,
     ) -> None:
-        """Another thread may set `stop`: then what is waited for is given up, with a MeasureError."""
+        """A dispatcher that has sent nothing yet.
+
+        Args:
+            pool: the workers.
+            payload: the workload as `Load` describes it.
+            inputs: is sent to a worker before its first job.
+            outputs: makes the expected outputs, which are sent to a worker before its first run.
+            stop: another thread may set it. The next wait for a worker then ends with a `MeasureError`.
+        """
         self.pool = pool
-        self._asked = stop
-        self._session = next(_sessions)
+        self._stop = stop
+        self._session = next(_session_numbers)
         self._payload = payload
         self._inputs = inputs
         self._outputs = outputs
-        self._homes: dict[Key, tuple[Worker, int]] = {}
+        self._holders: dict[Key, tuple[Worker, int]] = {}
         self._busy: set[Worker] = set()
-        self._losses = 0  # in `execute`, since the last answer
+        self._losses = 0  # workers that `execute` has lost since the last answer
 
-    def home(self, key: Key) -> Worker | None:
-        """The worker that holds this kernel, built; None where there is none, or none any more."""
-        worker, epoch = self._homes.get(key, (None, 0))
+    def holder(self, key: Key) -> Worker | None:
+        """The worker that holds this kernel, built; None if there is none, or if it has lost the kernel since."""
+        worker, epoch = self._holders.get(key, (None, 0))
         return worker if worker is not None and worker.alive and worker.epoch == epoch else None
 
     def build(
         self, jobs: Sequence[Build], seconds: float, workers: Sequence[Worker] | None = None
     ) -> Iterator[tuple[Key, Built | Failed]]:
-        """Builds candidates side by side; each result as soon as it is known, in any order.
+        """Builds candidates side by side.
 
-        `seconds` is the time that each may take. Raises MeasureError where no worker can be had.
+        Args:
+            jobs: the candidates to build.
+            seconds: the wall seconds that each of them may take.
+            workers: the workers that build; by default all of the pool.
+
+        Yields:
+            The key and the result of each job as soon as it is known, in any order.
+
+        Raises:
+            MeasureError: no worker starts, the workers die before they begin, or another thread has set `stop`.
         """
         workers = self.pool.workers if workers is None else workers
         queue = deque(jobs)
         pending: dict[Worker, _Pending] = {}
-        lost: dict[Key, int] = {}
-        # A worker that still starts would disturb the runs that follow: it is waited for.
+        losses: dict[Key, int] = {}
+        # A worker that is still starting would disturb the runs that follow, so it is waited for.
         while queue or pending or any(worker.alive and not worker.ready for worker in self.pool.workers):
             for worker in workers:
-                # Few kernels are built faster by the workers that live than by one that must start first.
+                # A few kernels are built faster by the workers that live than by one that must start first.
                 if not worker.alive and len(queue) > sum(other.alive for other in workers):
                     self.pool.revive(worker)
                 if worker.ready and worker not in pending and queue:
                     job = queue.popleft()
-                    if self._dispatch(worker, job):
+                    if self._send(worker, job):
                         pending[worker] = _Pending(job, time.perf_counter() + seconds)
                     else:
-                        self._forget(worker, job.key, lost)
+                        self._lose_builder(worker, job.key, losses)
                         queue.appendleft(job)
-            for worker in self._heard(pending):
+            for worker in self._wait_for_workers(pending):
                 message = worker.receive()
                 if not worker.ready:
                     self.pool.greet(worker, message)
@@ -99,44 +121,51 @@ class Dispatcher:
                 if isinstance(message, Step):
                     pending[worker].phase = message.phase
                     continue
-                at = pending.pop(worker)
-                if message is None and not at.phase:
-                    self._forget(worker, at.job.key, lost)
-                    queue.appendleft(at.job)
+                done = pending.pop(worker)
+                if message is None and not done.phase:
+                    self._lose_builder(worker, done.job.key, losses)
+                    queue.appendleft(done.job)
                     continue
                 self._busy.discard(worker)
                 if message is None:
-                    message = _died(worker, at.phase)
+                    message = _failure_of_dead(worker, done.phase)
                 if isinstance(message, Built):
-                    self._homes[at.job.key] = (worker, worker.epoch)
+                    self._holders[done.job.key] = (worker, worker.epoch)
                     for key in message.dropped:
-                        self._homes.pop(key, None)
-                yield at.job.key, message
-            for worker, at in list(pending.items()):
-                if time.perf_counter() > at.deadline and not worker.process.connection.poll():
+                        self._holders.pop(key, None)
+                yield done.job.key, message
+            for worker, late in list(pending.items()):
+                if time.perf_counter() > late.deadline and not worker.process.connection.poll():
                     del pending[worker]
-                    self._stop(worker)
-                    yield at.job.key, Failed(Status.BUILD_TIMEOUT, f"not built within {seconds:g} s")
+                    self._kill(worker)
+                    yield late.job.key, Failed(Status.BUILD_TIMEOUT, f"not built within {seconds:g} s")
 
     def execute(self, worker: Worker, job: Job, seconds: float) -> Answer:
-        """Does one job in a worker that is ready, the others paused.
+        """Does one job in one worker while the others are paused.
 
-        Raises Lost where the worker died before it began, and MeasureError where that goes on and on: all workers
-        may have been killed while they were idle, but not again and again.
+        Args:
+            worker: a worker that is ready.
+            job: the job.
+            seconds: the wall seconds that it may take.
+
+        Raises:
+            WorkerLost: the worker died before it began.
+            MeasureError: that has happened too often, or another thread has set `stop`. All workers may have been
+                killed while they were idle, but not again and again.
         """
         self.pool.focus(worker)
-        if not worker.expects:
+        if not worker.knows_outputs:
             data = self._outputs()
             if not worker.send(data):
-                raise self._lose(worker)
-            worker.expects = True
-        if not self._dispatch(worker, job):
-            raise self._lose(worker)
+                raise self._loss_of_runner(worker)
+            worker.knows_outputs = True
+        if not self._send(worker, job):
+            raise self._loss_of_runner(worker)
         phase = ""
         deadline = time.perf_counter() + seconds
         while True:
             if not self._wait([worker.process.connection], deadline):
-                self._stop(worker)
+                self._kill(worker)
                 self._losses = 0
                 return Failed(Status.RUN_TIMEOUT, f"not done within {seconds:.3g} s")
             message = worker.receive()
@@ -145,22 +174,22 @@ class Dispatcher:
                 continue
             self._busy.discard(worker)
             if message is None and not phase:
-                raise self._lose(worker)
+                raise self._loss_of_runner(worker)
             self._losses = 0
             if message is not None:
                 answer: Answer = message
                 return answer
-            return _died(worker, phase)
+            return _failure_of_dead(worker, phase)
 
     def abandon(self) -> None:
         """Kills the workers that are at work."""
         for worker in list(self._busy):
-            self._stop(worker)
+            self._kill(worker)
 
-    def _dispatch(self, worker: Worker, job: Job) -> bool:
-        """Sends a job, after what the worker must know first. False where the worker has died."""
+    def _send(self, worker: Worker, job: Job) -> bool:
+        """Sends a job, and before it what the worker must know first. False if the worker has died."""
         if worker.session != self._session:
-            worker.expects = False
+            worker.knows_outputs = False
             worker.epoch += 1
             if not (worker.send(Load(self._payload)) and worker.send(self._inputs)):
                 return False
@@ -171,55 +200,60 @@ class Dispatcher:
         self._busy.discard(worker)
         return False
 
-    def _heard(self, pending: dict[Worker, _Pending]) -> list[Worker]:
-        """Waits until one of the workers that are starting or at work says something, or the next deadline."""
-        deadlines = {worker: at.deadline for worker, at in pending.items()}
+    def _wait_for_workers(self, pending: dict[Worker, _Pending]) -> list[Worker]:
+        """Waits for a message of a worker that starts or is at work, or for the next deadline.
+
+        Returns:
+            The workers that have sent something, or have died; none at the deadline.
+        """
+        deadlines = {worker: job.deadline for worker, job in pending.items()}
         for worker in self.pool.workers:
             if worker.alive and not worker.ready:
                 deadlines[worker] = worker.process.started + START_SECONDS
         if not deadlines:
             return []
-        heard = self._wait([worker.process.connection for worker in deadlines], min(deadlines.values()))
+        readable = self._wait([worker.process.connection for worker in deadlines], min(deadlines.values()))
         for worker, deadline in deadlines.items():
-            if not worker.ready and worker.process.connection not in heard and time.perf_counter() > deadline:
+            if not worker.ready and worker.process.connection not in readable and time.perf_counter() > deadline:
                 worker.kill()
                 raise MeasureError(f"a worker process does not start within {START_SECONDS:g} s: {worker.last_line()}")
-        return [worker for worker in deadlines if worker.process.connection in heard]
+        return [worker for worker in deadlines if worker.process.connection in readable]
 
     def _wait(self, connections: Sequence[Connection], deadline: float) -> list[Any]:
-        """Those that have something to say; none at the deadline."""
+        """The connections that can be read; none at the deadline, a reading of `time.perf_counter`."""
         while True:
             left = max(0.0, deadline - time.perf_counter())
-            heard = wait(connections, left if self._asked is None else min(left, _LOOK_UP))
-            if heard or left == 0.0:
-                return heard
-            if self._asked is not None and self._asked.is_set():
-                raise MeasureError("stopped by who asked")
+            readable = wait(connections, left if self._stop is None else min(left, _STOP_INTERVAL))
+            if readable or left == 0.0:
+                return readable
+            if self._stop is not None and self._stop.is_set():
+                raise MeasureError("the measurement was stopped by its caller")
 
-    def _forget(self, worker: Worker, key: Key, lost: dict[Key, int]) -> None:
-        """A worker died before it started on a job: the job is tried again, but not for ever."""
+    def _lose_builder(self, worker: Worker, key: Key, losses: dict[Key, int]) -> None:
+        """Notes that a worker died before it began to build. Raises `MeasureError` if this job lost too many."""
         self._busy.discard(worker)
         worker.wait()
-        lost[key] = lost.get(key, 0) + 1
-        if lost[key] >= _LOST:
+        losses[key] = losses.get(key, 0) + 1
+        if losses[key] >= _MOST_LOSSES:
             raise MeasureError(f"the workers die before they begin: {worker.last_line()}")
 
-    def _lose(self, worker: Worker) -> Lost | MeasureError:
-        """What to raise for a worker that died before it began to run a kernel."""
+    def _loss_of_runner(self, worker: Worker) -> WorkerLost | MeasureError:
+        """The error to raise for a worker that died before it began to run a kernel."""
         self._busy.discard(worker)
         worker.wait()
         self._losses += 1
-        if self._losses < _LOST + len(self.pool.workers):
-            return Lost()
+        if self._losses < _MOST_LOSSES + len(self.pool.workers):
+            return WorkerLost()
         self._losses = 0
         return MeasureError(f"the workers die before they run a kernel: {worker.last_line()}")
 
-    def _stop(self, worker: Worker) -> None:
+    def _kill(self, worker: Worker) -> None:
         self._busy.discard(worker)
         if worker.alive:
             worker.kill()
 
 
-def _died(worker: Worker, phase: str) -> Failed:
-    how = worker.wait()
-    return Failed(_STATUS.get(phase, Status.RUNTIME), f"the worker ended with {how} while {_DOING[phase]}")
+def _failure_of_dead(worker: Worker, phase: str) -> Failed:
+    """The failure of a candidate in whose phase the worker died."""
+    end = worker.wait()
+    return Failed(_STATUS.get(phase, Status.RUNTIME), f"the worker ended with {end} while {_ACTIVITY[phase]}")

@@ -74,7 +74,7 @@ class Run:
     Args:
         key: the kernel.
         plan: how the samples are taken.
-        check: whether its output is compared first. It is not if the same kernel was found right before.
+        check: whether its output is compared first; False if the same kernel gave the right output before.
     """
 
     key: Key

@@ -1,4 +1,4 @@
-"""The check of a kernel's output: what an output holds before the kernel runs, and how far it is from the expected one."""
+"""The check of a kernel's output: what it holds before the kernel runs, and how far it is from the expected output."""
 
 from __future__ import annotations
 

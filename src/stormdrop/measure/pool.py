@@ -1,4 +1,4 @@
-"""The worker processes, seen from the parent: starting, pausing and replacing them."""
+"""The worker processes as their parent sees them: they are started, paused, replaced and ended here."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from .jobs import Ready
 START_SECONDS = 120.0
 """A worker that is not ready by then is given up. Loading TVM takes under a second, longer on a busy machine."""
 
-_MEMORY_SHARE = 0.75  # of the memory that this process may use at all
-_MAX_WORKERS = 16  # a batch is no larger
+_MEMORY_SHARE = 0.75  # of the memory that this process may use
+_MAX_WORKERS = 16  # no batch is larger
 
 
 class Worker:
@@ -26,14 +26,23 @@ class Worker:
         process: its current process.
         ready: whether the process has sent its first message and lives.
         session: the workload that the process holds; it belongs to the sender of jobs.
-        expects: whether the process knows the outputs; it belongs to the sender of jobs.
-        epoch: grows whenever a process starts or forgets its kernels.
+        knows_outputs: whether the process has the expected outputs; it belongs to the sender of jobs.
+        epoch: a number that grows whenever a process starts or drops its kernels.
     """
 
     process: ChildProcess
 
     def __init__(self, threads: int, memory: int, gpu: int | None = None) -> None:
-        """Starts a process whose kernels may use so many threads, and so many bytes of address space; 0 is no bound."""
+        """Starts the process, without waiting for it.
+
+        Args:
+            threads: the threads that a kernel may use.
+            memory: the most bytes of address space; 0 is no bound.
+            gpu: the number of the only GPU that the process sees.
+
+        Raises:
+            MeasureError: the process cannot be started.
+        """
         self.epoch = 0
         self._memory = memory
         self._environment = _environment(threads, gpu)
@@ -63,7 +72,7 @@ class Worker:
         self.ready = False
 
     def wait(self) -> str:
-        """How a process ended whose pipe is closed: "SIGSEGV", "exit code 3"."""
+        """Waits for the end of a process whose pipe is closed. Returns how it ended: "SIGSEGV", "exit code 3"."""
         self.ready = False
         return self.process.wait()
 
@@ -72,7 +81,7 @@ class Worker:
         return self.process.last_line()
 
     def restart(self) -> None:
-        """Starts another process in place of one that has ended; it says `Ready` when it can be used."""
+        """Starts another process in place of one that has ended. It can be used when it has sent `Ready`."""
         self.process.close()
         self._start()
 
@@ -84,13 +93,13 @@ class Worker:
     def _start(self) -> None:
         self.ready = False
         self.session = 0
-        self.expects = False
+        self.knows_outputs = False
         self.epoch += 1
         self.process = ChildProcess("stormdrop.measure.worker:serve", (self._memory,), self._environment)
 
 
 class WorkerPool:
-    """Workers that outlive a workload, because starting one takes 0.7 s. Not for several threads at a time.
+    """Workers that outlive a workload, because starting one takes 0.7 s. A pool is for one thread at a time.
 
     Attributes:
         threads: the threads that a kernel may use.
@@ -106,8 +115,9 @@ class WorkerPool:
         Args:
             threads: the threads that a kernel may use.
             workers: the number of workers; as many as usable cores by default.
-            memory: the most bytes of address space of each; 0.75 of the usable memory by default.
-            gpu: the number of the only GPU that they see. CUDA reserves address space beyond any bound.
+            memory: the most bytes of address space of each worker; 0.75 of the usable memory by default.
+            gpu: the number of the only GPU that they see. There is then no bound on their memory, because CUDA
+                reserves address space beyond any bound.
 
         Raises:
             MeasureError: no worker can be started.
@@ -127,7 +137,7 @@ class WorkerPool:
             raise
 
     def focus(self, worker: Worker) -> None:
-        """Gives one worker the machine: all others are paused until `release`, or until one of them is focused on."""
+        """Gives one worker the machine: pauses all others until `release`, or until one of them is focused on."""
         for other in self.workers:
             if other is not worker and other.ready:
                 other.process.pause()
@@ -144,7 +154,11 @@ class WorkerPool:
         self.restarts += 1
 
     def greet(self, worker: Worker, message: object) -> None:
-        """Takes the first message of a worker. Raises `MeasureError` if it is not the right one: TVM does not load."""
+        """Takes the first message of a worker.
+
+        Raises:
+            MeasureError: it is not `Ready`, because TVM cannot be loaded.
+        """
         if not isinstance(message, Ready):
             worker.wait()
             raise MeasureError(f"a worker process does not start: {worker.last_line()}")

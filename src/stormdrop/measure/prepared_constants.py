@@ -1,4 +1,4 @@
-"""The constant inputs of kernels, prepared outside the timing: transformed, and copied if they must come from memory."""
+"""The constant inputs of kernels, prepared outside the timing: transformed, and copied if caches must not hold them."""
 
 from __future__ import annotations
 

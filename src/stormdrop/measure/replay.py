@@ -1,8 +1,10 @@
 """A measurer that answers from recorded data: every search can be run, compared and resumed without a machine.
 
-Recorded         what is known of one candidate
-Recording        a whole ground of them: its spaces, what is known of each candidate, the best of all
-ReplayMeasurer   answers from them
+    Recorded         what is known of one candidate
+    Recording        a recorded ground: its spaces, what is known of each candidate, and the best of them
+    ReplayMeasurer   answers requests from recorded data
+
+All times are in seconds.
 """
 
 from __future__ import annotations
@@ -23,10 +25,17 @@ from .contract import Measurer
 
 @dataclass(frozen=True)
 class Recorded:
-    """What is known of one candidate: its samples (seconds), or the status with which it failed.
+    """What is known of one candidate.
 
-    `phases.schedule`, `build` and `check` are the wall seconds that the first measurement of the candidate
-    cost; `phases.run` those of each measurement, taken as the sum of its samples where it is 0.
+    Args:
+        seconds: its samples; empty if it failed.
+        status: the status with which it failed.
+        error: one line that says why it failed.
+        phases: wall seconds. `schedule`, `build` and `check` are those of its first measurement. `run` is that of each
+            measurement; if it is 0, the sum of the samples is taken.
+
+    Raises:
+        ValueError: the status is OK without samples, or is not OK with samples.
     """
 
     seconds: tuple[float, ...] = ()
@@ -41,9 +50,15 @@ class Recorded:
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """A ground that was recorded, exhaustively or in part: every candidate of `recorded` is a point of `spaces`.
+    """A ground that was recorded, exhaustively or in part.
 
-    Raises ValueError where no candidate worked: there is no optimum then.
+    Args:
+        name: the name of the ground.
+        spaces: its spaces.
+        recorded: what is known of each candidate. Every candidate is a point of one of the spaces.
+
+    Raises:
+        ValueError: no candidate worked, so there is no optimum.
     """
 
     name: str
@@ -51,12 +66,12 @@ class Recording:
     recorded: Mapping[Candidate, Recorded]
 
     def __post_init__(self) -> None:
-        if not any(known.seconds for known in self.recorded.values()):
+        if not any(entry.seconds for entry in self.recorded.values()):
             raise ValueError(f"recording {self.name!r} holds no candidate that worked")
 
     @cached_property
     def optimum(self) -> Candidate:
-        """The candidate with the least median; the first of them in order where several have it."""
+        """The candidate with the lowest median; the first in their order if several have it."""
         return min(self._medians, key=lambda candidate: (self._medians[candidate], candidate))
 
     @property
@@ -65,7 +80,7 @@ class Recording:
         return self._medians[self.optimum]
 
     def truth(self, candidate: Candidate) -> float | None:
-        """The median of a candidate's samples, in seconds; None for one that failed or is not recorded."""
+        """The median of a candidate's samples, in seconds; None if it failed or is not recorded."""
         return self._medians.get(candidate)
 
     def measurer(self, rng: np.random.Generator | None = None, *, exact: bool = False) -> ReplayMeasurer:
@@ -75,17 +90,28 @@ class Recording:
     @cached_property
     def _medians(self) -> dict[Candidate, float]:
         return {
-            candidate: statistics.median(known.seconds) for candidate, known in self.recorded.items() if known.seconds
+            candidate: statistics.median(entry.seconds) for candidate, entry in self.recorded.items() if entry.seconds
         }
 
 
 class ReplayMeasurer(Measurer):
     """Draws samples from recorded ones, with replacement.
 
-    The draw depends on the seed, the candidate and how often it was measured before, and on nothing else: the
-    order of the candidates does not matter, and `resume(trials)` after a restart makes the k-th measurement
-    of a candidate what it would have been. `exact=True` answers with the median instead, without noise.
-    A candidate that is not in the data fails as UNKNOWN. `elapsed` sums up the recorded wall seconds.
+    A draw depends on the seed, on the candidate, and on how often the candidate was measured before, and on nothing
+    else. So the order of the candidates does not matter. A resumed run can be continued, too: after `resume(trials)`
+    the k-th measurement of a candidate is what it would have been without the interruption.
+
+    A candidate that is not in the data fails as UNKNOWN.
+
+    Attributes:
+        elapsed: the sum of the recorded wall seconds of all measurements so far.
+
+    Example:
+        >>> from stormdrop.trial import Candidate, Request
+        >>> candidate = Candidate("sketch", (0,))
+        >>> (measurement,) = ReplayMeasurer({candidate: [1.0, 3.0, 2.0]}, exact=True).measure([Request(candidate, 2)])
+        >>> measurement.seconds
+        (2.0, 2.0)
     """
 
     def __init__(
@@ -95,36 +121,45 @@ class ReplayMeasurer(Measurer):
         *,
         exact: bool = False,
     ) -> None:
-        """`rng` is only needed for noise. Raises ValueError without it where `exact` is False."""
+        """A measurer that has measured nothing yet.
+
+        Args:
+            recorded: what is known of each candidate. Samples in seconds alone, or a status alone, will do.
+            rng: gives the seed of the draws. It is needed unless `exact` is set.
+            exact: every sample is the median of the recorded ones, without noise.
+
+        Raises:
+            ValueError: `exact` is not set, and there is no `rng`.
+        """
         if rng is None and not exact:
             raise ValueError("a replay with noise needs a random generator")
+        self.elapsed = 0.0
         self._recorded = recorded
         self._exact = exact
         self._seed = 0 if rng is None else int(rng.integers(2**63))
         self._times_measured: Counter[Candidate] = Counter()
-        self.elapsed = 0.0
 
     def resume(self, trials: Sequence[Trial]) -> None:
-        """Count trials of an earlier run as measured here."""
+        """Counts the trials of an earlier run as measured here."""
         self._times_measured.update(trial.candidate for trial in trials)
 
     def measure(self, requests: Sequence[Request]) -> Iterator[Measurement]:
         """See `Measurer.measure`."""
         for request in requests:
-            yield self._answer(request.candidate, request.repeats)
+            yield self._measurement(request.candidate, request.repeats)
 
     def race(self, candidates: Sequence[Candidate], rounds: int) -> list[Measurement]:
         """See `Measurer.race`."""
-        return [self._answer(candidate, rounds) for candidate in candidates]
+        return [self._measurement(candidate, rounds) for candidate in candidates]
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Does nothing: there is nothing to give back."""
 
-    def _answer(self, candidate: Candidate, repeats: int) -> Measurement:
-        found = self._recorded.get(candidate)
-        if found is None:
+    def _measurement(self, candidate: Candidate, repeats: int) -> Measurement:
+        entry = self._recorded.get(candidate)
+        if entry is None:
             return Measurement(Status.UNKNOWN, error=f"{candidate} is not in the recorded data")
-        recorded = _as_recorded(found)
+        recorded = _as_recorded(entry)
         times = self._times_measured[candidate]
         self._times_measured[candidate] += 1
         seconds = self._draw(candidate, recorded.seconds, times, repeats) if recorded.seconds else ()
@@ -135,16 +170,17 @@ class ReplayMeasurer(Measurer):
         return Measurement(recorded.status, seconds, recorded.error, phases)
 
     def _draw(self, candidate: Candidate, seconds: Sequence[float], times: int, repeats: int) -> tuple[float, ...]:
+        """Samples of a candidate that was measured so many times before."""
         if self._exact:
             return (statistics.median(seconds),) * repeats
         key = zlib.crc32(repr((candidate.sketch, candidate.point)).encode())
         drawn = np.random.default_rng([self._seed, key, times]).integers(len(seconds), size=repeats)
-        return tuple(float(seconds[i]) for i in drawn)
+        return tuple(float(seconds[index]) for index in drawn)
 
 
-def _as_recorded(found: Recorded | Sequence[float] | Status) -> Recorded:
-    if isinstance(found, Recorded):
-        return found
-    if isinstance(found, Status):
-        return Recorded((), found, f"recorded as {found.value}")
-    return Recorded(tuple(found))
+def _as_recorded(entry: Recorded | Sequence[float] | Status) -> Recorded:
+    if isinstance(entry, Recorded):
+        return entry
+    if isinstance(entry, Status):
+        return Recorded((), entry, f"recorded as {entry.value}")
+    return Recorded(tuple(entry))

@@ -1,4 +1,4 @@
-"""The worker process: loads TVM once, then serves one measurer's jobs until its pipe closes."""
+"""The worker process: it loads TVM once, and then serves the jobs that come over its pipe until the pipe closes."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ def serve(connection: Connection, memory: int) -> None:
     """Serves jobs in a child process.
 
     Args:
-        connection: jobs come in, and answers go out.
+        connection: brings the jobs, and takes the answers.
         memory: the most bytes of address space; 0 is no bound.
     """
     _limit(memory)
-    # tvm_ffi imports torch if it is installed, for conversions that no worker makes: two seconds and much memory.
+    # If torch is installed, tvm_ffi imports it for conversions that no worker makes. That costs 2 s and much memory.
     sys.modules["torch"] = None  # type: ignore[assignment]
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the measurer is gone
         _serve(connection)
-    # Skips the clean-up of TVM and LLVM: nothing of it is needed, and what a candidate damaged may crash in it.
+    # Skips the clean-up of TVM and LLVM. It is not needed, and it may crash on what a candidate has damaged.
     os._exit(0)
 
 
@@ -41,8 +41,8 @@ def _serve(connection: Connection) -> None:
         job = connection.recv()
         if isinstance(job, Load):
             workbench = None  # frees the memory of the old one before the new one takes its own
-            workload, target, sketches, passing = pickle.loads(job.payload)
-            workbench = Workbench(workload, target, sketches, lambda phase: connection.send(Step(phase)), passing)
+            workload, target, sketches, passing_bytes = pickle.loads(job.payload)
+            workbench = Workbench(workload, target, sketches, lambda phase: connection.send(Step(phase)), passing_bytes)
         elif workbench is None:
             raise RuntimeError(f"{type(job).__name__} before Load")
         elif isinstance(job, Data):
@@ -54,11 +54,11 @@ def _serve(connection: Connection) -> None:
         elif isinstance(job, Race):
             connection.send(workbench.race(job))
         if workbench is not None and workbench.spoiled:
-            return  # another process takes this one's place
+            return  # the measurer starts another process in place of this one
 
 
 def _limit(memory: int) -> None:
-    """Bounds the memory, gives up core dumps, and offers this process first to an out-of-memory killer."""
+    """Bounds the memory, turns core dumps off, and makes this process the first victim of an out-of-memory killer."""
     if sys.platform == "win32":
         return
     import resource
@@ -69,5 +69,5 @@ def _limit(memory: int) -> None:
         limit = memory if hard == resource.RLIM_INFINITY else min(memory, hard)
         resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
     if sys.platform == "linux":
-        with contextlib.suppress(OSError):  # a container may forbid it; the limit above still holds
+        with contextlib.suppress(OSError):  # a container may forbid it; the bound above still holds
             Path("/proc/self/oom_score_adj").write_text("1000")

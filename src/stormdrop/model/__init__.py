@@ -9,7 +9,8 @@ from ..machine import threads
 
 if TYPE_CHECKING:
     from .artifact import CompiledModel
-    from .tune import ModelResult, tune_model
+    from .result import ModelResult
+    from .tune import tune_model
 
 __all__ = ["CompiledModel", "ModelResult", "load", "tune_model"]
 

@@ -36,6 +36,7 @@ from .budget import Budget, shares
 from .gain import TaskProgress, gains
 from .importer.graph import Graph
 from .importer.tasks import Task
+from .tuned_task import TunedTask, TunedTasks
 
 _FIRST_TRIALS = 64  # of a task in the first round, at most
 _SLICE = 0.02  # of a time budget: what a task has at a time after the first round
@@ -47,61 +48,6 @@ _FEWER = 4.0  # a transformed convolution has at most this many times fewer oper
 _FASTER = 2.0  # the true bandwidth is at most this many times the measured one
 _BYTE = 10  # operations that a byte weighs on today's machines
 _CACHED = 0.5  # of all caches: weights that are more than this come from memory in every execution of the model
-
-
-@dataclass(frozen=True)
-class TunedTask:
-    """A task and what its tuning brought.
-
-    Attributes:
-        task: the task.
-        kernel: the task with its workload and sketches. None if no sketch takes its function, if it cannot be
-            measured, or if none of its candidates worked: it gets a plain schedule.
-        result: the result. None if nothing was left for it, or if Ctrl-C came before its turn: it gets the default
-            schedule.
-        reason: says which of these it was, in one line.
-    """
-
-    task: Task
-    kernel: KernelTask | None
-    result: TuneResult | None
-    reason: str | None = None
-
-    @property
-    def converged(self) -> bool:
-        """Whether more time would not help."""
-        return self.kernel is None if self.result is None else self.result.converged
-
-    def to_json(self) -> dict[str, Any]:
-        """An entry of `tasks` in the document of `stormdrop tune --json`."""
-        entry: dict[str, Any] = {"name": self.task.name, "weight": self.task.weight, "reason": self.reason}
-        keys = ("sketch", "seconds", "gflops", "percent_of_peak", "gigabytes_per_second", "config")
-        if self.result is None:
-            counts = {"trials": 0, "failed": 0, "reused": 0, "converged": False, "baseline": None}
-            return {**entry, **dict.fromkeys(keys), **counts, "tuning_seconds": 0.0}
-        document = self.result.to_json()
-        best = document["best"] or {}
-        return {
-            **entry,
-            **{key: best.get(key) for key in keys},
-            **{key: document[key] for key in ("trials", "failed", "reused", "converged", "baseline")},
-            "tuning_seconds": self.result.seconds,
-        }
-
-
-@dataclass(frozen=True)
-class TunedTasks:
-    """The tasks of a model after their tuning.
-
-    Attributes:
-        tasks: all tasks of the graph, in its order.
-        interrupted: whether Ctrl-C ended the tuning.
-        curve: (seconds of tuning, summed seconds of the kernels that were measured) from the end of the first round on.
-    """
-
-    tasks: Sequence[TunedTask]
-    interrupted: bool
-    curve: Sequence[tuple[float, float]]
 
 
 def tune_tasks(

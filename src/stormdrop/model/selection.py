@@ -19,7 +19,7 @@ from ..statistics import ratio_interval
 from ..tuning.race import ALPHA
 from .artifact import CompiledModel
 from .profile import Profile, profiles
-from .scheduler import TunedTask
+from .tuned_task import TunedTask
 
 Choice = tuple[str, Mapping[str, Any]]
 """The schedule of a task: a sketch by name, and a configuration of it."""

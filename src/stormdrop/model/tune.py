@@ -9,31 +9,28 @@ import math
 import time as clock
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import dataclass, field, replace
-from importlib import metadata as packages
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import onnx
 
-from ..errors import ModelError, SpaceError
+from ..errors import ModelError
 from ..machine.cpu import Target
 from ..machine.lock import MachineLock
 from ..measure.timing import rounds_within
 from ..records import Store, open_store
-from ..sketches.contract import Variant
 from ..statistics import Interval, median_interval
 from ..tuning.options import DEFAULT_MODEL_SECONDS, DEFAULT_SEARCH, TuneOptions
 from ..tuning.result import Progress
 from .artifact import CompiledModel, needs_linker
-from .artifact_files import checksum
 from .budget import Budget
-from .compile import build
+from .builder import ModelBuilder, provenance_of
 from .importer.graph import Graph, load_graph
-from .metadata import Work
-from .passes.concatenation import Place
-from .scheduler import TunedTask, TunedTasks, tune_tasks
+from .result import ModelResult
+from .scheduler import tune_tasks
 from .selection import MAX_COMBINATIONS, Choice, combinations_to_compare, fastest_combination
+from .tuned_task import TunedTasks
 from .verify import Feeds, Reference, Verification
 
 _CHECKS = 0.05  # of a time budget: verification and the last timing
@@ -46,77 +43,6 @@ WRONG_FROM = 1e-3
 
 Reordered sums in float32 stay below 1e-4 in deep networks; a misplaced weight makes an error of 0.1 and more.
 """
-
-
-@dataclass(frozen=True, eq=False)
-class ModelResult:
-    """A tuned model.
-
-    Attributes:
-        model: the compiled model.
-        name: the name of the graph.
-        target: the machine that it was tuned for.
-        search: the search.
-        seed: its seed.
-        seconds: wall time with everything in it.
-        phases: where this time went, in seconds.
-        artifact: the folder that it was saved to; None if it was not.
-        latency: seconds of one execution.
-        untuned: seconds with the default schedule of every task, timed in turns with `latency`. None after Ctrl-C, and
-            if no time was left for it.
-        verified: how far its outputs are from the reference.
-        tasks: its tasks with their results.
-        curve: (seconds of tuning, summed seconds of the kernels).
-        inside: tasks whose winner was replaced by another finalist that was faster in the whole model.
-        interrupted: whether Ctrl-C ended the tuning.
-    """
-
-    model: CompiledModel
-    name: str
-    target: Target
-    search: str
-    seed: int
-    seconds: float
-    phases: Mapping[str, float]
-    artifact: Path | None
-    latency: Interval
-    untuned: Interval | None
-    verified: Verification
-    tasks: Sequence[TunedTask]
-    curve: Sequence[tuple[float, float]]
-    inside: Sequence[str] = ()
-    interrupted: bool = False
-
-    @property
-    def trials(self) -> int:
-        """Distinct candidates measured, over all tasks, including those that came from the store."""
-        return sum(task.result.trials for task in self.tasks if task.result is not None)
-
-    def to_json(self) -> dict[str, Any]:
-        """The document of `stormdrop tune --json`."""
-        results = [task.result for task in self.tasks if task.result is not None]
-        return {
-            "model": self.name,
-            "target": self.target.machine,
-            "search": self.search,
-            "seed": self.seed,
-            "trials": self.trials,
-            "failed": sum(result.failed for result in results),
-            "reused": sum(result.reused for result in results),
-            "suspect": sum(result.suspect for result in results),
-            "seconds": self.seconds,
-            "phases": dict(self.phases),
-            "artifact": None if self.artifact is None else str(self.artifact),
-            "latency": _timing(self.latency),
-            "untuned": None if self.untuned is None else _timing(self.untuned),
-            "verified": {"max_error": self.verified.max_error, "against": self.verified.against},
-            "tasks": [task.to_json() for task in self.tasks],
-            "inside": list(self.inside),
-            "fallbacks": [report.task for report in self.model.metadata.fallbacks],
-            "interrupted": self.interrupted,
-            "converged": all(task.converged for task in self.tasks),
-            "curve": [list(entry) for entry in self.curve],
-        }
 
 
 def tune_model(
@@ -216,7 +142,7 @@ def tune_model_with(
         tuned = tune_tasks(graph, machine, options, budget, opened, on_progress)
     run.add(tuned)
     with run.phase("compile"):
-        builder = _Builder(graph, tuned.tasks, machine, options, _provenance(model, shapes, options, tuned))
+        builder = ModelBuilder(graph, tuned.tasks, machine, options, provenance_of(model, shapes, options, tuned))
         chosen = _choose(builder, tuned, budget, reference.feeds, run)
     with run.phase("verify"):
         run.say("verifying")
@@ -307,7 +233,7 @@ class _Chosen:
     interrupted: bool
 
 
-def _choose(builder: _Builder, tuned: TunedTasks, budget: Budget, feeds: Feeds, run: _Run) -> _Chosen:
+def _choose(builder: ModelBuilder, tuned: TunedTasks, budget: Budget, feeds: Feeds, run: _Run) -> _Chosen:
     """Builds the model of all winners and, as far as the time allows, finds out what is faster inside the model."""
     run.say("compiling")
     start = clock.perf_counter()
@@ -333,128 +259,6 @@ def _choose(builder: _Builder, tuned: TunedTasks, budget: Budget, feeds: Feeds, 
         return alone
     replaced = [task.task.name for task in tuned.tasks if final.get(task.task.index) != winners.get(task.task.index)]
     return _Chosen(model, final, others[0], replaced, False)
-
-
-class _Builder:
-    """Builds the model with a schedule for each task.
-
-    `winners` are what the tuning of each task found, else its default schedule. `defaults` are the default schedules;
-    for a task whose default was tried and does not work, what its tuning found.
-    """
-
-    def __init__(
-        self,
-        graph: Graph,
-        tasks: Sequence[TunedTask],
-        target: Target,
-        options: TuneOptions,
-        provenance: Mapping[str, Any],
-    ) -> None:
-        self._graph, self._target, self._provenance = graph, target, provenance
-        self._work = {
-            task.task.index: Work(task.kernel.workload.flops, task.kernel.workload.bytes)
-            for task in tasks
-            if task.kernel is not None
-        }
-        # Only the built-in sketches promise the same configurations for a slice of a wider output.
-        self._places = options.sketches in (None, "builtin")
-        schedules = [_Schedules.of(task) for task in tasks if task.kernel is not None]
-        self._schedules = {schedule.task.task.index: schedule for schedule in schedules if schedule.usable}
-        self.winners: dict[int, Choice] = {index: each.winner for index, each in self._schedules.items()}
-        self.defaults: dict[int, Choice] = {index: each.default for index, each in self._schedules.items()}
-
-    def build(self, combination: Mapping[int, Choice]) -> CompiledModel:
-        """The compiled model of a combination."""
-
-        def place(index: int, where: Place) -> Variant:
-            return self._schedules[index].variant(combination[index], where)
-
-        variants = {index: self._schedules[index].variant(choice) for index, choice in combination.items()}
-        return build(
-            self._graph,
-            variants,
-            self._target,
-            place=place if self._places else None,
-            provenance=self._provenance,
-            work=self._work,
-        )
-
-    def complete_provenance(self, combination: Mapping[int, Choice], verified: Verification) -> dict[str, Any]:
-        """Where the model comes from, with how it was verified and the schedule of each task."""
-        return {
-            **self._provenance,
-            "verified": {"max_error": verified.max_error, "against": verified.against},
-            "schedules": [
-                {"task": schedules.task.task.name, "workload": key, "sketch": sketch, "config": dict(config)}
-                for index, schedules in self._schedules.items()
-                for key, (sketch, config) in [(schedules.workload_key, combination[index])]
-            ],
-        }
-
-
-@dataclass(frozen=True)
-class _Schedules:
-    """The schedules of a task, alone or writing into a slice of a wider output."""
-
-    task: TunedTask
-    winner: Choice
-    default: Choice
-    usable: bool = field(default=True)
-
-    @classmethod
-    def of(cls, task: TunedTask) -> _Schedules:
-        """The schedules of a tuned task.
-
-        They are not usable if nothing was found and the default does not schedule, which MetaSchedule's sketches do
-        not promise: the task then gets a plain schedule.
-        """
-        assert task.kernel is not None
-        space = task.kernel.sketches[0][1]
-        default: Choice = (space.name, space.config(space.origin))
-        result = task.result
-        winner = default if result is None or result.best is None else (result.best.sketch, result.best.config)
-        if result is not None and result.best is not None and result.default_failed:
-            default = winner
-        schedules = cls(task, winner, default)
-        try:
-            schedules.variant(default)
-        except SpaceError:
-            return replace(schedules, default=winner, usable=winner != default)
-        return schedules
-
-    @property
-    def workload_key(self) -> str:
-        assert self.task.kernel is not None
-        return self.task.kernel.workload.key
-
-    def variant(self, choice: Choice, where: Place | None = None) -> Variant:
-        """The schedule of a choice."""
-        kernel = self.task.kernel
-        assert kernel is not None
-        workload = kernel.workload if where is None else kernel.workload.placed(where.offset, where.total)
-        name, config = choice
-        sketch = next(sketch for sketch, _ in kernel.sketches if sketch.name == name)
-        return sketch.apply(workload, kernel.target, config)
-
-
-def _provenance(
-    model: str | Path | onnx.ModelProto,
-    shapes: Mapping[str, tuple[int, ...]] | None,
-    options: TuneOptions,
-    tuned: TunedTasks,
-) -> dict[str, Any]:
-    """Where a model comes from."""
-    provenance: dict[str, Any] = {
-        "search": options.search,
-        "seed": options.seed,
-        "trials": sum(task.result.trials for task in tuned.tasks if task.result is not None),
-        "versions": {name: packages.version(name) for name in ("apache-tvm", "apache-tvm-ffi", "numpy", "onnx")},
-    }
-    if shapes:
-        provenance["shapes"] = {name: list(shape) for name, shape in shapes.items()}
-    if isinstance(model, str | Path):
-        provenance |= {"source": str(Path(model).resolve()), "sha256": checksum(Path(model))}
-    return provenance
 
 
 # The checks
@@ -488,7 +292,3 @@ def _latencies(models: Sequence[CompiledModel], feeds: Feeds) -> list[Interval]:
                 # The first execution brings back what the other model's weights have driven from the caches.
                 seconds.append(_execution_seconds(model, feeds))
     return [median_interval(seconds) for seconds in samples]
-
-
-def _timing(interval: Interval) -> dict[str, Any]:
-    return {"seconds": interval.estimate, "interval": [interval.low, interval.high]}

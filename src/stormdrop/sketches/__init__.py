@@ -1,1 +1,1 @@
-"""Families of schedules: their contract, their registry, and the ways to make more of them."""
+"""Families of schedules: their contract, the registry of those that exist, and the ways to make more of them."""

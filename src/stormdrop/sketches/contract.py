@@ -1,7 +1,11 @@
-"""The contract of a sketch: a family of schedules of one function, spanned by a space of knobs.
+"""The contract of a sketch: a family of schedules of a function, spanned by a space of knobs.
 
-A sketch is found by name in a registry; `sketches_for` lists those that apply to a workload on a target, best
-first. Applying one to a configuration gives a `Variant`.
+Sketch       gives the space for a workload, and the schedule at each configuration
+Variant      one schedule
+Estimator    a sketch that can also predict costs
+Described    a sketch that can also compute features for a cost model
+
+`registry.sketches_for` lists the sketches that apply to a workload on a target, with the default first.
 """
 
 from __future__ import annotations
@@ -26,9 +30,11 @@ if TYPE_CHECKING:
 class Variant:
     """One schedule of a function.
 
-    `main` takes the workload's parameters in order, except that each constant input `i` in `transforms` is
-    replaced by the output of `transforms[i]`, an unscheduled function of one input and one output (packing of
-    a weight). Transforms run once, outside the timing; a model folds them at compile time.
+    Attributes:
+        main: The scheduled function. It takes the workload's parameters in order, but instead of each constant input
+            `i` in `transforms` the output of `transforms[i]`.
+        transforms: By position of a constant input an unscheduled function from it to its packed form. Transforms run
+            once, outside the timing. A model folds them when it is compiled.
     """
 
     main: PrimFunc
@@ -37,50 +43,83 @@ class Variant:
 
 @runtime_checkable
 class Sketch(Protocol[M]):
-    """A family of schedules.
+    """A family of schedules for one kind of machine `M`: CPUs (`Target`) or GPUs (`Gpu`).
 
-    A sketch is for one kind of machine `M`: a CPU (`Target`) or a GPU (`Gpu`). It is hashable and without
-    state: the same workload, target and configuration give the same variant, in any process. `max_error` is what its
-    schedules may differ from the reference (max|difference| / max|reference|) because they compute in another way,
-    such as Winograd's; 0 if they only reorder.
+    A sketch is hashable and without state: the same workload, target and configuration give the same variant in any
+    process.
     """
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The name under which measurements are recorded."""
 
     @property
-    def max_error(self) -> float: ...
+    def max_error(self) -> float:
+        """How far its schedules may differ from the reference: max|difference| / max|reference|.
+
+        It is 0 for a sketch that only reorders, and more for one that computes in another way, such as Winograd's.
+        """
 
     def __hash__(self) -> int: ...
 
     def space(self, workload: Workload, target: M) -> Space | None:
-        """The space of this sketch for a workload, named after the sketch, or None where it does not apply.
+        """The space of this sketch for a workload.
 
-        Every point in it schedules; its `origin` is the schedule that an untuned compile would take.
+        Args:
+            workload: The function to schedule.
+            target: The machine to schedule it for.
+
+        Returns:
+            A space that is named after the sketch. Every point in it can be scheduled, and its `origin` is the schedule
+            of an untuned compile. None if the sketch does not apply.
         """
 
     def apply(self, workload: Workload, target: M, config: Mapping[str, Any]) -> Variant:
-        """The schedule at a configuration. Raises `UnsupportedFunction` where `space` is None."""
+        """The schedule at a configuration.
+
+        Args:
+            workload: The function to schedule.
+            target: The machine to schedule it for.
+            config: A value for each knob of the space.
+
+        Raises:
+            UnsupportedFunction: The sketch does not apply to the workload.
+        """
 
 
 AnySketch = Sketch[Any]
-"""A sketch for whatever kind of machine: where sketches for several are handled alike."""
+"""A sketch for any kind of machine, for code that treats all kinds alike."""
 
 
 @runtime_checkable
 class Estimator(Protocol[M]):
-    """A sketch that knows what to expect of its schedules before any is measured."""
+    """A sketch that predicts what its schedules cost."""
 
     def estimate(self, workload: Workload, target: M, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
-        """Expected cycles, shape `(n,)`, of n configurations given as n values of each knob.
+        """Expected cycles of n configurations. Only their order matters, and their ratio to those of other sketches.
 
-        All that matters is their order, and between sketches of the same function their ratio.
+        Args:
+            workload: The function to schedule.
+            target: The machine to schedule it for.
+            knobs: n values of each knob.
+
+        Returns:
+            Shape `(n,)`.
         """
 
 
 @runtime_checkable
 class Described(Protocol[M]):
-    """A sketch that says of its schedules what their speed depends on."""
+    """A sketch that computes features of its schedules, on which their speed depends."""
 
     def features(self, workload: Workload, target: M, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
-        """Shape `(n, d)`, of n configurations given as n values of each knob."""
+        """The features of n configurations.
+
+        Args:
+            workload: The function to schedule.
+            target: The machine to schedule it for.
+            knobs: n values of each knob.
+
+        Returns:
+            Shape `(n, d)`.
+        """

@@ -1,20 +1,19 @@
-"""TVM MetaSchedule's own design spaces as sketches, to be searched with our searches.
+"""The design spaces of TVM MetaSchedule as sketches, so that our searches can search them.
 
-MetaSchedule's rules turn a function into a few traces: lists of scheduling instructions, some of which sample a
-decision. Each trace is a sketch here, each sampling instruction a knob, in the trace's order:
+MetaSchedule's rules turn a function into a few traces. A trace is a list of scheduling instructions, some of which
+sample a decision. Here each trace is a sketch, and each sampling instruction a knob, in the trace's order:
 
     sample_perfect_tile(loop, n=4, max_innermost_factor=64)     Tile          tile0 = (2, 4, 1, 8)
     sample_categorical([0, 16, 64, 512])                        Ordinal       choice0 = 16
     sample_compute_location(block)                              Ordinal       location0 = 3
 
-A configuration is applied by replaying the trace with its decisions; then MetaSchedule's postprocessors run. (Shao et
-al., "Tensor Program Optimization with Probabilistic Programs", NeurIPS 2022, section 3, calls the trace the search
-space and its samplings the decisions.)
+A configuration is applied by replaying the trace with its decisions. Then MetaSchedule's postprocessors run. The terms
+are those of Shao et al., "Tensor Program Optimization with Probabilistic Programs", NeurIPS 2022, section 3.
 
-Rules and postprocessors are TVM's defaults for `llvm`, or for `cuda` (Listing 1 of the AF-DS paper, and reductions
-across threads; tensor cores for float16); what it adds for processors with dot-product instructions concerns 8-bit
-integers only. Constant inputs take part in its layout rewriting, as they do where TVM tunes a model: the rewriting of a
-weight is a transform of that input.
+Rules and postprocessors are TVM's defaults for `llvm` and for `cuda` (Listing 1 of the AF-DS paper, reductions across
+threads, tensor cores for float16). TVM's additions for processors with dot-product instructions are left out, because
+they concern 8-bit integers only. Constant inputs take part in the layout rewriting, as when TVM tunes a model: the
+rewriting of a weight is a transform of that input.
 
     sd.tune(workload, sketches=meta_schedule_sketches(workload, target), search="evolutionary")
 """
@@ -44,29 +43,38 @@ from ..ir.workload import Workload
 from ..machine.contract import Machine
 from ..space import Categorical, Knob, Ordinal, Space, Tile
 from .contract import Variant
+from .gpu.intrinsics import cuda_intrinsics
 
 _SEED = 1
-_REPLAYS = 64  # to find out where blocks can be computed
+_REPLAYS = 64  # random replays that show where blocks can be computed
 _REWRITTEN = "meta_schedule.layout_rewrite_preproc"
 _TILE, _CHOICE, _LOCATION = "SamplePerfectTile", "SampleCategorical", "SampleComputeLocation"
 _NAMES = {_TILE: "tile", _CHOICE: "choice", _LOCATION: "location"}
-_INLINE = -2  # a location; -1 is a loop nest of the block's own, 0 and more are the loops around its reader
+_INLINE = -2  # a location; -1 is a loop nest of its own, 0 and more are the loops around the block that reads it
 
 
 def meta_schedule_sketches(workload: Workload, target: Machine) -> list[MetaSchedule]:
-    """MetaSchedule's design spaces of a workload, in the order in which it generates them."""
+    """MetaSchedule's design spaces of a workload, in the order in which it generates them.
+
+    Args:
+        workload: The function to schedule.
+        target: The machine to schedule it for.
+    """
     return [MetaSchedule(index) for index in range(len(_design(workload, target).traces))]
 
 
 @dataclass(frozen=True)
 class MetaSchedule:
-    """Number `index` of the design spaces of whatever workload it is given.
+    """One of the design spaces that MetaSchedule generates for a workload.
 
-    A point of its space need not schedule: a postprocessor may refuse it. That is an exception of `apply`, so a failed
-    candidate.
+    Not every point of its space can be scheduled, because a postprocessor may refuse it. `apply` then raises an
+    exception, and the candidate has failed.
 
-    A location that is impossible beside the other decisions means the next possible one outwards, as it does in
-    MetaSchedule's own search: points that differ in nothing else may then be the same schedule.
+    If a location is impossible beside the other decisions, the next possible one outwards is taken, as in
+    MetaSchedule's own search. Points that differ only in the location may then be the same schedule.
+
+    Attributes:
+        index: The design space's position in the order of generation.
     """
 
     max_error: ClassVar[float] = 0.0
@@ -75,13 +83,17 @@ class MetaSchedule:
 
     @property
     def name(self) -> str:
+        """The sketch's name: "meta_schedule." and the index."""
         return f"meta_schedule.{self.index}"
 
     def space(self, workload: Workload, target: Machine) -> Space | None:
-        """A knob per sampling instruction. The origin is what MetaSchedule samples first, from a fixed seed.
+        """The space with a knob per sampling instruction. Its origin is what MetaSchedule samples with a fixed seed.
 
-        None where there are fewer design spaces. Raises `UnsupportedFunction` for a sampling instruction that is no
-        knob here.
+        Returns:
+            The space; None if the workload has fewer design spaces.
+
+        Raises:
+            UnsupportedFunction: The trace has a sampling instruction that is no knob here.
         """
         design = _design(workload, target)
         if self.index >= len(design.traces):
@@ -95,12 +107,18 @@ class MetaSchedule:
         return Space(
             self.name,
             knobs,
-            origin={name: _value(each, trace.get_decision(each)) for name, each in sampled.items()},
+            origin={
+                name: _value(instruction, trace.get_decision(instruction)) for name, instruction in sampled.items()
+            },
             revision=f"tvm {version}, {hashlib.sha256(instructions.encode()).hexdigest()[:16]}",
         )
 
     def apply(self, workload: Workload, target: Machine, config: Mapping[str, Any]) -> Variant:
-        """The trace with the decisions of `config`. Raises `SpaceError` where TVM does not take them."""
+        """The schedule of the trace with the decisions of a configuration.
+
+        Raises:
+            SpaceError: A tile does not fit its loop, or a postprocessor refuses the schedule.
+        """
         design = _design(workload, target)
         trace = design.traces[self.index]
         sampled = _sampled(trace)
@@ -109,7 +127,7 @@ class MetaSchedule:
         Trace(trace.insts, decisions).apply_to_schedule(schedule, remove_postproc=True)
         for name, instruction in _sampled(schedule.trace).items():
             used = schedule.trace.get_decision(instruction)
-            # TVM replaces tiles that do not fit silently: that schedule has another name.
+            # TVM silently replaces tiles that do not fit, which would be the schedule of another configuration.
             if instruction.kind.name == _TILE and list(used) != decisions[sampled[name]]:
                 raise SpaceError(f"{self.name}: {name}={config[name]} does not fit the loop; TVM takes {list(used)}")
         for postprocessor in design.postprocessors:
@@ -119,18 +137,24 @@ class MetaSchedule:
 
 
 def replay(workload: Workload, trace: Any) -> Variant:
-    """The schedule of a trace in JSON with everything in it, as MetaSchedule's database holds it.
+    """The schedule of a complete trace, as MetaSchedule's database holds it.
 
-    Raises what TVM raises where the trace is not this workload's.
+    Args:
+        workload: The function that the trace schedules.
+        trace: The trace in JSON, with its decisions and what the postprocessors did.
+
+    Raises:
+        Exception: Whatever TVM raises if the trace belongs to another workload.
     """
-    module = tunable(workload)  # held: a schedule writes into a module that is its alone, and so into the workload
+    # The variable keeps a reference: a schedule changes in place a module that nothing else refers to.
+    module = tunable(workload)
     schedule = Schedule(module, seed=_SEED, debug_mask="none")
     Trace.apply_json_to_schedule(trace, schedule)
     return _variant(schedule)
 
 
 def tunable(workload: Workload) -> IRModule:
-    """The workload as MetaSchedule takes it: a module, in which constant inputs are marked as free in their layout."""
+    """The workload as a module for MetaSchedule. Constant inputs are marked, so that their layout may change."""
     function = workload.function
     if workload.constants:
         function = function.with_attr("layout_free_buffers", list(workload.constants))
@@ -138,13 +162,16 @@ def tunable(workload: Workload) -> IRModule:
 
 
 def tune_context(module: IRModule, target: Machine, generator: Any = None, threads: int = 1) -> Any:
-    """TVM's context of a tuning. Its class would import all tensor intrinsics first: many seconds, and none is used."""
+    """TVM's context of a tuning, made without its Python class.
+
+    That class imports all tensor intrinsics first, which takes many seconds, and none of them is used.
+    """
     return _ffi_api.TuneContext(module, target.tvm(), generator, None, "main", threads, _SEED, None)
 
 
 @dataclass(frozen=True)
 class _Design:
-    """What MetaSchedule makes of a function: its traces, with decisions, and what is to run after each replay."""
+    """What MetaSchedule generates for a function: traces with decisions, and what has to run after each replay."""
 
     module: IRModule
     traces: Sequence[Trace]
@@ -156,19 +183,18 @@ def _design(workload: Workload, target: Machine) -> _Design:
     module = tunable(workload)
     kind = str(target.tvm().kind.name)
     if kind == "cuda" and any(spec.dtype == "float16" for spec in workload.inputs):
-        import tvm.s_tir.tensor_intrin.cuda  # noqa: F401  what the rules look for; takes seconds, once in a process
-
+        cuda_intrinsics()  # the rules need them
         kind = "cuda-tensorcore"
     generator = PostOrderApply(sch_rules=kind, postprocs=kind, mutator_probs=kind)
     context = tune_context(module, target, generator)
     _ffi_api.TuneContextInitialize(context)
     schedules = context.generate_design_space()
-    return _Design(module, [each.trace for each in schedules], list(context.space_generator.postprocs))
+    return _Design(module, [schedule.trace for schedule in schedules], list(context.space_generator.postprocs))
 
 
 def _sampled(trace: Trace) -> dict[str, Any]:
-    """The instructions that sample something, by the name of their knob, in the trace's order."""
-    found: dict[str, Any] = {}
+    """The sampling instructions of a trace in their order, by the name of their knob."""
+    instructions: dict[str, Any] = {}
     counts = dict.fromkeys(_NAMES, 0)
     for instruction in trace.insts:
         kind = str(instruction.kind.name)
@@ -176,37 +202,37 @@ def _sampled(trace: Trace) -> dict[str, Any]:
             continue
         if kind not in _NAMES:
             raise UnsupportedFunction(f"MetaSchedule's trace has a {kind}, which is no knob here")
-        found[f"{_NAMES[kind]}{counts[kind]}"] = instruction
+        instructions[f"{_NAMES[kind]}{counts[kind]}"] = instruction
         counts[kind] += 1
-    return found
+    return instructions
 
 
 def _knob(name: str, instruction: Any, trace: Trace, locations: Mapping[str, Sequence[int]]) -> Knob:
     if instruction.kind.name == _LOCATION:
         return Ordinal(name, locations[name])
     if instruction.kind.name == _CHOICE:
-        values = _candidates(instruction)
+        values = _choices(instruction)
         return Ordinal(name, values) if values == sorted(values) else Categorical(name, values)
     levels, most = (int(attribute) for attribute in instruction.attrs)
     return Tile(name, math.prod(_value(instruction, trace.get_decision(instruction))), levels, max_inner=most)
 
 
 def _value(instruction: Any, decision: Any) -> Any:
-    """What a configuration holds for a decision of TVM's."""
+    """The knob's value for a decision of TVM's."""
     if instruction.kind.name == _TILE:
         return tuple(int(factor) for factor in decision)
-    return _candidates(instruction)[int(decision)] if instruction.kind.name == _CHOICE else int(decision)
+    return _choices(instruction)[int(decision)] if instruction.kind.name == _CHOICE else int(decision)
 
 
 def _decision(instruction: Any, value: Any) -> Any:
     """The inverse of `_value`."""
     if instruction.kind.name == _TILE:
         return list(value)
-    return _candidates(instruction).index(value) if instruction.kind.name == _CHOICE else value
+    return _choices(instruction).index(value) if instruction.kind.name == _CHOICE else value
 
 
-def _candidates(instruction: Any) -> list[int]:
-    return [int(candidate) for candidate in instruction.attrs[0]]
+def _choices(instruction: Any) -> list[int]:
+    return [int(choice) for choice in instruction.attrs[0]]
 
 
 def _number(immediate: Any) -> Any:
@@ -214,34 +240,35 @@ def _number(immediate: Any) -> Any:
 
 
 def _depth(location: int) -> float:
-    """Orders locations from the outside inwards: inlining puts a block where its value is read."""
+    """A key that sorts locations from the outermost to the innermost, where a block is inlined."""
     return float("inf") if location == _INLINE else location
 
 
 def _locations(design: _Design, trace: Trace) -> dict[str, list[int]]:
-    """For each knob of a location those that TVM takes in some of many replays, all of them random.
+    """For each knob of a location the values that TVM takes in many random replays.
 
-    Which there are depends on the tiles (a loop of one iteration is none), and on where other blocks were put before.
+    Which locations are possible depends on the tiles, because loops of one iteration are left out, and on where other
+    blocks were put before.
     """
-    met = {
-        name: {_value(each, trace.get_decision(each))}
-        for name, each in _sampled(trace).items()
-        if each.kind.name == _LOCATION
+    possible = {
+        name: {_value(instruction, trace.get_decision(instruction))}
+        for name, instruction in _sampled(trace).items()
+        if instruction.kind.name == _LOCATION
     }
-    for seed in range(1, _REPLAYS + 1 if met else 1):
+    for seed in range(1, _REPLAYS + 1 if possible else 1):
         schedule = Schedule(design.module, seed=seed, debug_mask="none")
         Trace(trace.insts, {}).apply_to_schedule(schedule, remove_postproc=True)
         sampled = _sampled(schedule.trace)
-        for name, locations in met.items():
+        for name, locations in possible.items():
             locations.add(_value(sampled[name], schedule.trace.get_decision(sampled[name])))
-    return {name: sorted(locations, key=_depth) for name, locations in met.items()}
+    return {name: sorted(locations, key=_depth) for name, locations in possible.items()}
 
 
 def _variant(schedule: Schedule) -> Variant:
-    """The main function and the rewritings of constants, which MetaSchedule's last postprocessor puts into it."""
+    """The main function, and as transforms the rewritings of constants that MetaSchedule puts into it."""
     function = schedule.mod["main"]
     main = RemoveWeightLayoutRewriteBlock()(schedule.mod)["main"]
-    # Made anew: its type still has the layouts that inputs had before.
+    # It is constructed again, because its type still has the layouts that inputs had before.
     main = PrimFunc(main.params, main.body, main.ret_type, main.attrs)
     return Variant(main, dict(_rewriting(function, nest) for nest in _nests(function) if _rewrites(nest)))
 
@@ -260,9 +287,9 @@ def _rewriting(function: PrimFunc, nest: Any) -> tuple[int, PrimFunc]:
     """The position of the input that a nest rewrites, and the nest as a function."""
     block = _innermost(nest).block
     source, target = block.reads[0].source, block.writes[0].source
-    (position,) = [at for at, parameter in enumerate(function.params) if parameter.same_as(source)]
-    alone = PrimFunc([source, target], SBlockRealize([], True, SBlock([], [], [], "root", nest)))
-    return position, StageGraph.parse(alone).function()
+    (position,) = [index for index, parameter in enumerate(function.params) if parameter.same_as(source)]
+    rewriting = PrimFunc([source, target], SBlockRealize([], True, SBlock([], [], [], "root", nest)))
+    return position, StageGraph.parse(rewriting).function()
 
 
 def _innermost(nest: Any) -> Any:

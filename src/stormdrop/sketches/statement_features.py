@@ -55,9 +55,8 @@ def statement_features(sketches: Sequence[tuple[AnySketch, Space]], workload: Wo
     def rows_of(candidates: Sequence[Candidate]) -> list[NDArray[np.float64]]:
         if len(cache) > _CACHED:
             cache.clear()
-        functions = {
-            candidate: scheduled(candidate) for candidate in dict.fromkeys(candidates) if candidate not in cache
-        }
+        new = [candidate for candidate in dict.fromkeys(candidates) if candidate not in cache]
+        functions = {candidate: scheduled(candidate) for candidate in new}
         working = {candidate: function for candidate, function in functions.items() if function is not None}
         cache.update({candidate: np.zeros((1, WIDTH)) for candidate in functions})
         cache.update(zip(working, extract(list(working.values())), strict=True))

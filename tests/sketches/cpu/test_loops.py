@@ -31,6 +31,10 @@ from stormdrop.sketches.cpu.nests import Nest, nests_of
 SIZES = LoopSizes(lanes=8, vectors=2)
 
 
+def name_of(value: object) -> str:
+    return str(getattr(value, "name", value))
+
+
 def only_nest(workload: Workload) -> Nest:
     (nest,) = nests_of(workload.graph)
     return nest
@@ -73,7 +77,7 @@ def test_tiles_of_a_transpose_cover_both_axes(rows: int, columns: int) -> None:
     assert row.extent <= 16  # along the axis in which the input is contiguous
 
 
-@pytest.mark.parametrize("workload", [operators.matmul(3, 35, 4), operators.pool2d(1, 5, 5, 11, 3, 3)], ids=str)
+@pytest.mark.parametrize("workload", [operators.matmul(3, 35, 4), operators.pool2d(1, 5, 5, 11, 3, 3)], ids=name_of)
 def test_a_reduction_stores_every_result(workload: Workload) -> None:
     nest = only_nest(workload)
     loops = NestLoops(nest, SIZES)
@@ -178,7 +182,7 @@ def test_as_few_axes_run_in_parallel_as_keep_the_cores_busy(shape: tuple[int, ..
         (operators.reduce((4, 1000), 1), 2, True),
         (operators.elementwise((1, 8)), 8, False),  # it reduces nothing: there is nothing to split
     ],
-    ids=str,
+    ids=name_of,
 )
 def test_few_results_leave_cores_idle(workload: Workload, cores: int, idle: bool) -> None:
     nest = vectorize_reduction(only_nest(workload), 0, 8, 2)

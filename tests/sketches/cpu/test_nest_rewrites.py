@@ -6,11 +6,12 @@ from collections import Counter
 
 import pytest
 from index_values import positions, value_at, written
+from tvm import te, tirx
 from tvm.ir import Call
 
 from stormdrop import operators
 from stormdrop.ir.expressions import loads_in, walk
-from stormdrop.ir.stages import shape_of
+from stormdrop.ir.stages import StageGraph, shape_of
 from stormdrop.ir.workload import Workload
 from stormdrop.sketches.cpu.nest_rewrites import (
     at_vector,
@@ -26,6 +27,10 @@ from stormdrop.sketches.cpu.nests import Nest, Term, element_offset, load_stride
 def only_nest(workload: Workload) -> Nest:
     (nest,) = nests_of(workload.graph)
     return nest
+
+
+def name_of(value: object) -> str:
+    return str(getattr(value, "name", value))
 
 
 def extents(nest: Nest) -> list[int]:
@@ -68,14 +73,22 @@ def test_axes_that_every_access_passes_in_memory_order_become_one() -> None:
         (operators.transpose((6, 4), (1, 0)), [4, 6]),
         (operators.transpose((2, 3, 5), (1, 0, 2)), [3, 2, 5]),
         (operators.transpose((2, 3, 5), (2, 0, 1)), [5, 6]),
-        (operators.concatenate((5, 4), (5, 6), 1), [5, 10]),  # its value compares the last axis with a constant
+        (operators.concatenate((5, 4), (5, 6), 1), [5, 10]),
     ],
-    ids=str,
+    ids=name_of,
 )
 def test_other_axes_stay(workload: Workload, fused: list[int]) -> None:
     nest = fuse_contiguous_axes(only_nest(workload), 0, keep_store_axes=False)
     assert extents(nest) == fused
     assert sorted(written(nest.store)) == list(range(len(written(nest.store))))
+
+
+def test_an_axis_that_is_more_than_an_index_stays() -> None:
+    """Every access passes both axes in memory order, but the value compares one of them with a constant."""
+    x = te.placeholder((4, 5))
+    masked = te.compute((4, 5), lambda i, j: tirx.if_then_else(j < 3, x[i, j], 0.0))
+    (nest,) = nests_of(StageGraph.parse(te.create_prim_func([x, masked])))
+    assert extents(fuse_contiguous_axes(nest, 0, keep_store_axes=False)) == [4, 5]
 
 
 def test_axes_outside_of_the_nest_and_of_an_exact_store_stay() -> None:
@@ -119,7 +132,7 @@ def test_lanes_count_every_element_once(extent: int) -> None:
         operators.reduce((8, 3), 1),
         operators.matmul(8, 64, 64),
     ],
-    ids=str,
+    ids=name_of,
 )
 def test_no_lanes_if_vectors_are_along_the_results(workload: Workload) -> None:
     nest = only_nest(workload)
@@ -160,7 +173,7 @@ def test_the_longest_axis_is_split() -> None:
 
 
 @pytest.mark.parametrize(
-    ("workload", "parts"), [(operators.elementwise((8, 64)), 4), (operators.reduce((8, 64), 1), 1)], ids=str
+    ("workload", "parts"), [(operators.elementwise((8, 64)), 4), (operators.reduce((8, 64), 1), 1)], ids=name_of
 )
 def test_nothing_to_split(workload: Workload, parts: int) -> None:
     nest = only_nest(workload)
@@ -188,7 +201,7 @@ def test_a_concatenation_has_a_nest_for_each_input() -> None:
         operators.elementwise((35,)),
         operators.reduce((35,), 0),
     ],
-    ids=str,
+    ids=name_of,
 )
 def test_other_nests_stay_whole(workload: Workload) -> None:
     nest = only_nest(workload)

@@ -77,7 +77,7 @@ def test_a_contraction_with_few_results_is_factored() -> None:
 
 def test_a_constant_operand_is_packed_in_the_order_of_the_tiles() -> None:
     workload = operators.dense(4, 12, 6)
-    sketch = next(each for each in derive(workload, TARGET) if each.name == "rules.tile")
+    sketch = next(sketch for sketch in derive(workload, TARGET) if sketch.name == "rules.tile")
     config = {"s0_i0": (4, 1, 1, 1), "s0_i1": (1, 3, 2, 2), "s0_r2": (3, 2), "unroll": 0}
     transform = sketch.apply(workload, TARGET, config).transforms[1]
     weight = np.arange(12 * 6, dtype=np.float32).reshape(12, 6)

@@ -54,12 +54,12 @@ def test_derivation_is_the_same_in_another_process() -> None:
     program = (
         "from stormdrop import operators\nfrom stormdrop.sketches.rules import derive\n"
         "from stormdrop.machine.cpu import Target\nworkload, target = operators.softmax(8, 4096), Target.detect()\n"
-        "print(*(each.name + each.space(workload, target).fingerprint for each in derive(workload, target)))"
+        "print(*(sketch.name + sketch.space(workload, target).fingerprint for sketch in derive(workload, target)))"
     )
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     workload = operators.softmax(8, 4096)
     spaces = [sketch.space(workload, TARGET) for sketch in derive(workload, TARGET)]
-    assert told.split() == [space.name + space.fingerprint for space in spaces if space is not None]
+    assert output.split() == [space.name + space.fingerprint for space in spaces if space is not None]
 
 
 def test_sketches_travel() -> None:
@@ -88,7 +88,7 @@ class SquareTiles(Rule):
             size = blocks.largest_divisor(loop.extent, self.most)
             factors = state.knobs.tile(f"{block}_{loop.name}", loop.extent, 2, default=(loop.extent // size, size))
             tiles.append(state.schedule.split(loop.loop, list(factors)))
-        outer, inner = [each[0] for each in tiles], [each[1] for each in tiles]
+        outer, inner = [tile[0] for tile in tiles], [tile[1] for tile in tiles]
         state.schedule.reorder(*outer, *inner)
         state.nests[block] = Nest(outer, [outer[-1]])
 

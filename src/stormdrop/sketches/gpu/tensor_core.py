@@ -37,6 +37,7 @@ from ...space import Constraint, Ordinal, Space, Tile
 from ..contract import Variant
 from ..rules.blocks import largest_divisor
 from .contraction import FusedContraction, find_fused_contraction
+from .intrinsics import cuda_intrinsics
 
 _SIDE = 16  # of a fragment
 _WARPS = 16  # the most warps of a block
@@ -115,10 +116,7 @@ def schedule_matmul(workload: Workload, config: Mapping[str, Any], tensorized: b
     initial = schedule.decompose_reduction(block, k0)
     fragments = [_split_into_fragments(schedule, nest) for nest in (*loaded, stored)]
     if tensorized:
-        # This import parses the tensor intrinsics of all GPUs, which takes seconds, once in a process.
-        from tvm.s_tir.tensor_intrin.cuda import get_wmma_intrin_group
-
-        names = get_wmma_intrin_group(_SHARED, _SHARED, "float16", "float32", matmul.transposed)
+        names = cuda_intrinsics().get_wmma_intrin_group(_SHARED, _SHARED, "float16", "float32", matmul.transposed)
         for loop, kind in zip(fragments, ("load_a", "load_b", "store"), strict=True):
             schedule.tensorize(loop, names[kind])
         schedule.tensorize(i3, names["compute"])

@@ -134,11 +134,11 @@ def matched_consumer(schedule: Schedule, workload: Workload, block: str) -> str 
 def matching(schedule: Schedule, block: str, consumer: str) -> dict[str, str] | None:
     """The name in a block of each iterator of its consumer, if they correspond one to one; otherwise None."""
     store = store_of(schedule, block)
-    loads_of_it = [load for load in reads(schedule, consumer) if load.source.same_as(store.buffer)]
-    if not all(same(load.indices, loads_of_it[0].indices) for load in loads_of_it):
+    block_loads = [load for load in reads(schedule, consumer) if load.source.same_as(store.buffer)]
+    if not all(same(load.indices, block_loads[0].indices) for load in block_loads):
         return None
     renamed: dict[str, str] = {}
-    for stored, loaded in zip(store.indices, loads_of_it[0].indices, strict=True):
+    for stored, loaded in zip(store.indices, block_loads[0].indices, strict=True):
         if isinstance(stored, Var) and isinstance(loaded, Var) and str(loaded.name) not in renamed:
             renamed[str(loaded.name)] = str(stored.name)
         else:

@@ -1,7 +1,7 @@
 """Derivation: from a function to its sketches, block by block, from the output to the inputs, as in Ansor.
 
-All rules are tried on each block once, in their order. If a rule may be applied, the derivation goes on both with it and
-without it, and each way gives a sketch. The annotations are tried in a second pass, when the structure is complete.
+All rules are tried on each block once, in their order. If a rule may be applied, the derivation goes on both with it
+and without it, and each way gives a sketch. The annotations are tried in a second pass, when the structure is complete.
 """
 
 from __future__ import annotations

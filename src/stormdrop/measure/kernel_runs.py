@@ -1,0 +1,175 @@
+"""Runs kernels that are built, one at a time: time limits, checks of their outputs, and repeats beside foreign load."""
+
+from __future__ import annotations
+
+import statistics
+
+from ..machine.foreign_load import Counters, LoadWatch
+from ..trial import Measurement, Phases, Status
+from .account import Account
+from .dispatch import Dispatcher
+from .jobs import Answer, Failed, Key, Race, Raced, Ran, Run
+from .pool import Worker
+from .timing import TimingPlan
+
+_FIRST_LIMIT_SECONDS = 10.0  # of a run, before the time of any kernel of the workload is known
+_LOWEST_LIMIT_SECONDS = 2.0
+_LIMIT_FACTOR = 10.0  # times the duration of the run at the best kernel's speed
+_BYTES_PER_SECOND = 2e8  # at which inputs are restored and outputs compared, at the slowest
+_RETRY_SECONDS = 5.0  # a suspect run that took longer is not repeated
+
+
+class KernelRuns:
+    """Runs the kernels of one workload. The caller holds the lock that gives them the machine.
+
+    Attributes:
+        best: the median seconds per execution of the fastest kernel so far; None before any kernel has worked.
+        timeout: the wall seconds that a run may take. None follows the fastest kernel so far.
+    """
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        watch: LoadWatch,
+        account: Account,
+        argument_bytes: int,
+        timeout: float | None,
+        cutoff: float,
+    ) -> None:
+        """Begin without any known kernel.
+
+        Args:
+            dispatcher: executes the jobs.
+            watch: judges which runs something else has disturbed.
+            account: counts repeated runs, and keeps the clocks of a GPU.
+            argument_bytes: the size of all inputs and outputs.
+            timeout: the wall seconds that a run may take. None follows the fastest kernel so far.
+            cutoff: a kernel that is slower than this many times the best is hopeless and gets one sample.
+        """
+        self.best: float | None = None
+        self.timeout = timeout
+        self._dispatcher = dispatcher
+        self._watch = watch
+        self._account = account
+        self._argument_bytes = argument_bytes
+        self._cutoff = cutoff
+        self._checked: dict[Key, tuple[Worker, int]] = {}
+
+    def run(self, worker: Worker, key: Key, repeats: int, spent: Phases) -> Measurement:
+        """Runs one kernel, and runs it once more if something else used the machine.
+
+        Args:
+            worker: the worker that holds the kernel.
+            key: the kernel.
+            repeats: how many samples are wanted.
+            spent: the wall seconds that the kernel has cost so far.
+
+        Raises:
+            WorkerLost: the worker died before it began.
+            MeasureError: the workers die again and again.
+        """
+        cutoff = None if self.best is None else self._cutoff * self.best
+        plan = TimingPlan(repeats, cutoff=cutoff)
+        limit = self._limit(repeats)
+        answer = self._dispatcher.execute(worker, Run(key, plan, not self._is_checked(worker, key)), limit)
+        spent += _phases(answer)
+        suspect = isinstance(answer, Ran) and self._suspect(answer.load)
+        if isinstance(answer, Ran):
+            self._checked[key] = (worker, worker.epoch)
+        if suspect and _phases(answer).run <= _RETRY_SECONDS:
+            self._account.retried += 1
+            answer = self._dispatcher.execute(worker, Run(key, plan, check=False), limit)
+            spent += _phases(answer)
+            suspect = isinstance(answer, Ran) and self._suspect(answer.load)
+        if not isinstance(answer, Ran):
+            return failed_measurement(_as_failed(answer), spent)
+        median = statistics.median(answer.samples)
+        self.best = median if self.best is None else min(self.best, median)
+        return Measurement(Status.OK, answer.samples, "", spent, suspect)
+
+    def race(
+        self, worker: Worker, keys: list[Key], rounds: int, failed: dict[Key, Measurement], spent: dict[Key, Phases]
+    ) -> list[Measurement] | None:
+        """Races kernels that are built in one worker, and races them once more if something else used the machine.
+
+        Args:
+            worker: the worker that holds the kernels.
+            keys: the kernels; the same one may occur several times.
+            rounds: how many samples are taken of each.
+            failed: receives the measurement of a kernel that fails.
+            spent: the wall seconds that each kernel has cost so far. It is brought up to date.
+
+        Returns:
+            One measurement per kernel; None if the worker does not hold all of them, or one failed. The caller then
+            builds again what is missing, and races without those that failed.
+
+        Raises:
+            WorkerLost: the worker died before it began.
+            MeasureError: the workers die again and again.
+        """
+        if not keys or any(self._dispatcher.holder(key) is not worker for key in keys):
+            return None
+        slowest = 0.0
+        for key in dict.fromkeys(keys):
+            job = Run(key, TimingPlan(repeats=1), check=not self._is_checked(worker, key))
+            answer = self._dispatcher.execute(worker, job, self._limit(1))
+            spent[key] = spent.get(key, Phases()) + _phases(answer)
+            if not isinstance(answer, Ran):
+                failed[key] = failed_measurement(_as_failed(answer), spent.pop(key))
+                return None
+            self._checked[key] = (worker, worker.epoch)
+            slowest = max(slowest, answer.samples[0])
+        plan = TimingPlan()
+        # Each round has a warm-up and a sample of every kernel, and before the rounds each is estimated three times.
+        turns = len(keys) * (rounds + 3)
+        limit = _LOWEST_LIMIT_SECONDS + _LIMIT_FACTOR * turns * (2 * slowest + plan.sample_seconds)
+        race = Race(tuple(keys), rounds, plan.sample_seconds)
+        raced = self._dispatcher.execute(worker, race, limit)
+        suspect = isinstance(raced, Raced) and self._suspect(raced.load)
+        if isinstance(raced, Raced) and suspect and raced.seconds <= _RETRY_SECONDS:
+            self._account.retried += 1
+            raced = self._dispatcher.execute(worker, race, limit)
+            suspect = isinstance(raced, Raced) and self._suspect(raced.load)
+        measurements = []
+        for position, key in enumerate(keys):
+            phases = spent.pop(key, Phases())
+            if isinstance(raced, Raced):
+                phases += Phases(run=raced.seconds / len(keys))
+                measurements.append(Measurement(Status.OK, raced.samples[position], "", phases, suspect))
+            else:
+                measurements.append(failed_measurement(_as_failed(raced), phases))
+        return measurements
+
+    def _limit(self, repeats: int) -> float:
+        """The wall seconds that a run of so many samples may take."""
+        if self.timeout is not None:
+            return self.timeout
+        if self.best is None:
+            return _FIRST_LIMIT_SECONDS + self._argument_bytes / _BYTES_PER_SECOND
+        running = max(_LOWEST_LIMIT_SECONDS, _LIMIT_FACTOR * (repeats + 2) * self.best)
+        return running + self._argument_bytes / _BYTES_PER_SECOND
+
+    def _is_checked(self, worker: Worker, key: Key) -> bool:
+        """Whether this very machine code gave the right answer before."""
+        return self._checked.get(key) == (worker, worker.epoch)
+
+    def _suspect(self, load: Counters) -> bool:
+        """Whether something else used the machine during a run. Also notes the clock of a GPU."""
+        if load.clock:
+            self._account.clocks.append(load.clock)
+        return self._watch.suspect(load)
+
+
+def failed_measurement(failed: Failed, phases: Phases) -> Measurement:
+    """The measurement of a candidate that failed, with the wall seconds that it cost."""
+    return Measurement(failed.status, (), failed.error, phases)
+
+
+def _phases(answer: Answer) -> Phases:
+    return Phases() if isinstance(answer, Raced) else answer.phases
+
+
+def _as_failed(answer: Answer) -> Failed:
+    if isinstance(answer, Failed):
+        return answer
+    return Failed(Status.UNKNOWN, f"the worker answered {type(answer).__name__}")

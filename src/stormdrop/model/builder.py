@@ -1,0 +1,147 @@
+"""Builds a model with a chosen schedule for each task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import metadata as packages
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from ..errors import SpaceError
+from ..machine.cpu import Target
+from ..sketches.contract import Variant
+from ..tuning.options import TuneOptions
+from .artifact import CompiledModel
+from .artifact_files import checksum
+from .compile import build
+from .importer.graph import Graph
+from .metadata import Work
+from .passes.concatenation import Place
+from .selection import Choice
+from .tuned_task import TunedTask, TunedTasks
+from .verify import Verification
+
+
+class ModelBuilder:
+    """Builds the model with a schedule for each task.
+
+    `winners` are what the tuning of each task found, else its default schedule. `defaults` are the default schedules;
+    for a task whose default was tried and does not work, what its tuning found.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        tasks: Sequence[TunedTask],
+        target: Target,
+        options: TuneOptions,
+        provenance: Mapping[str, Any],
+    ) -> None:
+        self._graph, self._target, self._provenance = graph, target, provenance
+        self._work = {
+            task.task.index: Work(task.kernel.workload.flops, task.kernel.workload.bytes)
+            for task in tasks
+            if task.kernel is not None
+        }
+        # Only the built-in sketches promise the same configurations for a slice of a wider output.
+        self._places = options.sketches in (None, "builtin")
+        schedules = [TaskSchedules.of(task) for task in tasks if task.kernel is not None]
+        self._schedules = {schedule.task.task.index: schedule for schedule in schedules if schedule.usable}
+        self.winners: dict[int, Choice] = {index: each.winner for index, each in self._schedules.items()}
+        self.defaults: dict[int, Choice] = {index: each.default for index, each in self._schedules.items()}
+
+    def build(self, combination: Mapping[int, Choice]) -> CompiledModel:
+        """The compiled model of a combination."""
+
+        def place(index: int, where: Place) -> Variant:
+            return self._schedules[index].variant(combination[index], where)
+
+        variants = {index: self._schedules[index].variant(choice) for index, choice in combination.items()}
+        return build(
+            self._graph,
+            variants,
+            self._target,
+            place=place if self._places else None,
+            provenance=self._provenance,
+            work=self._work,
+        )
+
+    def complete_provenance(self, combination: Mapping[int, Choice], verified: Verification) -> dict[str, Any]:
+        """Where the model comes from, with how it was verified and the schedule of each task."""
+        return {
+            **self._provenance,
+            "verified": {"max_error": verified.max_error, "against": verified.against},
+            "schedules": [
+                {"task": schedules.task.task.name, "workload": key, "sketch": sketch, "config": dict(config)}
+                for index, schedules in self._schedules.items()
+                for key, (sketch, config) in [(schedules.workload_key, combination[index])]
+            ],
+        }
+
+
+@dataclass(frozen=True)
+class TaskSchedules:
+    """The schedules of a task, alone or writing into a slice of a wider output."""
+
+    task: TunedTask
+    winner: Choice
+    default: Choice
+    usable: bool = True
+
+    @classmethod
+    def of(cls, task: TunedTask) -> TaskSchedules:
+        """The schedules of a tuned task.
+
+        They are not usable if nothing was found and the default does not schedule, which MetaSchedule's sketches do
+        not promise: the task then gets a plain schedule.
+        """
+        assert task.kernel is not None
+        space = task.kernel.sketches[0][1]
+        default: Choice = (space.name, space.config(space.origin))
+        result = task.result
+        winner = default if result is None or result.best is None else (result.best.sketch, result.best.config)
+        if result is not None and result.best is not None and result.default_failed:
+            default = winner
+        schedules = cls(task, winner, default)
+        try:
+            schedules.variant(default)
+        except SpaceError:
+            return replace(schedules, default=winner, usable=winner != default)
+        return schedules
+
+    @property
+    def workload_key(self) -> str:
+        assert self.task.kernel is not None
+        return self.task.kernel.workload.key
+
+    def variant(self, choice: Choice, where: Place | None = None) -> Variant:
+        """The schedule of a choice."""
+        kernel = self.task.kernel
+        assert kernel is not None
+        workload = kernel.workload if where is None else kernel.workload.placed(where.offset, where.total)
+        name, config = choice
+        sketch = next(sketch for sketch, _ in kernel.sketches if sketch.name == name)
+        return sketch.apply(workload, kernel.target, config)
+
+
+def provenance_of(
+    model: str | Path | onnx.ModelProto,
+    shapes: Mapping[str, tuple[int, ...]] | None,
+    options: TuneOptions,
+    tuned: TunedTasks,
+) -> dict[str, Any]:
+    """Where a model comes from."""
+    provenance: dict[str, Any] = {
+        "search": options.search,
+        "seed": options.seed,
+        "trials": sum(task.result.trials for task in tuned.tasks if task.result is not None),
+        "versions": {name: packages.version(name) for name in ("apache-tvm", "apache-tvm-ffi", "numpy", "onnx")},
+    }
+    if shapes:
+        provenance["shapes"] = {name: list(shape) for name, shape in shapes.items()}
+    if isinstance(model, str | Path):
+        provenance |= {"source": str(Path(model).resolve()), "sha256": checksum(Path(model))}
+    return provenance

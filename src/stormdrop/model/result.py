@@ -1,0 +1,89 @@
+"""What tuning a model brought."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..machine.cpu import Target
+from ..statistics import Interval
+from .artifact import CompiledModel
+from .tuned_task import TunedTask
+from .verify import Verification
+
+
+@dataclass(frozen=True, eq=False)
+class ModelResult:
+    """A tuned model.
+
+    Attributes:
+        model: the compiled model.
+        name: the name of the graph.
+        target: the machine that it was tuned for.
+        search: the search.
+        seed: its seed.
+        seconds: wall time with everything in it.
+        phases: where this time went, in seconds.
+        artifact: the folder that it was saved to; None if it was not.
+        latency: seconds of one execution.
+        untuned: seconds with the default schedule of every task, timed in turns with `latency`. None after Ctrl-C, and
+            if no time was left for it.
+        verified: how far its outputs are from the reference.
+        tasks: its tasks with their results.
+        curve: (seconds of tuning, summed seconds of the kernels).
+        inside: tasks whose winner was replaced by another finalist that was faster in the whole model.
+        interrupted: whether Ctrl-C ended the tuning.
+    """
+
+    model: CompiledModel
+    name: str
+    target: Target
+    search: str
+    seed: int
+    seconds: float
+    phases: Mapping[str, float]
+    artifact: Path | None
+    latency: Interval
+    untuned: Interval | None
+    verified: Verification
+    tasks: Sequence[TunedTask]
+    curve: Sequence[tuple[float, float]]
+    inside: Sequence[str] = ()
+    interrupted: bool = False
+
+    @property
+    def trials(self) -> int:
+        """Distinct candidates measured, over all tasks, including those that came from the store."""
+        return sum(task.result.trials for task in self.tasks if task.result is not None)
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of `stormdrop tune --json`."""
+        results = [task.result for task in self.tasks if task.result is not None]
+        return {
+            "model": self.name,
+            "target": self.target.machine,
+            "search": self.search,
+            "seed": self.seed,
+            "trials": self.trials,
+            "failed": sum(result.failed for result in results),
+            "reused": sum(result.reused for result in results),
+            "suspect": sum(result.suspect for result in results),
+            "seconds": self.seconds,
+            "phases": dict(self.phases),
+            "artifact": None if self.artifact is None else str(self.artifact),
+            "latency": _timing(self.latency),
+            "untuned": None if self.untuned is None else _timing(self.untuned),
+            "verified": {"max_error": self.verified.max_error, "against": self.verified.against},
+            "tasks": [task.to_json() for task in self.tasks],
+            "inside": list(self.inside),
+            "fallbacks": [report.task for report in self.model.metadata.fallbacks],
+            "interrupted": self.interrupted,
+            "converged": all(task.converged for task in self.tasks),
+            "curve": [list(entry) for entry in self.curve],
+        }
+
+
+def _timing(interval: Interval) -> dict[str, Any]:
+    return {"seconds": interval.estimate, "interval": [interval.low, interval.high]}
