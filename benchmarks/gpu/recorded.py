@@ -93,8 +93,8 @@ class Ground:
             fastest[key] = min(seconds, fastest.get(key, seconds))
         names = [name for name, _ in (*contraction.spatial, *contraction.reductions)]
         tiles = {name: np.array([factors[index] for factors, _ in fastest]) for index, name in enumerate(names)}
-        knobs = np.array([knobs for _, knobs in fastest], dtype=np.float64)
-        return cls(name, contraction, tiles, knobs, np.array(list(fastest.values())), workload)
+        choices = np.array([knobs for _, knobs in fastest], dtype=np.float64)
+        return cls(name, contraction, tiles, choices, np.array(list(fastest.values())), workload)
 
     def statements(self) -> list[Any]:
         """Ansor's 164 features: for every tiling an array of shape (stores, 164)."""
@@ -102,9 +102,10 @@ class Ground:
         axes = [*(f"space{index}" for index in range(len(self.contraction.spatial)))]
         axes += [f"reduce{index}" for index in range(len(self.contraction.reductions))]
         functions = []
-        for at, knobs in enumerate(self.knobs):
-            config = {axis: tuple(map(int, tiles[at])) for axis, tiles in zip(axes, self.factors.values(), strict=True)}
-            config |= {"fetch0": 1, "fetch1": 1, "unroll": int(knobs[-1])}
+        for index, knobs in enumerate(self.knobs):
+            config: dict[str, Any] = {"fetch0": 1, "fetch1": 1, "unroll": int(knobs[-1])}
+            for axis, tiles in zip(axes, self.factors.values(), strict=True):
+                config[axis] = tuple(map(int, tiles[index]))
             functions.append(sketch.apply(self.workload, device, config).main)
         return extractor(self.workload, device)(functions)
 

@@ -107,7 +107,7 @@ def main() -> None:
 def measure(workload: Any, knobs: Sequence[str], fixed: Mapping[str, str]) -> dict[str, Any]:
     """Measures a plane; returns it as `Landscape.to_json` does, with figures and droplet's path from the corner."""
     (droplet,) = parse_searches("droplet")
-    first, second = (landscape(workload, knobs, droplet, at=fixed) for _ in range(2))
+    first, second = (landscape(workload, knobs, droplet, fixed=fixed) for _ in range(2))
     noise = _noise(first.plane, second.plane)
     pooled = {
         candidate: Recorded(known.seconds + again.seconds)

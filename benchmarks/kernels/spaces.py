@@ -129,8 +129,11 @@ def _ours(workload: Any) -> list[dict[str, Any]]:
 def _derived(workload: Any) -> dict[str, list[int]]:
     """The sizes of the spaces that the other two sources make of the workload, one per sketch."""
     target = sd.Target.detect()
-    sketches_of = {"rules": derive(workload, target), "meta_schedule": meta_schedule_sketches(workload, target)}
-    spaces = {name: [sketch.space(workload, target) for sketch in sketches] for name, sketches in sketches_of.items()}
+    sources: dict[str, Any] = {
+        "rules": derive(workload, target),
+        "meta_schedule": meta_schedule_sketches(workload, target),
+    }
+    spaces = {source: [sketch.space(workload, target) for sketch in sketches] for source, sketches in sources.items()}
     return {source: [space.size for space in group if space is not None] for source, group in spaces.items()}
 
 

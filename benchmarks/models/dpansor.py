@@ -44,7 +44,9 @@ def main() -> None:
     options = _options()
     host = machine()
     entries = earlier_entries(_NAME, host, "models")
-    runs = {BASELINE: (BASELINE, {}, options.trials)} | {f"N={n}": ("dpansor", {"N": n}, None) for n in options.N}
+    runs: dict[str, Any] = {BASELINE: (BASELINE, {}, options.trials)} | {
+        f"N={n}": ("dpansor", {"N": n}, None) for n in options.N
+    }
     for model in () if options.show else options.models:
         if not options.resume:
             entries.pop(model, None)

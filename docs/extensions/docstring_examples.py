@@ -1,6 +1,7 @@
 """Shows the examples of docstrings as code.
 
-The docstrings call the section with an example `Example:`; Griffe, which reads them for the site, knows it as `Examples:`.
+The docstrings call the section with an example `Example:`. Griffe, which reads them for the site, knows it as
+`Examples:`.
 """
 
 from __future__ import annotations

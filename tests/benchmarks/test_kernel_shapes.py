@@ -78,11 +78,11 @@ def test_the_summary_of_all_kernels(results: ModuleType) -> None:
         entry("c", {"torch": 0.94}, kind="memory"),
         entry("d", {}, wrong=("stormdrop",)),
     ]
-    found = results.summary([results.row(each, MACHINE) for each in entries])
-    mean, low, high = found["geometric_mean"]
+    summary = results.summary([results.row(kernel, MACHINE) for kernel in entries])
+    mean, low, high = summary["geometric_mean"]
     assert mean == pytest.approx(0.94 ** (1 / 3))
-    assert 1 < high / mean < 1.02  # the mean of three is known better than each
+    assert 1 < high / mean < 1.02  # the mean of three is known better than a single ratio
     assert low * high == pytest.approx(mean**2)
-    assert (found["below"], found["surely_below"], found["wrong"]) == (["b", "c"], ["b"], ["d"])
-    assert found["share_of_peak"] == pytest.approx(0.5)
-    assert (found["share_of_bandwidth"], found["share_of_bandwidth_in_cache"]) == (None, pytest.approx(0.5))
+    assert (summary["below"], summary["surely_below"], summary["wrong"]) == (["b", "c"], ["b"], ["d"])
+    assert summary["share_of_peak"] == pytest.approx(0.5)
+    assert (summary["share_of_bandwidth"], summary["share_of_bandwidth_in_cache"]) == (None, pytest.approx(0.5))

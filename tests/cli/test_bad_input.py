@@ -16,7 +16,7 @@ from stormdrop.errors import InputError, MeasureError, OperatorError, StormdropE
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ([], "Missing command"),
         (["--bogus"], "No such option: --bogus"),
@@ -28,7 +28,7 @@ from stormdrop.errors import InputError, MeasureError, OperatorError, StormdropE
         (["tune-op", *SMALL, "--trials", "0"], "--trials 0: must be 1 or more"),
         (["tune-op", *SMALL, "--seed", "-1"], "--seed -1: must be 0 or more"),
         (["tune-op", *SMALL, "--time", "soon"], "--time soon: not a duration; write 90s, 3m, 1h"),
-        (["tune-op", *SMALL, "--time", "0"], "--time 0: must be longer"),
+        (["tune-op", *SMALL, "--time", "0"], "--time 0: must be greater than zero"),
         (["tune-op", *SMALL, "--resume", "--fresh"], "--resume and --fresh contradict"),
         (["tune-op", *SMALL, "--show", "assembly"], "--show assembly: must be schedule or tir"),
         (["tune-op", *SMALL, "--search", "dropplet"], "unknown search 'dropplet'; did you mean 'droplet'"),
@@ -56,8 +56,10 @@ from stormdrop.errors import InputError, MeasureError, OperatorError, StormdropE
         (["db", "import", "nowhere.jsonl"], "nowhere.jsonl cannot be read"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(capfd: pytest.CaptureFixture[str], words: list[str], said: str) -> None:
-    assert said in complaint(capfd, *words)
+def test_bad_input_is_one_line_and_exit_code_2(
+    capfd: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    assert message in complaint(capfd, *words)
 
 
 @pytest.mark.parametrize("flags", [[], ["--json"]])
@@ -126,7 +128,7 @@ def test_a_folder_that_a_model_may_be_saved_to_is_one_that_the_command_takes(tmp
         if make in ("older", "folder"):
             (path / ("metadata.json" if make == "older" else "thesis.txt")).write_text("{}")
         refused = []
-        for attempt in (lambda at: options.artifact_folder(at, "--out"), model.save):
+        for attempt in (lambda folder: options.artifact_folder(folder, "--out"), model.save):
             try:
                 attempt(path)
             except InputError as error:
@@ -165,8 +167,8 @@ def test_every_error_of_ours_is_one_line_and_closes_the_database(
     closed: list[bool] = []
     real = records.open_store
     monkeypatch.setattr(records, "open_store", open_store)
-    monkeypatch.setattr(importlib.import_module("stormdrop.tuning.tune"), "tune", fail)
-    monkeypatch.setattr(importlib.import_module("stormdrop.model"), "tune_model", fail)
+    monkeypatch.setattr(importlib.import_module("stormdrop.tuning.tune"), "tune_with", fail)
+    monkeypatch.setattr(importlib.import_module("stormdrop.model.tune"), "tune_model_with", fail)
     (tmp_path / "m.onnx").write_bytes(b"never read")
     for words in (["tune-op", *SMALL], ["tune", str(tmp_path / "m.onnx")]):
         assert run([*words, "--db", str(tmp_path / "x.db")]) == code

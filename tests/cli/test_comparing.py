@@ -114,7 +114,7 @@ def test_every_key_of_the_documents_is_described(
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["compare"], "Missing argument"),
         (["compare", "analytic:lrw", "--search", "dropplet"], "unknown search 'dropplet'; did you mean 'droplet'?"),
@@ -142,20 +142,20 @@ def test_every_key_of_the_documents_is_described(
         (["landscape", "analytic:lrw", "--knobs", "h,ww"], "no knob is called ww; did you mean 'w'?"),
         (["landscape", "analytic:lrw", "--knobs", "h,w", "--at", "h"], "argument 'h': write name=value"),
         (["landscape", "analytic:lrw", "--knobs", "h,w", "--at", "h=1"], "knob h is one of the two that vary"),
-        (["landscape", "analytic:lrw", "--knobs", "h,w", "--search", "random,grid"], "one search walks on a landscape"),
+        (["landscape", "analytic:lrw", "--knobs", "h,w", "--search", "random,grid"], "a landscape shows one search"),
         (["landscape", "analytic:lrw", "--knobs", "h,w", "--seed", "-1"], "--seed -1: must be 0 or more"),
         (["landscape", "analytic:lrw", "--knobs", "h,w", "--trials", "0"], "--trials 0: must be 1 or more"),
         (["landscape", "analytic:lrw", "--knobs", "h,w", "--out", "x.pdf"], "--out x.pdf: must end in .png"),
         (["landscape", "analytic:lrw", "--knobs", "h,w", "--out", "no/x.png"], "there is no directory"),
-        (["landscape", "analytic:lrw", "analytic:tss", "--knobs", "h,w"], "analytic:tss: a landscape is of one space"),
+        (["landscape", "analytic:lrw", "analytic:tss", "--knobs", "h,w"], "analytic:tss: a landscape shows one space"),
         (["landscape", "matmul", "m=32", "n=32", "k=32", "--knobs", "rows,colums"], "did you mean 'columns'?"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(
-    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], said: str
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert said in complaint(capfd, *words)
+    assert message in complaint(capfd, *words)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -173,7 +173,7 @@ def test_bad_files(capfd: pytest.CaptureFixture[str], recorded: Path) -> None:
 def test_out_must_be_possible_before_the_work(capfd: pytest.CaptureFixture[str], recorded: Path) -> None:
     for place in (recorded, recorded.parent / "no" / "folder"):
         line = complaint(capfd, "compare", recorded, "--search", "random", "--out", place)
-        assert line.startswith(f"--out {place}: no folder can be there")
+        assert line.startswith(f"--out {place}: the folder cannot be created")
     assert "is a directory" in complaint(
         capfd, "landscape", recorded, "--knobs", "block,tile", "--out", cache_folder(recorded)
     )

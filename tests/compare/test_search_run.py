@@ -8,16 +8,14 @@ from typing import ClassVar
 import pytest
 
 from stormdrop.compare.search_run import PARTS, run_search
-from stormdrop.compare.search_spec import SearchSpec, parse_searches
-from stormdrop.errors import InputError, SearchError
-from stormdrop.space import Ordinal, Space
 from stormdrop.trial import Candidate, Measurement, Phases, Request, Status, Trial
+from stormdrop.tuning.trace import Trace
 
 SPENT = Phases(0.1, 0.2, 0.3, 0.4)
 A, B, C, D = (Candidate("s", (i,)) for i in range(4))
 
 
-class Scripted:
+class ScriptedSearch:
     """A search that asks for given requests, batch by batch."""
 
     name: ClassVar[str] = "scripted"
@@ -25,7 +23,7 @@ class Scripted:
 
     def __init__(self, batches: Sequence[Sequence[Candidate]], best: Candidate | None = None) -> None:
         self.batches, self.best = list(batches), best
-        self.told: list[Candidate] = []
+        self.measured: list[Candidate] = []
 
     @property
     def finished(self) -> bool:
@@ -35,14 +33,14 @@ class Scripted:
         return [Request(candidate, 1) for candidate in self.batches.pop(0)] if self.batches else []
 
     def tell(self, trials: Sequence[Trial]) -> None:
-        self.told += [trial.candidate for trial in trials]
+        self.measured += [trial.candidate for trial in trials]
 
 
-class Answers:
+class ScriptedMeasurer:
     """A measurer that gives each candidate its samples one after the other. None stands for a failure."""
 
     def __init__(self, samples: dict[Candidate, Sequence[float | None]], phases: Phases = SPENT):
-        self.samples = {candidate: list(its) for candidate, its in samples.items()}
+        self.samples = {candidate: list(script) for candidate, script in samples.items()}
         self.phases = phases
 
     def measure(self, requests: Sequence[Request]) -> Iterator[Measurement]:
@@ -54,115 +52,84 @@ class Answers:
                 yield Measurement(Status.OK, (seconds,), phases=self.phases, suspect=request.candidate == B)
 
     def race(self, candidates: Sequence[Candidate], rounds: int) -> list[Measurement]:
-        raise AssertionError("a walk does not race")
+        raise AssertionError("a run does not race")
 
     def close(self) -> None: ...
 
-    def __enter__(self) -> Answers:
+    def __enter__(self) -> ScriptedMeasurer:
         return self
 
     def __exit__(self, *_: object) -> None: ...
 
 
-def leads(walked: object) -> list[tuple[int, Candidate | None]]:
-    return [(lead.evaluations, lead.candidate) for lead in walked.leads]  # type: ignore[attr-defined]
+def leads(trace: Trace) -> list[tuple[int, Candidate | None]]:
+    return [(lead.evaluations, lead.candidate) for lead in trace.leads]
 
 
-def test_the_least_median_of_all_samples_leads_and_repeats_are_no_evaluations() -> None:
+def test_the_lowest_median_of_all_samples_leads_and_repeats_are_no_evaluations() -> None:
     """B's first sample was too fast, and its median grows past A's. Then C fails when it is measured again."""
-    answers = Answers({A: [3.0], B: [1.0, 9.0, 9.0], C: [2.0, None], D: [5.0]})
-    walked = run_search(Scripted([[A, B], [B, B, D], [C], [C]]), answers, trials=10)
-    assert leads(walked) == [(1, A), (2, B), (2, A), (4, C), (4, A)]
-    assert [lead.batch for lead in walked.leads] == [1, 1, 2, 3, 4]
-    assert walked.winner == A
-    assert walked.medians == {A: 3.0, B: 9.0, D: 5.0}
-    assert list(walked.measurements) == [A, B, D, C]
-    assert set(walked.first_statuses.values()) == {Status.OK}  # C's failure came later
-    assert walked.suspect == 3
-    assert walked.converged
+    measurer = ScriptedMeasurer({A: [3.0], B: [1.0, 9.0, 9.0], C: [2.0, None], D: [5.0]})
+    trace = run_search(ScriptedSearch([[A, B], [B, B, D], [C], [C]]), measurer, trials=10)
+    assert leads(trace) == [(1, A), (2, B), (2, A), (4, C), (4, A)]
+    assert [lead.batch for lead in trace.leads] == [1, 1, 2, 3, 4]
+    assert trace.winner == A
+    assert trace.medians == {A: 3.0, B: 9.0, D: 5.0}
+    assert list(trace.measurements) == [A, B, D, C]
+    assert set(trace.first_statuses.values()) == {Status.OK}  # C's failure came later
+    assert trace.suspect == 3
+    assert trace.converged
 
 
 def test_costs_are_split() -> None:
-    walked = run_search(Scripted([[A, B], [A, C]]), Answers({A: [3.0, 3.0], B: [None], C: [1.0]}), trials=10)
-    spent = dict(zip(PARTS, walked.seconds, strict=True))
+    trace = run_search(
+        ScriptedSearch([[A, B], [A, C]]), ScriptedMeasurer({A: [3.0, 3.0], B: [None], C: [1.0]}), trials=10
+    )
+    spent = dict(zip(PARTS, trace.seconds, strict=True))
     assert {part: spent[part] for part in PARTS[1:]} == pytest.approx(dict(schedule=0.4, build=0.8, run=1.2, check=1.6))
     assert 0 < spent["search"] < 0.5
-    assert walked.status_seconds == pytest.approx({Status.OK: 3.0, Status.RUNTIME: 1.0})
-    assert walked.leads[-1].seconds[1:] == pytest.approx(tuple(walked.seconds[1:]))
-    assert walked.first_statuses[B] is Status.RUNTIME
+    assert trace.status_seconds == pytest.approx({Status.OK: 3.0, Status.RUNTIME: 1.0})
+    assert trace.leads[-1].seconds[1:] == pytest.approx(tuple(trace.seconds[1:]))
+    assert trace.first_statuses[B] is Status.RUNTIME
 
 
-def test_trials_end_it_at_the_first_new_candidate_too_many() -> None:
-    search = Scripted([[A], [A, B, A, C, A], [D]])
-    walked = run_search(search, Answers({A: [3.0] * 4, B: [2.0]}), trials=2)
-    assert list(walked.measurements) == [A, B]
-    assert search.told == [A, A, B, A]
+def test_the_limit_of_trials_ends_a_run_within_a_batch() -> None:
+    search = ScriptedSearch([[A], [A, B, A, C, A], [D]])
+    trace = run_search(search, ScriptedMeasurer({A: [3.0] * 4, B: [2.0]}), trials=2)
+    assert list(trace.measurements) == [A, B]
+    assert search.measured == [A, A, B, A]
 
 
-def test_time_ends_it_after_the_batch() -> None:
-    walked = run_search(Scripted([[A], [B], [C], [D]]), Answers({A: [1.0], B: [2.0], C: [3.0], D: [4.0]}), 10, time=1.5)
-    assert list(walked.measurements) == [A, B]
+def test_the_limit_of_time_ends_a_run_after_the_batch() -> None:
+    trace = run_search(
+        ScriptedSearch([[A], [B], [C], [D]]), ScriptedMeasurer({A: [1.0], B: [2.0], C: [3.0], D: [4.0]}), 10, time=1.5
+    )
+    assert list(trace.measurements) == [A, B]
 
 
-def test_what_a_finished_search_holds_for_the_best_is_what_it_reports() -> None:
+def test_a_finished_search_reports_what_it_holds_for_the_best() -> None:
     samples = {A: [3.0], B: [1.0], C: [2.0]}
-    assert run_search(Scripted([[A, B]], best=A), Answers(samples), 10).winner == A
-    assert run_search(Scripted([[A, B], [C]], best=A), Answers(samples), 2).winner == B  # it was not finished
-    assert run_search(Scripted([[A, B]], best=D), Answers(samples), 10).winner == B  # never measured
+    assert run_search(ScriptedSearch([[A, B]], best=A), ScriptedMeasurer(samples), 10).winner == A
+    unfinished = ScriptedSearch([[A, B], [C]], best=A)
+    assert run_search(unfinished, ScriptedMeasurer(samples), 2).winner == B
+    never_measured = D
+    assert run_search(ScriptedSearch([[A, B]], best=never_measured), ScriptedMeasurer(samples), 10).winner == B
 
 
 def test_nothing_works() -> None:
-    walked = run_search(Scripted([[A], [B]]), Answers({A: [None], B: [None]}), 10)
-    assert (walked.winner, walked.leads) == (None, [])
-    walked = run_search(Scripted([[A], [A]]), Answers({A: [1.0, None]}), 10)
-    assert leads(walked) == [(1, A), (1, None)]
-    assert walked.winner is None
+    trace = run_search(ScriptedSearch([[A], [B]]), ScriptedMeasurer({A: [None], B: [None]}), 10)
+    assert (trace.winner, trace.leads) == (None, [])
+    trace = run_search(ScriptedSearch([[A], [A]]), ScriptedMeasurer({A: [1.0, None]}), 10)
+    assert leads(trace) == [(1, A), (1, None)]
+    assert trace.winner is None
 
 
-def test_live_measurements_cost_what_was_waited_for() -> None:
+def test_live_measurements_cost_the_time_that_was_waited() -> None:
     """Workers that build side by side report 0.3 s of building, for which nobody waited. Their run phases count."""
-    walked = run_search(Scripted([[A], [B]]), Answers({A: [1.0], B: [1.0]}, Phases(0.1, 0.2, 0.0, 0.0)), 10, live=True)
-    assert 0 < walked.seconds[1] == pytest.approx(walked.seconds[2] / 2)
-    assert sum(walked.seconds) < 0.2
-    walked = run_search(Scripted([[A]]), Answers({A: [1.0]}, Phases(0.0, 0.0, 0.01, 0.02)), 10, live=True)
-    assert walked.seconds[4] == 0.02
-    assert walked.seconds[3] == pytest.approx(0.01, abs=0.1)
-
-
-def test_contenders_have_typed_options() -> None:
-    plain, variant = parse_searches(" droplet, droplet:test=student:speculation=false:max_iterations=3:confidence=0.9")
-    assert plain == SearchSpec("droplet", "droplet")
-    assert variant.label == "droplet:test=student:speculation=false:max_iterations=3:confidence=0.9"
-    assert variant.options == {"test": "student", "speculation": False, "max_iterations": 3, "confidence": 0.9}
-    (unlimited,) = parse_searches("droplet:max_iterations=none")
-    assert unlimited.options == {"max_iterations": None}
-    search = variant.create([Space("s", [Ordinal("a", [1, 2, 3])])], 0)
-    assert search.name == "droplet"
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("dropplet", "unknown search 'dropplet'; did you mean 'droplet'?"),
-        ("droplet:confidnce=0.9", "search 'droplet' has no option 'confidnce'; did you mean 'confidence'?"),
-        ("droplet:confidence=high", "option confidence must be float, not 'high'"),
-        ("droplet:confidence=2", "droplet's confidence must be at least 0.5 and below 1, not 2.0"),
-        ("droplet:repeats=2.5", "option repeats must be int, not '2.5'"),
-        ("droplet:speculation=perhaps", "option speculation must be bool, not 'perhaps'"),
-        ("droplet:max_iterations=x", "option max_iterations must be int or none, not 'x'"),
-        ("droplet:repeats", "write an option as name=value, not 'repeats'"),
-        ("droplet:repeats=3:repeats=4", "option repeats is given twice"),
-        ("droplet:test=studnet", "did you mean 'student'?"),
-    ],
-)
-def test_bad_contenders(text: str, said: str) -> None:
-    with pytest.raises(SearchError) as raised:
-        parse_searches(text)
-    assert said in str(raised.value)
-
-
-def test_no_contender_and_one_twice() -> None:
-    with pytest.raises(InputError, match="no search is named"):
-        parse_searches(" , ")
-    with pytest.raises(InputError, match="search random is given twice"):
-        parse_searches("random,droplet,random")
+    trace = run_search(
+        ScriptedSearch([[A], [B]]), ScriptedMeasurer({A: [1.0], B: [1.0]}, Phases(0.1, 0.2, 0.0, 0.0)), 10, live=True
+    )
+    assert 0 < trace.seconds[1] == pytest.approx(trace.seconds[2] / 2)
+    assert sum(trace.seconds) < 0.2
+    trace = run_search(ScriptedSearch([[A]]), ScriptedMeasurer({A: [1.0]}, Phases(0.0, 0.0, 0.01, 0.02)), 10, live=True)
+    assert trace.seconds[4] == 0.02
+    assert trace.seconds[3] == pytest.approx(0.01, abs=0.1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import doctest
 import importlib
-import inspect
 import re
 import shutil
 from pathlib import Path
@@ -13,9 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from pages import PACKAGE
+from small_budgets import small_budget
 from small_network import save_small_network
 
 import stormdrop as sd
+from stormdrop.tuning.options import TuneOptions
 
 HEAVY = ("bench", "codegen", "measure", "model", "sketches", "testing", "tuning")
 """Rooms whose examples compile kernels or start workers."""
@@ -56,7 +57,7 @@ def fenced() -> list[object]:
     for path in sorted(PACKAGE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
-                for block in FENCE.findall(inspect.cleandoc(ast.get_docstring(node) or "").replace("\n    ", "\n")):
+                for block in FENCE.findall((ast.get_docstring(node) or "").replace("\n    ", "\n")):
                     name = "module" if isinstance(node, ast.Module) else node.name
                     found.append(pytest.param(block, id=f"{path.relative_to(PACKAGE).as_posix()}:{name}"))
     return found
@@ -78,8 +79,7 @@ def test_fenced_examples(block: str, models: Path, tmp_path: Path, monkeypatch: 
         pytest.skip("no linker here: cc")
     shutil.copytree(models, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-    tune_model = sd.tune_model
-    monkeypatch.setattr(sd, "tune_model", lambda *words, time, **options: tune_model(*words, trials=4, **options))
+    monkeypatch.setattr(TuneOptions, "budget", small_budget)
     image = np.ones((1, 3, 224, 224), "float32")
     names = {"x": image, "image": image, "images": image, "model": sd.load("resnet50.sd")}
     exec(block, {"sd": sd, "stormdrop": sd, **names})

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from even_model import Even, measure_with
@@ -13,6 +16,7 @@ from tiny_models import residual_model
 from stormdrop.errors import MeasureError, ModelError
 from stormdrop.machine.cpu import Target
 from stormdrop.model import tune_model
+from stormdrop.model.importer.graph import Graph
 from stormdrop.model.random_weights import seed_weights
 from stormdrop.model.verify import Reference, Verification
 from stormdrop.records import open_store
@@ -45,15 +49,20 @@ def test_a_task_that_cannot_be_measured_becomes_a_fallback(
     assert not document["converged"]
 
 
-@pytest.mark.parametrize("error", [2e-3, float("inf"), float("nan")])
-def test_a_wrong_model_is_not_saved(
-    target: Target, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: float
-) -> None:
+def test_a_wrong_model_is_not_saved(target: Target, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     measure_with(monkeypatch, Even)
-    monkeypatch.setattr(Reference, "check", lambda *_: Verification(error, "onnxruntime 1.0"))
-    with open_store("sqlite://") as store, pytest.raises(ModelError, match=r"against onnxruntime 1\.0 is") as caught:
+    monkeypatch.setattr(Reference, "check", lambda *_: Verification(float("nan"), "onnxruntime 1.0"))
+    with open_store("sqlite://") as store, pytest.raises(ModelError, match=r"against onnxruntime 1\.0 is"):
         tune_model(
             seed_weights(residual_model(), seed=1), target=target, trials=1, store=store, out=tmp_path / "wrong.sd"
         )
-    assert "\n" not in str(caught.value)
     assert not (tmp_path / "wrong.sd").exists()
+
+
+@pytest.mark.parametrize("error", [2e-3, float("inf"), float("nan")])
+def test_a_model_with_this_error_is_wrong(residual: Graph, error: float) -> None:
+    reference = SimpleNamespace(check=lambda model: Verification(error, "onnxruntime 1.0"))
+    check: Any = importlib.import_module("stormdrop.model.tune")._verified
+    with pytest.raises(ModelError, match=r"against onnxruntime 1\.0 is") as caught:
+        check(residual, None, reference)
+    assert "\n" not in str(caught.value)

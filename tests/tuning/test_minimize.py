@@ -286,5 +286,5 @@ def test_records_go_by_the_qualified_name() -> None:
         assert result.name == f"{__name__}.bowl" == store.sessions()[0].workload_name
         for nameless in (lambda config: 1.0, functools.partial(bowl), Counting()):
             assert minimized(nameless, trials=1, name=None).name == ""
-            with pytest.raises(InputError, match="needs one: name="):
+            with pytest.raises(InputError, match="give one with name="):
                 minimized(nameless, store, trials=1, name=None)

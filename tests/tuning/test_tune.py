@@ -66,7 +66,7 @@ def test_bad_settings() -> None:
     with open_store("sqlite://") as store:
         with pytest.raises(InputError, match="trials=0"):
             tune_replayed(store, Counting(), trials=0)
-        with pytest.raises(InputError, match="longer than nothing"):
+        with pytest.raises(InputError, match="greater than zero"):
             tune_replayed(store, Counting(), time=-1)
         with pytest.raises(InputError, match="exclude each other"):
             tune_replayed(store, Counting(), resume=True, fresh=True)

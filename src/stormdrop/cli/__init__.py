@@ -1,7 +1,7 @@
 """The command line: `stormdrop tune`, `tune-op`, `run`, `bench`, `compare`, `landscape`, `doctor`, `db`.
 
-Exit codes: 0 success; 1 something of ours failed; 2 bad usage or bad input, with one line on standard error that
-begins with "stormdrop:"; 130 after Ctrl-C, with everything measured so far kept.
+Exit codes: 0 for success; 1 if something of ours failed; 2 for bad usage or bad input, with one line on standard error
+that begins with "stormdrop:"; 130 after Ctrl-C, with everything kept that was measured so far.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ app.command("landscape")(comparing.landscape)
 app.command("doctor")(running.doctor)
 app.add_typer(database.app, name="db")
 
-# The root of what typer raises for bad usage; where that class lives has changed between its versions.
+# The base class of what typer raises for bad usage. Versions of typer have it in different places.
 _UsageProblem: type[Exception] = typer.BadParameter.__mro__[2]
 
 
@@ -60,22 +60,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Runs one command; returns its exit code. Prints the line that says what was wrong, if anything was."""
+    """Runs one command and returns its exit code. If something was wrong, it prints one line that says what."""
     threads.configure()  # before any command loads TVM
     try:
         code = app(list(arguments), standalone_mode=False, prog_name="stormdrop")
         sys.stdout.flush()
         return int(code or 0)
-    except (InputError, UnsupportedFunction) as error:  # what the user named is what no sketch takes
+    except (InputError, UnsupportedFunction) as error:  # no sketch takes what the user named
         return _complain(str(error), 2)
     except StormdropError as error:
         return _complain(str(error), 1)
     except MemoryError as error:
         return _complain(f"out of memory{f': {error}' if str(error) else ''}", 1)
     except (KeyboardInterrupt, typer.Abort):
-        return _complain("interrupted; what was measured so far is kept", tuning.INTERRUPTED)
+        return _complain("interrupted; everything measured so far is kept", tuning.INTERRUPTED)
     except BrokenPipeError:
-        # Who read our output has left, as `head` does. Python would complain again when it flushes at its end.
+        # The reader of our output has gone, as `head` does. Python would complain once more when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
     except _UsageProblem as error:
@@ -84,6 +84,6 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _complain(message: str, code: int) -> int:
-    line = " ".join(message.split())  # one line, whatever it was made of
+    line = " ".join(message.split())  # one line, even if the message has several
     print(f"stormdrop: {line}", file=sys.stderr, flush=True)
     return code

@@ -28,8 +28,8 @@ GroundArgument = Annotated[
     list[str],
     typer.Argument(
         metavar="OPERATOR NAME=VALUE...|SPACE-FILE",
-        help="What to search: an operator, measured here, or a recorded space: a Kernel Tuner cache (.json, .json.gz), "
-        "exported records (.jsonl), or analytic:NAME.",
+        help="What to search: an operator, which is measured here; or recorded spaces, each a Kernel Tuner cache "
+        "(.json, .json.gz), exported records (.jsonl) or analytic:NAME.",
     ),
 ]
 SearchesOption = Annotated[
@@ -37,7 +37,7 @@ SearchesOption = Annotated[
     typer.Option(
         "--search",
         metavar="NAME[:OPTION=VALUE]...,...",
-        help=f"{', '.join(names())}; with options, as in droplet:test=student.",
+        help=f"Searches, separated by commas: {', '.join(names())}; with options as in droplet:test=student.",
     ),
 ]
 
@@ -45,14 +45,21 @@ SearchesOption = Annotated[
 def compare(
     what: GroundArgument,
     search: SearchesOption = "storm,droplet,random",
-    seeds: Annotated[int, typer.Option("--seeds", metavar="N", help="Runs of each search.")] = 10,
-    trials: Annotated[int, typer.Option("--trials", metavar="N", help="Candidates that a run may measure.")] = 200,
+    seeds: Annotated[
+        int, typer.Option("--seeds", metavar="N", help="How many runs each search makes on a space.")
+    ] = 10,
+    trials: Annotated[int, typer.Option("--trials", metavar="N", help="The most candidates of a run.")] = 200,
     time: Annotated[
-        str | None, typer.Option("--time", metavar="T", help="Wall time of a run, recorded or here: 90s, 3m, 1h.")
+        str | None,
+        typer.Option(
+            "--time", metavar="T", help="The most wall time of a run, as recorded or as spent here: 90s, 3m, 1h."
+        ),
     ] = None,
-    exact: Annotated[bool, typer.Option("--exact", help="Answer from recordings without noise.")] = False,
-    jobs: Annotated[int, typer.Option("--jobs", metavar="N", help="Runs on recordings side by side.")] = 1,
-    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Where to write plots.")] = None,
+    exact: Annotated[bool, typer.Option("--exact", help="Let recordings answer without noise.")] = False,
+    jobs: Annotated[
+        int, typer.Option("--jobs", metavar="N", help="How many runs on recordings go on side by side.")
+    ] = 1,
+    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="The folder for plots.")] = None,
     as_json: JsonOption = False,
 ) -> int:
     """Compare searches side by side, on an operator or on recorded spaces."""
@@ -86,23 +93,32 @@ def compare(
 def landscape(
     what: GroundArgument,
     knobs: Annotated[str, typer.Option("--knobs", metavar="A,B", help="The two knobs that vary.")],
-    search: Annotated[str, typer.Option("--search", metavar="NAME[:OPTION=VALUE]...", help="Who walks.")] = "droplet",
+    search: Annotated[
+        str, typer.Option("--search", metavar="NAME[:OPTION=VALUE]...", help="The search that runs on it.")
+    ] = "droplet",
     seed: SeedOption = 0,
-    trials: Annotated[int, typer.Option("--trials", metavar="N", help="Candidates that the walk may look at.")] = 200,
-    at: Annotated[
-        str | None, typer.Option("--at", metavar="KNOB=VALUE,...", help="Values of other knobs; the best's by default.")
+    trials: Annotated[int, typer.Option("--trials", metavar="N", help="The most candidates of the search.")] = 200,
+    fixed: Annotated[
+        str | None,
+        typer.Option(
+            "--at",
+            metavar="KNOB=VALUE,...",
+            help="Values of other knobs; by default those of the best recorded candidate or of the default schedule.",
+        ),
     ] = None,
-    out: Annotated[Path, typer.Option("--out", metavar="FILE.png", help="The picture.")] = Path("landscape.png"),
+    out: Annotated[Path, typer.Option("--out", metavar="FILE.png", help="The file of the picture.")] = Path(
+        "landscape.png"
+    ),
     as_json: JsonOption = False,
 ) -> int:
-    """Draw the times over two knobs of a space, and the path of a search on them."""
+    """Draw the times over two knobs of a space, and the path of a search on this plane."""
     _at_least_one("--trials", trials)
     if seed < 0:
         raise InputError(f"--seed {seed}: must be 0 or more")
     if out.suffix != ".png":
         raise InputError(f"--out {out}: must end in .png")
     options.writable_file(out, "--out")
-    fixed = options.arguments(_words(at or ""))
+    values = options.arguments(_words(fixed or ""))
     with output.stdout_for_json(as_json):
         from ..compare.landscape import landscape as run
         from ..compare.search_spec import parse_searches
@@ -111,20 +127,20 @@ def landscape(
 
         searches = parse_searches(search)
         if len(searches) != 1:
-            raise InputError(f"--search {search}: one search walks on a landscape")
+            raise InputError(f"--search {search}: a landscape shows one search")
         grounds = _grounds(what)
         if isinstance(grounds, list) and len(grounds) != 1:
-            raise InputError(f"{what[1]}: a landscape is of one space")
+            raise InputError(f"{what[1]}: a landscape shows one space")
         ground = grounds[0] if isinstance(grounds, list) else grounds
         with Reporter(None, f"measuring every point of {knobs}") as report:
             try:
-                found = run(
-                    ground, _words(knobs), searches[0], fixed=fixed, trials=trials, seed=seed, on_progress=report
+                result = run(
+                    ground, _words(knobs), searches[0], fixed=values, trials=trials, seed=seed, on_progress=report
                 )
             except KeyboardInterrupt:
-                output.say("stormdrop: interrupted before every point was measured: nothing is drawn")
+                output.say("stormdrop: interrupted before every point was measured, so nothing is drawn")
                 return INTERRUPTED
-        document = {**found.to_json(), "file": str(out)}
+        document = {**result.to_json(), "file": str(out)}
         save(heat_map(document), out)
     if as_json:
         output.emit(document)
@@ -168,15 +184,15 @@ def print_comparison(document: Mapping[str, Any]) -> None:
 def _print_summary(title: str, what: str, seeds: str, summary: Sequence[Mapping[str, Any]]) -> None:
     marks = [*summary[0]["at"]][-_MOST_MARKS:]
     rows = []
-    for each in summary:
-        reached = [each["at"][mark]["best_over_optimum"] for mark in marks]
+    for entry in summary:
+        reached = [entry["at"][mark]["best_over_optimum"] for mark in marks]
         rows.append(
             [
-                each["search"],
+                entry["search"],
                 *(f"{_ratio(ratio['mean'])} ({_ratio(ratio['median'])})" for ratio in reached),
-                *(f"{share:.0%}" for share in each["within"].values()),
-                f"{each['evaluations']:.0f}",
-                f"{each['search_ms_per_evaluation']:.2g}",
+                *(f"{share:.0%}" for share in entry["within"].values()),
+                f"{entry['evaluations']:.0f}",
+                f"{entry['search_ms_per_evaluation']:.2g}",
             ]
         )
     headings = ["", *(f"at {mark}" for mark in marks), "within 5%", "10%", "evaluations", "search ms each"]
@@ -189,10 +205,10 @@ def _ratio(value: float | None) -> str:
 
 
 def _difference_lines(document: Mapping[str, Any]) -> list[str]:
-    """The search with the least mean beside every other."""
+    """A line for every other search: how it differs from the search with the lowest mean."""
     from ..report.differences import ALPHA
 
-    means = {each["search"]: each["best_over_optimum"]["mean"] for each in document["summary"]}
+    means = {entry["search"]: entry["best_over_optimum"]["mean"] for entry in document["summary"]}
     ends = {search: mean for search, mean in means.items() if mean is not None}
     if not ends or len(document["searches"]) < 2:
         return []
@@ -201,37 +217,39 @@ def _difference_lines(document: Mapping[str, Any]) -> list[str]:
     lines = []
     if len(pairs) * _least_p(max(pair["pairs"] for pair in pairs)) >= ALPHA:
         enough = next(n for n in itertools.count(1) if len(pairs) * _least_p(n) < ALPHA)
-        lines.append(f"too few runs for any difference to be significant: of so many searches it takes {enough} pairs")
+        lines.append(
+            f"too few runs for a significant difference: with so many searches it takes {enough} pairs of runs"
+        )
     for pair in pairs:
         if best not in (pair["a"], pair["b"]):
             continue
         swapped = pair["a"] == best
         other = pair["b"] if swapped else pair["a"]
-        said = f"{other}: " if pair["significant"] else f"{other}: not significantly different from {best}, "
+        line = f"{other}: " if pair["significant"] else f"{other}: not significantly different from {best}, "
         if pair["ratio"] is not None:
             bounds = [pair["ratio"], *pair["interval"]]
             ratio, *interval = [1 / bound for bound in bounds] if swapped else bounds
-            said += f"{ratio:.3f} times the time of {best} (95% interval {min(interval):.3f} to {max(interval):.3f}), "
+            line += f"{ratio:.3f} times the time of {best} (95% interval {min(interval):.3f} to {max(interval):.3f}), "
         elif pair["significant"]:
-            said += f"different from {best}, "
-        lines.append(f"{said}p = {pair['p']:.2g} over {pair['pairs']} pairs")
+            line += f"different from {best}, "
+        lines.append(f"{line}p = {pair['p']:.2g} over {pair['pairs']} pairs")
     return lines
 
 
 def _least_p(pairs: int) -> float:
-    """The least p that a signed-rank test of so many pairs can have."""
+    """The lowest p that a signed-rank test of so many pairs can have."""
     return float(2.0 ** (1 - pairs))
 
 
 def _grounds(words: Sequence[str]) -> list[Recording] | Workload:
-    """Recordings, or one operator. Raises `InputError`, for both together too."""
+    """Recordings, or one operator. Raises `InputError`, also if both are named."""
     files = [word for word in words if _is_source(word)]
     if files:
         from ..compare.recordings import load
 
         for word in words:
             if word not in files:
-                raise InputError(f"{word}: give one operator with its arguments, or space files; not both")
+                raise InputError(f"{word}: give one operator with its arguments, or space files, but not both")
         return [load(word) for word in words]
     from .. import operators
 
@@ -258,11 +276,11 @@ def _at_least_one(name: str, value: int) -> None:
 
 
 def _folder(path: Path) -> Path:
-    """A folder to write to, made where it is missing. Raises `InputError`: before the work, not after."""
+    """A folder to write to, which is created if it is missing. Raises `InputError` before the work, not after it."""
     try:
         path.mkdir(exist_ok=True)
     except OSError as error:
-        raise InputError(f"--out {path}: no folder can be there: {error.strerror}") from error
+        raise InputError(f"--out {path}: the folder cannot be created: {error.strerror}") from error
     if not os.access(path, os.W_OK):
         raise InputError(f"--out {path}: nothing can be written there")
     return path

@@ -1,4 +1,4 @@
-"""`stormdrop db`: what was ever measured."""
+"""`stormdrop db`: lists, exports, imports and merges the records of what was measured."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ def list_sessions(db: DatabaseOption = None, as_json: JsonOption = False) -> Non
     from ..records import open_store
 
     with open_store(db) as store:
-        found = store.sessions()
+        sessions = store.sessions()
     if as_json:
-        documents = [{**dataclasses.asdict(each), "state": each.state.value} for each in found]
+        documents = [{**dataclasses.asdict(session), "state": session.state.value} for session in sessions]
         output.emit({"sessions": documents})
         return
-    if not found:
+    if not sessions:
         print("nothing was tuned yet")
         return
     rows = [
         [
-            each.workload_name,
-            each.search,
-            str(each.trials),
-            str(each.failed),
-            output.seconds(each.best_seconds),
-            output.seconds(each.baseline_seconds),
-            each.state.value,
-            each.created[:19].replace("T", " "),
-            each.machine,
+            session.workload_name,
+            session.search,
+            str(session.trials),
+            str(session.failed),
+            output.seconds(session.best_seconds),
+            output.seconds(session.baseline_seconds),
+            session.state.value,
+            session.created[:19].replace("T", " "),
+            session.machine,
         ]
-        for each in found
+        for session in sessions
     ]
     output.table(["tuned", "search", "trials", "failed", "best", "default", "state", "begun (UTC)", "machine"], rows)
 
@@ -73,7 +73,7 @@ def import_(
     db: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Take in the records of a file; what is known already changes nothing."""
+    """Take in the records of a file; those that are known already are skipped."""
     from ..records import import_file, open_store
 
     with open_store(db) as store:
@@ -82,7 +82,7 @@ def import_(
 
 @app.command("merge")
 def merge(
-    other: Annotated[str, typer.Argument(metavar="DATABASE", help="A file or a URL; it is not changed.")],
+    other: Annotated[str, typer.Argument(metavar="DATABASE", help="A database: a file or a URL. It is not changed.")],
     db: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:

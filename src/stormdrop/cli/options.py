@@ -12,18 +12,22 @@ from ..errors import ArtifactError, InputError, OperatorError
 from ..model.artifact_files import check_free
 from ..search import names
 from ..tuning.duration import seconds_of
-from ..tuning.options import DEFAULT_SEARCH, TuneOptions
+from ..tuning.options import TuneOptions
 
 TargetOption = Annotated[
     str | None,
-    typer.Option("--target", metavar="TARGET", help="cpu, this machine's, by default; cuda, or a GPU by name."),
+    typer.Option(
+        "--target",
+        metavar="TARGET",
+        help="What to tune for: cpu (this machine's, the default), cuda, or a GPU by name.",
+    ),
 ]
 SearchOption = Annotated[
     str,
     typer.Option(
         "--search",
         metavar="NAME",
-        help=f"{', '.join(names())}; {DEFAULT_SEARCH} by default.",
+        help=f"The search: one of {', '.join(names())}.",
     ),
 ]
 TrialsOption = Annotated[
@@ -31,22 +35,28 @@ TrialsOption = Annotated[
 ]
 TimeOption = Annotated[
     str | None,
-    typer.Option("--time", metavar="T", help="Stop after this wall time with everything in it: 90s, 3m, 1h, 15."),
+    typer.Option(
+        "--time",
+        metavar="T",
+        help="Stop after this wall time, which includes everything: 90s, 3m, 1h, or 15 (seconds).",
+    ),
 ]
 DatabaseOption = Annotated[
     str | None,
-    typer.Option("--db", metavar="URL", help="The database: a file or a URL; by default one in your data directory."),
+    typer.Option(
+        "--db", metavar="URL", help="The database of records: a file or a URL; by default one in your data directory."
+    ),
 ]
-SeedOption = Annotated[int, typer.Option("--seed", metavar="S", help="Seed of everything random.")]
-ResumeOption = Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run of the same kind.")]
+SeedOption = Annotated[int, typer.Option("--seed", metavar="S", help="The seed of everything random.")]
+ResumeOption = Annotated[bool, typer.Option("--resume", help="Continue an interrupted run with the same options.")]
 FreshOption = Annotated[bool, typer.Option("--fresh", help="Tune as if nothing were known yet.")]
 MaxErrorOption = Annotated[
     float | None,
     typer.Option(
         "--max-error",
         metavar="E",
-        help="How far kernels that compute in another way (Winograd) may be off, relative to the largest output: "
-        "1e-4 by default; 0 for none of these.",
+        help="The largest error, relative to the largest output, of kernels that compute in another way (Winograd): "
+        "1e-4 by default; 0 excludes such kernels.",
     ),
 ]
 SpaceOption = Annotated[
@@ -54,8 +64,7 @@ SpaceOption = Annotated[
     typer.Option(
         "--space",
         metavar="NAME",
-        help="What is searched: builtin, rules (sketches derived as Ansor does) or meta_schedule (TVM's); by default "
-        "builtin.",
+        help="The sketches to search: builtin (the default), rules (derived as Ansor does) or meta_schedule (TVM's).",
     ),
 ]
 FeaturesOption = Annotated[
@@ -64,7 +73,7 @@ FeaturesOption = Annotated[
         "--features",
         metavar="KIND",
         help="What the cost models of evolutionary and gradient see: knobs, analytic (on GPUs the seven of the AF-DS "
-        "paper), both of these or statements (Ansor's 164).",
+        "paper), both of these, or statements (Ansor's 164).",
     ),
 ]
 RunnerOption = Annotated[
@@ -78,7 +87,11 @@ RunnerOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
 ShowOption = Annotated[
     list[str] | None,
-    typer.Option("--show", metavar="schedule|tir", help="Also print the winner's schedule, or its TensorIR."),
+    typer.Option(
+        "--show",
+        metavar="schedule|tir",
+        help="Also print the schedule of the best kernel, or its TensorIR; repeatable.",
+    ),
 ]
 
 
@@ -96,21 +109,21 @@ def duration(text: str | None, option: str = "--time") -> float | None:
 
 
 def arguments(words: Sequence[str]) -> dict[str, str]:
-    """`["m=512", "n=64"]` as a mapping, values as text. Raises `OperatorError` for a word of another form."""
-    found: dict[str, str] = {}
+    """`["m=512", "n=64"]` as a mapping with values as text. Raises `OperatorError` for a word of another form."""
+    values: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")
         if not (name and equals and value):
             raise OperatorError(f"argument {word!r}: write name=value, for example m=512")
-        if name in found:
+        if name in values:
             raise OperatorError(f"argument {name} is given twice")
-        found[name] = value
-    return found
+        values[name] = value
+    return values
 
 
 def shapes(words: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """`["data=1x3x224x224"]` as a mapping. Raises `InputError` for a word of another form."""
-    found: dict[str, tuple[int, ...]] = {}
+    by_input: dict[str, tuple[int, ...]] = {}
     for word in words:
         name, _, sizes = word.rpartition("=")
         try:
@@ -119,10 +132,10 @@ def shapes(words: Sequence[str]) -> dict[str, tuple[int, ...]]:
             shape = ()
         if not name or not shape or min(shape) < 1:
             raise InputError(f"--shape {word}: write the input and its sizes, for example data=1x3x224x224")
-        if name in found:
+        if name in by_input:
             raise InputError(f"--shape: input {name} is given twice")
-        found[name] = shape
-    return found
+        by_input[name] = shape
+    return by_input
 
 
 def tune_options(
@@ -136,7 +149,7 @@ def tune_options(
     space: str | None,
     features: str = "knobs",
 ) -> TuneOptions:
-    """The options of a tuning as the command line has them.
+    """The options of a tuning, made of those of the command line.
 
     Raises:
         InputError: a number is out of its range, or two options contradict each other.
@@ -146,7 +159,7 @@ def tune_options(
     if seed < 0:
         raise InputError(f"--seed {seed}: must be 0 or more")
     if resume and fresh:
-        raise InputError("--resume and --fresh contradict each other: go on with what is known, or forget it")
+        raise InputError("--resume and --fresh contradict each other: continue an earlier run, or ignore all records")
     return TuneOptions(
         search=search,
         trials=trials,
@@ -169,9 +182,10 @@ def check_show(show: Sequence[str] | None) -> tuple[str, ...]:
 
 
 def artifact_folder(path: Path, option: str) -> Path:
-    """The path, if a model can be saved there, by the rule of `CompiledModel.save`: nothing else is overwritten.
+    """The path, if a model can be saved there. Nothing but an older model is overwritten, as in `CompiledModel.save`.
 
-    Raises `InputError` otherwise: before the work, not after.
+    Raises:
+        InputError: no model can be saved there. This is said before the work, not after it.
     """
     _check_parent(path, option)
     try:
@@ -182,7 +196,7 @@ def artifact_folder(path: Path, option: str) -> Path:
 
 
 def writable_file(path: Path, option: str) -> Path:
-    """The path, if a file can be written there. Raises `InputError` otherwise: before the work, not after."""
+    """The path, if a file can be written there. Otherwise raises `InputError`, before the work and not after it."""
     _check_parent(path, option)
     if path.is_dir():
         raise InputError(f"{option} {path}: is a directory")

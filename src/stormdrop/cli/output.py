@@ -1,4 +1,4 @@
-"""What the commands print: one JSON document, or tables; and how figures are written."""
+"""What the commands print: one JSON document or tables, with numbers in a readable form."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rich.text import Text
 
 
 def emit(document: Mapping[str, Any]) -> None:
-    """Prints a document as JSON on standard output. Numbers that JSON lacks (not a number, infinite) become null."""
+    """Prints a document as JSON on standard output. Numbers that JSON lacks (NaN, infinities) become null."""
     print(json.dumps(_plain(document), indent=2, allow_nan=False))
 
 
@@ -34,7 +34,7 @@ def _plain(value: Any) -> Any:
 
 @contextlib.contextmanager
 def stdout_for_json(active: bool) -> Iterator[None]:
-    """While active, everything that anything prints (libraries in C too) goes to standard error instead."""
+    """While active, everything that is printed, also by libraries in C, goes to standard error."""
     if not active:
         yield
         return
@@ -56,15 +56,15 @@ def say(text: str) -> None:
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> None:
-    """Prints a table on standard output: the first column left, the others right.
+    """Prints a table on standard output. The first column is aligned to the left, the others to the right.
 
-    On a terminal it is fitted to its width; elsewhere every row is one line.
+    On a terminal the table is fitted to the width; elsewhere every row is one line.
     """
     shown = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for position, heading in enumerate(headings):
         shown.add_column(heading, justify="left" if position == 0 else "right", overflow="fold")
     for row in rows:
-        shown.add_row(*map(Text, row))  # as text: a configuration's brackets are no markup
+        shown.add_row(*map(Text, row))  # as text, because the brackets of a configuration are no markup
     console = Console()
     if not console.is_terminal:
         console = Console(width=400)
@@ -84,7 +84,7 @@ def seconds(value: float | None) -> str:
 
 
 def interval(pair: Sequence[float] | None, unit: str = "time") -> str:
-    """A confidence interval: of a time, or of a ratio."""
+    """A confidence interval of a time or of a ratio."""
     if pair is None or any(bound is None or not math.isfinite(bound) for bound in pair):
         return "-"
     low, high = pair
@@ -105,6 +105,6 @@ def size(count: float) -> str:
 
 
 def phases(split: Mapping[str, float]) -> str:
-    """Where the time went, largest part first."""
+    """The phases with their seconds, the longest first."""
     parts = sorted(split.items(), key=lambda part: -part[1])
     return ", ".join(f"{name} {value:.1f} s" for name, value in parts)

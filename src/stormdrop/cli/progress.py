@@ -1,4 +1,4 @@
-"""How far a run is: a bar on a terminal, a plain line every few seconds elsewhere. Always on standard error."""
+"""Shows on standard error how far a run is: as a bar on a terminal, else as a plain line every few seconds."""
 
 from __future__ import annotations
 
@@ -19,12 +19,19 @@ _EVERY = 5.0  # seconds between plain lines
 
 
 class Reporter:
-    """Takes the progress of a tuning run and shows it; a context manager, so that the bar is always taken down.
+    """Shows the progress of a run. Call it with each `Progress`.
 
-    `opening` is said once, when the tuning has begun: bad input is found before, and is to stand alone.
+    It is a context manager, so that the bar is removed however the run ends.
     """
 
     def __init__(self, trials: int | None, opening: str = "") -> None:
+        """A reporter that has shown nothing yet.
+
+        Args:
+            trials: the most trials of the run; None is no bound.
+            opening: a line that is shown once, with the first progress. An error in the input is found before that, so
+                its message stands alone.
+        """
         self._trials = trials
         self._opening = opening
         self._bar: Progress | None = None
@@ -53,7 +60,7 @@ class Reporter:
             self._bar.stop()
 
     def __call__(self, progress: TuningProgress) -> None:
-        """Shows one step."""
+        """Shows how far the run is."""
         if self._opening:
             if self._bar:
                 self._bar.console.print(self._opening, markup=False, highlight=False)
@@ -76,7 +83,7 @@ class Reporter:
             say(f"{prefix}{_detail(progress)}, {progress.elapsed:.0f} s{_left(progress)}")
 
     def _share(self, progress: TuningProgress) -> float:
-        """The part of the budget that is spent, of time or of trials, whichever is further."""
+        """The fraction of the budget that is spent: of the time or of the trials, whichever is larger."""
         shares = [0.0]
         if progress.budget_seconds:
             shares.append(progress.elapsed / progress.budget_seconds)
@@ -86,12 +93,14 @@ class Reporter:
 
 
 def _left(progress: TuningProgress) -> str:
+    """The time that is left, as the end of a line; empty if the time is not bounded."""
     if not progress.budget_seconds:
         return ""
     return f", {max(0.0, progress.budget_seconds - progress.elapsed):.0f} s left"
 
 
 def _detail(progress: TuningProgress) -> str:
+    """The trials and the best time so far."""
     failed = f" ({progress.failed} failed)" if progress.failed else ""
     best = f", {progress.of} {seconds(progress.best_seconds)}" if progress.best_seconds else ""
     return f"{progress.trials} trials{failed}{best}"

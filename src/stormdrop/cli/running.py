@@ -30,13 +30,19 @@ if TYPE_CHECKING:
 def run(
     artifact: Annotated[Path, typer.Argument(metavar="ARTIFACT", help="A folder that `stormdrop tune` wrote.")],
     inputs: Annotated[
-        Path | None, typer.Option("--input", metavar="X.npz", help="The inputs by name; random values without it.")
+        Path | None,
+        typer.Option(
+            "--input", metavar="X.npz", help="A file with the inputs by name; by default the inputs are random."
+        ),
     ] = None,
     outputs: Annotated[
-        Path | None, typer.Option("--output", metavar="Y.npz", help="Where to write the outputs, by name.")
+        Path | None, typer.Option("--output", metavar="Y.npz", help="The file to write the outputs to, by name.")
     ] = None,
     profiled: Annotated[
-        bool, typer.Option("--profile", help="Also show what each kernel takes inside, and what lies outside of them.")
+        bool,
+        typer.Option(
+            "--profile", help="Also show how long each kernel takes, and how much time lies outside of kernels."
+        ),
     ] = False,
     seed: SeedOption = 0,
     as_json: JsonOption = False,
@@ -51,11 +57,11 @@ def run(
 
         model = load(artifact)
         feeds = _feeds(model, inputs, seed)
-        model.run(feeds)  # starts the threads and fills the caches: the second run is the figure
+        model.run(feeds)  # starts the threads and fills the caches; the second run is timed
         start = time.perf_counter()
         results = model.run(feeds)
         seconds = time.perf_counter() - start
-        inside = _profile(model, feeds) if profiled else None
+        profile_and_limits = _profile(model, feeds) if profiled else None
         if outputs is not None:
             with outputs.open("wb") as file:
                 np.savez(file, **results)  # type: ignore[arg-type]
@@ -65,20 +71,20 @@ def run(
     if as_json:
         document: dict[str, Any] = {"artifact": str(artifact), "outputs": described, "seconds": seconds}
         document["output"] = outputs and str(outputs)
-        if inside:
-            found, limits = inside
-            document["profile"] = {**found.to_json(), "limits": limits and asdict(limits)}
+        if profile_and_limits:
+            profile, limits = profile_and_limits
+            document["profile"] = {**profile.to_json(), "limits": limits and asdict(limits)}
         output.emit(document)
         return
-    rows = [[name, "x".join(map(str, each["shape"])), str(each["dtype"])] for name, each in described.items()]
+    rows = [[name, "x".join(map(str, spec["shape"])), str(spec["dtype"])] for name, spec in described.items()]
     output.table(["output", "shape", "type"], rows)
     print(f"\n{output.seconds(seconds)}")
-    if inside:
-        _print_profile(*inside)
+    if profile_and_limits:
+        _print_profile(*profile_and_limits)
 
 
 def _profile(model: CompiledModel, feeds: Mapping[str, Any]) -> tuple[Profile, Peak | None]:
-    """Where the time goes, and the limits of this machine; None where they cannot be measured."""
+    """The profile of the model, and the limits of this machine; None if they cannot be measured."""
     from ..machine.cpu import Target
     from ..machine.peak import peak
     from ..model.profile import profile
@@ -91,17 +97,17 @@ def _profile(model: CompiledModel, feeds: Mapping[str, Any]) -> tuple[Profile, P
     return profile(model, feeds), limits
 
 
-def _print_profile(found: Profile, limits: Peak | None) -> None:
+def _print_profile(profile: Profile, limits: Peak | None) -> None:
     rows = []
-    for each in found.kernels:
-        share = each.roofline_fraction(limits) if limits else None
-        taken, part = output.seconds(each.seconds), f"{each.seconds / found.seconds:.1%}"
-        rows.append([each.name, str(each.calls), taken, part, "" if share is None else f"{share:.0%}"])
-    for what, spent in (("outside of kernels", found.outside), ("moving data only", found.moving)):
-        rows.append([what, "", output.seconds(spent), f"{spent / found.seconds:.1%}", ""])
+    for kernel in profile.kernels:
+        roofline = kernel.roofline_fraction(limits) if limits else None
+        seconds, share = output.seconds(kernel.seconds), f"{kernel.seconds / profile.seconds:.1%}"
+        rows.append([kernel.name, str(kernel.calls), seconds, share, "" if roofline is None else f"{roofline:.0%}"])
+    for name, spent in (("outside of kernels", profile.outside), ("moving data only", profile.moving)):
+        rows.append([name, "", output.seconds(spent), f"{spent / profile.seconds:.1%}", ""])
     print()
     headings = ["kernel", "calls", "together", "share", "of its roofline"]
-    output.table(headings, rows, f"an execution takes {output.seconds(found.seconds)}")
+    output.table(headings, rows, f"an execution takes {output.seconds(profile.seconds)}")
 
 
 def _feeds(model: CompiledModel, path: Path | None, seed: int) -> Mapping[str, Any]:
@@ -121,44 +127,51 @@ def _feeds(model: CompiledModel, path: Path | None, seed: int) -> Mapping[str, A
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path}: is no .npz file that can be read") from error
+        raise InputError(f"{path}: no .npz file that can be read") from error
 
 
 def bench(
-    what: Annotated[str, typer.Argument(metavar="ARTIFACT|MODEL|OPERATOR", help="What to time.")],
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="ARTIFACT|MODEL|OPERATOR", help="What to time: a tuned model, an ONNX model or an operator."
+        ),
+    ],
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="NAME=VALUE...", help="The operator's arguments.")
     ] = None,
     against: Annotated[
         str | None,
-        typer.Option("--against", metavar="NAME,...", help="onnxruntime, openvino, torch; all there are by default."),
+        typer.Option(
+            "--against", metavar="NAME,...", help="Peers: onnxruntime, openvino, torch; by default all of them."
+        ),
     ] = None,
-    rounds: Annotated[int, typer.Option("--rounds", metavar="N", help="Interleaved rounds.")] = 15,
+    rounds: Annotated[int, typer.Option("--rounds", metavar="N", help="The number of interleaved rounds.")] = 15,
     target: TargetOption = None,
     db: DatabaseOption = None,
     seed: SeedOption = 0,
     shape: ShapeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Time a tuned operator or model beside its peers; tunes it first where that was not done."""
-    given, shapes = options.arguments(arguments or ()), options.shapes(shape or ())
+    """Time an operator or a model beside its peers; tune it first if it has not been tuned."""
+    values, shapes = options.arguments(arguments or ()), options.shapes(shape or ())
     names = None if against is None else [name.strip() for name in against.split(",") if name.strip()]
     with output.stdout_for_json(as_json):
         from .. import operators
-        from ..bench.bench import bench as play
+        from ..bench.bench import bench as time_beside_peers
         from ..machine.cpu import Target, require_cpu
         from ..records import open_store
 
         path = Path(what)
         is_file = path.exists() or path.suffix == ".onnx" or len(path.parts) > 1
-        if is_file and given:
+        if is_file and values:
             raise OperatorError(f"{what} is a model and takes no arguments such as {(arguments or [''])[0]}")
-        contest = path if is_file else operators.create(what, given)
-        otherwise = f"target {target}: bench times kernels for CPUs so far; benchmarks/gpu/run.py those for GPUs"
+        subject = path if is_file else operators.create(what, values)
+        otherwise = f"target {target}: bench times kernels for CPUs only; benchmarks/gpu/run.py times kernels for GPUs"
         machine = require_cpu(Target.parse(target), otherwise)
         with open_store(db) as store, Reporter(None) as report:
-            result = play(
-                contest,
+            result = time_beside_peers(
+                subject,
                 names,
                 rounds=rounds,
                 seed=seed,
@@ -178,15 +191,15 @@ def print_bench(document: Mapping[str, Any]) -> None:
     """Prints the document of a bench as a table."""
     rows = [
         [
-            each["name"],
-            output.seconds(each["seconds"]),
-            output.interval(each["interval"]),
-            f"{each['ratio']:.2f}",
-            output.interval(each["ratio_interval"], "ratio"),
-            f"{each['gflops']:.0f}" if each.get("gflops") else "-",
-            f"{each['max_error']:.0e}" if math.isfinite(each["max_error"]) else "different",
+            contender["name"],
+            output.seconds(contender["seconds"]),
+            output.interval(contender["interval"]),
+            f"{contender['ratio']:.2f}",
+            output.interval(contender["ratio_interval"], "ratio"),
+            f"{contender['gflops']:.0f}" if contender.get("gflops") else "-",
+            f"{contender['max_error']:.0e}" if math.isfinite(contender["max_error"]) else "different",
         ]
-        for each in document["contenders"]
+        for contender in document["contenders"]
     ]
     title = f"{document['what']}: {document['runs']} interleaved rounds"
     output.table(["", "median", "95% interval", "over ours", "95% interval", "GFLOP/s", "error"], rows, title)
@@ -194,13 +207,15 @@ def print_bench(document: Mapping[str, Any]) -> None:
         print(f"{name}: skipped: {reason}")
     if document["disturbed"]:
         print(f"something else used the machine in {document['disturbed']} of the rounds: do not trust the figures")
-    for each in document["contenders"]:
-        if not each["agrees"]:
-            print(f"{each['name']}: its output differs from the reference")
+    for contender in document["contenders"]:
+        if not contender["agrees"]:
+            print(f"{contender['name']}: its output differs from the reference")
 
 
 def doctor(
-    refresh: Annotated[bool, typer.Option("--refresh", help="Measure the limits again.")] = False,
+    refresh: Annotated[
+        bool, typer.Option("--refresh", help="Measure the limits again, even if they are known.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show what this machine offers: cores, vectors, caches, measured limits, versions."""
@@ -240,7 +255,7 @@ def doctor(
         ["peak", f"{limits.flops / 1e9:.0f} GFLOP/s (float32 multiply-adds in registers, all cores)"],
         ["bandwidth", f"{limits.bandwidth / 1e9:.1f} GB/s (copy, bytes read plus written, all cores)"],
         *([f"GPU {gpu.number}", f"{gpu.name} ({target_name(gpu) or 'no target'}), {gpu}"] for gpu in gpus),
-        *([] if gpus else [["GPUs", "none; kernels for --target cuda/NAME are built and checked, not measured"]]),
+        *([] if gpus else [["GPUs", "none; kernels for --target cuda/NAME are built and checked, but not measured"]]),
         ["Python", platform.python_version()],
         *([name, version or "not installed"] for name, version in versions.items()),
         ["database", str(default_path())],
@@ -257,10 +272,10 @@ def _levels(target: Any) -> Sequence[tuple[int, int]]:
 
 
 def _versions(names: Sequence[str]) -> dict[str, str | None]:
-    found: dict[str, str | None] = {}
+    versions: dict[str, str | None] = {}
     for name in names:
         try:
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
-            found[name] = None
-    return found
+            versions[name] = None
+    return versions

@@ -39,7 +39,9 @@ INTERRUPTED = 130
 
 def tune_op(
     operator: Annotated[str, typer.Argument(metavar="OPERATOR", help="For example matmul, conv2d, softmax.")],
-    arguments: Annotated[list[str] | None, typer.Argument(metavar="NAME=VALUE...", help="m=512 n=512 k=512")] = None,
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME=VALUE...", help="Its arguments: m=512 n=512 k=512.")
+    ] = None,
     target: TargetOption = None,
     search: SearchOption = DEFAULT_SEARCH,
     trials: TrialsOption = None,
@@ -56,7 +58,7 @@ def tune_op(
     as_json: JsonOption = False,
 ) -> int:
     """Tune one operator on this machine."""
-    given = options.tune_options(search, trials, time, seed, resume, fresh, max_error, space, features)
+    tune_options = options.tune_options(search, trials, time, seed, resume, fresh, max_error, space, features)
     shown = options.check_show(show)
     values = options.arguments(arguments or ())
     with output.stdout_for_json(as_json):
@@ -68,10 +70,10 @@ def tune_op(
         workload = operators.create(operator, values)
         machine = Target.parse(target).with_runner(runner or "")
         _measurable(workload, machine)
-        limit = _limit(given, DEFAULT_SECONDS)
+        limit = _limit(tune_options, DEFAULT_SECONDS)
         opening = f"tuning {operator} {' '.join(arguments or ())} {limit}"
         with open_store(db) as store, Reporter(trials, opening) as report:
-            result = tune_with(workload, machine, given, store=store, on_progress=report)
+            result = tune_with(workload, machine, tune_options, store=store, on_progress=report)
         document = result.to_json()
         texts = {"schedule": result.schedule, "tir": result.tir}
         extra = {word: texts[word]() for word in shown} if document.get("best") else {}
@@ -92,7 +94,10 @@ def tune(
     time: TimeOption = None,
     db: DatabaseOption = None,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Where to save it; MODEL.sd by default.")
+        Path | None,
+        typer.Option(
+            "--out", metavar="DIR", help="Where to save the compiled model; by default MODEL.sd in the current folder."
+        ),
     ] = None,
     seed: SeedOption = 0,
     resume: ResumeOption = False,
@@ -101,12 +106,13 @@ def tune(
     space: SpaceOption = None,
     shape: ShapeOption = None,
     native: Annotated[
-        bool, typer.Option("--native", help="Save machine code: needs a linker now, and no LLVM where it runs.")
+        bool,
+        typer.Option("--native", help="Save machine code: this needs a linker now, but no LLVM where the model runs."),
     ] = False,
     as_json: JsonOption = False,
 ) -> int:
     """Tune every kernel of an ONNX model and save the compiled model."""
-    given = options.tune_options(search, trials, time, seed, resume, fresh, max_error, space)
+    tune_options = options.tune_options(search, trials, time, seed, resume, fresh, max_error, space)
     if not model.is_file():
         raise ModelError(f"{model}: no such file")
     shapes = options.shapes(shape or ())
@@ -116,12 +122,19 @@ def tune(
         from ..model.tune import tune_model_with
         from ..records import open_store
 
-        otherwise = f"target {target}: models are compiled for CPUs so far; tune-op tunes operators for GPUs"
+        otherwise = f"target {target}: models are compiled for CPUs only; tune-op tunes operators for GPUs"
         machine = require_cpu(Target.parse(target), otherwise)
-        limit = _limit(given, DEFAULT_MODEL_SECONDS)
+        limit = _limit(tune_options, DEFAULT_MODEL_SECONDS)
         with open_store(db) as store, Reporter(trials, f"tuning {model} {limit}") as report:
             result = tune_model_with(
-                model, machine, given, store=store, shapes=shapes, on_progress=report, out=artifact, native=native
+                model,
+                machine,
+                tune_options,
+                store=store,
+                shapes=shapes,
+                on_progress=report,
+                out=artifact,
+                native=native,
             )
         document = result.to_json()
     if as_json:
@@ -132,7 +145,10 @@ def tune(
 
 
 def _measurable(workload: Workload, machine: Machine) -> None:
-    """Raises `TargetError` where no runner answers; for a GPU that is not here with what can be said nevertheless."""
+    """Raises `TargetError` if the runner does not answer, or if the GPU is not here.
+
+    For a missing GPU the message also says whether kernels for it can be built and compute the right results.
+    """
     from ..codegen.gpu_check import cross_check
     from ..machine.contract import CUDA
     from ..machine.rpc import connect
@@ -146,13 +162,13 @@ def _measurable(workload: Workload, machine: Machine) -> None:
             raise TargetError(f"{error}: {cross_check(workload, machine)}") from None
 
 
-def _limit(given: TuneOptions, default: float) -> str:
-    """When a tuning ends, in words."""
-    if given.trials is None and given.seconds is None:
-        return f"until {given.search} converges, {default:.0f} s at most"
-    parts = [f"{given.trials} trials"] if given.trials is not None else []
-    parts += [f"{given.seconds:g} s"] if given.seconds is not None else []
-    return f"until {given.search} converges, {' or '.join(parts)} at most"
+def _limit(tune_options: TuneOptions, default: float) -> str:
+    """A description of when a tuning ends."""
+    if tune_options.trials is None and tune_options.seconds is None:
+        return f"until {tune_options.search} converges, {default:.0f} s at most"
+    parts = [f"{tune_options.trials} trials"] if tune_options.trials is not None else []
+    parts += [f"{tune_options.seconds:g} s"] if tune_options.seconds is not None else []
+    return f"until {tune_options.search} converges, {' or '.join(parts)} at most"
 
 
 def _print_operator(document: Mapping[str, Any]) -> None:
@@ -219,6 +235,6 @@ def _print_effort(document: Mapping[str, Any]) -> None:
     if document.get("suspect"):
         print(f"something else used the machine during {document['suspect']} measurements")
     if document.get("interrupted"):
-        print("interrupted: everything measured is kept, --resume goes on")
+        print("interrupted: everything measured is kept; --resume goes on from there")
     elif document.get("converged") is False:
         print("stopped by its budget before it converged")

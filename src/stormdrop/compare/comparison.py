@@ -1,4 +1,4 @@
-"""Searches side by side on the same grounds: how good a kernel after how many evaluations, and at what cost.
+"""Compares searches on the same grounds: how good their kernels are after how many evaluations, and at what cost.
 
     grounds, searches, seeds  ->  a trace of each search from each seed on each ground  ->  Comparison
 
@@ -44,7 +44,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SearchRun:
-    """One search from one seed. `times` are the true seconds of its leaders, one per lead of the trace."""
+    """One search from one seed.
+
+    Attributes:
+        search: the search as it was written.
+        seed: its seed.
+        trace: what it did.
+        times: the true seconds of its leaders, one per lead of the trace.
+    """
 
     search: str
     seed: int
@@ -79,7 +86,15 @@ class GroundResult:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a comparison brought. If Ctrl-C ended it, it holds only the seeds that all searches finished on a ground."""
+    """What a comparison brought.
+
+    Attributes:
+        grounds: the grounds with their runs.
+        searches: the searches as they were written.
+        seeds: the number of seeds.
+        limits: the bounds of each run.
+        interrupted: whether Ctrl-C ended it. It then holds only the seeds that all searches finished on a ground.
+    """
 
     grounds: Sequence[GroundResult]
     searches: Sequence[str]
@@ -144,9 +159,9 @@ def compare(
         traces, interrupted = _run_all(opened, searches, seeds, jobs, on_progress)
         results = []
         for index, ground in enumerate(opened):
-            own = {task: trace for task, trace in traces.items() if task.ground == index}
-            if own:
-                result, ended = _judged(ground, own, [spec.label for spec in searches], race=not interrupted)
+            on_ground = {task: trace for task, trace in traces.items() if task.ground == index}
+            if on_ground:
+                result, ended = _judged(ground, on_ground, [spec.label for spec in searches], race=not interrupted)
                 results.append(result)
                 interrupted = interrupted or ended
     return Comparison(results, [spec.label for spec in searches], seeds, limits, interrupted)

@@ -196,7 +196,7 @@ class Workbench:
         check_arguments(main, specs)
 
     def _execute_into_sentinels(self, call: Call) -> float:
-        """Executes a kernel once, so that elements which it does not write can be told. Returns the seconds."""
+        """Executes a kernel once, so that elements which it does not write are noticed. Returns the seconds."""
         for view in self._views:
             fill(view)
         self._device.push(self._outputs, self._views)

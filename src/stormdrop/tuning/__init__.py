@@ -1,1 +1,12 @@
-"""One kernel or one callable: the request, the session (the one loop), reuse of records, the last race, the result."""
+"""Tunes one kernel or one callable.
+
+tune.py, minimize.py     the functions that users call
+options.py, duration.py  what users set
+kernel.py                a kernel as something to tune
+request.py               everything that a session needs
+reuse.py                 what the records are good for
+session.py               the one tuning loop
+trace.py                 what a search has measured
+race.py                  the last decision: is it faster than the default?
+result.py                progress and results
+"""

@@ -12,15 +12,27 @@ _UNITS = {None: 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def seconds_of(value: float | str | None, what: str = "time") -> float | None:
-    """Seconds of a duration; None for None. `what` is its name in messages.
+    """The seconds of a duration.
 
-    Raises `InputError` for what is no duration, and for one that is not longer than nothing.
+    Args:
+        value: a number of seconds, a text such as "3m", or None.
+        what: the name of the duration in messages.
+
+    Returns:
+        The seconds; None for None.
+
+    Raises:
+        InputError: the value is no duration, or is not greater than zero.
+
+    Example:
+        >>> seconds_of("1h30m")
+        5400.0
     """
     if value is None:
         return None
     seconds = float(value) if isinstance(value, int | float) else _read(value, what)
     if not (math.isfinite(seconds) and seconds > 0):
-        raise InputError(f"{what} {value}: must be longer than nothing")
+        raise InputError(f"{what} {value}: must be greater than zero")
     return seconds
 
 

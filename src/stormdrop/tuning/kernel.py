@@ -1,4 +1,4 @@
-"""A kernel that is tuned: its workload, its machine, the sketches that apply, and who measures them."""
+"""A kernel that is tuned: its workload, its machine, the sketches that apply, and how they are measured."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class KernelTask:
         options: how it is tuned.
         sketches: the sketches that apply, with their spaces.
         cold: constants come from memory in every execution, as in a model whose weights no cache holds. Its records
-            are those of another problem.
-        given_measurer: measures instead of this machine's workers.
+            are kept as those of another problem.
+        given_measurer: measures in place of this machine's workers.
         pool: the workers to measure with; they stay open.
     """
 
@@ -149,8 +149,8 @@ class KernelTask:
             hints: where related kernels have ended, (sketch, configuration).
             on_progress: is called with the progress after every batch.
         """
-        known = not self.options.fresh
-        reuse = Reuse(resume=self.options.resume, answer=False, starts=known, rival=known, hints=hints)
+        use_records = not self.options.fresh
+        reuse = Reuse(resume=self.options.resume, answer=False, starts=use_records, rival=use_records, hints=hints)
         request = self.request(math.inf, clock.perf_counter(), reuse, on_progress)
         decision = resolve(request, store)
         assert not isinstance(decision, Answered)
@@ -192,6 +192,6 @@ class KernelTask:
         return local
 
     def result(self, searched: SearchResult) -> TuneResult:
-        """The result of a search on its spaces, with what kernels have beside."""
+        """The result of a search on its spaces as the result of a kernel."""
         sketches = {space.name: sketch for sketch, space in self.sketches}
         return TuneResult.of(searched, self.workload, self.target, sketches)

@@ -76,22 +76,22 @@ def minimize(
         {'x': 4}
     """
     begin = clock.perf_counter()
-    given = TuneOptions.of(
+    tune_options = TuneOptions.of(
         search=search, options=options, trials=trials, time=time, seed=seed, resume=resume, fresh=fresh
     )
     if resume and store is None:
         raise InputError("resume needs the store that the earlier run was recorded in")
     spaces = [space] if isinstance(space, Space) else list(space)
     call: Objective = (lambda _, config: objective(config)) if isinstance(space, Space) else objective
-    known_as = _name(objective) if name is None else name
-    if store is not None and not known_as:
-        raise InputError("an objective without a name of its own, recorded in a store, needs one: name=...")
+    record_name = _name(objective) if name is None else name
+    if store is not None and not record_name:
+        raise InputError("the objective has no name to record it under in the store: give one with name=...")
     request = TuningRequest.create(
-        _problem(known_as),
+        _problem(record_name),
         spaces,
-        given,
+        tune_options,
         trials=trials,
-        seconds=given.budget(DEFAULT_SECONDS),
+        seconds=tune_options.budget(DEFAULT_SECONDS),
         begin=begin,
         versions={"python": platform.python_version()},
         reuse=Reuse(resume=resume, answer=resume, starts=resume, rival=not fresh),
@@ -99,7 +99,7 @@ def minimize(
     )
     with open_store("sqlite://") if store is None else nullcontext(store) as opened:
         searched = session.run(request, lambda fastest: CallableMeasurer(spaces, call, fastest), opened)
-    return MinimizeResult(**vars(searched), name=known_as)
+    return MinimizeResult(**vars(searched), name=record_name)
 
 
 def _problem(name: str) -> Problem:
@@ -109,6 +109,6 @@ def _problem(name: str) -> Problem:
 
 
 def _name(objective: Callable[..., Seconds]) -> str:
-    """The qualified name of a function or a method; empty for a lambda, or an object that has none."""
+    """The qualified name of a function or a method; empty for a lambda, or if the object has none."""
     name = getattr(objective, "__qualname__", "")
     return "" if not name or name.endswith("<lambda>") else f"{objective.__module__}.{name}"

@@ -1,4 +1,4 @@
-"""The last decision of a tuning: the fastest few and the default race side by side.
+"""The last decision of a tuning: the fastest few candidates race with the default.
 
     entrants -> (the measurer's race) -> decide
 

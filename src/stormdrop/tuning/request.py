@@ -1,4 +1,4 @@
-"""A request to tune, made definite: the spaces, the search on them, the budget, and what its records are kept under."""
+"""A request to tune: the spaces, the search on them, the budget, and what the records are kept under."""
 
 from __future__ import annotations
 
@@ -51,8 +51,17 @@ class Reuse:
 class TuningRequest:
     """Everything that a session needs, except for a measurer and a store.
 
-    `seconds` of wall time are granted from `begin` on, a reading of `time.perf_counter`. `reuse` says what of the
-    records it may use.
+    Attributes:
+        problem: what is tuned and for which machine; records are kept under it.
+        setting: how it is tuned, as the records keep it.
+        spaces: the spaces by name. The origin of the first one is the default.
+        searcher: the search on them.
+        trials: the most distinct candidates; None is no bound.
+        seconds: the wall seconds that are granted; None is no bound.
+        begin: when they began, a reading of `time.perf_counter`.
+        on_progress: is called with the progress after every batch.
+        knowledge: what the search is told beside the spaces.
+        reuse: what of the records may be used.
     """
 
     problem: Problem
@@ -85,7 +94,7 @@ class TuningRequest:
         """The request for these options.
 
         Args:
-            problem: what is tuned and where, as records are kept under.
+            problem: what is tuned and for which machine; records are kept under it.
             spaces: the spaces to search; the origin of the first one is the default.
             options: the options of the tuning.
             trials: the most distinct candidates; None is no bound.

@@ -28,11 +28,11 @@ class Progress:
     Attributes:
         trials: distinct candidates measured.
         failed: how many of them failed.
-        best_seconds: seconds per execution of the fastest so far; None before any works.
+        best_seconds: seconds per execution of the fastest so far; None before anything has worked.
         elapsed: wall seconds since the tuning began.
         budget_seconds: wall seconds that it may take; None is no bound.
         message: what it is doing, for a model.
-        of: what takes `best_seconds`.
+        of: the word for what takes `best_seconds`.
     """
 
     trials: int
@@ -92,7 +92,13 @@ class Best:
 
 @dataclass(frozen=True)
 class BestSchedule(Best):
-    """The best of a kernel. `apply` makes the schedule."""
+    """The best schedule of a kernel, as it was measured last, beside the default.
+
+    Attributes:
+        workload: the function that was tuned.
+        target: the machine that it was tuned for.
+        apply: makes the schedule at a configuration.
+    """
 
     workload: Workload = field(compare=False, repr=False)
     target: Machine = field(compare=False, repr=False)
@@ -106,7 +112,10 @@ class BestSchedule(Best):
         return TunedKernel(self.workload, self.target, self.apply(self.workload, self.target, self.config))
 
     def to_json(self) -> dict[str, Any]:
-        """With its rates; `percent_of_peak`, of float32, is null where the peak cannot be measured."""
+        """`best` in the document of a kernel's result, with its rates.
+
+        `percent_of_peak` is null if the kernel is not in float32, or if the peak cannot be measured.
+        """
         rate = self.workload.flops / self.seconds
         return {
             **super().to_json(),
@@ -219,7 +228,11 @@ class SearchResult:
 
 @dataclass(frozen=True, eq=False)
 class MinimizeResult(SearchResult):
-    """What minimizing a callable brought; `name` is what its records are kept under."""
+    """What minimizing a callable brought.
+
+    Attributes:
+        name: the name that its records are kept under.
+    """
 
     name: str
 
@@ -230,7 +243,14 @@ class MinimizeResult(SearchResult):
 
 @dataclass(frozen=True, eq=False)
 class TuneResult(SearchResult):
-    """What tuning a kernel brought; `sketches` are those searched."""
+    """What tuning a kernel brought.
+
+    Attributes:
+        best: the best schedule; None if no candidate worked.
+        workload: the function that was tuned.
+        target: the machine that it was tuned for.
+        sketches: the sketches that were searched, by name.
+    """
 
     best: BestSchedule | None
     workload: Workload
@@ -239,41 +259,41 @@ class TuneResult(SearchResult):
 
     @classmethod
     def of(
-        cls, found: SearchResult, workload: Workload, target: Machine, sketches: Mapping[str, AnySketch]
+        cls, searched: SearchResult, workload: Workload, target: Machine, sketches: Mapping[str, AnySketch]
     ) -> TuneResult:
         """The result of a search over the spaces of these sketches, by name."""
         best: BestSchedule | None = None
-        if found.best is not None:
+        if searched.best is not None:
             best = BestSchedule(
-                **vars(found.best), workload=workload, target=target, apply=sketches[found.best.sketch].apply
+                **vars(searched.best), workload=workload, target=target, apply=sketches[searched.best.sketch].apply
             )
-        return cls(**{**vars(found), "best": best}, workload=workload, target=target, sketches=sketches)
+        return cls(**{**vars(searched), "best": best}, workload=workload, target=target, sketches=sketches)
 
     @property
     def variant(self) -> Variant:
-        """The best schedule, applied. Raises `UnsupportedFunction` where no candidate worked."""
-        best = self._found()
+        """The best schedule, applied. Raises `UnsupportedFunction` if no candidate worked."""
+        best = self._working_best()
         return best.apply(self.workload, self.target, best.config)
 
     @property
     def kernel(self) -> TunedKernel:
-        """`best.kernel`. Raises `UnsupportedFunction` where no candidate worked."""
-        return self._found().kernel
+        """`best.kernel`. Raises `UnsupportedFunction` if no candidate worked."""
+        return self._working_best().kernel
 
     def schedule(self) -> str:
-        """The best schedule as a line of decisions. Raises `UnsupportedFunction` where no candidate worked."""
-        best = self._found()
+        """The best schedule as a line of decisions. Raises `UnsupportedFunction` if no candidate worked."""
+        best = self._working_best()
         return f"{best.sketch}({', '.join(f'{key}={value!r}' for key, value in best.config.items())})"
 
     def tir(self) -> str:
-        """The best schedule as TVMScript."""
+        """The best schedule as TVMScript. Raises `UnsupportedFunction` if no candidate worked."""
         return str(self.variant.main.script())
 
     def to_json(self) -> dict[str, Any]:
         """The document of `stormdrop tune-op --json`."""
         return {"op": self.workload.name, "target": self.target.machine, **super().to_json()}
 
-    def _found(self) -> BestSchedule:
+    def _working_best(self) -> BestSchedule:
         if self.best is None:
             raise UnsupportedFunction(f"{self.workload.name}: no candidate worked")
         return self.best

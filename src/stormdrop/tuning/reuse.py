@@ -26,7 +26,7 @@ from .request import TuningRequest
 from .result import Best, SearchResult
 from .trace import Trace
 
-_STARTS = "starts"  # among a setting's method: where the search began, by what the records held at that time
+_STARTS = "starts"  # among a setting's method: where the search began, which depends on the records of that time
 _SPACES = "spaces"  # among a setting's method: the spaces in words, for people who read records
 _MOST_STARTS = 3
 _RECENT = 100  # sessions that are looked through for starts
@@ -35,7 +35,7 @@ _COMPILER = "apache-tvm"  # among a setting's versions: another compiler generat
 
 @dataclass(frozen=True)
 class Answered:
-    """A finished session with its outcome answers the request."""
+    """A finished session, with its outcome, is the answer to the request."""
 
     session: StoredSession
     outcome: Outcome
@@ -43,7 +43,13 @@ class Answered:
 
 @dataclass(frozen=True)
 class Resume:
-    """An unfinished session goes on: where it began, and the best earlier result with its seconds."""
+    """An unfinished session goes on.
+
+    Attributes:
+        session: the session.
+        starts: the candidates at which its search began.
+        rival: the best earlier result with its seconds; None if there is none.
+    """
 
     session: StoredSession
     starts: Sequence[Candidate]
@@ -52,7 +58,12 @@ class Resume:
 
 @dataclass(frozen=True)
 class Fresh:
-    """A new session: where it begins, and the best earlier result with its seconds."""
+    """A new session begins.
+
+    Attributes:
+        starts: the candidates at which its search begins; empty for the search's own.
+        rival: the best earlier result with its seconds; None if there is none.
+    """
 
     starts: Sequence[Candidate]
     rival: tuple[Candidate, float] | None
@@ -114,12 +125,12 @@ def answered_result(request: TuningRequest, store: Store, answer: Answered) -> S
 
 def with_starts(setting: Setting, starts: Sequence[Candidate], spaces: Mapping[str, Space]) -> Setting:
     """The setting of a session that begins at these candidates."""
-    noted = [{"sketch": start.sketch, "config": spaces[start.sketch].config(start.point)} for start in starts]
-    return dataclasses.replace(setting, method={**setting.method, _STARTS: noted})
+    described = [{"sketch": start.sketch, "config": spaces[start.sketch].config(start.point)} for start in starts]
+    return dataclasses.replace(setting, method={**setting.method, _STARTS: described})
 
 
 def known_trials(stored: Iterable[StoredTrial], spaces: Mapping[str, Space]) -> Iterator[tuple[StoredTrial, Trial]]:
-    """Recorded trials as a search takes them. Those that are no points of these spaces are left out."""
+    """The recorded trials as a search takes them. Those that are no points of these spaces are left out."""
     for record in stored:
         candidate = _candidate(record.sketch, record.fingerprint, record.config, spaces)
         if candidate is not None:
@@ -143,7 +154,7 @@ def _answer(request: TuningRequest, store: Store) -> Answered | None:
         if not _same_spaces(session, request.spaces) or not _same_compiler(session, request.setting):
             continue
         if outcome.extra.get("disturbed"):
-            continue  # something else used the machine during the last race: its figures are no answer
+            continue  # something else used the machine during the last race, so its times are not reliable
         if outcome.converged:
             return Answered(session, outcome)
         if _had_enough(request, store, session, outcome):
@@ -152,15 +163,15 @@ def _answer(request: TuningRequest, store: Store) -> Answered | None:
 
 
 def _had_enough(request: TuningRequest, store: Store, session: StoredSession, outcome: Outcome) -> bool:
-    """Whether a session exhausted its spaces, or had the trials or else the seconds that are asked for."""
+    """Whether a session exhausted its spaces, or had the requested trials, or else the requested seconds."""
     if outcome.extra.get("exhausted"):
         return True
     if request.trials is not None:
         distinct = {(trial.sketch, repr(sorted(trial.config.items()))) for trial in store.records(session)}
         granted = int(outcome.extra.get("granted", 0)) if request.reuse.shared else 0
         return max(len(distinct), granted) >= request.trials
-    had = outcome.extra.get("budget", outcome.extra.get("seconds"))
-    return request.seconds is not None and had is not None and float(had) >= request.seconds
+    budget = outcome.extra.get("budget", outcome.extra.get("seconds"))
+    return request.seconds is not None and budget is not None and float(budget) >= request.seconds
 
 
 def _best_known(request: TuningRequest, store: Store) -> tuple[Candidate, float] | None:
@@ -184,8 +195,8 @@ def _similar(request: TuningRequest, store: Store) -> list[Candidate]:
     """
     problem = request.problem
     results = []
-    where = Filter(target=problem.target, machine=problem.machine, state=State.FINISHED)
-    for summary in store.sessions(where)[:_RECENT]:
+    finished = Filter(target=problem.target, machine=problem.machine, state=State.FINISHED)
+    for summary in store.sessions(finished)[:_RECENT]:
         outcome = store.session(summary.id).outcome
         if summary.workload_key == problem.workload_key or outcome is None or outcome.config is None:
             continue
@@ -194,10 +205,10 @@ def _similar(request: TuningRequest, store: Store) -> list[Candidate]:
 
 
 def _fitting(results: Iterable[tuple[str, Config]], spaces: Mapping[str, Space]) -> list[Candidate]:
-    """Those of some (sketch, configuration) that are points of these spaces, the most frequent first."""
+    """The results, (sketch, configuration), that are points of these spaces, the most frequent first."""
     points: Counter[Candidate] = Counter()
     for sketch, config in results:
-        with suppress(SpaceError):  # tile sizes of another extent, or knobs of another version
+        with suppress(SpaceError):  # the tile sizes of another extent, or the knobs of another version
             if sketch in spaces:
                 points[Candidate(sketch, spaces[sketch].point(config))] += 1
     return [candidate for candidate, _ in points.most_common(_MOST_STARTS)]
@@ -205,8 +216,8 @@ def _fitting(results: Iterable[tuple[str, Config]], spaces: Mapping[str, Space])
 
 def _starts_of(session: StoredSession, spaces: Mapping[str, Space]) -> list[Candidate]:
     """The candidates that a session began at."""
-    noted: Sequence[Mapping[str, Any]] = session.setting.method.get(_STARTS, ())
-    return [Candidate(start["sketch"], spaces[start["sketch"]].point(start["config"])) for start in noted]
+    described: Sequence[Mapping[str, Any]] = session.setting.method.get(_STARTS, ())
+    return [Candidate(start["sketch"], spaces[start["sketch"]].point(start["config"])) for start in described]
 
 
 def _candidate(sketch: str, fingerprint: str | None, config: Config, spaces: Mapping[str, Space]) -> Candidate | None:
@@ -216,7 +227,7 @@ def _candidate(sketch: str, fingerprint: str | None, config: Config, spaces: Map
     try:
         return Candidate(sketch, space.point(config))
     except SpaceError:
-        return None  # from elsewhere, or of a constraint that has changed and does not say so
+        return None  # it comes from elsewhere, or a constraint has changed that is not part of the fingerprint
 
 
 def _same_spaces(session: StoredSession, spaces: Mapping[str, Space]) -> bool:

@@ -243,7 +243,11 @@ class Session:
         return result
 
     def abandon(self) -> SearchResult:
-        """What is known, if nothing can be measured any more. The session can be resumed."""
+        """Ends the session without a race if nothing can be measured any more. It can be resumed.
+
+        Returns:
+            What is known so far.
+        """
         if self._stored is not None:
             self.store.interrupt(self._stored)
         return self.result([], interrupted=True, phases={})
@@ -261,7 +265,7 @@ class Session:
         if decided is not None:
             best = Best.measured(self.spaces, decided.winner, decided.seconds, decided.speedup)
             baseline = decided.default_median
-        elif self.trace.winner is not None:  # no race, or nobody worked in it
+        elif self.trace.winner is not None:  # there was no race, or no candidate worked in it
             best = Best.measured(self.spaces, self.trace.winner, self.trace.samples(self.trace.winner))
         finalists = working or {
             candidate: self.trace.samples(candidate) for candidate in self.trace.working[: race.FINALISTS]
@@ -344,7 +348,7 @@ class Session:
             trials.append(trial)
             if self.elapsed >= self._end and len(trials) < len(requests):
                 if isinstance(measurements, Generator):
-                    measurements.close()  # ends the workers that are at work: the race's time is gone as well
+                    measurements.close()  # ends the workers that are at work, because even the time of the race is over
                 break
         self._measuring += clock.perf_counter() - start
         self._report()
@@ -360,7 +364,12 @@ class Session:
         return self.out_of_time or (trials is not None and len(self.trace) >= trials)
 
     def _affordable(self, until: float, count: float) -> int:
-        """How many requests can be measured before `until` and up to so many candidates, by the time they took."""
+        """How many requests can be measured within the time and the trials that are left, by the time others took.
+
+        Args:
+            until: seconds of `elapsed` at which the search is to end.
+            count: distinct candidates at which it is to end.
+        """
         left = self._seconds_left()
         seconds = min(until - self.elapsed, math.inf if left is None else left)
         most = min(count - len(self.trace), float(BATCH))
@@ -386,7 +395,7 @@ class Session:
         estimates = [times.get(candidate, slowest) for candidate in candidates]
         raced = measurer.race_for(candidates, estimates, seconds)
         if not any(measurement.ok for measurement in raced):
-            # All have worked before: it was the machine, or one candidate took all others with it.
+            # All have worked before, so the machine was at fault, or one candidate made all others fail.
             raced = measurer.race_for(candidates, estimates, seconds)
         return list(zip(candidates, raced, strict=True))
 

@@ -1,4 +1,4 @@
-"""A trace: what a search has measured, candidate by candidate, and which candidate was the fastest when.
+"""A trace: what a search has measured, trial by trial, and which candidate was the fastest at which time.
 
 Live sessions and comparisons record their trials here, so that both mean the same by "fastest": the lowest median over
 all samples of a candidate so far, among the candidates that never failed.
@@ -16,10 +16,14 @@ from ..trial import Candidate, Measurement, Phases, Status, Trial
 
 @dataclass(frozen=True)
 class Lead:
-    """From this moment on, `candidate` is the fastest, with this `median` in seconds; None if no candidate works.
+    """A moment from which on another candidate is the fastest.
 
-    `evaluations` counts the distinct candidates and `batch` the asks until then; `seconds` is the wall time until then,
-    by the parts that the recorder of the trace distinguishes.
+    Attributes:
+        batch: how many times the search was asked until then.
+        evaluations: how many distinct candidates were measured until then.
+        seconds: the wall time until then, by the parts that the recorder of the trace distinguishes.
+        candidate: the fastest candidate; None if no candidate works any more.
+        median: its median seconds; None if no candidate works any more.
     """
 
     batch: int
@@ -34,8 +38,8 @@ class Trace:
 
     Attributes:
         measurements: the measurements of each candidate; candidates in the order in which they were first measured.
-        medians: seconds over all samples of a candidate, of those that never failed.
-        leads: when another candidate became the fastest.
+        medians: the median seconds over all samples of each candidate that never failed.
+        leads: the moments at which another candidate became the fastest.
         seconds: wall time so far, by part.
         batch: how many times the search was asked.
         status_seconds: wall seconds of all measurements by their status.
@@ -44,7 +48,7 @@ class Trace:
     """
 
     def __init__(self, parts: int = 1) -> None:
-        """`parts` is how many parts of wall time are distinguished."""
+        """An empty trace that distinguishes so many parts of wall time."""
         self.measurements: dict[Candidate, list[Measurement]] = {}
         self.medians: dict[Candidate, float] = {}
         self.leads: list[Lead] = []
@@ -80,7 +84,7 @@ class Trace:
             self.lead(candidate)
 
     def lead(self, candidate: Candidate | None) -> None:
-        """From now on this candidate is what the search would report."""
+        """Notes that from now on the search would report this candidate."""
         if candidate != self.winner:
             median = None if candidate is None else self.medians[candidate]
             self.leads.append(Lead(self.batch, len(self), tuple(self.seconds), candidate, median))
@@ -122,8 +126,8 @@ class Trace:
     @property
     def statuses(self) -> dict[str, int]:
         """Measurements by the value of their status."""
-        every = (measurement for measurements in self.measurements.values() for measurement in measurements)
-        return dict(Counter(measurement.status.value for measurement in every))
+        by_candidate = self.measurements.values()
+        return dict(Counter(measurement.status.value for measurements in by_candidate for measurement in measurements))
 
     @property
     def error(self) -> str:

@@ -89,7 +89,7 @@ def tune(
         >>> result.trials
         4
     """
-    given = TuneOptions.of(
+    tune_options = TuneOptions.of(
         search=search,
         options=options,
         trials=trials,
@@ -104,7 +104,7 @@ def tune(
     return tune_with(
         workload,
         target,
-        given,
+        tune_options,
         store=store,
         on_progress=on_progress,
         measurer=measurer,
@@ -130,8 +130,8 @@ def tune_with(
     from .kernel import KernelTask
 
     task = KernelTask.create(workload, target, options, measurer=measurer, pool=pool)
-    known = not options.fresh
-    reuse = Reuse(resume=options.resume, answer=known, starts=known, rival=known)
+    use_records = not options.fresh
+    reuse = Reuse(resume=options.resume, answer=use_records, starts=use_records, rival=use_records)
     request = task.request(options.budget(DEFAULT_SECONDS), begin, reuse, on_progress, options.trials)
     with open_store(None) if store is None else nullcontext(store) as opened:
         return task.result(session.run(request, task.measurer, opened))
