@@ -42,7 +42,7 @@ SPACE = sd.Space("matmul", KNOBS, origin={**{knob.name: "" for knob in KNOBS}, *
 
 
 class Program:
-    """The program, compiled once per configuration, in a folder of its own."""
+    """The program in its own folder; it is compiled once per configuration."""
 
     def __init__(self, compiler: str, folder: Path) -> None:
         self.compiler, self.folder = compiler, folder

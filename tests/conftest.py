@@ -1,14 +1,17 @@
 """Settings for all tests.
 
-No test touches the user's own records and caches, TVM uses all cores, and no process outlives the tests.
+No test touches the user's own records and caches. TVM uses all cores. No process outlives the tests. Only tests with
+the mark `compiles` compile kernels.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -26,8 +29,30 @@ _RUN = "STORMDROP_TEST_RUN"
 """The environment variable by which a process is known as one of this test run, even after its parent has ended."""
 os.environ[_RUN] = _HOME.name
 
+_COMPILING = ("bench", "codegen")
+"""Folders whose tests have the mark `compiles`. Elsewhere modules or single tests carry it."""
+
 _PATIENCE = 5.0
 """Seconds that a process may take to end after the last test."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    folder = Path(__file__).parent
+    for item in items:
+        if item.path.relative_to(folder).parts[0] in _COMPILING:
+            item.add_marker(pytest.mark.compiles)
+
+
+@pytest.fixture(autouse=True)
+def _only_marked_tests_compile(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails a test that compiles a kernel in this process without the mark, so that `make fast` stays fast."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        pytest.fail("the test compiles a kernel: mark it with pytest.mark.compiles")
+
+    if "tvm" in sys.modules and request.node.get_closest_marker("compiles") is None:
+        monkeypatch.setattr("tvm.compile", refuse)
+        monkeypatch.setattr("tvm.tirx.build", refuse)
 
 
 @pytest.fixture(scope="session", autouse=True)

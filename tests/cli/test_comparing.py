@@ -185,6 +185,7 @@ def cache_folder(recorded: Path) -> Path:
     return folder
 
 
+@pytest.mark.compiles
 def test_ctrl_c_reports_the_complete_seeds(recorded: Path) -> None:
     words = ["compare", recorded, "--search", "random,droplet", "--seeds", 20_000, "--trials", 20, "--json"]
     with subprocess.Popen(
@@ -207,6 +208,7 @@ def test_ctrl_c_reports_the_complete_seeds(recorded: Path) -> None:
     assert len(compared["runs"]) == 2 * random
 
 
+@pytest.mark.compiles
 def test_on_this_machine(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Both commands on an operator: what is fastest is measured, and the best of the runs is what they are held to."""
     operator = ["elementwise", "shape=64x64"]

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from command_line import document, output_of
 
+pytestmark = pytest.mark.compiles
+
 
 def test_db(database: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (session, *_) = document(capfd, "db", "list", "--db", database)["sessions"]

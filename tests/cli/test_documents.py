@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from command_line import SMALL, document, sections_of_guide
 
+pytestmark = pytest.mark.compiles
+
 
 def test_every_key_of_the_documents_is_described(
     artifact: Path, database: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]

@@ -10,6 +10,8 @@ from command_line import SMALL, complaint, document, document_of_process, output
 
 import stormdrop
 
+pytestmark = pytest.mark.compiles
+
 
 def test_run(artifact: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     x = np.random.default_rng(1).standard_normal((1, 8, 12, 12)).astype("float32")

@@ -19,6 +19,8 @@ from command_line import SMALL, complaint, document, environment, process
 import stormdrop
 from stormdrop.cli import run
 
+pytestmark = pytest.mark.compiles
+
 
 def test_the_help_names_every_search() -> None:
     from stormdrop.search import names

@@ -17,7 +17,10 @@ PACKAGE = Path(stormdrop.__file__).parent
 EXAMPLES = PACKAGE.parents[1] / "examples"
 COMPILER = shutil.which("gcc") or shutil.which("clang") or shutil.which("cc")
 
-pytestmark = pytest.mark.skipif(not EXAMPLES.is_dir(), reason="the package is installed without its repository")
+pytestmark = [
+    pytest.mark.compiles,
+    pytest.mark.skipif(not EXAMPLES.is_dir(), reason="the package is installed without its repository"),
+]
 
 
 def example(name: str, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -19,6 +19,8 @@ from stormdrop.ir.stages import StageGraph
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
 
+pytestmark = pytest.mark.compiles
+
 TARGET = Target.detect()
 N = 1 << 14
 

@@ -41,6 +41,7 @@ def unscheduled(workload: Workload, inputs: list[np.ndarray]) -> np.ndarray:
     return output.numpy()
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)
 def test_agrees_with_unscheduled_code(workload: Workload) -> None:
     inputs = workload.random_inputs(1)

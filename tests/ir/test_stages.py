@@ -231,6 +231,7 @@ def test_a_symbolic_shape_is_refused() -> None:
         StageGraph.parse(function)
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -260,6 +261,7 @@ def test_is_scheduled_right(arguments: Callable[[], list[Any]]) -> None:
         check_sketch(sketch, workload, TARGET, samples=5)
 
 
+@pytest.mark.compiles
 def test_64_bit_values_are_refused_and_64_bit_indices_are_not() -> None:
     with pytest.raises(UnsupportedFunction, match="64-bit"):
         Workload.create("choice", te.create_prim_func(choice()))

@@ -106,6 +106,7 @@ def test_another_machine_is_not_measured() -> None:
         tune(KERNELS["relu"], target=Target.parse("cpu/neoverse-n1"), trials=2)
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("kernel", CONTRACTIONS)
 @pytest.mark.parametrize("target", BUILT)
 def test_contractions_multiply_and_add_whole_vectors(target: str, kernel: str) -> None:
@@ -116,6 +117,7 @@ def test_contractions_multiply_and_add_whole_vectors(target: str, kernel: str) -
         assert not single, sketch
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("kernel", ["matmul", "conv2d"])
 @pytest.mark.parametrize("target", BUILT)
 def test_accumulators_are_registers(target: str, kernel: str) -> None:
@@ -128,6 +130,7 @@ def test_accumulators_are_registers(target: str, kernel: str) -> None:
     assert not any(re.match(r"str|stp|stur|v?mov\w+\s+%[xyz]mm\d+, .*\(", line) for line in loop)
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("target", ARM)
 def test_neon_multiplies_by_an_element(target: str) -> None:
     """Scalars of the other operand stand in a vector register: hardly any instruction spreads them first."""
@@ -141,6 +144,7 @@ def test_neon_multiplies_by_an_element(target: str) -> None:
     assert loads <= 0.75 * len(by_element)
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("kernel", ["softmax", "relu"])
 @pytest.mark.parametrize("target", BUILT)
 def test_rows_run_in_whole_vectors(target: str, kernel: str) -> None:
@@ -150,6 +154,7 @@ def test_rows_run_in_whole_vectors(target: str, kernel: str) -> None:
         assert "expf" not in text
 
 
+@pytest.mark.compiles
 @pytest.mark.skipif(platform.machine() != "x86_64" or Target.detect().lanes < 8, reason="this machine has no AVX2")
 @pytest.mark.parametrize(
     "workload",

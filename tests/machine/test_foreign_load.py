@@ -74,6 +74,7 @@ def test_stolen_time_is_foreign() -> None:
     assert [watch.suspect(stolen) for _ in range(25)][-1]
 
 
+@pytest.mark.compiles
 def test_counters_notice_a_busy_loop_on_our_core() -> None:
     """Two processes that spin on one core: the first sees that it waits for the second."""
     core = {min(os.sched_getaffinity(0))}

@@ -22,6 +22,7 @@ from stormdrop.machine.peak import Peak, accumulators, compile_function, copy_fu
 TARGET = Target("cpu", "A CPU", "generic", 2, 8, 16, 1 << 15, 1 << 20, 1 << 25)
 
 
+@pytest.mark.compiles
 def test_the_multiply_adds_compute_what_they_claim() -> None:
     cores, vectors, lanes, steps = 3, 4, 8, 5
     kernel = compile_function(fma_function(cores, vectors, lanes, steps), Target.detect().mcpu, 2).jit()["main"]
@@ -34,6 +35,7 @@ def test_the_multiply_adds_compute_what_they_claim() -> None:
     np.testing.assert_allclose(out.numpy(), np.tile(r.reshape(-1), (cores, 1)), rtol=1e-5)
 
 
+@pytest.mark.compiles
 @pytest.mark.skipif(platform.machine() not in {"x86_64", "AMD64"}, reason="reads x86 assembly")
 @pytest.mark.parametrize(
     ("mcpu", "lanes", "registers", "register"), [("skylake-avx512", 16, 32, "zmm"), ("haswell", 8, 16, "ymm")]
@@ -55,6 +57,7 @@ def test_the_loop_is_multiply_adds_on_registers_and_nothing_else(
     assert all(re.match(r"(add|sub|inc|dec|cmp|test)[lq]", name) for name in others)
 
 
+@pytest.mark.compiles
 def test_the_copy_copies() -> None:
     kernel = compile_function(copy_function(2, 64, 16), Target.detect().mcpu, 2).jit()["main"]
     a = np.arange(128, dtype="float32").reshape(2, 64)
@@ -63,6 +66,7 @@ def test_the_copy_copies() -> None:
     np.testing.assert_array_equal(b.numpy(), a)
 
 
+@pytest.mark.compiles
 def test_this_machine_is_measured_in_sensible_units() -> None:
     target = Target.detect()
     measured = module._measure_in_child(module._shape(target))
@@ -117,6 +121,7 @@ def test_a_damaged_file_is_measured_anew(results: list[Peak], text: str) -> None
     assert json.loads(path.read_text())["flops"] == 1e12
 
 
+@pytest.mark.compiles
 def test_a_measurement_that_fails_says_why() -> None:
     shape: dict[str, Any] = {**module._shape(TARGET), "lanes": 0}
     with pytest.raises(MeasureError, match=r"measuring this machine's peak failed: .+"):

@@ -24,6 +24,8 @@ from stormdrop.testing.faults import Plain
 from stormdrop.trial import Candidate, Request, Status
 from stormdrop.tuning.tune import tune
 
+pytestmark = pytest.mark.compiles
+
 CLOCK = 1755
 
 

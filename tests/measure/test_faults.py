@@ -15,8 +15,10 @@ from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
 from stormdrop.measure.local import LocalMeasurer
 from stormdrop.measure.pool import WorkerPool
-from stormdrop.testing.faults import FAULTS, Plain, RandomFaults
+from stormdrop.testing.faults import FAULTS, ChosenFaults, Plain, RandomFaults
 from stormdrop.trial import Candidate, Request, Status
+
+pytestmark = pytest.mark.compiles
 
 Make = Callable[..., Candidate]
 
@@ -51,12 +53,11 @@ def test_one_worker_alone_survives_a_batch_of_faults(
     workload: Workload, target: Target, tmp_path: Path, candidate: Make
 ) -> None:
     """The other kernels of a worker that crashes are built again."""
-    from tests.measure.conftest import SKETCH
-
-    space = SKETCH.space(workload, target)
+    sketch = ChosenFaults(Plain())
+    space = sketch.space(workload, target)
     assert space is not None
     kinds = ["segfault_run", "none", "abort_run", "none", "wrong", "none"]
-    with LocalMeasurer(workload, target, [SKETCH], [space], workers=1, lock_path=tmp_path / "lock") as measurer:
+    with LocalMeasurer(workload, target, [sketch], [space], workers=1, lock_path=tmp_path / "lock") as measurer:
         batch = [candidate(4 << index % 3, kind) for index, kind in enumerate(kinds)]
         measurements = list(measurer.measure([Request(member, 1) for member in batch]))
         expected = [Status.OK if kind == "none" else FAULTS[kind] for kind in kinds]

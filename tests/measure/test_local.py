@@ -26,6 +26,8 @@ from stormdrop.testing.faults import ChosenFaults, Plain
 from stormdrop.testing.measurers import MeasurerCase
 from stormdrop.trial import Candidate, Request, Status
 
+pytestmark = pytest.mark.compiles
+
 Make = Callable[..., Candidate]
 
 

@@ -17,6 +17,8 @@ from stormdrop.measure.local import LocalMeasurer
 from stormdrop.testing.faults import ChosenFaults, Plain
 from stormdrop.trial import Candidate, Request
 
+pytestmark = pytest.mark.compiles
+
 Make = Callable[..., Candidate]
 
 

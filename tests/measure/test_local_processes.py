@@ -15,6 +15,8 @@ import pytest
 
 from stormdrop.machine.lock import MachineLock
 
+pytestmark = pytest.mark.compiles
+
 _SESSION = """
     import sys, time
     from pathlib import Path

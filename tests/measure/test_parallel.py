@@ -89,6 +89,7 @@ def test_a_closed_iterator_stops_the_devices() -> None:
     assert not [thread for thread in threading.enumerate() if "work" in thread.name]
 
 
+@pytest.mark.compiles
 def test_phases_of_devices_side_by_side_are_within_the_wall_time(
     workload: Workload, target: Target, tmp_path: Path
 ) -> None:
@@ -108,6 +109,7 @@ def test_phases_of_devices_side_by_side_are_within_the_wall_time(
     assert sum(result.phases.values()) <= wall
 
 
+@pytest.mark.compiles
 def test_a_closed_iterator_does_not_wait_for_a_candidate_that_hangs(
     workload: Workload, target: Target, candidate: Callable[..., Candidate], tmp_path: Path
 ) -> None:

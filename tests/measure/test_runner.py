@@ -49,6 +49,7 @@ def address() -> Iterator[str]:
         psutil.wait_procs(processes)
 
 
+@pytest.mark.compiles
 def test_built_here_and_measured_there(address: str) -> None:
     target = dataclasses.replace(Target.detect(), runner=address)
     workload, rng = operators.matmul(64, 96, 64), np.random.default_rng(0)
@@ -63,6 +64,7 @@ def test_built_here_and_measured_there(address: str) -> None:
         assert min(measurement.seconds) > 0
 
 
+@pytest.mark.compiles
 def test_its_records_are_those_of_another_machine(address: str) -> None:
     target = dataclasses.replace(Target.detect(), runner=address)
     with open_store("sqlite://") as store:

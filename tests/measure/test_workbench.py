@@ -16,6 +16,8 @@ from stormdrop.measure.workbench import Workbench
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.trial import Status
 
+pytestmark = pytest.mark.compiles
+
 NAN, INF = float("nan"), float("inf")
 
 

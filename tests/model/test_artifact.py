@@ -22,6 +22,8 @@ from stormdrop.model.compile import build
 from stormdrop.model.importer.graph import Graph
 from stormdrop.model.verify import random_feeds
 
+pytestmark = pytest.mark.compiles
+
 RUN = """
 import os, sys
 import numpy as np

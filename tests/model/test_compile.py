@@ -17,6 +17,8 @@ from stormdrop.model.verify import verify
 from stormdrop.sketches.contract import Variant
 from stormdrop.sketches.meta_schedule import meta_schedule_sketches
 
+pytestmark = pytest.mark.compiles
+
 
 def gemm_variant(weight_index: Callable[[Any, Any], tuple[Any, Any]]) -> Variant:
     """The gemm of the residual model with its weight [k, n] packed to [n, k]; `weight_index` is what packing reads."""

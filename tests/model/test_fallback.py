@@ -12,6 +12,8 @@ from stormdrop.ir.reference import evaluate
 from stormdrop.machine.cpu import Target
 from stormdrop.model.fallback import schedule_fallback
 
+pytestmark = pytest.mark.compiles
+
 
 def scale_relu() -> tirx.PrimFunc:
     x = te.placeholder((64, 128), name="x")

@@ -21,6 +21,8 @@ from stormdrop.model.random_weights import seed_weights
 from stormdrop.model.verify import verify
 from stormdrop.records import State, open_store
 
+pytestmark = pytest.mark.compiles
+
 TRIALS = 24
 PATIENCE = 120.0
 

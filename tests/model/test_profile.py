@@ -15,6 +15,8 @@ from stormdrop.model.random_weights import seed_weights
 from stormdrop.model.verify import random_feeds
 from stormdrop.records import open_store
 
+pytestmark = pytest.mark.compiles
+
 
 @pytest.fixture(scope="module")
 def model() -> CompiledModel:

@@ -22,6 +22,8 @@ from stormdrop.model.verify import Reference, Verification
 from stormdrop.records import open_store
 from stormdrop.trial import Measurement, Request
 
+pytestmark = pytest.mark.compiles
+
 
 def test_a_task_that_cannot_be_measured_becomes_a_fallback(
     target: Target, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -182,6 +182,7 @@ def test_operators_compute_their_formulas(workload: Workload, formula: Formula) 
     np.testing.assert_allclose(output, expected, rtol=1e-6, atol=1e-6 * np.nanmax(np.abs(expected)), strict=False)
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("workload", [workload for workload, _ in CASES], ids=lambda workload: workload.name)
 def test_default_schedules_compute_them_too(workload: Workload) -> None:
     (sketch, space), *_ = sketches_for(workload, TARGET)

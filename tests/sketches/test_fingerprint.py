@@ -125,6 +125,7 @@ def test_a_tolerance_is_part_of_it() -> None:
     assert fingerprint(Winograd(2, 1e-4), convolution) != fingerprint(Winograd(2, 1e-3), convolution)
 
 
+@pytest.mark.compiles
 def test_it_is_the_same_in_another_process() -> None:
     program = (
         "from stormdrop import operators\nfrom stormdrop.sketches.cpu.register_blocked import RegisterBlocked\n"

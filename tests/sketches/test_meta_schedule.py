@@ -37,17 +37,20 @@ class TestSpaces(SpaceConformance):
         return [*spaces(POOLING)[2:], *spaces(operators.reduce((60,), 0)), *spaces(operators.matmul(1, 2, 60))]
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("workload", [MATMUL, CONVOLUTION, POOLING], ids=lambda workload: workload.name)
 def test_the_origin_and_random_points_are_right(workload: Workload) -> None:
     for sketch in meta_schedule_sketches(workload, TARGET):
         check(sketch, workload, 5)
 
 
+@pytest.mark.compiles
 def test_other_operators_are_right() -> None:
     for workload in (operators.dense(7, 12, 20, bias=1), operators.depthwise_conv2d(1, 7, 7, 12, 3, 3)):
         check(MetaSchedule(1), workload, 1)
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("index", range(9))
 def test_softmax(index: int) -> None:
     assert len(meta_schedule_sketches(SOFTMAX, TARGET)) == 9
@@ -131,6 +134,7 @@ def test_there_are_no_more_sketches_than_design_spaces() -> None:
     assert len(meta_schedule_sketches(MATMUL, TARGET)) == 3
 
 
+@pytest.mark.compiles
 def test_other_processes_make_the_same_spaces() -> None:
     here = [space.fingerprint for space in spaces(POOLING)]
     payload = pickle.dumps((POOLING, TARGET, meta_schedule_sketches(POOLING, TARGET))).hex()
@@ -163,6 +167,7 @@ def test_a_whole_trace_is_replayed() -> None:
     assert set(again.transforms) == set(wanted.transforms) == {1, 2}
 
 
+@pytest.mark.compiles
 def test_a_search_tunes_them() -> None:
     with sd.open_store("sqlite://") as store:
         result = sd.tune(

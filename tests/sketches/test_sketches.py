@@ -59,16 +59,19 @@ STREAMS = [
 ]
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("workload", CONTRACTIONS, ids=lambda workload: workload.name)
 def test_register_blocks(workload: Workload) -> None:
     check_sketch(RegisterBlocked(), workload, TARGET, samples=4)
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("workload", STREAMS, ids=lambda workload: workload.name)
 def test_streams(workload: Workload) -> None:
     check_sketch(Streaming(), workload, TARGET, samples=4)
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize(
     "workload",
     [operators.conv2d(1, 9, 9, 16, 32, 3, 3, pad=1, bias=1), operators.matmul(37, 35, 17)],
@@ -78,6 +81,7 @@ def test_streams_take_contractions_too(workload: Workload) -> None:
     check_sketch(Streaming(), workload, TARGET, samples=2)
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize(
     "target",
     [dataclasses.replace(TARGET, lanes=8, registers=16), dataclasses.replace(TARGET, lanes=4, registers=32)],
@@ -109,6 +113,7 @@ def test_a_1x1_convolution_walks_rows_and_columns_as_one() -> None:
     assert strided is not None and "rows_outer" in strided.config(strided.origin)
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize(
     "workload",
     [
@@ -182,6 +187,7 @@ def test_the_origin_keeps_rows_apart_in_the_cache() -> None:
     assert math.prod(rows[0]) <= 8 < math.prod(rows[1])
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("sketch", cpu_sketches(), ids=lambda sketch: sketch.name)
 def test_every_sketch_that_exists_keeps_its_promises(sketch: Sketch) -> None:
     samples = [operators.matmul(17, 35, 8), operators.conv2d(1, 9, 9, 4, 20, 3, 3, pad=1), operators.softmax(9, 20)]
@@ -200,6 +206,7 @@ def test_what_applies() -> None:
     assert RegisterBlocked().space(operators.softmax(8, 8), TARGET) is None
 
 
+@pytest.mark.compiles
 def test_a_function_of_the_user() -> None:
     """Two branches into one residual: what is fused around the contraction is the user's own."""
     x, w = te.placeholder((1, 9, 9, 8), name="x"), te.placeholder((3, 3, 8, 24), name="w")
@@ -220,6 +227,7 @@ def test_a_function_of_the_user() -> None:
     check_sketch(sketch, workload, TARGET, samples=6)
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("contraction", [False, True], ids=["streaming", "register_blocked"])
 def test_overlapping_steps_do_not_read_what_was_written_over(contraction: bool) -> None:
     """Intermediates that die where the next is written: TVM would let them share memory, and the last step, which
@@ -242,6 +250,7 @@ def test_overlapping_steps_do_not_read_what_was_written_over(contraction: bool) 
             check_point(sketch, workload, TARGET, space, point)
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize(
     "workload",
     [
@@ -259,6 +268,7 @@ def test_few_columns_or_rows_have_vectors_along_the_reduction(workload: Workload
     check_sketch(by_name["streaming"], workload, TARGET, samples=2)
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("workload", [operators.matmul(64, 1, 1024), operators.batch_matmul(8, 1, 128, 64, 1)], ids=str)
 def test_those_vectors_are_whole(workload: Workload) -> None:
     target = Target.parse("cpu/x86-64-v3")

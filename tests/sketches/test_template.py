@@ -71,6 +71,7 @@ def test_declarations_become_the_space() -> None:
         space.point({"i": (3, 4), "j": (1, 48), "unroll": 1, "order": "rows"})
 
 
+@pytest.mark.compiles
 def test_every_point_is_a_right_schedule() -> None:
     check_sketch(blocked, MATMUL, TARGET, samples=10)
 
@@ -127,6 +128,7 @@ def test_a_point_outside_is_refused() -> None:
         blocked.apply(MATMUL, TARGET, {"i": (1, 12), "j": (1, 48), "unroll": 0, "order": "rows"})
 
 
+@pytest.mark.compiles
 def test_constants_are_laid_out_ahead_of_time() -> None:
     variant = packed.apply(operators.dense(8, 12, 10), TARGET, {"columns": (3, 4)})
     assert list(variant.transforms) == [1]
@@ -134,6 +136,7 @@ def test_constants_are_laid_out_ahead_of_time() -> None:
     check_sketch(packed, operators.dense(8, 12, 10), TARGET, samples=2)
 
 
+@pytest.mark.compiles
 def test_other_operands_are_laid_out_by_a_block() -> None:
     workload = operators.matmul(8, 12, 10)
     variant = packed.apply(workload, TARGET, {"columns": (3, 4)})
@@ -141,6 +144,7 @@ def test_other_operands_are_laid_out_by_a_block() -> None:
     check_sketch(packed, workload, TARGET, samples=2)
 
 
+@pytest.mark.compiles
 def test_a_template_is_a_step_of_another() -> None:
     @template
     def twice(schedule: Schedule, knobs: Knobs) -> None:
@@ -186,6 +190,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.compiles
 def test_workers_take_templates_that_were_typed(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-"],

@@ -55,6 +55,7 @@ def test_a_finished_record_is_the_answer() -> None:
         assert len(set(measurer.candidates)) == 12
 
 
+@pytest.mark.compiles
 def test_a_record_of_another_space_is_not_taken() -> None:
     with open_store("sqlite://") as store:
         tune_replayed(store, Counting(), trials=4)

@@ -99,6 +99,7 @@ def test_a_measurer_that_gives_up_leaves_a_session_to_resume() -> None:
         assert store.sessions()[0].state is State.INTERRUPTED
 
 
+@pytest.mark.compiles
 def test_on_this_machine(tmp_path: Path) -> None:
     """The whole path, with a kernel that can be called in the end."""
     with open_store(tmp_path / "records.db") as store:
@@ -115,6 +116,7 @@ def test_on_this_machine(tmp_path: Path) -> None:
         result.kernel(x, w[:, :8], b)
 
 
+@pytest.mark.compiles
 def test_a_primfunc_of_the_user(tmp_path: Path) -> None:
     x = te.placeholder((64, 48), name="x")
     function = te.create_prim_func([x, te.compute((64, 48), lambda i, j: x[i, j] * 2.0 + 1.0, name="y")])
@@ -124,6 +126,7 @@ def test_a_primfunc_of_the_user(tmp_path: Path) -> None:
     assert np.array_equal(result.kernel(values), values * 2 + 1)
 
 
+@pytest.mark.compiles
 def test_a_session_full_of_faults(tmp_path: Path) -> None:
     """A tenth and more of the candidates crash, hang, abort or answer wrongly; the session ends normally."""
     kinds = ("raise", "segfault_run", "abort_run", "kill_run", "wrong", "unwritten", "hang_build", "hang_run")

@@ -78,7 +78,7 @@ class GroundResult:
     runs: Sequence[SearchRun]
 
     def to_json(self) -> dict[str, Any]:
-        """What a comparison's document says of the ground beside its runs."""
+        """What a comparison's document says of the ground besides its runs."""
         candidate, seconds = self.optimum or (None, None)
         schedule = {f"optimum_{key}": value for key, value in _schedule(self.spaces, candidate).items()}
         return {"ground": self.name, "recorded": self.recorded, "optimum": seconds, **schedule}

@@ -132,9 +132,9 @@ def _sigmoid(x: Expr, bind: Bind) -> Expr:
     return bind(1.0 / (1.0 + _exp(bind(0.0 - x), bind)))
 
 
-def _odd(x: Expr, one: float, fraction: tuple[Sequence[float], Sequence[float]], bind: Bind) -> Expr:
-    """`x P(x^2) / Q(x^2)` for |x| < `one`, and 1 with the sign of x from there on."""
-    x = bind(_clamped(x, -one, one))
+def _odd(x: Expr, limit: float, fraction: tuple[Sequence[float], Sequence[float]], bind: Bind) -> Expr:
+    """`x P(x^2) / Q(x^2)` for |x| < `limit`, and 1 with the sign of x from there on."""
+    x = bind(_clamped(x, -limit, limit))
     square = bind(x * x)
     return bind(_clamped(x * _polynomial(fraction[0], square) / _polynomial(fraction[1], square), -1.0, 1.0))
 

@@ -174,7 +174,7 @@ def _without_unit_reductions(stage: Stage) -> Stage:
 
 
 def inlines_well(graph: StageGraph, stage: Stage, contraction: Stage | None = None) -> bool:
-    """Whether it pays to inline an elementwise stage into its readers.
+    """Whether it is worthwhile to inline an elementwise stage into its readers.
 
     Args:
         graph: the function that holds the stage.

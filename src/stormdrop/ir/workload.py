@@ -91,7 +91,7 @@ class Workload:
 
     @cached_property
     def graph(self) -> StageGraph:
-        """The function as stages."""
+        """The function, parsed into its stages."""
         return StageGraph.parse(self.function)
 
     @cached_property

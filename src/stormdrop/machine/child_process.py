@@ -51,7 +51,7 @@ class ChildProcess:
         Args:
             serve: the function "module:name" that the child calls with its end of the pipe and the arguments.
             arguments: are pickled.
-            environment: variables that the child has beside those of this process.
+            environment: variables that the child has besides those of this process.
 
         Raises:
             MeasureError: the process cannot be started.

@@ -58,7 +58,7 @@ class Machine(Protocol):
 
     @property
     def conditions(self) -> Mapping[str, str]:
-        """What measured times depend on beside the identity, such as a GPU's driver and clock limits."""
+        """What measured times depend on besides the identity, such as a GPU's driver and clock limits."""
 
     @property
     def stated_limits(self) -> tuple[float, float] | None:

@@ -141,7 +141,7 @@ class Target:
 
     @property
     def caches(self) -> int:
-        """Bytes that all second- and third-level caches hold together; 0 if that is unknown."""
+        """The total size of all second- and third-level caches in bytes; 0 if that is unknown."""
         return self.cores * self.l2 + self.l3s * self.l3
 
     def with_runner(self, address: str) -> Target:

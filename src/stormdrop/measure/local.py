@@ -128,7 +128,8 @@ class LocalMeasurer(Measurer):
 
     @property
     def best(self) -> float | None:
-        """The median seconds per execution of the fastest kernel so far. Set it if it is known from records."""
+        """The median seconds per execution of the fastest kernel so far, from which time limits follow. Assign it if
+        records already give it."""
         return self.runs.best
 
     @best.setter

@@ -48,10 +48,10 @@ class ModelBuilder:
         }
         # Only the built-in sketches promise the same configurations for a slice of a wider output.
         self._places = options.sketches in (None, "builtin")
-        schedules = [TaskSchedules.of(task) for task in tasks if task.kernel is not None]
-        self._schedules = {schedule.task.task.index: schedule for schedule in schedules if schedule.usable}
-        self.winners: dict[int, Choice] = {index: each.winner for index, each in self._schedules.items()}
-        self.defaults: dict[int, Choice] = {index: each.default for index, each in self._schedules.items()}
+        all_schedules = [TaskSchedules.of(task) for task in tasks if task.kernel is not None]
+        self._schedules = {schedules.task.task.index: schedules for schedules in all_schedules if schedules.usable}
+        self.winners: dict[int, Choice] = {index: schedules.winner for index, schedules in self._schedules.items()}
+        self.defaults: dict[int, Choice] = {index: schedules.default for index, schedules in self._schedules.items()}
 
     def build(self, combination: Mapping[int, Choice]) -> CompiledModel:
         """The compiled model of a combination."""

@@ -58,7 +58,7 @@ def tune_tasks(
     store: Store,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> TunedTasks:
-    """Tunes all tasks of a graph as they will run: with weights from memory if the caches do not hold them all.
+    """Tunes all tasks of a graph as they will run: with weights from memory if they fill more than half of the caches.
 
     Args:
         graph: the model.

@@ -103,8 +103,8 @@ def _replace_slower(
 ) -> dict[int, Choice]:
     """The first combination, with each schedule that another one significantly beats replaced by the fastest of those.
 
-    `seconds` are, for each combination, the times of each task by round. All comparisons together have the confidence
-    of `ALPHA` (Bonferroni): each is made with an accordingly higher one.
+    `seconds` are, for each combination, the times of each task by round. `ALPHA` is the probability of an error
+    in all comparisons together; each single comparison has an accordingly smaller one (Bonferroni).
     """
     incumbent, incumbent_seconds = combinations[0], seconds[0]
     comparisons = [

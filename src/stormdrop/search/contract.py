@@ -51,7 +51,7 @@ Prior = Callable[[Sequence[Candidate]], NDArray[np.float64]]
 
 @dataclass(frozen=True)
 class Knowledge:
-    """What a search may be given beside its spaces. All of it is optional.
+    """What a search may be given besides its spaces. All of it is optional.
 
     Args:
         features: What the search's cost model sees of a candidate; by default the knobs' encodings.

@@ -31,9 +31,9 @@ class Variant:
     """One schedule of a function.
 
     Attributes:
-        main: The scheduled function. It takes the workload's parameters in order, but instead of each constant input
-            `i` in `transforms` the output of `transforms[i]`.
-        transforms: By position of a constant input an unscheduled function from it to its packed form. Transforms run
+        main: The scheduled function. It takes the workload's parameters in order. For each constant input `i` in
+            `transforms` it takes the output of `transforms[i]` in place of the input.
+        transforms: Maps the position of a constant input to the unscheduled function that packs it. Transforms run
             once, outside the timing. A model folds them when it is compiled.
     """
 

@@ -1,8 +1,9 @@
 """Fingerprints: which records are valid for a space, namely those with the same knobs and the same schedules.
 
-    fingerprint  =  digest of ( knobs, constraints, origin )  +  digest of ( schedules at a few points )
+    fingerprint  =  digest of ( name, knobs, constraints, origin, revision )        `Space.fingerprint`
+    revision     =  digest of ( schedules at a few points, allowed error )          this module
 
-This module computes the second part. It applies the sketch at a few points and hashes the resulting functions. A
+This module applies the sketch at a few points and hashes the resulting functions. A
 changed schedule gives another fingerprint. Code that moves, is renamed, documented or tidied gives the same one,
 because nothing of the source enters it.
 """

@@ -34,7 +34,7 @@ class Space:
         constraints: The conditions that every point satisfies.
         origin: The configuration of the canonical schedule (Definition 2.5 of the Droplet Search paper); by default
             the first point in lexicographic order.
-        revision: What the points mean beside their values, such as what a sketch schedules at them. It is part of
+        revision: What the points mean besides their values, such as what a sketch schedules at them. It is part of
             the fingerprint; see `with_revision`.
 
     Raises:
@@ -270,12 +270,15 @@ class Space:
 
     @cached_property
     def revision(self) -> str:
-        """A few characters that stand for what the points mean beside their values."""
+        """A few characters that stand for what the points mean besides their values."""
         return self._revision if isinstance(self._revision, str) else self._revision()
 
     @cached_property
     def fingerprint(self) -> str:
-        """Sixteen hexadecimal digits that change with anything that `describe` returns."""
+        """Sixteen hexadecimal digits that change with anything that `describe` returns.
+
+        For the space of a sketch, `sketches.fingerprint` computes the revision that enters.
+        """
         return _digest(self.describe())
 
     def recognises(self, fingerprint: str | None) -> bool:

@@ -67,13 +67,13 @@ def entrants(
 def decide(default: Candidate, samples: Mapping[Candidate, Sequence[float]]) -> RaceResult | None:
     """Decides a race.
 
-    The winner is the fastest of those that are significantly faster than the default, at 95% over all of them together
-    (Bonferroni: with k challengers each interval has a confidence of 1 - 0.05 / k). The winner is the default if no
-    candidate is, and the fastest if the default does not work.
+    The winner is the fastest candidate that is significantly faster than the default. The confidence is 95% for all
+    comparisons together (Bonferroni: with k challengers, each interval has a confidence of 1 - 0.05 / k). If no
+    candidate is significantly faster, the default wins. If the default does not work, the fastest candidate wins.
 
     Args:
         default: the candidate that the others are compared with.
-        samples: seconds by round of each candidate that worked.
+        samples: for each candidate that worked, its seconds in each round.
 
     Returns:
         The result; None if no candidate worked.

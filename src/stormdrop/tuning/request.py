@@ -60,7 +60,7 @@ class TuningRequest:
         seconds: the wall seconds that are granted; None is no bound.
         begin: when they began, a reading of `time.perf_counter`.
         on_progress: is called with the progress after every batch.
-        knowledge: what the search is told beside the spaces.
+        knowledge: what the search is told besides the spaces.
         reuse: what of the records may be used.
     """
 
@@ -103,7 +103,7 @@ class TuningRequest:
             versions: versions of the tools that measured times depend on.
             reuse: what of the records may be used.
             on_progress: is called with the progress after every batch.
-            knowledge: what the search is told beside the spaces.
+            knowledge: what the search is told besides the spaces.
             method: what else trials depend on, for the records.
 
         Raises:

@@ -243,5 +243,5 @@ def _same_compiler(session: StoredSession, setting: Setting) -> bool:
 
 
 def _method(setting: Setting) -> dict[str, Any]:
-    """What trials depend on beside the spaces."""
+    """What trials depend on besides the spaces."""
     return {key: value for key, value in setting.method.items() if key not in (_STARTS, _SPACES)}

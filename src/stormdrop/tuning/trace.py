@@ -110,7 +110,7 @@ class Trace:
 
     @property
     def working(self) -> list[Candidate]:
-        """The candidates that never failed, by their median, the fastest first."""
+        """The measured candidates that never failed, sorted by their medians, the fastest first."""
         return sorted(self.medians, key=self.medians.__getitem__)
 
     @property

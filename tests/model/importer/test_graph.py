@@ -63,6 +63,7 @@ def test_normal_form_forgets_symbol_and_attributes() -> None:
     assert tvm_ffi.structural_equal(normalise(function), normalise(renamed))
 
 
+@pytest.mark.compiles
 def test_clips_and_activations_stay_in_the_layout() -> None:
     """An inverted residual block as mobile networks have it: depthwise, ReLU6 as a Clip, hard-swish."""
     nodes = [
@@ -83,6 +84,7 @@ def test_clips_and_activations_stay_in_the_layout() -> None:
     assert verify(build(graph, {}, Target.detect()), graph.source).max_error < 1e-4
 
 
+@pytest.mark.compiles
 def test_transposed_convolution_keeps_its_layout() -> None:
     nodes = [
         helper.make_node("Conv", ["x", "w0"], ["a"], kernel_shape=[1, 1]),
@@ -93,6 +95,7 @@ def test_transposed_convolution_keeps_its_layout() -> None:
     assert verify(build(graph, {}, Target.detect()), graph.source).max_error < 1e-4
 
 
+@pytest.mark.compiles
 def test_several_inputs_and_outputs_keep_their_names() -> None:
     nodes = [helper.make_node("Sub", ["a/0", "b.1"], ["s"]), helper.make_node("Relu", ["s"], ["r:0"])]
     shape = (2, 3)
@@ -125,6 +128,7 @@ def test_output_shape_that_depends_on_data() -> None:
         load_graph(model)
 
 
+@pytest.mark.compiles
 def test_one_constant_index_is_a_slice() -> None:
     nodes = [
         helper.make_node("Transpose", ["x"], ["t"], perm=[1, 2, 0]),
@@ -139,6 +143,7 @@ def test_one_constant_index_is_a_slice() -> None:
     assert np.array_equal(build(graph, {}, Target.detect()).run({"x": x})["y"], np.maximum(x[:, :, -1].T, 0))
 
 
+@pytest.mark.compiles
 def test_index_out_of_bounds_stays_inside(capfd: pytest.CaptureFixture[str]) -> None:
     table = np.arange(12, dtype=np.float32).reshape(4, 3)
     rows = numpy_helper.from_array(table, "table")
@@ -150,6 +155,7 @@ def test_index_out_of_bounds_stays_inside(capfd: pytest.CaptureFixture[str]) -> 
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.compiles
 def test_a_move_with_several_readers_is_fused_into_each() -> None:
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["m"]),
@@ -165,6 +171,7 @@ def test_a_move_with_several_readers_is_fused_into_each() -> None:
     assert verify(build(graph, {}, Target.detect()), graph.source).max_error < 1e-5
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("exponent", [0.25, 0.5, 0.75, 1.0, 1.25, 2.0, 2.75, 3.0, -1.0, 0.3, 4.0])
 def test_powers_of_quarters_are_products_and_roots(exponent: float) -> None:
     extra = [numpy_helper.from_array(np.array(exponent, np.float32), "e")]

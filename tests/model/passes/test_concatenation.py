@@ -18,6 +18,8 @@ from stormdrop.model.verify import random_feeds, verify
 from stormdrop.sketches.contract import Variant
 from stormdrop.sketches.registry import sketches_for
 
+pytestmark = pytest.mark.compiles
+
 TARGET = Target.detect()
 
 

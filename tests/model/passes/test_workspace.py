@@ -17,6 +17,8 @@ from stormdrop.model.compile import build
 from stormdrop.model.importer.graph import Graph, load_graph
 from stormdrop.model.verify import random_feeds, verify
 
+pytestmark = pytest.mark.compiles
+
 CONV = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
 
 

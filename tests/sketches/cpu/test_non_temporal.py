@@ -34,6 +34,7 @@ def test_no_choice_where_no_fence_orders_them() -> None:
     assert not stores_knob(operators.elementwise(shape=(1 << 26,)), Target.parse("cpu/neoverse-n1"))
 
 
+@pytest.mark.compiles
 @pytest.mark.skipif(not HAS_NON_TEMPORAL, reason="no non-temporal stores on this machine")
 @pytest.mark.parametrize(
     "workload",

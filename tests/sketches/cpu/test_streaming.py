@@ -80,6 +80,7 @@ def chain(m: int, n: int) -> Workload:
     return created(x, link(te.compute((m, n), lambda i, j: y[i, j] - total[i] * (1 / n))))
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize(
     "make",
     [

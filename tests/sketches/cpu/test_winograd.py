@@ -55,6 +55,7 @@ def test_the_formula_is_a_convolution(down: Filter, across: Filter) -> None:
     np.testing.assert_allclose(left.output @ products @ right.output.T, wanted, rtol=0, atol=1e-12)
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("sketch", SKETCHES, ids=lambda sketch: sketch.name)
 @pytest.mark.parametrize("workload", CONVOLUTIONS, ids=lambda workload: workload.name)
 def test_computes_the_convolution(sketch: Winograd, workload: Workload) -> None:
@@ -73,6 +74,7 @@ def test_every_point_schedules(sketch: Winograd) -> None:
         sketch.apply(workload, TARGET, space.config(point))
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize(
     ("m", "bound", "window"),
     [(2, 1.5, (3, 3)), (4, 5.0, (3, 3)), (2, 5.0, (5, 5)), (4, 5.0, (5, 5)), (2, 5.0, (1, 7)), (4, 5.0, (7, 1))],
@@ -92,6 +94,7 @@ def test_the_error_is_small(m: int, bound: float, window: tuple[int, int]) -> No
     assert 0 < errors[1] < min(bound * errors[0], 1e-5)
 
 
+@pytest.mark.compiles
 def test_all_schedules_of_a_tile_size_agree_in_every_bit() -> None:
     """Tiles that overlap round differently: each output must be stored by one of them only, on any thread."""
     workload = _conv(1, 13, 11, 16, 32)
@@ -109,6 +112,7 @@ def test_all_schedules_of_a_tile_size_agree_in_every_bit() -> None:
         np.testing.assert_array_equal(results[0], results[2])
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize(
     "target",
     [dataclasses.replace(TARGET, lanes=8, registers=16), dataclasses.replace(TARGET, lanes=4, registers=32)],

@@ -53,6 +53,7 @@ def test_every_operator_is_here() -> None:
     assert set(OPERATORS) == set(operators.names())
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("name", OPERATORS)
 def test_the_right_answer(name: str) -> None:
     work, rng = workload(name), np.random.default_rng(0)
@@ -71,6 +72,7 @@ def test_the_right_answer(name: str) -> None:
                 assert error < 1e-4, (sketch.name, space.config(point))
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("arch", ["a100", "h100"])
 @pytest.mark.parametrize("name", OPERATORS)
 def test_nvcc_takes_it(name: str, arch: str) -> None:
@@ -83,6 +85,7 @@ def test_nvcc_takes_it(name: str, arch: str) -> None:
         assert all(0 < kernel.registers <= 255 and kernel.shared <= device.shared_per_block for kernel in kernels)
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("name", ["matmul", "conv2d", "dense"])
 def test_what_is_predicted_is_what_is_launched(name: str) -> None:
     work, sketch = workload(name), GpuContraction()
@@ -153,6 +156,7 @@ def test_limits_of_one_tiling_and_of_many_are_the_same() -> None:
         assert 0 < sum(fits) < 300
 
 
+@pytest.mark.compiles
 def test_no_tanh_is_left_to_fast_mathematics() -> None:
     work, sketch = operators.dense(32, 32, 32, act="tanh"), GpuContraction()
     space = sketch.space(work, A100)

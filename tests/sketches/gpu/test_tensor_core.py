@@ -20,6 +20,8 @@ from stormdrop.sketches.gpu.contraction import GpuContraction
 from stormdrop.sketches.gpu.tensor_core import GpuTensorCore, schedule_matmul
 from stormdrop.sketches.registry import sketches_for
 
+pytestmark = pytest.mark.compiles
+
 A100 = GPUS["a100"]
 WORKLOADS = {
     "matmul": operators.matmul(64, 96, 128, dtype="float16"),

@@ -13,6 +13,8 @@ from stormdrop.machine.cpu import Target
 from stormdrop.sketches.rules import derive
 from stormdrop.testing.sketches import check_sketch
 
+pytestmark = pytest.mark.compiles
+
 TARGET = Target.detect()
 
 

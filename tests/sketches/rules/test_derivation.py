@@ -50,6 +50,7 @@ def test_a_workload_has_these_sketches(workload: Workload, expected: list[str]) 
     assert names(workload) == expected
 
 
+@pytest.mark.compiles
 def test_derivation_is_the_same_in_another_process() -> None:
     program = (
         "from stormdrop import operators\nfrom stormdrop.sketches.rules import derive\n"
@@ -106,6 +107,7 @@ class Noted(Annotation):
         state.schedule.annotate(state.schedule.get_sblock(block), "noted", 1)
 
 
+@pytest.mark.compiles
 def test_a_rule_of_the_users_own_takes_part() -> None:
     workload = transposition(48, 32)
     assert names(workload) == ["rules"]

@@ -14,6 +14,7 @@ from stormdrop.testing.sketches import check_sketch
 TARGET = Target.detect()
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize(
     "workload",
     [
@@ -34,6 +35,7 @@ def test_every_sketch_is_right(workload: Workload) -> None:
         check_sketch(sketch, workload, TARGET, samples=10)
 
 
+@pytest.mark.compiles
 def test_a_sum_without_axes_is_scheduled() -> None:
     x = te.placeholder((6, 64), name="x")
     r, s = te.reduce_axis((0, 6), name="r"), te.reduce_axis((0, 64), name="s")

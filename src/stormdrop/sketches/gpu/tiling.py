@@ -34,7 +34,7 @@ Factors = Mapping[str, NDArray[np.int64]]
 BLOCK, VIRTUAL, THREAD, OUTER, INNER = range(5)
 """The levels of a spatial axis: the positions of its five factors."""
 
-_ADDRESS_REGISTERS = 24  # of a thread, beside those of outputs and operands
+_ADDRESS_REGISTERS = 24  # of a thread, besides those of outputs and operands
 _ALIGNMENT = 64  # bytes, of an array in shared memory
 
 

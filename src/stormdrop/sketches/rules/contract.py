@@ -64,7 +64,7 @@ class Rule:
 
 
 class Annotation(Rule):
-    """A rule of the second pass, which begins when the structure is complete (Figure 5 of that paper)."""
+    """A rule of the second pass, which begins when the structure is complete (Ansor, OSDI 2020, Figure 5)."""
 
 
 @dataclass
