@@ -75,9 +75,9 @@ def _no_process_outlives_the_tests() -> Iterator[None]:
 def _started_by_tests() -> list[psutil.Process]:
     """The descendants of this process, and what carries the mark of this run because its parent has ended before."""
     this = psutil.Process()
-    descendants = this.children(recursive=True)
-    others = [process for process in psutil.process_iter() if process != this and _is_marked(process)]
-    return [process for process in {*descendants, *others} if not _is_zombie(process)]
+    marked = [process for process in psutil.process_iter() if process != this and _is_marked(process)]
+    started = {*this.children(recursive=True), *marked}
+    return [process for process in started if not (_is_zombie(process) or _is_resource_tracker(process))]
 
 
 def _is_marked(process: psutil.Process) -> bool:
@@ -92,6 +92,11 @@ def _is_zombie(process: psutil.Process) -> bool:
         return process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
+
+
+def _is_resource_tracker(process: psutil.Process) -> bool:
+    """Whether Python started it for `multiprocessing`; it ends with the process that it belongs to."""
+    return any("multiprocessing.resource_tracker" in word for word in _command(process))
 
 
 def _command(process: psutil.Process) -> list[str]:

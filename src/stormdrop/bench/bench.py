@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ..errors import InputError, MeasureError
 from ..ir.relative_error import relative_error
+from ..measure.timing import MOST_ROUNDS
 from ..statistics import median_interval, ratio_interval
 from .contender import ContenderSpec, Unavailable
 from .contender_process import ContenderProcess
@@ -32,7 +33,7 @@ Array = NDArray[Any]
 OURS = "stormdrop"
 """The name of our own contender."""
 
-ROUNDS = 15
+ROUNDS = MOST_ROUNDS
 
 TOLERANCE = 1e-3
 """The relative error up to which two contenders agree: float32, with sums in any order."""

@@ -54,7 +54,7 @@ class ContenderProcess:
         self._patience = patience
         tunables = ":".join(filter(None, [os.environ.get("GLIBC_TUNABLES"), _HUGE_PAGES]))
         environment = {"TVM_NUM_THREADS": str(threads), "GLIBC_TUNABLES": tunables}
-        self._child = ChildProcess(f"{__name__}:serve", (spec, threads), environment)
+        self._child = ChildProcess(f"{__name__}:serve", (spec, threads), environment, die_with_thread=True)
         try:
             kind, answer = self._answer()
             if kind == "unavailable":
@@ -116,7 +116,10 @@ class ContenderProcess:
         return answer
 
     def _answer(self) -> tuple[str, Any]:
-        answer = self._child.answer(self._patience)
+        try:
+            answer = self._child.answer(self._patience)
+        except TimeoutError as error:
+            raise MeasureError(f"{self.name}: {error}; its process was ended") from error
         if answer is None:
             raise MeasureError(f"{self.name}: its process ended ({self._child.wait()}): {self._child.last_line()}")
         kind, value = answer

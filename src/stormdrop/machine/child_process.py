@@ -21,7 +21,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -32,6 +32,7 @@ import psutil
 from ..errors import MeasureError
 
 _PR_SET_PDEATHSIG = 1
+_START_SECONDS = 120.0  # until a child takes its arguments
 
 
 class ChildProcess:
@@ -44,7 +45,11 @@ class ChildProcess:
     """
 
     def __init__(
-        self, serve: str, arguments: Sequence[object] = (), environment: Mapping[str, str] | None = None
+        self,
+        serve: str,
+        arguments: Sequence[object] = (),
+        environment: Mapping[str, str] | None = None,
+        die_with_thread: bool = False,
     ) -> None:
         """Starts the process, without waiting for it.
 
@@ -52,6 +57,8 @@ class ChildProcess:
             serve: the function "module:name" that the child calls with its end of the pipe and the arguments.
             arguments: are pickled.
             environment: variables that the child has besides those of this process.
+            die_with_thread: the child also ends when the thread that starts it ends. A child that is paused needs
+                this, unless the main thread starts it: a paused child cannot watch its parent.
 
         Raises:
             MeasureError: the process cannot be started.
@@ -63,8 +70,8 @@ class ChildProcess:
         # In a file and not on the terminal: libraries are talkative, and a crashing kernel prints pages.
         self._output = tempfile.TemporaryFile()  # noqa: SIM115  closed in `close`
         # Linux ends a child when the thread that started it ends: only the main thread lives as long as the process.
-        main_thread = threading.current_thread() is threading.main_thread()
-        command = (theirs.fileno(), lifeline, os.getpid() if main_thread else 0)
+        signalled = die_with_thread or threading.current_thread() is threading.main_thread()
+        command = (theirs.fileno(), lifeline, os.getpid() if signalled else 0)
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", f"from {__name__} import main; main()", *map(str, command)],
@@ -86,7 +93,12 @@ class ChildProcess:
         finally:
             theirs.close()
             os.close(lifeline)
-        self.send((serve, pickle.dumps(tuple(arguments))))
+        try:
+            with self._limited(_START_SECONDS):
+                self.send((serve, pickle.dumps(tuple(arguments))))
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def pid(self) -> int:
@@ -118,12 +130,15 @@ class ChildProcess:
         """Waits for a message.
 
         Returns:
-            The message; None if the process died, or was killed because it sent none within so many seconds.
+            The message; None if the process died.
+
+        Raises:
+            TimeoutError: the whole message did not come within so many seconds. The process was killed.
         """
-        if self.alive and self.connection.poll(seconds):
+        if not self.alive:
+            return None
+        with self._limited(seconds):
             return self.receive()
-        self.kill()
-        return None
 
     def pause(self) -> None:
         """Takes the process off the cores. Thread pools spin for a while after a run and wait for the next."""
@@ -172,6 +187,26 @@ class ChildProcess:
         if self.alive:
             self.kill()
         self._output.close()
+
+    @contextlib.contextmanager
+    def _limited(self, seconds: float) -> Iterator[None]:
+        """Kills the process after so many seconds, which ends whatever is waited for. Raises `TimeoutError` then."""
+        expired = threading.Event()
+
+        def end() -> None:
+            expired.set()
+            self._process.kill()
+
+        timer = threading.Timer(seconds, end)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+        if expired.is_set():
+            self.kill()
+            raise TimeoutError(f"no message within {seconds:g} s")
 
     def _signal(self, number: signal.Signals) -> None:
         if self.alive and self._process.poll() is None:

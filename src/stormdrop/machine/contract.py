@@ -26,7 +26,7 @@ class Machine(Protocol):
 
     @property
     def name(self) -> str:
-        """The name that `Target.parse` takes."""
+        """What people call it, such as "cpu", "cpu/neoverse-n1" or "h200"."""
 
     @property
     def cores(self) -> int:

@@ -223,8 +223,10 @@ def _measure_in_child(shape: Mapping[str, Any]) -> Peak:
     try:
         measured = child.answer(_TIMEOUT)
         if not isinstance(measured, Peak):
-            raise MeasureError(f"measuring this machine's peak failed: {child.last_line()}")
+            raise MeasureError(f"measuring this machine's peak failed ({child.wait()}): {child.last_line()}")
         return measured
+    except TimeoutError as error:
+        raise MeasureError(f"measuring this machine's peak took longer than {_TIMEOUT:.0f} s") from error
     finally:
         child.close()
 

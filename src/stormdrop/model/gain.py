@@ -89,7 +89,7 @@ def _gain(task: TaskProgress, rate: float) -> float:
     working = next(index for index, seconds in enumerate(task.seconds) if seconds < math.inf)
     first = max(working, len(task.effort) - 1 - _RECENT_SLICES)
     spent = task.effort[-1] - task.effort[first]
-    recent = (task.seconds[first] - task.best) / spent if spent > 0 else 0.0
+    recent = max(0.0, task.seconds[first] - task.best) / spent if spent > 0 else 0.0
     above = max(0.0, task.best - task.least)
     behind = task.best - _SIBLING_FACTOR * task.work / rate
     hope = max(above / max(task.effort[-1], 1e-9), behind / (1 + task.idle_slices))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from ..machine.lock import MachineLock
+from ..measure.timing import MOST_ROUNDS
 
 if TYPE_CHECKING:
     from ..machine.peak import Peak
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 _BUILTIN = "vm.builtin."
 """The virtual machine's own functions begin with this."""
 
-_ROUNDS = 15
+_ROUNDS = MOST_ROUNDS
 
 
 @dataclass(frozen=True)

@@ -191,6 +191,7 @@ class _Scheduler:
         self._kernels = sum(state.kernel is not None for state in states)
         self._exploration: int | None = None  # trials that a search explores with, of all tasks together
         self._exploiting = False
+        self._begun: list[_State] = []
         self._message = ""
         self.curve: list[tuple[float, float]] = []
 
@@ -204,7 +205,8 @@ class _Scheduler:
 
     @property
     def _running(self) -> list[_State]:
-        return [state for state in self._states if state.session is not None]
+        """The tasks whose sessions are open, in the order in which they were begun."""
+        return [state for state in self._begun if state.session is not None]
 
     def tune(self, pending: Sequence[_State]) -> bool:
         """Tunes these tasks; whether Ctrl-C ended it."""
@@ -280,9 +282,12 @@ class _Scheduler:
     # The steps of one task
 
     def _begin(self, state: _State) -> Session:
-        hints = [fastest for other in self._states if (fastest := other.fastest) is not None]
-        kernel = state.kernel = dataclasses.replace(state.require_kernel, pool=self._pool)
-        session = state.session = kernel.session(self._store, hints, lambda _: self._report())
+        others = [*self._running, *(other for other in self._states if other.session is None)]
+        hints = [fastest for other in others if (fastest := other.fastest) is not None]
+        kernel = state.require_kernel
+        measured = dataclasses.replace(kernel, pool=self._pool)
+        session = state.session = measured.session(self._store, hints, lambda _: self._report())
+        self._begun.append(state)
         if isinstance(session.searcher, TwoPhase):
             self._exploration = session.searcher.exploration
         workload = kernel.workload

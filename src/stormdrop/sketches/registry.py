@@ -58,6 +58,9 @@ def sketches_for(
         sketches = _from_source(sketches, workload, target)
     if sketches is None:
         return _builtin(workload, target, max_error)
+    for sketch in sketches:
+        if type(sketch).__hash__ is None:
+            raise InputError(f"sketch {sketch.name} has no hash: declare its class with @dataclass(frozen=True)")
     spaces = [(sketch, space_of(sketch, workload, target)) for sketch in sketches]
     return [(sketch, space) for sketch, space in spaces if space is not None]
 

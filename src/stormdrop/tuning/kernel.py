@@ -11,17 +11,19 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING
 
+from ..codegen.compile import GENERATION
 from ..errors import InputError, UnsupportedFunction
 from ..ir.workload import Workload
 from ..machine.contract import CPU, Machine
 from ..machine.cpu import Target
+from ..measure.contract import Measurer
 from ..measure.local import LocalMeasurer
 from ..measure.parallel import ParallelMeasurer
 from ..records import Config, Problem, Store
 from ..search import Knowledge
 from ..sketches import knowledge, registry
 from .options import TuneOptions
-from .request import Reuse, TuningRequest
+from .request import CODE_GENERATION, Reuse, TuningRequest
 from .result import Progress, SearchResult, TuneResult
 from .reuse import Answered, answered_result, resolve
 from .session import Session
@@ -29,7 +31,6 @@ from .session import Session
 if TYPE_CHECKING:
     from tvm.tirx import PrimFunc
 
-    from ..measure.contract import Measurer
     from ..measure.pool import WorkerPool
     from ..sketches.contract import AnySketch
     from ..space import Space
@@ -78,6 +79,10 @@ class KernelTask:
         if not isinstance(workload, Workload):
             workload = Workload.create("function", workload)
         machine = target or Target.detect()
+        if measurer is not None and not isinstance(measurer, Measurer):
+            raise InputError(
+                f"{type(measurer).__name__} is no measurer: derive it from stormdrop.measure.contract.Measurer"
+            )
         if pool is not None and machine.device != CPU:
             raise InputError(f"target {machine.name} is a GPU: each has workers of its own, pool cannot be given")
         max_error = registry.MAX_ERROR if options.max_error is None else options.max_error
@@ -114,7 +119,7 @@ class KernelTask:
             trials=trials,
             seconds=seconds,
             begin=begin,
-            versions={**versions, **target.conditions},
+            versions={**versions, **target.conditions, CODE_GENERATION: str(GENERATION)},
             reuse=reuse,
             on_progress=on_progress,
             knowledge=Knowledge(features=features, prior=knowledge.prior(self.sketches, workload, target)),

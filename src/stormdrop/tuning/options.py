@@ -57,6 +57,8 @@ class TuneOptions:
     def __post_init__(self) -> None:
         if self.trials is not None and self.trials < 1:
             raise InputError(f"trials={self.trials} must be 1 or more")
+        if self.seed < 0:
+            raise InputError(f"seed={self.seed} must be 0 or more")
         if self.resume and self.fresh:
             raise InputError(
                 "resume and fresh exclude each other: continue a session, or tune as if nothing were known"

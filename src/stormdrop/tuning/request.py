@@ -23,6 +23,9 @@ BATCH = 8
 """Requests per ask. It is the same in every run, so that a resumed search makes the asks of the interrupted one."""
 
 
+CODE_GENERATION = "code generation"
+"""Among the versions of a setting: `codegen.compile.GENERATION`."""
+
 _NO_KNOWLEDGE = Knowledge()
 
 

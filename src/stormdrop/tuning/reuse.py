@@ -22,7 +22,7 @@ from ..records import Config, Filter, Outcome, Setting, State, Store, StoredSess
 from ..space import Space
 from ..trial import Candidate, Trial
 from .race import FINALISTS
-from .request import TuningRequest
+from .request import CODE_GENERATION, TuningRequest
 from .result import Best, SearchResult
 from .trace import Trace
 
@@ -239,7 +239,10 @@ def _same_spaces(session: StoredSession, spaces: Mapping[str, Space]) -> bool:
 
 
 def _same_compiler(session: StoredSession, setting: Setting) -> bool:
-    return session.setting.versions.get(_COMPILER) == setting.versions.get(_COMPILER)
+    """Whether the same code was generated for a schedule. Version 0.1 recorded no generation: it was the first."""
+    before, now = session.setting.versions, setting.versions
+    same_generation = before.get(CODE_GENERATION, "1") == now.get(CODE_GENERATION, "1")
+    return before.get(_COMPILER) == now.get(_COMPILER) and same_generation
 
 
 def _method(setting: Setting) -> dict[str, Any]:

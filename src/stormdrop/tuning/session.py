@@ -186,10 +186,10 @@ class Session:
         Raises:
             MeasureError: nothing can be measured.
         """
-        measurer, stored = self._begun()
-        until, count = self.elapsed + seconds, len(self.trace) + trials
-        self._end = min(math.inf if self.request.seconds is None else self.request.seconds, self.elapsed + limit)
         try:
+            measurer, stored = self._begun()
+            until, count = self.elapsed + seconds, len(self.trace) + trials
+            self._end = min(math.inf if self.request.seconds is None else self.request.seconds, self.elapsed + limit)
             while not self._spent() and self.elapsed < min(until, self._end) and len(self.trace) < count:
                 self._queue = self._queue or self._ask()
                 if not self._queue:

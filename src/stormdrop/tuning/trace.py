@@ -40,6 +40,8 @@ class Trace:
         measurements: the measurements of each candidate; candidates in the order in which they were first measured.
         medians: the median seconds over all samples of each candidate that never failed.
         leads: the moments at which another candidate became the fastest.
+        curve: (wall seconds, median seconds of the fastest candidate from then on). It rises if more samples show that
+            the fastest candidate is slower than it seemed.
         seconds: wall time so far, by part.
         batch: how many times the search was asked.
         status_seconds: wall seconds of all measurements by their status.
@@ -52,6 +54,7 @@ class Trace:
         self.measurements: dict[Candidate, list[Measurement]] = {}
         self.medians: dict[Candidate, float] = {}
         self.leads: list[Lead] = []
+        self.curve: list[tuple[float, float]] = []
         self.seconds = [0.0] * parts
         self.batch = 0
         self.status_seconds: defaultdict[Status, float] = defaultdict(float)
@@ -82,6 +85,9 @@ class Trace:
             self.lead(min(self.medians, key=self.medians.__getitem__, default=None))
         elif candidate in self.medians and self.medians[candidate] < self.medians[leader]:
             self.lead(candidate)
+        fastest = self.fastest
+        if fastest is not None and (not self.curve or self.curve[-1][1] != fastest):
+            self.curve.append((sum(self.seconds), fastest))
 
     def lead(self, candidate: Candidate | None) -> None:
         """Notes that from now on the search would report this candidate."""
@@ -102,11 +108,6 @@ class Trace:
     def fastest(self) -> float | None:
         """The median of the winner in seconds; None if no candidate works."""
         return None if self.winner is None else self.medians[self.winner]
-
-    @property
-    def curve(self) -> list[tuple[float, float]]:
-        """(wall seconds, median seconds of the fastest candidate from then on)."""
-        return [(sum(lead.seconds), lead.median) for lead in self.leads if lead.median is not None]
 
     @property
     def working(self) -> list[Candidate]:
