@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -48,32 +49,44 @@ def run(folder: Path, program: str) -> str:
     return done.stdout
 
 
+def prepare(folder: Path) -> Path:
+    """A folder with the files that the pages suppose to be there."""
+    for name in ("model.onnx", "squeezenet.onnx"):
+        save_small_network(folder / name)
+    np.savez(folder / "x.npz", x=np.ones((1, 3, 224, 224), "float32"))
+    return folder
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where an example runs: with the files that the pages suppose to be there."""
-    for name in ("model.onnx", "squeezenet.onnx"):
-        save_small_network(tmp_path / name)
-    np.savez(tmp_path / "x.npz", x=np.ones((1, 3, 224, 224), "float32"))
-    return tmp_path
+    """Where an example runs."""
+    return prepare(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def with_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Such a folder in which the model is tuned and saved, with its records."""
+    folder = prepare(tmp_path_factory.mktemp("tuned"))
+    (folder / "setup.sh").write_text("stormdrop tune model.onnx --out model.sd")
+    run(folder, "setup.sh")
+    return folder
 
 
 @pytest.mark.parametrize("page", pages_with("python"), ids=name_of)
-def test_python_examples(page: Path, folder: Path) -> None:
+def test_python_examples(page: Path, folder: Path, request: pytest.FixtureRequest) -> None:
     if name_of(page) in ELSEWHERE:
         pytest.skip(f"see {ELSEWHERE[name_of(page)]}")
     program = "\n\n".join(blocks(page, "python"))
     if ".sd" in program:
-        (folder / "setup.sh").write_text("stormdrop tune model.onnx --out model.sd")
-        run(folder, "setup.sh")
+        shutil.copytree(request.getfixturevalue("with_model"), folder, dirs_exist_ok=True)
         (folder / "squeezenet.sd").symlink_to(folder / "model.sd")
     (folder / "page.py").write_text(program)
     run(folder, "page.py")
 
 
 @pytest.mark.parametrize("page", pages_with("shell"), ids=name_of)
-def test_commands(page: Path, folder: Path) -> None:
+def test_commands(page: Path, folder: Path, request: pytest.FixtureRequest) -> None:
     if "model.sd" in "".join(blocks(page, "shell")) and "--out model.sd" not in "".join(blocks(page, "shell")):
-        (folder / "setup.sh").write_text("stormdrop tune model.onnx --out model.sd")
-        run(folder, "setup.sh")
+        shutil.copytree(request.getfixturevalue("with_model"), folder, dirs_exist_ok=True)
     (folder / "page.sh").write_text("\n".join(blocks(page, "shell")))
     assert run(folder, "page.sh")
