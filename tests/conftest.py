@@ -36,11 +36,28 @@ _PATIENCE = 5.0
 """Seconds that a process may take to end after the last test."""
 
 
+_SEARCHING = ("search", "space", "records")
+_LONG = {
+    "test_any_space_conforms",
+    "test_it_goes_on_if_most_candidates_fail",
+    "test_points_are_what_brute_force_finds",
+    "test_random_sessions_survive_lines_and_databases",
+    "test_resume_at_every_prefix",
+    "test_starts_come_before_anything_else",
+    "test_three_hundred_trials_of_a_large_space",
+    "test_while_nothing_works_all_sketches_are_tried_equally",
+}
+"""Tests that compile nothing and still take seconds, many of them for each of the ten searches: they are `long`."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     folder = Path(__file__).parent
     for item in items:
-        if item.path.relative_to(folder).parts[0] in _COMPILING:
+        parts = item.path.relative_to(folder).parts
+        if parts[0] in _COMPILING:
             item.add_marker(pytest.mark.compiles)
+        if parts[0] in _SEARCHING and item.name.partition("[")[0] in _LONG:
+            item.add_marker(pytest.mark.long)
 
 
 @pytest.fixture(autouse=True)
