@@ -36,7 +36,6 @@ __all__ = ["OUT", "machine", "save", "table"]
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT.parent / "shared" / "data" / "kernel_tuner"
-LIVE = ROOT / "examples" / "data"
 
 EASY = "dedispersion_A4000"
 """A recorded space in which 12% of the points are within 5% of the optimum: on it all searches look alike."""
@@ -71,11 +70,11 @@ def parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def settings_of(arguments: argparse.Namespace) -> Settings:
-    """The settings of a command line: Kernel Tuner's spaces, and the recordings of this machine in examples/data."""
+    """The settings of a command line, on the recorded spaces of Kernel Tuner."""
     paths = caches(arguments.data)
     if arguments.quick:
         paths = [path for path in paths if path.name.startswith(("convolution_A6000", "gemm"))] or paths[:2]
-    sources = tuple(map(str, [*paths, *sorted(LIVE.glob("*.jsonl.gz"))]))
+    sources = tuple(map(str, paths))
     return Settings(sources, arguments.seeds or (2 if arguments.quick else 10), arguments.jobs, arguments.quick)
 
 

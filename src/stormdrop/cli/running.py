@@ -17,6 +17,7 @@ import typer
 
 from .._version import __version__
 from ..errors import InputError, MeasureError, OperatorError
+from ..measure.timing import MOST_ROUNDS
 from . import options, output
 from .options import DatabaseOption, JsonOption, SeedOption, ShapeOption, TargetOption
 from .progress import Reporter
@@ -146,7 +147,9 @@ def bench(
             "--against", metavar="NAME,...", help="Peers: onnxruntime, openvino, torch; by default all of them."
         ),
     ] = None,
-    rounds: Annotated[int, typer.Option("--rounds", metavar="N", help="The number of interleaved rounds.")] = 15,
+    rounds: Annotated[
+        int, typer.Option("--rounds", metavar="N", help="The number of interleaved rounds.")
+    ] = MOST_ROUNDS,
     target: TargetOption = None,
     db: DatabaseOption = None,
     seed: SeedOption = 0,
