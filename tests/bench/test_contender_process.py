@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -12,7 +13,6 @@ from contenders import Absent, Burner, Dying, NeedsPackage, Sleeper, Spinner, co
 from stormdrop.bench.contender import Unavailable
 from stormdrop.bench.contender_process import ContenderProcess
 from stormdrop.errors import MeasureError
-from stormdrop.machine.threads import usable_cores
 from stormdrop.measure.timing import TimingPlan
 
 SHORT = TimingPlan(repeats=3, sample_seconds=1e-3)
@@ -65,11 +65,14 @@ def test_a_contender_that_hangs_is_ended() -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this system does not say who waits for a core")
 def test_steady_competitors_are_noticed() -> None:
-    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(usable_cores())]
+    cores = sorted(os.sched_getaffinity(0))
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in cores]
     try:
+        for loop, core in zip(loops, cores, strict=True):
+            os.sched_setaffinity(loop.pid, {core})  # two on one core would leave the other to the contender
         while any(psutil.Process(loop.pid).cpu_times().user < 0.1 for loop in loops):
             time.sleep(0.01)  # they are still starting
-        with ContenderProcess(contender(Burner), usable_cores()) as process:
+        with ContenderProcess(contender(Burner), len(cores)) as process:
             disturbed = [process.take_turn(TimingPlan(5, 20e-3))[1] for _ in range(6)]
     finally:
         for loop in loops:
