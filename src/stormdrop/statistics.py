@@ -1,4 +1,4 @@
-"""The one place that decides whether a kernel is faster than another. It never compares means alone.
+"""The statistical tests of whether a kernel is faster than another. None of them compares means alone.
 
     student, rank                      the tests of the Droplet Search paper (section 3.3), on two sets of samples
     Noise, compare                     our test: samples in groups, groups in batches

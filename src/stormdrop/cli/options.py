@@ -182,10 +182,10 @@ def check_show(show: Sequence[str] | None) -> tuple[str, ...]:
 
 
 def artifact_folder(path: Path, option: str) -> Path:
-    """The path, if a model can be saved there. Nothing but an older model is overwritten, as in `CompiledModel.save`.
+    """The path, if a model can be saved there. Only an older model may be overwritten, as in `CompiledModel.save`.
 
     Raises:
-        InputError: no model can be saved there. This is said before the work, not after it.
+        InputError: no model can be saved there. The check comes before the tuning.
     """
     _check_parent(path, option)
     try:

@@ -5,7 +5,8 @@
   takes 16% longer, convolutions take 4 to 11% longer. Here buffers of scope "local" are on the stack, and LLVM takes
   them from there into registers.
 - Non-temporal stores. Results that are larger than the caches can be stored past them (`stores_knob`). Then a line that
-  is written as a whole is not read first, and it drives nothing else out. A ReLU of 64 MB takes two thirds of the time.
+  is written as a whole is not read first, and no other data leaves the caches for it. A ReLU of 64 MB takes two thirds
+  of the time that it takes with ordinary stores.
 - Unaligned parameters. TVM assumes that the memory of every parameter begins at a multiple of 64 bytes. Parameters that
   the attribute `UNALIGNED` names may begin at any element.
 """

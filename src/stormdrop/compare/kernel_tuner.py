@@ -1,4 +1,4 @@
-"""Kernel Tuner's cache files: recorded spaces of GPU kernels, of which the public collections hold hundreds.
+"""Reads Kernel Tuner's cache files: recorded spaces of GPU kernels. Public collections hold hundreds of them.
 
     {"kernel_name": ..., "tune_params_keys": ["block_x", ...], "tune_params": {"block_x": [32, 64], ...},
      "cache": {"32,...": {"block_x": 32, ..., "time": 1.25, "times": [1.25, 1.26, ...],
@@ -7,8 +7,8 @@
 All times are milliseconds. The format leaves this to the reader:
 
 - The space consists of what the file holds. A configuration that is not in `cache` violated the kernel's restrictions.
-- A failure is named in `time`, in newer files in `__error__`. In old files the time of a failure is 1e20. An entry that
-  is marked as failed has failed, even if it also holds `times` of another run.
+- Old files name a failure in `time`, newer ones in `__error__`. In the oldest the time of a failure is 1e20. An entry
+  that is marked as failed has failed, even if it also holds `times` of another run.
 - Parameters keep their order and their names, even those with a single value. Numbers are sorted and `Ordinal`. If any
   value is a string, the parameter is `Categorical`.
 """

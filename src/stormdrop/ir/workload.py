@@ -75,8 +75,8 @@ class Workload:
             arguments: the arguments of the operator that made the function, by name.
 
         Raises:
-            UnsupportedFunction: the function has another form, holds something that the NumPy reference does not know
-                or 64-bit integers, or has no input at one of the positions in `constants`.
+            UnsupportedFunction: the function has another form; it holds 64-bit integers; it holds an operation that
+                the NumPy reference does not know; or there is no input at one of the positions in `constants`.
         """
         graph = StageGraph.parse(function)
         reference.check_supported(graph)

@@ -16,7 +16,7 @@ class Machine(Protocol):
     """A machine that kernels are made for. A frozen, hashable value that goes to other processes."""
 
     def with_runner(self, address: str) -> Machine:
-        """The same machine, measured through the runner at HOST:PORT; an empty address is this machine."""
+        """The same machine, measured through the runner at HOST:PORT, or by this process if it is empty."""
 
     def __hash__(self) -> int: ...
 
@@ -38,7 +38,7 @@ class Machine(Protocol):
 
     @property
     def kind(self) -> str:
-        """TVM's kind of target and what code is generated for, such as "llvm znver4"."""
+        """TVM's kind of target, and the processor that code is generated for, such as "llvm znver4"."""
 
     @property
     def machine(self) -> str:

@@ -1,10 +1,12 @@
 """The machine-wide lock: many processes may compile at once, but a kernel that is measured runs alone.
 
-Two locks make it fair. Whoever wants the machine first takes the gate, and holds it while waiting for the main lock.
-So new compilations do not overtake a run that waits for the compilations of others, and two tuning sessions take turns.
+Two locks make the waiting fair. Whoever wants the machine first takes the gate, and holds it while waiting for the
+main lock. So new compilations do not overtake a run that waits for the compilations of others, and two tuning
+sessions take turns.
 
-Both locks are `flock`s on files that all users of the machine share. The kernel releases them when their owner dies,
-however it dies. This needs a POSIX system.
+Both locks are `flock`s on files that all users of the machine share. The operating system releases them when the
+process that holds them ends, in whatever way. This needs a POSIX system. `measure/local`, `machine/peak`,
+`bench/turns`, `model/tune` and `model/profile` take the lock.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class WorkerLost(Exception):
 
 @dataclass
 class _Pending:
-    """A job that a worker is at, with its deadline and the phase that the worker has begun; empty before the first."""
+    """A job that a worker is doing, its deadline, and its current phase, which is empty until the first one begins."""
 
     job: Build
     deadline: float
@@ -150,8 +150,8 @@ class Dispatcher:
 
         Raises:
             WorkerLost: the worker died before it began.
-            MeasureError: that has happened too often, or another thread has set `stop`. All workers may have been
-                killed while they were idle, but not again and again.
+            MeasureError: workers died too often before they began, or another thread has set `stop`. A few losses are
+                tolerated, because idle workers may have been killed from outside.
         """
         self.pool.focus(worker)
         if not worker.knows_outputs:

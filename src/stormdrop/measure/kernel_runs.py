@@ -1,4 +1,4 @@
-"""Runs kernels that are built, one at a time: time limits, checks of their outputs, and repeats beside foreign load."""
+"""Runs kernels that are built, one at a time: time limits, checks of their outputs, repeats if disturbed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class KernelRuns:
 
     Attributes:
         best: the median seconds per execution of the fastest kernel so far; None before any kernel has worked.
-        timeout: the wall seconds that a run may take. None follows the fastest kernel so far.
+        timeout: the wall seconds that a run may take. None: it follows from the fastest kernel so far.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class KernelRuns:
             watch: judges which runs something else has disturbed.
             account: counts repeated runs, and keeps the clocks of a GPU.
             argument_bytes: the size of all inputs and outputs.
-            timeout: the wall seconds that a run may take. None follows the fastest kernel so far.
+            timeout: the wall seconds that a run may take. None: it follows from the fastest kernel so far.
             cutoff: a kernel that is slower than this many times the best is hopeless and gets one sample.
         """
         self.best: float | None = None

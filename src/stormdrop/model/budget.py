@@ -1,4 +1,4 @@
-"""What a model's tuning may take, and what of it a task can count on."""
+"""What a model's tuning may take, and the part of it that each task is guaranteed."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ..tuning.race import RACE_SECONDS
 
 _RESERVE = 0.15  # of a time budget: compiling and verifying come after the tuning
 _RACES = 0.1  # of a time budget: the last races of all tasks
-_GUARANTEED = 0.4  # of a time budget: what tasks can count on
+_GUARANTEED = 0.4  # of a time budget: what the tasks are guaranteed together
 _RACE_START = 0.7  # seconds, about, until a race begins: its kernels are built in one worker
 _SHORTEST_RACE = 0.1  # seconds
-_FAIR_RACE = 0.3  # seconds: of many tasks, the lightest go without a race so that the others have this much
+_FAIR_RACE = 0.3  # seconds: if there are too many tasks, the lightest have no race, so that each race has this much
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Budget:
     Attributes:
         trials: the most candidates to measure; None is no bound.
         seconds: the most wall seconds; None is no bound.
-        begin: when they began, a reading of `time.perf_counter`.
+        begin: when the seconds began to count, a reading of `time.perf_counter`.
     """
 
     trials: int | None
@@ -32,9 +32,9 @@ class Budget:
     begin: float
 
     def guaranteed(self, position: int, shares: Sequence[float]) -> tuple[int | None, float | None]:
-        """Trials and seconds that the task at this position can count on, whatever the others do.
+        """Trials and seconds that the task at this position is guaranteed, whatever the others do.
 
-        They are the same in every run of the same model and budget: records are judged by them.
+        They are equal in every run of the same model and budget, because the choice of records depends on them.
         """
         trials = None if self.trials is None else max(1, self.trials // len(shares))
         return trials, None if self.seconds is None else self.seconds * _GUARANTEED * shares[position]

@@ -1,13 +1,14 @@
 """The task scheduler: shares the budget of a model's tuning out to its tasks, slice by slice.
 
-Every task is first looked up in the records, by the part of the budget that is surely its own. The tasks that are not
-answered have this part in a first round (at most 64 trials, as in Ansor). What is left goes, a slice at a time, to the
-task where it is expected to shorten the model most (`gain`). A task ends when its search has converged. The tuning ends
-with the budget, or if time is what is limited, when nothing more is expected of it.
+Each task has a guaranteed part of the budget. A record answers a task if its session had at least that part. The
+tasks that are not answered use their part in a first round (at most 64 trials, as in Ansor). What is left goes, a
+slice at a time, to the task where it is expected to shorten the model most (`gain`). A task ends when its search has
+converged. The tuning ends when the budget is spent. If the budget is a time, it also ends when no task is expected to
+gain more.
 
 `dpansor` explores in this way with its N trials, those of all tasks together, and then exploits each task until it
-converges (DPAnsor paper, section 2.3). If there are fewer trials than tasks, each task has one, because a descent needs
-a point to begin at.
+converges (DPAnsor paper, section 2.3). If there are fewer trials than tasks, each task has one, because a descent
+needs a point to begin at.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ _SLICE = 0.02  # of a time budget: what a task has at a time after the first rou
 _LEAST_SLICE = 1.0  # seconds
 _SLICE_TRIALS = 16
 _LARGE = 64 << 20  # bytes: a task that moves more has all of its part at once, and releases its arrays
-_WORTH = 5e-4  # of the model's latency: a tuning that is expected to save less in all the time that is left ends
+_WORTH = 5e-4  # of the model's latency: the tuning ends if all the time that is left is expected to save less
 _FEWER = 4.0  # a transformed convolution has at most this many times fewer operations than the plain sum
 _FASTER = 2.0  # the true bandwidth is at most this many times the measured one
-_BYTE = 10  # operations that a byte weighs on today's machines
+_BYTE = 10  # one byte that is moved counts as this many operations
 _CACHED = 0.5  # of all caches: weights that are more than this come from memory in every execution of the model
 
 

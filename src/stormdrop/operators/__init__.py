@@ -4,7 +4,7 @@
     create("matmul", {"m": "512", ...})             # the same from text, as the command line does
 
 Weights (of dense, the convolutions and the normalisations) are constant inputs, which a sketch may lay out anew ahead
-of time. The inputs of a workload have the order in which the formula names them.
+of time. The inputs of a workload have the order in which the formula of the operator's docstring names them.
 
     declare.py        makes a definition an operator; reads and checks arguments
     epilogue.py       bias, residual and activation after a contraction

@@ -350,8 +350,9 @@ class Store(Protocol):
         """One line for each session that a filter selects, newest first."""
 
     def dump(self, selection: Filter = ...) -> Iterator[tuple[StoredSession, list[StoredTrial]]]:
-        """The sessions that a filter selects, with their trials, oldest first, as of one moment.
+        """The sessions that a filter selects, with their trials. The oldest session comes first.
 
+        All are read in one transaction, so what is written meanwhile is not seen.
         Call no other method of the store until the iterator is exhausted or closed.
         """
 

@@ -1,6 +1,6 @@
 """Tables and plots: pure functions of the documents that commands print as JSON.
 
-summary.py      the document of a comparison of searches: what its runs amount to for each search
+summary.py      the document of a comparison of searches: the summary of the runs of each search
 differences.py  whether searches differ, with intervals and corrected p-values
 curves.py       plots of how good the best candidate is against evaluations and against seconds
 costs.py        plots of where wall time goes and of how many evaluations fail

@@ -161,7 +161,8 @@ class SharedBatches(Judge):
         return math.exp(self._level(candidate))
 
     def decide(self, pool: Sequence[Candidate], incumbent: Candidate) -> Decision:
-        """See `Judge.decide`: the best of the pool is compared first, and the next best if more samples rule it out.
+        """See `Judge.decide`: the best of the pool is compared first. If more samples show that it is not faster, the
+        next best is compared.
 
         A move has two chances, each worth half of alpha. The first is the batch from which the challenger was chosen,
         with a correction for being the best of the pool. The second are samples that are taken after the choice. The

@@ -34,8 +34,8 @@ class Space:
         constraints: The conditions that every point satisfies.
         origin: The configuration of the canonical schedule (Definition 2.5 of the Droplet Search paper); by default
             the first point in lexicographic order.
-        revision: What the points mean besides their values, such as what a sketch schedules at them. It is part of
-            the fingerprint; see `with_revision`.
+        revision: A text that identifies what a sketch schedules at the points. It changes if the same values begin to
+            mean another schedule. It is part of the fingerprint; see `with_revision`.
 
     Raises:
         SpaceError: Two knobs have the same name, a constraint names no knob or an unknown one, the origin is outside
@@ -136,7 +136,7 @@ class Space:
         """The point of a configuration, given as values by knob name.
 
         Raises:
-            SpaceError: A knob is missing or unknown, a value is none of its knob, or the point is outside.
+            SpaceError: A knob is missing or unknown, a knob does not have this value, or the point is outside.
         """
         for name in config:
             if name not in self._position:
@@ -239,7 +239,7 @@ class Space:
         return math.prod(component.count for component in self._components)
 
     def points(self) -> Iterator[Point]:
-        """All points in lexicographic order. A constraint prunes as soon as all its knobs are set."""
+        """All points in lexicographic order. Combinations that a constraint excludes are dropped early."""
         return (tuple(chain.from_iterable(coords)) for coords in self._whole.combinations())
 
     def sample(self, rng: np.random.Generator) -> Point:

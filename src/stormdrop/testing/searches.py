@@ -18,7 +18,7 @@ Objective = Callable[[Request, int], Measurement]
 """A pure function of a request, and of how often its candidate was measured before, that returns a measurement."""
 
 FAILED = Measurement(Status.RUNTIME, error="made to fail")
-"""The measurement of a candidate that an objective lets fail."""
+"""The measurement of a candidate that an objective makes fail."""
 
 
 def objective_of(

@@ -4,7 +4,7 @@ tune.py, minimize.py     the functions that users call
 options.py, duration.py  what users set
 kernel.py                a kernel as something to tune
 request.py               everything that a session needs
-reuse.py                 what the records are good for
+reuse.py                 how the records are used for a request
 session.py               the one tuning loop
 trace.py                 what a search has measured
 race.py                  the last decision: is it faster than the default?

@@ -103,7 +103,7 @@ class KernelTask:
 
         Args:
             seconds: the wall seconds that are granted; None is no bound.
-            begin: when they began, a reading of `time.perf_counter`.
+            begin: when the seconds began to count, a reading of `time.perf_counter`.
             reuse: what of the records may be used.
             on_progress: is called with the progress after every batch.
             trials: the most distinct candidates.

@@ -61,7 +61,7 @@ class TuningRequest:
         searcher: the search on them.
         trials: the most distinct candidates; None is no bound.
         seconds: the wall seconds that are granted; None is no bound.
-        begin: when they began, a reading of `time.perf_counter`.
+        begin: when the seconds began to count, a reading of `time.perf_counter`.
         on_progress: is called with the progress after every batch.
         knowledge: what the search is told besides the spaces.
         reuse: what of the records may be used.
@@ -102,7 +102,7 @@ class TuningRequest:
             options: the options of the tuning.
             trials: the most distinct candidates; None is no bound.
             seconds: the wall seconds that are granted; None is no bound.
-            begin: when they began, a reading of `time.perf_counter`.
+            begin: when the seconds began to count, a reading of `time.perf_counter`.
             versions: versions of the tools that measured times depend on.
             reuse: what of the records may be used.
             on_progress: is called with the progress after every batch.

@@ -1,4 +1,4 @@
-"""What the records are good for: one call decides it for a request.
+"""Decides how the records are used for a request.
 
     resolve(request, store)  ->  Answered   a finished session is the answer, nothing is measured
                                  Resume     an unfinished session goes on
@@ -70,7 +70,7 @@ class Fresh:
 
 
 def resolve(request: TuningRequest, store: Store) -> Answered | Resume | Fresh:
-    """Decides what the records are good for.
+    """Decides how the records are used for a request.
 
     Args:
         request: what is asked for. Its `reuse` says what of the records may be used.
@@ -130,7 +130,7 @@ def with_starts(setting: Setting, starts: Sequence[Candidate], spaces: Mapping[s
 
 
 def known_trials(stored: Iterable[StoredTrial], spaces: Mapping[str, Space]) -> Iterator[tuple[StoredTrial, Trial]]:
-    """The recorded trials as a search takes them. Those that are no points of these spaces are left out."""
+    """The recorded trials that are points of these spaces, as trials of a search."""
     for record in stored:
         candidate = _candidate(record.sketch, record.fingerprint, record.config, spaces)
         if candidate is not None:
@@ -175,7 +175,10 @@ def _had_enough(request: TuningRequest, store: Store, session: StoredSession, ou
 
 
 def _best_known(request: TuningRequest, store: Store) -> tuple[Candidate, float] | None:
-    """The fastest result of all finished sessions that is a point of these spaces, and its seconds."""
+    """The fastest result of all finished sessions that is a point of these spaces, and its seconds.
+
+    Its compiler may be another one, because the race times it again.
+    """
     best: tuple[Candidate, float] | None = None
     for session in store.finished(request.problem):
         outcome = session.outcome

@@ -36,7 +36,7 @@ _COUNTABLE = 1_000_000  # combinations up to which the points of a space are cou
 
 
 def run(request: TuningRequest, make_measurer: MakeMeasurer, store: Store) -> SearchResult:
-    """Answers a request from the records, or else searches, races the fastest few with the default, and records it.
+    """Answers a request from the records; or searches, races the fastest few with the default, and records the result.
 
     Ctrl-C ends the search; the result is then the best so far.
 
@@ -61,8 +61,8 @@ def run(request: TuningRequest, make_measurer: MakeMeasurer, store: Store) -> Se
 class Session:
     """One tuning under way. Use it as a context: its measurer ends with it.
 
-    Its clock begins at the request's beginning. It stands still between `pause` and the next `search` or `finish`, and
-    after each `search`. A session that is not finished can be resumed later.
+    Its clock begins at the request's beginning. The clock stops at `pause` and at the end of each `search`. It runs
+    again at the next `search` or `finish`. A session that is not finished can be resumed later.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Session:
             request: what is tuned.
             make_measurer: makes the measurer when it is first needed.
             store: keeps every trial.
-            decision: what the records are good for, as `resolve` says.
+            decision: how the records are used, as `resolve` decides.
         """
         self.request = request.starting_at(decision.starts) if decision.starts else request
         self.store, self.rival = store, decision.rival
@@ -211,7 +211,8 @@ class Session:
         Args:
             interrupted: the session was interrupted: there is no race, and it can be resumed.
             race_seconds: wall seconds of the race; 0 for none.
-            granted: how many candidates could have been measured. A later request for no more is answered.
+            granted: how many candidates could have been measured. A later request for at most as many is
+                answered from the records.
         """
         self._start_clock()
         timed_out = self.out_of_time

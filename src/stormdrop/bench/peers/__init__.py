@@ -31,7 +31,7 @@ MODEL_PEERS = {
     "torch": "stormdrop.bench.peers.torch_models:EagerModel",
     "torch-compiled": "stormdrop.bench.peers.torch_models:InductorModel",
 }
-"""The peers of ONNX models, likewise."""
+"""The peers of ONNX models: what makes each contender, by name."""
 
 GROUPS = {"torch": ("torch", "torch-packed", "torch-compiled")}
 """Names that stand for several contenders."""

@@ -1,7 +1,7 @@
 """Imports an ONNX model as a graph of calls to a few distinct kernels, the tasks.
 
-The model is translated to Relax; there its constants are folded, its images become channels-last, and its operators are
-fused:
+TVM's frontend translates the model to Relax. There its constants are folded, its images become channels-last, and its
+operators are fused:
 
     ONNX     Conv(x, w, b) -> Add(_, y) -> Relu
     Relax    fused_conv2d_add_add_relu(x in NHWC, w in OHWI, b, y)

@@ -1,4 +1,4 @@
-"""Which nests run together: nests that hand each other whole rows (softmax, layer norm) share one loop over the rows.
+"""Which nests share a loop: if one nest writes a row and the next reads it, as in a softmax, one loop runs both.
 
 for rows, in parallel:
     top = max over the row                          one element
@@ -42,8 +42,8 @@ def groups_of(nests: Sequence[Nest], kept: Collection[Any], min_rows: int | None
     Args:
         nests: the nests of a function, in the order in which they run.
         kept: the buffers that are parameters or are read from outside; they stay as they are.
-        min_rows: the number of rows that a group must have: the elements of its shared axes. None to leave each nest
-            alone.
+        min_rows: the least number of rows of a group, where its rows are the product of the extents of its shared
+            axes. None to leave each nest alone.
 
     Returns:
         The groups, in the order in which they run.
@@ -71,7 +71,7 @@ def groups_of(nests: Sequence[Nest], kept: Collection[Any], min_rows: int | None
 
 
 def shared_axes(nests: Sequence[Nest], min_rows: int) -> int:
-    """Count the leading axes that all nests have in common, if each element depends on its own row only.
+    """Count the leading axes that all nests share, and along which each nest reads only the row that it writes.
 
     Args:
         nests: neighbouring nests.
