@@ -16,16 +16,20 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 DOCS   := $(VENV)/.installed-docs
 
+# Processes that run tests side by side. More of them need more memory: each loads TVM and starts workers.
+JOBS   ?= 2
+PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal
+
 .PHONY: demo test fast check fix cover docs dist clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
 
 test: $(STAMP)
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 fast: $(STAMP)
-	$(BIN)/python -m pytest -m 'not compiles and not long'
+	$(PYTEST) -m 'not compiles and not long'
 
 check: $(STAMP)
 	$(BIN)/ruff check .
@@ -37,7 +41,7 @@ fix: $(STAMP)
 	$(BIN)/ruff format .
 
 cover: $(STAMP)
-	$(BIN)/python -m pytest --cov --cov-report=term --cov-report=xml
+	$(PYTEST) --cov --cov-report=term --cov-report=xml
 
 docs: $(DOCS)
 	PYTHONPATH=docs/extensions $(BIN)/zensical build --clean --strict

@@ -1,15 +1,18 @@
 """Settings for all tests.
 
 No test touches the user's own records and caches. TVM uses all cores. No process outlives the tests. Only tests with
-the mark `compiles` compile kernels.
+the mark `compiles` compile kernels. Tests run side by side in several processes (pytest-xdist), except that a test with
+the mark `alone` runs while no other test does.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +20,19 @@ import psutil
 import pytest
 
 from stormdrop.machine import threads
+from stormdrop.machine.lock import MachineLock
 
 # Before any test module loads TVM, which reads the number of threads once.
 threads.configure()
 
-_HOME = tempfile.TemporaryDirectory(prefix="stormdrop-tests-")
+_FOLDER = "STORMDROP_TEST_FOLDER"
+"""The environment variable that names the temporary folder which all processes of a test run share."""
+if _FOLDER not in os.environ:
+    os.environ[_FOLDER] = tempfile.mkdtemp(prefix="stormdrop-tests-")
+_SHARED = Path(os.environ[_FOLDER])
+_HOME = tempfile.TemporaryDirectory(prefix="process-", dir=_SHARED)
 os.environ["XDG_DATA_HOME"] = str(Path(_HOME.name) / "data")
-os.environ["XDG_CACHE_HOME"] = str(Path(_HOME.name) / "cache")
+os.environ["XDG_CACHE_HOME"] = str(_SHARED / "cache")
 
 _RUN = "STORMDROP_TEST_RUN"
 """The environment variable by which a process is known as one of this test run, even after its parent has ended."""
@@ -32,22 +41,61 @@ os.environ[_RUN] = _HOME.name
 _COMPILING = ("bench", "codegen")
 """Folders whose tests have the mark `compiles`. Elsewhere modules or single tests carry it."""
 
+_TIMING = ("bench",)
+_ALONE = {
+    "test_a_session_full_of_faults",
+    "test_bench_of_an_operator",
+    "test_bench_of_a_model",
+    "test_doctor",
+    "test_every_key_of_the_documents_is_described",
+    "test_run_shows_where_the_time_goes",
+}
+"""Tests, and folders of tests, that repeat what other load disturbs, or assert that it was not: they are `alone`."""
+
 _PATIENCE = 5.0
 """Seconds that a process may take to end after the last test."""
 
 
-_SEARCHING = ("search", "space", "records")
 _LONG = {
+    "test_a_seed_decides_everything",
     "test_any_space_conforms",
+    "test_fingerprints_are_reproducible",
     "test_it_goes_on_if_most_candidates_fail",
+    "test_knobs_conform",
     "test_points_are_what_brute_force_finds",
     "test_random_sessions_survive_lines_and_databases",
     "test_resume_at_every_prefix",
+    "test_spaces_conform",
     "test_starts_come_before_anything_else",
     "test_three_hundred_trials_of_a_large_space",
     "test_while_nothing_works_all_sketches_are_tried_equally",
 }
-"""Tests that compile nothing and still take seconds, many of them for each of the ten searches: they are `long`."""
+"""Tests of the conformance suites, and others, that compile nothing and still take seconds: they are `long`."""
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Measures the peak before tests run side by side, which would disturb it: a disturbed one is not cached."""
+    if getattr(session.config.option, "numprocesses", None):
+        from stormdrop.machine.cpu import Target
+        from stormdrop.machine.peak import peak
+
+        peak(Target.detect())
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Removes the shared folder in the process that has made it, which is the last to end."""
+    if not hasattr(config, "workerinput"):
+        shutil.rmtree(_SHARED, ignore_errors=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Keeps all other tests from running beside a test with the mark `alone`, in whichever process they are."""
+    with (
+        closing(MachineLock(_SHARED / "tests.lock")) as lock,
+        lock.exclusive() if item.get_closest_marker("alone") else lock.shared(),
+    ):
+        return (yield)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -56,7 +104,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         parts = item.path.relative_to(folder).parts
         if parts[0] in _COMPILING:
             item.add_marker(pytest.mark.compiles)
-        if parts[0] in _SEARCHING and item.name.partition("[")[0] in _LONG:
+        if parts[0] in _TIMING or item.name.partition("[")[0] in _ALONE:
+            item.add_marker(pytest.mark.alone)
+        if item.name.partition("[")[0] in _LONG:
             item.add_marker(pytest.mark.long)
 
 

@@ -102,6 +102,7 @@ def test_time_bounds_a_run() -> None:
     assert search_run["phases"]["build"] == pytest.approx(48.0)
 
 
+@pytest.mark.long
 def test_the_same_runs_again_and_side_by_side() -> None:
     first, again, jobs = run(), run(), run(jobs=2)
     assert untimed(first.to_json()) == untimed(again.to_json()) == untimed(jobs.to_json())

@@ -186,6 +186,7 @@ def test_a_missing_file(tmp_path: Path) -> None:
         ("gemm_RTX_2080_Ti", 17956, {}),
     ],
 )
+@pytest.mark.long
 def test_real_spaces(name: str, points: int, failures: dict[Status, int]) -> None:
     recording = read_kernel_tuner(SHARED / f"{name}.json.gz")
     (space,) = recording.spaces

@@ -15,8 +15,8 @@ import stormdrop as sd
 from stormdrop.cli import run
 from stormdrop.tuning.options import DEFAULT_MODEL_SECONDS, TuneOptions
 
-KERNEL_SECONDS = 2.0
-MODEL_SECONDS = 6.0
+KERNEL_SECONDS = 1.0
+MODEL_SECONDS = 4.0
 ROUNDS = 3
 FEWER = {"bench": f"--rounds {ROUNDS}", "compare": "--seeds 1 --trials 6"}
 """Options that are appended to a command: of an option that is given twice the last one counts."""

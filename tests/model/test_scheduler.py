@@ -67,6 +67,7 @@ def test_the_same_command_again_is_answered_from_the_records(residual: Graph, ta
         ]
 
 
+@pytest.mark.long
 def test_more_trials_than_the_records_had_are_measured(residual: Graph, target: Target, even: Measured) -> None:
     with open_store("sqlite://") as store:
         first = tuned(residual, target, store, of_trials(30))
@@ -159,6 +160,7 @@ class Slow(Even):
         return super().race(candidates, rounds)
 
 
+@pytest.mark.long
 def test_time_goes_to_all_and_ends_in_time(residual: Graph, target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     measured = measure_with(monkeypatch, Slow)
     monkeypatch.setattr(scheduler, "_LEAST_SLICE", 0.05)
@@ -179,6 +181,7 @@ def test_time_goes_to_all_and_ends_in_time(residual: Graph, target: Target, monk
     assert len(raced) > 0
 
 
+@pytest.mark.long
 def test_a_large_task_leaves_the_others_their_parts(
     residual: Graph, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -95,6 +95,7 @@ def test_a_kill_in_the_middle_of_writing_leaves_whole_batches(tmp_path: Path) ->
     assert begun <= len(trials) // 3 <= begun + 1, "every batch before the last line was committed"
 
 
+@pytest.mark.long
 def test_processes_write_at_once_and_a_reader_reads(tmp_path: Path) -> None:
     path = tmp_path / "r.db"
     processes = [start(WRITE_MANY, path) for _ in range(2)]

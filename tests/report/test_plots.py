@@ -146,6 +146,7 @@ def test_a_ground_on_which_nothing_worked(tmp_path: Path) -> None:
         style.save(figure, tmp_path / "lost.png")
 
 
+@pytest.mark.long
 def test_files_are_pictures(tmp_path: Path) -> None:
     for name, make in (("e", curves.by_evaluations), ("t", costs.time), ("s", costs.statuses)):
         style.save(make(comparison(grounds=2)), tmp_path / f"{name}.png")

@@ -121,6 +121,7 @@ def test_five_pairs_can_never_be_significant_and_equal_runs_are_not() -> None:
     assert (same["p"], same["ratio"], same["interval"]) == (1.0, 1.0, [1.0, 1.0])
 
 
+@pytest.mark.long
 def test_the_interval_of_the_ratio_holds_it() -> None:
     """The true ratio is 0.9. At least 85% of 200 intervals must hold it: 95% in theory, but 12 pairs are few."""
     rng = np.random.default_rng(1)

@@ -50,6 +50,7 @@ def valley(candidate: Candidate) -> float:
     ("objective", "seconds"),
     [("rank", bowl(9, 4, 6)), ("rank", valley), ("regression", valley), ("pack-sum", valley)],
 )
+@pytest.mark.long
 def test_it_comes_near_a_known_optimum(objective: str, seconds: Callable[[Candidate], float]) -> None:
     ends, at_random = [], []
     for seed in range(3):
@@ -60,6 +61,7 @@ def test_it_comes_near_a_known_optimum(objective: str, seconds: Callable[[Candid
     assert np.mean(ends) < np.mean(at_random) - 0.05e-3
 
 
+@pytest.mark.long
 def test_features_are_used_and_are_knob_encodings_by_default() -> None:
     """The encodings that it computes for all chains at once are those of `knob_encodings`."""
     spaces = [TILES, Space("cube", CUBE.knobs), Space("point", [Ordinal("only", [3])])]
@@ -101,6 +103,7 @@ def test_chains_begin_at_the_starts() -> None:
     assert sum(before[name] != after[name] for name in before) == 1
 
 
+@pytest.mark.long
 def test_a_share_of_each_batch_is_random() -> None:
     """With a share of 1 it is random search, and the measured times do not matter."""
     once, again = (annealed([CUBE], seconds, epsilon=1.0) for seconds in (valley, bowl(1, 1, 1)))

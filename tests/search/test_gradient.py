@@ -79,6 +79,7 @@ def score_by(monkeypatch: pytest.MonkeyPatch, score: Callable[[Candidate], float
 
 
 @pytest.mark.parametrize(("space", "seconds"), [(BOWL, bowl), (INTERACTING, interacting)], ids=["bowl", "interacting"])
+@pytest.mark.long
 def test_it_finds_known_optima_that_random_search_misses(space: Space, seconds: Callable[[Candidate], float]) -> None:
     """There are 200 trials, which is a tenth of the points, with noise of 0.5%."""
 

@@ -64,6 +64,7 @@ def test_it_reaches_the_optimum_and_converges(landscape: object, n: int) -> None
         assert new(trials) < 150
 
 
+@pytest.mark.long
 def test_alignments_find_what_ranks_alone_find_late() -> None:
     optimum = min((Candidate("s", point) for point in SPACE.points()), key=aligned)
 

@@ -94,6 +94,7 @@ def test_a_convolution_is_padded_where_the_knob_says() -> None:
     assert 'T.sblock("s0")' in apart.script()
 
 
+@pytest.mark.long
 def test_weights_are_laid_out_anew_and_data_are_not() -> None:
     for workload, constants in ((CONVOLUTION, {1, 2}), (operators.dense(7, 12, 20), {1}), (MATMUL, set())):
         for sketch in meta_schedule_sketches(workload, TARGET):

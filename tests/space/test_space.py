@@ -165,6 +165,7 @@ def test_counting_does_not_enumerate_what_is_free() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(spaces(), st.sets(st.integers(0, 10**6), min_size=1, max_size=40), st.booleans(), st.integers(0, 2**32))
+@pytest.mark.long
 def test_a_listed_space_holds_what_is_listed(space: Space, picks: set[int], reverse: bool, seed: int) -> None:
     points = list(space.points())
     listed = sorted({points[pick % len(points)] for pick in picks})

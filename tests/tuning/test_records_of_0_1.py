@@ -77,6 +77,7 @@ def test_operators_are_answered(workload: Workload, trials: int, store: Store) -
     assert (result.trials, result.reused, len(measurer.asked)) == (trials, trials, 0)
 
 
+@pytest.mark.long
 def test_every_kernel_of_a_model_is_answered(store: Store) -> None:
     graph = load_graph(seed_weights(onnx.load(SQUEEZENET), seed=0))
     answered = [

@@ -91,6 +91,7 @@ def test_a_starved_record_is_no_answer_to_a_larger_request() -> None:
         assert (result.reused, result.converged) == (0, True)
 
 
+@pytest.mark.long
 def test_a_record_answers_what_asks_for_no_more() -> None:
     with open_store("sqlite://") as store:
         tune_replayed(store, Counting(), search="random", trials=12)
