@@ -149,10 +149,12 @@ class Tile(Knob):
             factors = [1] * self.levels
             for prime, exponent in self._primes:
                 # Stars and bars: each choice of places for the bars is one way to deal, and all are equally likely.
-                bars = np.sort(rng.choice(exponent + self.levels - 1, size=self.levels - 1, replace=False))
-                ends = [-1, *(int(bar) for bar in bars), exponent + self.levels - 1]
-                for level in range(self.levels):
-                    factors[level] *= prime ** (ends[level + 1] - ends[level] - 1)
+                places = exponent + self.levels - 1
+                bars: list[int] = rng.choice(places, size=self.levels - 1, replace=False).tolist()
+                before = -1
+                for level, bar in enumerate((*sorted(bars), places)):
+                    factors[level] *= prime ** (bar - before - 1)
+                    before = bar
             if self._innermost_fits(factors[-1]):
                 return tuple(self._index[factor] for factor in factors[1:])
 
