@@ -1,6 +1,7 @@
 # make demo    tune a small network on this machine and show what was gained
 # make test    run all tests
 # make fast    run the tests that compile no kernels and take no seconds
+# make campaign  disturb the program on purpose, for hours: it goes on where it was ended (tests/campaign)
 # make check   ruff and mypy --strict
 # make fix     let ruff repair and format what it can
 # make cover   run all tests and report which lines they reach
@@ -20,7 +21,7 @@ DOCS   := $(VENV)/.installed-docs
 JOBS   ?= 2
 PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal
 
-.PHONY: demo test fast check fix cover docs dist clean
+.PHONY: demo test fast campaign check fix cover docs dist clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
@@ -30,6 +31,9 @@ test: $(STAMP)
 
 fast: $(STAMP)
 	$(PYTEST) -m 'not compiles and not long'
+
+campaign: $(STAMP)
+	$(BIN)/python tests/campaign/run.py $(CAMPAIGN)
 
 check: $(STAMP)
 	$(BIN)/ruff check .

@@ -14,11 +14,13 @@ StormdropError
 ├── SpaceError             a point, a configuration or a knob that does not fit its space
 ├── UnsupportedFunction    a function to which a sketch does not apply
 └── MeasureError           the measurer itself cannot work, for instance because no worker starts
+    └── LockTimeout        another process uses the machine for longer than this one may wait
 """
 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 
@@ -70,6 +72,10 @@ class MeasureError(StormdropError):
     """The measurer itself cannot work, for instance because no worker starts."""
 
 
+class LockTimeout(MeasureError):
+    """Another process uses the machine for longer than this one may wait."""
+
+
 _LISTED = 16  # names at most in a list of valid ones
 
 
@@ -94,6 +100,17 @@ def hint(wrong: object, valid: Iterable[str]) -> str:
     return f"choose from {listed}" if listed else "there is none"
 
 
+def shown(text: str, length: int = 100) -> str:
+    """Text from a file as messages show it: at most so many characters, without those that steer a terminal.
+
+    Example:
+        >>> shown("conv" + chr(27) + "[2J" + chr(10) + "relu")
+        'conv?[2J?relu'
+    """
+    line = "".join(letter if letter.isprintable() else "?" for letter in text[:length])
+    return f"{line}..." if len(text) > length else line
+
+
 def one_line(error: BaseException) -> str:
     """An exception in one line of at most 300 characters: its type, and the first line of its message if there is one.
 
@@ -105,3 +122,30 @@ def one_line(error: BaseException) -> str:
     text = lines[0] if lines else ""
     name = type(error).__name__
     return (text if text.startswith(name) else f"{name}: {text}" if text else name)[:300]
+
+
+_SECRET = re.compile(
+    r"(?:://[^\s:/@]*:(?P<password>\S*)@)|"  # to the last @, because a password may hold one that is not escaped
+    r"(?:[?&;][\w.-]*(?:password|passwd|pwd|secret|token)[\w.-]*=(?P<field>[^\s&;'\")]*))",
+    re.IGNORECASE,
+)
+
+
+def without_passwords(text: str) -> str:
+    """A message in which the passwords of all URLs are masked.
+
+    Example:
+        >>> without_passwords("postgresql://me:secret@host/records?sslpassword=secret&port=1 does not answer")
+        'postgresql://me:***@host/records?sslpassword=***&port=1 does not answer'
+    """
+
+    def masked(match: re.Match[str]) -> str:
+        begin, end = match.span(str(match.lastgroup))
+        return f"{text[match.start() : begin]}***{text[end : match.end()]}"
+
+    return _SECRET.sub(masked, text)
+
+
+def passwords_in(text: str) -> list[str]:
+    """What `without_passwords` masks in a text."""
+    return [match.group(str(match.lastgroup)) for match in _SECRET.finditer(text)]

@@ -5,6 +5,7 @@ import importlib
 import pytest
 from contenders import Absent, DyingAtOutputs, DyingEarly, Sleeper, contender
 
+from stormdrop import operators
 from stormdrop.errors import InputError, MeasureError
 
 bench = importlib.import_module("stormdrop.bench.bench")  # the attribute of the package is the function
@@ -19,6 +20,14 @@ def test_names_of_peers() -> None:
     assert "torch-packed does not run ONNX models" in skipped["torch-packed"]
     with pytest.raises(InputError, match="unknown peer 'torhc'"):
         bench._select_peers(["torhc"], bench.OPERATOR_PEERS)
+
+
+def test_peers_that_are_not_installed_are_known_before_the_tuning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "find_spec", lambda package: None if package == "torch" else package)
+    monkeypatch.setattr(bench, "_plan_operator", lambda *_: pytest.fail("something is tuned"))
+    with pytest.raises(InputError, match="torch: torch is not installed; torch-packed: torch is not installed"):
+        bench.bench(operators.matmul(8, 8, 8), ["torch"])
+    assert bench._not_installed(["openvino", "torch-packed"], bench.OPERATOR_PEERS).keys() == {"torch-packed"}
 
 
 def test_a_bench_reports_ratios_errors_and_skipped_peers() -> None:

@@ -83,3 +83,13 @@ def sections_of_guide() -> dict[str, str]:
     if not (ROOT.parent / "pyproject.toml").is_file():
         pytest.skip("the package is installed without its repository")
     return {text.split()[0]: text for text in GUIDE.read_text().split("\n## ")[1:]}
+
+
+def recorded_trials(path: Path) -> int:
+    """How many trials a database holds that a command may be writing; 0 if it does not exist yet."""
+    if not path.exists():
+        return 0
+    from stormdrop.records import open_store
+
+    with open_store(path) as store:
+        return sum(summary.trials for summary in store.sessions())

@@ -33,7 +33,10 @@ from stormdrop.errors import InputError, MeasureError, OperatorError, StormdropE
         (["tune-op", *SMALL, "--show", "assembly"], "--show assembly: must be schedule or tir"),
         (["tune-op", *SMALL, "--search", "dropplet"], "unknown search 'dropplet'; did you mean 'droplet'"),
         (["tune-op", *SMALL, "--target", "cuda/a10"], "unknown GPU 'a10': there is a100, h100, h200, rtx3090, rtx4090"),
-        (["tune-op", *SMALL, "--runner", "nowhere"], "runner 'nowhere': write HOST:PORT, such as gpu-box:9090"),
+        (["tune-op", *SMALL, "--target", ""], "--target '': is empty; write for example --target cpu"),
+        (["tune-op", *SMALL, "--runner", " "], "--runner '': is empty; write for example --runner 127.0.0.1:9090"),
+        (["bench", *SMALL, "--target", ""], "--target '': is empty"),
+        (["tune-op", *SMALL, "--runner", "nowhere"], "runner 'nowhere': write HOST:PORT, such as 127.0.0.1:9090"),
         (["tune-op", *SMALL, "--features", "knob"], "unknown features 'knob'; did you mean 'knobs'"),
         (["tune-op", *SMALL, "--target", "toaster"], "unknown target 'toaster'"),
         (["tune-op", *SMALL, "--target", "cpu/neoverse-n1"], "target cpu/neoverse-n1 is another machine"),
@@ -93,6 +96,25 @@ def test_bad_databases(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> Non
         assert str(place) in complaint(capfd, "tune-op", *SMALL, "--db", place)
         assert str(place) in complaint(capfd, "db", "list", "--db", place)
     assert "nosuch" in complaint(capfd, "db", "list", "--db", "nosuch://host/records")
+
+
+def test_a_database_that_does_not_exist_is_not_made_by_a_look_at_it(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for words in (["list"], ["export", tmp_path / "all.jsonl"]):
+        assert "typo.db does not exist" in complaint(capfd, "db", *words, "--db", tmp_path / "typo.db")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("words", [["db", "list", "URL"], ["db", "list", "--db", "URL"], ["db", "merge", "URL"]])
+def test_no_line_holds_a_password(
+    words: list[str], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("STORMDROP_DB", str(tmp_path / "r.db"))
+    records.open_store(tmp_path / "r.db").close()
+    url = "postgresql+nosuch://me:s3cr3t@host/db?sslpassword=s3cr3t"
+    line = complaint(capfd, *[url if word == "URL" else word for word in words])
+    assert "s3cr3t" not in line
 
 
 def test_out_must_be_possible_before_the_work(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:

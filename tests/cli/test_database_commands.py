@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 from command_line import document, output_of
 
+from stormdrop import records
+
 pytestmark = pytest.mark.compiles
 
 
-def test_db(database: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_db(database: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     (session, *_) = document(capfd, "db", "list", "--db", database)["sessions"]
     assert session["workload_name"].startswith("matmul m=32 n=32 k=32")
     assert session["state"] == "finished"
@@ -21,4 +23,10 @@ def test_db(database: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -
     assert first["added"] == exported["sessions"] == second["known"]
     assert second["added"] == 0
     assert "matmul m=32 n=32 k=32" in output_of(capfd, "db", "list", "--db", tmp_path / "other.db")
+    records.open_store(tmp_path / "new.db").close()
     assert output_of(capfd, "db", "list", "--db", tmp_path / "new.db").strip() == "nothing was tuned yet"
+    monkeypatch.setattr("stormdrop.records.default_path", lambda: tmp_path / "none.db")
+    assert document(capfd, "db", "list") == {"sessions": []}
+    monkeypatch.setenv("STORMDROP_DB", str(tmp_path / "other.db"))
+    assert len(document(capfd, "db", "list")["sessions"]) == exported["sessions"]
+    assert document(capfd, "db", "list", "--db", tmp_path / "new.db") == {"sessions": []}

@@ -26,6 +26,14 @@ def test_run(artifact: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) 
     np.testing.assert_allclose(y, session.run(None, {"x": x})[0], rtol=1e-4, atol=1e-5)
 
 
+def test_run_checks_the_digest(artifact: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    digest = document(capfd, "run", artifact)["digest"]
+    assert document(capfd, "run", artifact, "--digest", digest)["digest"] == digest
+    other = digest[::-1]
+    assert f"has the digest {digest}, not {other}" in complaint(capfd, "run", artifact, "--digest", other)
+    assert "must be 64 hexadecimal digits" in complaint(capfd, "run", artifact, "--digest", digest[:8])
+
+
 def test_run_shows_where_the_time_goes(artifact: Path, capfd: pytest.CaptureFixture[str]) -> None:
     profile = document(capfd, "run", artifact, "--profile")["profile"]
     assert {"seconds", "kernels", "limits", "outside", "machine", "moving"} == profile.keys()

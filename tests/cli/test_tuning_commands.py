@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -9,15 +10,18 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from command_line import SMALL, complaint, document, environment, process
+from command_line import SMALL, complaint, document, environment, process, recorded_trials
 
 import stormdrop
 from stormdrop.cli import run
+from stormdrop.measure.contract import Measurer
+from stormdrop.trial import Candidate, Measurement, Request, Status
 
 pytestmark = pytest.mark.compiles
 
@@ -70,6 +74,59 @@ def test_native_model_of_a_size_that_was_left_open(tmp_path: Path, capfd: pytest
     )
 
 
+def test_resume_without_an_interrupted_run_is_said_at_the_beginning(
+    database: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["tune-op", *SMALL, "--db", str(database), "--trials", "12", "--resume"]) == 0
+    said = "--resume: there is no interrupted run with search storm and seed 0 in this database; this one begins anew"
+    assert capfd.readouterr().err.splitlines()[0] == said
+
+
+def test_without_a_home_directory_the_records_of_a_run_are_not_kept(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("platformdirs.user_data_dir", lambda *_, **__: "~/.local/share/stormdrop")
+    monkeypatch.chdir(tmp_path)
+    result = run(["tune-op", *SMALL, "--trials", "1", "--json"])
+    out, err = capfd.readouterr()
+    assert result == 0, err
+    assert json.loads(out)["best"]["seconds"] > 0
+    assert err.splitlines()[0].startswith("there is no home directory: the records of this run are not kept")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_without_a_result_says_why(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    module = importlib.import_module("stormdrop.tuning.tune")
+    real = module.tune_with
+
+    def fail(workload: Any, *arguments: Any, **named: Any) -> Any:
+        result = real(workload, *arguments, **named, measurer=AlwaysFailing())
+        assert result.best is None
+        return result
+
+    monkeypatch.setattr(module, "tune_with", fail)
+    assert run(["tune-op", *SMALL, "--trials", "2", "--db", str(tmp_path / "r.db"), "--json"]) == 1
+    out, err = capfd.readouterr()
+    assert json.loads(out)["best"] is None
+    assert err.splitlines()[-1].endswith("no candidate worked; the most frequent error: it is broken")
+
+
+class AlwaysFailing(Measurer):
+    """A measurer for which nothing works."""
+
+    def measure(self, requests: Sequence[Request]) -> Iterator[Measurement]:
+        for _ in requests:
+            yield Measurement(Status.RUNTIME, (), "it is broken")
+
+    def race(self, candidates: Sequence[Candidate], rounds: int) -> list[Measurement]:
+        return [Measurement(Status.RUNTIME, (), "it is broken") for _ in candidates]
+
+    def close(self) -> None:
+        pass
+
+
 def _saved(path: Path, x: np.ndarray[Any, Any]) -> Path:
     np.savez(path, x=x)
     return path
@@ -87,7 +144,7 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path, capfd: pytest.CaptureFix
         start_new_session=True,
     )
     deadline = time.monotonic() + 120
-    while _trials(path) < 3:
+    while recorded_trials(path) < 3:
         assert tuning.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.2)
@@ -104,15 +161,6 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path, capfd: pytest.CaptureFix
     assert session["trials"] >= interrupted["trials"]
     resumed = document(capfd, *words[:-5], "--trials", interrupted["trials"] + 2, "--db", path, "--resume")
     assert resumed["reused"] == interrupted["trials"]
-
-
-def _trials(path: Path) -> int:
-    if not path.exists():
-        return 0
-    from stormdrop.records import open_store
-
-    with open_store(str(path)) as store:
-        return sum(summary.trials for summary in store.sessions())
 
 
 def test_all_cores_are_used_where_the_user_chose_no_number() -> None:

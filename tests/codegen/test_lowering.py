@@ -11,7 +11,7 @@ import tvm
 import tvm_ffi
 
 from stormdrop import operators
-from stormdrop.codegen.compile import assembly, compile_kernel
+from stormdrop.codegen.compile import TunedKernel, assembly, compile_kernel
 from stormdrop.ir.attributes import UNALIGNED
 from stormdrop.machine.cpu import Target
 from stormdrop.sketches.cpu.non_temporal import NON_TEMPORAL, STORES
@@ -50,6 +50,18 @@ def test_an_unaligned_parameter_is_computed_right() -> None:
     shifted = tvm_ffi.from_dlpack(values[1:])  # 4 bytes after a multiple of 16
     compile_kernel(function, target.tvm()).call(shifted, output)
     np.testing.assert_array_equal(output.numpy(), np.maximum(values[1:], 0))
+
+
+@pytest.mark.parametrize("act", ["relu", "relu6", "hardswish"])
+def test_nan_passes_through_an_activation(act: str) -> None:
+    target, workload = Target.detect(), operators.dense(4, 32, 8, bias=1, act=act)
+    (sketch, space), *_ = sketches_for(workload, target)
+    kernel = TunedKernel(workload, target, sketch.apply(workload, target, space.config(space.origin)))
+    x, w, bias = (np.ones(spec.shape, "float32") for spec in workload.inputs)
+    x[1, 3] = np.nan
+    output = kernel(x, w, -20 * bias)
+    np.testing.assert_array_equal(np.isnan(output), [[row == 1] * 32 for row in range(4)])
+    np.testing.assert_array_equal(output[[0, 2, 3]], 0)
 
 
 @pytest.mark.parametrize(("name", "lanes"), [("cpu/x86-64-v3", 8), ("cpu/x86-64-v4", 16)])

@@ -187,7 +187,6 @@ def test_a_name_with_a_hash_is_a_file_where_it_exists(tmp_path: Path) -> None:
         ([("s", {"x": (1, 2)}, ok(1.0)), ("s", {"x": (1,)}, ok(1.0))], {}, "differ in their form"),
         ([("s", {"x": 1}, ok(1.0)), ("s", {"x": "a"}, ok(1.0))], {}, "neither all numbers nor all text"),
         ([("s", {"x": None}, ok(1.0))], {}, "neither all numbers nor all text"),
-        ([("s", {"x": {}}, ok(1.0))], {}, "make no space"),
         ([("s", {"x": 1}, ok(1.0))], {"spaces": []}, "must be a JSON object"),
         ([("s", {"x": 1}, ok(1.0))], {"spaces": {"s": {}}}, "'knobs' is missing"),
         ([("s", {"x": 1}, ok(1.0))], {"spaces": {"s": {"knobs": [{"kind": "odd"}]}}}, "no kind of knob 'odd'"),
@@ -244,3 +243,9 @@ def test_a_search_runs_on_a_recording() -> None:
     while requests := search.ask(8):
         search.tell([Trial(r.candidate, m) for r, m in zip(requests, measurer.measure(requests), strict=True)])
     assert search.best == recording.optimum
+
+
+def test_a_value_that_no_knob_has_is_refused_with_its_line(tmp_path: Path) -> None:
+    path = written(tmp_path / "r.jsonl", session([("s", {"x": {}}, ok(1.0))]))
+    with pytest.raises(StoreError, match="line 4: 'config' holds no value of a knob"):
+        recordings.load(path)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -14,6 +16,7 @@ import psutil
 import pytest
 
 import stormdrop
+from stormdrop.machine import child_process as module
 from stormdrop.machine.child_process import ChildProcess, describe_exit
 
 
@@ -42,6 +45,41 @@ def die(connection: Connection, code: int) -> None:
     print("some library's chatter\nlast words")
     sys.stdout.flush()
     os._exit(code)
+
+
+def write_without_end(connection: Connection) -> None:
+    """Writes lines until it is ended."""
+    while True:
+        os.write(1, b"another line of a library that never ends\n" * 1000)
+
+
+def chatter(connection: Connection, lines: int) -> None:
+    """Writes more than a pipe holds, piece by piece, before it answers."""
+    for number in range(lines):
+        for piece in (b"line ", str(number).encode(), b" of a talkative library\n"):
+            os.write(2, piece)
+    connection.send("done")
+    connection.recv()
+
+
+def read_nothing(connection: Connection) -> None:
+    """Says that it has begun, and takes nothing."""
+    connection.send("here")
+    time.sleep(60)
+
+
+def send_a_part(connection: Connection) -> None:
+    """Sends the beginning of a message, and nothing more."""
+    os.write(connection.fileno(), struct.pack("!i", 1000) + b"beginning")
+    time.sleep(60)
+
+
+def where(connection: Connection, name: str) -> None:
+    """Sends the file of a module, or the name of the exception that importing it raises."""
+    try:
+        connection.send(importlib.import_module(name).__file__)
+    except ImportError as error:
+        connection.send(type(error).__name__)
 
 
 def environment_of(connection: Connection, name: str) -> None:
@@ -103,6 +141,99 @@ def test_it_has_the_variables_that_it_is_given() -> None:
     assert "OF_THE_CHILD" not in os.environ
 
 
+def test_a_child_that_takes_nothing_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be stopped while its pipe is full."""
+    monkeypatch.setattr(module, "STALL_SECONDS", 0.5)
+    child = ChildProcess(f"{__name__}:read_nothing")
+    assert child.answer(60) == "here"
+    child.pause()
+    begin = time.perf_counter()
+    assert not child.send(bytes(10**7))
+    assert 0.4 < time.perf_counter() - begin < 10
+    assert not child.alive
+    assert child.wait() == "SIGKILL"
+    child.close()
+
+
+def test_a_child_that_stops_in_the_midst_of_a_message_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "STALL_SECONDS", 0.5)
+    child = ChildProcess(f"{__name__}:send_a_part")
+    assert child.answer(60) is None
+    assert not child.alive
+    child.close()
+
+
+def test_a_large_message_may_take_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "STALL_SECONDS", 1.0)
+    child = ChildProcess(f"{__name__}:echo", ("x" * 10**7,))
+    assert child.send("y" * 10**7)
+    assert len(child.answer(60)) == 2 * 10**7
+    child.close()
+
+
+def test_output_without_end_fills_no_disk() -> None:
+    """A file may not grow beyond 1 MB here, as on a disk that is full. Kernels, too, write files in this process."""
+    program = """
+import psutil, resource, signal, time
+from stormdrop.machine.child_process import ChildProcess
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+child = ChildProcess("test_child_process:write_without_end")
+time.sleep(1.5)
+print(child._process.poll(), child.cpu_seconds > 0.1)
+child.kill()
+print(child.last_line())
+print(psutil.Process().memory_info().rss)
+"""
+    path = os.pathsep.join([str(Path(stormdrop.__file__).parents[1]), str(Path(__file__).parent)])
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+        timeout=60,
+    )
+    running, last, memory = done.stdout.splitlines()
+    assert running == "None True"
+    assert "another line of a library that never ends".startswith(last)  # it was ended in the midst of a line
+    assert int(memory) < 100 << 20
+
+
+def test_talkative_libraries_block_nobody() -> None:
+    child = ChildProcess(f"{__name__}:chatter", (20_000,))
+    assert child.answer(60) == "done"
+    child.kill()
+    assert child.last_line() == "line 19999 of a talkative library"
+    child.close()
+
+
+@pytest.mark.parametrize("entry", [[], [""]])
+def test_the_current_folder_takes_no_librarys_place(
+    entry: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file `psutil.py` there made every worker fail, and its code ran."""
+    for name in ("psutil", "pickle", "signal", "sitecustomize"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*entry, *sys.path])
+    child = ChildProcess(f"{__name__}:where", ("psutil",))
+    assert child.answer(60) == psutil.__file__, child.last_line()
+    child.close()
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(("entry", "found"), [([""], True), ([], False)])
+def test_modules_of_an_interactive_user_are_found(
+    entry: list[str], found: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_template.py").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*entry, *sys.path])
+    child = ChildProcess(f"{__name__}:where", ("my_template",))
+    assert child.answer(60) == (str(tmp_path / "my_template.py") if found else "ModuleNotFoundError")
+    child.close()
+
+
 @pytest.mark.parametrize(
     ("code", "text"), [(0, "exit code 0"), (3, "exit code 3"), (-signal.SIGSEGV, "SIGSEGV"), (-77, "signal 77")]
 )
@@ -123,6 +254,7 @@ time.sleep(60)
 
 
 @pytest.mark.parametrize("state", ["running", "paused"])
+@pytest.mark.long
 def test_it_does_not_outlive_a_parent_that_is_killed(state: str) -> None:
     path = os.pathsep.join([str(Path(stormdrop.__file__).parents[1]), str(Path(__file__).parent)])
     parent = subprocess.Popen(

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from stormdrop.errors import MeasureError
+from stormdrop.errors import LockTimeout, MeasureError
+from stormdrop.machine import lock as module
 from stormdrop.machine.lock import MachineLock
 
 _HOLD = """
@@ -66,6 +70,7 @@ def test_compilations_do_not_exclude_each_other(tmp_path: Path) -> None:
     lock.close()
 
 
+@pytest.mark.long
 def test_a_waiting_run_is_not_overtaken(tmp_path: Path) -> None:
     """A run that waits for a compilation goes before a compilation that comes later."""
     path = tmp_path / "lock"
@@ -134,3 +139,128 @@ def test_a_process_that_holds_it_may_not_wait_for_itself(tmp_path: Path) -> None
 def test_a_folder_that_is_missing_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(MeasureError, match="lock file"):
         MachineLock(tmp_path / "none" / "lock")
+
+
+# Who waits is told, and need not wait for ever
+
+
+def test_a_wait_has_a_deadline(tmp_path: Path) -> None:
+    other = _holder(tmp_path / "lock", "exclusive")
+    _held(other)
+    lock = MachineLock(tmp_path / "lock")
+    begin = time.perf_counter()
+    with pytest.raises(LockTimeout, match=f"not free in time: process {other.pid} "), lock.shared(begin + 0.3):
+        pass
+    assert 0.3 <= time.perf_counter() - begin < 3
+    assert lock.waited >= 0.3
+    _release(other)
+    with lock.exclusive(deadline=begin):  # it is free, so a deadline in the past does no harm
+        pass
+    lock.close()
+
+
+def test_a_wait_that_was_given_up_blocks_nobody(tmp_path: Path) -> None:
+    other = _holder(tmp_path / "lock", "shared")
+    _held(other)
+    lock = MachineLock(tmp_path / "lock")
+    with pytest.raises(LockTimeout), lock.exclusive(time.perf_counter() + 0.1):
+        pass
+    late = _holder(tmp_path / "lock", "shared")
+    _held(late)  # neither the gate nor the main lock is wanted any more
+    _release(other)
+    _release(late)
+    lock.close()
+
+
+def test_who_waits_is_told_for_whom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "TELL_AFTER", 0.1)
+    other = _holder(tmp_path / "lock", "exclusive")
+    _held(other)
+    lock = MachineLock(tmp_path / "lock")
+    threading.Timer(0.5, _release, [other]).start()
+    with lock.exclusive():
+        pass
+    lock.close()
+    (message,) = caplog.messages
+    assert message.startswith(f"waiting for the machine (lock file {tmp_path / 'lock'}")
+    assert f"process {other.pid} ({sys.executable} -c" in message
+    assert message.isprintable()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says who holds a lock")
+def test_a_holder_that_is_stopped_is_named_as_such(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    stopped = _holder(path, "exclusive")
+    _held(stopped)
+    stopped.send_signal(signal.SIGSTOP)
+    waiting = _holder(path, "exclusive")  # holds the gate
+    while str(waiting.pid) not in Path("/proc/locks").read_text():
+        time.sleep(0.02)
+    lock = MachineLock(path)
+    with (
+        pytest.raises(LockTimeout, match=rf"{stopped.pid} .* is stopped; let it go on \(kill -CONT {stopped.pid}\)"),
+        lock.exclusive(time.perf_counter() + 0.2),
+    ):
+        pass
+    lock.close()
+    stopped.send_signal(signal.SIGCONT)
+    _release(stopped)
+    _held(waiting)
+    _release(waiting)
+
+
+# The folder of the lock file is everybody's
+
+
+@pytest.mark.parametrize("gate", ["", ".gate"])
+@pytest.mark.parametrize("kind", ["link", "dangling link", "pipe", "folder"])
+def test_only_a_regular_file_is_a_lock_file(tmp_path: Path, kind: str, gate: str) -> None:
+    path, victim = tmp_path / "lock", tmp_path / "victim"
+    victim.write_text("")
+    victim.chmod(0o600)
+    file = Path(f"{path}{gate}")
+    if kind == "pipe":
+        os.mkfifo(file)
+    elif kind == "folder":
+        file.mkdir()
+    else:
+        file.symlink_to(victim if kind == "link" else tmp_path / "none")
+    with pytest.raises(MeasureError, match=rf"the lock file {file} cannot be used: it is .*; remove it") as caught:
+        MachineLock(path)
+    assert "\n" not in str(caught.value)
+    assert victim.stat().st_mode & 0o777 == 0o600
+    assert not (tmp_path / "none").exists()
+
+
+def test_what_somebody_else_made_keeps_its_mode(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    path.write_text("")
+    path.chmod(0o644)
+    lock = MachineLock(path)
+    with lock.exclusive():  # reading suffices
+        assert path.stat().st_mode & 0o777 == 0o644
+    lock.close()
+
+
+def test_a_lock_file_that_is_deleted_is_made_again(tmp_path: Path) -> None:
+    """Otherwise an old process and a new one would hold locks on different files."""
+    path = tmp_path / "lock"
+    lock = MachineLock(path)
+    path.unlink()
+    other = _holder(path, "exclusive")
+    _held(other)
+    with pytest.raises(LockTimeout), lock.exclusive(time.perf_counter()):
+        pass
+    _release(other)
+    lock.close()
+
+
+def test_without_a_folder_for_temporary_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr(module.tempfile, "gettempdir", fails)
+    with pytest.raises(MeasureError, match=r"no folder for temporary files can be written: .*; let TMPDIR name one"):
+        MachineLock()

@@ -41,7 +41,7 @@ def measurer(workload: Workload, target: Target, pool: WorkerPool, tmp_path: Pat
     space = SKETCH.space(workload, target)
     assert space is not None
     with LocalMeasurer(
-        workload, target, [SKETCH], [space], build_timeout=3.0, run_timeout=3.0, lock_path=tmp_path / "lock", pool=pool
+        workload, target, [SKETCH], [space], build_timeout=2.0, run_timeout=2.0, lock_path=tmp_path / "lock", pool=pool
     ) as measurer:
         yield measurer
 

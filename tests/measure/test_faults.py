@@ -9,13 +9,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
 from stormdrop.measure.local import LocalMeasurer
 from stormdrop.measure.pool import WorkerPool
-from stormdrop.testing.faults import FAULTS, ChosenFaults, Plain, RandomFaults
+from stormdrop.testing.faults import FAULTS, SUBTLE_FAULTS, ChosenFaults, Plain, RandomFaults
 from stormdrop.trial import Candidate, Request, Status
 
 pytestmark = pytest.mark.compiles
@@ -36,6 +37,7 @@ def test_a_fault_has_its_status_and_the_rest_is_well(measurer: LocalMeasurer, ca
 
 def test_errors_say_what_happened(measurer: LocalMeasurer, candidate: Make) -> None:
     faults = ["segfault_apply", "abort_run", "exit_run", "kill_run", "wrong", "unwritten", "memory_apply"]
+    faults += ["wrong_later", "writes_before", "writes_after", "overwrites_input_later", "garbage_apply"]
     measurements = list(measurer.measure([Request(candidate(4, fault), 1) for fault in faults]))
     errors = dict(zip(faults, (measurement.error for measurement in measurements), strict=True))
     assert "SIGSEGV while applying the sketch" in errors["segfault_apply"]
@@ -47,6 +49,11 @@ def test_errors_say_what_happened(measurer: LocalMeasurer, candidate: Make) -> N
     assert "is 1.2345e+30, not" in errors["unwritten"]  # what outputs hold before a kernel runs
     assert "3072 of 3072 elements" in errors["unwritten"]
     assert "MemoryError" in errors["memory_apply"]
+    assert "after 1 samples: y0[0, 0] is" in errors["wrong_later"] or "y0[0, 0] is" in errors["wrong_later"]
+    assert "writes to 4 bytes before output 0" in errors["writes_before"]
+    assert "writes to 4 bytes after output 0" in errors["writes_after"]
+    assert "writes to its inputs" in errors["overwrites_input_later"]
+    assert "bytes that are no message while applying the sketch" in errors["garbage_apply"]
 
 
 def test_one_worker_alone_survives_a_batch_of_faults(
@@ -76,23 +83,103 @@ def test_a_worker_killed_between_two_batches_is_nobodys_fault(
     assert [measurement.status for measurement in measurements] == [Status.OK] * 3
 
 
-def test_a_worker_killed_while_it_runs_costs_that_candidate(
+def test_a_worker_killed_while_it_runs_is_nobodys_fault(
     measurer: LocalMeasurer, pool: WorkerPool, candidate: Make
 ) -> None:
-    assert next(measurer.measure([Request(candidate(8), 1)])).ok
     measurer.runs.timeout = 60.0
-    measurements = measurer.measure(
-        [Request(candidate(32), 1), Request(candidate(4, "hang_run"), 1), Request(candidate(8), 1)]
-    )
-    assert next(measurements).ok  # all are built by now, so only the running worker dies at work
+    measurements = measurer.measure([Request(candidate(32), 1), Request(candidate(4, "sleep_run"), 1)])
+    assert next(measurements).ok  # both are built by now, so only the running worker dies at work
     processes = [worker.pid for worker in pool.workers if worker.alive]
     killer = threading.Timer(0.5, lambda: [os.kill(process, signal.SIGKILL) for process in processes])
     killer.start()
-    killed, other = measurements
+    (killed,) = measurements
     killer.join()
-    assert killed.status is Status.RUNTIME
-    assert "SIGKILL while running" in killed.error
+    assert killed.ok, killed.error
+    assert measurer.account.restarts > 0
+
+
+def test_a_worker_killed_while_it_builds_is_nobodys_fault(
+    measurer: LocalMeasurer, pool: WorkerPool, candidate: Make
+) -> None:
+    """The one that kills itself each time fails; the hanging one is killed once, and then hangs once more."""
+    measurer.build_timeout = 4.0
+    measurements = measurer.measure([Request(candidate(4, "hang_build"), 1), Request(candidate(8), 1)])
+    assert next(measurer.measure([Request(candidate(16), 1)])).ok  # the workers are ready
+    processes = [worker.pid for worker in pool.workers if worker.alive]
+    killer = threading.Timer(0.5, lambda: [os.kill(process, signal.SIGKILL) for process in processes])
+    killer.start()
+    hung, other = measurements
+    killer.join()
+    assert hung.status is Status.BUILD_TIMEOUT and "still applying the sketch after 4 s" in hung.error
     assert other.ok
+
+
+@pytest.mark.parametrize("fault", ["segfault_run", "kill_run", "exit_run"])
+def test_only_what_may_come_from_outside_is_tried_again(measurer: LocalMeasurer, candidate: Make, fault: str) -> None:
+    (failed,) = measurer.measure([Request(candidate(4, fault), 1)])
+    assert failed.status is Status.RUNTIME
+    assert next(measurer.measure([Request(candidate(4), 1)])).ok
+    assert measurer.account.built == (3 if fault == "kill_run" else 2)
+
+
+def test_a_worker_that_is_stopped_for_a_while_is_nobodys_fault(
+    measurer: LocalMeasurer, pool: WorkerPool, candidate: Make
+) -> None:
+    """The stop is longer than the limit of the run, and does not count."""
+    measurer.runs.timeout = 5.0  # 2.5 s at the first time, of which the kernel sleeps for 2
+    measurements = measurer.measure([Request(candidate(32), 1), Request(candidate(4, "sleep_run"), 1)])
+    assert next(measurements).ok
+    restarts = measurer.account.restarts
+    processes = [worker.pid for worker in pool.workers if worker.alive]
+    timers = [
+        threading.Timer(at, lambda number=number: [os.kill(process, number) for process in processes])
+        for at, number in ((0.3, signal.SIGSTOP), (4.3, signal.SIGCONT))
+    ]
+    for timer in timers:
+        timer.start()
+    (stopped,) = measurements
+    for timer in timers:
+        timer.join()
+    assert stopped.ok, stopped.error
+    assert measurer.account.restarts == restarts
+
+
+def test_a_worker_that_is_stopped_before_its_job_goes_on(
+    measurer: LocalMeasurer, pool: WorkerPool, candidate: Make
+) -> None:
+    measurements = measurer.measure([Request(candidate(32), 1), Request(candidate(8), 1)])
+    for _ in range(2):
+        for worker in pool.workers:
+            if worker.alive:
+                os.kill(worker.pid, signal.SIGSTOP)
+        assert next(measurements).ok
+
+
+@pytest.mark.parametrize("fault", SUBTLE_FAULTS)
+def test_what_small_integers_hide_does_not_win(measurer: LocalMeasurer, candidate: Make, fault: str) -> None:
+    """It does not become the fastest, and fails in a race."""
+    (subtle,) = measurer.measure([Request(candidate(4, fault), 2)])
+    assert subtle.status is SUBTLE_FAULTS[fault] and "for real numbers" in subtle.error
+    assert measurer.best is None
+    raced = measurer.race([candidate(8), candidate(4, fault)], rounds=3)
+    assert [measurement.status for measurement in raced] == [Status.OK, SUBTLE_FAULTS[fault]]
+
+
+def test_a_fault_of_a_later_execution_is_found_in_a_race(
+    measurer: LocalMeasurer, candidate: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raced = measurer.race([candidate(8), candidate(4, "wrong_later"), candidate(16, "writes_after")], rounds=3)
+    assert [measurement.status for measurement in raced] == [Status.OK, Status.WRONG_ANSWER, Status.WRONG_ANSWER]
+
+
+def test_no_process_of_a_candidate_is_left(measurer: LocalMeasurer, candidate: Make) -> None:
+    before = set(psutil.Process().children(recursive=True))
+    (forked,) = measurer.measure([Request(candidate(4, "fork_apply"), 1)])
+    assert forked.status is Status.BUILD_TIMEOUT
+    assert next(measurer.measure([Request(candidate(4), 1)])).ok
+    workers = {worker.pid for worker in measurer._pool.workers if worker.alive}
+    left = set(psutil.Process().children(recursive=True)) - before
+    assert {process.pid for process in left} <= workers
 
 
 def test_an_overwritten_input_does_not_spoil_the_next_candidate(measurer: LocalMeasurer, candidate: Make) -> None:

@@ -87,11 +87,20 @@ def test_a_known_candidate_is_not_built_again(measurer: LocalMeasurer, candidate
     )
     assert first.phases.build > 0
     assert again.phases.build == 0
-    assert again.phases.check == 0
     assert len(again.seconds) == 3
     assert other.phases.build > 0
     assert twice.phases.build == 0
     assert measurer.account.built == 2
+
+
+def test_an_iterator_that_is_neither_finished_nor_closed_disturbs_nobody(
+    measurer: LocalMeasurer, candidate: Make
+) -> None:
+    """Its answers, which nobody waits for any more, are not taken for those of later candidates."""
+    left = measurer.measure([Request(candidate(4, "raise"), 1), Request(candidate(8, "raise"), 1)])
+    assert not next(left).ok
+    for tile in (16, 32):
+        assert next(measurer.measure([Request(candidate(tile), 1)])).ok
 
 
 def test_a_hopeless_candidate_gets_one_sample(measurer: LocalMeasurer, candidate: Make) -> None:

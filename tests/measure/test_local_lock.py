@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
-from stormdrop.errors import MeasureError
+from stormdrop.errors import LockTimeout
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
 from stormdrop.machine.lock import MachineLock
@@ -22,15 +23,36 @@ pytestmark = pytest.mark.compiles
 Make = Callable[..., Candidate]
 
 
-def test_the_lock_is_free_after_the_last_measurement(measurer: LocalMeasurer, candidate: Make, tmp_path: Path) -> None:
-    """It is free even if the caller never asks for one more, as `zip` does not."""
-    measurements = measurer.measure([Request(candidate(4), 1), Request(candidate(8), 1)])
-    assert next(measurements).ok
-    with pytest.raises(MeasureError, match="held already"):
-        list(measurer.measure([Request(candidate(4), 1)]))
-    assert next(measurements).ok
-    with measurer._run_lock.exclusive():
-        assert measurer.account.lock < 5
+@pytest.mark.parametrize("last", ["none", "raise"])
+def test_no_lock_is_held_while_the_caller_has_a_measurement(
+    measurer: LocalMeasurer, candidate: Make, tmp_path: Path, last: str
+) -> None:
+    """Others may use the machine while a measurement is written down, after a run and after a failed build."""
+    requests = [Request(candidate(4, "raise"), 1), *(Request(candidate(tile), 1) for tile in (4, 8))]
+    measurements = measurer.measure([*requests, Request(candidate(16, last), 1)])
+    other = MachineLock(tmp_path / "lock")
+    for expected in (False, True, True, last == "none"):
+        assert next(measurements).ok is expected
+        with other.exclusive(deadline=time.perf_counter() + 5.0):
+            begin = time.perf_counter()
+            while not _at_rest(measurer):
+                assert time.perf_counter() < begin + 5.0, "a worker is at work"
+    other.close()
+
+
+def _at_rest(measurer: LocalMeasurer) -> bool:
+    states = {psutil.Process(worker.pid).status() for worker in measurer._pool.workers if worker.alive}
+    return states <= {psutil.STATUS_SLEEPING, psutil.STATUS_STOPPED}
+
+
+def test_a_caller_that_does_not_go_on_leaves_no_worker_paused(measurer: LocalMeasurer, candidate: Make) -> None:
+    for first in ("raise", "none"):
+        measurements = measurer.measure([Request(candidate(4, first), 1), Request(candidate(8), 1)])
+        next(measurements)
+        measurements.close()  # type: ignore[attr-defined]
+        states = [psutil.Process(worker.pid).status() for worker in measurer._pool.workers if worker.alive]
+        assert psutil.STATUS_STOPPED not in states
+        assert next(measurer.measure([Request(candidate(16), 1)])).ok
 
 
 def test_waiting_for_the_machine_is_no_running_time(measurer: LocalMeasurer, candidate: Make, tmp_path: Path) -> None:
@@ -54,6 +76,22 @@ def test_waiting_for_the_machine_is_no_running_time(measurer: LocalMeasurer, can
     assert measurement.ok
     assert measurer.account.lock > 1
     assert measurement.phases.total < 0.8
+
+
+def test_the_wait_for_the_machine_has_a_deadline(measurer: LocalMeasurer, candidate: Make, tmp_path: Path) -> None:
+    other = MachineLock(tmp_path / "lock")
+    with other.exclusive():
+        for attempt in (
+            lambda: list(measurer.measure([Request(candidate(4), 1)])),
+            lambda: measurer.race([candidate(4)], 3),
+        ):
+            measurer.deadline = time.perf_counter() + 0.3
+            with pytest.raises(LockTimeout, match="not free in time"):
+                attempt()
+            assert time.perf_counter() - measurer.deadline < 5
+    other.close()
+    (measurement,) = measurer.measure([Request(candidate(4), 1)])
+    assert measurement.ok
 
 
 def test_kernels_of_a_gpu_run_under_its_own_lock_and_are_built_under_that_of_the_machine(

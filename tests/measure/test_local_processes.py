@@ -30,12 +30,13 @@ _SESSION = """
     space = sketch.space(workload, target)
     point = lambda fault: Candidate(space.name, space.point({"tile": 4, "fault": fault}))
     with LocalMeasurer(workload, target, [sketch], [space], workers=2, lock_path=Path(sys.argv[1]),
-                       build_timeout=60, run_timeout=60) as measurer:
+                       build_timeout=60, run_timeout=float(sys.argv[3])) as measurer:
         assert next(measurer.measure([Request(point("none"), 1)])).ok
         print(*(worker.pid for worker in measurer._pool.workers), flush=True)
         try:
             for measurement in measurer.measure([Request(point("none"), 1), Request(point(sys.argv[2]), 1)]):
                 print(measurement.status.value, flush=True)
+            print("alive", [worker.pid for worker in measurer._pool.workers])
         except KeyboardInterrupt:
             print("interrupted", sum(worker.alive for worker in measurer._pool.workers), flush=True)
             assert next(measurer.measure([Request(point("none"), 1)])).ok
@@ -43,10 +44,10 @@ _SESSION = """
 """
 
 
-def _session(tmp_path: Path, fault: str) -> tuple[subprocess.Popen[str], list[int]]:
+def _session(tmp_path: Path, fault: str, limit: str = "60") -> tuple[subprocess.Popen[str], list[int]]:
     """A process that measures one candidate and then one that hangs, and the ids of its workers."""
     process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(_SESSION), str(tmp_path / "lock"), fault],
+        [sys.executable, "-c", textwrap.dedent(_SESSION), str(tmp_path / "lock"), fault, limit],
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
@@ -69,6 +70,17 @@ def test_ctrl_c_stops_at_once_and_the_measurer_goes_on(tmp_path: Path, fault: st
     assert lines[-1] == "measured"
     assert process.returncode == 0
     assert not any(psutil.pid_exists(worker) for worker in workers)
+
+
+def test_a_group_that_is_stopped_for_a_while_loses_nothing(tmp_path: Path) -> None:
+    """As with Ctrl-Z and `fg`. The stop is longer than all limits together."""
+    process, workers = _session(tmp_path, "sleep_run", limit="3")
+    time.sleep(0.5)
+    os.killpg(process.pid, signal.SIGSTOP)
+    time.sleep(5.0)
+    os.killpg(process.pid, signal.SIGCONT)
+    output, _ = process.communicate(timeout=60)
+    assert output.splitlines() == ["ok", "ok", f"alive {workers}"]
 
 
 def test_workers_die_with_their_parent(tmp_path: Path) -> None:

@@ -8,15 +8,19 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
 
+import stormdrop
 from stormdrop import operators
 from stormdrop.errors import TargetError
+from stormdrop.machine import rpc
 from stormdrop.machine.cpu import Target
 from stormdrop.machine.rpc import connect
 from stormdrop.measure.local import LocalMeasurer
@@ -84,7 +88,8 @@ def test_the_target_of_a_runner_that_is_not_this_machine() -> None:
 @pytest.mark.parametrize(
     ("address", "message"),
     [
-        ("board", "runner 'board': write HOST:PORT, such as gpu-box:9090"),
+        ("board", "runner 'board': write HOST:PORT, such as 127.0.0.1:9090"),
+        ("board:99999", "runner 'board:99999': write HOST:PORT"),
         ("127.0.0.1:1", "runner 127.0.0.1:1: no TVM RPC server answers"),
     ],
 )
@@ -92,3 +97,46 @@ def test_no_runner(address: str, message: str) -> None:
     with pytest.raises(TargetError, match=message) as caught:
         connect(address)
     assert "\n" not in str(caught.value)
+
+
+def test_a_runner_that_is_stopped_is_not_waited_for(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system still takes connections for it, and TVM waits for its greeting without end."""
+    monkeypatch.setattr(rpc, "ANSWER_SECONDS", 1.0)
+    port = int(address.rpartition(":")[2])
+    listening = [other.pid for other in psutil.net_connections("tcp") if other.laddr.port == port and other.pid]
+    for pid in listening:
+        psutil.Process(pid).suspend()
+    try:
+        with pytest.raises(TargetError, match="no answer within 1 s: it hangs"):
+            connect(address)
+    finally:
+        for pid in listening:
+            psutil.Process(pid).resume()
+    connect(address)  # the greetings that were given up do it no harm
+
+
+def test_something_else_that_answers_is_no_runner() -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(b"SSH-2.0")
+                connection.recv(100)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(TargetError, match="no TVM RPC server answers: ConnectionError: what answers is something"):
+            connect(f"127.0.0.1:{server.getsockname()[1]}")
+        thread.join()
+
+
+def test_examples_listen_to_their_own_machine_only() -> None:
+    """TVM's server executes what anybody sends who can connect."""
+    root = Path(stormdrop.__file__).parents[2]
+    texts = [path.read_text() for folder in ("docs", "src", "examples") for path in (root / folder).rglob("*.[mp][dy]")]
+    examples = [line for text in texts for line in text.splitlines() if "rpc_server" in line]
+    assert examples
+    assert all("--host 127.0.0.1" in line for line in examples)

@@ -56,7 +56,7 @@ def measure_with(monkeypatch: pytest.MonkeyPatch, kind: type[Even]) -> set[tuple
 
     monkeypatch.setattr(KernelTask, "measurer", measurer)
     monkeypatch.setattr(scheduler, "WorkerPool", NoPool)
-    monkeypatch.setattr(scheduler, "peak", lambda _: SimpleNamespace(flops=float("inf"), bandwidth=float("inf")))
+    monkeypatch.setattr(scheduler, "known_peak", lambda _: SimpleNamespace(flops=float("inf"), bandwidth=float("inf")))
     return measured
 
 

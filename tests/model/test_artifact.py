@@ -10,19 +10,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tvm_ffi
+from tiny_models import residual_model
 from tvm.support.cc import get_cc
 
 import stormdrop
 from stormdrop.errors import ArtifactError, InputError
 from stormdrop.machine.cpu import Target
 from stormdrop.machine.threads import usable_cores
-from stormdrop.model import artifact, artifact_files
+from stormdrop.model import artifact, artifact_files, loading
 from stormdrop.model.artifact import CompiledModel
 from stormdrop.model.compile import build
-from stormdrop.model.importer.graph import Graph
+from stormdrop.model.importer.graph import Graph, load_graph
+from stormdrop.model.metadata import Metadata
+from stormdrop.model.random_weights import seed_weights
 from stormdrop.model.verify import random_feeds
 
 pytestmark = pytest.mark.compiles
+
+needs_linker = pytest.mark.skipif(get_cc() is None, reason="needs a linker")
 
 RUN = """
 import os, sys
@@ -45,8 +50,11 @@ def saved(model: CompiledModel, tmp_path: Path) -> Path:
 
 
 def edit(folder: Path, **changes: object) -> None:
+    """Changes metadata as a model of version 0.1 has them, which has no digest."""
     file = folder / "metadata.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    document = json.loads(file.read_text()) | changes
+    del document["digest"]
+    file.write_text(json.dumps(document))
 
 
 def test_call_and_run_agree(model: CompiledModel) -> None:
@@ -109,6 +117,51 @@ class Exported:
         return 1, 0
 
 
+class Marked:
+    """A tensor as torch has them: negated or conjugated by a mark that DLPack does not carry."""
+
+    def __init__(self, value: np.ndarray, negated: bool = False, conjugated: bool = False) -> None:
+        self.value, self.negated, self.conjugated = value, negated, conjugated
+
+    def is_neg(self) -> bool:
+        return self.negated
+
+    def is_conj(self) -> bool:
+        return self.conjugated
+
+    def resolve_neg(self) -> Marked:
+        return Marked(-self.value if self.negated else self.value, conjugated=self.conjugated)
+
+    def resolve_conj(self) -> Marked:
+        return Marked(self.value.conj() if self.conjugated else self.value, negated=self.negated)
+
+    def __dlpack__(self, **settings: object) -> object:
+        if self.conjugated:
+            raise BufferError("Can't export tensors with the conjugate bit set")
+        return self.value.__dlpack__()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+
+def test_a_tensor_that_is_negated_by_a_mark(model: CompiledModel) -> None:
+    x = random_feeds(model.inputs, 5)["x"]
+    expected = model(-x)
+    assert not np.array_equal(model(x), expected)
+    for value in (x, np.asfortranarray(x), artifact.aligned(x)):  # copied or read in place
+        assert np.array_equal(model(Marked(value, negated=True)), expected)
+        assert np.array_equal(model(Marked(value, negated=True, conjugated=True)), expected)
+        assert np.array_equal(model(Marked(-value)), expected)
+
+
+def test_a_negated_view_of_torch(model: CompiledModel) -> None:
+    torch = pytest.importorskip("torch")
+    x = random_feeds(model.inputs, 5)["x"]
+    view = torch.view_as_complex(torch.tensor(np.stack([np.zeros_like(x), x], -1))).conj().imag
+    assert view.is_neg()
+    assert np.array_equal(model(view), model(-x))
+
+
 def test_other_devices_are_refused(model: CompiledModel) -> None:
     x = random_feeds(model.inputs, 5)["x"]
     with pytest.raises(InputError, match="'x' is no array in the memory of the CPU"):
@@ -151,7 +204,7 @@ def test_fresh_process_without_compiler(model: CompiledModel, saved: Path, tmp_p
     assert np.array_equal(np.load(tmp_path / "y.npz")["y"], model(x))
 
 
-@pytest.mark.skipif(get_cc() is None, reason="needs a linker")
+@needs_linker
 def test_a_native_model_needs_the_runtime_only(model: CompiledModel, saved: Path, tmp_path: Path) -> None:
     x = random_feeds(model.inputs, 5)["x"]
     np.save(tmp_path / "x.npy", x)
@@ -220,7 +273,7 @@ def test_a_full_disk_is_noticed(
     assert [entry.name for entry in tmp_path.iterdir()] == [saved.name]
 
 
-@pytest.mark.skipif(get_cc() is None, reason="needs a linker")
+@needs_linker
 def test_a_native_model_is_the_same(model: CompiledModel, tmp_path: Path) -> None:
     feeds = random_feeds(model.inputs, 5)
     native = model.save(tmp_path / "native.sd", native=True)
@@ -248,6 +301,10 @@ def refused(folder: Path, words: str) -> None:
 def test_missing_parts(saved: Path, tmp_path: Path) -> None:
     refused(tmp_path / "none", "no such folder")
     refused(tmp_path, "no stormdrop model")
+    refused(tmp_path / ("m" * 300), "no such folder")
+    refused(tmp_path / "m\0", "no such folder")
+    refused(saved / "metadata.json", "no stormdrop model")
+    refused(saved / "metadata.json" / "m.sd", "no such folder")
     (saved / "kernels.bc").unlink()
     refused(saved, "kernels.bc is missing")
 
@@ -262,9 +319,100 @@ def test_damaged_file(saved: Path, name: str) -> None:
 
 def test_damaged_metadata(saved: Path) -> None:
     edit(saved, format=99)
-    refused(saved, "format")
+    refused(saved, r"metadata\.json cannot be read: ValueError: it is of format 99, not 1")
     (saved / "metadata.json").write_text("{")
-    refused(saved, "cannot be read")
+    refused(saved, r"metadata\.json cannot be read")
+
+
+@pytest.mark.parametrize("size", [4, 16])
+def test_another_shape_is_not_believed(saved: Path, size: int) -> None:
+    """The kernels would read 4 times the memory of the input, or leave a part of it unread."""
+    file = saved / "metadata.json"
+    document = json.loads(file.read_text())
+    document["inputs"][0]["shape"][2] = size
+    file.write_text(json.dumps(document, indent=2))
+    refused(saved, "its digest differs")
+
+
+def test_a_model_of_version_0_1_is_loaded(model: CompiledModel, saved: Path) -> None:
+    edit(saved)
+    loaded = stormdrop.load(saved)
+    assert loaded.metadata == model.metadata and loaded.digest != model.digest
+    assert stormdrop.load(saved, digest=loaded.digest).digest == loaded.digest
+
+
+def test_another_number_of_inputs_is_not_believed(saved: Path) -> None:
+    inputs = [{"name": name, "shape": [1, 3, 8, 8], "dtype": "float32"} for name in "xyz"]
+    edit(saved, inputs=inputs)
+    refused(saved, "the program takes 1 inputs, not 3")
+
+
+def test_a_checksum_is_missing(saved: Path) -> None:
+    edit(saved, checksums={})
+    refused(saved, r"model\.vm is damaged")
+
+
+def test_the_digest_of_a_model(model: CompiledModel, saved: Path, tmp_path: Path) -> None:
+    digest = model.digest
+    assert digest is not None and json.loads((saved / "metadata.json").read_text())["digest"] == digest
+    for same in (digest, digest.upper()):
+        assert stormdrop.load(saved, digest=same).digest == digest
+    model.save(tmp_path / "copy.sd")
+    assert model.digest == digest
+    assert CompiledModel.load(saved).digest == digest
+
+
+def test_nothing_of_another_model_runs(
+    model: CompiledModel, saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever replaces a file also writes its checksum and the digest into the metadata."""
+    meant = model.digest
+    monkeypatch.setattr(loading, "_loader", lambda kind: pytest.fail(f"{kind} is loaded"))
+    (saved / "kernels.bc").write_bytes(b"evil code")
+    metadata, checksums, _ = Metadata.from_json((saved / "metadata.json").read_bytes())
+    checksums["kernels.bc"] = artifact_files.checksum(saved / "kernels.bc")
+    (saved / "metadata.json").write_text(metadata.to_json(checksums))
+    with pytest.raises(ArtifactError, match=f"has the digest [0-9a-f]{{64}}, not {meant}: this is another model"):
+        stormdrop.load(saved, digest=meant)
+    for wrong in ("", "x" * 64, meant[:63], f"{meant}\n"):
+        with pytest.raises(InputError, match="must be 64 hexadecimal digits"):
+            stormdrop.load(saved, digest=wrong)
+
+
+@pytest.mark.parametrize("native", [False, pytest.param(True, marks=needs_linker)])
+def test_what_was_checked_is_what_is_loaded(
+    model: CompiledModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, native: bool
+) -> None:
+    """Another process changes the files between the check and the loading."""
+    saved = model.save(tmp_path / "model.sd", native)
+    loader = loading._loader
+
+    def after_a_change(kind: str) -> object:
+        if kind == "relax.VMExecutable":
+            for file in saved.iterdir():
+                file.write_bytes(b"evil code")
+        return loader(kind)
+
+    monkeypatch.setattr(loading, "_loader", after_a_change)
+    loaded = stormdrop.load(saved, digest=model.digest)
+    assert (saved / "model.vm").read_bytes() == b"evil code"
+    feeds = random_feeds(model.inputs, 5)
+    assert np.array_equal(loaded.run(feeds)["y"], model.run(feeds)["y"])
+
+
+@needs_linker
+def test_native_models_are_not_taken_for_each_other(model: CompiledModel, target: Target, tmp_path: Path) -> None:
+    """The system's loader knows libraries by their path, and the paths of closed copies are used again."""
+    larger = seed_weights(residual_model(), seed=1)
+    for axis in (2, 3):
+        larger.graph.input[0].type.tensor_type.shape.dim[axis].dim_value = 16
+    wide = build(load_graph(larger), {}, target)
+    for _ in range(3):
+        for each in (model, wide):
+            feeds = random_feeds(each.inputs, 5)
+            loaded = CompiledModel.load(each.save(tmp_path / "model.sd", native=True))
+            for name, value in each.run(feeds).items():
+                assert np.array_equal(loaded.run(feeds)[name], value)
 
 
 def test_other_version(saved: Path) -> None:

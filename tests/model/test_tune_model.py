@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from even_model import Even, measure_with
+from faulty_kernels import coarse
 from tiny_models import residual_model
 
 from stormdrop.errors import MeasureError, ModelError
 from stormdrop.machine.cpu import Target
-from stormdrop.model import tune_model
+from stormdrop.model import tune, tune_model
+from stormdrop.model.artifact import CompiledModel
+from stormdrop.model.artifact_files import METADATA
+from stormdrop.model.compile import build
+from stormdrop.model.fallback import schedule_fallback
 from stormdrop.model.importer.graph import Graph
 from stormdrop.model.random_weights import seed_weights
-from stormdrop.model.verify import Reference, Verification
+from stormdrop.model.verification.samples import random_feeds
 from stormdrop.records import open_store
+from stormdrop.sketches.contract import Variant
 from stormdrop.trial import Measurement, Request
 
 pytestmark = pytest.mark.compiles
@@ -46,25 +49,50 @@ def test_a_task_that_cannot_be_measured_becomes_a_fallback(
     (entry,) = [task for task in document["tasks"] if task["reason"] and "expected output" in task["reason"]]
     assert "cannot be measured: the expected output cannot be computed" in entry["reason"]
     assert entry["name"] in document["fallbacks"]
-    assert document["verified"]["max_error"] < 1e-4
+    assert document["verified"]["max_error"] < 1e-4 and document["replaced"] == []
+    assert isinstance(document["latency"]["disturbed"], bool)
     assert (tmp_path / "m.sd").exists()
     assert not document["converged"]
 
 
-def test_a_wrong_model_is_not_saved(target: Target, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_is_verified_is_what_was_saved_and_loaded_again(
+    residual: Graph, target: Target, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The model in memory is right. What the folder holds is not, so it never takes its name."""
     measure_with(monkeypatch, Even)
-    monkeypatch.setattr(Reference, "check", lambda *_: Verification(float("nan"), "onnxruntime 1.0"))
-    with open_store("sqlite://") as store, pytest.raises(ModelError, match=r"against onnxruntime 1\.0 is"):
-        tune_model(
-            seed_weights(residual_model(), seed=1), target=target, trials=1, store=store, out=tmp_path / "wrong.sd"
-        )
-    assert not (tmp_path / "wrong.sd").exists()
+    (task,) = [task for task in residual.tasks if "matmul" in task.name]
+    wrong = build(residual, {task.index: coarse(Variant(schedule_fallback(task.function, 16).function))}, target)
+    loaded: list[Path] = []
+
+    def load(folder: Path) -> CompiledModel:
+        loaded.append(folder)
+        assert (folder / METADATA).exists() and not (tmp_path / "wrong.sd").exists()
+        return wrong
+
+    monkeypatch.setattr(CompiledModel, "load", load)
+    source = seed_weights(residual_model(), seed=1)
+    with open_store("sqlite://") as store, pytest.raises(ModelError, match="is wrong and was not saved: the error of"):
+        tune_model(source, target=target, trials=1, store=store, out=tmp_path / "wrong.sd")
+    assert loaded and list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("error", [2e-3, float("inf"), float("nan")])
-def test_a_model_with_this_error_is_wrong(residual: Graph, error: float) -> None:
-    reference = SimpleNamespace(check=lambda model: Verification(error, "onnxruntime 1.0"))
-    check: Any = importlib.import_module("stormdrop.model.tune")._verified
-    with pytest.raises(ModelError, match=r"against onnxruntime 1\.0 is") as caught:
-        check(residual, None, reference)
-    assert "\n" not in str(caught.value)
+def test_a_latency_beside_foreign_load_is_marked(
+    residual: Graph, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = build(residual, {}, target)
+    feeds = random_feeds(residual.inputs)
+    verdicts: list[bool] = []
+
+    class Watch:
+        def __init__(self, _: int) -> None: ...
+
+        def suspect(self, _: object) -> bool:
+            return verdicts.pop(0)
+
+    monkeypatch.setattr(tune, "LoadWatch", Watch)
+    verdicts[:] = [True, False] * 15
+    (latency,), disturbed = tune._latencies([model], feeds, 2, 0.0)
+    assert not disturbed and latency.estimate > 0
+    verdicts[:] = [True] * 30
+    (latency,), disturbed = tune._latencies([model], feeds, 2, 0.0)
+    assert disturbed and latency.estimate > 0

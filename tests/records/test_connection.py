@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import os
+import signal
 import sqlite3
 import subprocess
 import sys
+import threading
+import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from sqlalchemy import URL, Engine
 
 from stormdrop.errors import StoreError
-from stormdrop.records import default_path, open_store
+from stormdrop.records import default_path, open_store, why_no_default
+from stormdrop.records.connection import BUSY_SECONDS
 from stormdrop.records.schema import VERSION
 from stormdrop.testing.stores import PROBLEM, SETTING, timed
 
@@ -190,3 +196,61 @@ for batch in range(10_000):
         (summary,) = store.sessions()
         assert summary.trials == 4 * int(batches) > 0
         assert len(store.records(store.session(summary.id))) == summary.trials
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://me:s3cr3t@127.0.0.1:1/db",
+        "postgresql://me:s3cr3t@tail@127.0.0.1:1/db",
+        "postgresql://127.0.0.1:1/db?user=me&password=s3cr3t",
+        "postgresql://127.0.0.1:1/db?user=me&sslpassword=s3cr3t%40",
+        "mysql+pymysql://127.0.0.1:1/db?passwd=s3cr3t",
+    ],
+)
+def test_no_message_holds_a_password(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def engine(given: URL, **_: object) -> Engine:
+        echo = f"cannot connect as {given.password} to {given.host} with {dict(given.query)}\nmore"
+        raise ValueError(echo)
+
+    monkeypatch.setattr("stormdrop.records.connection.create_engine", engine)
+    message = refusal(url)
+    for secret in ("s3cr3t", "tail"):
+        assert secret not in message
+    assert "***" in message
+    assert "127.0.0.1" in message
+
+
+def test_without_a_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("platformdirs.user_data_dir", lambda name, appauthor: f"~/.local/share/{name}")
+    assert "there is no home directory" in refusal_of_default(create=True)
+    assert why_no_default() == "there is no home directory"
+    assert list(tmp_path.iterdir()) == [], "no folder of the name ~"
+    (tmp_path / "file").touch()
+    monkeypatch.setattr("platformdirs.user_data_dir", lambda name, appauthor: str(tmp_path / "file" / name))
+    assert "cannot be opened" in str(why_no_default())
+
+
+def test_a_wait_for_another_writer_ends_with_a_signal(tmp_path: Path) -> None:
+    path = tmp_path / "r.db"
+    with open_store(path) as store, closing(sqlite3.connect(path)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        timer = threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT))
+        timer.start()
+        begin = time.perf_counter()
+        with pytest.raises(KeyboardInterrupt):
+            store.open(PROBLEM, SETTING)
+        assert time.perf_counter() - begin < BUSY_SECONDS / 2
+        other.rollback()
+        assert store.open(PROBLEM, SETTING).problem == PROBLEM
+
+
+def test_a_file_that_was_deleted_is_not_written_to(tmp_path: Path) -> None:
+    path = tmp_path / "r.db"
+    with open_store(path) as store:
+        session = store.open(PROBLEM, SETTING)
+        path.unlink()
+        with pytest.raises(StoreError, match="there is no session"):
+            store.append(session, 0, [timed("packed", (1,), 1.0)])
+        assert path.exists()

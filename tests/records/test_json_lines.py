@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import gzip
 import io
 import json
 import re
+import sqlite3
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +38,7 @@ from stormdrop.testing.stores import OUTCOME, PROBLEM, SETTING, failed, timed
 from stormdrop.trial import Measurement, Phases, Status
 
 times = st.floats(0, 1e6)
+samples = st.floats(1e-12, 1e6)
 text = st.text(st.characters(exclude_characters="\x00", exclude_categories=["Cs"]), max_size=12)
 scalars = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | text
 values = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3))
@@ -43,20 +47,20 @@ objects = st.dictionaries(text, values, max_size=4)
 
 
 @st.composite
-def outcomes(draw: st.DrawFn) -> Outcome:
-    interval = draw(st.none() | st.tuples(times, times))
-    base, converged, extra = draw(st.none() | times), draw(st.booleans()), draw(objects)
+def outcomes(draw: st.DrawFn, sketches: Sequence[str]) -> Outcome:
+    interval = draw(st.none() | st.tuples(samples, samples))
+    base, converged, extra = draw(st.none() | samples), draw(st.booleans()), draw(objects)
     if draw(st.booleans()):
         return Outcome(None, None, None, interval, base, converged, extra)
-    return Outcome(draw(text), draw(configs), draw(times), interval, base, converged, extra)
+    return Outcome(draw(st.sampled_from(sketches)), draw(configs), draw(samples), interval, base, converged, extra)
 
 
 @st.composite
 def measurements(draw: st.DrawFn) -> Measurement:
     status = draw(st.sampled_from(Status))
-    samples = tuple(draw(st.lists(times, min_size=1, max_size=5))) if status is Status.OK else ()
+    seconds = tuple(draw(st.lists(samples, min_size=1, max_size=5))) if status is Status.OK else ()
     phases = Phases(*(draw(times) for _ in range(4)))
-    return Measurement(status, samples, draw(text), phases, draw(st.booleans()))
+    return Measurement(status, seconds, draw(text), phases, draw(st.booleans()))
 
 
 @st.composite
@@ -76,7 +80,7 @@ def sessions(draw: st.DrawFn) -> tuple[StoredSession, list[StoredTrial]]:
         ),
         created=draw(st.datetimes()).isoformat(timespec="microseconds") + "+00:00",
         state=state,
-        outcome=draw(outcomes()) if state is State.FINISHED else None,
+        outcome=draw(outcomes(sorted(sketches))) if state is State.FINISHED else None,
     )
     trials = []
     for position in range(draw(st.integers(0, 4))):
@@ -182,6 +186,16 @@ def edit(kind: str, **changes: Any) -> Callable[[dict[str, Any]], None]:
         (4, edit("trial", sketch=[]), "`$.sketch`"),
         (4, edit("trial", seconds=["1"]), "Expected `float`, got `str` - at `$.seconds[0]`"),
         (4, edit("trial", seconds=[float("nan")]), "'seconds' holds NaN"),
+        (4, edit("trial", seconds=[0.0]), "'seconds' holds 0.0, which is no finite number above 0"),
+        (4, edit("trial", seconds=[-1e-3]), "'seconds' holds -0.001"),
+        (4, edit("trial", elapsed=-1.0), "'elapsed' holds -1.0"),
+        (4, edit("trial", phases=[0, 0, -1, 0]), "'phases' holds -1.0"),
+        (4, edit("trial", config={"tile": {"a": 1}}), "'config' holds no value of a knob for \"tile\""),
+        (4, edit("trial", config={"tile": [[[[[1]]]]]}), "'config' holds no value of a knob"),
+        (4, edit("trial", config={str(name): 1 for name in range(1001)}), "'config' has 1001 knobs"),
+        (3, edit("session", machine="x" * 1001), "'machine' has 1001 characters"),
+        (3, lambda line: line["session"]["outcome"].update(seconds=0.0), "'seconds' holds 0.0"),
+        (3, lambda line: line["session"]["outcome"].update(sketch="winograd"), "sketch 'winograd', which the session"),
         (4, edit("trial", seconds=[10**400]), "out of range - at `$.seconds[0]`"),
         (4, edit("trial", batch=2**31), "`$.batch`"),
         (4, edit("trial", phases=[1, 2]), "length 4, got 2 - at `$.phases`"),
@@ -202,6 +216,7 @@ def test_malformed_lines(
 
 
 @pytest.mark.parametrize("number", range(1, 6))
+@pytest.mark.long
 def test_no_value_of_a_field_is_more_than_a_store_error(number: int, exported: list[bytes]) -> None:
     """Whatever a field holds: the file is taken in, or it is refused with one line that names the line."""
     line = json.loads(exported[number - 1])
@@ -256,6 +271,57 @@ def test_files(tmp_path: Path) -> None:
         with pytest.raises(StoreError, match="does not exist"):
             merge_database(store, tmp_path / "c.db")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.db", "b.db", "records.jsonl"]
+
+
+def test_files_that_would_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stormdrop.records.import_export.LONGEST_LINE", 1 << 20)
+    (tmp_path / "long.jsonl").write_bytes(b"[" * (1 << 22))
+    (tmp_path / "bomb.jsonl.gz").write_bytes(gzip.compress(b"0" * (1 << 22)))
+    with open_store("sqlite://") as store:
+        with pytest.raises(StoreError, match="line 1: longer than 1 MiB; no export of stormdrop"):
+            import_file(store, tmp_path / "long.jsonl")
+        with pytest.raises(StoreError, match="is compressed: unpack it first"):
+            import_file(store, tmp_path / "bomb.jsonl.gz")
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        ("UPDATE stormdrop_trial SET seconds = '[-1.0]'", "'seconds' holds -1.0"),
+        ("UPDATE stormdrop_trial SET status = 'fine'", "damaged record"),
+        ("UPDATE stormdrop_trial SET config = '[1'", "damaged record"),
+        ("UPDATE stormdrop_trial SET sketch = 'other'", "damaged record"),
+        ("UPDATE stormdrop_session SET outcome = json_set(outcome, '$.seconds', 1e-400)", "'seconds' holds 0.0"),
+    ],
+)
+def test_a_database_of_somebody_else_is_checked_too(damage: str, says: str, tmp_path: Path) -> None:
+    with open_store(tmp_path / "theirs.db") as store:
+        session = store.open(PROBLEM, SETTING)
+        store.append(session, 0, [timed("packed", (4, 2), 1.0)])
+        store.finish(session, OUTCOME)
+    with contextlib.closing(sqlite3.connect(tmp_path / "theirs.db")) as connection, connection:
+        connection.execute(damage)
+    with open_store(tmp_path / "ours.db") as store:
+        with pytest.raises(StoreError, match=re.escape(says)) as caught:
+            merge_database(store, tmp_path / "theirs.db")
+        assert "\n" not in str(caught.value)
+        assert store.sessions() == []
+
+
+def test_what_was_imported_is_known_as_such_until_a_run_goes_on_with_it(tmp_path: Path) -> None:
+    with open_store(tmp_path / "a.db") as theirs, open_store(tmp_path / "b.db") as store:
+        ended = theirs.finish(theirs.open(PROBLEM, SETTING), OUTCOME)
+        begun = theirs.interrupt(theirs.open(PROBLEM, SETTING))
+        assert not ended.imported and not begun.imported
+        merge_database(store, tmp_path / "a.db")
+        assert [session.imported for session in store.finished(PROBLEM)] == [True]
+        (session,) = store.unfinished(PROBLEM, SETTING)
+        assert session.imported
+        resumed = store.resume(session)
+        assert not resumed.imported
+        assert not store.finish(resumed, OUTCOME).imported
+        export_file(store, tmp_path / "all.jsonl")
+        assert import_file(theirs, tmp_path / "all.jsonl") == Absorbed(known=1, extended=1)
 
 
 def test_an_export_that_fails_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

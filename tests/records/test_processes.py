@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -126,8 +127,8 @@ def test_a_writer_of_this_process_lives_and_is_not_another() -> None:
     assert other_live_process(writer) is None
 
 
-def test_writers_elsewhere() -> None:
-    host, _, _, token = new_writer().rsplit("|", 3)
+def test_writers_of_version_0_1() -> None:
+    host, token = socket.gethostname(), "0"
     parent = psutil.Process(os.getppid())
     assert other_live_process(f"{host}|{parent.pid}|{parent.create_time()}|{token}") == parent.pid
     reused = f"{host}|{parent.pid}|{parent.create_time() - 3600}|{token}"
@@ -137,3 +138,48 @@ def test_writers_elsewhere() -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     assert is_dead(f"{host}|{gone.pid}|{parent.create_time()}|{token}")
+
+
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="the boot id and the namespaces are Linux's")
+
+
+def writer_of(pid: int, *, context: str | None = None, later: int = 0) -> str:
+    host, ours, _, _, token = new_writer().split("|")
+    ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    return f"{host}|{context or ours}|{pid}|{ticks + later}|{token}"
+
+
+@LINUX
+def test_a_writer_is_known_whatever_the_clock_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    parent = os.getppid()
+    real = psutil.Process.create_time
+    monkeypatch.setattr(psutil.Process, "create_time", lambda self: real(self) - 3600)  # the clock was set
+    assert other_live_process(writer_of(parent)) == parent
+    assert not is_dead(new_writer())
+    assert is_dead(writer_of(parent, later=1)), "the system has given the number to another process"
+    gone = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    writer = writer_of(gone.pid)
+    assert other_live_process(writer) == gone.pid
+    gone.communicate()
+    assert is_dead(writer)
+
+
+@LINUX
+def test_containers_with_one_name_are_not_confused(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, context, *_ = new_writer().split("|")
+    boot, _ = context.split("/")
+    parent = os.getppid()
+    elsewhere = [f"{boot}/17", "another-boot/17"]
+    for other in elsewhere:
+        assert not is_dead(writer_of(parent, context=other)), "it may live in its container"
+        assert other_live_process(writer_of(parent, context=other)) is None
+    first = 0xEFFFFFFC
+    monkeypatch.setattr("stormdrop.records.writer_process._context", lambda: f"{boot}/{first}")
+    assert is_dead(writer_of(parent, context=f"another-boot/{first}")), "this machine was started again since"
+
+
+def test_a_system_without_boot_ids_counts_by_its_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stormdrop.records.writer_process._context", lambda: None)
+    writer = new_writer()
+    assert writer.count("|") == 3
+    assert not is_dead(writer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -137,3 +138,33 @@ def test_a_race_in_which_everyone_fails_is_run_once_more(failures: int) -> None:
         result = tune_replayed(store, Disturbed(1e-3, 0.8e-3), trials=60)
     assert result.best is not None
     assert (result.best.speedup is not None) == (result.baseline is not None) == (failures == 1)
+
+
+@pytest.mark.parametrize("disturbed", [False, True])
+def test_a_disturbed_race_claims_no_speedup(disturbed: bool) -> None:
+    class Beside(Fixed):
+        def race(self, candidates: Sequence[Candidate], rounds: int) -> list[Measurement]:
+            raced = super().race(candidates, rounds)
+            return [dataclasses.replace(measurement, suspect=disturbed) for measurement in raced]
+
+    with open_store("sqlite://") as store:
+        result = tune_replayed(store, Beside(1e-3, 0.8e-3), trials=60)
+    assert result.best is not None and result.best.seconds == pytest.approx(0.8e-3, rel=0.1)
+    assert (result.best.speedup is None) == result.disturbed == result.to_json()["disturbed"] == disturbed
+
+
+def test_the_races_of_a_model_are_one_family() -> None:
+    """Kernels without any difference: with 5% for each of 40 races, two models of three would claim something."""
+    default, other = Candidate("s", (0,)), Candidate("s", (1,))
+    rng = np.random.default_rng(0)
+
+    def false_wins(races: int) -> int:
+        models = 0
+        for _ in range(60):
+            samples = [rng.lognormal(0, 0.02, (2, 15)) for _ in range(40)]
+            decided = [race.decide(default, {default: a, other: b}, races=races) for a, b in samples]
+            models += any(decision is not None and decision.winner == other for decision in decided)
+        return models
+
+    assert false_wins(races=1) > 20
+    assert false_wins(races=40) <= 8  # 5% of 60 models are 3

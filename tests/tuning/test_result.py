@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pytest
-from replayed_tuning import Counting, tune_replayed
+from replayed_tuning import TARGET, WORKLOAD, Counting, tune_replayed
 
-from stormdrop.errors import MeasureError, UnsupportedFunction
+from stormdrop.errors import UnsupportedFunction
+from stormdrop.machine.peak import Peak
+from stormdrop.measure.contract import Measurer
 from stormdrop.records import open_store
 from stormdrop.trial import Candidate, Measurement, Request, Status
+from stormdrop.tuning.kernel import KernelTask
+from stormdrop.tuning.tune import tune
 
 
 def test_a_result_without_a_schedule_says_so() -> None:
@@ -31,12 +36,34 @@ def test_a_result_without_a_schedule_says_so() -> None:
         result.schedule()
 
 
-def test_a_document_without_a_peak(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_: Any) -> None:
-        raise MeasureError("no")
+def measured_too_late(*_: Any, **__: Any) -> None:
+    raise AssertionError("the peak is measured after the tuning has ended")
 
-    monkeypatch.setattr("stormdrop.machine.peak.peak", fails)
+
+@pytest.mark.parametrize("known", [None, Peak(1e9, 1e9, undisturbed=False)])
+def test_a_document_measures_nothing(known: Peak | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time of a tuning is over then, and a model has many documents."""
+    monkeypatch.setattr("stormdrop.machine.peak._measure_in_child", measured_too_late)
+    monkeypatch.setattr("stormdrop.machine.peak.known_peak", lambda target: known)
     with open_store("sqlite://") as store:
-        document = tune_replayed(store, Counting(), trials=8).to_json()
-    assert document["best"]["percent_of_peak"] is None
-    assert document["best"]["gflops"] > 0
+        result = tune_replayed(store, Counting(), trials=8)
+        document = result.to_json()
+    rate = document["best"]["gflops"]
+    assert rate > 0
+    assert document["best"]["percent_of_peak"] == (None if known is None else pytest.approx(100 * rate))
+
+
+def test_the_peak_is_measured_before_the_workers_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its time counts, and a request that the records answer does not need it."""
+    steps: list[Any] = []
+
+    def make(task: KernelTask, fastest: float | None) -> AbstractContextManager[Measurer]:
+        steps.append("workers")
+        return nullcontext(Counting())
+
+    monkeypatch.setattr("stormdrop.machine.peak.peak_within", lambda target, seconds: steps.append(seconds))
+    monkeypatch.setattr(KernelTask, "measurer", make)
+    with open_store("sqlite://") as store:
+        for _ in range(2):
+            tune(WORKLOAD, target=TARGET, store=store, search="grid", trials=8, time=500.0)
+    assert steps == [500.0, "workers"]

@@ -64,6 +64,48 @@ def test_a_record_of_another_space_is_not_taken() -> None:
         assert result.best is not None and result.best.sketch == "plain"
 
 
+def imported_from(store: SqlStore, **claims: Any) -> SqlStore:
+    """A store with the sessions of another one, which are finished and converged with these outcomes."""
+    other = open_store("sqlite://")
+    other.absorb(
+        (dataclasses.replace(session, outcome=dataclasses.replace(session.outcome, **claims)), trials)
+        for session, trials in store.dump()
+        if session.outcome is not None
+    )
+    return other
+
+
+def test_what_somebody_else_measured_is_measured_here_before_it_answers() -> None:
+    with open_store("sqlite://") as store:
+        slow = tune_replayed(store, Counting(), trials=4, search="random", seed=3)
+        best = min(RECORDED, key=lambda candidate: float(np.median(RECORDED[candidate])))
+        (_, space) = sketches_for(WORKLOAD, TARGET)[0]
+        theirs = {"sketch": best.sketch, "config": space.config(best.point), "converged": True}
+        for claimed in (1e-9, 1e3):  # seconds: a lie in either direction
+            with imported_from(store, **theirs, seconds=claimed) as other:
+                measurer = Counting()
+                result = tune_replayed(other, measurer, trials=4)
+                assert measurer.candidates[0] == best, "the search begins there"
+                assert (result.reused, result.trials) == (0, 4)
+                assert result.best is not None and slow.best is not None
+                assert result.best.config == theirs["config"]
+                assert result.best.seconds == pytest.approx(float(np.median(RECORDED[best])), rel=0.1)
+                again = tune_replayed(other, Counting(), trials=4)
+                assert again.reused == 4, "our own session answers"
+
+
+def test_a_lie_about_a_slow_candidate_wins_nothing() -> None:
+    with open_store("sqlite://") as store:
+        tune_replayed(store, Counting(), trials=4, search="random", seed=3)
+        worst = max(RECORDED, key=lambda candidate: float(np.median(RECORDED[candidate])))
+        (_, space) = sketches_for(WORKLOAD, TARGET)[0]
+        claims = {"sketch": worst.sketch, "config": space.config(worst.point), "seconds": 1e-9, "converged": True}
+        with imported_from(store, **claims) as other:
+            result = tune_replayed(other, Counting(), trials=12)
+            assert result.best is not None
+            assert result.best.config != claims["config"]
+
+
 class Disturbed(Counting):
     """A replay whose races take place beside foreign load."""
 

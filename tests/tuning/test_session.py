@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from stormdrop import operators
+from stormdrop.errors import MeasureError
 from stormdrop.machine.cpu import Target
 from stormdrop.measure.replay import ReplayMeasurer
 from stormdrop.records import SqlStore, State, open_store
 from stormdrop.sketches.registry import sketches_for
-from stormdrop.trial import Candidate, Measurement, Request
+from stormdrop.trial import Candidate, Measurement, Request, Status
 from stormdrop.tuning.kernel import KernelTask
 from stormdrop.tuning.options import TuneOptions
 from stormdrop.tuning.session import Session
@@ -168,3 +169,23 @@ def test_a_model_s_later_request_for_no_more_than_was_granted_is_answered() -> N
         assert not device.asked
         assert tune(WORKLOAD, target=TARGET, trials=50, **settings).reused == 0
         assert device.asked
+
+
+class Broken(RecordedKernel):
+    """Nothing can be built, always for the same reason."""
+
+    def measure(self, requests: Sequence[Request]) -> Iterator[Measurement]:
+        for request in requests:
+            self.asked.append(request.candidate)
+            yield Measurement(Status.COMPILE_HOST, (), f"no space left on device: {len(self.asked)} files")
+
+
+@pytest.mark.parametrize("search", ["storm", "droplet", "random"])
+def test_failures_that_are_all_alike_end_the_search_with_their_reason(search: str) -> None:
+    device = Broken()
+    with open_store("sqlite://") as store:
+        settings: dict[str, Any] = {"store": store, "measurer": device, "search": search, "trials": 1000}
+        with pytest.raises(MeasureError, match=r"failed in the same way \(compile_host\): no space left on device"):
+            tune(WORKLOAD, target=TARGET, **settings)
+        assert 32 <= len(device.asked) <= 272
+        assert store.sessions()[0].state is State.INTERRUPTED  # and can be resumed

@@ -79,3 +79,42 @@ def test_the_most_frequent_error() -> None:
     trace = traced((A, failed("rare")), (B, failed("frequent")), (C, failed("frequent")), (D, ok(1.0)))
     assert trace.error == "frequent"
     assert traced((A, failed("first")), (B, failed("second"))).error == "first"
+
+
+def failure(number: int, error: str, status: Status = Status.COMPILE_HOST) -> Trial:
+    return Trial(Candidate("space", (number,)), Measurement(status, (), error))
+
+
+def test_failures_that_are_all_alike_are_hopeless_once_the_origins_are_among_them() -> None:
+    origins = [Candidate("space", (0,)), Candidate("other", (0,))]
+    trace = Trace()
+    for number in range(40):
+        trace.record(failure(number, f"no such file /tmp/kernel{number}.o at 0x7f{number:x}"))
+        assert not trace.hopeless(origins)  # the other origin was not tried
+    trace.record(Trial(origins[1], Measurement(Status.COMPILE_HOST, (), "no such file /tmp/kernel77.o at 0x70")))
+    reason = trace.hopeless(origins)
+    assert reason.startswith("all 41 candidates failed in the same way (compile_host): no such file /tmp/kernel")
+
+
+def test_failures_in_two_ways_or_a_candidate_that_works_are_not_hopeless() -> None:
+    origins = [Candidate("space", (0,))]
+    for last in (
+        failure(40, "another reason"),
+        failure(40, "no memory", Status.RUNTIME),
+        Trial(Candidate("space", (40,)), Measurement(Status.OK, (1.0,))),
+    ):
+        trace = Trace()
+        for number in range(40):
+            trace.record(failure(number, "no memory"))
+        assert trace.hopeless(origins)
+        trace.record(last)
+        assert not trace.hopeless(origins)
+
+
+def test_a_search_that_tries_no_origins_has_more_patience() -> None:
+    trace = Trace()
+    for number in range(1, 256):
+        trace.record(failure(number, "no memory"))
+        assert not trace.hopeless([Candidate("space", (0,))])
+    trace.record(failure(256, "no memory"))
+    assert trace.hopeless([Candidate("space", (0,))])

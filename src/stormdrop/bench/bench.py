@@ -9,6 +9,7 @@ import math
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -166,6 +167,10 @@ def bench(
     machine = target or Target.detect()
     known = OPERATOR_PEERS if isinstance(what, Workload) else MODEL_PEERS
     peers, skipped = _select_peers(against, known)
+    skipped |= _not_installed(peers, known)
+    peers = [name for name in peers if name not in skipped]
+    if against and not peers:  # said before anything is tuned
+        raise InputError("; ".join(f"{name}: {reason}" for name, reason in skipped.items()))
     with tempfile.TemporaryDirectory(prefix="stormdrop-") as scratch:
         tuning = _TuningOptions(machine, seed, store, on_progress, Path(scratch), shapes)
         if isinstance(what, Workload):
@@ -220,6 +225,12 @@ def _select_peers(against: Sequence[str] | None, known: Mapping[str, str]) -> tu
             skipped[requested] = f"{requested} does not run {kind} here"
         names += [name for name in members if name not in names]
     return names, skipped
+
+
+def _not_installed(names: Sequence[str], known: Mapping[str, str]) -> dict[str, str]:
+    """Why some of these peers cannot take part: the package that each is named after is not installed."""
+    packages = {name: name.partition("-")[0] for name in names if known[name].startswith(f"{__package__}.peers.")}
+    return {name: f"{package} is not installed" for name, package in packages.items() if find_spec(package) is None}
 
 
 def _plan_operator(workload: Workload, peers: Sequence[str], tuning: _TuningOptions) -> _Plan:

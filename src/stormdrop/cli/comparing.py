@@ -16,7 +16,7 @@ from ..search import names
 from . import options, output
 from .options import JsonOption, SeedOption
 from .progress import Reporter
-from .tuning import INTERRUPTED
+from .signals import INTERRUPTED
 
 if TYPE_CHECKING:
     from ..ir.workload import Workload

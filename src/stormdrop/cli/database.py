@@ -14,6 +14,11 @@ from .options import DatabaseOption, JsonOption
 if TYPE_CHECKING:
     from ..records import Absorbed
 
+TrustedOption = Annotated[
+    bool,
+    typer.Option("--trusted", help="The records are your own, of this machine: they answer without a new measurement."),
+]
+
 app = typer.Typer(
     help="List, export, import and merge tuning records.", pretty_exceptions_enable=False, rich_markup_mode=None
 )
@@ -22,10 +27,13 @@ app = typer.Typer(
 @app.command("list")
 def list_sessions(db: DatabaseOption = None, as_json: JsonOption = False) -> None:
     """List what was tuned, newest first."""
-    from ..records import open_store
+    from ..records import default_path, open_store
 
-    with open_store(db) as store:
-        sessions = store.sessions()
+    if db is None and not default_path().exists():
+        sessions = []
+    else:
+        with open_store(db, create=False) as store:
+            sessions = store.sessions()
     if as_json:
         documents = [{**dataclasses.asdict(session), "state": session.state.value} for session in sessions]
         output.emit({"sessions": documents})
@@ -59,7 +67,7 @@ def export(
     """Write all records to a file."""
     from ..records import export_file, open_store
 
-    with open_store(db) as store:
+    with open_store(db, create=False) as store:
         count = export_file(store, path)
     if as_json:
         output.emit({"file": str(path), "sessions": count})
@@ -70,6 +78,7 @@ def export(
 @app.command("import")
 def import_(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="A file that `db export` wrote.")],
+    trusted: TrustedOption = False,
     db: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -77,12 +86,13 @@ def import_(
     from ..records import import_file, open_store
 
     with open_store(db) as store:
-        _print_absorbed(import_file(store, path), as_json)
+        _print_absorbed(import_file(store, path, trusted=trusted), as_json)
 
 
 @app.command("merge")
 def merge(
     other: Annotated[str, typer.Argument(metavar="DATABASE", help="A database: a file or a URL. It is not changed.")],
+    trusted: TrustedOption = False,
     db: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -90,7 +100,7 @@ def merge(
     from ..records import merge_database, open_store
 
     with open_store(db) as store:
-        _print_absorbed(merge_database(store, other), as_json)
+        _print_absorbed(merge_database(store, other, trusted=trusted), as_json)
 
 
 def _print_absorbed(absorbed: Absorbed, as_json: bool) -> None:

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..errors import ArtifactError, InputError, OperatorError
-from ..model.artifact_files import check_free
+from ..model.artifact_files import check_writable
 from ..search import names
 from ..tuning.duration import seconds_of
 from ..tuning.options import TuneOptions
+from . import output
+
+if TYPE_CHECKING:
+    from ..records import BufferedStore
+
+DATABASE_VARIABLE = "STORMDROP_DB"
+"""The environment variable that stands for --db: other users see the arguments of a command, and so its password."""
 
 TargetOption = Annotated[
     str | None,
@@ -44,7 +52,12 @@ TimeOption = Annotated[
 DatabaseOption = Annotated[
     str | None,
     typer.Option(
-        "--db", metavar="URL", help="The database of records: a file or a URL; by default one in your data directory."
+        "--db",
+        metavar="URL",
+        envvar=DATABASE_VARIABLE,
+        show_envvar=False,
+        help="The database of records: a file or a URL; by default what the environment variable "
+        f"{DATABASE_VARIABLE} says, or else one in your data directory.",
     ),
 ]
 SeedOption = Annotated[int, typer.Option("--seed", metavar="S", help="The seed of everything random.")]
@@ -106,6 +119,37 @@ ShapeOption = Annotated[
 def duration(text: str | None, option: str = "--time") -> float | None:
     """Seconds of "90s", "3m", "1h", "1h30m" or "15" (seconds); None for None. Raises `InputError`."""
     return seconds_of(text, option)
+
+
+def not_empty(text: str | None, option: str, example: str) -> str | None:
+    """The value of an option. Raises `InputError` if it is given without one, as an unset variable of a shell is."""
+    if text is not None and not text.strip():
+        raise InputError(f"{option} '': is empty; write for example {option} {example}, or leave it out")
+    return text
+
+
+@contextlib.contextmanager
+def tuning_records(db: str | None) -> Iterator[BufferedStore]:
+    """The records of a command that tunes.
+
+    If the default database cannot be used, as in a home directory that is read-only, the records are kept in memory.
+
+    Args:
+        db: the value of --db; None for the default database.
+
+    Raises:
+        StoreError: the database cannot be opened.
+    """
+    from .. import records
+
+    reason = records.why_no_default() if db is None else None
+    if reason is not None:
+        output.say(f"{reason}: the records of this run are not kept; --db keeps them elsewhere")
+    with (
+        records.open_store(db if reason is None else "sqlite://") as store,
+        records.BufferedStore(store, output.say) as buffered,
+    ):
+        yield buffered
 
 
 def arguments(words: Sequence[str]) -> dict[str, str]:
@@ -189,7 +233,7 @@ def artifact_folder(path: Path, option: str) -> Path:
     """
     _check_parent(path, option)
     try:
-        check_free(path)
+        check_writable(path)
     except ArtifactError as error:
         raise InputError(f"{option} {error}") from None
     return path

@@ -14,6 +14,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ..errors import without_passwords
+
 
 def emit(document: Mapping[str, Any]) -> None:
     """Prints a document as JSON on standard output. Numbers that JSON lacks (NaN, infinities) become null."""
@@ -51,8 +53,8 @@ def stdout_for_json(active: bool) -> Iterator[None]:
 
 
 def say(text: str) -> None:
-    """One plain line on standard error: notes and progress, never results."""
-    print(text, file=sys.stderr, flush=True)
+    """One plain line on standard error: notes and progress, never results and never passwords."""
+    print(without_passwords(text), file=sys.stderr, flush=True)
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> None:

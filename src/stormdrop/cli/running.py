@@ -45,10 +45,18 @@ def run(
             "--profile", help="Also show how long each kernel takes, and how much time lies outside of kernels."
         ),
     ] = False,
+    digest: Annotated[
+        str | None,
+        typer.Option(
+            "--digest",
+            metavar="D",
+            help="Run the model only if its files have this digest, which `stormdrop tune` printed.",
+        ),
+    ] = None,
     seed: SeedOption = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a tuned model."""
+    """Run a tuned model. This runs code of its folder: run what you trust, or give its digest."""
     if outputs is not None:
         options.writable_file(outputs, "--output")
     with output.stdout_for_json(as_json):
@@ -56,7 +64,7 @@ def run(
 
         from ..model import load
 
-        model = load(artifact)
+        model = load(artifact, digest)
         feeds = _feeds(model, inputs, seed)
         model.run(feeds)  # starts the threads and fills the caches; the second run is timed
         start = time.perf_counter()
@@ -70,7 +78,12 @@ def run(
         name: {"shape": list(value.shape), "dtype": str(value.dtype)} for name, value in results.items()
     }
     if as_json:
-        document: dict[str, Any] = {"artifact": str(artifact), "outputs": described, "seconds": seconds}
+        document: dict[str, Any] = {
+            "artifact": str(artifact),
+            "digest": model.digest,
+            "outputs": described,
+            "seconds": seconds,
+        }
         document["output"] = outputs and str(outputs)
         if profile_and_limits:
             profile, limits = profile_and_limits
@@ -158,12 +171,12 @@ def bench(
 ) -> None:
     """Time an operator or a model beside its peers; tune it first if it has not been tuned."""
     values, shapes = options.arguments(arguments or ()), options.shapes(shape or ())
+    options.not_empty(target, "--target", "cpu")
     names = None if against is None else [name.strip() for name in against.split(",") if name.strip()]
     with output.stdout_for_json(as_json):
         from .. import operators
         from ..bench.bench import bench as time_beside_peers
         from ..machine.cpu import Target, require_cpu
-        from ..records import open_store
 
         path = Path(what)
         is_file = path.exists() or path.suffix == ".onnx" or len(path.parts) > 1
@@ -172,7 +185,7 @@ def bench(
         subject = path if is_file else operators.create(what, values)
         otherwise = f"target {target}: bench times kernels for CPUs only; benchmarks/gpu/run.py times kernels for GPUs"
         machine = require_cpu(Target.parse(target), otherwise)
-        with open_store(db) as store, Reporter(None) as report:
+        with options.tuning_records(db) as store, Reporter(None) as report:
             result = time_beside_peers(
                 subject,
                 names,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import ModelError, TargetError
+from ..errors import ModelError, StormdropError, TargetError
 from ..tuning.options import DEFAULT_MODEL_SECONDS, DEFAULT_SEARCH, DEFAULT_SECONDS, TuneOptions
 from . import options, output
 from .options import (
@@ -29,12 +29,12 @@ from .options import (
     TrialsOption,
 )
 from .progress import Reporter
+from .signals import INTERRUPTED
 
 if TYPE_CHECKING:
     from ..ir.workload import Workload
     from ..machine.contract import Machine
-
-INTERRUPTED = 130
+    from ..records import Store
 
 
 def tune_op(
@@ -60,11 +60,12 @@ def tune_op(
     """Tune one operator on this machine."""
     tune_options = options.tune_options(search, trials, time, seed, resume, fresh, max_error, space, features)
     shown = options.check_show(show)
+    options.not_empty(target, "--target", "cpu")
+    options.not_empty(runner, "--runner", "127.0.0.1:9090")
     values = options.arguments(arguments or ())
     with output.stdout_for_json(as_json):
         from .. import operators
         from ..machine.cpu import Target
-        from ..records import open_store
         from ..tuning.tune import tune_with
 
         workload = operators.create(operator, values)
@@ -72,7 +73,8 @@ def tune_op(
         _measurable(workload, machine)
         limit = _limit(tune_options, DEFAULT_SECONDS)
         opening = f"tuning {operator} {' '.join(arguments or ())} {limit}"
-        with open_store(db) as store, Reporter(trials, opening) as report:
+        with options.tuning_records(db) as store, Reporter(trials, opening) as report:
+            _say_if_nothing_to_resume(store, tune_options, workload.name)
             result = tune_with(workload, machine, tune_options, store=store, on_progress=report)
         document = result.to_json()
         texts = {"schedule": result.schedule, "tir": result.tir}
@@ -83,7 +85,12 @@ def tune_op(
         _print_operator(document)
         for word, text in extra.items():
             print(f"\n# {word}\n{text}")
-    return INTERRUPTED if result.interrupted else 0
+    if result.interrupted:
+        return INTERRUPTED
+    if result.best is None:
+        reason = f"the most frequent error: {result.error}" if result.error else "nothing was measured within the time"
+        raise StormdropError(f"{workload.name}: no candidate worked; {reason}")
+    return 0
 
 
 def tune(
@@ -115,17 +122,18 @@ def tune(
     tune_options = options.tune_options(search, trials, time, seed, resume, fresh, max_error, space)
     if not model.is_file():
         raise ModelError(f"{model}: no such file")
+    options.not_empty(target, "--target", "cpu")
     shapes = options.shapes(shape or ())
     artifact = options.artifact_folder(out or Path(f"{model.stem}.sd"), "--out")
     with output.stdout_for_json(as_json):
         from ..machine.cpu import Target, require_cpu
         from ..model.tune import tune_model_with
-        from ..records import open_store
 
         otherwise = f"target {target}: models are compiled for CPUs only; tune-op tunes operators for GPUs"
         machine = require_cpu(Target.parse(target), otherwise)
         limit = _limit(tune_options, DEFAULT_MODEL_SECONDS)
-        with open_store(db) as store, Reporter(trials, f"tuning {model} {limit}") as report:
+        with options.tuning_records(db) as store, Reporter(trials, f"tuning {model} {limit}") as report:
+            _say_if_nothing_to_resume(store, tune_options)
             result = tune_model_with(
                 model,
                 machine,
@@ -140,7 +148,7 @@ def tune(
     if as_json:
         output.emit(document)
     else:
-        _print_model(document)
+        _print_model(document, artifact)
     return INTERRUPTED if result.interrupted else 0
 
 
@@ -160,6 +168,24 @@ def _measurable(workload: Workload, machine: Machine) -> None:
             machine.machine  # noqa: B018  raises
         except TargetError as error:
             raise TargetError(f"{error}: {cross_check(workload, machine)}") from None
+
+
+def _say_if_nothing_to_resume(store: Store, tune_options: TuneOptions, workload: str | None = None) -> None:
+    """Says at the beginning if --resume begins anew: nobody should learn that after ten minutes.
+
+    Args:
+        store: the records.
+        tune_options: the options of the tuning.
+        workload: the name of the function that is tuned; None for a model, whose functions are not known yet.
+    """
+    from ..records import Filter, State
+
+    if not tune_options.resume:
+        return
+    begun = store.sessions(Filter(workload_name=workload, search=tune_options.search))
+    if not any(session.state is not State.FINISHED and session.seed == tune_options.seed for session in begun):
+        what = f"search {tune_options.search} and seed {tune_options.seed}"
+        output.say(f"--resume: there is no interrupted run with {what} in this database; this one begins anew")
 
 
 def _limit(tune_options: TuneOptions, default: float) -> str:
@@ -184,10 +210,12 @@ def _print_operator(document: Mapping[str, Any]) -> None:
     output.table(["", "time", "95% interval", "GFLOP/s", "of peak"], rows, title)
     settings = ", ".join(f"{name}={value}" for name, value in best["config"].items())
     print(f"\n{best['sketch']}: {settings}")
+    if document.get("disturbed"):
+        print("something else used the machine during the last race: no speedup is claimed")
     _print_effort(document)
 
 
-def _print_model(document: Mapping[str, Any]) -> None:
+def _print_model(document: Mapping[str, Any], out: Path) -> None:
     rows = [
         [
             task["name"],
@@ -210,10 +238,18 @@ def _print_model(document: Mapping[str, Any]) -> None:
     verified = document.get("verified")
     if verified:
         print(f"\nverified: error {verified['max_error']:.1e} against {verified['against']}")
+    for entry in document.get("replaced") or ():
+        error = "" if entry["error"] is None else f" (error {entry['error']:.1e})"
+        print(f"replaced, because the model was wrong with it: {entry['before']}{error} of {entry['task']}")
+        print(f"  by {entry['after']}")
+    if latency.get("disturbed"):
+        print("something else used the machine while the latency was measured: the figures above are not reliable")
     if document.get("fallbacks"):
         print(f"without a good sketch: {', '.join(document['fallbacks'])}")
     _print_effort(document)
-    print(f"saved: {document['artifact']}")
+    print(f"saved: {document['artifact']}\ndigest: {document['digest']}")
+    if document["artifact"] != str(out):
+        print(f"the older model is kept: {out}")
 
 
 def _rate(entry: Mapping[str, Any]) -> list[str]:

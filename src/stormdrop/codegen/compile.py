@@ -38,7 +38,7 @@ from ..sketches.contract import Variant
 from .lowering import PIPELINE
 
 GENERATION = 1
-"""Part of what times are recorded under. Raise it if other machine code is generated for the same schedule."""
+"""Part of what times are recorded under. Raise it if the machine code of a schedule changes so that its times may."""
 
 PASS_CONFIG = {"tirx.disable_cse_tir": True, "tirx.disable_assert": True}
 """The options of TVM's passes with which functions for CPUs are lowered."""

@@ -16,6 +16,7 @@ All times are milliseconds. The format leaves this to the reader:
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import math
 import zlib
@@ -23,7 +24,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..errors import SpaceError, SpaceFileError
+from ..errors import SpaceError, SpaceFileError, shown
 from ..measure.replay import Recorded, Recording
 from ..space import Categorical, Constraint, Knob, Ordinal, Space, Value
 from ..trial import Candidate, Phases, Status
@@ -35,6 +36,9 @@ FAILURES = {
 }
 """Kernel Tuner's names for failures. A name that is not among them is UNKNOWN."""
 
+_MESSAGE = 400  # characters of a message about the content, at most
+_RATIO = 100  # recorded spaces have a ratio of 3 to 5; gzip reaches 1,000
+_SLACK = 1 << 20  # bytes: the ratio of a small file says nothing
 _OLD_FAILURE_TIME = 1e20  # milliseconds: what old versions wrote for the time of a failure
 
 
@@ -59,13 +63,23 @@ def unpacked(path: Path) -> bytes:
     """
     try:
         content = path.read_bytes()
-        return gzip.decompress(content) if path.suffix == ".gz" or content.startswith(b"\x1f\x8b") else content
+        return _decompressed(content, path) if path.suffix == ".gz" or content.startswith(b"\x1f\x8b") else content
     except gzip.BadGzipFile as error:
         raise SpaceFileError(f"{path} is no gzip file, though its name ends in .gz: {error}") from error
     except (EOFError, zlib.error) as error:
         raise SpaceFileError(f"{path} is a gzip file that is cut off or damaged: {error}") from error
     except OSError as error:
         raise SpaceFileError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def _decompressed(content: bytes, path: Path) -> bytes:
+    """The content of a gzip file. Raises `SpaceFileError` if it is far larger than the file."""
+    most = _SLACK + _RATIO * len(content)
+    with gzip.GzipFile(fileobj=io.BytesIO(content)) as stream:
+        decompressed = stream.read(most + 1)
+    if len(decompressed) > most:
+        raise SpaceFileError(f"{path} decompresses to more than {_RATIO} times its size, which no recording does")
+    return decompressed
 
 
 def kernel_tuner_recording(content: bytes, path: Path) -> Recording:
@@ -86,7 +100,7 @@ def kernel_tuner_recording(content: bytes, path: Path) -> Recording:
     try:
         return _recording(data, path.name.removesuffix(".gz").removesuffix(".json"))
     except (_Malformed, OverflowError, SpaceError) as error:
-        raise SpaceFileError(f"{path} is no Kernel Tuner cache: {error}") from error
+        raise SpaceFileError(f"{path} is no Kernel Tuner cache: {shown(str(error), _MESSAGE)}") from error
 
 
 class _Malformed(ValueError):

@@ -26,7 +26,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from ..errors import SpaceError, SpaceFileError, hint
+from ..errors import SpaceError, SpaceFileError, hint, shown
 from ..measure.replay import Recorded, Recording
 from ..records import Config, Problem, StoredSession, StoredTrial, read_lines
 from ..space import Categorical, Constraint, Knob, Ordinal, Space, Value, knob_from
@@ -38,6 +38,9 @@ Sessions = Sequence[tuple[StoredSession, Sequence[StoredTrial]]]
 """Sessions, each with its trials."""
 
 _ANALYTIC = "analytic:"
+_MESSAGE = 400  # characters of a message about the content, at most
+_MOST = {"extent": 1 << 32, "levels": 32}
+"""What a file may ask of a knob. A tile knob divides by all numbers up to the root of its extent."""
 
 
 def load(source: str | Path) -> Recording:
@@ -101,7 +104,9 @@ def from_sessions(sessions: Sessions, source: str, workload: str = "") -> Record
             space, candidates = _space_of(sketch, configs, descriptions.get(sketch))
         except (KeyError, TypeError, ValueError, SpaceError) as error:
             reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-            raise SpaceFileError(f"{source}: the records of sketch {sketch!r} make no space: {reason}") from error
+            raise SpaceFileError(
+                f"{source}: the records of sketch {shown(sketch)!r} make no space: {shown(reason, _MESSAGE)}"
+            ) from error
         trials_by_candidate: dict[Candidate, list[StoredTrial]] = {}
         for candidate, trial in zip(candidates, trials, strict=True):
             trials_by_candidate.setdefault(candidate, []).append(trial)
@@ -153,7 +158,9 @@ def _of_one_workload(sessions: Sessions, source: str, workload: str) -> Sessions
     labels = [problem.workload_name for problem in problems.values()]
     if len(set(labels)) < len(labels):  # one workload on several machines, or two functions of one name
         labels = [
-            f"{problem.workload_name} {problem.workload_key[:8]} on {problem.target}, {problem.machine}"
+            shown(
+                f"{problem.workload_name} {problem.workload_key[:8]} on {problem.target}, {problem.machine}", _MESSAGE
+            )
             for problem in problems.values()
         ]
     keys = dict(zip(labels, problems, strict=True))
@@ -161,9 +168,10 @@ def _of_one_workload(sessions: Sessions, source: str, workload: str) -> Sessions
         raise SpaceFileError(f"{source} holds no sessions")
     if workload and workload not in keys:
         nearest = difflib.get_close_matches(workload, labels, n=1, cutoff=0.0)[0]
-        raise SpaceFileError(f"{source} holds no workload {workload!r}; did you mean {nearest!r}?")
+        raise SpaceFileError(f"{source} holds no workload {workload!r}; did you mean {shown(nearest, _MESSAGE)!r}?")
     if not workload and len(keys) > 1:
-        raise SpaceFileError(f"{source} holds several workloads: {'; '.join(labels)}. Choose one: {source}#{labels[0]}")
+        listed, first = shown("; ".join(labels), 1000), shown(labels[0], _MESSAGE)
+        raise SpaceFileError(f"{source} holds several workloads: {listed}. Choose one: {source}#{first}")
     key = keys[workload or labels[0]]
     return [(session, trials) for session, trials in sessions if _key(session.problem) == key]
 
@@ -181,12 +189,23 @@ def _space_of(
         configs = _flattened(configs)
         knobs = _inferred(configs)
     else:
-        knobs = [knob_from(knob) for knob in description["knobs"]]
+        knobs = [_described(knob) for knob in description["knobs"]]
         origin = _normal(knobs, description["origin"])
     members = [_normal(knobs, config) for config in configs]
     constraint = Constraint.one_of([knob.name for knob in knobs], [tuple(member.values()) for member in members])
     space = Space(sketch, knobs, [constraint], origin if origin in members else None)
     return space, [Candidate(sketch, space.point(member)) for member in members]
+
+
+def _described(description: Any) -> Knob:
+    """The knob of a description. Raises `SpaceError` if making it could take more than moments."""
+    if not isinstance(description, Mapping):
+        raise SpaceError(f"a knob is described by a JSON object, not by {description!r:.40}")
+    for entry, most in _MOST.items():
+        value = description.get(entry, 0)
+        if isinstance(value, int | float) and value > most:
+            raise SpaceError(f"{entry!r} of a knob may be {most} at most, not {value}")
+    return knob_from(description)
 
 
 def _normal(knobs: Sequence[Knob], config: Config) -> dict[str, Value]:

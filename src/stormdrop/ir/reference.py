@@ -92,8 +92,14 @@ def evaluate(function: PrimFunc, inputs: Sequence[Array]) -> list[Array]:
     return evaluate_graph(StageGraph.parse(function), inputs)
 
 
-def evaluate_graph(graph: StageGraph, inputs: Sequence[Array]) -> list[Array]:
-    """Does what `evaluate` does, for a function that is already read as stages."""
+def evaluate_graph(graph: StageGraph, inputs: Sequence[Array], rounded: bool = True) -> list[Array]:
+    """Does what `evaluate` does, for a function that is already read as stages.
+
+    Args:
+        graph: the function.
+        inputs: its inputs, in the order of its parameters. Floats may be wider than the parameters.
+        rounded: whether floats are rounded to the type of the output; otherwise they stay in float64.
+    """
     values: dict[Any, Array] = {}
     for buffer, array in zip(graph.inputs, inputs, strict=True):
         if tuple(array.shape) != shape_of(buffer):
@@ -101,7 +107,7 @@ def evaluate_graph(graph: StageGraph, inputs: Sequence[Array]) -> list[Array]:
         values[buffer] = _wide(array)
     for stage in graph.stages:
         values[stage.buffer] = _evaluate_stage(stage, values)
-    return [values[buffer].astype(str(buffer.dtype)) for buffer in graph.outputs]
+    return [_narrowed(values[buffer], str(buffer.dtype), rounded) for buffer in graph.outputs]
 
 
 def check_supported(graph: StageGraph) -> None:
@@ -157,6 +163,10 @@ def is_exact(graph: StageGraph) -> bool:
             ):
                 return False
     return True
+
+
+def _narrowed(array: Array, dtype: str, rounded: bool) -> Array:
+    return array.astype(dtype) if rounded or not dtype.startswith("float") else array
 
 
 def _wide(array: Array) -> Array:

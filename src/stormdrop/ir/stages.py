@@ -123,8 +123,13 @@ class StageGraph:
     stages: tuple[Stage, ...]
 
     @classmethod
-    def parse(cls, function: PrimFunc) -> StageGraph:
+    def parse(cls, function: PrimFunc, gathers: bool = False) -> StageGraph:
         """Reads a function.
+
+        Args:
+            function: the function.
+            gathers: whether an element that is read may depend on data, as `table[words[i], j]`. Such stages can be
+                evaluated, but no sketch schedules them.
 
         Raises:
             UnsupportedFunction: the function is not a sequence of loop nests, each around one plain block.
@@ -137,7 +142,7 @@ class StageGraph:
                 raise UnsupportedFunction(f"parameter {parameter.name} is no tensor")
         root = body.block
         nests = list(root.body) if isinstance(root.body, SeqStmt) else [root.body]
-        stages = [_parse_nest(nest) for nest in nests]
+        stages = [_parse_nest(nest, gathers) for nest in nests]
         written = [stage.buffer for stage in stages]
         if len(set(written)) != len(written):
             raise UnsupportedFunction("a buffer is written by more than one block")
@@ -271,7 +276,7 @@ def _combined(combine: str, target: Expr, term: Expr) -> Expr:
     return kinds[combine](target, term)
 
 
-def _parse_nest(nest: Any) -> Stage:
+def _parse_nest(nest: Any, gathers: bool) -> Stage:
     """Reads loops around one block; raises `UnsupportedFunction` if the block is not plain."""
     loops: dict[Any, int] = {}
     while isinstance(nest, For):
@@ -300,7 +305,8 @@ def _parse_nest(nest: Any) -> Stage:
     store = block.body
     shape_of(store.buffer)
     stage = Stage(str(block.name_hint), tuple(axes), store.buffer, tuple(store.indices), store.value)
-    if any(isinstance(node, TensorLoad) for load in stage.loads() for index in load.indices for node in walk(index)):
+    nodes = (node for load in stage.loads() for index in load.indices for node in walk(index))
+    if not gathers and any(isinstance(node, TensorLoad) for node in nodes):
         raise UnsupportedFunction(f"block {stage.name} reads at an index that depends on data")
     if not stage.reductions:
         if any(load.source.same_as(stage.buffer) for load in stage.loads()):

@@ -16,13 +16,13 @@ import importlib
 import os
 import pickle
 import signal
+import socket
+import struct
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from multiprocessing import Pipe
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -30,9 +30,15 @@ from typing import Any
 import psutil
 
 from ..errors import MeasureError
+from .last_output import LastOutput
+
+STALL_SECONDS = 30.0
+"""A child that takes or brings nothing of a message for so long is killed. It is stopped, or it never reads."""
 
 _PR_SET_PDEATHSIG = 1
-_START_SECONDS = 120.0  # until a child takes its arguments
+
+# `-c` lets the child import from the current folder, where anything may lie: it has exactly the given path instead.
+_PROGRAM = f"import sys; sys.path[:] = sys.argv[4:]; from {__name__} import main; main()"
 
 
 class ChildProcess:
@@ -65,37 +71,32 @@ class ChildProcess:
         """
         self.alive = True
         self.started = time.perf_counter()
-        self.connection, theirs = Pipe(duplex=True)
+        self.connection, theirs = _pipe()
         lifeline, self._lifeline = os.pipe()
-        # In a file and not on the terminal: libraries are talkative, and a crashing kernel prints pages.
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115  closed in `close`
+        # Not on the terminal: libraries are talkative, and a crashing kernel prints pages.
+        self._output, output = LastOutput.of_pipe()
         # Linux ends a child when the thread that started it ends: only the main thread lives as long as the process.
         signalled = die_with_thread or threading.current_thread() is threading.main_thread()
         command = (theirs.fileno(), lifeline, os.getpid() if signalled else 0)
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", f"from {__name__} import main; main()", *map(str, command)],
+                [sys.executable, "-c", _PROGRAM, *map(str, command), *_search_path()],
                 pass_fds=(theirs.fileno(), lifeline),
-                # The parent's search path, so that modules of the user are found.
-                env={
-                    **os.environ,
-                    **(environment or {}),
-                    "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path),
-                },
+                env={**os.environ, **(environment or {})},
                 stdin=subprocess.DEVNULL,
-                stdout=self._output,
-                stderr=self._output,
+                stdout=output,
+                stderr=output,
             )
         except OSError as error:
-            self._output.close()
+            self.connection.close()
             os.close(self._lifeline)
             raise MeasureError(f"no child process can be started: {error}") from error
         finally:
             theirs.close()
             os.close(lifeline)
+            os.close(output)
         try:
-            with self._limited(_START_SECONDS):
-                self.send((serve, pickle.dumps(tuple(arguments))))
+            self.send((serve, pickle.dumps(tuple(arguments))))
         except BaseException:
             self.close()
             raise
@@ -112,17 +113,26 @@ class ChildProcess:
         return float(times.user + times.system)
 
     def send(self, message: object) -> bool:
-        """Sends a message; False if the process has died."""
+        """Sends a message; False if the process has died. One that takes nothing for `STALL_SECONDS` is killed."""
         try:
             self.connection.send(message)
+        except BlockingIOError:  # a part may have been sent, so the pipe is of no use any more
+            self.kill()
+            return False
         except OSError:
             return False
         return True
 
     def receive(self) -> Any:
-        """The next message, which must have arrived or is waited for; None if the process has died instead."""
+        """The next message, which has begun to arrive; None if the process has died instead.
+
+        A process that stops in the middle of a message for `STALL_SECONDS` is killed.
+        """
         try:
             return self.connection.recv()
+        except BlockingIOError:
+            self.kill()
+            return None
         except (EOFError, OSError):
             return None
 
@@ -133,12 +143,14 @@ class ChildProcess:
             The message; None if the process died.
 
         Raises:
-            TimeoutError: the whole message did not come within so many seconds. The process was killed.
+            TimeoutError: no message came within so many seconds. The process was killed.
         """
         if not self.alive:
             return None
-        with self._limited(seconds):
-            return self.receive()
+        if not self.connection.poll(seconds):
+            self.kill()
+            raise TimeoutError(f"no message within {seconds:g} s")
+        return self.receive()
 
     def pause(self) -> None:
         """Takes the process off the cores. Thread pools spin for a while after a run and wait for the next."""
@@ -178,39 +190,34 @@ class ChildProcess:
 
     def last_line(self) -> str:
         """The last line that the process wrote to its standard output or error."""
-        self._output.seek(0)
-        lines = self._output.read().decode(errors="replace").strip().splitlines()
+        lines = self._output.text(ended=not self.alive).strip().splitlines()
         return lines[-1] if lines else "no message"
 
     def close(self) -> None:
         """Ends the process. Closing twice is harmless."""
-        if self.alive:
-            self.kill()
-        self._output.close()
-
-    @contextlib.contextmanager
-    def _limited(self, seconds: float) -> Iterator[None]:
-        """Kills the process after so many seconds, which ends whatever is waited for. Raises `TimeoutError` then."""
-        expired = threading.Event()
-
-        def end() -> None:
-            expired.set()
-            self._process.kill()
-
-        timer = threading.Timer(seconds, end)
-        timer.daemon = True
-        timer.start()
-        try:
-            yield
-        finally:
-            timer.cancel()
-        if expired.is_set():
-            self.kill()
-            raise TimeoutError(f"no message within {seconds:g} s")
+        self.kill()
 
     def _signal(self, number: signal.Signals) -> None:
         if self.alive and self._process.poll() is None:
             self._process.send_signal(number)
+
+
+def _pipe() -> tuple[Connection, Connection]:
+    """Both ends of a pipe, the parent's first, which waits for `STALL_SECONDS` at most in the midst of a message."""
+    ours, theirs = socket.socketpair()
+    seconds = struct.pack("@ll", *divmod(int(STALL_SECONDS * 1e6), 10**6))
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, seconds)
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, seconds)
+    return Connection(ours.detach()), Connection(theirs.detach())
+
+
+def _search_path() -> list[str]:
+    """The parent's search path, so that modules of the user are found. The current folder, if it is there, comes last.
+
+    It is there if the parent is interactive. What lies in that folder must not take the place of a library.
+    """
+    folders = [folder for folder in sys.path if isinstance(folder, str)]
+    return [*filter(None, folders), *([str(Path.cwd())] if "" in folders else [])]
 
 
 def describe_exit(code: int) -> str:
@@ -229,7 +236,8 @@ def describe_exit(code: int) -> str:
 def main() -> None:
     """The child: calls the function that the parent names. `sys.argv`: pipe, lifeline, parent's process id or 0."""
     pipe, lifeline, parent = (int(argument) for argument in sys.argv[1:4])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends us
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # sent to all processes of a group; the parent ends us
+        signal.signal(getattr(signal, name, signal.SIGINT), signal.SIG_IGN)
     _die_with_parent(lifeline, parent)
     connection = Connection(pipe)
     try:

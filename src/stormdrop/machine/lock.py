@@ -5,26 +5,51 @@ main lock. So new compilations do not overtake a run that waits for the compilat
 sessions take turns.
 
 Both locks are `flock`s on files that all users of the machine share. The operating system releases them when the
-process that holds them ends, in whatever way. This needs a POSIX system. `measure/local`, `machine/peak`,
-`bench/turns`, `model/tune` and `model/profile` take the lock.
+process that holds them ends, in whatever way. A process that is stopped keeps them. So whoever waits for long is told
+who holds the lock (`lock_holder.py`), and a wait may have a deadline. This needs a POSIX system. `measure/local`,
+`machine/peak`, `bench/turns`, `model/tune` and `model/profile` take the lock.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
+import logging
+import math
 import os
+import stat
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..errors import MeasureError
+from ..errors import LockTimeout, MeasureError
+from .lock_holder import describe_holder
+
+TELL_AFTER = 5.0
+"""Seconds of waiting after which the user is told who holds the lock."""
+
+# The folder is everybody's: a link may be in the file's place, or a pipe that blocks whoever opens it.
+_OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
+_logger = logging.getLogger(__name__)
 
 
 def default_lock_path() -> Path:
-    """The lock file that all users of this machine share."""
-    return Path(tempfile.gettempdir()) / "stormdrop.lock"
+    """The lock file that all users of this machine share.
+
+    Raises:
+        MeasureError: There is no folder for temporary files.
+    """
+    try:
+        return Path(tempfile.gettempdir()) / "stormdrop.lock"
+    except FileNotFoundError as error:
+        raise MeasureError(
+            f"no folder for temporary files can be written: {error.strerror}; let TMPDIR name one"
+        ) from error
 
 
 class MachineLock:
@@ -36,84 +61,154 @@ class MachineLock:
     """
 
     def __init__(self, path: Path | None = None) -> None:
-        """Open the lock files, and create them if they do not exist.
+        """Check the lock files, and create them if they do not exist.
 
         Args:
             path: The lock file; by default that of `default_lock_path`. The gate is the file beside it.
 
         Raises:
-            MeasureError: A lock file can be neither opened nor created.
+            MeasureError: A lock file can be neither opened nor created, or is no regular file.
         """
         self.path = default_lock_path() if path is None else Path(path)
         self.waited = 0.0
-        self._main = _open(self.path)
-        try:
-            self._gate = _open(self.path.with_name(self.path.name + ".gate"))
-        except MeasureError:
-            os.close(self._main)
-            raise
+        self._gate_path = self.path.with_name(self.path.name + ".gate")
         self._held = False
+        self._descriptor: int | None = None  # of the lock file while the lock is held
+        for file in (self.path, self._gate_path):
+            os.close(_open(file))
 
     @contextmanager
-    def shared(self) -> Iterator[None]:
+    def shared(self, deadline: float = math.inf) -> Iterator[None]:
         """Use the machine for work that is not measured, such as compilation.
 
+        Args:
+            deadline: A reading of `time.perf_counter` after which the lock is not waited for any more.
+
         Raises:
-            MeasureError: This lock is already held.
+            LockTimeout: The lock was not free before the deadline.
+            MeasureError: This lock is already held, or a lock file cannot be used.
         """
-        with self._hold(exclusive=False):
+        with self._hold(fcntl.LOCK_SH, deadline):
             yield
 
     @contextmanager
-    def exclusive(self) -> Iterator[None]:
+    def exclusive(self, deadline: float = math.inf) -> Iterator[None]:
         """Use the machine for a measurement, while nobody else compiles or runs.
 
+        Args:
+            deadline: A reading of `time.perf_counter` after which the lock is not waited for any more.
+
         Raises:
-            MeasureError: This lock is already held.
+            LockTimeout: The lock was not free before the deadline.
+            MeasureError: This lock is already held, or a lock file cannot be used.
         """
-        with self._hold(exclusive=True):
+        with self._hold(fcntl.LOCK_EX, deadline):
             yield
 
     def close(self) -> None:
-        """Close the files. Closing a closed lock does nothing."""
-        for descriptor in (self._main, self._gate):
-            if descriptor >= 0:
-                os.close(descriptor)
-        self._main = self._gate = -1
+        """Give the lock back if it is held. Closing a closed lock does nothing."""
+        if self._descriptor is not None:
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+            os.close(self._descriptor)
+            self._descriptor = None
 
     @contextmanager
-    def _hold(self, exclusive: bool) -> Iterator[None]:
+    def _hold(self, operation: int, deadline: float) -> Iterator[None]:
         if self._held:
             raise MeasureError("the machine lock is held already by this process: finish one measurement first")
         start = time.perf_counter()
         self._held = True
         try:
             try:
-                fcntl.flock(self._gate, fcntl.LOCK_EX)
-                fcntl.flock(self._main, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
+                gate = _locked(self._gate_path, fcntl.LOCK_EX, deadline)
+                try:
+                    self._descriptor = _locked(self.path, operation, deadline)
+                finally:
+                    os.close(gate)
             finally:
-                fcntl.flock(self._gate, fcntl.LOCK_UN)
-            self.waited += time.perf_counter() - start
+                self.waited += time.perf_counter() - start
             yield
         finally:
             self._held = False
-            if self._main >= 0:
-                fcntl.flock(self._main, fcntl.LOCK_UN)
+            self.close()
+
+
+def _locked(path: Path, operation: int, deadline: float) -> int:
+    """A descriptor of a lock file whose lock is held until the descriptor is closed.
+
+    The file is opened anew each time, so that all processes use the same one, even if somebody has deleted it.
+    """
+    descriptor = _open(path)
+    try:
+        try:
+            fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _wait(descriptor, path, operation, deadline)
+    except OSError as error:
+        os.close(descriptor)
+        raise _unusable(path, error) from error
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _wait(descriptor: int, path: Path, operation: int, deadline: float) -> None:
+    """Waits for the lock.
+
+    A thread waits: `flock` has no time limit, and a process that looked again and again would disturb the kernels that
+    are measured meanwhile. The thread has a duplicate of the descriptor, which shares its locks. If the wait is given
+    up, the caller closes the descriptor. The thread then closes the duplicate as soon as it has the lock, which gives
+    the lock back.
+    """
+    duplicate, done = os.dup(descriptor), threading.Event()
+
+    def block() -> None:
+        try:
+            with contextlib.suppress(OSError):  # the caller meets the same error below
+                fcntl.flock(duplicate, operation)
+        finally:
+            os.close(duplicate)
+            done.set()
+
+    threading.Thread(target=block, name="machine lock", daemon=True).start()
+    left = deadline - time.perf_counter()
+    if left > TELL_AFTER and not done.wait(TELL_AFTER):
+        _logger.warning("waiting for the machine (lock file %s): %s", path, describe_holder())
+    left = deadline - time.perf_counter()
+    if not done.wait(None if math.isinf(left) else max(0.0, left)):
+        raise LockTimeout(f"the machine (lock file {path}) was not free in time: {describe_holder()}")
+    fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
 
 
 def _open(path: Path) -> int:
-    """A descriptor of a lock file that every user may lock."""
+    """A descriptor of a lock file that every user may lock. Reading suffices for that."""
     try:
-        # Without O_CREAT, because Linux refuses it for another user's file in a sticky directory.
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        pass
+        try:
+            # Without O_CREAT, because Linux refuses it for another user's file in a sticky directory.
+            descriptor = os.open(path, _OPEN)
+        except FileNotFoundError:
+            with contextlib.suppress(FileExistsError):
+                return _created(path)
+            descriptor = os.open(path, _OPEN)  # another process has just created it
     except OSError as error:
-        raise MeasureError(f"the lock file {path} cannot be opened: {error.strerror}") from error
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        if os.fstat(descriptor).st_uid == os.getuid():
-            os.fchmod(descriptor, 0o666)  # other users must be able to open it, whatever the umask is
-        return descriptor
-    except OSError as error:
-        raise MeasureError(f"the lock file {path} cannot be created: {error.strerror}") from error
+        raise _unusable(path, error) from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise _unusable(path, "it is no regular file")
+    return descriptor
+
+
+def _created(path: Path) -> int:
+    descriptor = os.open(path, _OPEN | os.O_CREAT | os.O_EXCL, 0o666)
+    os.fchmod(descriptor, 0o666)  # other users must be able to open it, whatever the umask is
+    return descriptor
+
+
+def _unusable(path: Path, reason: OSError | str) -> MeasureError:
+    if isinstance(reason, OSError):
+        reason = "it is a symbolic link" if reason.errno == errno.ELOOP else str(reason.strerror)
+    return MeasureError(
+        f"the lock file {path} cannot be used: {reason}; remove it, or let TMPDIR name a folder that all users of this"
+        " machine share"
+    )

@@ -6,7 +6,8 @@ reaches on all cores. It counts the bytes read plus the bytes written, but not t
 writes them. Both are the best of several windows, measured while nobody else measures.
 
 The kernels are written in TensorIR and compiled in-process, so a user needs no C compiler. They run in a process of
-their own, because the number of threads is fixed when TVM is loaded. The result is cached per machine.
+their own, because the number of threads is fixed when TVM is loaded. The result is cached per machine. A result that
+was disturbed is kept in this process only.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -24,8 +26,10 @@ from typing import TYPE_CHECKING, Any
 
 import platformdirs
 
-from ..errors import MeasureError
+from ..errors import MeasureError, TargetError
 from .child_process import ChildProcess
+from .lock import MachineLock
+from .memory import available_memory
 
 if TYPE_CHECKING:
     from .contract import Machine
@@ -37,8 +41,11 @@ WINDOWS = 60
 _PATIENCE = 2.0  # seconds to wait for an undisturbed window
 _FULL_SHARE = 0.9  # of the cores' time: with less, something else ran on them
 
+_SHARE = 0.2  # of a tuning's time
+_COST = 3.0  # seconds, about, of a measurement
+
 _METHOD = 1  # part of the cache's key: raise it when what is measured changes
-_TIMEOUT = 180.0  # seconds; the two figures take about 2 s plus the wait for the machine-wide lock
+_TIMEOUT = 60.0  # seconds; the two figures take about 2 s, and up to 4 s more beside other work
 
 
 @dataclass(frozen=True)
@@ -56,17 +63,23 @@ class Peak:
     undisturbed: bool = True
 
 
-def peak(target: Machine, refresh: bool = False) -> Peak:
+_measured: dict[Path, Peak] = {}
+"""What this process has measured, by the file that caches it: whatever becomes of the file, once is enough."""
+
+
+def peak(target: Machine, refresh: bool = False, deadline: float = math.inf) -> Peak:
     """The limits of a machine: those that its maker states for a GPU, measured ones for the CPU of this machine.
 
-    The measurement takes some 2 s and waits for the machine-wide lock. Its result is cached in the user's cache folder,
-    unless another process disturbed it.
+    The measurement takes some 2 s and waits for the machine-wide lock. A process measures once. The result is also
+    cached in the user's cache folder, unless another process disturbed it.
 
     Args:
         target: The machine, with the number of cores to use.
-        refresh: Measure even if the limits are in the cache.
+        refresh: Measure even if the limits are known.
+        deadline: A reading of `time.perf_counter` after which the lock is not waited for any more.
 
     Raises:
+        LockTimeout: The machine was not free before the deadline.
         MeasureError: The measuring process fails, or a runner measures, whose limits are not known here.
 
     Example:
@@ -81,26 +94,71 @@ def peak(target: Machine, refresh: bool = False) -> Peak:
     cpu = require_cpu(target, f"the limits of {target.name} are not known")
     if target.runner:
         raise MeasureError(f"the limits of the machine at {target.runner} are not known")
+    known = None if refresh else known_peak(cpu)
+    if known is not None:
+        return known
     path = cache_path(cpu)
-    if not refresh:
-        known = _read(path)
-        if known is not None:
-            return known
-    measured = _measure_in_child(_shape(cpu))
+    with contextlib.closing(MachineLock()) as lock, lock.exclusive(deadline):
+        measured = _measured[path] = _measure_in_child(_shape(cpu))
     if measured.undisturbed:
-        with contextlib.suppress(OSError):  # without a cache that can be written, the next call measures again
+        with contextlib.suppress(OSError):  # without a cache that can be written, the next process measures again
             _write(path, cpu, measured)
     return measured
 
 
+def known_peak(target: Machine) -> Peak | None:
+    """The limits of a machine if they are stated, cached, or measured by this process before; it measures nothing.
+
+    Args:
+        target: The machine, with the number of cores to use.
+
+    Example:
+        >>> import stormdrop as sd
+        >>> known_peak(sd.Target.parse("cuda/a100")).flops
+        19500000000000.0
+    """
+    if target.stated_limits is not None:
+        return Peak(*target.stated_limits)
+    from .cpu import Target
+
+    if not isinstance(target, Target) or target.runner:
+        return None
+    path = cache_path(target)
+    return _read(path) or _measured.get(path)
+
+
+def peak_within(target: Machine, seconds: float | None) -> Peak | None:
+    """The limits of a machine if they are known, or if they can be measured in a small part of a tuning's time.
+
+    Args:
+        target: The machine, with the number of cores to use.
+        seconds: The wall seconds of the tuning; None is no bound.
+    """
+    known = known_peak(target)
+    if known is not None or (seconds is not None and seconds * _SHARE < _COST):
+        return known
+    try:
+        return peak(target, deadline=math.inf if seconds is None else time.perf_counter() + _SHARE * seconds)
+    except (MeasureError, TargetError):  # a tuning does without them
+        return None
+
+
 def cache_path(target: Target) -> Path:
-    """The file that caches the limits of this machine: one per CPU model, core count and vector unit."""
+    """The file that caches the limits of this machine: one per CPU model, core count and vector unit.
+
+    It is a relative path if there is no folder for caches, because the user has no home. Nothing is cached there.
+    """
     identity = json.dumps([_METHOD, target.cpu, target.mcpu, target.cores, target.lanes, target.registers])
     name = hashlib.sha256(identity.encode()).hexdigest()[:16]
-    return Path(platformdirs.user_cache_dir("stormdrop", appauthor=False)) / "peak" / f"{name}.json"
+    try:
+        return Path(platformdirs.user_cache_dir("stormdrop", appauthor=False)) / "peak" / f"{name}.json"
+    except RuntimeError:  # the system does not know this user
+        return Path(f"~/{name}.json")
 
 
 def _write(path: Path, target: Target, measured: Peak) -> None:
+    if not path.is_absolute():
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.{os.getpid()}")
     draft.write_text(
@@ -111,11 +169,14 @@ def _write(path: Path, target: Target, measured: Peak) -> None:
 
 
 def _read(path: Path) -> Peak | None:
+    if not path.is_absolute():
+        return None
     try:
         cached = json.loads(path.read_text())
-        return Peak(float(cached["flops"]), float(cached["bandwidth"]))
+        known = Peak(float(cached["flops"]), float(cached["bandwidth"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None  # never measured, or the file is damaged
+    return known if 0 < known.flops < math.inf and 0 < known.bandwidth < math.inf else None
 
 
 # ---------------------------------------------------------------------------------------------- the kernels
@@ -232,12 +293,9 @@ def _measure_in_child(shape: Mapping[str, Any]) -> Peak:
 
 
 def serve_peak(connection: Connection, shape: Mapping[str, Any]) -> None:
-    """Measures the peak in a child process."""
-    from .lock import MachineLock
-
-    with contextlib.closing(MachineLock()) as lock, lock.exclusive():
-        flops, calm_flops = _measure_flops(shape)
-        bandwidth, calm_copy = _measure_bandwidth(shape)
+    """Measures the peak in a child process, whose parent holds the machine-wide lock."""
+    flops, calm_flops = _measure_flops(shape)
+    bandwidth, calm_copy = _measure_bandwidth(shape)
     connection.send(Peak(flops, bandwidth, undisturbed=calm_flops and calm_copy))
 
 
@@ -263,11 +321,10 @@ def _measure_bandwidth(shape: Mapping[str, Any]) -> tuple[float, bool]:
     An array has four times the size of the last cache, at least 64 MiB and at most 1 GiB.
     """
     import numpy as np
-    import psutil
     import tvm
 
     cores, lanes = int(shape["cores"]), int(shape["lanes"])
-    size = min(max(4 * int(shape["l3"]), 64 << 20), 1 << 30, psutil.virtual_memory().available // 4)
+    size = min(max(4 * int(shape["l3"]), 64 << 20), 1 << 30, available_memory() // 4)
     length = max(1, size // 4 // cores // lanes) * lanes
     kernel = compile_function(copy_function(cores, length, lanes), shape["mcpu"], cores).jit()["main"]
     a = tvm.runtime.tensor(np.ones((cores, length), "float32"))

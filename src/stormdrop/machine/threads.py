@@ -13,6 +13,8 @@ import sys
 import warnings
 from pathlib import Path
 
+from .cgroups import control_groups, words
+
 _VARIABLE = "TVM_NUM_THREADS"
 _configured = False  # whether `configure` has done all that it can do in this process
 
@@ -85,40 +87,15 @@ def _cores_of_any_thread() -> int:
 
 def _cgroup_quota(root: Path) -> float | None:
     """The smallest CPU quota, in cores, of the control groups that this process is in; None if there is no quota."""
-    quotas = []
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return None  # the system is not Linux, or has no control groups
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            quotas += [_quota_v2(group) for group in _ancestors(root / "sys/fs/cgroup", path)]
-        elif "cpu" in controllers.split(","):
-            for mount in (controllers, "cpu"):
-                quotas += [_quota_v1(group) for group in _ancestors(root / "sys/fs/cgroup" / mount, path)]
-    known = [quota for quota in quotas if quota is not None]
-    return min(known, default=None)
-
-
-def _ancestors(mount: Path, path: str) -> list[Path]:
-    """A control group's folder and those above it, whose quotas hold for it, too."""
-    parts = [part for part in path.split("/") if part not in ("", "..")]
-    return [mount.joinpath(*parts[:depth]) for depth in range(len(parts) + 1)]
+    quotas = [_quota_v2(group) if version == 2 else _quota_v1(group) for version, group in control_groups("cpu", root)]
+    return min((quota for quota in quotas if quota is not None), default=None)
 
 
 def _quota_v2(group: Path) -> float | None:
-    words = _words(group / "cpu.max")
-    return None if len(words) < 2 or words[0] == "max" else int(words[0]) / int(words[1])
+    quota = words(group / "cpu.max")
+    return None if len(quota) < 2 or quota[0] == "max" else int(quota[0]) / int(quota[1])
 
 
 def _quota_v1(group: Path) -> float | None:
-    quota, period = _words(group / "cpu.cfs_quota_us"), _words(group / "cpu.cfs_period_us")
+    quota, period = words(group / "cpu.cfs_quota_us"), words(group / "cpu.cfs_period_us")
     return None if not quota or not period or int(quota[0]) <= 0 else int(quota[0]) / int(period[0])
-
-
-def _words(file: Path) -> list[str]:
-    try:
-        return file.read_text().split()
-    except OSError:
-        return []  # the group has no quota, or the file system is not mounted

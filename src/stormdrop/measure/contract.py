@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Protocol, runtime_checkable
@@ -20,9 +21,16 @@ class Measurer(Protocol):
     A measurer inherits from this class and implements `measure`, `race` and `close`. It overrides another method if it
     knows better. Use it as a context manager, and from one thread at a time.
 
+    Attributes:
+        deadline: a reading of `time.perf_counter` after which it does not wait for the machine any more, if others use
+            it. Its owner sets it before each call.
+
     Raises:
-        MeasureError: no candidate can be measured at all, for example because no worker starts. It raises nothing else.
+        MeasureError: no candidate can be measured at all, for example because no worker starts; or, as `LockTimeout`,
+            because the machine was not free before the deadline. It raises nothing else.
     """
+
+    deadline: float = math.inf
 
     def measure(self, requests: Sequence[Request]) -> Iterator[Measurement]:
         """Measures candidates one by one.

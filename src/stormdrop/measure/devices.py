@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import tempfile
 from collections.abc import Sequence
@@ -29,6 +30,9 @@ from ..machine.rpc import connect
 from .timing import Call, time_calls
 
 Array = NDArray[Any]
+
+_GUARD = 16 << 10  # bytes before and after an output; whole pages, so that the output's place in its page stays
+_GUARD_BYTE = 0x5A
 
 
 class ExecutionDevice(Protocol):
@@ -57,6 +61,12 @@ class ExecutionDevice(Protocol):
             shapes: the shape and the dtype of each output.
         """
 
+    def view(self, tensor: Any) -> Array:
+        """The elements of a tensor. They are to be read only."""
+
+    def trespass(self) -> str:
+        """One line if a kernel wrote to memory before or after an output since the last call; empty if none did."""
+
     def push(self, tensors: Sequence[Any], views: Sequence[Array]) -> None:
         """Copies what was written to the views into the tensors."""
 
@@ -84,11 +94,15 @@ class ExecutionDevice(Protocol):
 class CpuDevice:
     """The cores and the memory of this process.
 
-    The memory comes from TVM, as it does in a compiled model, because NumPy would ask for huge pages.
+    The memory comes from TVM, as it does in a compiled model, because NumPy would ask for huge pages. Before and after
+    each output lies memory that no kernel may write to.
     """
 
     in_process = True
     fewest_executions = 1
+
+    def __init__(self) -> None:
+        self._guards: list[Array] = []
 
     def load(self, module: Any) -> Kernel:
         return load_kernel(module)
@@ -97,8 +111,27 @@ class CpuDevice:
         return tvm.runtime.tensor(array)
 
     def outputs(self, shapes: Sequence[tuple[tuple[int, ...], str]]) -> tuple[list[Any], list[Array]]:
-        tensors = [tvm.runtime.empty(shape, dtype) for shape, dtype in shapes]
-        return tensors, [np.from_dlpack(tensor) for tensor in tensors]
+        views = []
+        for shape, dtype in shapes:
+            size = math.prod(shape) * np.dtype(dtype).itemsize
+            whole = np.from_dlpack(tvm.runtime.empty((_GUARD + size + _GUARD,), "uint8"))
+            whole.fill(_GUARD_BYTE)
+            self._guards += [whole[:_GUARD], whole[_GUARD + size :]]
+            views.append(whole[_GUARD : _GUARD + size].view(dtype).reshape(shape))
+        return [tvm.runtime.from_dlpack(view) for view in views], views
+
+    def view(self, tensor: Any) -> Array:
+        view: Array = np.from_dlpack(tensor)
+        return view
+
+    def trespass(self) -> str:
+        lines = []
+        for position, guard in enumerate(self._guards):
+            if count := int(np.count_nonzero(guard != _GUARD_BYTE)):
+                place = "after" if position % 2 else "before"
+                lines.append(f"the kernel writes to {count} bytes {place} output {position // 2}")
+                guard.fill(_GUARD_BYTE)
+        return next(iter(lines), "")
 
     def push(self, tensors: Sequence[Any], views: Sequence[Array]) -> None:
         """Does nothing: the views are the tensors' own memory."""
@@ -142,6 +175,14 @@ class _EvaluatorDevice:
     def outputs(self, shapes: Sequence[tuple[tuple[int, ...], str]]) -> tuple[list[Any], list[Array]]:
         tensors = [tvm.runtime.empty(shape, dtype, self._device) for shape, dtype in shapes]
         return tensors, [np.empty(shape, dtype) for shape, dtype in shapes]
+
+    def view(self, tensor: Any) -> Array:
+        view: Array = tensor.numpy()
+        return view
+
+    def trespass(self) -> str:
+        """Nothing is known of memory elsewhere."""
+        return ""
 
     def push(self, tensors: Sequence[Any], views: Sequence[Array]) -> None:
         for tensor, view in zip(tensors, views, strict=True):

@@ -1,4 +1,8 @@
-"""The expected outputs of a workload, which NumPy computes while the workers compile."""
+"""The expected outputs of a workload, which NumPy computes while the workers compile.
+
+There are two sets of inputs. Small integers find every wrong index, because sums of them are exact. Real numbers of
+very different magnitudes find what integers hide: a loss of precision, and what is wrong only for large values.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from ..errors import MeasureError
-from .jobs import Data
+from ..errors import MeasureError, UnsupportedFunction
+from ..ir.rounding import rounding_bounds, varied_inputs
+from .jobs import Data, Reals
 
 if TYPE_CHECKING:
     from ..ir.workload import Workload
 
 Array = NDArray[Any]
+
+_MOST_REAL_BYTES = 128 << 20  # of all inputs and outputs: a worker holds real numbers besides the integers
 
 
 class ExpectedOutputs:
@@ -28,16 +35,17 @@ class ExpectedOutputs:
         waited: wall seconds that callers have waited for the thread.
     """
 
-    def __init__(self, workload: Workload, inputs: Sequence[Array]) -> None:
+    def __init__(self, workload: Workload, inputs: Sequence[Array], seed: int) -> None:
         """Expected outputs that are not computed yet.
 
         Args:
             workload: the function.
             inputs: one array per input.
+            seed: the seed of the real numbers.
         """
         self.waited = 0.0
-        self._outcome: Data | Exception | None = None
-        self._thread = threading.Thread(target=self._compute, args=(workload, inputs), daemon=True)
+        self._outcome: tuple[Data, Reals | None] | Exception | None = None
+        self._thread = threading.Thread(target=self._compute, args=(workload, inputs, seed), daemon=True)
         self._started = False
 
     def start(self) -> None:
@@ -59,19 +67,45 @@ class ExpectedOutputs:
         Raises:
             MeasureError: the reference cannot be computed.
         """
-        self.wait()
-        if isinstance(self._outcome, Data):
-            return self._outcome
-        raise MeasureError(f"the expected output cannot be computed: {self._outcome}") from self._outcome
+        return self._computed()[0]
+
+    def reals(self) -> Reals | None:
+        """Waits for the real numbers and what is expected of them.
+
+        Returns:
+            None if the function has no bound for its rounding (`rounding_bounds`), or if they would be too large.
+
+        Raises:
+            MeasureError: the reference cannot be computed.
+        """
+        return self._computed()[1]
 
     def close(self) -> None:
         """Waits for the thread if it was started: NumPy cannot be stopped, and it must not disturb a later kernel."""
         if self._started:
             self._thread.join()
 
-    def _compute(self, workload: Workload, inputs: Sequence[Array]) -> None:
+    def _computed(self) -> tuple[Data, Reals | None]:
+        self.wait()
+        if isinstance(self._outcome, tuple):
+            return self._outcome
+        raise MeasureError(f"the expected output cannot be computed: {self._outcome}") from self._outcome
+
+    def _compute(self, workload: Workload, inputs: Sequence[Array], seed: int) -> None:
         try:
             outputs = workload.reference(inputs)
-            self._outcome = Data(outputs=tuple(outputs), tolerance=workload.tolerance(outputs))
+            data = Data(outputs=tuple(outputs), tolerance=workload.tolerance(outputs))
+            self._outcome = data, _reals(workload, seed)
         except Exception as error:  # noqa: BLE001  raised in the thread that needs the outputs
             self._outcome = error
+
+
+def _reals(workload: Workload, seed: int) -> Reals | None:
+    if workload.bytes > _MOST_REAL_BYTES:
+        return None
+    inputs = varied_inputs(workload, seed)
+    try:
+        allowed = rounding_bounds(workload, inputs)
+    except UnsupportedFunction:
+        return None
+    return Reals(tuple(inputs), tuple(workload.reference(inputs)), tuple(allowed))

@@ -1,7 +1,7 @@
 """The messages between a measurer and its workers: jobs and answers, over one pipe per worker.
 
-    measurer -> worker   Load, Data, Build, Run, Race
-    worker -> measurer   Ready once, then for every job any number of Step and one Built, Failed, Ran or Raced
+    measurer -> worker   Load, Data, Reals, Build, Run, Verify, Race
+    worker -> measurer   Ready once, then for every job any number of Step and one Built, Failed, Ran, Verified or Raced
 
 A worker knows nothing of spaces and points. A `key` names a candidate within a loaded session.
 """
@@ -53,6 +53,21 @@ class Data:
 
 
 @dataclass(frozen=True)
+class Reals:
+    """Brings inputs of very different magnitudes, and what is expected of them. It has no answer.
+
+    Args:
+        inputs: one array per input.
+        outputs: one array per output.
+        allowed: how far each element of each output may be from the expected one, because of rounding.
+    """
+
+    inputs: tuple[NDArray[Any], ...]
+    outputs: tuple[NDArray[Any], ...]
+    allowed: tuple[NDArray[Any], ...]
+
+
+@dataclass(frozen=True)
 class Build:
     """Asks for a kernel. The answer is `Built` or `Failed`.
 
@@ -80,6 +95,17 @@ class Run:
     key: Key
     plan: TimingPlan
     check: bool
+
+
+@dataclass(frozen=True)
+class Verify:
+    """Asks for one execution of a built kernel on the inputs of `Reals`. The answer is `Verified` or `Failed`.
+
+    Args:
+        key: the kernel.
+    """
+
+    key: Key
 
 
 @dataclass(frozen=True)
@@ -134,11 +160,13 @@ class Failed:
         status: how the job failed.
         error: one line that says why.
         phases: the wall seconds until then.
+        transient: whether the cause may lie outside of the candidate. It is then tried once more.
     """
 
     status: Status
     error: str
     phases: Phases = field(default_factory=Phases)
+    transient: bool = False
 
 
 @dataclass(frozen=True)
@@ -157,6 +185,17 @@ class Ran:
 
 
 @dataclass(frozen=True)
+class Verified:
+    """The answer to `Verify`: the outputs are right.
+
+    Args:
+        phases: the wall seconds of running and checking.
+    """
+
+    phases: Phases
+
+
+@dataclass(frozen=True)
 class Raced:
     """The answer to `Race`.
 
@@ -164,15 +203,17 @@ class Raced:
         samples: seconds per execution: for each kernel of the job, in its order, one sample per round.
         load: the differences of the load counters over the sampling.
         seconds: the wall seconds of the race.
+        wrong: what is wrong with the outputs of a kernel after the race, one line per kernel that is not right.
     """
 
     samples: tuple[tuple[float, ...], ...]
     load: Counters
     seconds: float
+    wrong: Mapping[Key, str] = field(default_factory=dict)
 
 
-Job = Build | Run | Race
+Job = Build | Run | Verify | Race
 """The jobs that are answered."""
 
-Answer = Built | Failed | Ran | Raced
+Answer = Built | Failed | Ran | Verified | Raced
 """The answers to them."""

@@ -6,13 +6,14 @@ A batch goes through two phases:
     run     one kernel at a time has the whole machine, in the worker that built it; the lock is exclusive
 
 A candidate that crashes or hangs costs itself and a worker process. The other kernels of that worker are built again.
+No lock is held while a measurement is in the hands of the caller, who may take long to write it down.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,13 +46,12 @@ _EVICTING = 1.5  # times the size of all caches: reading so many other bytes lea
 class LocalMeasurer(Measurer):
     """Measures candidates of one workload on this machine. It is for one thread at a time.
 
-    While a caller iterates over `measure`, the machine-wide lock is held between two measurements, but not after the
-    last one. Do not think long between two of them. If the iterator is closed, or at Ctrl-C, the workers that are at
-    work are killed at once; the measurer can be used afterwards.
+    While a caller has a measurement of `measure`, no lock is held, and no worker is at work. If the iterator is closed,
+    or at Ctrl-C, the workers that are at work are killed at once; the measurer can be used afterwards.
 
     Attributes:
         workload: the function that is measured.
-        build_timeout: the wall seconds that scheduling and compiling a candidate may take.
+        build_timeout: the seconds that scheduling and compiling a candidate may take.
         runs: runs the kernels; it holds the time limit of a run.
     """
 
@@ -81,9 +81,10 @@ class LocalMeasurer(Measurer):
             sketches: the sketches that candidates come from.
             spaces: the space of each sketch.
             workers: the number of workers; as many as usable cores by default.
-            build_timeout: the wall seconds that a candidate may take to be scheduled and compiled. The default is far
-                more than LLVM ever takes, or for a GPU `nvcc`.
-            run_timeout: the wall seconds that a run may take. The default follows the fastest kernel so far.
+            build_timeout: the seconds that a candidate may take to be scheduled and compiled. The default is far more
+                than LLVM ever takes, or for a GPU `nvcc`. Seconds in which its worker could not work do not count. A
+                candidate that has used half of them is begun again once, so a hang costs one and a half times as much.
+            run_timeout: the same for a run. The default follows the fastest kernel so far.
             seed: the seed of the inputs.
             lock_path: the file of the machine-wide lock; by default the one that all users of the machine share.
             pool: the workers to use. They stay open when this measurer is closed, so that tasks can be measured one
@@ -120,11 +121,20 @@ class LocalMeasurer(Measurer):
         self._owned_pool = self._pool if pool is None else None
         self._restarts_before = self._pool.restarts
         inputs = workload.random_inputs(seed)  # meanwhile the workers load TVM
-        self._expected = ExpectedOutputs(workload, inputs)
-        self._dispatcher = Dispatcher(self._pool, payload, Data(inputs=tuple(inputs)), self._expected.data, stop)
+        self._expected = ExpectedOutputs(workload, inputs, seed)
+        data, expected = Data(inputs=tuple(inputs)), self._expected
+        self._dispatcher = Dispatcher(self._pool, payload, data, expected.data, expected.reals, stop)
         argument_bytes = sum(spec.bytes for spec in (*workload.inputs, *workload.outputs))
         watch = LoadWatch(target.cores, thresholds)
-        self.runs = KernelRuns(self._dispatcher, watch, self._account, argument_bytes, run_timeout, cutoff)
+        self.runs = KernelRuns(
+            self._dispatcher,
+            watch,
+            self._account,
+            argument_bytes,
+            run_timeout,
+            cutoff,
+            verifiable=lambda: expected.reals() is not None,
+        )
 
     @property
     def best(self) -> float | None:
@@ -192,7 +202,8 @@ class LocalMeasurer(Measurer):
         keys = [self._key(request.candidate) for request in requests]
         position = 0  # of the next measurement to hand out
         while position < len(requests):
-            with self._machine_lock.shared(), self._account.timed("build"):
+            with ExitStack() as held:
+                held.enter_context(self._compiling())
                 missing = [index for index in range(position, len(requests)) if index not in done]
                 wanted = {keys[index]: requests[index].candidate for index in missing}
                 for key, result in self._build(wanted, self._pool.workers):
@@ -202,13 +213,17 @@ class LocalMeasurer(Measurer):
                         for index in range(position, len(requests)):
                             if keys[index] == key:
                                 done[index] = failed_measurement(result, spent.pop(key, Phases()))
-                    while position in done:
-                        yield done.pop(position)
-                        position += 1
+                    if position in done:
+                        held.close()
+                        with self._dispatcher.paused():
+                            while position in done:
+                                yield done.pop(position)
+                                position += 1
+                        held.enter_context(self._compiling())
             if position == len(requests):
                 return
             self._expected.wait()
-            with self._whole_machine():
+            try:
                 while position < len(requests):
                     if position not in done:
                         key = keys[position]
@@ -216,17 +231,17 @@ class LocalMeasurer(Measurer):
                         if worker is None:
                             break  # it was lost with its worker: it is built again
                         try:
-                            repeats = requests[position].repeats
-                            done[position] = self.runs.run(worker, key, repeats, spent.pop(key, Phases()))
+                            with self._whole_machine():
+                                done[position] = self.runs.run(
+                                    worker, key, requests[position].repeats, spent.get(key, Phases())
+                                )
                         except WorkerLost:
                             break
-                    if position == len(requests) - 1:
-                        break  # the last one is handed out after the lock, because its caller may not ask for more
+                        spent.pop(key, None)
                     yield done.pop(position)
                     position += 1
-            if position in done:
-                yield done.pop(position)
-                position += 1
+            finally:
+                self._pool.release()
 
     def _race(self, candidates: list[Candidate], rounds: int) -> list[Measurement]:
         keys = [self._key(candidate) for candidate in candidates]
@@ -238,17 +253,19 @@ class LocalMeasurer(Measurer):
                 return [failed[key] for key in keys]
             holders = [holder for holder in map(self._dispatcher.holder, racing) if holder is not None]
             worker = max(holders, key=holders.count, default=self._pool.workers[0])
-            with self._machine_lock.shared(), self._account.timed("build"):
+            with self._compiling():
                 for key, built in self._build(racing, [worker]):
                     spent[key] = spent.get(key, Phases()) + built.phases
                     if isinstance(built, Failed):
                         failed[key] = failed_measurement(built, spent.pop(key))
             self._expected.wait()
-            with self._whole_machine():
-                try:
+            try:
+                with self._whole_machine():
                     raced = self.runs.race(worker, [key for key in keys if key not in failed], rounds, failed, spent)
-                except WorkerLost:
-                    raced = None
+            except WorkerLost:
+                raced = None
+            finally:
+                self._pool.release()
             if raced is not None:
                 measurements = iter(raced)
                 return [failed[key] if key in failed else next(measurements) for key in keys]
@@ -274,13 +291,16 @@ class LocalMeasurer(Measurer):
             yield key, result
 
     @contextmanager
+    def _compiling(self) -> Iterator[None]:
+        """Holds the shared lock."""
+        with self._machine_lock.shared(self.deadline), self._account.timed("build"):
+            yield
+
+    @contextmanager
     def _whole_machine(self) -> Iterator[None]:
-        """Holds the exclusive lock, for one worker after the other while the rest is paused."""
-        with self._run_lock.exclusive(), self._account.timed("run"):
-            try:
-                yield
-            finally:
-                self._pool.release()
+        """Holds the exclusive lock, for one worker. The others are paused until the pool is released."""
+        with self._run_lock.exclusive(self.deadline), self._account.timed("run"):
+            yield
 
     def _key(self, candidate: Candidate) -> Key:
         return self._keys.setdefault(candidate, len(self._keys))

@@ -63,6 +63,42 @@ def difference(name: str, actual: Array, expected: Array, tolerance: float) -> s
     )
 
 
+def excess(name: str, actual: Array, expected: Array, allowed: Array) -> str:
+    """Compares an output with the expected one, if each element may differ by an amount of its own.
+
+    Args:
+        name: the output's name, for the text.
+        actual: what the kernel wrote.
+        expected: what is right. All elements are finite.
+        allowed: the difference that is allowed, per element.
+
+    Returns:
+        One line about the element that exceeds what is allowed most; empty if none does.
+
+    Example:
+        >>> import numpy as np
+        >>> excess("c", np.array([1.0, 2.5]), np.array([1.0, 2.0]), allowed=np.array([0.1, 0.1]))
+        'c[1] is 2.5, not 2 (0.1 may be lost by rounding); 1 of 2 elements differ by more than rounding allows'
+    """
+    with np.errstate(all="ignore"):
+        gap = np.abs(actual - expected)  # in the type of the output, in which close numbers differ exactly
+        wrong = ~(gap <= allowed)  # true for NaN as well
+        if not wrong.any():
+            return ""
+        largest = np.unravel_index(int(np.argmax(np.where(wrong, gap - allowed, -np.inf))), gap.shape)
+    position = ", ".join(str(int(index)) for index in largest)
+    return (
+        f"{name}[{position}] is {actual[largest]:.6g}, not {expected[largest]:.6g} ({allowed[largest]:.3g} may be lost"
+        f" by rounding); {int(np.count_nonzero(wrong))} of {gap.size} elements differ by more than rounding allows"
+    )
+
+
+def same_bytes(one: Array, other: Array) -> bool:
+    """Whether two arrays of equal shape and type hold the same bytes, NaNs and signs of zero included."""
+    words = np.dtype(f"u{one.itemsize}")
+    return np.array_equal(np.ascontiguousarray(one).view(words), np.ascontiguousarray(other).view(words))
+
+
 def _surely_close(actual: Array, expected: Array, tolerance: float) -> bool:
     """Whether all differences are surely allowed. Most kernels pass here, in a tenth of the time of the full check."""
     if expected.dtype.kind != "f" or not expected.size:

@@ -38,6 +38,8 @@ class ParallelMeasurer(Measurer):
         """See `Measurer.measure`. The request at position i goes to measurer i modulo their number."""
         count = len(self.measurers)
         results: list[Queue[Measurement | BaseException]] = [Queue() for _ in self.measurers]
+        for measurer in self.measurers:
+            measurer.deadline = self.deadline
 
         def work(device: int) -> None:
             measurements = self.measurers[device].measure(requests[device::count])
@@ -71,6 +73,7 @@ class ParallelMeasurer(Measurer):
     def race(self, candidates: Sequence[Candidate], rounds: int) -> list[Measurement]:
         """See `Measurer.race`. The first measurer runs it."""
         self._stop.clear()  # a second Ctrl-C may have interrupted `measure` before it cleared the event
+        self.measurers[0].deadline = self.deadline
         return self.measurers[0].race(candidates, rounds)
 
     def wall_seconds(self, spent: Phases) -> Mapping[str, float]:

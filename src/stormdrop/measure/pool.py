@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
-
-import psutil
 
 from ..errors import MeasureError
 from ..machine.child_process import ChildProcess
+from ..machine.memory import CHILD_SHARE, usable_memory
 from ..machine.threads import usable_cores
 from .jobs import Ready
 
 START_SECONDS = 120.0
 """A worker that is not ready by then is given up. Loading TVM takes under a second, longer on a busy machine."""
 
-_MEMORY_SHARE = 0.75  # of the memory that this process may use
 _MAX_WORKERS = 16  # no batch is larger
 
 
@@ -27,6 +24,7 @@ class Worker:
         ready: whether the process has sent its first message and lives.
         session: the workload that the process holds; it belongs to the sender of jobs.
         knows_outputs: whether the process has the expected outputs; it belongs to the sender of jobs.
+        at_work: whether it has a job that is not answered; it belongs to the sender of jobs.
         epoch: a number that grows whenever a process starts or drops its kernels.
     """
 
@@ -94,6 +92,7 @@ class Worker:
         self.ready = False
         self.session = 0
         self.knows_outputs = False
+        self.at_work = False
         self.epoch += 1
         self.process = ChildProcess("stormdrop.measure.worker:serve", (self._memory,), self._environment)
 
@@ -127,7 +126,7 @@ class WorkerPool:
             raise MeasureError(f"a pool needs at least one worker, not {count}")
         self.threads = threads
         self.restarts = 0
-        limit = 0 if gpu is not None else int(_MEMORY_SHARE * _usable_memory()) if memory is None else memory
+        limit = 0 if gpu is not None else int(CHILD_SHARE * usable_memory()) if memory is None else memory
         self.workers: list[Worker] = []
         try:
             for _ in range(count):
@@ -186,16 +185,3 @@ def _environment(threads: int, gpu: int | None) -> dict[str, str]:
     for library in ("OMP", "OPENBLAS", "MKL"):
         environment[f"{library}_NUM_THREADS"] = "1"
     return environment
-
-
-def _usable_memory() -> int:
-    """Bytes of memory that this process may use: the machine's, or its control group's if that is less."""
-    total = int(psutil.virtual_memory().total)
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            text = Path(path).read_text().strip()
-        except OSError:
-            continue
-        if text.isdigit():
-            total = min(total, int(text))
-    return total

@@ -18,8 +18,8 @@ from ..machine.contract import CPU
 from ..machine.foreign_load import Counters, read_counters
 from ..trial import Phases, Status
 from .devices import device_of
-from .jobs import KERNELS, Build, Built, Data, Failed, Key, Race, Raced, Ran, Run
-from .output_check import difference, fill
+from .jobs import KERNELS, Build, Built, Data, Failed, Key, Race, Raced, Ran, Reals, Run, Verified, Verify
+from .output_check import difference, excess, fill, same_bytes
 from .prepared_constants import PreparedConstants
 from .timing import Call, interleaved, sample
 
@@ -75,13 +75,18 @@ class Workbench:
         self._expected: list[Array] = []
         self._tolerance = 0.0
         self._tensors: list[Any] = []
+        self._reals: Reals | None = None
         self._built: OrderedDict[Key, _Built] = OrderedDict()
         self._device = device_of(target)
         self._constants = PreparedConstants(passing_bytes, self._device.tensor)
+        self._real_constants = PreparedConstants(0, self._device.tensor)
         self._outputs, self._views = self._device.outputs([(spec.shape, spec.dtype) for spec in workload.outputs])
 
-    def take(self, data: Data) -> None:
-        """Receives the inputs or the expected outputs."""
+    def take(self, data: Data | Reals) -> None:
+        """Receives the inputs, the expected outputs, or the real numbers."""
+        if isinstance(data, Reals):
+            self._reals = data
+            return
         if data.inputs:
             self._inputs = list(data.inputs)
             self._tensors = [self._device.tensor(array) for array in self._inputs]
@@ -115,7 +120,7 @@ class Workbench:
         return Built(Phases(schedule=scheduled - start, build=time.perf_counter() - scheduled), tuple(dropped))
 
     def run(self, job: Run) -> Ran | Failed:
-        """Executes a built kernel once, compares its output, and takes the samples."""
+        """Executes a built kernel once, compares its output, takes the samples, and compares the last output."""
         start = time.perf_counter()
         checking = 0.0
         try:
@@ -133,15 +138,45 @@ class Workbench:
             before = read_counters()
             samples = sample(call, job.plan, first, self._device.time_calls, self._device.fewest_executions)
             load = self._load_since(before)
+            begin = time.perf_counter()
+            wrong = self._check_again(job.key)
+            checking += time.perf_counter() - begin
         except Exception as error:  # noqa: BLE001  whatever the kernel raises is this candidate's failure
             self.spoiled = not self._device.in_process
+            if self._device.in_process:
+                self._restore()
             return Failed(
                 Status.RUNTIME, one_line(error), Phases(run=time.perf_counter() - start - checking, check=checking)
             )
+        if wrong:
+            phases = Phases(run=time.perf_counter() - start - checking, check=checking)
+            return Failed(Status.WRONG_ANSWER, f"after {len(samples)} samples: {wrong}", phases)
         return Ran(tuple(samples), load, Phases(run=time.perf_counter() - start - checking, check=checking))
 
+    def verify(self, job: Verify) -> Verified | Failed:
+        """Executes a built kernel once on real numbers, and compares its output."""
+        assert self._reals is not None
+        start = time.perf_counter()
+        built = self._built[job.key]
+        try:
+            tensors = [self._device.tensor(array) for array in self._reals.inputs]
+            for index, transform in built.transforms.items():
+                (tensors[index],) = self._real_constants.get(transform, index, self._reals.inputs[index])
+            self._execute_into_sentinels(self._device.call(built.kernel, [[*tensors, *self._outputs]]))
+        except Exception as error:  # noqa: BLE001  whatever the kernel raises is this candidate's failure
+            self.spoiled = not self._device.in_process
+            return Failed(Status.RUNTIME, one_line(error), Phases(run=time.perf_counter() - start))
+        begin = time.perf_counter()
+        self._step("check")
+        wrong = self._excess(built.max_error)
+        phases = Phases(run=begin - start, check=time.perf_counter() - begin)
+        if wrong:
+            self._real_constants.clear()  # the kernel may have written to them
+            return Failed(Status.WRONG_ANSWER, f"for real numbers: {wrong}", phases)
+        return Verified(phases)
+
     def race(self, job: Race) -> Raced | Failed:
-        """Takes samples of several built kernels in turns."""
+        """Takes samples of several built kernels in turns, and compares the output of each once more."""
         start = time.perf_counter()
         try:
             calls = [self._call(key) for key in job.keys]
@@ -151,10 +186,15 @@ class Workbench:
                 calls, job.rounds, job.sample_seconds, self._device.time_calls, self._device.fewest_executions
             )
             load = self._load_since(before)
+            wrong = {}
+            for key, call in dict(zip(job.keys, calls, strict=True)).items():
+                self._execute_into_sentinels(call)
+                wrong[key] = self._check(key)
         except Exception as error:  # noqa: BLE001  reported as the failure of the race
             self.spoiled = not self._device.in_process
             return Failed(Status.RUNTIME, one_line(error), Phases(run=time.perf_counter() - start))
-        return Raced(tuple(tuple(of_kernel) for of_kernel in samples), load, time.perf_counter() - start)
+        late = {key: f"after a race: {line}" for key, line in wrong.items() if line}
+        return Raced(tuple(tuple(of_kernel) for of_kernel in samples), load, time.perf_counter() - start, late)
 
     def _load_since(self, before: Counters) -> Counters:
         """The differences of the load counters since an earlier reading."""
@@ -219,6 +259,21 @@ class Workbench:
             wrong = self._difference(tolerance)
             if wrong:
                 self._restore()
+        return wrong or self._device.trespass()
+
+    def _check_again(self, key: Key) -> str:
+        """One line about what is wrong after the last execution of a kernel, or with what it has done to the inputs.
+
+        Inputs were intact before, because this is called after every run.
+        """
+        self._step("check")
+        self._device.pull(self._outputs, self._views)
+        wrong = self._difference(max(self._tolerance, self._built[key].max_error)) or self._device.trespass()
+        # Elsewhere than in this process the inputs would have to be copied back each time.
+        if self._device.in_process and self._restore_inputs():
+            wrong = "the kernel writes to its inputs"
+        if wrong:
+            self._constants.clear()  # it may have written to them, too
         return wrong
 
     def _restore(self) -> bool:
@@ -227,12 +282,17 @@ class Workbench:
         Returns:
             Whether anything may have been wrong. False if all inputs were intact and no constant was prepared.
         """
-        suspicious = self._constants.clear()
+        held = self._constants.clear()
+        return self._restore_inputs() or held
+
+    def _restore_inputs(self) -> bool:
+        """Corrects inputs that a candidate wrote to. Returns whether there were any."""
+        damaged = False
         for tensor, array in zip(self._tensors, self._inputs, strict=True):
-            if not np.array_equal(tensor.numpy(), array, equal_nan=array.dtype.kind == "f"):
+            if not same_bytes(self._device.view(tensor), array):
                 tensor.copyfrom(array)
-                suspicious = True
-        return suspicious
+                damaged = True
+        return damaged
 
     def _difference(self, tolerance: float) -> str:
         """One line about the first output that is wrong; empty if all are right."""
@@ -241,3 +301,15 @@ class Workbench:
             for spec, view, expected in zip(self.workload.outputs, self._views, self._expected, strict=True)
         ]
         return next(filter(None, lines), "")
+
+    def _excess(self, max_error: float) -> str:
+        """The same for real numbers. A sketch that computes in another way may also differ by its own bound."""
+        assert self._reals is not None
+        for spec, view, expected, allowed in zip(
+            self.workload.outputs, self._views, self._reals.outputs, self._reals.allowed, strict=True
+        ):
+            if max_error:
+                allowed = np.maximum(allowed, max_error * float(np.abs(expected).max(initial=0.0)))
+            if line := excess(spec.name, view, expected, allowed):
+                return line
+        return self._device.trespass()

@@ -7,10 +7,10 @@ import os
 import pickle
 import sys
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .jobs import Build, Data, Load, Race, Ready, Run, Step
+from ..machine.memory import limit_memory
+from .jobs import Build, Data, Load, Race, Ready, Reals, Run, Step, Verify
 
 if TYPE_CHECKING:
     from .workbench import Workbench
@@ -23,7 +23,7 @@ def serve(connection: Connection, memory: int) -> None:
         connection: brings the jobs, and takes the answers.
         memory: the most bytes of address space; 0 is no bound.
     """
-    _limit(memory)
+    limit_memory(memory)
     # If torch is installed, tvm_ffi imports it for conversions that no worker makes. That costs 2 s and much memory.
     sys.modules["torch"] = None  # type: ignore[assignment]
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the measurer is gone
@@ -45,29 +45,15 @@ def _serve(connection: Connection) -> None:
             workbench = Workbench(workload, target, sketches, lambda phase: connection.send(Step(phase)), passing_bytes)
         elif workbench is None:
             raise RuntimeError(f"{type(job).__name__} before Load")
-        elif isinstance(job, Data):
+        elif isinstance(job, Data | Reals):
             workbench.take(job)
         elif isinstance(job, Build):
             connection.send(workbench.build(job))
         elif isinstance(job, Run):
             connection.send(workbench.run(job))
+        elif isinstance(job, Verify):
+            connection.send(workbench.verify(job))
         elif isinstance(job, Race):
             connection.send(workbench.race(job))
         if workbench is not None and workbench.spoiled:
             return  # the measurer starts another process in place of this one
-
-
-def _limit(memory: int) -> None:
-    """Bounds the memory, turns core dumps off, and makes this process the first victim of an out-of-memory killer."""
-    if sys.platform == "win32":
-        return
-    import resource
-
-    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    if memory:
-        _, hard = resource.getrlimit(resource.RLIMIT_AS)
-        limit = memory if hard == resource.RLIM_INFINITY else min(memory, hard)
-        resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError):  # a container may forbid it; the bound above still holds
-            Path("/proc/self/oom_score_adj").write_text("1000")

@@ -15,14 +15,20 @@ if TYPE_CHECKING:
 __all__ = ["CompiledModel", "ModelResult", "load", "tune_model"]
 
 
-def load(folder: str | Path) -> CompiledModel:
+def load(folder: str | Path, digest: str | None = None) -> CompiledModel:
     """Load a saved model, to run on all usable cores.
+
+    This runs code of the folder: load only what you trust, or give the digest that the model must have. Nothing of the
+    folder runs if it has another one.
 
     Args:
         folder: What `CompiledModel.save` or `stormdrop tune --out` wrote.
+        digest: 64 hexadecimal digits that cover all files of the model: `CompiledModel.digest`, or what
+            `stormdrop tune` printed. Keep them where nobody who can write the folder can change them.
 
     Raises:
-        ArtifactError: The folder holds no model, or its model does not run on this machine or with this TVM.
+        ArtifactError: The folder holds no model or one with another digest, or its model does not run on this machine
+            or with this TVM.
 
     Example:
         ```python
@@ -35,7 +41,7 @@ def load(folder: str | Path) -> CompiledModel:
     threads.configure()
     from .artifact import CompiledModel
 
-    return CompiledModel.load(folder)
+    return CompiledModel.load(folder, digest)
 
 
 def __getattr__(name: str) -> Any:

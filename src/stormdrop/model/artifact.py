@@ -1,7 +1,8 @@
 """A compiled model: NumPy arrays in, NumPy arrays out; saved to a folder, loaded without a compiler elsewhere.
 
 folder/
-  metadata.json   what the model is, for which machine, its inputs and outputs, checksums of the other files
+  metadata.json   what the model is, for which machine, its inputs and outputs, checksums of the other files; the digest
+                  of all this is the digest of the model
   model.vm        the sequence of kernel calls, and the constants
   kernels.bc      the kernels as LLVM bitcode, which loading turns into machine code
   kernels.so      in a native model instead of kernels.bc: machine code, for which loading needs no LLVM
@@ -9,11 +10,10 @@ folder/
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import os
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,30 +21,37 @@ import numpy as np
 import tvm
 import tvm_ffi
 from numpy.typing import NDArray
-from tvm.runtime import load_module
 from tvm.runtime.vm import VirtualMachine
 from tvm.support.cc import create_shared, get_cc
 
 from ..errors import ArtifactError, InputError, one_line
 from . import artifact_files
-from .artifact_files import KERNELS, METADATA, NATIVE, PROGRAM, check_free, checksum, replace_folder
-from .metadata import Metadata, TensorInfo, lacking_features
+from .artifact_files import KERNELS, METADATA, NATIVE, PROGRAM, check_free, checksum
+from .atomic_folder import replace_folder
+from .loading import load_program, without_scope_warnings
+from .metadata import Metadata, TensorInfo
 
 WORKSPACE = "workspace"
 """The name of the program's function that allocates the tensors which `main` takes after its inputs."""
 
 _ALIGNMENT = 64  # bytes: TVM's code assumes this of a tensor unless its function says otherwise
 
+_running_process: int | None = None
+"""The process in which a model has run first. TVM's threads are there, and a fork does not copy threads."""
+
 
 class CompiledModel:
     """A model that is ready to run on this machine.
 
-    `stormdrop.tune_model` makes one, `stormdrop.load` reads one from a folder. It is not safe to call one model from
-    several threads at the same time.
+    `stormdrop.tune_model` makes one, `stormdrop.load` reads one from a folder. Several threads may call one model: the
+    calls run one after the other, because each takes all cores. After a fork only one of the two processes can run
+    models: start other processes with `multiprocessing.get_context("spawn")`, or fork before the first run.
 
     Attributes:
         metadata: What the model says about itself: inputs, outputs, machine, versions, provenance.
         symbols: The index of the task of each kernel, by the kernel's name. Empty for a model that was loaded.
+        digest: The digest of all files of the folder that the model was loaded from or was saved to last: 64
+            hexadecimal digits. None if there is no such folder. Give it to `stormdrop.load` to get this very model.
 
     Example:
         ```python
@@ -68,18 +75,20 @@ class CompiledModel:
         """
         self.metadata = metadata
         self.symbols = dict(symbols or {})
+        self.digest: str | None = None
+        self._lock = threading.Lock()  # TVM's machine and the copies of the inputs are for one call at a time
         self._input_copies: dict[str, tuple[Any, NDArray[Any]]] = {}
         self._types = {info.name: np.dtype(info.dtype) for info in metadata.inputs}
         self._executable, self._module = module, module.mod if hasattr(module, "mod") else module
         try:
-            self._main = _main_function(self._new_machine())
+            self._main = _main_function(self._new_machine(), len(metadata.inputs))
         except Exception as error:
             # The virtual machine raises whatever the linker of the JIT or the deserialiser raises.
             raise ArtifactError(f"{metadata.name}: cannot be made ready to run: {one_line(error)}") from error
 
     @classmethod
-    def load(cls, folder: str | Path) -> CompiledModel:
-        """Load a saved model.
+    def load(cls, folder: str | Path, digest: str | None = None) -> CompiledModel:
+        """Load a saved model. This runs code of the folder: load what you trust, or check its digest.
 
         Loading needs no compiler and no `PATH`. It takes a second or more if the kernels are LLVM bitcode, which has
         to become machine code. A native model needs TVM's runtime library only (`TVM_USE_RUNTIME_LIB=1`, or a TVM
@@ -87,34 +96,24 @@ class CompiledModel:
 
         Args:
             folder: What `save` wrote.
+            digest: The digest that the model must have; see `CompiledModel.digest`. Nothing of the folder runs if it
+                has another one.
 
         Raises:
-            ArtifactError: The folder holds no model, its files are damaged, they were made with another version of
-                TVM, or this CPU lacks instructions that the kernels use.
+            ArtifactError: The folder holds no model or one with another digest, its files are damaged, they were made
+                with another version of TVM, or this CPU lacks instructions that the kernels use.
+            InputError: `digest` is no digest.
         """
-        path = Path(folder)
-        metadata, kernels = _read_metadata(path)
-        if metadata.tvm != tvm.__version__:
-            raise ArtifactError(f"{path}: was made with TVM {metadata.tvm}; this is {tvm.__version__}; tune it again")
-        lacking = lacking_features(metadata.features)
-        if lacking:
-            raise ArtifactError(f"{path}: was made for {metadata.cpu}; this CPU lacks {', '.join(lacking)}")
-        if kernels == KERNELS and _loader("ll") is None:
-            raise ArtifactError(
-                f"{path}: holds LLVM bitcode, and this TVM has no LLVM; save the model with native=True"
-            )
-        with _without_scope_warnings():
-            program = _loader("relax.VMExecutable")(str(path / PROGRAM))
-        library = str(path / kernels)
-        try:
-            program.import_module(_loader("ll")(library, "bc") if kernels == KERNELS else load_module(library))
-        except Exception as error:
-            # TVM raises whatever the system's loader or LLVM's parser raises.
-            raise ArtifactError(f"{path}: {kernels} cannot be loaded: {one_line(error)}") from error
-        return cls(program, metadata)
+        program, metadata, found = load_program(Path(folder), digest)
+        model = cls(program, metadata)
+        model.digest = found
+        return model
 
     def save(self, folder: str | Path, native: bool = False) -> Path:
-        """Write the model to a folder, whole or not at all. An older model there is replaced.
+        """Write the model to a folder, whole or not at all. An older model there is replaced, in one step.
+
+        Whatever ends the process meanwhile, the folder is the older model or the new one. `digest` is then that of the
+        folder.
 
         Args:
             folder: Where to write it. Its parent folders are made if they do not exist.
@@ -133,12 +132,19 @@ class CompiledModel:
             model.save("resnet50.sd", native=True)
             ```
         """
-        path = Path(folder)
-        check_free(path)
+        path, digest = Path(folder), ""
+
+        def write(new: Path) -> None:
+            nonlocal digest
+            digest = self._write(new, native)
+            check_free(path)  # once more: somebody may have put a file there meanwhile
+
         try:
-            replace_folder(path, lambda new: self._write(new, native))
+            check_free(path)
+            replace_folder(path, write)
         except OSError as error:
             raise ArtifactError(f"{path}: cannot be written: {error.strerror or error}") from error
+        self.digest = digest
         return path
 
     @property
@@ -192,27 +198,31 @@ class CompiledModel:
 
         Raises:
             InputError: An input is missing, unknown, on another device, or of another shape or type.
+            ArtifactError: A model has run in this process before it was forked.
 
         Example:
             ```python
             outputs = model.run({"data": image})
             ```
         """
+        if _running_process != os.getpid():
+            _begin_running()
         unknown = feeds.keys() - self._types.keys()
         if unknown:
             known = ", ".join(repr(info.name) for info in self.inputs)
             raise InputError(f"{self.metadata.name} has no input {min(unknown)!r}; its inputs are {known}")
-        result = self._main(*(self._input_tensor(info, feeds) for info in self.inputs))
-        values = [result] if len(self.outputs) == 1 else list(result)
-        return {info.name: value.numpy() for info, value in zip(self.outputs, values, strict=True)}
+        with self._lock:
+            result = self._main(*(self._input_tensor(info, feeds) for info in self.inputs))
+            values = [result] if len(self.outputs) == 1 else list(result)
+            return {info.name: value.numpy() for info, value in zip(self.outputs, values, strict=True)}
 
     def instrumented(self, callback: Callable[..., int]) -> CompiledModel:
         """The same model, whose virtual machine calls `callback` before and after each of its calls; see `profile`."""
         model = copy.copy(self)
-        model._input_copies = {}
+        model._lock, model._input_copies = threading.Lock(), {}
         machine = self._new_machine()
         machine.set_instrument(tvm_ffi.convert(callback))
-        model._main = _main_function(machine)
+        model._main = _main_function(machine, len(self.inputs))
         return model
 
     def _new_machine(self) -> Any:
@@ -222,7 +232,7 @@ class CompiledModel:
         """An input as TVM's tensor: the caller's memory if the kernels can read it, else a copy."""
         if info.name not in feeds:
             raise InputError(f"{self.metadata.name}: input {info.name!r} is missing")
-        feed = feeds[info.name]
+        feed = _without_lazy_bits(feeds[info.name])
         value = feed if isinstance(feed, np.ndarray) else _as_array(info.name, feed)
         contiguous = self._checked(info, value)
         # NumPy does not export read-only memory.
@@ -246,20 +256,23 @@ class CompiledModel:
             raise InputError(f"{self.metadata.name}: input {info.name!r} is {value.dtype.name}, not {info.dtype}")
         return np.asarray(value, order="C")
 
-    def _write(self, folder: Path, native: bool) -> None:
+    def _write(self, folder: Path, native: bool) -> str:
+        """Write the files into an empty folder. Returns their digest."""
         (kernels,) = self._module.imports
         if kernels.kind != "llvm":
             raise ArtifactError(
                 f"{self.metadata.name}: was loaded from a native model and cannot be saved: copy its folder"
             )
-        with _without_scope_warnings():
+        with without_scope_warnings():
             artifact_files.write_module(self._module, "vm", folder / PROGRAM)
         if native:
             self._link(kernels, folder / NATIVE)
         else:
             artifact_files.write_module(kernels, "bc", folder / KERNELS)
         checksums = {name: checksum(folder / name) for name in (PROGRAM, NATIVE if native else KERNELS)}
-        (folder / METADATA).write_text(self.metadata.to_json(checksums))
+        text = self.metadata.to_json(checksums)
+        (folder / METADATA).write_text(text)
+        return Metadata.from_json(text.encode())[2]
 
     def _link(self, kernels: Any, library: Path) -> None:
         compiler = needs_linker()
@@ -298,29 +311,35 @@ def aligned(value: NDArray[Any]) -> NDArray[Any]:
     return copied
 
 
-def _read_metadata(path: Path) -> tuple[Metadata, str]:
-    """The metadata of a saved model whose files are intact, and the name of the file with its kernels."""
-    if not (path / METADATA).is_file():
-        raise ArtifactError(f"{path}: " + ("no stormdrop model" if path.exists() else "no such folder"))
-    try:
-        metadata, checksums = Metadata.from_json((path / METADATA).read_text())
-        kernels = NATIVE if NATIVE in checksums else KERNELS
-        damaged = [name for name in (PROGRAM, kernels) if checksum(path / name) != checksums.get(name)]
-    except FileNotFoundError as error:
-        raise ArtifactError(f"{path}: {Path(error.filename).name} is missing") from error
-    except (OSError, ValueError) as error:
-        raise ArtifactError(f"{path}: cannot be read: {error}") from error
-    if damaged:
-        raise ArtifactError(f"{path}: {damaged[0]} is damaged: its checksum differs")
-    return metadata, kernels
+def _begin_running() -> None:
+    """Note that TVM's threads are in this process from now on. Raises `ArtifactError` if they are in another one."""
+    global _running_process
+    if _running_process is not None:
+        raise ArtifactError(
+            "a model has run before this process was forked, and TVM's threads do not survive a fork: start processes "
+            "with multiprocessing's method 'spawn', or fork before a model runs"
+        )
+    _running_process = os.getpid()
 
 
-def _main_function(machine: VirtualMachine) -> Callable[..., Any]:
+def _main_function(machine: VirtualMachine, inputs: int) -> Callable[..., Any]:
     """The function `main` of the inputs alone: if the program has a workspace, it is allocated here and passed on."""
-    if not machine.module.implements_function(WORKSPACE):
-        return machine["main"]  # type: ignore[no-any-return]
-    main, tensors = machine["main"], tuple(machine[WORKSPACE]())
-    return lambda *inputs: main(*inputs, *tensors)
+    has_workspace = machine.module.implements_function(WORKSPACE)
+    main, tensors = machine["main"], tuple(machine[WORKSPACE]()) if has_workspace else ()
+    taken = int(machine.module["get_function_arity"]("main")) - len(tensors)
+    if taken != inputs:
+        raise ArtifactError(f"the program takes {taken} inputs, not {inputs}")
+    return (lambda *arguments: main(*arguments, *tensors)) if tensors else main
+
+
+def _without_lazy_bits(feed: Any) -> Any:
+    """A tensor of torch that is negated or conjugated only by a mark, as what the mark means.
+
+    DLPack does not carry the mark: torch exports the memory of a negated tensor without a word.
+    """
+    if getattr(feed, "is_conj", bool)():
+        feed = feed.resolve_conj()
+    return feed.resolve_neg() if getattr(feed, "is_neg", bool)() else feed
 
 
 def _as_array(name: str, feed: Any) -> NDArray[Any]:
@@ -331,29 +350,3 @@ def _as_array(name: str, feed: Any) -> NDArray[Any]:
         return np.from_dlpack(feed)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         raise InputError(f"input {name!r} is no array in the memory of the CPU: {one_line(error)}") from error
-
-
-@contextlib.contextmanager
-def _without_scope_warnings() -> Iterator[None]:
-    """Drop the warning "Scope ..." that TVM writes to file descriptor 2 for every constant; pass all else on."""
-    try:
-        stderr = os.dup(2)
-    except OSError:
-        yield  # this process has no standard error
-        return
-    with tempfile.TemporaryFile() as sink:
-        os.dup2(sink.fileno(), 2)
-        try:
-            yield
-        finally:
-            os.dup2(stderr, 2)
-            os.close(stderr)
-            sink.seek(0)
-            for line in sink:
-                if b"Warning: Scope " not in line:
-                    os.write(2, line)
-
-
-def _loader(kind: str) -> Any:
-    """TVM's function that loads a module of a kind from a file; None if this TVM has none."""
-    return tvm_ffi.get_global_func(f"ffi.Module.load_from_file.{kind}", allow_missing=True)

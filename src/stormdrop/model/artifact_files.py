@@ -1,6 +1,6 @@
-"""The files of a saved model: their names, checksums, and writing a folder of them whole or not at all.
+"""The files of a saved model: their names and checksums, where a model can be saved, writing and reading.
 
-The command line checks a path with `check_free` before it tunes anything, so this module does not load TVM.
+The command line checks a path with `check_writable` before it tunes anything, so this module does not load TVM.
 """
 
 from __future__ import annotations
@@ -8,15 +8,22 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import stat
 import tempfile
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from ..errors import ArtifactError
+from .atomic_folder import find_folder, probe, recover
 
 METADATA, PROGRAM, KERNELS, NATIVE = "metadata.json", "model.vm", "kernels.bc", "kernels.so"
 """The names of the files; `artifact` says what they hold."""
+
+_NAMES = (METADATA, PROGRAM, KERNELS, NATIVE)
+_BLOCK = 1 << 20  # bytes
 
 
 def check_free(path: Path) -> None:
@@ -33,36 +40,109 @@ def check_free(path: Path) -> None:
     names = {entry.name for entry in path.iterdir()} if path.is_dir() else None
     if names is None or (names and METADATA not in names):
         raise ArtifactError(f"{path}: exists and is no stormdrop model; it is left as it is")
-    if foreign := sorted(names - {METADATA, PROGRAM, KERNELS, NATIVE}):
+    if foreign := sorted(names - set(_NAMES)):
         raise ArtifactError(f"{path}: is a stormdrop model, and holds {foreign[0]}, too; it is left as it is")
 
 
-def replace_folder(path: Path, write: Callable[[Path], None]) -> None:
-    """Write a folder whole or not at all.
-
-    The files are written into a temporary folder beside `path`, which then takes its name. What was there before is
-    put back if that fails.
+def check_writable(path: Path) -> None:
+    """Check that a model can be saved at a path, before the work whose result is saved there.
 
     Args:
-        path: The folder to write or to replace.
-        write: Writes the files into the folder that it is given.
+        path: Where the model will be saved. Its parent folders need not exist.
 
     Raises:
-        OSError: The folder cannot be written.
+        ArtifactError: The path holds something else than a model, or this process may not write there.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as scratch:
-        new, old = Path(scratch) / "new", Path(scratch) / "old"
-        new.mkdir()
-        write(new)
-        if path.exists():
-            os.replace(path, old)
+    try:
+        recover(path)
+        check_free(path)
+        if os.path.ismount(path):
+            raise ArtifactError(f"{path}: is a mount point, which cannot be replaced: name a folder inside it")
+        if path.exists() and not os.access(path, os.W_OK):
+            raise ArtifactError(f"{path}: is a folder that may not be written")
+        absolute = path.absolute()
+        parent = next(folder for folder in absolute.parents if os.path.lexists(folder))
+        with probe(parent / absolute.name):
+            pass
+    except (OSError, ValueError) as error:
+        raise _unwritable(path, error) from error
+
+
+def beside_older(path: Path) -> Path:
+    """Where a model can be saved without the loss of an older one.
+
+    Args:
+        path: Where a model that is to replace an older one would be saved.
+
+    Returns:
+        `path` if no model is there, else a new, empty folder beside it: for `resnet50.sd` it is
+        `resnet50.interrupted.sd`, or `resnet50.interrupted-2.sd` if that exists.
+
+    Raises:
+        ArtifactError: The folder cannot be created.
+    """
+    if not (find_folder(path) / METADATA).exists():
+        return path
+    for number in count(1):
+        ending = "interrupted" if number == 1 else f"interrupted-{number}"
+        free = path.with_name(f"{path.stem}.{ending}{path.suffix}")
         try:
-            os.replace(new, path)
-        except OSError:
-            if old.exists():
-                os.replace(old, path)
-            raise
+            free.mkdir()  # so that no other run takes the same name
+            break
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise _unwritable(free, error) from error
+    return free
+
+
+@contextmanager
+def open_files(path: Path) -> Iterator[dict[str, BinaryIO]]:
+    """Open the files of a saved model. All of them are of one generation, even if another process replaces the folder.
+
+    Args:
+        path: The folder.
+
+    Yields:
+        The open files by name. Files that the folder does not have are left out.
+
+    Raises:
+        OSError: The folder cannot be opened, or one of the files.
+        ArtifactError: One of them is no regular file.
+    """
+    replaced = True
+    while replaced:
+        with ExitStack() as stack:
+            folder = os.open(find_folder(path), os.O_RDONLY | os.O_DIRECTORY)
+            stack.callback(os.close, folder)
+            found = {name: _open(path / name, folder) for name in _NAMES}
+            files = {name: stack.enter_context(file) for name, file in found.items() if file is not None}
+            replaced = not os.path.samestat(find_folder(path).stat(), os.fstat(folder))
+            if not replaced:
+                yield files
+
+
+@contextmanager
+def private_copy(file: BinaryIO) -> Iterator[tuple[str, str]]:
+    """Copy a file to where other users cannot change it, so that what was checked is what is loaded.
+
+    Args:
+        file: The open file, which is read once.
+
+    Yields:
+        The path of the copy, which is valid in this process for now, and its SHA-256 in hexadecimal digits.
+
+    Raises:
+        OSError: The file cannot be read, or there is no room for the copy.
+    """
+    digest = hashlib.sha256()
+    with _temporary_file() as copy:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+            copy.write(block)
+        copy.flush()
+        # Linux keeps the copy in memory; it has no name.
+        yield (f"/proc/self/fd/{copy.fileno()}" if hasattr(os, "memfd_create") else copy.name), digest.hexdigest()
 
 
 def write_module(module: Any, kind: str, file: Path) -> None:
@@ -90,6 +170,28 @@ def checksum(file: Path) -> str:
     """The SHA-256 of a file, in hexadecimal digits."""
     digest = hashlib.sha256()
     with file.open("rb") as stream:
-        while block := stream.read(1 << 20):
+        while block := stream.read(_BLOCK):
             digest.update(block)
     return digest.hexdigest()
+
+
+def _unwritable(path: Path, error: OSError | ValueError) -> ArtifactError:
+    return ArtifactError(f"{path}: cannot be written: {getattr(error, 'strerror', None) or error}")
+
+
+def _open(path: Path, folder: int) -> BinaryIO | None:
+    """Open a regular file of a folder; None if there is none. Anything else might be endless, or never open."""
+    try:
+        descriptor = os.open(path.name, os.O_RDONLY | os.O_NONBLOCK, dir_fd=folder)
+    except FileNotFoundError:
+        return None
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    raise ArtifactError(f"{path}: is no regular file")
+
+
+def _temporary_file() -> Any:
+    if hasattr(os, "memfd_create"):
+        return os.fdopen(os.memfd_create("stormdrop"), "w+b")
+    return tempfile.NamedTemporaryFile()

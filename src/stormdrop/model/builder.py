@@ -12,7 +12,7 @@ import onnx
 
 from ..errors import SpaceError
 from ..machine.cpu import Target
-from ..sketches.contract import Variant
+from ..sketches.contract import AnySketch, Variant
 from ..tuning.options import TuneOptions
 from .artifact import CompiledModel
 from .artifact_files import checksum
@@ -23,6 +23,9 @@ from .passes.concatenation import Place
 from .selection import Choice
 from .tuned_task import TunedTask, TunedTasks
 from .verify import Verification
+
+PLAIN: Choice = ("plain", {})
+"""The schedule of `fallback`, which needs no sketch."""
 
 
 class ModelBuilder:
@@ -59,7 +62,11 @@ class ModelBuilder:
         def place(index: int, where: Place) -> Variant:
             return self._schedules[index].variant(combination[index], where)
 
-        variants = {index: self._schedules[index].variant(choice) for index, choice in combination.items()}
+        variants = {
+            index: self._schedules[index].variant(choice)
+            for index, choice in combination.items()
+            if choice != PLAIN  # what has no variant gets a plain schedule
+        }
         return build(
             self._graph,
             variants,
@@ -68,6 +75,17 @@ class ModelBuilder:
             provenance=self._provenance,
             work=self._work,
         )
+
+    def is_exact(self, index: int, choice: Choice) -> bool:
+        """Whether a schedule of a task only reorders what the task computes."""
+        return choice == PLAIN or self._schedules[index].sketch(choice[0]).max_error == 0
+
+    def exact_alternatives(self, index: int, wrong: Choice) -> list[Choice]:
+        """The exact schedules of a task that stand in for one that is wrong, the fastest first, a plain one last."""
+        schedules = self._schedules[index]
+        candidates = [*schedules.measured, schedules.default, PLAIN]
+        exact = [choice for choice in candidates if self.is_exact(index, choice) and choice != wrong]
+        return [choice for position, choice in enumerate(exact) if choice not in exact[:position]]
 
     def complete_provenance(self, combination: Mapping[int, Choice], verified: Verification) -> dict[str, Any]:
         """Where the model comes from, with how it was verified and the schedule of each task."""
@@ -123,8 +141,21 @@ class TaskSchedules:
         assert kernel is not None
         workload = kernel.workload if where is None else kernel.workload.placed(where.offset, where.total)
         name, config = choice
-        sketch = next(sketch for sketch, _ in kernel.sketches if sketch.name == name)
-        return sketch.apply(workload, kernel.target, config)
+        return self.sketch(name).apply(workload, kernel.target, config)
+
+    def sketch(self, name: str) -> AnySketch:
+        """The sketch of this name."""
+        assert self.task.kernel is not None
+        return next(sketch for sketch, _ in self.task.kernel.sketches if sketch.name == name)
+
+    @property
+    def measured(self) -> list[Choice]:
+        """The finalists and the fastest schedule of each sketch, the fastest first."""
+        result = self.task.result
+        if result is None:
+            return []
+        fastest = sorted([*result.finalists, *result.by_sketch], key=lambda best: best.seconds)
+        return [(best.sketch, best.config) for best in fastest]
 
 
 def provenance_of(

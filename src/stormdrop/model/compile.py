@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -31,6 +32,9 @@ Evaluate = Callable[[tirx.PrimFunc, Sequence[NDArray[Any]]], list[NDArray[Any]]]
 
 PlacedVariant = Callable[[int, Place], Variant]
 """The variant of a task (by index) that writes its output into a slice of a wider one."""
+
+_PLACED = "at{}_of{}"
+"""How the name of a kernel ends that writes into a slice: its offset and the length of the axis."""
 
 
 def build(
@@ -132,6 +136,12 @@ def apply_variants(
     mutator = _CallSites(graph.mod, chosen, evaluate, concatenations, place)
     mod = relax.transform.DeadCodeElimination()(rewrite_main(graph.mod, mutator))
     return mod, tuple(fallbacks), mutator.symbols
+
+
+def place_of(symbol: str) -> Place | None:
+    """The slice that a kernel of a compiled model writes, by the kernel's name; None if it writes a whole tensor."""
+    found = re.search(r"_at(\d+)_of(\d+)(_\d+)?$", symbol)
+    return None if found is None else Place(int(found[1]), int(found[2]))
 
 
 def _read_by_kernels_only(main: relax.Function) -> set[Any]:
@@ -237,7 +247,7 @@ class _CallSites(relax.PyExprMutator):
             function = variant.main.without_attr("global_symbol").with_attr("tirx.noalias", True)
             if unaligned:
                 function = function.with_attr(UNALIGNED, list(unaligned))
-            suffix = "scheduled" if destination is None else f"at{destination.offset}_of{destination.total}"
+            suffix = "scheduled" if destination is None else _PLACED.format(destination.offset, destination.total)
             self._functions[key] = self.builder_.add_func(function, f"{task.name}_{suffix}")
         return self._functions[key]
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import tvm
 import tvm_ffi
 from tvm.target import codegen
@@ -15,6 +18,19 @@ from .._version import __version__
 from ..machine import cpu_flags
 
 _FORMAT = 1
+_NO_DIGEST = "0" * 64
+"""Stands for the digest while it is computed."""
+
+_MOST_ELEMENTS = 2**40
+_TYPES = frozenset(
+    [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)]
+    + ["float16", "float32", "float64", "bool", "bfloat16"]
+)
+
+_Size = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+_Amount = Annotated[float, msgspec.Meta(ge=0)]
+_Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 
 
 @dataclass(frozen=True)
@@ -28,7 +44,7 @@ class TensorInfo:
     """
 
     name: str
-    shape: tuple[int, ...]
+    shape: tuple[_Size, ...]
     dtype: str
 
 
@@ -43,7 +59,7 @@ class FallbackReport:
     """
 
     task: str
-    weight: int
+    weight: _Count
     reached: str
 
 
@@ -56,8 +72,8 @@ class Work:
         bytes: Bytes of its arrays, each moved once.
     """
 
-    flops: float
-    bytes: float
+    flops: _Amount
+    bytes: _Amount
 
 
 @dataclass(frozen=True)
@@ -94,41 +110,75 @@ class Metadata:
     tvm: str = tvm.__version__
 
     def to_json(self, checksums: Mapping[str, str]) -> str:
-        """Write the text of `metadata.json`.
+        """Write the text of `metadata.json`. Its digest is in it, and covers the other files by their checksums.
 
         Args:
-            checksums: The checksum of each other file, by file name.
+            checksums: The SHA-256 of each other file, by file name.
 
         Raises:
             TypeError: `provenance` holds something that JSON cannot.
+            ValueError: `provenance` holds a number that is not finite.
         """
-        return json.dumps({"format": _FORMAT, **asdict(self), "checksums": dict(checksums)}, indent=2) + "\n"
+        document = {"format": _FORMAT, "digest": _NO_DIGEST, **asdict(self), "checksums": dict(checksums)}
+        text = json.dumps(document, indent=2, allow_nan=False) + "\n"
+        return text.replace(_NO_DIGEST, hashlib.sha256(text.encode()).hexdigest(), 1)
 
     @classmethod
-    def from_json(cls, text: str) -> tuple[Metadata, dict[str, str]]:
-        """Read the text of `metadata.json`.
+    def from_json(cls, data: bytes) -> tuple[Metadata, dict[str, str], str]:
+        """Read the content of `metadata.json`.
 
         Returns:
-            The metadata, and the checksums by file name.
+            The metadata, the checksums by file name, and the digest.
 
         Raises:
-            ValueError: The text is something else; the message is one line.
+            ValueError: The content is something else, or was changed by accident; the message is one line.
         """
-        document = json.loads(text)
-        if not isinstance(document, dict) or document.get("format") != _FORMAT:
-            raise ValueError(f"it is no stormdrop model of format {_FORMAT}")
-        document.pop("format")
         try:
-            checksums = document.pop("checksums")
-            document["inputs"] = tuple(_tensor_info(entry) for entry in document["inputs"])
-            document["outputs"] = tuple(_tensor_info(entry) for entry in document["outputs"])
-            document["fallbacks"] = tuple(FallbackReport(**entry) for entry in document["fallbacks"])
-            document["features"] = tuple(document["features"])
-            document["anywhere"] = tuple(document.get("anywhere", ()))
-            document["kernels"] = {name: Work(**entry) for name, entry in document.get("kernels", {}).items()}
-            return cls(**document), checksums
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"its metadata is incomplete: {error}") from error
+            document = json.loads(data, parse_float=_finite, parse_constant=_finite)
+        except RecursionError:
+            raise ValueError("it is nested too deeply") from None
+        form = document.get("format") if isinstance(document, dict) else None
+        if form != _FORMAT:
+            raise ValueError(f"it is of format {form!r}, not {_FORMAT}")
+        try:
+            file = msgspec.convert(document, _File)
+            metadata = msgspec.convert(document, cls)
+        except msgspec.ValidationError as error:  # which is no ValueError in every version of msgspec
+            raise ValueError(str(error)) from error
+        digest = hashlib.sha256(data.replace(file.digest.encode(), _NO_DIGEST.encode(), 1)).hexdigest()
+        if file.digest not in (_NO_DIGEST, digest):
+            raise ValueError("its digest differs")
+        for infos in (metadata.inputs, metadata.outputs):
+            _check_tensors(infos)
+        return metadata, file.checksums, digest
+
+
+class _File(msgspec.Struct):
+    """What `metadata.json` must hold and `Metadata` does not, or has a default for."""
+
+    checksums: dict[str, str]
+    stormdrop: str
+    tvm: str
+    digest: _Digest = _NO_DIGEST  # models that version 0.1 saved have none
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"it holds {text}, which is no finite number")
+    return value
+
+
+def _check_tensors(infos: Sequence[TensorInfo]) -> None:
+    """Raises ValueError for tensors that no model has."""
+    names = [info.name for info in infos]
+    if len(set(names)) < len(names):
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} is there twice")
+    for info in infos:
+        if math.prod(info.shape) > _MOST_ELEMENTS:
+            raise ValueError(f"{info.name!r} has an impossible shape: {info.shape}")
+        if info.dtype not in _TYPES:
+            raise ValueError(f"{info.name!r} has an unknown type: {info.dtype!r}")
 
 
 def lacking_features(features: Iterable[str]) -> list[str]:
@@ -153,7 +203,3 @@ def _host_features() -> frozenset[str] | None:
     if function is None:
         return None
     return frozenset(str(name) for name, present in function().items() if bool(present))
-
-
-def _tensor_info(entry: Mapping[str, Any]) -> TensorInfo:
-    return TensorInfo(entry["name"], tuple(entry["shape"]), entry["dtype"])

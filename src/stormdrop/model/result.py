@@ -10,6 +10,7 @@ from typing import Any
 from ..machine.cpu import Target
 from ..statistics import Interval
 from .artifact import CompiledModel
+from .repair import Replacement
 from .tuned_task import TunedTask
 from .verify import Verification
 
@@ -27,6 +28,7 @@ class ModelResult:
         seconds: wall time with everything in it.
         phases: where this time went, in seconds.
         artifact: the folder that it was saved to; None if it was not.
+        digest: the digest of all files of this folder; see `CompiledModel.digest`.
         latency: seconds of one execution.
         untuned: seconds with the default schedule of every task, timed in turns with `latency`. None after Ctrl-C, and
             if no time was left for it.
@@ -35,6 +37,8 @@ class ModelResult:
         curve: (seconds of tuning, summed seconds of the kernels).
         inside: tasks whose winner was replaced by another finalist that was faster in the whole model.
         interrupted: whether Ctrl-C ended the tuning.
+        replaced: schedules that had to give way because the model was wrong with them.
+        disturbed: whether something else used the machine while `latency` and `untuned` were measured.
     """
 
     model: CompiledModel
@@ -52,6 +56,9 @@ class ModelResult:
     curve: Sequence[tuple[float, float]]
     inside: Sequence[str] = ()
     interrupted: bool = False
+    replaced: Sequence[Replacement] = ()
+    disturbed: bool = False
+    digest: str | None = None
 
     @property
     def trials(self) -> int:
@@ -73,11 +80,13 @@ class ModelResult:
             "seconds": self.seconds,
             "phases": dict(self.phases),
             "artifact": None if self.artifact is None else str(self.artifact),
-            "latency": _timing(self.latency),
+            "digest": self.digest,
+            "latency": {**_timing(self.latency), "disturbed": self.disturbed},
             "untuned": None if self.untuned is None else _timing(self.untuned),
             "verified": {"max_error": self.verified.max_error, "against": self.verified.against},
             "tasks": [task.to_json() for task in self.tasks],
             "inside": list(self.inside),
+            "replaced": [replacement.to_json() for replacement in self.replaced],
             "fallbacks": [report.task for report in self.model.metadata.fallbacks],
             "interrupted": self.interrupted,
             "converged": all(task.converged for task in self.tasks),

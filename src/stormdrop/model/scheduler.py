@@ -22,10 +22,10 @@ from typing import Any
 
 from typing_extensions import Self
 
-from ..errors import MeasureError, UnsupportedFunction
+from ..errors import LockTimeout, MeasureError, UnsupportedFunction
 from ..ir.workload import Workload
 from ..machine.cpu import Target
-from ..machine.peak import peak
+from ..machine.peak import known_peak
 from ..measure.pool import WorkerPool
 from ..records import Store
 from ..search import TwoPhase
@@ -181,7 +181,7 @@ class _Scheduler:
         self._graph, self._states, self._target = graph, states, target
         self._budget, self._store, self._on_progress = budget, store, on_progress
         self._slice = max(_LEAST_SLICE, _SLICE * (budget.seconds or 0.0))
-        self._limits = _limits(target)  # before the workers start, because it may have to be measured
+        self._limits = _limits(target)
         self._open = ExitStack()
         self._pool = WorkerPool(target.cores)
         self._open.callback(self._pool.close)
@@ -326,7 +326,13 @@ class _Scheduler:
         granted = state.guaranteed[0] or 0 if self._budget.left > 0 else 0
         race_seconds = self._budget.race_seconds(len(self._running))
         try:
-            result = state.require_session.finish(interrupted=interrupted, race_seconds=race_seconds, granted=granted)
+            result = state.require_session.finish(
+                interrupted=interrupted,
+                race_seconds=race_seconds,
+                granted=granted,
+                races=self._kernels,
+                limit=self._budget.left_to_measure,
+            )
         except MeasureError as error:
             self._lose(state, error)
             return False
@@ -338,7 +344,9 @@ class _Scheduler:
         """Keeps what is known of a task that cannot be measured any more."""
         result = state.require_session.abandon()
         self._close(state)
-        if result.best is None:
+        if isinstance(error, LockTimeout):
+            state.reason = f"{error}: default schedule"
+        elif result.best is None:
             self._lost += result.trials
             state.reason, state.kernel = f"cannot be measured: {error}", None
         else:
@@ -399,12 +407,9 @@ class _Scheduler:
 
 
 def _limits(target: Target) -> tuple[float, float]:
-    """The most FLOP/s and bytes/s; infinite if they cannot be measured."""
-    try:
-        limits = peak(target)
-    except MeasureError:
-        return math.inf, math.inf
-    return limits.flops, limits.bandwidth
+    """The most FLOP/s and bytes/s; infinite if they are not known."""
+    limits = known_peak(target)
+    return (math.inf, math.inf) if limits is None else (limits.flops, limits.bandwidth)
 
 
 def _least_seconds(workload: Workload, target: Target, limits: tuple[float, float], transformed: bool) -> float:

@@ -4,8 +4,8 @@ The tuning of a task ends with a race of a few schedules that are nearly equally
 the caches as its last execution left them. Inside the model, other kernels run in between. So the model is built in up
 to four combinations: every task by its winner, by its default schedule, by its second and by its third finalist. They
 take turns, and each kernel is timed in each of them. A schedule that is significantly faster than the winner there
-takes its place. Finally, a model with all the replacements has to be significantly faster than the first one, over the
-tasks that changed.
+takes its place; the chance of a false replacement is 5% for all tasks and combinations together. Finally, a model with
+all the replacements has to be significantly faster than the first one, over the tasks that changed.
 """
 
 from __future__ import annotations

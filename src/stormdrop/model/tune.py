@@ -15,34 +15,34 @@ from typing import Any
 
 import onnx
 
-from ..errors import ModelError
+from ..errors import LockTimeout
 from ..machine.cpu import Target
+from ..machine.foreign_load import LoadWatch, read_counters
 from ..machine.lock import MachineLock
-from ..measure.timing import rounds_within
-from ..records import Store, open_store
+from ..machine.peak import peak_within
+from ..measure.timing import FEWEST_ROUNDS, rounds_within
+from ..records import Store, buffered, open_store
 from ..statistics import Interval, median_interval
 from ..tuning.options import DEFAULT_MODEL_SECONDS, DEFAULT_SEARCH, TuneOptions
 from ..tuning.result import Progress
 from .artifact import CompiledModel, needs_linker
+from .artifact_files import beside_older, check_writable
 from .budget import Budget
 from .builder import ModelBuilder, provenance_of
-from .importer.graph import Graph, load_graph
+from .importer.isolated import import_graph
+from .repair import verified_or_repaired
 from .result import ModelResult
+from .saving import save_verified
 from .scheduler import tune_tasks
 from .selection import MAX_COMBINATIONS, Choice, combinations_to_compare, fastest_combination
 from .tuned_task import TunedTasks
-from .verify import Feeds, Reference, Verification
+from .verify import Fault, Feeds, Reference, Verification
 
 _CHECKS = 0.05  # of a time budget: verification and the last timing
+_LOCK_SECONDS = 2.0  # that the machine is waited for before the last timing, even if no time is left
 _LATENCY_SECONDS = 5.0  # of the last timing, at most, except for very slow models
 _EXECUTIONS = 2 * (MAX_COMBINATIONS + 2)  # of models per round, to find out which combination is the fastest
 _COMPARING = 0.3  # of the time that is left for the choice; the rest is for compiling
-
-WRONG_FROM = 1e-3
-"""A model with an error (max|difference| / max|reference|) of this or more is wrong: it is neither saved nor returned.
-
-Reordered sums in float32 stay below 1e-4 in deep networks; a misplaced weight makes an error of 0.1 and more.
-"""
 
 
 def tune_model(
@@ -69,7 +69,7 @@ def tune_model(
     The budget is shared out to the kernels as `scheduler` says. What the store knows is taken from there and costs
     nothing of the budget. A kernel for which nothing is left has its default schedule. In the end, finalists that are
     faster inside the model than the winner take its place, as far as the time allows. Ctrl-C ends the tuning; what was
-    found so far is compiled.
+    found so far is compiled. A schedule with which the model is wrong is replaced by one that only reorders.
 
     Args:
         model: an ONNX file, or a loaded model.
@@ -87,12 +87,15 @@ def tune_model(
         sketches: as in `tune`, for every kernel.
         shapes: the sizes of inputs that the model leaves open, by the input's name.
         on_progress: is called with a `Progress` of the whole model.
-        out: the folder to save the model to.
+        out: the folder to save the model to. If it holds an older model and Ctrl-C ends the tuning, the model is saved
+            beside it; the result's `artifact` says where.
         native: save machine code in place of LLVM bitcode; see `CompiledModel.save`.
 
     Raises:
-        ModelError: the model cannot be imported, or its compiled form is wrong (its error is not below `WRONG_FROM`).
+        ModelError: the model cannot be imported or verified, or its compiled form is wrong with exact schedules, too;
+            see `verify`.
         InputError: a setting is bad.
+        ArtifactError: nothing can be saved at `out`. This is checked before the tuning, too.
 
     Example:
         ```python
@@ -130,46 +133,52 @@ def tune_model_with(
     """`tune_model` with its options as one value."""
     run = _Run(clock.perf_counter(), options.budget(DEFAULT_MODEL_SECONDS), on_progress)
     machine = target or Target.detect()
+    if out is not None:
+        check_writable(Path(out))
     if native:
         needs_linker()
     with run.phase("import"):
-        graph = load_graph(model, shapes)
+        graph = import_graph(model, shapes)
     with run.phase("verify"):
         # Before anything is tuned: a model that cannot be verified is not worth it.
-        reference = Reference.compute(graph.source, graph.inputs, graph.outputs, options.seed)
+        reference = Reference.compute(graph, options.seed)
+    with run.phase("peak"):
+        peak_within(machine, run.seconds)  # results are compared with it
     budget = Budget(options.trials, run.seconds, run.begin)
-    with open_store(None) if store is None else nullcontext(store) as opened:
-        tuned = tune_tasks(graph, machine, options, budget, opened, on_progress)
+    with open_store(None) if store is None else nullcontext(store) as opened, buffered(opened) as records:
+        tuned = tune_tasks(graph, machine, options, budget, records, on_progress)
     run.add(tuned)
     with run.phase("compile"):
         builder = ModelBuilder(graph, tuned.tasks, machine, options, provenance_of(model, shapes, options, tuned))
         chosen = _choose(builder, tuned, budget, reference.feeds, run)
     with run.phase("verify"):
         run.say("verifying")
-        verified = _verified(graph, chosen.model, reference)
-    chosen.model.metadata = replace(
-        chosen.model.metadata, provenance=builder.complete_provenance(chosen.combination, verified)
-    )
-    artifact = None if out is None else chosen.model.save(out, native)
+        # What an interrupted run found does not replace an older model, which may be better.
+        place = beside_older(Path(out)) if out is not None and chosen.interrupted else out
+        right = _Verifier(builder, reference, place, native)
+        verified = verified_or_repaired(graph, builder, chosen.model, chosen.combination, right, run.say)
     with run.phase("latency"):
-        models = [chosen.model] if chosen.untuned is None else [chosen.model, chosen.untuned]
-        latency, *default = _latencies(models, reference.feeds)
+        models = [verified.model] if chosen.untuned is None else [verified.model, chosen.untuned]
+        (latency, *default), disturbed = _latencies(models, reference.feeds, machine.cores, run.end)
     return ModelResult(
-        model=chosen.model,
+        model=verified.model,
         name=graph.name,
         target=machine,
         search=options.search,
         seed=options.seed,
         seconds=clock.perf_counter() - run.begin,
         phases=run.phases,
-        artifact=artifact,
+        artifact=right.artifact,
+        digest=None if right.artifact is None else verified.model.digest,
         latency=latency,
         untuned=default[0] if default else None,
-        verified=verified,
+        verified=right.last,
         tasks=tuned.tasks,
         curve=tuned.curve,
         inside=chosen.replaced,
         interrupted=chosen.interrupted,
+        replaced=verified.replaced,
+        disturbed=disturbed,
     )
 
 
@@ -184,6 +193,11 @@ class _Run:
         self.phases: dict[str, float] = {}
         self._on_progress = on_progress
         self._tuned: TunedTasks | None = None
+
+    @property
+    def end(self) -> float:
+        """When it should end, a reading of `time.perf_counter`."""
+        return math.inf if self.seconds is None else self.begin + self.seconds
 
     def phase(self, name: str) -> _Phase:
         """A context whose wall time is counted under this name."""
@@ -264,15 +278,40 @@ def _choose(builder: ModelBuilder, tuned: TunedTasks, budget: Budget, feeds: Fee
 # The checks
 
 
-def _verified(graph: Graph, model: CompiledModel, reference: Reference) -> Verification:
-    """How far the model is from the reference. Raises `ModelError` if it is wrong."""
-    verified = reference.check(model)
-    if not verified.max_error < WRONG_FROM:
-        raise ModelError(
-            f"{graph.name}: the compiled model is wrong and was not saved: its error against {verified.against} is "
-            f"{verified.max_error:.1e}, and must be below {WRONG_FROM:.0e}"
-        )
-    return verified
+class _Verifier:
+    """Verifies a model; if it is to be saved, as it was saved.
+
+    Attributes:
+        last: How exact the latest model is that passed.
+        artifact: The folder that it was saved to; None if none is wanted.
+    """
+
+    def __init__(self, builder: ModelBuilder, reference: Reference, out: str | Path | None, native: bool) -> None:
+        self._builder, self._reference, self._out, self._native = builder, reference, out, native
+        self.last = Verification(math.inf, reference.against)
+        self.artifact: Path | None = None
+
+    def __call__(self, model: CompiledModel, combination: Mapping[int, Choice]) -> Fault | None:
+        """Verify the model of a combination, and save it if it is right; what is wrong with it otherwise."""
+
+        def provenance(loaded: CompiledModel) -> dict[str, Any]:
+            self.last = self._reference.check(loaded)
+            if self.last.fault is not None:
+                raise _Wrong
+            return self._builder.complete_provenance(combination, self.last)
+
+        try:
+            if self._out is None:
+                model.metadata = replace(model.metadata, provenance=provenance(model))
+            else:
+                self.artifact = save_verified(model, self._out, self._native, provenance)
+        except _Wrong:
+            return self.last.fault
+        return None
+
+
+class _Wrong(Exception):
+    """The loaded model is wrong: keeps it from being saved."""
 
 
 def _execution_seconds(model: CompiledModel, feeds: Feeds) -> float:
@@ -282,13 +321,26 @@ def _execution_seconds(model: CompiledModel, feeds: Feeds) -> float:
     return clock.perf_counter() - start
 
 
-def _latencies(models: Sequence[CompiledModel], feeds: Feeds) -> list[Interval]:
-    """Seconds per call of a few models, in turns, alone on the machine."""
+def _latencies(models: Sequence[CompiledModel], feeds: Feeds, cores: int, end: float) -> tuple[list[Interval], bool]:
+    """Seconds per call of a few models, in turns, alone on the machine; and whether foreign load disturbed them.
+
+    A round that was disturbed is taken again, as often as there are rounds. If another process keeps the machine until
+    the tuning should end, a reading of `time.perf_counter`, the few rounds that are taken beside it count as disturbed.
+    """
     turns = [2 * _execution_seconds(model, feeds) for model in models]
-    samples: list[list[float]] = [[] for _ in models]
-    with closing(MachineLock()) as lock, lock.exclusive():
-        for _ in range(rounds_within(turns, _LATENCY_SECONDS)):
-            for model, seconds in zip(models, samples, strict=True):
+    wanted = rounds_within(turns, _LATENCY_SECONDS)
+    every: list[list[float]] = []
+    quiet: list[list[float]] = []
+    watch = LoadWatch(cores)
+    try:
+        with closing(MachineLock()) as lock, lock.exclusive(max(end, clock.perf_counter() + _LOCK_SECONDS)):
+            while len(quiet) < wanted and len(every) < 2 * wanted:
+                before = read_counters()
                 # The first execution brings back what the other model's weights have driven from the caches.
-                seconds.append(_execution_seconds(model, feeds))
-    return [median_interval(seconds) for seconds in samples]
+                every.append([_execution_seconds(model, feeds) for model in models])
+                if not watch.suspect(read_counters() - before):
+                    quiet.append(every[-1])
+    except LockTimeout:
+        every = [[_execution_seconds(model, feeds) for model in models] for _ in range(FEWEST_ROUNDS)]
+    rounds = quiet if len(quiet) >= FEWEST_ROUNDS else every
+    return [median_interval(seconds) for seconds in zip(*rounds, strict=True)], len(quiet) < wanted

@@ -1,27 +1,78 @@
-"""Checks a compiled model: compares its outputs with those of another runtime on seeded random inputs."""
+"""Verifies a compiled model: is what it computes as right as float32 can be?
+
+    imported graph  --NumPy, float64-->   exact tensors
+    ONNX model      --onnxruntime-->      a peer's tensors     the import is right if these are near the exact ones
+    compiled model  --its own kernels-->  our tensors          the kernels are right if these are near the exact ones
+
+Compared are the outputs, and what the kernel that computes an output reads. The latter matters if that kernel is a
+softmax: it hides errors where it saturates, and turns an error of 1e-6 in logits of 1800 into one of 1e-3. These
+tensors are taken from the running model, so that they come from the very kernels that are saved.
+
+"Near" is `LEVEL`, or more if the network itself makes more of rounding: 10 times the error of the peer, or 100 times
+what rounding each tensor to float32 once does to the exact values. So a network that amplifies rounding is neither
+refused nor let pass with whatever it computes: sums in bfloat16 are 65,000 times as coarse as those in float32.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from importlib import metadata as packages
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from ..errors import ModelError, one_line
+from ..errors import ModelError, UnsupportedFunction
 from ..ir.relative_error import relative_error
 from .artifact import CompiledModel
-from .metadata import TensorInfo
+from .importer.graph import Graph
+from .verification.exact import ExactModel, Site
+from .verification.kernels import observed
+from .verification.peer import before_saturation, peer_outputs
+from .verification.samples import Feeds, Sample, index_ranges, random_feeds, samples
 
-_SOFTMAX_OVER_ONE_AXIS = 13
-"""The first ONNX opset whose Softmax normalises along one axis instead of all axes from it on."""
+__all__ = ["Fault", "Feeds", "Reference", "Verification", "random_feeds", "verify"]
 
-Feeds = Mapping[str, NDArray[Any]]
-"""Arrays by the name of an input or output."""
+LEVEL = 1e-4
+"""An error (max|difference| / max|exact|) up to this is right. Reordered sums stay below it in deep networks; a
+misplaced weight makes an error of 0.1 and more, a sum in bfloat16 of 0.002."""
+
+LEVEL_WITHOUT_EXACT = 1e-3
+"""The level if there are no exact values: both sides are rounded then, and nothing tells how much the network makes of
+it."""
+
+_OF_PEER = 10.0
+_OF_ROUNDING = 100.0
+_SLOW = 3.0  # seconds: if NumPy takes longer for the first sample, it remains the only one
+_CONSTANT = 1e-6  # values that differ by less, relative to the largest, are one value
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A tensor that differs more than rounding explains.
+
+    Attributes:
+        tensor: The tensor, in words.
+        sample: The sample that shows it.
+        error: Its error.
+        allowed: The largest error that would have been right.
+    """
+
+    tensor: str
+    sample: Sample
+    error: float
+    allowed: float
+
+    def __str__(self) -> str:
+        """For example "the error of output 'y' is 2.0e-03 on inputs of 0 to 255, and 1.0e-04 is allowed"."""
+        return (
+            f"the error of {self.tensor} is {self.error:.1e} on inputs of {self.sample.name}, and "
+            f"{self.allowed:.1e} is allowed"
+        )
 
 
 @dataclass(frozen=True)
@@ -29,170 +80,270 @@ class Verification:
     """How exact a compiled model is.
 
     Attributes:
-        max_error: The largest `relative_error` of an output.
-        against: The name and version of the runtime that computed the reference.
+        max_error: The largest `relative_error` of a tensor that was compared.
+        against: What it was compared with, in words.
+        fault: The worst tensor, if one is wrong.
     """
 
     max_error: float
     against: str
+    fault: Fault | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class _Expected:
+    """What the tensors of one sample should be, by what they are called in messages.
+
+    Attributes:
+        sample: The inputs.
+        tensors: The exact tensors; without `ExactModel`, those of the peer.
+        peer: The error of the peer, for the tensors that it computes.
+        rounded: Computes the error that rounding each tensor once makes; None if nothing is exact.
+    """
+
+    sample: Sample
+    tensors: Mapping[str, Array]
+    peer: Mapping[str, float]
+    rounded: Callable[[str], float] | None
+
+    def allowed(self, name: str, error: float) -> float:
+        """The error that a tensor may have. What rounding does is computed only if it matters for this error."""
+        if self.rounded is None:
+            return LEVEL_WITHOUT_EXACT
+        allowed = max(LEVEL, _OF_PEER * self.peer.get(name, 0.0))
+        return allowed if error <= allowed else max(allowed, _OF_ROUNDING * self.rounded(name))
 
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """The outputs that another runtime computes for a model.
+    """What a model should compute on a few samples of inputs.
 
     Attributes:
-        feeds: The inputs by name.
-        outputs: The outputs by name.
-        against: The name and version of the runtime.
+        feeds: The inputs of the first sample.
+        against: Who computed it, in words.
+        expected: The tensors of each sample that can be used.
+        sites: Where the compiled model's kernels read the tensors that are no outputs, by what they are called.
     """
 
     feeds: Feeds
-    outputs: Feeds
     against: str
+    expected: Sequence[_Expected]
+    sites: Mapping[str, Site] = field(default_factory=dict)
 
     @classmethod
-    def compute(
-        cls, source: onnx.ModelProto, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo], seed: int = 0
-    ) -> Reference:
-        """Run an ONNX model on random inputs, with onnxruntime if it is installed, else with onnx itself.
+    def compute(cls, graph: Graph, seed: int = 0) -> Reference:
+        """Compute the tensors of a model, and check that the import has not changed it.
 
         Args:
-            source: The model.
-            inputs: The inputs of the model.
-            outputs: The outputs to compute.
-            seed: Seeds the random inputs; see `random_feeds`.
+            graph: The model as it was imported.
+            seed: Seeds the random inputs.
 
         Raises:
-            ModelError: The runtime cannot run the model.
+            ModelError: The other runtime cannot run the model; the imported graph computes something else than the
+                ONNX model; an output holds NaN whatever the inputs; or all outputs are constant, so that nothing could
+                be verified.
         """
-        feeds = random_feeds(inputs, seed)
-        return cls(feeds, *reference_outputs(source, feeds, [info.name for info in outputs]))
+        return _Computing(graph, seed).reference()
 
     def check(self, model: CompiledModel) -> Verification:
-        """Run a compiled model on the same inputs and compare its outputs with these.
+        """Run a compiled model on the samples and compare its tensors.
 
-        The error is infinite if shapes differ, or if a value is finite on one side only.
+        Args:
+            model: The model. If its `symbols` are known, the inputs of its last kernels are compared as well.
+
+        Returns:
+            The errors. The error of a tensor is infinite if a value is finite on one side only.
         """
-        outputs = model.run(self.feeds)
-        error = max(relative_error(outputs[name], expected) for name, expected in self.outputs.items())
-        return Verification(error, self.against)
+        largest, worst = 0.0, None
+        for expected in self.expected:
+            outputs, inside = observed(model, expected.sample.feeds, list(self.sites.values()))
+            ours = {_output(name): value for name, value in outputs.items()}
+            ours |= {name: inside[site] for name, site in self.sites.items() if site in inside}
+            for name, right in expected.tensors.items():
+                if name not in ours:
+                    continue
+                error = _error(ours[name], right)
+                largest = max(largest, error)
+                allowed = expected.allowed(name, error)
+                if not error <= allowed and (worst is None or error / allowed > worst.error / worst.allowed):
+                    worst = Fault(name, expected.sample, error, allowed)
+        return Verification(largest, self.against, worst)
 
 
 def verify(model: CompiledModel, source: onnx.ModelProto, seed: int = 0) -> Verification:
-    """Compare a compiled model with the ONNX model that it was made from.
+    """Compare the outputs of a compiled model with those of another runtime on standard normal inputs.
 
     Args:
         model: The compiled model.
-        source: The ONNX model.
+        source: The ONNX model that it was made from.
         seed: Seeds the random inputs.
 
     Raises:
         ModelError: The other runtime cannot run the ONNX model.
     """
-    return Reference.compute(source, model.inputs, model.outputs, seed).check(model)
+    feeds = random_feeds(model.inputs, seed, index_ranges(source))
+    (expected,), against = peer_outputs(source, [feeds], [info.name for info in model.outputs])
+    outputs = model.run(feeds)
+    return Verification(max(_error(outputs[name], right) for name, right in expected.items()), against)
 
 
-def random_feeds(inputs: Sequence[TensorInfo], seed: int = 0) -> dict[str, NDArray[Any]]:
-    """Make inputs for a model: standard normal values, or 0 and 1 for integers and booleans.
+class _Computing:
+    """Computes a `Reference`."""
 
-    Args:
-        inputs: The inputs of the model.
-        seed: The same seed gives the same values.
+    def __init__(self, graph: Graph, seed: int) -> None:
+        self.graph = graph
+        self.samples = samples(graph.inputs, index_ranges(graph.source), seed)
+        self.saturating = before_saturation(graph.source)
+        self.names = [info.name for info in graph.outputs]
+        try:
+            self.exact: ExactModel | None = ExactModel(graph)
+        except UnsupportedFunction:
+            self.exact = None
+        # What the last kernels read, by what it is called: the variable in the graph, and where it is read.
+        self.inside: dict[str, tuple[Any, Site]] = {
+            f"input {site.argument} of {graph.tasks[site.task].name} for output {output!r}": (
+                variable,
+                site,
+            )
+            for output, read in (self.exact.before if self.exact else {}).items()
+            for variable, site in read
+        }
 
-    Returns:
-        The arrays by input name, with the shapes and types of `inputs`.
-    """
-    rng = np.random.default_rng(seed)
-    feeds: dict[str, NDArray[Any]] = {}
-    for info in inputs:
-        floating = np.issubdtype(np.dtype(info.dtype), np.floating)
-        values = rng.standard_normal(info.shape) if floating else rng.integers(0, 2, info.shape)
-        feeds[info.name] = np.asarray(values, dtype=info.dtype)
-    return feeds
+    def reference(self) -> Reference:
+        wanted = list(dict.fromkeys([*self.names, *self.saturating.values()]))
+        peers, against = peer_outputs(self.graph.source, [sample.feeds for sample in self.samples], wanted)
+        expected: list[_Expected] = []
+        begin = time.perf_counter()
+        for position, sample in enumerate(self.samples):
+            if self.exact is None and position >= len(peers):
+                break
+            peer = peers[position] if position < len(peers) else None
+            one = self._expected(sample, peer)
+            if one is not None:
+                expected.append(one)
+            if position == 0 and time.perf_counter() - begin > _SLOW:
+                break
+        self._require_finite(expected, against)
+        self._require_variation(expected)
+        for one in expected:
+            self._check_import(one, against)
+        if self.exact is None:
+            return Reference(self.samples[0].feeds, against, expected)
+        errors = [error for one in expected for error in one.peer.values()]
+        text = f"NumPy in float64 (error of {against}: {max(errors, default=0.0):.1e})"
+        sites = {name: site for name, (_, site) in self.inside.items()}
+        return Reference(self.samples[0].feeds, text, expected, sites)
+
+    def _expected(self, sample: Sample, peer: Mapping[str, Array] | None) -> _Expected | None:
+        """What the tensors of a sample should be; None if the model computes NaN for it, or leaves float32's range."""
+        if peer is not None and any(_has_nan(peer[name]) for name in self.names):
+            return None
+        if self.exact is None:
+            assert peer is not None
+            return _Expected(sample, {_output(name): peer[name] for name in self.names}, {}, None)
+        keep = [variable for variable, _ in self.inside.values()]
+        tensors = self._named(*self.exact.run(sample.feeds, keep))
+        unknown = peer is None and any(_has_nan(value) for value in tensors.values())
+        if unknown or any(_exceeds_float32(value) for value in tensors.values()):
+            return None
+        errors = {} if peer is None else self._peer_errors(peer, tensors)
+        return _Expected(sample, tensors, errors, _Rounded(self, sample, tensors))
+
+    def _named(self, outputs: Mapping[str, Array], kept: Mapping[Any, Array]) -> dict[str, Array]:
+        inside = {name: kept[variable] for name, (variable, _) in self.inside.items() if variable in kept}
+        return {**{_output(name): value for name, value in outputs.items()}, **inside}
+
+    def _peer_errors(self, peer: Mapping[str, Array], tensors: Mapping[str, Array]) -> dict[str, float]:
+        errors = {_output(name): _error(peer[name], tensors[_output(name)]) for name in self.names}
+        for output, before in self.saturating.items():
+            for name, (_, site) in self.inside.items():
+                read = self.exact.before[output] if self.exact else []
+                value = _in_layout_of(tensors[name], peer[before]) if site in [other for _, other in read] else None
+                if value is not None:
+                    errors[name] = _error(value, tensors[name])
+        return errors
+
+    def _require_finite(self, expected: Sequence[_Expected], against: str) -> None:
+        if not expected:
+            scales = ", ".join(sample.name for sample in self.samples)
+            raise ModelError(
+                f"{self.graph.name}: cannot be verified: its outputs hold NaN or leave the range of float32 on all "
+                f"inputs that were tried ({scales}); {against} computes the same: this is in the model or its weights"
+            )
+
+    def _require_variation(self, expected: Sequence[_Expected]) -> None:
+        names = expected[0].tensors
+        if not any(_varies([one.tensors[name] for one in expected]) for name in names):
+            raise ModelError(
+                f"{self.graph.name}: cannot be verified: each output holds one value everywhere, so a wrong kernel "
+                f"would not show; are its weights missing? (stormdrop.model.random_weights.seed_weights makes some)"
+            )
+
+    def _check_import(self, expected: _Expected, against: str) -> None:
+        """Raise `ModelError` if the peer is further from the exact values than rounding explains."""
+        for name, error in expected.peer.items():
+            assert expected.rounded is not None
+            if not error <= LEVEL and not error <= (allowed := max(LEVEL, _OF_ROUNDING * expected.rounded(name))):
+                fault = Fault(name, expected.sample, error, allowed)
+                raise ModelError(
+                    f"{self.graph.name}: the imported graph and {against} compute different results, before any kernel "
+                    f"was chosen: {fault}"
+                )
 
 
-def reference_outputs(
-    source: onnx.ModelProto, feeds: Feeds, names: Sequence[str]
-) -> tuple[dict[str, NDArray[Any]], str]:
-    """Run an ONNX model with onnxruntime if it is installed, else with onnx itself.
+class _Rounded:
+    """The error of each tensor of a sample if every tensor is rounded to float32 once; computed at the first call."""
 
-    Args:
-        source: The model.
-        feeds: The inputs by name.
-        names: The outputs to compute.
+    def __init__(self, computing: _Computing, sample: Sample, tensors: Mapping[str, Array]) -> None:
+        self._computing, self._sample, self._tensors = computing, sample, tensors
+        self._errors: dict[str, float] | None = None
 
-    Returns:
-        The outputs by name, and the name and version of the runtime.
-
-    Raises:
-        ModelError: The runtime cannot run the model.
-    """
-    try:
-        import onnxruntime
-    except ImportError:
-        return _run_by_onnx(source, feeds, names)
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3  # errors only, because it warns about every unused initialiser
-    try:
-        session = onnxruntime.InferenceSession(source.SerializeToString(), options, providers=["CPUExecutionProvider"])
-        values = session.run(list(names), dict(feeds))
-    except Exception as error:
-        # onnxruntime's exceptions have no base class of their own.
-        raise ModelError(f"onnxruntime does not run the model: {one_line(error)}") from error
-    return dict(zip(names, values, strict=True)), f"onnxruntime {onnxruntime.__version__}"
+    def __call__(self, name: str) -> float:
+        if self._errors is None:
+            computing = self._computing
+            assert computing.exact is not None
+            keep = [variable for variable, _ in computing.inside.values()]
+            rounded = computing._named(*computing.exact.run(self._sample.feeds, keep, rounded=True))
+            self._errors = {key: _error(rounded[key], right) for key, right in self._tensors.items()}
+        return self._errors[name]
 
 
-def _run_by_onnx(source: onnx.ModelProto, feeds: Feeds, names: Sequence[str]) -> tuple[dict[str, NDArray[Any]], str]:
-    from onnx.reference import ReferenceEvaluator
-
-    opset = next(
-        (entry.version for entry in source.opset_import if entry.domain in ("", "ai.onnx")), _SOFTMAX_OVER_ONE_AXIS
-    )
-    try:
-        values = ReferenceEvaluator(source, new_ops=_corrected_operators(opset)).run(list(names), dict(feeds))
-    except Exception as error:
-        # onnx.reference is Python and NumPy: an operator that it lacks or computes wrongly can raise anything.
-        raise ModelError(f"onnx.reference does not run the model: {one_line(error)}") from error
-    return dict(zip(names, values, strict=True)), f"onnx.reference {packages.version('onnx')}"
+def _output(name: str) -> str:
+    return f"output {name!r}"
 
 
-def _corrected_operators(opset: int) -> list[Any]:
-    """Implementations for `onnx.reference` of the operators that it computes wrongly for this opset."""
-    from onnx.reference.op_run import OpRun
+def _error(value: Array, right: Array) -> float:
+    """The `relative_error` of numbers; of integers and booleans, which may be positions, the share that differs."""
+    if right.dtype.kind in "iub" and value.shape == right.shape:
+        return float(np.mean(value != right)) if right.size else 0.0
+    return relative_error(value, right)
 
-    class BatchNormalization(OpRun):
-        """For inference. onnx's own takes the operator of opsets 9 to 13 for training, and fails for older ones."""
 
-        op_domain = ""
+def _has_nan(value: Array) -> bool:
+    return value.dtype.kind == "f" and bool(np.isnan(value).any())
 
-        def _run(self, x: Any, scale: Any, bias: Any, mean: Any, var: Any, **attributes: Any) -> tuple[Any, ...]:
-            shape = (1, -1) + (1,) * (x.ndim - 2)
-            factor = scale / np.sqrt(var + (attributes.get("epsilon") or 0.0))
-            return (x * factor.reshape(shape) + (bias - mean * factor).reshape(shape),)
 
-    class Softmax(OpRun):
-        """For opsets before 13: over all axes from `axis` on. onnx's own computes the later operator."""
+def _exceeds_float32(value: Array) -> bool:
+    """Whether a value is finite in float64 and would not be so in float32."""
+    finite = np.abs(value[np.isfinite(value)]) if value.dtype.kind == "f" else np.zeros(0)
+    return float(finite.max(initial=0.0)) >= float(np.finfo(np.float32).max)
 
-        op_domain = ""
 
-        def _run(self, x: Any, **attributes: Any) -> tuple[Any, ...]:
-            # If the node does not name an axis, `attributes` has the default of the later operator.
-            axis = next((attribute.i for attribute in self.onnx_node.attribute if attribute.name == "axis"), 1)
-            rows = x.reshape(math.prod(x.shape[: axis % x.ndim]), -1)
-            shifted = rows - rows.max(axis=1, keepdims=True)
-            logarithm = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-            return (self.from_logarithm(logarithm).reshape(x.shape),)
+def _varies(values: Sequence[Array]) -> bool:
+    """Whether a tensor holds different values in one sample; or, if it is a single value, over the samples."""
+    parts = values if values[0].size > 1 else [np.stack(values)]
+    for part in parts:
+        finite = np.asarray(part[np.isfinite(part)], np.float64) if part.dtype.kind == "f" else part.astype(np.float64)
+        if finite.size and np.ptp(finite) > _CONSTANT * np.abs(finite).max():
+            return True
+    return False
 
-        def from_logarithm(self, value: Any) -> Any:
-            """The operator's output, given the logarithm of the softmax."""
-            return np.exp(value)
 
-    class LogSoftmax(Softmax):
-        """As `Softmax`, but the logarithm is the output."""
-
-        def from_logarithm(self, value: Any) -> Any:
-            return value
-
-    older = [Softmax, LogSoftmax] if opset < _SOFTMAX_OVER_ONE_AXIS else []
-    return [BatchNormalization, *older]
+def _in_layout_of(like: Array, value: Array) -> Array | None:
+    """A peer's tensor in the shape of ours: equal, without axes of one element, or channels-last; None otherwise."""
+    if value.shape == like.shape:
+        return value
+    if np.squeeze(value).shape == np.squeeze(like).shape:
+        return value.reshape(like.shape)
+    moved = np.moveaxis(value, 1, -1) if value.ndim == like.ndim > 2 else value
+    return moved if moved.shape == like.shape else None

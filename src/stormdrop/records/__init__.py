@@ -8,13 +8,16 @@ connection.py      where a database is, how to connect to it, what its errors me
 schema.py          the tables
 rows.py            values of the contract as rows of the tables
 codec.py           values of the contract as JSON
+plausible.py       whether a session of somebody else holds what a tuning can measure
+buffered_store.py  a store that costs a tuning nothing if its database fails
 writer_process.py  which process writes a session, and whether it still runs
 json_lines.py      the file format of an export
 import_export.py   export to a file, import from a file, merge with another database
 merging.py         how a session that two databases hold is merged
 """
 
-from .connection import default_path
+from .buffered_store import BufferedStore, buffered
+from .connection import default_path, why_no_default
 from .contract import (
     Absorbed,
     Config,
@@ -36,6 +39,7 @@ from .sql_store import SqlStore, open_store
 
 __all__ = [
     "Absorbed",
+    "BufferedStore",
     "Config",
     "Dump",
     "Filter",
@@ -49,11 +53,13 @@ __all__ = [
     "StoredSession",
     "StoredTrial",
     "Summary",
+    "buffered",
     "default_path",
     "export_file",
     "import_file",
     "merge_database",
     "open_store",
     "read_lines",
+    "why_no_default",
     "write_lines",
 ]

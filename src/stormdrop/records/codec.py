@@ -22,6 +22,7 @@ import msgspec
 
 from ..trial import Measurement, Phases
 from .contract import Outcome, Problem, Setting, State, StoredSession, StoredTrial
+from .plausible import check_session, check_trial
 
 T = TypeVar("T")
 
@@ -112,7 +113,7 @@ def session_from_json(data: Any, workload_text: str) -> StoredSession:
     line = convert(data, _SessionInFile)
     if datetime.fromisoformat(line.created).utcoffset() != timedelta(0):
         raise ValueError(f"'created' is not in UTC: {line.created}")
-    return StoredSession(
+    session = StoredSession(
         id=str(line.id),
         problem=convert({**data, "workload_text": workload_text}, Problem),
         setting=convert(data, Setting),
@@ -120,6 +121,8 @@ def session_from_json(data: Any, workload_text: str) -> StoredSession:
         state=line.state,
         outcome=None if data["outcome"] is None else outcome_from_json(data["outcome"]),
     )
+    check_session(session)
+    return session
 
 
 def outcome_to_json(outcome: Outcome) -> dict[str, Any]:
@@ -173,9 +176,7 @@ def trial_from_json(data: Any, position: int, sketches: Mapping[str, str]) -> St
     measurement = convert({**data, "phases": Phases(*line.phases)}, Measurement)
     in_session = {"position": position, "fingerprint": sketches[line.sketch], "measurement": measurement}
     trial = convert({**data, **in_session, "config": _with_tuples(data["config"])}, StoredTrial)
-    _check_finite("seconds", *measurement.seconds)
-    _check_finite("phases", *line.phases)
-    _check_finite("elapsed", trial.elapsed)
+    check_trial(trial)
     return trial
 
 
@@ -219,7 +220,7 @@ def _names(kinds: Iterable[type], without: Iterable[str] = ()) -> frozenset[str]
     return frozenset(field.name for kind in kinds for field in fields(kind)) - frozenset(without)
 
 
-_SESSION_NAMES = _names([StoredSession, Problem, Setting], without=["problem", "setting", "workload_text"])
+_SESSION_NAMES = _names([StoredSession, Problem, Setting], without=["problem", "setting", "workload_text", "imported"])
 _OUTCOME_NAMES = _names([Outcome])
 _TRIAL_NAMES = _names([StoredTrial, Measurement], without=["position", "fingerprint", "measurement"])
 

@@ -16,29 +16,88 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, unquote_plus
 
 import platformdirs
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError, SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
-from ..errors import StoreError
+from ..errors import StoreError, passwords_in, without_passwords
 from .schema import check_schema, create_schema
 
 BUSY_SECONDS = 30.0
 """Seconds for which a SQLite connection waits while another one writes."""
 
 _WRITES = "stormdrop_writes"
+_PATIENCE = "stormdrop_patience"
+_SLICE_SECONDS = 0.25  # of a wait, during which Python handles no signal
+
+
+class DatabaseFailure(StoreError):
+    """The database itself reports an error, whatever was asked of it."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A database, for messages.
+
+    Attributes:
+        name: its name, which holds no password.
+        secrets: what no message may hold.
+        file: SQLite's file; None for another database or one in memory.
+    """
+
+    name: str
+    secrets: tuple[str, ...] = ()
+    file: Path | None = None
+
+    def __str__(self) -> str:
+        return self.name
+
+    def reason(self, text: str) -> str:
+        """The first line of a driver's message without secrets, with advice if there is any for it."""
+        reason = without_passwords(_reason(text))
+        for secret in self.secrets:
+            reason = reason.replace(secret, "***")
+        return reason
+
+    @property
+    def identity(self) -> tuple[int, int] | None:
+        """What tells the file from another one of the same name; None if there is no file."""
+        if self.file is None:
+            return None
+        try:
+            status = self.file.stat()
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino
 
 
 def default_path() -> Path:
-    """The database that is used if none is named."""
-    return Path(platformdirs.user_data_dir("stormdrop", appauthor=False)) / "records.db"
+    """The database that is used if none is named; a relative path if there is no home directory."""
+    try:
+        return Path(platformdirs.user_data_dir("stormdrop", appauthor=False)) / "records.db"
+    except RuntimeError:  # the system does not know this user
+        return Path("~/records.db")
 
 
-def connect(place: str | Path | None, *, create: bool) -> tuple[Engine, str]:
+def why_no_default() -> str | None:
+    """Why the default database cannot keep records, as in a read-only home directory; None if it can."""
+    path = default_path()
+    if not path.is_absolute():
+        return "there is no home directory"
+    try:
+        _check_file(path, create=True, make_directory=True)
+    except StoreError as error:
+        return str(error)
+    return None
+
+
+def connect(place: str | Path | None, *, create: bool) -> tuple[Engine, Place]:
     """Connects to a database and checks that it holds records.
 
     Args:
@@ -46,46 +105,52 @@ def connect(place: str | Path | None, *, create: bool) -> tuple[Engine, str]:
         create: Whether an absent or empty database gets its tables. The default database gets its directory, too.
 
     Returns:
-        The engine, and a name of the database for messages, which holds no password.
+        The engine, and the database's name for messages.
 
     Raises:
         StoreError: If the database cannot be opened, holds something else than records, or (without `create`) is
             absent or empty. The database is then left as it was.
     """
     url = _url(place)
-    name = url.database if _is_file(url) and url.database else url.render_as_string(hide_password=True)
-    if _is_file(url):
-        _check_file(Path(url.database or ""), create=create, make_directory=place is None)
-    engine = _engine(url, name)
+    database = _place(url, str(place or ""))
+    if database.file is not None:
+        if place is None and not database.file.is_absolute():
+            raise StoreError("there is no home directory for the default database; give a database, as with --db")
+        _check_file(database.file, create=create, make_directory=place is None)
+    engine = _engine(url, database)
     try:
-        with one_line_errors(name):
-            _prepare(engine, name, create=create)
+        with one_line_errors(database):
+            _prepare(engine, database, create=create)
     except StoreError:
         engine.dispose()
         raise
-    return engine, name
+    return engine, database
 
 
 @contextlib.contextmanager
-def one_line_errors(name: str) -> Iterator[None]:
-    """Turns what the database with this name reports into a `StoreError` of one line."""
+def one_line_errors(place: Place) -> Iterator[None]:
+    """Turns what a database reports into a `DatabaseFailure` of one line."""
     try:
         yield
     except DBAPIError as error:
-        raise StoreError(f"{name}: {_reason(str(error.orig))}") from error
+        raise DatabaseFailure(f"{place}: {place.reason(str(error.orig))}") from error
     except SQLAlchemyError as error:
-        raise StoreError(f"{name}: {_reason(str(error))}") from error
+        raise DatabaseFailure(f"{place}: {place.reason(str(error))}") from error
 
 
 @contextlib.contextmanager
-def transaction(engine: Engine, name: str, *, write: bool = False) -> Iterator[Connection]:
+def transaction(
+    engine: Engine, place: Place, *, write: bool = False, patience: float = BUSY_SECONDS
+) -> Iterator[Connection]:
     """A transaction that commits at the end, and that changes nothing if its body raises.
 
     Args:
         engine: The engine from `connect`.
-        name: The name of the database, for messages.
+        place: The database, for messages.
         write: Whether the transaction may write. On SQLite, nothing else writes during such a transaction. Without it
             the transaction sees the database as of one moment.
+        patience: Seconds for which a transaction that writes to SQLite waits while another one writes. Ctrl-C ends
+            the wait.
 
     Yields:
         The connection.
@@ -93,10 +158,10 @@ def transaction(engine: Engine, name: str, *, write: bool = False) -> Iterator[C
     Raises:
         StoreError: If the database fails.
     """
-    options: dict[str, Any] = {_WRITES: write}
+    options: dict[str, Any] = {_WRITES: write, _PATIENCE: patience}
     if not write and engine.dialect.name == "postgresql":  # the other databases do so by themselves
         options["isolation_level"] = "REPEATABLE READ"
-    with one_line_errors(name), engine.execution_options(**options).begin() as connection:
+    with one_line_errors(place), engine.execution_options(**options).begin() as connection:
         yield connection
 
 
@@ -113,6 +178,16 @@ def _url(place: str | Path | None) -> URL:
     except (ArgumentError, ValueError) as error:
         kind = text.partition("://")[0]  # what follows may hold a password
         raise StoreError(f"'{kind}://...' is no database URL; one looks like sqlite:///records.db") from error
+
+
+def _place(url: URL, given: str) -> Place:
+    if _is_file(url) and url.database:
+        return Place(url.database, file=Path(url.database))
+    # A driver may repeat a password as it was given, as it was meant, and in parts.
+    written = [part for secret in passwords_in(given) for part in (secret, *secret.split("@"))]
+    forms = {form for secret in written for form in (secret, unquote_plus(secret), unquote(secret)) if form}
+    name = without_passwords(url.render_as_string(hide_password=True))
+    return Place(name, tuple(sorted(forms, key=len, reverse=True)))
 
 
 def _is_sqlite(url: URL) -> bool:
@@ -145,7 +220,7 @@ def _check_file(path: Path, *, create: bool, make_directory: bool) -> None:
         raise StoreError(f"{path} cannot be opened: {error.strerror or error}") from error
 
 
-def _engine(url: URL, name: str) -> Engine:
+def _engine(url: URL, place: Place) -> Engine:
     options: dict[str, Any] = {}
     if _is_sqlite(url):
         options["connect_args"] = {"timeout": BUSY_SECONDS, "check_same_thread": False}
@@ -156,9 +231,9 @@ def _engine(url: URL, name: str) -> Engine:
     except NoSuchModuleError as error:
         raise StoreError(f"there is no kind of database '{url.drivername}'; sqlite:///records.db is one") from error
     except ImportError as error:
-        raise StoreError(f"{name} needs the Python package {error.name}, which is not installed") from error
+        raise StoreError(f"{place} needs the Python package {error.name}, which is not installed") from error
     except (SQLAlchemyError, ValueError, TypeError) as error:
-        raise StoreError(f"{name} cannot be opened: {_reason(str(error))}") from error
+        raise StoreError(f"{place} cannot be opened: {place.reason(str(error))}") from error
     if _is_sqlite(url):
         event.listen(engine, "connect", _on_connect)
         event.listen(engine, "begin", _on_begin)
@@ -172,37 +247,55 @@ def _on_connect(connection: Any, _: Any) -> None:
 
 
 def _on_begin(connection: Connection) -> None:
+    options = connection.get_execution_options()
+    if not options.get(_WRITES, False):
+        connection.exec_driver_sql("BEGIN")
+        return
     # A transaction that reads first and writes later would fail at once, instead of waiting, if another one wrote
     # in between.
-    immediate = connection.get_execution_options().get(_WRITES, False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
+    deadline = time.perf_counter() + options.get(_PATIENCE, BUSY_SECONDS)
+    _set_busy_seconds(connection, _SLICE_SECONDS)
+    try:
+        while True:
+            try:
+                connection.exec_driver_sql("BEGIN IMMEDIATE")
+                return
+            except OperationalError as error:
+                if "locked" not in str(error.orig) or time.perf_counter() > deadline:
+                    raise
+    finally:
+        _set_busy_seconds(connection, BUSY_SECONDS)
 
 
-def _prepare(engine: Engine, name: str, *, create: bool) -> None:
+def _set_busy_seconds(connection: Connection, seconds: float) -> None:
+    driver: Any = connection.connection.driver_connection
+    driver.execute(f"PRAGMA busy_timeout = {int(1000 * seconds)}")
+
+
+def _prepare(engine: Engine, place: Place, *, create: bool) -> None:
     """Checks the database and creates its tables. Its journal is changed only if the database is accepted."""
-    with transaction(engine, name) as connection:
-        has_tables = check_schema(connection, name)
+    with transaction(engine, place) as connection:
+        has_tables = check_schema(connection, str(place))
     if not create:
         if not has_tables:
-            raise StoreError(f"{name} holds no records yet")
+            raise StoreError(f"{place} holds no records yet")
         return
     if engine.dialect.name == "sqlite":
-        _use_write_ahead_log(engine, name)
+        _use_write_ahead_log(engine, place)
     if has_tables:
         return
     try:
-        with transaction(engine, name, write=True) as connection:
-            if not check_schema(connection, name):  # another process may have been faster
+        with transaction(engine, place, write=True) as connection:
+            if not check_schema(connection, str(place)):  # another process may have been faster
                 create_schema(connection)
     except StoreError:
-        with transaction(
-            engine, name
-        ) as connection:  # on a server, another process may create the tables at the same time
-            if not check_schema(connection, name):
+        with transaction(engine, place) as connection:
+            # On a server, another process may have created the tables at the same time.
+            if not check_schema(connection, str(place)):
                 raise
 
 
-def _use_write_ahead_log(engine: Engine, name: str) -> None:
+def _use_write_ahead_log(engine: Engine, place: Place) -> None:
     """Switches the file (for good) to a write-ahead log, so that readers and the writer do not wait for each other.
 
     The switch needs exclusive access to the file, and SQLite does not always wait for that by itself. If the switch is
@@ -216,7 +309,7 @@ def _use_write_ahead_log(engine: Engine, name: str) -> None:
             return
         except sqlite3.Error as error:
             if "locked" not in str(error) or time.perf_counter() > deadline:
-                raise StoreError(f"{name}: {_reason(str(error))}") from error
+                raise StoreError(f"{place}: {place.reason(str(error))}") from error
         time.sleep(0.02)
 
 

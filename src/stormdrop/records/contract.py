@@ -114,6 +114,8 @@ class StoredSession:
         created: When the session was opened, in ISO 8601 and UTC.
         state: Where the session stands.
         outcome: What the session ended with, or None if it has no result yet.
+        imported: Whether another database or a file brought it, and no run has gone on with it here. Its times are
+            what somebody says.
     """
 
     id: str
@@ -122,6 +124,7 @@ class StoredSession:
     created: str
     state: State
     outcome: Outcome | None = None
+    imported: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -356,17 +359,19 @@ class Store(Protocol):
         Call no other method of the store until the iterator is exhausted or closed.
         """
 
-    def absorb(self, dump: Dump) -> Absorbed:
+    def absorb(self, dump: Dump, *, measured_here: bool = False) -> Absorbed:
         """Takes in sessions from another store or a file. Doing it again changes nothing.
 
         Args:
             dump: The sessions. A session that is running in its own database is interrupted in this one.
+            measured_here: Whether the user of this machine measured all of them. Otherwise they count as imported.
 
         Returns:
             How many sessions and trials were new.
 
         Raises:
-            StoreError: If the database fails. Then nothing was taken in; the same holds if `dump` raises.
+            StoreError: If the database fails, or if an imported session holds what no tuning measures. Then nothing
+                was taken in; the same holds if `dump` raises.
         """
 
     def close(self) -> None:

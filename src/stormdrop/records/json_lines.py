@@ -17,7 +17,7 @@ from typing import Annotated, Any, BinaryIO, TypeVar
 
 import msgspec
 
-from ..errors import StoreError
+from ..errors import StoreError, shown
 from .codec import clean, convert, encode, session_from_json, session_to_json, trial_from_json, trial_to_json
 from .contract import Dump, StoredSession, StoredTrial
 
@@ -113,7 +113,7 @@ class _Reader:
         self._body: Any = None
 
     def error(self, what: str) -> StoreError:
-        return StoreError(f"{self._source}, line {self._number}: {what}")
+        return StoreError(f"{self._source}, line {self._number}: {shown(what, 200)}")
 
     def take(self, decoder: Callable[[Any], T], kind: str) -> T:
         """The decoded next line, which must be of this kind."""

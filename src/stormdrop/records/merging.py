@@ -13,26 +13,35 @@ from typing import Any, Literal
 
 from sqlalchemy import Connection, Row
 
+from ..errors import StoreError
 from . import rows, schema
 from .codec import clean_session, encode, outcome_to_json, trial_to_json
 from .contract import Absorbed, Dump, State, StoredSession, StoredTrial
-from .writer_process import other_live_process
+from .plausible import check_session, check_trial
+from .writer_process import IMPORTED, other_live_process
 
 _Verdict = Literal["extended", "known", "diverged"]
 
 
-def absorb(connection: Connection, dump: Dump) -> Absorbed:
+def absorb(connection: Connection, dump: Dump, *, measured_here: bool) -> Absorbed:
     """Takes in every session of a dump.
 
     Args:
         connection: A connection in a transaction that writes.
         dump: The sessions.
+        measured_here: Whether they may answer later tunings, because this machine's user measured them. Otherwise they
+            are marked as imported.
 
     Returns:
         How many sessions and trials were new.
+
+    Raises:
+        StoreError: If a session holds what no tuning measures.
     """
     counts: Counter[str] = Counter()
+    writer = None if measured_here else IMPORTED
     for session, trials in dump:
+        _check(session, trials)
         session = clean_session(session)
         if session.state is State.RUNNING:  # in another database, and so not here
             session = dataclasses.replace(session, state=State.INTERRUPTED)
@@ -41,15 +50,24 @@ def absorb(connection: Connection, dump: Dump) -> Absorbed:
         ).one_or_none()
         if row is None:
             number = rows.insert_session(connection, session, writer=None)
-            _complete(connection, number, session, trials, known=0)
+            _complete(connection, number, session, trials, known=0, writer=writer)
             counts.update(added=1, trials=len(trials))
             continue
         verdict = _verdict(connection, row, session, trials)
         if verdict == "extended":
-            _complete(connection, row.number, session, trials, known=row.trials)
+            _complete(connection, row.number, session, trials, known=row.trials, writer=writer)
             counts.update(trials=len(trials) - row.trials)
         counts.update([verdict])
     return Absorbed(**counts)
+
+
+def _check(session: StoredSession, trials: Sequence[StoredTrial]) -> None:
+    try:
+        check_session(session)
+        for trial in trials:
+            check_trial(trial)
+    except ValueError as error:
+        raise StoreError(f"session {session.id} cannot be taken in: {error}") from error
 
 
 def _verdict(connection: Connection, row: Row[Any], theirs: StoredSession, trials: Sequence[StoredTrial]) -> _Verdict:
@@ -86,7 +104,13 @@ def _as_text(trial: StoredTrial) -> str:
 
 
 def _complete(
-    connection: Connection, number: int, session: StoredSession, trials: Sequence[StoredTrial], *, known: int
+    connection: Connection,
+    number: int,
+    session: StoredSession,
+    trials: Sequence[StoredTrial],
+    *,
+    known: int,
+    writer: str | None,
 ) -> None:
     """Adds the trials after the first `known`, and brings the session's row to the state of the copy."""
     if len(trials) > known:
@@ -97,7 +121,7 @@ def _complete(
         .where(schema.session.c.number == number)
         .values(
             state=session.state.value,
-            writer=None,
+            writer=writer,
             outcome=None if session.outcome is None else encode(outcome_to_json(session.outcome)),
             trials=len(trials),
             failed=sum(not trial.measurement.ok for trial in trials),

@@ -15,6 +15,7 @@ from ..trial import Measurement, Phases, Status
 from . import schema
 from .codec import clean, decode_config, encode, outcome_from_json, outcome_to_json
 from .contract import Problem, Record, Setting, State, StoredSession, StoredTrial, Summary
+from .writer_process import IMPORTED
 
 
 def select_sessions(*, text: bool, newest_first: bool = False) -> Select[Any]:
@@ -54,6 +55,7 @@ def session(row: Row[Any], state: State) -> StoredSession:
         created=row.created,
         state=state,
         outcome=None if row.outcome is None else outcome_from_json(json.loads(row.outcome)),
+        imported=row.writer == IMPORTED,
     )
 
 

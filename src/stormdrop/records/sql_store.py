@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import uuid
 from collections.abc import Iterator, Sequence
@@ -11,10 +12,10 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, and_, select
 
-from ..errors import StoreError
+from ..errors import StoreError, one_line
 from . import rows, schema
 from .codec import canonical, clean, clean_session, encode, outcome_to_json
-from .connection import connect, transaction
+from .connection import BUSY_SECONDS, connect, transaction
 from .contract import (
     Absorbed,
     Dump,
@@ -64,10 +65,16 @@ class SqlStore:
     """A `Store` over SQLAlchemy: SQLite in a file or in memory, or the database of a server by its URL.
 
     The arguments are those of `open_store`. What the methods do is described in `Store`.
+
+    Attributes:
+        patience: Seconds for which a method that writes waits while another connection writes to the same file.
     """
 
     def __init__(self, place: str | Path | None = None, *, create: bool = True) -> None:
-        self._engine, self._name = connect(place, create=create)
+        self.patience = BUSY_SECONDS
+        self._given = place
+        self._engine, self._place = connect(place, create=create)
+        self._identity = self._place.identity
         self._writer = new_writer()
 
     def __enter__(self) -> SqlStore:
@@ -82,20 +89,13 @@ class SqlStore:
     # Writing
 
     def open(self, problem: Problem, setting: Setting) -> StoredSession:
-        session = StoredSession(
-            id=str(uuid.uuid4()),
-            problem=problem,
-            setting=setting,
-            created=datetime.now(timezone.utc).isoformat(timespec="microseconds"),
-            state=State.RUNNING,
-        )
-        session = clean_session(session)
-        with transaction(self._engine, self._name, write=True) as connection:
+        session = new_session(problem, setting)
+        with self._writing() as connection:
             rows.insert_session(connection, session, writer=self._writer)
         return session
 
     def resume(self, session: StoredSession) -> StoredSession:
-        with transaction(self._engine, self._name, write=True) as connection:
+        with self._writing() as connection:
             row = _session_row(connection, session.id, lock=True)
             if row.state == State.FINISHED.value:
                 raise StoreError(f"session {session.id} is finished; there is nothing to resume")
@@ -106,11 +106,11 @@ class SqlStore:
 
     def append(self, session: StoredSession, batch: int, records: Sequence[Record]) -> None:
         for record in records:
-            _check_record(session, record)
+            check_record(session, record)
         if not records:
             return
         worked = [record.measurement for record in records if record.measurement.ok]
-        with transaction(self._engine, self._name, write=True) as connection:
+        with self._writing() as connection:
             row = self._writable_row(connection, session)
             connection.execute(
                 schema.trial.insert(),
@@ -133,24 +133,24 @@ class SqlStore:
     def interrupt(self, session: StoredSession, outcome: Outcome | None = None) -> StoredSession:
         return self._end(session, State.INTERRUPTED, outcome)
 
-    def absorb(self, dump: Dump) -> Absorbed:
-        with transaction(self._engine, self._name, write=True) as connection:
-            return absorb(connection, dump)
+    def absorb(self, dump: Dump, *, measured_here: bool = False) -> Absorbed:
+        with self._writing() as connection:
+            return absorb(connection, dump, measured_here=measured_here)
 
     # Reading
 
     def session(self, session_id: str) -> StoredSession:
-        with transaction(self._engine, self._name) as connection:
+        with self._reading() as connection:
             return _read(_session_row(connection, session_id))
 
     def records(self, session: StoredSession) -> list[StoredTrial]:
-        with transaction(self._engine, self._name) as connection:
+        with self._reading() as connection:
             row = _session_row(connection, session.id)
             return rows.trials(connection, row.number, session.setting.sketches)
 
     def finished(self, problem: Problem) -> list[StoredSession]:
         is_finished = schema.session.c.state == State.FINISHED.value
-        with transaction(self._engine, self._name) as connection:
+        with self._reading() as connection:
             sessions = [_read(row) for row in _newest_first(connection, problem, is_finished)]
         return [session for session in sessions if session.outcome is not None and session.outcome.sketch is not None]
 
@@ -161,7 +161,7 @@ class SqlStore:
             schema.session.c.seed == str(setting.seed),
         )
         sessions = []
-        with transaction(self._engine, self._name) as connection:
+        with self._reading() as connection:
             for row in _newest_first(connection, problem, condition):
                 session = _read(row)
                 busy = session.state is State.RUNNING and row.writer and other_live_process(row.writer)
@@ -171,13 +171,13 @@ class SqlStore:
 
     def sessions(self, selection: Filter = _ALL) -> list[Summary]:
         statement = rows.select_sessions(text=False, newest_first=True).where(*_conditions(selection))
-        with transaction(self._engine, self._name) as connection:
+        with self._reading() as connection:
             session_rows = connection.execute(statement).all()
         summaries = [rows.summary(row, _state(row)) for row in session_rows]
         return [summary for summary in summaries if selection.state in (None, summary.state)]
 
     def dump(self, selection: Filter = _ALL) -> Iterator[tuple[StoredSession, list[StoredTrial]]]:
-        with transaction(self._engine, self._name) as connection:
+        with self._reading() as connection:
             statement = select(schema.session.c.id).where(*_conditions(selection))
             ids = connection.execute(
                 statement.join(schema.workload).order_by(schema.session.c.created, schema.session.c.number)
@@ -190,6 +190,25 @@ class SqlStore:
 
     # Helpers
 
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[Connection]:
+        """A transaction that writes. A file that was deleted or replaced is not written to: nobody would see it."""
+        if self._place.identity != self._identity:
+            self._engine.dispose()
+            self._engine, self._place = connect(self._given, create=True)
+            self._identity = self._place.identity
+        with transaction(self._engine, self._place, write=True, patience=self.patience) as connection:
+            yield connection
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[Connection]:
+        """A transaction that reads. Raises `StoreError` for a row that no stormdrop wrote."""
+        with transaction(self._engine, self._place) as connection:
+            try:
+                yield connection
+            except (ValueError, LookupError, TypeError) as error:
+                raise StoreError(f"{self._place} holds a damaged record: {one_line(error)}") from error
+
     def _writable_row(self, connection: Connection, session: StoredSession) -> Row[Any]:
         """The locked row of a running session that this store writes. Raises `StoreError` for any other session."""
         row = _session_row(connection, session.id, lock=True)
@@ -200,14 +219,27 @@ class SqlStore:
         return row
 
     def _end(self, session: StoredSession, state: State, outcome: Outcome | None) -> StoredSession:
-        with transaction(self._engine, self._name, write=True) as connection:
+        with self._writing() as connection:
             row = self._writable_row(connection, session)
             text = None if outcome is None else encode(outcome_to_json(outcome))
             _update(connection, row, state=state.value, outcome=text, writer=None)
             return _read(_session_row(connection, session.id))
 
 
-def _check_record(session: StoredSession, record: Record) -> None:
+def new_session(problem: Problem, setting: Setting) -> StoredSession:
+    """A running session that begins now, as a database gives it back."""
+    session = StoredSession(
+        id=str(uuid.uuid4()),
+        problem=problem,
+        setting=setting,
+        created=datetime.now(timezone.utc).isoformat(timespec="microseconds"),
+        state=State.RUNNING,
+    )
+    return clean_session(session)
+
+
+def check_record(session: StoredSession, record: Record) -> None:
+    """Raises `ValueError` for a record that the session cannot hold."""
     if record.sketch not in session.setting.sketches:
         raise ValueError(f"session {session.id} has no sketch '{record.sketch}'")
     phases = record.measurement.phases

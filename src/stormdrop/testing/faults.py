@@ -14,11 +14,14 @@ import hashlib
 import json
 import os
 import signal
-from collections.abc import Mapping
+import stat
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
+from tvm.ir.prim import expr as prim
 from tvm.s_tir import SBlock, SBlockRealize, Schedule
 from tvm.tirx import PrimFunc
 
@@ -35,7 +38,10 @@ FAULTS: Mapping[str, Status] = {
     "abort_apply": Status.INSTANTIATION,
     "exit_apply": Status.INSTANTIATION,
     "memory_apply": Status.INSTANTIATION,
+    "garbage_apply": Status.INSTANTIATION,
     "hang_build": Status.BUILD_TIMEOUT,
+    "print_apply": Status.BUILD_TIMEOUT,
+    "fork_apply": Status.BUILD_TIMEOUT,
     "uncompilable": Status.COMPILE_HOST,
     "segfault_run": Status.RUNTIME,
     "abort_run": Status.RUNTIME,
@@ -46,8 +52,37 @@ FAULTS: Mapping[str, Status] = {
     "wrong": Status.WRONG_ANSWER,
     "unwritten": Status.WRONG_ANSWER,
     "overwrites_input": Status.WRONG_ANSWER,
+    "overwrites_input_later": Status.WRONG_ANSWER,
+    "wrong_later": Status.WRONG_ANSWER,
+    "writes_before": Status.WRONG_ANSWER,
+    "writes_after": Status.WRONG_ANSWER,
 }
-"""The name of each fault, and the status under which a measurer must report it."""
+"""The name of each fault, and the status under which a measurer must report it.
+
+    garbage_apply            writes bytes to the worker's pipe that are no message
+    print_apply              prints without end
+    fork_apply               starts other processes, and hangs
+    overwrites_input_later   writes to an input after it was read, so that the first output is right
+    wrong_later              is right at the first execution only
+    writes_before, _after    writes to the memory before and after its output
+
+Reads out of bounds cannot be recognised, unless they end the process or change the output.
+"""
+
+SUBTLE_FAULTS: Mapping[str, Status] = {
+    "low_precision": Status.WRONG_ANSWER,
+    "wrong_large": Status.WRONG_ANSWER,
+}
+"""Faults that small integers do not show: the output has the 8 bits of bfloat16, or none of its elements exceeds 4096.
+
+A measurer need report them only for a candidate that may win.
+"""
+
+HARMLESS = ("none", "sleep_run")
+"""What is no fault: nothing, and to sleep for two seconds in each execution."""
+
+_LARGE = 4096.0
+_FORKS = 20
 
 _EXTERNAL_CALLS: Mapping[str, tuple[str, tuple[int, ...]]] = {
     "segfault_run": ("raise", (int(signal.SIGSEGV),)),
@@ -55,6 +90,7 @@ _EXTERNAL_CALLS: Mapping[str, tuple[str, tuple[int, ...]]] = {
     "kill_run": ("raise", (9,)),
     "exit_run": ("_exit", (3,)),
     "hang_run": ("sleep", (3600,)),
+    "sleep_run": ("sleep", (2,)),
 }
 
 
@@ -81,7 +117,7 @@ class Plain:
 
 @dataclass(frozen=True)
 class ChosenFaults:
-    """Another sketch with one more knob, `fault`, which is "none" or a key of `FAULTS`.
+    """Another sketch with one more knob, `fault`: one of `HARMLESS`, or a key of `FAULTS` or `SUBTLE_FAULTS`.
 
     Args:
         inner: The other sketch.
@@ -95,7 +131,7 @@ class ChosenFaults:
         space = self.inner.space(workload, target)
         if space is None:
             return None
-        knobs = [*space.knobs, Categorical("fault", ("none", *FAULTS))]
+        knobs = [*space.knobs, Categorical("fault", (*HARMLESS, *FAULTS, *SUBTLE_FAULTS))]
         origin = {**space.config(space.origin), "fault": "none"}
         return Space(self.name, knobs, space.constraints, origin)
 
@@ -151,10 +187,25 @@ def _apply(
         os._exit(3)
     if fault == "memory_apply":
         bytearray(1 << 60)
-    while fault == "hang_build":
-        pass
+    if fault == "garbage_apply":
+        for descriptor in range(3, 64):
+            _write_to_socket(descriptor, b"this is no message")
+    if fault == "fork_apply" and any(os.fork() == 0 for _ in range(_FORKS)):
+        time.sleep(3600)  # in the children
+    while fault in {"hang_build", "print_apply", "fork_apply"}:
+        if fault == "print_apply":
+            os.write(1, b"again and again\n" * 4096)
     variant = sketch.apply(workload, target, config)
     return Variant(_spoil(variant.main, fault), variant.transforms)
+
+
+def _write_to_socket(descriptor: int, data: bytes) -> None:
+    try:
+        is_socket = stat.S_ISSOCK(os.fstat(descriptor).st_mode)
+    except OSError:  # it is not open
+        return
+    if is_socket:
+        os.write(descriptor, data)
 
 
 def _spoil(function: PrimFunc, fault: str) -> PrimFunc:
@@ -169,6 +220,24 @@ def _spoil(function: PrimFunc, fault: str) -> PrimFunc:
         body = tirx.SeqStmt([call, root.body])
     elif fault == "uncompilable":
         body = tirx.SeqStmt([_store(output, tirx.decl_buffer((1,), "float32", "undefined")[0]), root.body])
+    elif fault == "low_precision":
+        body = tirx.SeqStmt([root.body, _for_each(output, _in_bfloat16)])
+    elif fault == "wrong_large":
+        least = lambda value: prim.Min(value, tirx.const(_LARGE, "float32"))  # noqa: E731
+        body = tirx.SeqStmt([root.body, _for_each(output, least)])
+    elif fault == "wrong_later":
+        # The system returns the value of the last call, which no other code makes.
+        later = prim.EQ(tirx.call_extern("int32", "umask", 63), tirx.const(63, "int32"))
+        first = (0,) * len(shape_of(output))
+        added = tirx.Select(later, tirx.const(1.0, "float32"), tirx.const(0.0, "float32"))
+        body = tirx.SeqStmt([root.body, tirx.BufferStore(output, output[first] + added, list(first))])
+    elif fault in {"writes_before", "writes_after"}:
+        outside = -1 if fault == "writes_before" else shape_of(output)[0]
+        stored = tirx.const(54321.0, "float32")
+        rest = [0] * (len(shape_of(output)) - 1)
+        body = tirx.SeqStmt([root.body, tirx.BufferStore(output, stored, [outside, *rest])])
+    elif fault == "overwrites_input_later":
+        body = tirx.SeqStmt([root.body, _store(function.params[0], 54321.0)])
     elif fault == "wrong":
         body = tirx.SeqStmt([root.body, _store(output, 12345.0)])
     elif fault == "unwritten":
@@ -196,3 +265,17 @@ def _spoil(function: PrimFunc, fault: str) -> PrimFunc:
 def _store(buffer: Any, value: Any) -> Any:
     stored = tirx.const(value, "float32") if isinstance(value, float) else value
     return tirx.BufferStore(buffer, stored, [0] * len(shape_of(buffer)))
+
+
+def _for_each(buffer: Any, change: Callable[[Any], Any]) -> Any:
+    """Loops that change every element of a buffer."""
+    variables = [tirx.Var(f"f{axis}", "int32") for axis in range(len(shape_of(buffer)))]
+    body = tirx.BufferStore(buffer, change(buffer[tuple(variables)]), variables)
+    for variable, extent in reversed(list(zip(variables, shape_of(buffer), strict=True))):
+        body = tirx.For(variable, 0, extent, tirx.ForKind.SERIAL, body)
+    return body
+
+
+def _in_bfloat16(value: Any) -> Any:
+    bits: Any = tirx.reinterpret("uint32", value)
+    return tirx.reinterpret("float32", bits & tirx.const(0xFFFF0000, "uint32"))

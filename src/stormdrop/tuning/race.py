@@ -23,7 +23,7 @@ FINALISTS = 3
 """How many of the candidates that a search measured take part, by their samples."""
 
 ALPHA = 0.05
-"""The probability of a wrong decision, for all comparisons of a race together."""
+"""The probability of a wrong decision, for all comparisons of a race together; in a model, of all its races."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class RaceResult:
         winner: the candidate to use.
         seconds: the winner's samples.
         default: the default's samples; None if the default does not work.
-        speedup: the default's time over the winner's. None if there is nothing to compare with, or if no difference
-            is significant: the winner is then the default.
+        speedup: the default's time over the winner's. None if there is nothing to compare with, if no difference is
+            significant (the winner is then the default), or if the race was disturbed.
     """
 
     winner: Candidate
@@ -64,16 +64,21 @@ def entrants(
     return list(dict.fromkeys([*named, *ranked[:FINALISTS]]))
 
 
-def decide(default: Candidate, samples: Mapping[Candidate, Sequence[float]]) -> RaceResult | None:
+def decide(
+    default: Candidate, samples: Mapping[Candidate, Sequence[float]], *, disturbed: bool = False, races: int = 1
+) -> RaceResult | None:
     """Decides a race.
 
     The winner is the fastest candidate that is significantly faster than the default. The confidence is 95% for all
-    comparisons together (Bonferroni: with k challengers, each interval has a confidence of 1 - 0.05 / k). If no
-    candidate is significantly faster, the default wins. If the default does not work, the fastest candidate wins.
+    comparisons of all races together (Bonferroni: with r races of k challengers each, an interval has a confidence of
+    1 - 0.05 / (r k)). If no candidate is significantly faster, the default wins. If the default does not work, the
+    fastest candidate wins.
 
     Args:
         default: the candidate that the others are compared with.
         samples: for each candidate that worked, its seconds in each round.
+        disturbed: whether something else used the machine. The best guess still wins, but nothing is claimed for it.
+        races: the number of races whose decisions belong together, as those of the kernels of a model.
 
     Returns:
         The result; None if no candidate worked.
@@ -85,7 +90,7 @@ def decide(default: Candidate, samples: Mapping[Candidate, Sequence[float]]) -> 
     if base is None:
         fastest = min(median, key=median.__getitem__)
         return RaceResult(fastest, samples[fastest], None, None)
-    confidence = 1 - ALPHA / max(1, len(samples) - 1)
+    confidence = 1 - ALPHA / (races * max(1, len(samples) - 1))
     ratios = {
         candidate: ratio_interval(base, times, confidence)
         for candidate, times in samples.items()
@@ -93,4 +98,4 @@ def decide(default: Candidate, samples: Mapping[Candidate, Sequence[float]]) -> 
     }
     faster = [candidate for candidate, ratio in ratios.items() if ratio.low > 1]
     winner = min(faster, key=median.__getitem__, default=default)
-    return RaceResult(winner, samples[winner], base, ratios.get(winner))
+    return RaceResult(winner, samples[winner], base, None if disturbed else ratios.get(winner))

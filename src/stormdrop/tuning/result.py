@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ..errors import MeasureError, UnsupportedFunction
+from ..errors import UnsupportedFunction
 from ..statistics import Interval, median_interval
 
 if TYPE_CHECKING:
@@ -54,7 +54,8 @@ class Best:
         seconds: seconds per execution.
         interval: the 95% interval of `seconds`.
         speedup: the default's time over this one's, as (ratio, low, high); the interval holds for the best of all that
-            raced. None if this is the default, because nothing was significantly faster, or if the two did not race.
+            raced. None if this is the default, because nothing was significantly faster, if the two did not race, or if
+            something else used the machine during the race.
     """
 
     sketch: str
@@ -114,7 +115,7 @@ class BestSchedule(Best):
     def to_json(self) -> dict[str, Any]:
         """`best` in the document of a kernel's result, with its rates.
 
-        `percent_of_peak` is null if the kernel is not in float32, or if the peak cannot be measured.
+        `percent_of_peak` is null if the kernel is not in float32, or if the peak is not known (`peak_within`).
         """
         rate = self.workload.flops / self.seconds
         return {
@@ -125,14 +126,12 @@ class BestSchedule(Best):
         }
 
     def _percent_of_peak(self, rate: float) -> float | None:
-        from ..machine.peak import peak
+        from ..machine.peak import known_peak
 
         if any(spec.dtype != "float32" for spec in self.workload.inputs):
             return None
-        try:
-            return 100 * rate / peak(self.target).flops
-        except MeasureError:  # the result stands without it
-            return None
+        limits = known_peak(self.target)
+        return None if limits is None else 100 * rate / limits.flops
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,6 +157,9 @@ class SearchResult:
         interrupted: whether Ctrl-C ended it.
         statuses: measurements by status.
         error: the most frequent error, one line; empty if nothing failed.
+        disturbed: whether something else used the machine during the last race, or left no time for it. Then no
+            speedup is claimed.
+        by_sketch: the fastest candidate of each sketch, by its samples in the search.
     """
 
     search: str
@@ -177,11 +179,19 @@ class SearchResult:
     interrupted: bool
     statuses: Mapping[str, int]
     error: str
+    disturbed: bool
+    by_sketch: Sequence[Best]
 
     @classmethod
-    def of_trace(cls, trace: Trace, setting: Setting, default: Candidate, **others: Any) -> SearchResult:
+    def of_trace(
+        cls, trace: Trace, setting: Setting, default: Candidate, spaces: Mapping[str, Space], **others: Any
+    ) -> SearchResult:
         """A result with everything that follows from the trace; `others` are the remaining attributes."""
+        fastest: dict[str, Candidate] = {}
+        for candidate in trace.working:
+            fastest.setdefault(candidate.sketch, candidate)
         return cls(
+            by_sketch=[Best.measured(spaces, candidate, trace.samples(candidate)) for candidate in fastest.values()],
             search=setting.search,
             seed=setting.seed,
             trials=len(trace),
@@ -222,6 +232,7 @@ class SearchResult:
             "baseline": {"seconds": self.baseline},
             "converged": self.converged,
             "interrupted": self.interrupted,
+            "disturbed": self.disturbed,
             "curve": [list(entry) for entry in self.curve],
         }
 

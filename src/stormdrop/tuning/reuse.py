@@ -5,7 +5,8 @@
                                  Fresh      a new session, perhaps with candidates to start at and a rival
 
 A finished session answers a request if it had nothing more to find, or if it had at least the budget that the request
-brings. So a short session does not stay the answer to a long request for ever.
+brings. So a short session does not stay the answer to a long request for ever. A session that was imported never
+answers: its times are what somebody says. The search begins at its result and measures it here.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import SpaceError
+from ..errors import SpaceError, StoreError, one_line
 from ..records import Config, Filter, Outcome, Setting, State, Store, StoredSession, StoredTrial
 from ..space import Space
 from ..trial import Candidate, Trial
@@ -91,7 +92,8 @@ def resolve(request: TuningRequest, store: Store) -> Answered | Resume | Fresh:
     starts = _fitting(reuse.hints, request.spaces)
     if not starts and reuse.starts:
         starts = _similar(request, store)
-    return Fresh(starts, rival)
+    imported = _imported(request, store) if reuse.starts else []
+    return Fresh(list(dict.fromkeys([*imported, *starts])), rival)
 
 
 def answered_result(request: TuningRequest, store: Store, answer: Answered) -> SearchResult:
@@ -112,6 +114,7 @@ def answered_result(request: TuningRequest, store: Store, answer: Answered) -> S
         trace,
         stored.setting,
         request.default,
+        request.spaces,
         reused=len(trace),
         seconds=request.elapsed,
         phases={},
@@ -120,6 +123,7 @@ def answered_result(request: TuningRequest, store: Store, answer: Answered) -> S
         baseline=outcome.baseline_seconds,
         converged=outcome.converged,
         interrupted=False,
+        disturbed=bool(outcome.extra.get("disturbed")),
     )
 
 
@@ -148,7 +152,7 @@ def _to_resume(request: TuningRequest, store: Store) -> StoredSession | None:
 def _answer(request: TuningRequest, store: Store) -> Answered | None:
     """The finished session that answers the request: one that converged, else the latest that had enough."""
     sufficient: list[Answered] = []
-    for session in store.finished(request.problem):
+    for session in _own(store, request):
         outcome = session.outcome
         assert outcome is not None
         if not _same_spaces(session, request.spaces) or not _same_compiler(session, request.setting):
@@ -175,12 +179,12 @@ def _had_enough(request: TuningRequest, store: Store, session: StoredSession, ou
 
 
 def _best_known(request: TuningRequest, store: Store) -> tuple[Candidate, float] | None:
-    """The fastest result of all finished sessions that is a point of these spaces, and its seconds.
+    """The fastest result of our own finished sessions that is a point of these spaces, and its seconds.
 
     Its compiler may be another one, because the race times it again.
     """
     best: tuple[Candidate, float] | None = None
-    for session in store.finished(request.problem):
+    for session in _own(store, request):
         outcome = session.outcome
         assert outcome is not None and outcome.sketch is not None
         assert outcome.config is not None and outcome.seconds is not None
@@ -189,6 +193,17 @@ def _best_known(request: TuningRequest, store: Store) -> tuple[Candidate, float]
         if candidate is not None and (best is None or outcome.seconds < best[1]):
             best = candidate, outcome.seconds
     return best
+
+
+def _own(store: Store, request: TuningRequest) -> list[StoredSession]:
+    """The finished sessions of this problem that were not imported, newest first."""
+    return [session for session in store.finished(request.problem) if not session.imported]
+
+
+def _imported(request: TuningRequest, store: Store) -> list[Candidate]:
+    """The results of imported sessions of this problem that are points of these spaces."""
+    outcomes = [session.outcome for session in store.finished(request.problem) if session.imported]
+    return _fitting([(outcome.sketch or "", outcome.config or {}) for outcome in outcomes if outcome], request.spaces)
 
 
 def _similar(request: TuningRequest, store: Store) -> list[Candidate]:
@@ -200,10 +215,12 @@ def _similar(request: TuningRequest, store: Store) -> list[Candidate]:
     results = []
     finished = Filter(target=problem.target, machine=problem.machine, state=State.FINISHED)
     for summary in store.sessions(finished)[:_RECENT]:
-        outcome = store.session(summary.id).outcome
-        if summary.workload_key == problem.workload_key or outcome is None or outcome.config is None:
+        if summary.workload_key == problem.workload_key:
             continue
-        results.append((outcome.sketch or "", outcome.config))
+        with suppress(StoreError):  # it was deleted since, or the database fails: a search may begin anywhere
+            outcome = store.session(summary.id).outcome
+            if outcome is not None and outcome.config is not None:
+                results.append((outcome.sketch or "", outcome.config))
     return _fitting(results, request.spaces)
 
 
@@ -220,7 +237,10 @@ def _fitting(results: Iterable[tuple[str, Config]], spaces: Mapping[str, Space])
 def _starts_of(session: StoredSession, spaces: Mapping[str, Space]) -> list[Candidate]:
     """The candidates that a session began at."""
     described: Sequence[Mapping[str, Any]] = session.setting.method.get(_STARTS, ())
-    return [Candidate(start["sketch"], spaces[start["sketch"]].point(start["config"])) for start in described]
+    try:
+        return [Candidate(start["sketch"], spaces[start["sketch"]].point(start["config"])) for start in described]
+    except (LookupError, TypeError, SpaceError) as error:
+        raise StoreError(f"session {session.id} says no candidates to start at ({one_line(error)})") from error
 
 
 def _candidate(sketch: str, fingerprint: str | None, config: Config, spaces: Mapping[str, Space]) -> Candidate | None:

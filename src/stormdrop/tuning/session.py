@@ -18,9 +18,9 @@ from typing import Any
 
 from typing_extensions import Self
 
-from ..errors import MeasureError
+from ..errors import LockTimeout, MeasureError
 from ..measure.contract import Measurer
-from ..records import Config, Record, Store, StoredSession
+from ..records import Config, Record, Store, StoredSession, buffered
 from ..search import Search
 from ..trial import Candidate, Measurement, Phases, Request, Trial, within
 from . import race
@@ -38,15 +38,23 @@ _COUNTABLE = 1_000_000  # combinations up to which the points of a space are cou
 def run(request: TuningRequest, make_measurer: MakeMeasurer, store: Store) -> SearchResult:
     """Answers a request from the records; or searches, races the fastest few with the default, and records the result.
 
-    Ctrl-C ends the search; the result is then the best so far.
+    Ctrl-C ends the search; the result is then the best so far. If the database fails after the search has begun, the
+    search goes on, and its records are written later.
 
     Raises:
         MeasureError: nothing can be measured.
-        StoreError: the database fails.
+        StoreError: the database fails before anything was measured.
     """
-    decision = resolve(request, store)
-    if isinstance(decision, Answered):
-        return answered_result(request, store, decision)
+    with buffered(store) as records:
+        decision = resolve(request, records)
+        if isinstance(decision, Answered):
+            return answered_result(request, records, decision)
+        return _searched(request, make_measurer, records, decision)
+
+
+def _searched(
+    request: TuningRequest, make_measurer: MakeMeasurer, store: Store, decision: Resume | Fresh
+) -> SearchResult:
     with Session(request, make_measurer, store, decision) as session:
         if session.out_of_time:
             return session.result([], interrupted=False, phases={"start": session.elapsed})
@@ -88,6 +96,7 @@ class Session:
         self._before = 0.0  # seconds of earlier runs of this session
         self._searching = self._measuring = self._ready = 0.0
         self._end = math.inf if request.seconds is None else request.seconds  # when a running batch is broken off
+        self._shut_out = False  # whether the time was over before another process gave the machine back
         self._open = ExitStack()
         self._measurer: Measurer | None = None
         self._stored: StoredSession | None = None
@@ -181,15 +190,16 @@ class Session:
         Args:
             seconds: the most wall seconds more.
             trials: the most distinct candidates more.
-            limit: wall seconds after which the running batch is broken off as well.
+            limit: wall seconds after which the running batch is broken off as well, and the machine is not waited for.
 
         Raises:
             MeasureError: nothing can be measured.
+            LockTimeout: the machine was not free before the time was over, and nothing is known yet.
         """
         try:
             measurer, stored = self._begun()
             until, count = self.elapsed + seconds, len(self.trace) + trials
-            self._end = min(math.inf if self.request.seconds is None else self.request.seconds, self.elapsed + limit)
+            self._bound(limit)
             while not self._spent() and self.elapsed < min(until, self._end) and len(self.trace) < count:
                 self._queue = self._queue or self._ask()
                 if not self._queue:
@@ -200,11 +210,19 @@ class Session:
                 self._searching += clock.perf_counter() - begin
                 self._queue = self._queue[len(measured) :]
                 self.trace.batch += not self._queue
+                if reason := self.trace.hopeless(Candidate(space.name, space.origin) for space in self.spaces.values()):
+                    raise MeasureError(reason)
         finally:
             self.pause()
 
     def finish(
-        self, *, interrupted: bool = False, race_seconds: float = race.RACE_SECONDS, granted: int = 0
+        self,
+        *,
+        interrupted: bool = False,
+        race_seconds: float = race.RACE_SECONDS,
+        granted: int = 0,
+        races: int = 1,
+        limit: float = math.inf,
     ) -> SearchResult:
         """Ends the session with the last race.
 
@@ -213,6 +231,8 @@ class Session:
             race_seconds: wall seconds of the race; 0 for none.
             granted: how many candidates could have been measured. A later request for at most as many is
                 answered from the records.
+            races: how many kernels of a model are decided by a race each; see `race.decide`.
+            limit: wall seconds after which the machine is not waited for. There is then no race.
         """
         self._start_clock()
         timed_out = self.out_of_time
@@ -221,12 +241,17 @@ class Session:
         raced: list[tuple[Candidate, Measurement]] = []
         if not interrupted and race_seconds > 0:
             try:
-                raced = self._race(self._begun()[0], race_seconds)
+                measurer, _ = self._begun()
+                self._bound(limit)
+                measurer.deadline = self._deadline
+                raced = self._race(measurer, race_seconds)
             except KeyboardInterrupt:
                 interrupted = True
+            except LockTimeout:
+                self._give_up_waiting()
         phases = {"start": self._ready, "search": self._searching, **spent, "race": clock.perf_counter() - begin}
         phases["other"] = max(0.0, self.elapsed - sum(phases.values()))
-        result = self.result(raced, interrupted=interrupted, phases=phases)
+        result = self.result(raced, interrupted=interrupted, phases=phases, races=races)
         # A later request is compared with the time that was granted, if the search used it up.
         budget = self._before + max(result.seconds, self.request.seconds or 0.0 if timed_out else 0.0)
         outcome = result.outcome(
@@ -234,7 +259,7 @@ class Session:
             budget=budget,
             granted=granted,
             exhausted=self._exhausted,
-            disturbed=any(measurement.suspect for _, measurement in raced),
+            disturbed=result.disturbed,
             **({} if self._measurer is None else self._measurer.conditions()),
         )
         if not interrupted:
@@ -254,13 +279,19 @@ class Session:
         return self.result([], interrupted=True, phases={})
 
     def result(
-        self, raced: Sequence[tuple[Candidate, Measurement]], *, interrupted: bool, phases: Mapping[str, float]
+        self,
+        raced: Sequence[tuple[Candidate, Measurement]],
+        *,
+        interrupted: bool,
+        phases: Mapping[str, float],
+        races: int = 1,
     ) -> SearchResult:
-        """What is known now, given the measurements of the last race."""
+        """What is known now, given the measurements of the last race, which is one of so many."""
         working: dict[Candidate, Sequence[float]] = {
             candidate: measurement.seconds for candidate, measurement in raced if measurement.ok
         }
-        decided = race.decide(self.request.default, working)
+        disturbed = self._shut_out or any(measurement.suspect for _, measurement in raced)
+        decided = race.decide(self.request.default, working, disturbed=disturbed, races=races)
         best: Best | None = None
         baseline: float | None = None
         if decided is not None:
@@ -276,6 +307,7 @@ class Session:
             self.trace,
             self.request.setting,
             self.request.default,
+            self.spaces,
             reused=self._reused,
             seconds=self.elapsed,
             phases=phases,
@@ -284,6 +316,7 @@ class Session:
             baseline=baseline,
             converged=self.searcher.converged,
             interrupted=interrupted,
+            disturbed=disturbed,
         )
 
     # Helpers
@@ -291,6 +324,21 @@ class Session:
     def _start_clock(self) -> None:
         if self._running_since is None:
             self._running_since = clock.perf_counter()
+
+    def _bound(self, limit: float) -> None:
+        """Nothing is measured or waited for after so many wall seconds more, nor after the request's time."""
+        self._end = min(math.inf if self.request.seconds is None else self.request.seconds, self.elapsed + limit)
+
+    @property
+    def _deadline(self) -> float:
+        """The end as a reading of `time.perf_counter`."""
+        return clock.perf_counter() + self._end - self.elapsed
+
+    def _give_up_waiting(self) -> None:
+        """Goes on with what is known. Raises the `LockTimeout` that is handled if nothing is known."""
+        if not len(self.trace):
+            raise
+        self._shut_out = True
 
     def _opened(self) -> StoredSession:
         """The session in the store, opened when it is first needed."""
@@ -335,25 +383,32 @@ class Session:
         """Measures requests until the time is clearly over. Each trial is stored before the next one begins."""
         trials: list[Trial] = []
         start = clock.perf_counter()
+        measurer.deadline = self._deadline
         measurements = measurer.measure(requests)
-        for request, measurement in zip(requests, measurements, strict=True):
-            candidate = request.candidate
-            trial = Trial(candidate, measurement)
-            config = self.spaces[candidate.sketch].config(candidate.point)
-            self.trace.seconds[0] = self.effort
-            self.store.append(
-                stored, self.trace.batch, [Record(candidate.sketch, config, measurement, self.trace.seconds[0])]
-            )
-            self.trace.record(trial)
-            self._measurements.append(measurement)
-            trials.append(trial)
-            if self.elapsed >= self._end and len(trials) < len(requests):
-                if isinstance(measurements, Generator):
-                    measurements.close()  # ends the workers that are at work, because even the time of the race is over
-                break
+        try:
+            for request, measurement in zip(requests, measurements, strict=True):
+                trial = Trial(request.candidate, measurement)
+                self._keep(stored, trial)
+                trials.append(trial)
+                if self.elapsed >= self._end and len(trials) < len(requests):
+                    if isinstance(measurements, Generator):
+                        measurements.close()  # ends the workers that are at work: even the time of the race is over
+                    break
+        except LockTimeout:
+            self._give_up_waiting()
         self._measuring += clock.perf_counter() - start
         self._report()
         return trials
+
+    def _keep(self, stored: StoredSession, trial: Trial) -> None:
+        """Stores a trial, and then counts on it."""
+        candidate = trial.candidate
+        config = self.spaces[candidate.sketch].config(candidate.point)
+        self.trace.seconds[0] = self.effort
+        record = Record(candidate.sketch, config, trial.measurement, self.trace.seconds[0])
+        self.store.append(stored, self.trace.batch, [record])
+        self.trace.record(trial)
+        self._measurements.append(trial.measurement)
 
     def _seconds_left(self) -> float | None:
         """Seconds left for the search; the last race has its own."""
@@ -391,7 +446,7 @@ class Session:
         )
         if not candidates:
             return []
-        times = self.trace.medians | (dict([self.rival]) if self.rival else {})
+        times = (dict([self.rival]) if self.rival else {}) | self.trace.medians
         slowest = max((times[candidate] for candidate in candidates if candidate in times), default=0.0)
         estimates = [times.get(candidate, slowest) for candidate in candidates]
         raced = measurer.race_for(candidates, estimates, seconds)

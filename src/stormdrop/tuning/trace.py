@@ -6,12 +6,22 @@ all samples of a candidate so far, among the candidates that never failed.
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..trial import Candidate, Measurement, Phases, Status, Trial
+
+_ALIKE = 32
+"""Candidates that fail in the same way before a session is given up, if the origins of its spaces are among them."""
+
+_ALIKE_ANYWHERE = 256
+"""The same without the origins."""
+
+_NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+(\.\d+)?(e[+-]?\d+)?")
+"""What differs between errors of the same kind: addresses, sizes, positions."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +72,7 @@ class Trace:
         self.converged = False
         self._failed: set[Candidate] = set()
         self._errors: Counter[str] = Counter()
+        self._ways: set[tuple[Status, str]] = set()
 
     def record(self, trial: Trial, phases: Phases | None = None) -> None:
         """Adds a trial. Set `seconds` and `batch` before.
@@ -77,6 +88,7 @@ class Trace:
         self.suspect += measurement.suspect
         if not measurement.ok:
             self._errors[measurement.error] += 1
+            self._ways.add((measurement.status, _NUMBER.sub("#", measurement.error)))
             self._failed.add(candidate)
             self.medians.pop(candidate, None)
         elif candidate not in self._failed:
@@ -134,6 +146,24 @@ class Trace:
     def error(self) -> str:
         """The most frequent error, one line; empty if nothing failed."""
         return max(self._errors, key=self._errors.__getitem__, default="")
+
+    def hopeless(self, origins: Iterable[Candidate]) -> str:
+        """Why there is no use in going on; empty if there may be.
+
+        There is none if all candidates have failed in the same way, with the same error except for its numbers, and
+        there were enough of them: `_ALIKE` with the origin of every space among them, which ought to work; or
+        `_ALIKE_ANYWHERE`, if the search tries no origins. Many points of a space may well fail alike, up to nine of
+        ten on a GPU: so many in a row are no chance.
+
+        Args:
+            origins: the origins of the spaces that are searched.
+        """
+        if len(self._failed) < len(self) or len(self) < _ALIKE or len(self._ways) > 1:
+            return ""
+        if len(self) < _ALIKE_ANYWHERE and not all(origin in self.measurements for origin in origins):
+            return ""
+        (status, _), *_ = self._ways
+        return f"all {len(self)} candidates failed in the same way ({status.value}): {self.error}"
 
     def samples(self, candidate: Candidate) -> Sequence[float]:
         """All samples of a candidate, in seconds."""

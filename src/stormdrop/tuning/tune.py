@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time as clock
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from ..machine import threads
@@ -127,11 +127,19 @@ def tune_with(
     """`tune` with its options as one value."""
     begin = clock.perf_counter() if started is None else started
     threads.configure()  # before TVM is loaded
+    from ..machine.peak import peak_within
     from .kernel import KernelTask
 
     task = KernelTask.create(workload, target, options, measurer=measurer, pool=pool)
     use_records = not options.fresh
     reuse = Reuse(resume=options.resume, answer=use_records, starts=use_records, rival=use_records)
-    request = task.request(options.budget(DEFAULT_SECONDS), begin, reuse, on_progress, options.trials)
+    seconds = options.budget(DEFAULT_SECONDS)
+    request = task.request(seconds, begin, reuse, on_progress, options.trials)
+
+    def make_measurer(fastest: float | None) -> AbstractContextManager[Measurer]:
+        if measurer is None:
+            peak_within(task.target, seconds)  # before the workers start; the result is compared with it
+        return task.measurer(fastest)
+
     with open_store(None) if store is None else nullcontext(store) as opened:
-        return task.result(session.run(request, task.measurer, opened))
+        return task.result(session.run(request, make_measurer, opened))

@@ -14,17 +14,17 @@ from __future__ import annotations
 import contextlib
 import io
 import math
+import traceback
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx
 import tvm
 from tvm import relax
 from tvm.ir import GenericConst
-from tvm.relax.frontend.onnx import from_onnx
 
 from ...errors import ModelError, one_line
 from ..metadata import TensorInfo
@@ -33,8 +33,13 @@ from ..passes.constants import fold_layouts
 from ..passes.gathers import clip_indices
 from ..passes.powers import expand_powers
 from ..passes.views import simplify_views, static_shape
-from .onnx_model import OnnxGraph, load_onnx
+from .culprit import failing_operator, operator_of
+from .sizes import is_too_large, too_large
+from .source import described
 from .tasks import Task, extract_tasks, simplify_functions
+
+if TYPE_CHECKING:
+    from .onnx_model import OnnxGraph
 
 _LAYOUTS = {
     "relax.nn.conv2d": ["NHWC", "OHWI"],
@@ -54,6 +59,7 @@ class Graph:
         inputs: The inputs, in the order in which `main` takes them.
         outputs: The outputs, in the order in which `main` returns them.
         source: The ONNX model as it was read, to verify the compiled model against.
+        converted: Whether the source was converted from an old opset.
     """
 
     name: str
@@ -62,6 +68,7 @@ class Graph:
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
     source: onnx.ModelProto
+    converted: bool = False
 
     @property
     def constant_bytes(self) -> int:
@@ -77,7 +84,7 @@ class Graph:
 
 
 def load_graph(model: str | Path | onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]] | None = None) -> Graph:
-    """Import an ONNX model.
+    """Import an ONNX model in this process, without any bound: for files that are trusted. See `isolated`.
 
     Args:
         model: The path of an ONNX file, or a model in memory.
@@ -86,27 +93,60 @@ def load_graph(model: str | Path | onnx.ModelProto, shapes: Mapping[str, tuple[i
     Raises:
         ModelError: The file cannot be read, a shape is open, or an operator is not supported. The message is one line.
     """
+    from .onnx_model import (
+        load_onnx,
+    )  # loads onnxscript, which a process that leaves the import to a child need not have
+
     read = load_onnx(model, shapes)
     try:
-        mod = _optimise(_imported(read.cleaned))
+        mod = simplify_functions(_optimise(_imported(read), read.name))
+        outputs, tasks = _outputs(mod, read), extract_tasks(mod)
+    except ModelError:
+        raise
     except Exception as error:
         # The importer and the passes raise many types, from Python's own to TVM's. Each of them means that the model
         # has something that they do not support.
         raise ModelError(f"{read.name}: cannot be imported: {one_line(error)}") from error
-    mod = simplify_functions(mod)
-    outputs = _outputs(mod, read)
-    return Graph(read.name, mod, extract_tasks(mod), read.inputs, outputs, read.source)
+    return Graph(read.name, mod, tasks, read.inputs, outputs, read.source, read.converted)
 
 
-def _imported(model: onnx.ModelProto) -> tvm.IRModule:
+def _imported(read: OnnxGraph) -> tvm.IRModule:
     """The model as Relax code. What the importer warns about and prints is dropped."""
+    from tvm.relax.frontend.onnx import from_onnx
+
     # It warns about every name that is no identifier, and prints to standard output before it raises.
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
-        return from_onnx(model, keep_params_in_input=False, sanitize_input_names=True)
+        try:
+            mod = from_onnx(read.cleaned, keep_params_in_input=False, sanitize_input_names=True)
+        except Exception as error:
+            node = _node_of(error)
+            if node is None:
+                raise
+            raise ModelError(f"{read.name}: {described(node)} cannot be imported: {one_line(error)}") from error
+    _check_sizes(mod, read.name)
+    return mod
 
 
-def _optimise(mod: tvm.IRModule) -> tvm.IRModule:
+def _check_sizes(mod: tvm.IRModule, name: str) -> None:
+    """Raise `ModelError` for the first tensor that is larger than the memory: folding would compute some of them."""
+    for block in mod["main"].body.blocks:
+        for binding in block.bindings:
+            shape = static_shape(binding.var.ty)
+            if shape is not None and is_too_large(shape, 1):
+                raise ModelError(f"{name}: the result of operator {operator_of(binding.value)} has {too_large(shape)}")
+
+
+def _node_of(error: BaseException) -> onnx.NodeProto | None:
+    """The node that the importer was translating when it raised; its own errors do not name it."""
+    found = None
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        node = frame.f_locals.get("node")
+        found = node if isinstance(node, onnx.NodeProto) else found
+    return found
+
+
+def _optimise(mod: tvm.IRModule, name: str) -> tvm.IRModule:
     passes = relax.transform
     # The passes need a target to choose implementations for. What depends on the machine is decided by schedules.
     with tvm.target.Target("llvm"), tvm.transform.PassContext(opt_level=3):
@@ -133,7 +173,13 @@ def _optimise(mod: tvm.IRModule) -> tvm.IRModule:
             passes.RewriteDataflowReshape(),
             passes.DeadCodeElimination(),
         ):
-            mod = step(mod)
+            try:
+                mod = step(mod)
+            except Exception as error:
+                operator = failing_operator(mod, step)
+                if operator is None:
+                    raise
+                raise ModelError(f"{name}: {operator} is not supported: {one_line(error)}") from error
     return mod
 
 

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
-from google.protobuf.message import DecodeError
 from onnx import helper, version_converter
 
-from ...errors import ModelError, one_line
+from ...errors import ModelError, one_line, shown
 from ..metadata import TensorInfo
 from .simplify import clean
+from .sizes import is_too_large, too_large
+from .source import described, read_source
 
 _DEFAULT_DOMAINS = ("", "ai.onnx")
 _OLDEST_OPSET = 7
@@ -29,6 +30,7 @@ class OnnxGraph:
         cleaned: The model as it is imported; see `simplify.clean`.
         inputs: The inputs.
         outputs: The names of the outputs.
+        converted: Whether the source was converted from an old opset.
     """
 
     name: str
@@ -36,6 +38,7 @@ class OnnxGraph:
     cleaned: onnx.ModelProto
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[str, ...]
+    converted: bool
 
 
 def load_onnx(model: str | Path | onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]] | None = None) -> OnnxGraph:
@@ -48,98 +51,67 @@ def load_onnx(model: str | Path | onnx.ModelProto, shapes: Mapping[str, tuple[in
     Raises:
         ModelError: The file cannot be read, a shape is open or wrong, or an operator is not supported.
     """
-    read = model if isinstance(model, onnx.ModelProto) else _read(Path(model))
-    name = read.graph.name or "model" if isinstance(model, onnx.ModelProto) else Path(model).stem
-    source = onnx.ModelProto()
-    source.CopyFrom(read)
-    _drop_unused_inputs(source)
-    _fill_shapes(source, shapes or {}, name)
-    source = _with_supported_opset(source, name)
+    read = read_source(model, shapes)
+    name = read.name
+    source = _with_supported_opset(read.model, name)
     try:
         cleaned = clean(source)
     except Exception as error:
         # onnxscript's passes raise many types, for a broken model and also for an operator that they do not know. In
         # the latter case the check of the operators has the better message.
         _check_operators(source, name)
-        raise ModelError(f"{name}: cannot be simplified: {one_line(error)}") from error
+        raise ModelError(f"{name}: cannot be simplified: {one_line(_root(error))}") from error
     _check_operators(cleaned, name)
-    inputs = tuple(_tensor_info(value) for value in cleaned.graph.input)
+    _check_order(cleaned, name)
+    _check_sizes(cleaned, name)
+    inputs = tuple(_tensor_info(value, name) for value in cleaned.graph.input)
     outputs = tuple(value.name for value in cleaned.graph.output)
-    return OnnxGraph(name, source, cleaned, inputs, outputs)
-
-
-def _read(path: Path) -> onnx.ModelProto:
-    if not path.exists():
-        raise ModelError(f"{path}: no such file")
-    if not path.is_file():
-        raise ModelError(f"{path}: not a file")
-    try:
-        model = onnx.load(str(path))
-    except DecodeError as error:
-        raise ModelError(f"{path}: not an ONNX model, or a truncated one") from error
-    except (OSError, ValueError, onnx.checker.ValidationError) as error:
-        raise ModelError(f"{path}: cannot be read: {one_line(error)}") from error
-    if not model.graph.node:
-        raise ModelError(f"{path}: not an ONNX model: it has no nodes")
-    return model
-
-
-def _drop_unused_inputs(model: onnx.ModelProto) -> None:
-    used = _used_names(model.graph) | {output.name for output in model.graph.output}
-    kept = [value for value in model.graph.input if value.name in used]
-    del model.graph.input[:]
-    model.graph.input.extend(kept)
-
-
-def _used_names(graph: onnx.GraphProto) -> set[str]:
-    """The names of all inputs of nodes, including the nodes of branches and loop bodies."""
-    names = {name for node in graph.node for name in node.input}
-    for node in graph.node:
-        for attribute in node.attribute:
-            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-                names |= _used_names(inner) | {output.name for output in inner.output}
-    return names
-
-
-def _fill_shapes(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]], name: str) -> None:
-    """Write the sizes into the graph's inputs. Raises `ModelError` for a wrong shape, and for a size that is open."""
-    initializers = {tensor.name for tensor in model.graph.initializer}
-    inputs = {value.name: value for value in model.graph.input if value.name not in initializers}
-    for unknown in sorted(set(shapes) - set(inputs)):
-        raise ModelError(f"{name}: has no input {unknown!r}; its inputs are {', '.join(map(repr, inputs))}")
-    for key, value in inputs.items():
-        tensor = value.type.tensor_type
-        if not value.type.HasField("tensor_type") or not tensor.HasField("shape"):
-            raise ModelError(f"{name}: input {key!r} is no tensor of known rank")
-        if key in shapes and len(shapes[key]) != len(tensor.shape.dim):
-            raise ModelError(f"{name}: input {key!r} has {len(tensor.shape.dim)} dimensions, not {len(shapes[key])}")
-        for axis, dim in enumerate(tensor.shape.dim):
-            if key in shapes:
-                if dim.dim_value and dim.dim_value != shapes[key][axis]:
-                    raise ModelError(
-                        f"{name}: dimension {axis} of input {key!r} is {dim.dim_value}, not {shapes[key][axis]}"
-                    )
-                dim.dim_value = shapes[key][axis]
-            if dim.dim_value <= 0:
-                symbol = f" ({dim.dim_param})" if dim.dim_param else ""
-                example = "x".join(str(max(size.dim_value, 0) or "N") for size in tensor.shape.dim)
-                raise ModelError(
-                    f"{name}: dimension {axis}{symbol} of input {key!r} has no size; give the shape of that input, "
-                    f"as in --shape {key}={example} (shapes= in Python)"
-                )
+    return OnnxGraph(name, source, cleaned, inputs, outputs, source is not read.model)
 
 
 def _check_operators(model: onnx.ModelProto, name: str) -> None:
     """Raise `ModelError` for the first node that the importer does not know."""
     known = _importable_operators() | {"Constant", "If"}
     local = {(function.domain, function.name) for function in model.functions}
-    for index, node in enumerate(model.graph.node):
+    for node in model.graph.node:
         if (node.domain, node.op_type) in local:
             continue
         if node.domain not in _DEFAULT_DOMAINS or node.op_type not in known:
-            operator = node.op_type if node.domain in _DEFAULT_DOMAINS else f"{node.domain}.{node.op_type}"
-            label = repr(node.name) if node.name else f"number {index}, whose output is {node.output[0]!r}"
-            raise ModelError(f"{name}: operator {operator} is not supported (node {label})")
+            domain = "" if node.domain in _DEFAULT_DOMAINS else f"{shown(node.domain)}."
+            raise ModelError(f"{name}: operator {domain}{described(node)} is not supported")
+
+
+def _root(error: BaseException) -> BaseException:
+    """The error that an error comes from: onnxscript's passes wrap what they catch."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def _check_order(model: onnx.ModelProto, name: str) -> None:
+    """Raise `ModelError` for the first node that reads what no node before it computes, as in a cycle."""
+    known = {"", *(value.name for value in (*model.graph.input, *model.graph.initializer))}
+    for node in model.graph.node:
+        for value in node.input:
+            if value not in known:
+                raise ModelError(
+                    f"{name}: {described(node)} reads {shown(value)!r}, which is no input, no constant and not the "
+                    f"result of an earlier node"
+                )
+        known.update(node.output)
+    for output in model.graph.output:
+        if output.name not in known:
+            raise ModelError(f"{name}: nothing computes its output {shown(output.name)!r}")
+
+
+def _check_sizes(model: onnx.ModelProto, name: str) -> None:
+    """Raise `ModelError` for the first tensor that is larger than the memory, as far as its shape is known here."""
+    producers = {output: node for node in model.graph.node for output in node.output}
+    for value in (*model.graph.input, *model.graph.value_info, *model.graph.output):
+        shape = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+        if is_too_large(shape, 1):
+            origin = f"the result of {described(producers[value.name])}" if value.name in producers else "an input"
+            raise ModelError(f"{name}: {origin} has {too_large(shape)}")
 
 
 def _importable_operators() -> frozenset[str]:
@@ -161,7 +133,11 @@ def _with_supported_opset(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
         raise ModelError(f"{name}: cannot be converted from opset {opset}: {one_line(error)}") from error
 
 
-def _tensor_info(value: onnx.ValueInfoProto) -> TensorInfo:
+def _tensor_info(value: onnx.ValueInfoProto, name: str) -> TensorInfo:
     tensor = value.type.tensor_type
     shape = tuple(dim.dim_value for dim in tensor.shape.dim)
-    return TensorInfo(value.name, shape, helper.tensor_dtype_to_np_dtype(tensor.elem_type).name)
+    try:
+        dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type).name
+    except KeyError as error:
+        raise ModelError(f"{name}: input {shown(value.name)!r} has no type of ONNX's: {tensor.elem_type}") from error
+    return TensorInfo(value.name, shape, dtype)

@@ -29,8 +29,8 @@ from onnxscript.rewriter import MatchResult, RewriteRuleClassBase, RewriteRuleSe
 _AXES_ARE_AN_INPUT = 13
 """The first opset in which the axes of a Squeeze are an input."""
 
-FOLD_LIMIT = 1 << 30
-"""The largest constant that is computed at import, in bytes: large enough for every weight."""
+FOLD_LIMIT = 1 << 28
+"""The largest constant that is computed at import, in elements: 1 GiB of float32, enough for the weights of a layer."""
 
 
 def _should_fold(node: ir.Node) -> bool | None:

@@ -1,0 +1,195 @@
+"""Reads an ONNX model and fills in the sizes of its inputs. Nothing of the model is computed here.
+
+A file may be hostile. Its weights may stand in other files ("external data"), so each of these must be a regular file
+inside the model's folder. onnx checks that, too, but not in every version and not for every tensor that a model can
+hold: not for those of sparse tensors, of training information, and of branches inside functions.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError, Message
+
+from ...errors import ModelError, one_line, shown
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model as it was read.
+
+    Attributes:
+        name: The name of the model: that of its file, or that of its graph.
+        model: The model, with the sizes of its inputs filled in, without the inputs that nothing uses.
+    """
+
+    name: str
+    model: onnx.ModelProto
+
+
+def read_source(model: str | Path | onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]] | None = None) -> Source:
+    """Read an ONNX model, with its weights, and fill in the sizes of its inputs.
+
+    Args:
+        model: The path of an ONNX file, or a model in memory, which is not changed.
+        shapes: The shapes of inputs whose shape the model leaves open, by input name.
+
+    Raises:
+        ModelError: The file cannot be read, its data stands outside of its folder, or a shape is open or wrong.
+    """
+    if isinstance(model, onnx.ModelProto):
+        name = shown(model.graph.name) or "model"
+        _refuse_external_data(model, name)
+        read = onnx.ModelProto()
+        read.CopyFrom(model)
+    else:
+        name = Path(model).stem
+        read = _read(Path(model))
+    _check_graph(read.graph, name)
+    _drop_unused_inputs(read)
+    _fill_shapes(read, shapes or {}, name)
+    return Source(name, read)
+
+
+def described(node: onnx.NodeProto) -> str:
+    """A node for messages: its operator, and its name or else its first output."""
+    name = f"node {shown(node.name)!r}" if node.name else f"the node of {shown(''.join(node.output[:1]))!r}"
+    return f"{shown(node.op_type)} ({name})"
+
+
+def _read(path: Path) -> onnx.ModelProto:
+    if not path.exists():
+        raise ModelError(f"{path}: no such file")
+    if not path.is_file():
+        raise ModelError(f"{path}: not a file")
+    try:
+        model = onnx.load(str(path), load_external_data=False)
+    except DecodeError as error:
+        raise ModelError(f"{path}: not an ONNX model, or a truncated one") from error
+    except Exception as error:
+        # onnx takes the suffixes .json, .textproto and .onnxtxt for text, and each of its parsers raises its own type.
+        raise ModelError(f"{path}: cannot be read: {one_line(error)}") from error
+    if not model.graph.node:
+        raise ModelError(f"{path}: not an ONNX model: it has no nodes")
+    for tensor in _external_tensors(model):
+        _check_location(tensor, path)
+    try:
+        onnx.load_external_data_for_model(model, str(path.parent))
+    except Exception as error:
+        # OSError, ValueError, onnx's ValidationError, or MemoryError.
+        raise ModelError(f"{path}: its external data cannot be read: {one_line(error)}") from error
+    _refuse_external_data(model, str(path))
+    return model
+
+
+def _check_graph(graph: onnx.GraphProto, name: str) -> None:
+    """Raise `ModelError` for what other readers of a model pass over, or understand differently."""
+    if not graph.output:
+        raise ModelError(f"{name}: has no outputs")
+    known: set[str] = set()
+    for tensor in graph.initializer:
+        if tensor.name in known:
+            raise ModelError(f"{name}: there are two initializers {shown(tensor.name)!r}")
+        if any(extent < 0 for extent in tensor.dims):
+            raise ModelError(
+                f"{name}: initializer {shown(tensor.name)!r} has the shape {shown(str(list(tensor.dims)))}"
+            )
+        # Each element has two bits or more.
+        if math.prod(tensor.dims) > 4 * tensor.ByteSize():
+            shape = "x".join(map(str, tensor.dims))
+            raise ModelError(f"{name}: initializer {shown(tensor.name)!r} lacks data for its shape {shown(shape)}")
+        known.add(tensor.name)
+
+
+def _refuse_external_data(model: onnx.ModelProto, name: str) -> None:
+    """Raise `ModelError` if a tensor's data is not in the model itself: whoever reads it then chooses the folder."""
+    for tensor in _external_tensors(model):
+        raise ModelError(
+            f"{name}: tensor {shown(tensor.name)!r} has its data in a file, which was not loaded with it; give the "
+            f"path of the model, or load it with onnx.load"
+        )
+
+
+def _check_location(tensor: onnx.TensorProto, path: Path) -> None:
+    """Raise `ModelError` unless the data of a tensor stands in a regular file inside the folder of the model."""
+    locations = [entry.value for entry in tensor.external_data if entry.key == "location"]
+    location = locations[0] if len(locations) == 1 else ""  # readers differ in which of several they take
+    whose = f"{path}: the data of tensor {shown(tensor.name)!r} is in {', '.join(map(shown, locations))!r}"
+    if not location or "\0" in location:
+        raise ModelError(f"{whose}, which is no name of a file")
+    folder = path.parent.resolve()
+    if Path(location).is_absolute() or ".." in Path(location).parts:
+        raise ModelError(f"{whose}; it must be a relative path inside the model's folder")
+    try:
+        file = (folder / location).resolve()
+    except (OSError, RuntimeError) as error:  # a name that is too long, a loop of symbolic links
+        raise ModelError(f"{whose}: {one_line(error)}") from error
+    if not file.is_relative_to(folder):
+        raise ModelError(f"{whose}, a symbolic link that leads out of the model's folder")
+    if os.path.lexists(file) and not file.is_file():
+        raise ModelError(f"{whose}, which is no regular file")
+
+
+def _external_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """Every tensor anywhere in a model whose data stands in another file."""
+    pending: list[Message] = [model]
+    while pending:
+        message = pending.pop()
+        if isinstance(message, onnx.TensorProto):
+            # `ListFields` would copy its data.
+            if message.data_location == onnx.TensorProto.EXTERNAL:
+                yield message
+            continue
+        for field, value in message.ListFields():
+            if field.type == field.TYPE_MESSAGE:
+                pending.extend([value] if isinstance(value, Message) else value)
+
+
+def _drop_unused_inputs(model: onnx.ModelProto) -> None:
+    used = _used_names(model.graph) | {output.name for output in model.graph.output}
+    kept = [value for value in model.graph.input if value.name in used]
+    del model.graph.input[:]
+    model.graph.input.extend(kept)
+
+
+def _used_names(graph: onnx.GraphProto) -> set[str]:
+    """The names of all inputs of nodes, including the nodes of branches and loop bodies."""
+    names = {name for node in graph.node for name in node.input}
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+                names |= _used_names(inner) | {output.name for output in inner.output}
+    return names
+
+
+def _fill_shapes(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]], name: str) -> None:
+    """Write the sizes into the graph's inputs. Raises `ModelError` for a wrong shape, and for a size that is open."""
+    initializers = {tensor.name for tensor in model.graph.initializer}
+    inputs = {value.name: value for value in model.graph.input if value.name not in initializers}
+    for unknown in sorted(set(shapes) - set(inputs)):
+        raise ModelError(f"{name}: has no input {unknown!r}; its inputs are {', '.join(map(repr, inputs))}")
+    for key, value in inputs.items():
+        tensor = value.type.tensor_type
+        if not value.type.HasField("tensor_type") or not tensor.HasField("shape"):
+            raise ModelError(f"{name}: input {shown(key)!r} is no tensor of known rank")
+        if key in shapes and len(shapes[key]) != len(tensor.shape.dim):
+            raise ModelError(f"{name}: input {key!r} has {len(tensor.shape.dim)} dimensions, not {len(shapes[key])}")
+        for axis, dim in enumerate(tensor.shape.dim):
+            if key in shapes:
+                if dim.dim_value and dim.dim_value != shapes[key][axis]:
+                    raise ModelError(
+                        f"{name}: dimension {axis} of input {key!r} is {dim.dim_value}, not {shapes[key][axis]}"
+                    )
+                dim.dim_value = shapes[key][axis]
+            if dim.dim_value <= 0:
+                symbol = f" ({shown(dim.dim_param)})" if dim.dim_param else ""
+                example = "x".join(str(max(size.dim_value, 0) or "N") for size in tensor.shape.dim)
+                raise ModelError(
+                    f"{name}: dimension {axis}{symbol} of input {shown(key)!r} has no size; give the shape of that "
+                    f"input, as in --shape {shown(key)}={example} (shapes= in Python)"
+                )

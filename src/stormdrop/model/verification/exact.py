@@ -1,0 +1,175 @@
+"""What an imported model computes, by NumPy in float64: independent of schedules, compilers and rounding."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
+import numpy as np
+import tvm
+from numpy.typing import NDArray
+from tvm import relax
+from tvm.ir import GenericConst, TensorLoad
+
+from ...errors import UnsupportedFunction
+from ...ir import reference
+from ...ir.stages import StageGraph
+from ..importer.graph import Graph
+from .samples import Feeds
+
+Array = NDArray[Any]
+
+_VIEWS = ("relax.reshape", "relax.expand_dims", "relax.squeeze")
+
+
+class Site(NamedTuple):
+    """An argument of a kernel's call in a model.
+
+    Attributes:
+        task: The index of the kernel's task.
+        call: The number of the call among all calls of the task, from 0.
+        calls: How many calls of the task the graph has.
+        argument: The position of the argument.
+    """
+
+    task: int
+    call: int
+    calls: int
+    argument: int
+
+
+class ExactModel:
+    """An imported model that NumPy computes.
+
+    Attributes:
+        before: By the name of each output, the variables that the kernel which computes it reads, with their sites.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        """Read all functions of a graph.
+
+        Raises:
+            UnsupportedFunction: The graph holds something that the NumPy reference does not know.
+        """
+        self._graph = graph
+        self._main = graph.mod["main"]
+        self._bindings = [binding for block in self._main.body.blocks for binding in block.bindings]
+        self._stages: dict[str, StageGraph] = {}
+        last: dict[Any, int] = {}  # the position of the last binding that reads a variable
+        for position, binding in enumerate(self._bindings):
+            self._check(binding)
+            last.update(dict.fromkeys(_variables(binding.value), position))
+        for variable in _variables(self._main.body.body):
+            last.pop(variable, None)
+        self._ended: defaultdict[int, list[Any]] = defaultdict(list)
+        for variable, position in last.items():
+            self._ended[position].append(variable)
+        self.before = self._read_before_outputs()
+
+    def run(
+        self, feeds: Feeds, keep: Collection[Any] = (), *, rounded: bool = False
+    ) -> tuple[dict[str, Array], dict[Any, Array]]:
+        """Compute the outputs.
+
+        Args:
+            feeds: The inputs by name.
+            keep: Variables whose values are wanted, too.
+            rounded: Whether each tensor between two kernels is rounded to its own type, as in the compiled model.
+
+        Returns:
+            The outputs by name, and the values of the variables in `keep`.
+        """
+        inputs = zip(self._graph.inputs, self._main.params, strict=True)
+        values: dict[Any, Any] = {parameter: feeds[info.name] for info, parameter in inputs}
+        kept = {variable: values[variable] for variable in keep if variable in values}
+
+        def value(expr: Any) -> Any:
+            if isinstance(expr, GenericConst):
+                return expr.value.numpy()
+            if isinstance(expr, relax.Tuple):
+                return tuple(value(field) for field in expr.fields)
+            return values[expr]
+
+        with np.errstate(all="ignore"):
+            for position, binding in enumerate(self._bindings):
+                values[binding.var] = self._evaluated(binding.value, value, rounded)
+                if binding.var in keep:
+                    kept[binding.var] = values[binding.var]
+                for variable in self._ended[position]:
+                    del values[variable]
+        results = value(self._main.body.body)
+        outputs = results if isinstance(results, tuple) else (results,)
+        return {info.name: output for info, output in zip(self._graph.outputs, outputs, strict=True)}, kept
+
+    def _evaluated(self, expr: Any, value: Any, rounded: bool) -> Any:
+        if not isinstance(expr, relax.Call):
+            return value(expr.tuple_value)[expr.index] if isinstance(expr, relax.TupleGetItem) else value(expr)
+        if _is_kernel(expr):
+            stages = self._stages[expr.args[0].name_hint]
+            results = reference.evaluate_graph(stages, [value(argument) for argument in expr.args[1].fields], rounded)
+            return results[0] if len(results) == 1 else tuple(results)
+        return value(expr.args[0]).reshape([int(extent) for extent in expr.ty.shape.values])
+
+    def _check(self, binding: Any) -> None:
+        """Reads the function that a binding calls. Raises `UnsupportedFunction` for anything that is not known here."""
+        expr = binding.value
+        if isinstance(expr, relax.Call):
+            if _is_kernel(expr):
+                name = expr.args[0].name_hint
+                if name not in self._stages:
+                    self._stages[name] = StageGraph.parse(self._graph.mod[name], gathers=True)
+                    reference.check_supported(self._stages[name])
+                return
+            if getattr(expr.op, "name", "") in _VIEWS:
+                return
+        elif isinstance(binding, relax.VarBinding) and isinstance(
+            expr, relax.TupleGetItem | relax.Tuple | relax.Var | GenericConst
+        ):
+            return
+        raise UnsupportedFunction(f"the NumPy reference does not know {getattr(expr, 'op', type(expr).__name__)}")
+
+    def _read_before_outputs(self) -> dict[str, list[tuple[Any, Site]]]:
+        values = {binding.var: binding.value for binding in self._bindings}
+        tasks = {callee: task.index for task in self._graph.tasks for callee in task.callees}
+        calls: Counter[int] = Counter()
+        sites: dict[Any, tuple[int, int]] = {}
+        for variable, expr in values.items():
+            if _is_kernel(expr):
+                task = tasks[expr.args[0].name_hint]
+                sites[variable] = task, calls[task]
+                calls[task] += 1
+        body = self._main.body.body
+        body = values[body] if isinstance(values.get(body), relax.Tuple) else body
+        results = body.fields if isinstance(body, relax.Tuple) else [body]
+        before: dict[str, list[tuple[Any, Site]]] = {}
+        for info, result in zip(self._graph.outputs, results, strict=True):
+            while isinstance(values.get(result), relax.Call) and (moved := self._moved(values[result])) is not None:
+                result = moved
+            if result in sites:
+                arguments = values[result].args[1].fields
+                before[info.name] = [
+                    (argument, Site(*sites[result], calls[sites[result][0]], position))
+                    for position, argument in enumerate(arguments)
+                    if isinstance(argument, relax.Var)
+                ]
+        return before
+
+    def _moved(self, call: Any) -> Any | None:
+        """What a call moves to another place or another shape; None if it computes."""
+        if not _is_kernel(call):
+            return call.args[0]
+        stages, arguments = self._stages[call.args[0].name_hint].stages, call.args[1].fields
+        moves = all(stage.combine is None and isinstance(stage.value, TensorLoad) for stage in stages)
+        return arguments[0] if moves and len(arguments) == 1 else None
+
+
+def _is_kernel(expr: Any) -> bool:
+    return isinstance(expr, relax.Call) and expr.op == tvm.ir.Op.get("relax.call_tir")
+
+
+def _variables(expr: Any) -> list[Any]:
+    """The variables that an expression reads."""
+    found: list[Any] = []
+    relax.analysis.post_order_visit(expr, lambda node: found.append(node) if isinstance(node, relax.Var) else None)
+    return found

@@ -1,0 +1,117 @@
+"""What the kernels of a compiled model read and write while it runs, and how exact each of them is by itself."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tvm.ir import GenericConst
+
+from ...errors import UnsupportedFunction
+from ...ir import reference
+from ...ir.relative_error import relative_error
+from ...ir.stages import StageGraph, shape_of
+from ..artifact import CompiledModel
+from ..compile import place_of
+from ..importer.graph import Graph
+from ..importer.tasks import kernel_calls
+from .exact import Site
+from .samples import Feeds
+
+Array = NDArray[Any]
+
+OnCall = Callable[[str, int, int, Any], None]
+"""Is called with the name of a kernel, its task, the number of its call among those of the task, and its arguments."""
+
+
+def observed(model: CompiledModel, feeds: Feeds, sites: Collection[Site]) -> tuple[dict[str, Array], dict[Site, Array]]:
+    """Run a compiled model and copy what some of its kernels read.
+
+    Args:
+        model: The model, with the tasks of its kernels in `symbols`.
+        feeds: Its inputs by name.
+        sites: The arguments that are wanted.
+
+    Returns:
+        The outputs by name, and the arguments. Those of a task are missing if the compiled model calls it less often
+        than the graph, because some of its calls became others' in-place writes.
+    """
+    positions: defaultdict[tuple[int, int], list[Site]] = defaultdict(list)
+    for site in sites:
+        positions[site.task, site.call].append(site)
+    seen: dict[Site, Array] = {}
+
+    def look(_: str, task: int, call: int, arguments: Any) -> None:
+        seen.update((site, arguments[site.argument].numpy()) for site in positions.get((task, call), ()))
+
+    outputs, calls = _run(model, feeds, look)
+    return outputs, {site: value for site, value in seen.items() if calls[site.task] == site.calls}
+
+
+def kernel_errors(graph: Graph, model: CompiledModel, feeds: Feeds) -> dict[int, float]:
+    """The error of each kernel of a compiled model on what it really reads there: no other kernel has a part in it.
+
+    Args:
+        graph: The model as it was imported.
+        model: The compiled model, with the tasks of its kernels in `symbols`.
+        feeds: Its inputs by name.
+
+    Returns:
+        By index of the task, the largest `relative_error` of its calls against NumPy in float64, without the tasks that
+        the NumPy reference does not know.
+    """
+    tasks = {callee: task for task in graph.tasks for callee in task.callees}
+    calls: defaultdict[int, list[Any]] = defaultdict(list)
+    for call in kernel_calls(graph.mod):
+        calls[tasks[call.args[0].name_hint].index].append(call)
+    known = {task.index: stages for task in graph.tasks if (stages := _stages(task.function)) is not None}
+    errors: dict[int, float] = {}
+
+    def judge(symbol: str, task: int, number: int, arguments: Any) -> None:
+        if task not in known or number >= len(calls[task]):
+            return
+        fields = calls[task][number].args[1].fields
+        inputs = [
+            (field.value if isinstance(field, GenericConst) else arguments[position]).numpy()
+            for position, field in enumerate(fields)
+        ]
+        outputs = [arguments[position].numpy() for position in range(len(fields), len(arguments))]
+        place = place_of(symbol)
+        if place is not None:
+            width = shape_of(known[task].outputs[0])[-1]
+            outputs = [outputs[0][..., place.offset : place.offset + width]]
+        with np.errstate(all="ignore"):
+            expected = reference.evaluate_graph(known[task], inputs, rounded=False)
+        error = max(relative_error(ours, right) for ours, right in zip(outputs, expected, strict=True))
+        errors[task] = max(error, errors.get(task, 0.0))
+
+    _run(model, feeds, judge, after=True)
+    return errors
+
+
+def _run(
+    model: CompiledModel, feeds: Feeds, on_call: OnCall, after: bool = False
+) -> tuple[dict[str, Array], Counter[int]]:
+    """The outputs of a model that tells of every call of a kernel, and how often it calls each task."""
+    calls: Counter[int] = Counter()
+
+    def callback(_: Any, symbol: str, before: bool, __: Any, *arguments: Any) -> int:
+        task = model.symbols.get(symbol)
+        if task is not None and before != after:
+            on_call(symbol, task, calls[task], arguments)
+            calls[task] += 1
+        return 0
+
+    return model.instrumented(callback).run(feeds), calls
+
+
+def _stages(function: Any) -> StageGraph | None:
+    try:
+        stages = StageGraph.parse(function, gathers=True)
+        reference.check_supported(stages)
+    except UnsupportedFunction:
+        return None
+    return stages

@@ -1,0 +1,307 @@
+"""A store that costs a tuning nothing if its database fails: what cannot be written waits in memory.
+
+with BufferedStore(store) as buffered:
+    ...  # tune; a write that fails is tried again from time to time
+         # at the end what is still missing is tried once more, and else saved to a file that `db import` reads
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import tempfile
+import time
+import uuid
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from typing_extensions import Self
+
+from ..errors import StoreError
+from ..trial import Phases
+from .codec import clean
+from .connection import DatabaseFailure
+from .contract import (
+    Absorbed,
+    Dump,
+    Filter,
+    Outcome,
+    Problem,
+    Record,
+    Setting,
+    State,
+    Store,
+    StoredSession,
+    StoredTrial,
+    Summary,
+)
+from .json_lines import write_lines
+from .sql_store import SqlStore, check_record, new_session
+
+RETRY_SECONDS = 10.0
+"""Seconds after a failure for which the database is left alone."""
+
+PATIENCE = 1.0
+"""Seconds for which a write waits for another process, as long as a tuning runs."""
+
+LAST_SECONDS = 10.0
+"""Seconds at the end for which a database that another process has locked is waited for."""
+
+T = TypeVar("T")
+
+_ALL = Filter()
+
+
+def buffered(store: Store) -> AbstractContextManager[BufferedStore]:
+    """A context that holds the store, buffered. A store that is buffered already stays as it is."""
+    return nullcontext(store) if isinstance(store, BufferedStore) else BufferedStore(store)
+
+
+@dataclass
+class _Session:
+    """A session that this store writes: all that the database should hold of it."""
+
+    session: StoredSession
+    trials: list[StoredTrial]
+    missing: int = 0  # trials that the database lacks
+    complete: bool = True  # whether it lacks nothing
+
+    def add(self, batch: int, records: Sequence[Record]) -> None:
+        for record in records:
+            self.trials.append(_as_stored(self.session, len(self.trials), batch, record))
+        self.missing += len(records)
+
+    def is_written(self) -> None:
+        self.complete, self.missing = True, 0
+
+
+class BufferedStore:
+    """A `Store` over another one, for a tuning. What its methods do is described in `Store`.
+
+    It differs in what happens if the database fails. A failure before anything was written is raised: another database
+    can still be given. Afterwards no failure is raised. Trials and outcomes are kept in memory and written as soon as
+    the database takes them. A session that another run has taken over meanwhile goes on under an id of its own.
+
+    It is a context manager. At its end it writes what is missing; the other store stays open.
+    """
+
+    def __init__(self, store: Store, say: Callable[[str], None] | None = None) -> None:
+        """A store over another one.
+
+        Args:
+            store: keeps the records.
+            say: is called with a line if the database fails; by default the line becomes a `RuntimeWarning`.
+        """
+        self._store = store
+        self._say = say or _warn
+        self._sessions: dict[str, _Session] = {}  # by the id under which they were opened
+        self._begun = False
+        self._reason = ""  # why the last write failed
+        self._next = -math.inf  # when the database may be tried again
+        if isinstance(store, SqlStore):
+            self._former_patience, store.patience = store.patience, PATIENCE
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.settle()
+
+    def close(self) -> None:
+        self.settle()
+        self._store.close()
+
+    # Writing
+
+    def open(self, problem: Problem, setting: Setting) -> StoredSession:
+        kept = _Session(new_session(problem, setting), [], complete=False)
+        self._begun, self._sessions[kept.session.id] = True, kept
+        self._write_missing()
+        return kept.session
+
+    def resume(self, session: StoredSession) -> StoredSession:
+        kept = _Session(dataclasses.replace(session, state=State.RUNNING), self._store.records(session))
+        try:
+            kept.session = self._store.resume(session)
+        except DatabaseFailure as error:
+            self._failed(kept, error)
+        self._begun, self._sessions[session.id] = True, kept
+        return kept.session
+
+    def append(self, session: StoredSession, batch: int, records: Sequence[Record]) -> None:
+        kept = self._sessions.get(session.id)
+        if kept is None:
+            self._store.append(session, batch, records)
+            return
+        for record in records:
+            check_record(kept.session, record)
+        kept.add(batch, records)
+        if kept.complete:
+            self._write(kept, lambda: self._store.append(kept.session, batch, records))
+        self._write_missing()
+
+    def finish(self, session: StoredSession, outcome: Outcome) -> StoredSession:
+        if session.id not in self._sessions:
+            return self._store.finish(session, outcome)
+        return self._end(session, State.FINISHED, outcome, lambda kept: self._store.finish(kept, outcome))
+
+    def interrupt(self, session: StoredSession, outcome: Outcome | None = None) -> StoredSession:
+        if session.id not in self._sessions:
+            return self._store.interrupt(session, outcome)
+        return self._end(session, State.INTERRUPTED, outcome, lambda kept: self._store.interrupt(kept, outcome))
+
+    def absorb(self, dump: Dump, *, measured_here: bool = False) -> Absorbed:
+        return self._store.absorb(dump, measured_here=measured_here)
+
+    # Reading
+
+    def session(self, session_id: str) -> StoredSession:
+        return self._store.session(session_id)
+
+    def records(self, session: StoredSession) -> list[StoredTrial]:
+        return self._store.records(session)
+
+    def finished(self, problem: Problem) -> list[StoredSession]:
+        return self._known(lambda: self._store.finished(problem))
+
+    def unfinished(self, problem: Problem, setting: Setting) -> list[StoredSession]:
+        return self._known(lambda: self._store.unfinished(problem, setting))
+
+    def sessions(self, selection: Filter = _ALL) -> list[Summary]:
+        return self._known(lambda: self._store.sessions(selection))
+
+    def dump(self, selection: Filter = _ALL) -> Iterator[tuple[StoredSession, list[StoredTrial]]]:
+        return self._store.dump(selection)
+
+    # The end
+
+    def settle(self) -> None:
+        """Writes what the database lacks, or saves it to a file. Settling twice is harmless."""
+        deadline = time.monotonic() + LAST_SECONDS
+        try:
+            self._write_missing(now=True)
+            while self._missing and "locked" in self._reason and time.monotonic() < deadline:
+                self._write_missing(now=True)
+        finally:  # also after Ctrl-C
+            if isinstance(self._store, SqlStore):
+                self._store.patience = self._former_patience
+            if missing := self._missing:
+                self._sessions.clear()
+                self._save(missing)
+
+    def _save(self, missing: Sequence[_Session]) -> None:
+        """Saves sessions in the current folder, or else in the one for temporary files."""
+        dump = [(kept.session, kept.trials) for kept in missing]
+        count = sum(kept.missing for kept in missing)
+        records = f"{count} record{'' if count == 1 else 's'}" if count else "the result of a tuning"
+        what = f"{records} could not be written ({self._reason})"
+        name = f"stormdrop-records-{uuid.uuid4().hex[:8]}.jsonl"
+        folders: tuple[Callable[[], str | Path], ...] = (Path.cwd, tempfile.gettempdir)
+        for folder in folders:
+            try:
+                path = Path(folder()) / name
+                _write_whole(dump, path)
+            except OSError:  # it is full, read-only or gone
+                continue
+            self._say(f"{what}; they are in {path}, and `stormdrop db import --trusted {path}` takes them in")
+            return
+        self._say(f"{what}, nor into a file: they are lost")
+
+    # Helpers
+
+    @property
+    def _missing(self) -> list[_Session]:
+        return [kept for kept in self._sessions.values() if not kept.complete]
+
+    def _write_missing(self, now: bool = False) -> None:
+        """Writes what the database lacks, unless it has just failed."""
+        for kept in self._missing:
+            if not now and time.monotonic() < self._next:
+                return
+            if not self._write(kept, lambda kept=kept: self._restore(kept)):  # type: ignore[misc]
+                return
+
+    def _restore(self, kept: _Session) -> None:
+        """Brings the database's copy of a session to the state of ours."""
+        if self._store.absorb([(kept.session, kept.trials)], measured_here=True).diverged:
+            kept.session = dataclasses.replace(kept.session, id=str(uuid.uuid4()))
+            self._store.absorb([(kept.session, kept.trials)], measured_here=True)
+        if kept.session.state is State.RUNNING:
+            self._store.resume(kept.session)
+
+    def _write(self, kept: _Session, write: Callable[[], object]) -> bool:
+        """Calls what writes all that the database lacks of a session; whether that succeeded."""
+        try:
+            write()
+        except StoreError as error:
+            self._failed(kept, error)
+            return False
+        self._next = -math.inf
+        kept.is_written()
+        return True
+
+    def _failed(self, kept: _Session, error: StoreError) -> None:
+        if not self._reason:
+            self._say(f"{error}; the tuning goes on, and its records are kept in memory until they can be written")
+        self._reason, self._next, kept.complete = str(error), time.monotonic() + RETRY_SECONDS, False
+
+    def _end(
+        self,
+        session: StoredSession,
+        state: State,
+        outcome: Outcome | None,
+        write: Callable[[StoredSession], StoredSession],
+    ) -> StoredSession:
+        kept = self._sessions[session.id]
+        running, kept.session = kept.session, dataclasses.replace(kept.session, state=state, outcome=outcome)
+        if kept.complete:
+            self._write(kept, lambda: write(running))
+        self._write_missing()
+        if kept.complete:
+            del self._sessions[session.id]
+        return kept.session
+
+    def _known(self, query: Callable[[], list[T]]) -> list[T]:
+        """What the database answers; nothing if it fails after the tuning has begun."""
+        try:
+            return query()
+        except DatabaseFailure:
+            if not self._begun:
+                raise
+            return []
+
+
+def _write_whole(dump: Dump, path: Path) -> None:
+    try:
+        with path.open("xb") as out:
+            write_lines(dump, out)
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def _as_stored(session: StoredSession, position: int, batch: int, record: Record) -> StoredTrial:
+    """A record as the database gives it back."""
+    measurement, phases = record.measurement, record.measurement.phases
+    return StoredTrial(
+        batch=batch,
+        position=position,
+        sketch=record.sketch,
+        fingerprint=session.setting.sketches[record.sketch],
+        config=record.config,
+        measurement=dataclasses.replace(
+            measurement,
+            error=clean(measurement.error),
+            phases=Phases(*map(float, (phases.schedule, phases.build, phases.run, phases.check))),
+            suspect=bool(measurement.suspect),
+        ),
+        elapsed=float(record.elapsed),
+    )
+
+
+def _warn(line: str) -> None:
+    warnings.warn(line, RuntimeWarning, stacklevel=2)

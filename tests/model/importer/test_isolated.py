@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import onnx
+import pytest
+import tvm_ffi
+from hostile_models import MODELS, deep_chain
+from onnx import helper
+from tiny_models import make_model, residual_model
+
+from stormdrop.errors import ModelError
+from stormdrop.model.importer import isolated
+from stormdrop.model.importer.graph import Graph, load_graph
+from stormdrop.model.importer.isolated import Importer, import_graph
+from stormdrop.model.random_weights import seed_weights
+
+HARMLESS = {"deep_branches", "nan_attribute"}
+"""Models that are odd, and still have a meaning."""
+SLOW = {"deep_chain", "doubling"}
+
+
+@pytest.fixture(scope="module")
+def importer() -> Iterator[Importer]:
+    with Importer(seconds=120) as importer:
+        yield importer
+
+
+def refused(importer: Importer, model: onnx.ModelProto | Path) -> str:
+    with pytest.raises(ModelError) as raised:
+        importer.load(model)
+    message = str(raised.value)
+    assert message.isprintable(), "one line, and nothing that steers a terminal"
+    assert len(message) < 1000
+    return message
+
+
+def assert_same(ours: Graph, expected: Graph) -> None:
+    assert tvm_ffi.structural_equal(ours.mod, expected.mod, map_free_vars=True)
+    assert [(task.name, task.weight, task.constants) for task in ours.tasks] == [
+        (task.name, task.weight, task.constants) for task in expected.tasks
+    ]
+    assert (ours.name, ours.inputs, ours.outputs) == (expected.name, expected.inputs, expected.outputs)
+    assert ours.constant_bytes == expected.constant_bytes
+    assert ours.source.SerializeToString(deterministic=True) == expected.source.SerializeToString(deterministic=True)
+
+
+def test_the_child_imports_what_this_process_would(importer: Importer, residual: Graph, tmp_path: Path) -> None:
+    model = seed_weights(residual_model(), seed=1)
+    assert_same(importer.load(model), residual)
+    onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    assert_same(importer.load(tmp_path / "m.onnx"), load_graph(tmp_path / "m.onnx"))
+
+
+def test_sizes_and_old_opsets(importer: Importer) -> None:
+    open_size = make_model([helper.make_node("Relu", ["x"], ["y"])], {}, {"x": ("n", 4)}, {"y": ("n", 4)})
+    assert importer.load(open_size, {"x": (3, 4)}).outputs[0].shape == (3, 4)
+    nodes = [helper.make_node("Add", ["x", "w"], ["y"], axis=0, broadcast=1)]
+    old = seed_weights(make_model(nodes, {"w": (2,)}, {"x": (2, 4)}, {"y": (2, 4)}, opset=6))
+    graph = importer.load(old)
+    assert graph.converted and graph.source.opset_import[0].version == 13
+    assert_same(graph, load_graph(old))
+
+
+@pytest.mark.parametrize("name", sorted(set(MODELS) - HARMLESS - SLOW))
+def test_a_hostile_model_costs_one_line(name: str, importer: Importer, tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_bytes(MODELS[name]().SerializeToString())
+    message = refused(importer, tmp_path / "m.onnx")
+    assert "crashed" not in message and "Error calling" not in message
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("expand_constant", ["'big'", "1099511627776x4", "GB"]),
+        ("negative_expand", ["'bad'", "negative"]),
+        ("cycle", ["Add", "'b'"]),
+        ("unknown_input", ["'sum'", "'nowhere'"]),
+        ("initializer_without_data", ["'w'", "lacks data"]),
+        ("input_of_no_type", ["99"]),
+    ],
+)
+def test_the_line_names_the_place(name: str, words: list[str], importer: Importer) -> None:
+    message = refused(importer, MODELS[name]())
+    for word in words:
+        assert word in message
+
+
+def test_an_operator_that_a_pass_does_not_take_is_named(importer: Importer) -> None:
+    """A stack of two results of which one is a convolution's: changing its layout fails inside TVM."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], kernel_shape=[1, 1]),
+        helper.make_node("Max", ["a", "a"], ["y"]),
+    ]
+    model = make_model(nodes, {"w": (4, 3, 1, 1)}, {"x": (1, 3, 4, 4)}, {"y": (1, 4, 4, 4)})
+    assert "operator stack of" in refused(importer, model)
+
+
+def test_an_import_without_memory(tmp_path: Path) -> None:
+    with Importer(memory=640 << 20) as importer:
+        model = make_model([helper.make_node("Add", ["x", "w"], ["y"])], {"w": (1 << 24,)}, {"x": (1,)}, {"y": ()})
+        assert "tiny" in refused(importer, model), "more than two copies of the weights do not fit"
+
+
+def test_an_import_that_takes_too_long() -> None:
+    with Importer(seconds=4) as importer:
+        assert "more than 4 s" in refused(importer, deep_chain(20_000))
+
+
+def crash(connection: Connection, memory: int) -> None:
+    connection.recv()
+    print("the last words")
+    os.abort()
+
+
+def test_a_crash_is_one_line(monkeypatch: pytest.MonkeyPatch, residual: Graph) -> None:
+    with Importer() as importer, monkeypatch.context() as patch:
+        patch.setattr(isolated, "_SERVE", f"{__name__}:crash")
+        message = refused(importer, residual_model())
+        assert "crashed (SIGABRT)" in message and "the last words" in message
+        patch.undo()
+        assert_same(importer.load(seed_weights(residual_model(), seed=1)), residual)
+
+
+def test_files_that_are_no_models(tmp_path: Path, importer: Importer) -> None:
+    whole = residual_model().SerializeToString()
+    files: dict[str, bytes] = {
+        "nothing.onnx": b"",
+        "text.onnx": b"hello",
+        "cut.onnx": whole[: len(whole) // 2],
+        "object.json": b"{",
+        "list.json": b"[1]",
+        "model.textproto": b"graph { node",
+        "model.onnxtxt": b"<ir_version: 8>",
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+        assert Path(name).stem in refused(importer, tmp_path / name)
+    assert "no such file" in refused(importer, tmp_path / "missing.onnx")
+
+
+def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    modes: list[int] = []
+    read = isolated._graph
+
+    def noting(imported: isolated._Imported, source: onnx.ModelProto, folder: Path) -> Graph:
+        modes.append(folder.stat().st_mode & 0o777)
+        return read(imported, source, folder)
+
+    monkeypatch.setattr(isolated, "_graph", noting)
+    relu = make_model([helper.make_node("Relu", ["x"], ["y"])], {}, {"x": (4,)}, {"y": (4,)})
+    assert import_graph(relu).tasks
+    assert modes == [0o700], "others cannot read or replace what the child has written"
+    assert list(tmp_path.iterdir()) == []
