@@ -91,6 +91,6 @@ def test_ctrl_c_with_a_database_that_fails(tmp_path: Path) -> None:
     assert result.interrupted and result.trials == 8
     with open_store(path) as store:
         (file,) = Path.cwd().iterdir()
-        assert import_file(store, file).extended == 1
+        assert import_file(store, file, trusted=True).extended == 1
         resumed = tune_replayed(store, Counting(), trials=TRIALS, resume=True)
     assert (resumed.reused, resumed.trials) == (8, TRIALS)

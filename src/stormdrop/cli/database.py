@@ -29,7 +29,8 @@ def list_sessions(db: DatabaseOption = None, as_json: JsonOption = False) -> Non
     """List what was tuned, newest first."""
     from ..records import default_path, open_store
 
-    if db is None and not default_path().exists():
+    default = default_path()
+    if db is None and default.is_absolute() and not default.exists():
         sessions = []
     else:
         with open_store(db, create=False) as store:

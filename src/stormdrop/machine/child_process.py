@@ -164,10 +164,11 @@ class ChildProcess:
         """Ends the process at once, whatever it is doing, and the processes that it may have started."""
         if not self.alive:
             return
-        with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
-            for child in psutil.Process(self.pid).children(recursive=True):
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    child.kill()
+        if self._process.poll() is None:  # otherwise its id may be that of another process by now
+            with contextlib.suppress(psutil.Error):  # it has just ended
+                for child in psutil.Process(self.pid).children(recursive=True):
+                    with contextlib.suppress(psutil.Error):
+                        child.kill()
         self._process.kill()
         self.wait(0.0)
 

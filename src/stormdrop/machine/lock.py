@@ -144,6 +144,9 @@ def _locked(path: Path, operation: int, deadline: float) -> int:
             fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
         except BlockingIOError:
             _wait(descriptor, path, operation, deadline)
+        if not _is_at(descriptor, path):  # somebody has deleted the file, and others may have made a new one
+            os.close(descriptor)
+            return _locked(path, operation, deadline)
     except OSError as error:
         os.close(descriptor)
         raise _unusable(path, error) from error
@@ -151,6 +154,14 @@ def _locked(path: Path, operation: int, deadline: float) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Whether a descriptor is of the file that is at a path now."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.lstat())
+    except FileNotFoundError:
+        return False
 
 
 def _wait(descriptor: int, path: Path, operation: int, deadline: float) -> None:

@@ -204,12 +204,15 @@ class Dispatcher:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Pauses all workers, so that the caller need not hold the machine's lock meanwhile."""
+        begin = time.perf_counter()
         for worker in self.pool.workers:
             worker.process.pause()
         try:
             yield
         finally:
             self.pool.release()
+            for worker in self.pool.workers:
+                worker.process.started += time.perf_counter() - begin  # a pause is no part of its start
 
     def abandon(self) -> None:
         """Kills the workers that are at work."""
@@ -221,6 +224,7 @@ class Dispatcher:
         if worker.at_work:  # for somebody who does not wait any more: its next answer would be taken for ours
             self._kill(worker)
             return False
+        worker.process.resume()  # somebody else may have stopped it
         if worker.session != self._session:
             worker.knows_outputs = False
             worker.epoch += 1
@@ -237,7 +241,6 @@ class Dispatcher:
             self._know_reals[worker] = worker.epoch
         self._busy.add(worker)
         worker.at_work = True
-        worker.process.resume()  # somebody else may have stopped it
         if worker.send(job):
             return True
         self._rest(worker)
@@ -315,7 +318,7 @@ class Dispatcher:
         self._rest(worker)
         worker.wait()  # kills it if it hangs
         losses[key] = losses.get(key, 0) + 1
-        if losses[key] >= _MOST_LOSSES:
+        if losses[key] >= _MOST_LOSSES + len(self.pool.workers):
             raise MeasureError(f"the workers die before they begin: {worker.last_line()}")
 
     def _loss_of_runner(self, worker: Worker) -> WorkerLost | MeasureError:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
+_MOST_REAL_OPERATIONS = 4e9  # NumPy takes some 0.3 s for each of the two references
 _MOST_REAL_BYTES = 128 << 20  # of all inputs and outputs: a worker holds real numbers besides the integers
 
 
@@ -73,7 +74,8 @@ class ExpectedOutputs:
         """Waits for the real numbers and what is expected of them.
 
         Returns:
-            None if the function has no bound for its rounding (`rounding_bounds`), or if they would be too large.
+            None if the function has no bound for its rounding (`rounding_bounds`), or if they would take too much
+            memory or time.
 
         Raises:
             MeasureError: the reference cannot be computed.
@@ -101,11 +103,11 @@ class ExpectedOutputs:
 
 
 def _reals(workload: Workload, seed: int) -> Reals | None:
-    if workload.bytes > _MOST_REAL_BYTES:
+    """None if they would cost too much, or if the function has no bound for its rounding."""
+    if workload.bytes > _MOST_REAL_BYTES or workload.flops > _MOST_REAL_OPERATIONS:
         return None
     inputs = varied_inputs(workload, seed)
     try:
-        allowed = rounding_bounds(workload, inputs)
-    except UnsupportedFunction:
+        return Reals(tuple(inputs), tuple(workload.reference(inputs)), tuple(rounding_bounds(workload, inputs)))
+    except (UnsupportedFunction, MemoryError):  # the integers are checked without them
         return None
-    return Reals(tuple(inputs), tuple(workload.reference(inputs)), tuple(allowed))

@@ -13,6 +13,7 @@ from .jobs import Ready
 START_SECONDS = 120.0
 """A worker that is not ready by then is given up. Loading TVM takes under a second, longer on a busy machine."""
 
+_LEAST_ADDRESS_SPACE = 4 << 30  # bytes
 _MAX_WORKERS = 16  # no batch is larger
 
 
@@ -114,7 +115,8 @@ class WorkerPool:
         Args:
             threads: the threads that a kernel may use.
             workers: the number of workers; as many as usable cores by default.
-            memory: the most bytes of address space of each worker; 0.75 of the usable memory by default.
+            memory: the most bytes of address space of each worker; by default 0.75 of the usable memory, and at least
+                4 GiB, because threads and libraries reserve much more than they use.
             gpu: the number of the only GPU that they see. There is then no bound on their memory, because CUDA
                 reserves address space beyond any bound.
 
@@ -126,7 +128,7 @@ class WorkerPool:
             raise MeasureError(f"a pool needs at least one worker, not {count}")
         self.threads = threads
         self.restarts = 0
-        limit = 0 if gpu is not None else int(CHILD_SHARE * usable_memory()) if memory is None else memory
+        limit = 0 if gpu is not None else _address_space() if memory is None else memory
         self.workers: list[Worker] = []
         try:
             for _ in range(count):
@@ -174,6 +176,11 @@ class WorkerPool:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _address_space() -> int:
+    """The most bytes of address space of a worker, as `WorkerPool` says."""
+    return max(int(CHILD_SHARE * usable_memory()), _LEAST_ADDRESS_SPACE)
 
 
 def _environment(threads: int, gpu: int | None) -> dict[str, str]:

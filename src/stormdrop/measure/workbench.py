@@ -145,6 +145,7 @@ class Workbench:
             self.spoiled = not self._device.in_process
             if self._device.in_process:
                 self._restore()
+                self._device.trespass()
             return Failed(
                 Status.RUNTIME, one_line(error), Phases(run=time.perf_counter() - start - checking, check=checking)
             )
@@ -165,6 +166,7 @@ class Workbench:
             self._execute_into_sentinels(self._device.call(built.kernel, [[*tensors, *self._outputs]]))
         except Exception as error:  # noqa: BLE001  whatever the kernel raises is this candidate's failure
             self.spoiled = not self._device.in_process
+            self._device.trespass()
             return Failed(Status.RUNTIME, one_line(error), Phases(run=time.perf_counter() - start))
         begin = time.perf_counter()
         self._step("check")
@@ -186,12 +188,14 @@ class Workbench:
                 calls, job.rounds, job.sample_seconds, self._device.time_calls, self._device.fewest_executions
             )
             load = self._load_since(before)
+            self._device.trespass()  # nobody knows which kernel did it: each is executed once more below
             wrong = {}
             for key, call in dict(zip(job.keys, calls, strict=True)).items():
                 self._execute_into_sentinels(call)
                 wrong[key] = self._check(key)
         except Exception as error:  # noqa: BLE001  reported as the failure of the race
             self.spoiled = not self._device.in_process
+            self._device.trespass()
             return Failed(Status.RUNTIME, one_line(error), Phases(run=time.perf_counter() - start))
         late = {key: f"after a race: {line}" for key, line in wrong.items() if line}
         return Raced(tuple(tuple(of_kernel) for of_kernel in samples), load, time.perf_counter() - start, late)
@@ -259,7 +263,8 @@ class Workbench:
             wrong = self._difference(tolerance)
             if wrong:
                 self._restore()
-        return wrong or self._device.trespass()
+        outside = self._device.trespass()  # always, because it also mends the memory around the outputs
+        return wrong or outside
 
     def _check_again(self, key: Key) -> str:
         """One line about what is wrong after the last execution of a kernel, or with what it has done to the inputs.
@@ -268,12 +273,13 @@ class Workbench:
         """
         self._step("check")
         self._device.pull(self._outputs, self._views)
-        wrong = self._difference(max(self._tolerance, self._built[key].max_error)) or self._device.trespass()
+        outside = self._device.trespass()
+        wrong = self._difference(max(self._tolerance, self._built[key].max_error)) or outside
         # Elsewhere than in this process the inputs would have to be copied back each time.
         if self._device.in_process and self._restore_inputs():
             wrong = "the kernel writes to its inputs"
         if wrong:
-            self._constants.clear()  # it may have written to them, too
+            self._restore()  # it may have written to the inputs and to the constants
         return wrong
 
     def _restore(self) -> bool:
@@ -305,6 +311,7 @@ class Workbench:
     def _excess(self, max_error: float) -> str:
         """The same for real numbers. A sketch that computes in another way may also differ by its own bound."""
         assert self._reals is not None
+        outside = self._device.trespass()
         for spec, view, expected, allowed in zip(
             self.workload.outputs, self._views, self._reals.outputs, self._reals.allowed, strict=True
         ):
@@ -312,4 +319,4 @@ class Workbench:
                 allowed = np.maximum(allowed, max_error * float(np.abs(expected).max(initial=0.0)))
             if line := excess(spec.name, view, expected, allowed):
                 return line
-        return self._device.trespass()
+        return outside

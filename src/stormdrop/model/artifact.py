@@ -314,7 +314,7 @@ def aligned(value: NDArray[Any]) -> NDArray[Any]:
 def _begin_running() -> None:
     """Note that TVM's threads are in this process from now on. Raises `ArtifactError` if they are in another one."""
     global _running_process
-    if _running_process is not None:
+    if _running_process not in (None, os.getpid()):  # another thread may have just noted it
         raise ArtifactError(
             "a model has run before this process was forked, and TVM's threads do not survive a fork: start processes "
             "with multiprocessing's method 'spawn', or fork before a model runs"

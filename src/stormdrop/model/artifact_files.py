@@ -81,6 +81,7 @@ def beside_older(path: Path) -> Path:
     Raises:
         ArtifactError: The folder cannot be created.
     """
+    path = path if path.name else path.resolve()  # "." has no name
     if not (find_folder(path) / METADATA).exists():
         return path
     for number in count(1):

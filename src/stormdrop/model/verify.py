@@ -235,7 +235,10 @@ class _Computing:
         return Reference(self.samples[0].feeds, text, expected, sites)
 
     def _expected(self, sample: Sample, peer: Mapping[str, Array] | None) -> _Expected | None:
-        """What the tensors of a sample should be; None if the model computes NaN for it, or leaves float32's range."""
+        """What the tensors of a sample should be; None if the model computes NaN for it, or leaves float32's range.
+
+        The peer leaves the range if it computes infinity where the exact value is finite.
+        """
         if peer is not None and any(_has_nan(peer[name]) for name in self.names):
             return None
         if self.exact is None:
@@ -245,6 +248,8 @@ class _Computing:
         tensors = self._named(*self.exact.run(sample.feeds, keep))
         unknown = peer is None and any(_has_nan(value) for value in tensors.values())
         if unknown or any(_exceeds_float32(value) for value in tensors.values()):
+            return None
+        if peer is not None and any(_overflows(peer[name], tensors[_output(name)]) for name in self.names):
             return None
         errors = {} if peer is None else self._peer_errors(peer, tensors)
         return _Expected(sample, tensors, errors, _Rounded(self, sample, tensors))
@@ -317,6 +322,11 @@ def _error(value: Array, right: Array) -> float:
     if right.dtype.kind in "iub" and value.shape == right.shape:
         return float(np.mean(value != right)) if right.size else 0.0
     return relative_error(value, right)
+
+
+def _overflows(value: Array, exact: Array) -> bool:
+    """Whether a value is infinite somewhere where the exact one is not."""
+    return bool((np.isinf(value) & np.isfinite(exact).reshape(np.shape(value))).any())
 
 
 def _has_nan(value: Array) -> bool:

@@ -230,8 +230,10 @@ class BufferedStore:
         if self._store.absorb([(kept.session, kept.trials)], measured_here=True).diverged:
             kept.session = dataclasses.replace(kept.session, id=str(uuid.uuid4()))
             self._store.absorb([(kept.session, kept.trials)], measured_here=True)
-        if kept.session.state is State.RUNNING:
+        if kept.session.state is not State.FINISHED:
             self._store.resume(kept.session)
+        if kept.session.state is State.INTERRUPTED:
+            self._store.interrupt(kept.session, kept.session.outcome)
 
     def _write(self, kept: _Session, write: Callable[[], object]) -> bool:
         """Calls what writes all that the database lacks of a session; whether that succeeded."""
@@ -240,6 +242,9 @@ class BufferedStore:
         except StoreError as error:
             self._failed(kept, error)
             return False
+        except BaseException:  # Ctrl-C: nobody knows whether it was written
+            kept.complete = False
+            raise
         self._next = -math.inf
         kept.is_written()
         return True

@@ -142,8 +142,10 @@ def known_trials(stored: Iterable[StoredTrial], spaces: Mapping[str, Space]) -> 
 
 
 def _to_resume(request: TuningRequest, store: Store) -> StoredSession | None:
-    """The latest unfinished session, unless its trials were measured in another way."""
+    """The latest unfinished session of this machine, unless its trials were measured in another way."""
     for session in store.unfinished(request.problem, request.setting):
+        if session.imported:  # its trials are somebody else's word
+            continue
         if _same_spaces(session, request.spaces) and _same_compiler(session, request.setting):
             return session if _method(session.setting) == _method(request.setting) else None
     return None

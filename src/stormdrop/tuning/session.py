@@ -244,6 +244,7 @@ class Session:
                 measurer, _ = self._begun()
                 self._bound(limit)
                 measurer.deadline = self._deadline
+                self._shut_out = False  # what counts is whether the race can be run
                 raced = self._race(measurer, race_seconds)
             except KeyboardInterrupt:
                 interrupted = True
