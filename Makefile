@@ -21,6 +21,9 @@ DOCS   := $(VENV)/.installed-docs
 JOBS   ?= 2
 PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal
 
+# Tests start hundreds of processes, which would compile every module anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test fast campaign check fix cover docs dist clean
 
 demo: $(STAMP)

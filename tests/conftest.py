@@ -74,12 +74,19 @@ _LONG = {
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Measures the peak before tests run side by side, which would disturb it: a disturbed one is not cached."""
+    """Measures the peak once, before tests run side by side.
+
+    It is cached even if other load disturbed it. Otherwise each process that a test starts would measure it again,
+    which takes six seconds of CPU time, and tests need it only to order candidates.
+    """
     if getattr(session.config.option, "numprocesses", None):
         from stormdrop.machine.cpu import Target
-        from stormdrop.machine.peak import peak
+        from stormdrop.machine.peak import _write, cache_path, peak
 
-        peak(Target.detect())
+        target = Target.detect()
+        measured = peak(target)
+        if not measured.undisturbed:
+            _write(cache_path(target), target, measured)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

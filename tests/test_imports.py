@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -62,8 +63,13 @@ def modules() -> dict[str, Path]:
 MODULES = modules()
 
 
-def imports(name: str, path: Path) -> Iterator[str]:
+@cache
+def imports(name: str, path: Path) -> frozenset[str]:
     """Absolute names that a module imports, wherever in it: "tvm.relax", "stormdrop.space.knob"."""
+    return frozenset(_imports(name, path))
+
+
+def _imports(name: str, path: Path) -> Iterator[str]:
     package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
     package = [part for part in package if part]
     for node in ast.walk(ast.parse(path.read_text())):
@@ -104,12 +110,15 @@ def test_the_reader_sees_relative_and_absolute_imports(tmp_path: Path) -> None:
     }
 
 
-ARROWS = {
-    (room(name), room(other)): f"{name} imports {other}"
-    for name in MODULES
-    for other in ours(name, MODULES[name])
-    if room(other) != room(name)
-}
+@cache
+def arrows() -> dict[tuple[str, str], str]:
+    """Which room imports which other one, each with an example."""
+    return {
+        (room(name), room(other)): f"{name} imports {other}"
+        for name in MODULES
+        for other in ours(name, MODULES[name])
+        if room(other) != room(name)
+    }
 
 
 def test_every_module_is_in_a_known_room() -> None:
@@ -122,21 +131,23 @@ def test_the_root_holds_nothing_but_what_all_rooms_share() -> None:
 
 
 def test_no_arrow_points_upward(capsys: pytest.CaptureFixture[str]) -> None:
-    upward = [text for (lower, higher), text in ARROWS.items() if RANK[lower] <= RANK[higher]]
+    upward = [text for (lower, higher), text in arrows().items() if RANK[lower] <= RANK[higher]]
     with capsys.disabled():
-        print(f"\n{len({room(name) for name in MODULES})} rooms, {len(ARROWS)} arrows, {len(upward)} point upward")
+        print(f"\n{len({room(name) for name in MODULES})} rooms, {len(arrows())} arrows, {len(upward)} point upward")
     assert not upward
 
 
 @pytest.mark.parametrize("name", NARROW)
 def test_a_room_imports_only_what_it_may(name: str) -> None:
-    extra = [text for (importer, imported), text in ARROWS.items() if importer == name and imported not in NARROW[name]]
+    extra = [
+        text for (importer, imported), text in arrows().items() if importer == name and imported not in NARROW[name]
+    ]
     assert not extra
 
 
 @pytest.mark.parametrize("name", sorted({room(name) for name in MODULES}))
 def test_only_tuning_brings_space_search_measurer_and_store_together(name: str) -> None:
-    imported = {other for importer, other in ARROWS if importer == name}
+    imported = {other for importer, other in arrows() if importer == name}
     assert not imported >= TOGETHER or RANK[name] >= RANK["tuning"]
 
 

@@ -16,11 +16,11 @@ import stormdrop as sd
 from stormdrop.cli import run
 from stormdrop.tuning.options import DEFAULT_MODEL_SECONDS, TuneOptions
 
-KERNEL_TRIALS = 6
-MODEL_TRIALS = 12
+KERNEL_TRIALS = 3
+MODEL_TRIALS = 6
 PATIENCE = 30.0
 ROUNDS = 3
-FEWER = {"bench": f"--rounds {ROUNDS}", "compare": "--seeds 1 --trials 6"}
+FEWER = {"bench": f"--rounds {ROUNDS}", "compare": "--seeds 1 --trials 3"}
 """Options that are appended to a command: of an option that is given twice the last one counts."""
 
 

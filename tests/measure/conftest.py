@@ -36,12 +36,22 @@ def pool(target: Target) -> Iterator[WorkerPool]:
 
 
 @pytest.fixture
-def measurer(workload: Workload, target: Target, pool: WorkerPool, tmp_path: Path) -> Iterator[LocalMeasurer]:
-    """A measurer with a lock of its own, so that tests need not wait for the machine."""
+def measurer(
+    workload: Workload, target: Target, pool: WorkerPool, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[LocalMeasurer]:
+    """A measurer with a lock of its own, so that tests need not wait for the machine. Its parameter is the cutoff."""
     space = SKETCH.space(workload, target)
     assert space is not None
     with LocalMeasurer(
-        workload, target, [SKETCH], [space], build_timeout=2.0, run_timeout=2.0, lock_path=tmp_path / "lock", pool=pool
+        workload,
+        target,
+        [SKETCH],
+        [space],
+        build_timeout=2.0,
+        run_timeout=2.0,
+        cutoff=getattr(request, "param", 3.0),
+        lock_path=tmp_path / "lock",
+        pool=pool,
     ) as measurer:
         yield measurer
 

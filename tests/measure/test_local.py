@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -80,6 +81,8 @@ def test_nothing_is_done_before_it_is_asked_for(measurer: LocalMeasurer, candida
     assert next(measurements).ok
 
 
+# Without a cutoff: a candidate that a busy machine makes three times slower would have one sample only.
+@pytest.mark.parametrize("measurer", [math.inf], indirect=True, ids=["no cutoff"])
 def test_a_known_candidate_is_not_built_again(measurer: LocalMeasurer, candidate: Make) -> None:
     (first,) = measurer.measure([Request(candidate(4), 1)])
     again, other, twice = measurer.measure(

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
 from tvm.ir import Call, TensorLoad, Var
 from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import FloatImm, IntImm
@@ -46,6 +45,20 @@ _BINARY: dict[type, Callable[[Array, Array], Array]] = {
     prim.And: np.logical_and,
     prim.Or: np.logical_or,
 }
+
+
+def _special(name: str) -> Callable[..., Array]:
+    """A function of `scipy.special`, which is loaded at the first call: it takes 0.3 s, and workers rarely need it."""
+
+    def function(x: Array) -> Array:
+        from scipy import special
+
+        values: Array = getattr(special, name)(x)
+        return values
+
+    return function
+
+
 _INTRINSICS: dict[str, Callable[..., Array]] = {
     "exp": np.exp,
     "exp2": np.exp2,
@@ -56,8 +69,8 @@ _INTRINSICS: dict[str, Callable[..., Array]] = {
     "rsqrt": lambda x: 1.0 / np.sqrt(x),
     "pow": np.power,
     "tanh": np.tanh,
-    "sigmoid": special.expit,
-    "erf": special.erf,
+    "sigmoid": _special("expit"),
+    "erf": _special("erf"),
     "sin": np.sin,
     "cos": np.cos,
     "tan": np.tan,
@@ -269,6 +282,9 @@ def _store(stage: Stage, result: Array, value: Array, offsets: Mapping[Any, int]
     evaluator = _Evaluator(stage.spatial, {}, offsets)
     indices = tuple(evaluator(index) for index in stage.indices)
     extents = tuple(axis.extent for axis in stage.spatial)
+    if not indices:  # a tensor without axes, which a block with an axis of one element may write
+        result[...] = np.broadcast_to(value, extents).reshape(())
+        return
     result[tuple(np.broadcast_to(index, extents) for index in indices)] = np.broadcast_to(value, extents)
 
 

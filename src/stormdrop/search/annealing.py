@@ -47,7 +47,7 @@ from ..surrogate.boosted import BoostedTrees, TreeObjective
 from ..trial import Candidate, Point, Request
 from .contract import GeneratorSearch, Options, Steps
 from .genetic import fitness
-from .random import draws
+from .random import draws, exhausted
 
 Array = NDArray[np.float64]
 Rows = NDArray[np.intp]
@@ -128,6 +128,8 @@ class Annealing(GeneratorSearch):
         throughputs: list[float] = []
         while batch:
             trials = yield [Request(candidate, o.repeats) for candidate in batch]
+            if exhausted(self.spaces, taken):
+                return
             features += self.features(batch)
             throughputs += map(fitness, trials)
             plan: list[Candidate] = []

@@ -36,7 +36,7 @@ from ..errors import SearchError
 from ..space import Space
 from ..trial import Candidate, Point, Request, Trial
 from .contract import GeneratorSearch, Options, Steps
-from .random import draws
+from .random import draws, exhausted
 
 _STEPS = 64
 
@@ -134,6 +134,8 @@ class Breeder:
         Returns:
             At most n candidates that differ from each other and from all known ones.
         """
+        if exhausted(list(self._spaces.values()), self._known):
+            return []
         members, weights = list(population), np.array(list(population.values()))
         offspring: dict[Candidate, None] = {}
         for _ in range(n):

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr
 
 from ..space import Space
 from ..surrogate.gaussian import GaussianProcess, Prediction
@@ -171,11 +170,12 @@ class Proposer:
         scaled = self._rows[: len(self._points)] / self._scale
         known = len(self._distances)
         distances = np.concatenate([self._distances, np.full(len(scaled) - known, np.inf)])
-        for index, number in enumerate(self._requested):
-            begin = known if index < self._distances_to else 0
-            if begin < len(scaled):
-                distances_to_this = np.abs(scaled[begin:] - scaled[number]).sum(axis=1)
-                distances[begin:] = np.minimum(distances[begin:], distances_to_this)
+        # Points that are new are compared with all requested ones, the others with those that were requested since.
+        earlier, later = self._requested[: self._distances_to], self._requested[self._distances_to :]
+        compared = [(number, known) for number in earlier] if known < len(scaled) else []
+        for number, begin in [*compared, *((number, 0) for number in later)]:
+            distances_to_this = np.abs(scaled[begin:] - scaled[number]).sum(axis=1)
+            distances[begin:] = np.minimum(distances[begin:], distances_to_this)
         self._distances, self._distances_to = distances, len(self._requested)
         return distances
 
@@ -210,6 +210,8 @@ def log_expected_improvement(mean: Floats, deviation: Floats, goal: float) -> Fl
     Returns:
         Shape `(m,)`. More than five deviations away from the goal, where the exact formula underflows, its asymptote.
     """
+    from scipy.special import ndtr  # imported late: it takes 0.3 s, and every command imports this module
+
     z = (goal - mean) / deviation
     clipped = np.maximum(z, -5.0)
     exact = np.log(np.exp(-0.5 * clipped**2) / math.sqrt(2 * math.pi) + clipped * ndtr(clipped))

@@ -6,7 +6,7 @@ one space; to draw from the union of several is ours.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -89,6 +89,19 @@ def draws(spaces: Sequence[Space], rng: np.random.Generator, taken: set[Candidat
         if rest[index] not in taken:
             taken.add(rest[index])
             yield rest[index]
+
+
+def exhausted(spaces: Sequence[Space], taken: Collection[Candidate]) -> bool:
+    """Whether all points are in `taken`, if there are few enough points for `draws` to list them; else False.
+
+    With it, a search need not look for new points where there are none.
+
+    Args:
+        spaces: The spaces of the candidates.
+        taken: Distinct candidates, all of them inside of the spaces.
+    """
+    few = sum(space.bound for space in spaces) <= _LISTED
+    return few and len(taken) >= sum(space.size for space in spaces)
 
 
 def _weight(space: Space) -> int:

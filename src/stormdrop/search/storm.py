@@ -201,10 +201,11 @@ class Storm(GeneratorSearch):
     def _values(self) -> dict[Candidate, float]:
         """The logarithm of each remembered candidate's time relative to the best, compressed if it is large.
 
-        A failure counts as slow as the slowest candidate, and at least twice as slow as the best.
+        A failure counts as slow as the slowest candidate, and at least twice as slow as the best. As long as nothing
+        works there is nothing to learn from, and the result is empty.
         """
         if self.best is None:
-            return dict.fromkeys(self._times, 1.0)
+            return {}
         soft, best = self.options.soft, self._times[self.best]
         slowest = max([2 * best, *(time for time in self._times.values() if time < math.inf)])
         return {

@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit
 
 if TYPE_CHECKING:
     import xgboost
@@ -161,6 +160,8 @@ class BoostedTrees:
 
     def _pairwise(self, scores: Array, targets: Array) -> tuple[Array, Array]:
         """The derivatives per candidate of the logistic loss of random pairs, as in XGBoost's `rank:pairwise`."""
+        from scipy.special import expit  # imported late: it takes 0.3 s, and every command imports this module
+
         gradient, hessian = np.zeros((2, len(scores)))
         for _ in range(_PAIRS):
             partner = self._rng.permutation(len(scores))

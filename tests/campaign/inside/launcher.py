@@ -41,7 +41,7 @@ def log(event: str, **values: Any) -> None:
 
 
 INSTANTS = {
-    "stormdrop.model.tune": [("import_graph", "import")],
+    "stormdrop.model.tune": [("import_model", "import")],
     "stormdrop.tuning.session": [("Session.search", "search")],
     "stormdrop.measure.local": [("LocalMeasurer.race", "race")],
     "stormdrop.model.builder": [("ModelBuilder.build", "compile")],
