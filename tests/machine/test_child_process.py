@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 import stormdrop
+from stormdrop.errors import MeasureError
 from stormdrop.machine import child_process as module
 from stormdrop.machine.child_process import ChildProcess, describe_exit
 
@@ -87,6 +88,12 @@ def environment_of(connection: Connection, name: str) -> None:
     connection.send(os.environ.get(name))
 
 
+def fork_and_crash(connection: Connection) -> None:
+    """Sends the id of a process that it has started, and crashes."""
+    connection.send(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]).pid)
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
 @pytest.fixture
 def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
@@ -124,6 +131,40 @@ def test_a_child_that_does_not_answer_is_killed() -> None:
     assert not child.alive
     assert not psutil.pid_exists(child.pid)
     child.close()
+
+
+def test_what_a_child_has_started_ends_with_it_if_it_crashes() -> None:
+    child = ChildProcess(f"{__name__}:fork_and_crash")
+    started = psutil.Process(child.answer(60))
+    assert child.answer(60) is None
+    assert child.wait() == "SIGSEGV"
+    psutil.wait_procs([started], timeout=10)
+    assert not started.is_running() or started.status() == psutil.STATUS_ZOMBIE
+    child.close()
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="only Linux lists the open files of a process")
+def test_a_child_that_cannot_be_started_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise OSError(11, "Resource temporarily unavailable")
+
+    def open_files() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    before = open_files()
+    monkeypatch.setattr(module.subprocess, "Popen", fails)
+    with pytest.raises(MeasureError, match=r"no child process can be started: .*temporarily unavailable"):
+        ChildProcess(f"{__name__}:hang")
+    deadline = time.monotonic() + 10
+    while open_files() > before:  # a thread closes the end that it reads
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_child_that_ends_before_it_has_its_arguments_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_PROGRAM", "import sys; sys.exit('it is broken')")
+    with pytest.raises(MeasureError, match=r"does not start \(exit code 1\): it is broken"):
+        ChildProcess(f"{__name__}:echo", ("x" * 10**7,))
 
 
 def test_how_it_died_and_what_it_said_last() -> None:

@@ -128,7 +128,7 @@ def test_a_full_database_ends_in_a_file_that_can_be_imported(store: SqlStore, pa
     assert "disk is full" in said[0]
     (file,) = Path.cwd().iterdir()
     assert said[1].startswith(f"{200 - committed} records could not be written")
-    assert f"`stormdrop db import --trusted {file}`" in said[1]
+    assert f"`stormdrop db import --trusted {file} --db {path}`" in said[1]
     with open_store("sqlite://") as other:
         assert import_file(other, file).trials == 200
         assert tiles(other, session.id) == [(position,) for position in range(200)]
@@ -195,3 +195,54 @@ def test_what_is_resumed_while_the_database_is_locked_is_whole_in_the_end(
     kept, found_tiles = only_session(path)
     assert (kept.id, kept.state) == (session.id, State.FINISHED)
     assert found_tiles == [(0,), (1,)]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "ALTER TABLE stormdrop_session RENAME TO gone",
+        "UPDATE stormdrop_session SET options = '{', state = 'interrupted'",
+    ],
+)
+def test_what_cannot_be_read_under_way_is_as_if_it_were_not_there(
+    damage: str, store: SqlStore, path: Path, said: list[str]
+) -> None:
+    store.interrupt(store.open(PROBLEM, SETTING))
+    with BufferedStore(store, said.append) as buffered:
+        (earlier,) = buffered.unfinished(PROBLEM, SETTING)
+        session = buffered.open(PROBLEM, SETTING)
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute(damage)
+        assert buffered.finished(PROBLEM) == []
+        assert buffered.unfinished(PROBLEM, SETTING) == []
+        assert buffered.records(earlier) == []
+        resumed = buffered.resume(earlier)
+        buffered.append(resumed, 0, [timed("packed", (1,), 1.0)])
+        buffered.append(session, 0, [timed("packed", (0,), 1.0)])
+        buffered.finish(resumed, OUTCOME)
+        buffered.finish(session, OUTCOME)
+    (file,) = Path.cwd().iterdir()
+    with open_store("sqlite://") as other:
+        assert import_file(other, file).trials == 2
+
+
+def test_a_session_that_another_run_resumes_first_ends_no_tuning(
+    store: SqlStore, path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    earlier = store.open(PROBLEM, SETTING)
+    store.append(earlier, 0, [timed("packed", (0,), 1.0)])
+    store.interrupt(earlier)
+    with BufferedStore(store, said.append) as buffered, open_store(path) as other:
+        (found,) = buffered.unfinished(PROBLEM, SETTING)
+        assert len(buffered.records(found)) == 1
+        buffered.open(PROBLEM, SETTING)
+        theirs = other.resume(found)
+        for room in ("sql_store", "merging"):
+            monkeypatch.setattr(f"stormdrop.records.{room}.other_live_process", lambda _: 4711)
+        resumed = buffered.resume(found)
+        buffered.append(resumed, 1, [timed("packed", (1,), 1.0)])
+        ours = buffered.finish(resumed, OUTCOME)
+        assert tiles(other, theirs) == [(0,)]
+        assert tiles(other, ours) == [(0,), (1,)]
+    assert ours.id != found.id
+    assert "is being tuned by process 4711" in said[0]

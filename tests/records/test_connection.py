@@ -19,7 +19,7 @@ from stormdrop.errors import StoreError
 from stormdrop.records import default_path, open_store, why_no_default
 from stormdrop.records.connection import BUSY_SECONDS
 from stormdrop.records.schema import VERSION
-from stormdrop.testing.stores import PROBLEM, SETTING, timed
+from stormdrop.testing.stores import OUTCOME, PROBLEM, SETTING, timed
 
 
 def refusal(place: str | Path, *, create: bool = True) -> str:
@@ -174,7 +174,7 @@ def test_a_full_disk_is_a_store_error_and_takes_nothing_of_the_batch(tmp_path: P
 import resource, signal, sys
 from stormdrop.errors import StoreError
 from stormdrop.records import open_store
-from stormdrop.testing.stores import PROBLEM, SETTING, timed
+from stormdrop.testing.stores import OUTCOME, PROBLEM, SETTING, timed
 store = open_store(sys.argv[1])
 session = store.open(PROBLEM, SETTING)
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -254,3 +254,51 @@ def test_a_file_that_was_deleted_is_not_written_to(tmp_path: Path) -> None:
         with pytest.raises(StoreError, match="there is no session"):
             store.append(session, 0, [timed("packed", (1,), 1.0)])
         assert path.exists()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "outcome = '{'",
+        "outcome = '[]'",
+        "outcome = '" + "[" * 100_000 + "'",
+        "best_seconds = 'fast', outcome = NULL",
+        "trials = 'some'",
+        "created = x'00ff'",
+        "state = 'asleep'",
+        "writer = 'somebody', state = 'running'",
+        "seed = 'seven'",
+    ],
+    ids=lambda damage: damage[:16],
+)
+def test_a_damaged_row_is_one_line(damage: str, tmp_path: Path) -> None:
+    path = tmp_path / "records.db"
+    with open_store(path) as store:
+        session = store.open(PROBLEM, SETTING)
+        store.append(session, 0, [timed("packed", (4, 2), 1.0)])
+        store.finish(session, OUTCOME)
+    execute(path, f"UPDATE stormdrop_session SET {damage}")
+    with open_store(path) as store, pytest.raises(StoreError, match="holds a damaged record") as caught:
+        store.sessions()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("damage", ["options = '{'", "sketches = '[]'", "trials = 'some'", "seed = 'seven'"])
+def test_a_damaged_row_of_a_session_that_is_written_is_one_line(damage: str, tmp_path: Path) -> None:
+    path = tmp_path / "records.db"
+    with open_store(path) as store:
+        session = store.open(PROBLEM, SETTING)
+        execute(path, f"UPDATE stormdrop_session SET {damage}")
+        writes = [
+            lambda: store.append(session, 0, [timed("packed", (4, 2), 1.0)]),
+            lambda: store.resume(session),
+            lambda: store.interrupt(session),
+        ]
+        refused = []
+        for write in writes:
+            try:
+                write()
+            except StoreError as error:
+                refused.append(str(error))
+    assert refused
+    assert all("damaged record" in line and "\n" not in line for line in refused)

@@ -4,8 +4,9 @@
     ChildProcess("package.module:serve", arguments)   ->      serve(connection, *arguments)
     send, receive, answer, pause, resume, kill, wait
 
-The child dies with its parent, whatever it is doing, even if the parent was killed. It is no
-`multiprocessing.Process`: that would run the user's script again, which need not be written for it.
+The child dies with its parent, whatever it is doing, even if the parent was killed. It leads a process group of its
+own: what it has started ends with it, also if it has crashed. It is no `multiprocessing.Process`: that would run the
+user's script again, which need not be written for it.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ from .last_output import LastOutput
 
 STALL_SECONDS = 30.0
 """A child that takes or brings nothing of a message for so long is killed. It is stopped, or it never reads."""
+
+_PAUSE = 0.002  # seconds between two looks whether a process has ended
 
 _PR_SET_PDEATHSIG = 1
 
@@ -67,36 +70,39 @@ class ChildProcess:
                 this, unless the main thread starts it: a paused child cannot watch its parent.
 
         Raises:
-            MeasureError: the process cannot be started.
+            MeasureError: the process cannot be started, or it takes no arguments.
         """
         self.alive = True
         self.started = time.perf_counter()
-        self.connection, theirs = _pipe()
-        lifeline, self._lifeline = os.pipe()
-        # Not on the terminal: libraries are talkative, and a crashing kernel prints pages.
-        self._output, output = LastOutput.of_pipe()
-        # Linux ends a child when the thread that started it ends: only the main thread lives as long as the process.
-        signalled = die_with_thread or threading.current_thread() is threading.main_thread()
-        command = (theirs.fileno(), lifeline, os.getpid() if signalled else 0)
+        with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:  # the ends of the pipes
+            try:
+                self.connection, connection = _pipe()
+                ours.callback(self.connection.close)
+                theirs.callback(connection.close)
+                lifeline, self._lifeline = os.pipe()
+                ours.callback(os.close, self._lifeline)
+                theirs.callback(os.close, lifeline)
+                # Not on the terminal: libraries are talkative, and a crashing kernel prints pages.
+                self._output, output = LastOutput.of_pipe()
+                theirs.callback(os.close, output)
+                # Linux ends a child when the thread that started it ends: only the main thread lives as long as the
+                # process.
+                signalled = die_with_thread or threading.current_thread() is threading.main_thread()
+                command = (connection.fileno(), lifeline, os.getpid() if signalled else 0)
+                self._process = subprocess.Popen(
+                    [sys.executable, "-c", _PROGRAM, *map(str, command), *_search_path()],
+                    pass_fds=(connection.fileno(), lifeline),
+                    env={**os.environ, **(environment or {})},
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                )
+            except OSError as error:
+                raise MeasureError(f"no child process can be started: {error}") from error
+            ours.pop_all()
         try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _PROGRAM, *map(str, command), *_search_path()],
-                pass_fds=(theirs.fileno(), lifeline),
-                env={**os.environ, **(environment or {})},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-            )
-        except OSError as error:
-            self.connection.close()
-            os.close(self._lifeline)
-            raise MeasureError(f"no child process can be started: {error}") from error
-        finally:
-            theirs.close()
-            os.close(lifeline)
-            os.close(output)
-        try:
-            self.send((serve, pickle.dumps(tuple(arguments))))
+            if not self.send((serve, pickle.dumps(tuple(arguments)))):
+                raise MeasureError(f"a child process does not start ({self.wait()}): {self.last_line()}")
         except BaseException:
             self.close()
             raise
@@ -164,12 +170,11 @@ class ChildProcess:
         """Ends the process at once, whatever it is doing, and the processes that it may have started."""
         if not self.alive:
             return
-        if self._process.poll() is None:  # otherwise its id may be that of another process by now
-            with contextlib.suppress(psutil.Error):  # it has just ended
-                for child in psutil.Process(self.pid).children(recursive=True):
-                    with contextlib.suppress(psutil.Error):
-                        child.kill()
-        self._process.kill()
+        with contextlib.suppress(psutil.Error):  # it has ended
+            for child in psutil.Process(self.pid).children(recursive=True):  # also those that left its group
+                with contextlib.suppress(psutil.Error):
+                    child.kill()
+        self._signal(signal.SIGKILL)
         self.wait(0.0)
 
     def wait(self, seconds: float = 5.0) -> str:
@@ -178,10 +183,10 @@ class ChildProcess:
         Returns:
             How it ended: "SIGSEGV", "exit code 3".
         """
-        try:
-            self._process.wait(timeout=seconds)  # its pipe closes a moment before it has ended
-        except subprocess.TimeoutExpired:
-            self._process.kill()
+        deadline = time.monotonic() + seconds
+        while not self._has_ended() and time.monotonic() < deadline:
+            time.sleep(_PAUSE)  # its pipe closes a moment before it has ended
+        self._signal(signal.SIGKILL)  # what it has started, even if it has crashed
         code = self._process.wait()
         if self.alive:
             self.connection.close()
@@ -199,8 +204,22 @@ class ChildProcess:
         self.kill()
 
     def _signal(self, number: signal.Signals) -> None:
-        if self.alive and self._process.poll() is None:
+        """Sends a signal to the process and to what it has started."""
+        if self._process.returncode is not None:
+            return  # its id may be that of another process by now
+        try:
+            os.killpg(self.pid, number)
+        except ProcessLookupError:  # it has just been started, and does not lead its group yet
             self._process.send_signal(number)
+
+    def _has_ended(self) -> bool:
+        """Whether the process has ended. As long as nobody waits for it, no other process or group gets its id."""
+        if self._process.returncode is not None or not hasattr(os, "waitid"):
+            return self._process.poll() is not None
+        try:
+            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:  # this process ignores the ends of its children
+            return True
 
 
 def _pipe() -> tuple[Connection, Connection]:
@@ -236,6 +255,7 @@ def describe_exit(code: int) -> str:
 
 def main() -> None:
     """The child: calls the function that the parent names. `sys.argv`: pipe, lifeline, parent's process id or 0."""
+    os.setpgid(0, 0)
     pipe, lifeline, parent = (int(argument) for argument in sys.argv[1:4])
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # sent to all processes of a group; the parent ends us
         signal.signal(getattr(signal, name, signal.SIGINT), signal.SIG_IGN)

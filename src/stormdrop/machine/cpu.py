@@ -14,8 +14,11 @@ from .detect import cpu_model, data_caches, llvm_host, third_level_caches, vecto
 from .known_cpus import KNOWN_CPUS
 from .threads import thread_count
 
+KEEP_DENORMALS = "keep_denormals"
+"""The key of a TVM target whose kernels do not flush denormals; see `codegen.denormals`."""
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Target:
     """A CPU as a `Machine`.
 
@@ -36,6 +39,8 @@ class Target:
         triple: LLVM's target triple; empty for this machine.
         runner: HOST:PORT of the RPC server that measures; empty for this machine.
         l3s: The number of third-level caches.
+        keep_denormals: Kernels compute with denormals (numbers below 1.2e-38 in float32) as IEEE 754 says, which takes
+            some 100 cycles for each. By default denormals count as zero. Measurements are recorded alike.
 
     Example:
         >>> import stormdrop as sd
@@ -58,6 +63,7 @@ class Target:
     triple: str = ""
     runner: str = ""
     l3s: int = 1
+    keep_denormals: bool = False
 
     device: ClassVar[str] = CPU
     gpus: ClassVar[tuple[int, ...]] = ()
@@ -118,6 +124,11 @@ class Target:
         l3s = third_level_caches()
         return cls("cpu", cpu_model(), mcpu, thread_count(), lanes, registers, l1, l2, l3, l3s=l3s)
 
+    def __repr__(self) -> str:
+        where = f" at {self.runner}" if self.runner else ""
+        vectors = f"{self.registers} registers of {self.lanes} float32"
+        return f"Target({self.name!r}: {self.cpu}{where}, {self.mcpu}, {self.cores} cores, {vectors})"
+
     @property
     def kind(self) -> str:
         """TVM's kind of target and LLVM's name of the processor, such as "llvm znver4"."""
@@ -168,10 +179,27 @@ class Target:
 
         triple = {"mtriple": self.triple} if self.triple else {}
         level = {"opt-level": 2}  # level 3 compiles for longer and makes no kernel faster
-        return tvm.target.Target({"kind": "llvm", "mcpu": self.mcpu, "num-cores": self.cores, **level, **triple})
+        keys = {"keys": ["cpu", KEEP_DENORMALS]} if self.keep_denormals else {}
+        return tvm.target.Target(
+            {"kind": "llvm", "mcpu": self.mcpu, "num-cores": self.cores, **level, **triple, **keys}
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in self.__dict__.items() if key != "_tvm_target"}
+
+
+def keeping_denormals(machine: Machine | None) -> Target:
+    """A machine whose kernels compute with denormals; see `Target.keep_denormals`.
+
+    Args:
+        machine: A CPU; None stands for this machine's.
+
+    Raises:
+        TargetError: The machine is no CPU.
+    """
+    machine = Target.detect() if machine is None else machine
+    message = f"target {machine.name}: kernels can keep denormals on CPUs only"
+    return replace(require_cpu(machine, message), keep_denormals=True)
 
 
 def require_cpu(machine: Machine, message: str) -> Target:

@@ -35,6 +35,8 @@ TELL_AFTER = 5.0
 # The folder is everybody's: a link may be in the file's place, or a pipe that blocks whoever opens it.
 _OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
+_TRIES = 100  # to lock a file that somebody deletes meanwhile
+
 _logger = logging.getLogger(__name__)
 
 
@@ -138,22 +140,23 @@ def _locked(path: Path, operation: int, deadline: float) -> int:
 
     The file is opened anew each time, so that all processes use the same one, even if somebody has deleted it.
     """
-    descriptor = _open(path)
-    try:
+    for _ in range(_TRIES):
+        descriptor = _open(path)
         try:
-            fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
-        except BlockingIOError:
-            _wait(descriptor, path, operation, deadline)
-        if not _is_at(descriptor, path):  # somebody has deleted the file, and others may have made a new one
+            try:
+                fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
+            except BlockingIOError:
+                _wait(descriptor, path, operation, deadline)
+            if _is_at(descriptor, path):
+                return descriptor
+        except OSError as error:
             os.close(descriptor)
-            return _locked(path, operation, deadline)
-    except OSError as error:
-        os.close(descriptor)
-        raise _unusable(path, error) from error
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
+            raise _unusable(path, error) from error
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)  # somebody has deleted the file, and others may have made a new one
+    raise _unusable(path, "somebody deletes it again and again")
 
 
 def _is_at(descriptor: int, path: Path) -> bool:

@@ -1,8 +1,15 @@
-"""How many cores this process may use, and how TVM is made to use them all.
+"""How many cores this process may use, and how TVM's threads use them. What the user has set in the environment stays.
 
-TVM's thread pool takes half of the logical CPUs of an x86 machine, because it assumes hyper-threading. It reads the
-environment variable TVM_NUM_THREADS once, when the pool starts. This module imports the standard library only, because
-it must run before TVM is loaded.
+- TVM's thread pool takes half of the logical CPUs of an x86 machine, because it assumes hyper-threading. It reads the
+  environment variable TVM_NUM_THREADS once, when the pool starts.
+- A thread of the pool that has nothing to do asks again and again for TVM_THREAD_POOL_SPIN_COUNT times before it
+  sleeps. TVM's default is 300,000 times, 130 ms, so that a server that is called ten times a second keeps all cores
+  busy. `SPINS` bridges the time between two kernels of a model, and no more.
+- TVM binds the threads of every pool to the first cores. Each thread that calls a model has a pool of its own, so all
+  of them would share these cores, and the calling thread would be bound as well. TVM_BIND_THREADS=0 leaves it to the
+  system on which cores threads run.
+
+This module imports the standard library only, because it must run before TVM is loaded.
 """
 
 from __future__ import annotations
@@ -14,6 +21,9 @@ import warnings
 from pathlib import Path
 
 from .cgroups import control_groups, words
+
+SPINS = 1000
+"""How often a thread without work looks for some before it sleeps: 0.4 ms."""
 
 _VARIABLE = "TVM_NUM_THREADS"
 _configured = False  # whether `configure` has done all that it can do in this process
@@ -43,12 +53,14 @@ def thread_count() -> int:
 
 
 def configure() -> None:
-    """Let TVM use all usable cores, unless the user chose a number with TVM_NUM_THREADS.
+    """Let TVM use all usable cores, unless the user chose a number with TVM_NUM_THREADS, and sleep between calls.
 
     If TVM was loaded before and its thread pool has started with fewer threads, it is too late. A `RuntimeWarning`
     then says so once.
     """
     global _configured
+    os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", str(SPINS))
+    os.environ.setdefault("TVM_BIND_THREADS", "0")
     if _configured or _users_choice() is not None:
         return
     _configured = True

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import shlex
 import tempfile
 import time
 import uuid
@@ -83,8 +84,9 @@ class BufferedStore:
     """A `Store` over another one, for a tuning. What its methods do is described in `Store`.
 
     It differs in what happens if the database fails. A failure before anything was written is raised: another database
-    can still be given. Afterwards no failure is raised. Trials and outcomes are kept in memory and written as soon as
-    the database takes them. A session that another run has taken over meanwhile goes on under an id of its own.
+    can still be given. Afterwards a tuning meets no failure. Trials and outcomes are kept in memory and written as soon
+    as the database takes them. What cannot be read is as if it were not there. A session that another run has taken
+    over meanwhile goes on under an id of its own.
 
     It is a context manager. At its end it writes what is missing; the other store stays open.
     """
@@ -99,6 +101,7 @@ class BufferedStore:
         self._store = store
         self._say = say or _warn
         self._sessions: dict[str, _Session] = {}  # by the id under which they were opened
+        self._offered: dict[str, list[StoredTrial] | None] = {}  # what may be resumed, with its trials
         self._begun = False
         self._reason = ""  # why the last write failed
         self._next = -math.inf  # when the database may be tried again
@@ -124,11 +127,16 @@ class BufferedStore:
         return kept.session
 
     def resume(self, session: StoredSession) -> StoredSession:
-        kept = _Session(dataclasses.replace(session, state=State.RUNNING), self._store.records(session))
+        offered = session.id in self._offered
+        told = self._offered.pop(session.id, None)  # what the search was told, whatever the database says by now
+        trials = self._known(lambda: self._store.records(session)) if told is None else told
+        kept = _Session(dataclasses.replace(session, state=State.RUNNING), trials)
         try:
             kept.session = self._store.resume(session)
-        except DatabaseFailure as error:
-            self._failed(kept, error)
+        except StoreError as error:
+            if not (isinstance(error, DatabaseFailure) or offered):
+                raise
+            self._failed(kept, error)  # in the latter case another run has taken it over
         self._begun, self._sessions[session.id] = True, kept
         return kept.session
 
@@ -163,13 +171,18 @@ class BufferedStore:
         return self._store.session(session_id)
 
     def records(self, session: StoredSession) -> list[StoredTrial]:
-        return self._store.records(session)
+        found = self._known(lambda: self._store.records(session))
+        if session.id in self._offered:
+            self._offered[session.id] = found
+        return found
 
     def finished(self, problem: Problem) -> list[StoredSession]:
         return self._known(lambda: self._store.finished(problem))
 
     def unfinished(self, problem: Problem, setting: Setting) -> list[StoredSession]:
-        return self._known(lambda: self._store.unfinished(problem, setting))
+        found = self._known(lambda: self._store.unfinished(problem, setting))
+        self._offered.update((session.id, None) for session in found)
+        return found
 
     def sessions(self, selection: Filter = _ALL) -> list[Summary]:
         return self._known(lambda: self._store.sessions(selection))
@@ -207,9 +220,15 @@ class BufferedStore:
                 _write_whole(dump, path)
             except OSError:  # it is full, read-only or gone
                 continue
-            self._say(f"{what}; they are in {path}, and `stormdrop db import --trusted {path}` takes them in")
+            self._say(f"{what}; they are in {path}, and `{self._import_command(path)}` takes them in")
             return
         self._say(f"{what}, nor into a file: they are lost")
+
+    def _import_command(self, path: Path) -> str:
+        """The command that takes the file in where its records belong."""
+        place = self._store.given if isinstance(self._store, SqlStore) else None
+        words = ["stormdrop", "db", "import", "--trusted", str(path), *([] if place is None else ["--db", place])]
+        return shlex.join(words)
 
     # Helpers
 
@@ -226,14 +245,25 @@ class BufferedStore:
                 return
 
     def _restore(self, kept: _Session) -> None:
-        """Brings the database's copy of a session to the state of ours."""
-        if self._store.absorb([(kept.session, kept.trials)], measured_here=True).diverged:
+        """Brings the database's copy of a session to the state of ours. If that is another run's now, it gets ours."""
+        if not self._is_restored(kept):
             kept.session = dataclasses.replace(kept.session, id=str(uuid.uuid4()))
-            self._store.absorb([(kept.session, kept.trials)], measured_here=True)
-        if kept.session.state is not State.FINISHED:
-            self._store.resume(kept.session)
+            self._is_restored(kept)
+
+    def _is_restored(self, kept: _Session) -> bool:
+        """Whether the database's copy of a session could be brought to the state of ours."""
+        if self._store.absorb([(kept.session, kept.trials)], measured_here=True).diverged:
+            return False
+        try:
+            if kept.session.state is not State.FINISHED:
+                self._store.resume(kept.session)
+        except DatabaseFailure:
+            raise
+        except StoreError:  # another run writes it, or has finished it
+            return False
         if kept.session.state is State.INTERRUPTED:
             self._store.interrupt(kept.session, kept.session.outcome)
+        return True
 
     def _write(self, kept: _Session, write: Callable[[], object]) -> bool:
         """Calls what writes all that the database lacks of a session; whether that succeeded."""
@@ -271,10 +301,10 @@ class BufferedStore:
         return kept.session
 
     def _known(self, query: Callable[[], list[T]]) -> list[T]:
-        """What the database answers; nothing if it fails after the tuning has begun."""
+        """What the database answers; nothing if it fails, or holds damaged rows, after the tuning has begun."""
         try:
             return query()
-        except DatabaseFailure:
+        except StoreError:
             if not self._begun:
                 raise
             return []

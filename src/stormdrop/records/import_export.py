@@ -43,10 +43,10 @@ def export_file(store: Store, path: str | Path, selection: Filter | None = None)
         0 new
     """
     path = Path(path).expanduser()
-    if path.is_file() and path.stat().st_size and not _is_export(path):
-        raise StoreError(f"{path}: exists and is no export of records; it is left as it is")
     partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
+        if path.is_file() and path.stat().st_size and not _is_export(path):
+            raise StoreError(f"{path}: exists and is no export of records; it is left as it is")
         if path.exists() and not path.is_file():  # a pipe or a device cannot be replaced
             with path.open("wb") as out:
                 return write_lines(store.dump(selection or Filter()), out)

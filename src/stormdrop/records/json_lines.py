@@ -139,7 +139,7 @@ class _Reader:
         """The current line, decoded."""
         try:
             return decoder(self._body)
-        except (ValueError, OverflowError) as error:
+        except (ValueError, OverflowError, RecursionError) as error:
             raise self.error(str(error).splitlines()[0]) from error
 
     def check_end(self) -> None:

@@ -114,7 +114,10 @@ def _complete(
 ) -> None:
     """Adds the trials after the first `known`, and brings the session's row to the state of the copy."""
     if len(trials) > known:
-        values = [rows.trial_values(number, trial.position, trial.batch, trial) for trial in trials[known:]]
+        values = [
+            {"session": number, "position": trial.position, **rows.trial_values(trial.batch, trial)}
+            for trial in trials[known:]
+        ]
         connection.execute(schema.trial.insert(), values)
     connection.execute(
         schema.session.update()

@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import msgspec
 from sqlalchemy import Connection, CursorResult, Row, Select, select
 from sqlalchemy.exc import IntegrityError
 
@@ -47,10 +48,10 @@ def session(row: Row[Any], state: State) -> StoredSession:
         setting=Setting(
             search=row.search,
             seed=int(row.seed),
-            sketches=json.loads(row.sketches),
-            options=json.loads(row.options),
-            method=json.loads(row.method),
-            versions=json.loads(row.versions),
+            sketches=msgspec.convert(_object(row.sketches), dict[str, str]),
+            options=_object(row.options),
+            method=_object(row.method),
+            versions=msgspec.convert(_object(row.versions), dict[str, str]),
         ),
         created=row.created,
         state=state,
@@ -63,21 +64,27 @@ def summary(row: Row[Any], state: State) -> Summary:
     """One line of a list of sessions, from a row of `select_sessions`, with the state that the caller found."""
     outcome = None if row.outcome is None else outcome_from_json(json.loads(row.outcome))
     best = row.best_seconds if outcome is None or outcome.seconds is None else outcome.seconds
-    return Summary(
-        id=row.id,
-        workload_name=row.workload_name,
-        workload_key=row.workload_key,
-        target=row.target,
-        machine=row.machine,
-        search=row.search,
-        seed=int(row.seed),
-        created=row.created,
-        state=state,
-        trials=row.trials,
-        failed=row.failed,
-        best_seconds=best,
-        baseline_seconds=None if outcome is None else outcome.baseline_seconds,
-    )
+    values = {
+        "id": row.id,
+        "workload_name": row.workload_name,
+        "workload_key": row.workload_key,
+        "target": row.target,
+        "machine": row.machine,
+        "search": row.search,
+        "seed": int(row.seed),
+        "created": row.created,
+        "state": state,
+        "trials": row.trials,
+        "failed": row.failed,
+        "best_seconds": best,
+        "baseline_seconds": None if outcome is None else outcome.baseline_seconds,
+    }
+    return msgspec.convert(values, Summary)  # checks the types, because SQLite keeps values of any type in a column
+
+
+def _object(text: str) -> dict[str, Any]:
+    """A JSON object. Numbers that JSON lacks (NaN, infinities) are read as well."""
+    return msgspec.convert(json.loads(text), dict[str, Any])
 
 
 def insert_session(connection: Connection, session: StoredSession, *, writer: str | None) -> int:
@@ -137,22 +144,18 @@ def _key(inserted: CursorResult[Any]) -> int:
     return int(key[0])
 
 
-def trial_values(number: int, position: int, batch: int, record: Record | StoredTrial) -> dict[str, Any]:
+def trial_values(batch: int, record: Record | StoredTrial) -> dict[str, Any]:
     """A trial as a row.
 
     Args:
-        number: The number of the session's row.
-        position: The place of the trial in its session.
         batch: The number of the search's `ask` that the trial belongs to.
         record: The trial.
 
     Returns:
-        The value of each column.
+        The value of each column, besides those that say where the trial belongs: `session` and `position`.
     """
     measurement, phases = record.measurement, record.measurement.phases
     return {
-        "session": number,
-        "position": position,
         "batch": batch,
         "sketch": record.sketch,
         "config": encode(record.config),
@@ -184,12 +187,12 @@ def _trial(row: Row[Any], sketches: Mapping[str, str]) -> StoredTrial:
         config=decode_config(row.config),
         measurement=Measurement(
             status=Status(row.status),
-            seconds=tuple(json.loads(row.seconds)),
+            seconds=msgspec.json.decode(row.seconds, type=tuple[float, ...]),
             error=row.error,
-            phases=Phases(row.schedule_seconds, row.build_seconds, row.run_seconds, row.check_seconds),
+            phases=Phases(*map(float, (row.schedule_seconds, row.build_seconds, row.run_seconds, row.check_seconds))),
             suspect=row.suspect,
         ),
-        elapsed=row.elapsed,
+        elapsed=float(row.elapsed),
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, and_, select
 
-from ..errors import StoreError, one_line
+from ..errors import StoreError, one_line, without_passwords
 from . import rows, schema
 from .codec import canonical, clean, clean_session, encode, outcome_to_json
 from .connection import BUSY_SECONDS, connect, transaction
@@ -86,6 +86,11 @@ class SqlStore:
     def close(self) -> None:
         self._engine.dispose()
 
+    @property
+    def given(self) -> str | None:
+        """The database as it was given, without a password; None for the default one."""
+        return None if self._given is None else without_passwords(str(self._given))
+
     # Writing
 
     def open(self, problem: Problem, setting: Setting) -> StoredSession:
@@ -110,14 +115,12 @@ class SqlStore:
         if not records:
             return
         worked = [record.measurement for record in records if record.measurement.ok]
+        values = [rows.trial_values(batch, record) for record in records]
         with self._writing() as connection:
             row = self._writable_row(connection, session)
             connection.execute(
                 schema.trial.insert(),
-                [
-                    rows.trial_values(row.number, row.trials + index, batch, record)
-                    for index, record in enumerate(records)
-                ],
+                [{"session": row.number, "position": row.trials + index, **each} for index, each in enumerate(values)],
             )
             _update(
                 connection,
@@ -172,8 +175,7 @@ class SqlStore:
     def sessions(self, selection: Filter = _ALL) -> list[Summary]:
         statement = rows.select_sessions(text=False, newest_first=True).where(*_conditions(selection))
         with self._reading() as connection:
-            session_rows = connection.execute(statement).all()
-        summaries = [rows.summary(row, _state(row)) for row in session_rows]
+            summaries = [rows.summary(row, _state(row)) for row in connection.execute(statement).all()]
         return [summary for summary in summaries if selection.state in (None, summary.state)]
 
     def dump(self, selection: Filter = _ALL) -> Iterator[tuple[StoredSession, list[StoredTrial]]]:
@@ -197,17 +199,23 @@ class SqlStore:
             self._engine.dispose()
             self._engine, self._place = connect(self._given, create=True)
             self._identity = self._place.identity
-        with transaction(self._engine, self._place, write=True, patience=self.patience) as connection:
+        transacting = transaction(self._engine, self._place, write=True, patience=self.patience)
+        with transacting as connection, self._rows_as_errors():
             yield connection
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[Connection]:
-        """A transaction that reads. Raises `StoreError` for a row that no stormdrop wrote."""
-        with transaction(self._engine, self._place) as connection:
-            try:
-                yield connection
-            except (ValueError, LookupError, TypeError) as error:
-                raise StoreError(f"{self._place} holds a damaged record: {one_line(error)}") from error
+        """A transaction that reads."""
+        with transaction(self._engine, self._place) as connection, self._rows_as_errors():
+            yield connection
+
+    @contextlib.contextmanager
+    def _rows_as_errors(self) -> Iterator[None]:
+        """Raises `StoreError` for a row that no stormdrop wrote. What is to be written is encoded before."""
+        try:
+            yield
+        except (ValueError, LookupError, TypeError, RecursionError) as error:
+            raise StoreError(f"{self._place} holds a damaged record: {one_line(error)}") from error
 
     def _writable_row(self, connection: Connection, session: StoredSession) -> Row[Any]:
         """The locked row of a running session that this store writes. Raises `StoreError` for any other session."""
@@ -219,9 +227,9 @@ class SqlStore:
         return row
 
     def _end(self, session: StoredSession, state: State, outcome: Outcome | None) -> StoredSession:
+        text = None if outcome is None else encode(outcome_to_json(outcome))
         with self._writing() as connection:
             row = self._writable_row(connection, session)
-            text = None if outcome is None else encode(outcome_to_json(outcome))
             _update(connection, row, state=state.value, outcome=text, writer=None)
             return _read(_session_row(connection, session.id))
 
