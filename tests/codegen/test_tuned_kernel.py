@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,6 +32,10 @@ def test_the_result_is_an_array() -> None:
     result = default_kernel(DENSE)(*inputs)
     assert isinstance(result, np.ndarray) and result.shape == (4, 32)
     np.testing.assert_allclose(result, inputs[0] @ inputs[1].T, rtol=1e-5)
+
+
+def test_its_text_is_one_line() -> None:
+    assert repr(default_kernel(DENSE)) == "TunedKernel of dense m=4 n=32 k=8: x0 float32[4, 8], x1 float32[32, 8]"
 
 
 def test_several_outputs_are_a_list() -> None:
@@ -85,3 +93,28 @@ def test_arguments_are_checked_by_number_shape_and_type(arguments: Any, message:
 
 def test_arguments_that_fit() -> None:
     check_arguments(DENSE.function, [((4, 8), "float32"), ((32, 8), "float32"), ((4, 32), "float32")])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_call_after_a_fork_is_an_error() -> None:
+    program = """
+import os, signal
+from test_tuned_kernel import DENSE, default_kernel
+from stormdrop.errors import ArtifactError
+kernel, inputs = default_kernel(DENSE), DENSE.random_inputs(0)
+kernel(*inputs)
+if os.fork() == 0:
+    signal.alarm(20)  # the former code could hang here
+    try:
+        kernel(*inputs)
+    except ArtifactError as error:
+        print(error, flush=True)
+    os._exit(0)
+print(os.wait()[1])
+"""
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    environment = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, env=environment)
+    reason, code = done.stdout.splitlines()
+    assert "before this process was forked" in reason and "'spawn'" in reason
+    assert code == "0", done.stderr

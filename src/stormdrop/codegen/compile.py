@@ -34,6 +34,7 @@ from ..ir.reference import evaluate
 from ..ir.stages import shape_of
 from ..ir.workload import Workload
 from ..machine.contract import Machine
+from ..machine.forks import check_threads
 from ..sketches.contract import Variant
 from .lowering import PIPELINE
 
@@ -82,12 +83,18 @@ class TunedKernel:
         self._kernel = compile_kernel(variant.main, target.tvm())
         self._prepared: dict[int, tuple[Any, Any]] = {}
 
+    def __repr__(self) -> str:
+        inputs = ", ".join(f"{spec.name} {spec.dtype}{list(spec.shape)}" for spec in self.workload.inputs)
+        return f"TunedKernel of {self.workload.name}: {inputs}"
+
     def __call__(self, *inputs: NDArray[Any]) -> Any:
         """Compute the outputs for these inputs.
 
         Raises:
             ValueError: the number, a shape or an element type of the inputs is wrong.
+            ArtifactError: a kernel or a model has run in this process before it was forked.
         """
+        check_threads()
         specs = self.workload.inputs
         if len(inputs) != len(specs):
             raise ValueError(f"{self.workload.name} takes {len(specs)} inputs, not {len(inputs)}")

@@ -6,9 +6,7 @@ import math
 import re
 import shutil
 import subprocess
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import tvm
@@ -16,6 +14,7 @@ from tvm.tirx import AttrStmt, PrimFunc, SeqStmt
 
 from ..errors import MeasureError
 from ..machine.gpu import Gpu
+from ..machine.scratch import scratch_folder
 from .compile import build_module, gpu_pass_config
 
 _FUNCTION = re.compile(r"Compiling entry function '(\w+)'")
@@ -109,8 +108,8 @@ def resources(source: str, device: Gpu) -> list[Resources]:
     nvcc = shutil.which("nvcc")
     if nvcc is None:
         raise MeasureError("there is no nvcc on the PATH; it is part of the CUDA toolkit")
-    with tempfile.TemporaryDirectory(prefix="stormdrop-") as folder:
-        file = Path(folder) / "kernels.cu"
+    with scratch_folder() as folder:
+        file = folder / "kernels.cu"
         file.write_text(source)
         options = [f"-arch={device.arch}", *_TVM_OPTIONS, "-cubin", "-Xptxas", "-v", "-o", f"{folder}/kernels.cubin"]
         command = [nvcc, *options, str(file)]

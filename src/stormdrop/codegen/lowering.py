@@ -1,4 +1,4 @@
-"""How scheduled functions become machine code: TVM's passes, and four of our own.
+"""How scheduled functions become machine code: TVM's passes, and five of our own.
 
 - Local buffers on the stack. TVM 0.27 asks its runtime for the memory of every buffer inside of a function, also of
   accumulators. Then LLVM cannot know that nothing else reads them, and stores them again and again: a matmul of 64^3
@@ -13,6 +13,7 @@
   and a mask, because ARM's one instruction for it turns NaN into the bound.
 - Unaligned parameters. TVM assumes that the memory of every parameter begins at a multiple of 64 bytes. Parameters that
   the attribute `UNALIGNED` names may begin at any element.
+- Denormals: kernels flush them, or keep them if the target says so; see `denormals`.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from tvm_ffi import structural_map
 
 from ..ir.attributes import NON_TEMPORAL, UNALIGNED
 from ..ir.expressions import transform_statement
+from .denormals import with_mode_for_denormals
 
 PIPELINE = "stormdrop"
 """The name under which TVM knows these passes: `tvm.tirx.build(..., pipeline=PIPELINE)`."""
@@ -71,6 +73,7 @@ def _pipeline() -> tuple[Any, Any, Any]:
         loops.RewriteUnsafeSelect(),
         _pass(_with_bounds_first, "BoundsFirst"),
         _pass(_with_non_temporal_stores, "NonTemporal"),
+        _pass(with_mode_for_denormals, "Denormals"),
         calls.VerifyMemory(),
         calls.AnnotateEntryFunc(),
         calls.SplitHostDevice(),

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def relative_error(value: NDArray[Any], reference: NDArray[Any]) -> float:
+def relative_error(value: NDArray[Any], reference: NDArray[Any], least: float = 0.0) -> float:
     """Compute max|value - reference| / max|reference| over all elements, in float64.
 
     The scale is that of the whole array, so that an element near zero does not count as wrong because of rounding.
@@ -17,6 +17,7 @@ def relative_error(value: NDArray[Any], reference: NDArray[Any]) -> float:
         value: The output to judge.
         reference: What the output should be. NaN and infinite elements are expected to be equal in `value`; the two
             maxima are taken over the other elements.
+        least: What the differences are divided by if max|reference| is less.
 
     Returns:
         The error: 0.0 if the arrays are equal; infinity if their shapes differ, if an element is finite in one array
@@ -36,5 +37,5 @@ def relative_error(value: NDArray[Any], reference: NDArray[Any]) -> float:
     if not same_elsewhere or not np.isfinite(actual[finite]).all():
         return float("inf")
     difference = float(np.abs(actual[finite] - expected[finite]).max(initial=0.0))
-    scale = float(np.abs(expected[finite]).max(initial=0.0))
+    scale = max(least, float(np.abs(expected[finite]).max(initial=0.0)))
     return difference / scale if scale > 0 else (0.0 if difference == 0 else float("inf"))

@@ -39,7 +39,7 @@ class TensorSpec:
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Workload:
     """A function to tune, in normal form: symbol "main", no tuning attributes, canonical names.
 
@@ -57,6 +57,9 @@ class Workload:
     function: PrimFunc
     constants: tuple[int, ...] = ()
     arguments: dict[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"Workload({self.name!r})"
 
     @classmethod
     def create(
