@@ -17,7 +17,7 @@ import math
 import traceback
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,13 +27,17 @@ from tvm import relax
 from tvm.ir import GenericConst
 
 from ...errors import ModelError, one_line
+from ..foreign import ForeignParts, foreign_index
 from ..metadata import TensorInfo
 from ..passes.broadcast import expand_constants
-from ..passes.constants import fold_layouts
+from ..passes.constants import fold_constants
 from ..passes.gathers import clip_indices
+from ..passes.legalize import legalize
 from ..passes.powers import expand_powers
 from ..passes.views import simplify_views, static_shape
 from .culprit import failing_operator, operator_of
+from .origin import Origin
+from .partition import NotNative, import_with_parts
 from .sizes import is_too_large, too_large
 from .source import described
 from .tasks import Task, extract_tasks, simplify_functions
@@ -58,8 +62,10 @@ class Graph:
         tasks: The distinct TensorIR functions.
         inputs: The inputs, in the order in which `main` takes them.
         outputs: The outputs, in the order in which `main` returns them.
-        source: The ONNX model as it was read, to verify the compiled model against.
+        source: The ONNX model as it was read, or another origin, to verify the compiled model against.
         converted: Whether the source was converted from an old opset.
+        ignored: The names of the inputs that the model does not use. `inputs` and `main` are without them.
+        foreign: The parts that onnxruntime runs; `main` calls them as packed functions.
     """
 
     name: str
@@ -67,8 +73,10 @@ class Graph:
     tasks: tuple[Task, ...]
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
-    source: onnx.ModelProto
+    source: onnx.ModelProto | Origin
     converted: bool = False
+    ignored: tuple[str, ...] = ()
+    foreign: ForeignParts = field(default_factory=ForeignParts)
 
     @property
     def constant_bytes(self) -> int:
@@ -98,32 +106,80 @@ def load_graph(model: str | Path | onnx.ModelProto, shapes: Mapping[str, tuple[i
     )  # loads onnxscript, which a process that leaves the import to a child need not have
 
     read = load_onnx(model, shapes)
+    mod, foreign, shapes_of_open = import_with_parts(read, _converted)
+    outputs, tasks = _outputs(mod, read.name, read.outputs, shapes_of_open), extract_tasks(mod)
+    return Graph(read.name, mod, tasks, read.inputs, outputs, read.source, read.converted, read.ignored, foreign)
+
+
+def graph_of(
+    mod: tvm.IRModule, name: str, inputs: tuple[TensorInfo, ...], outputs: tuple[str, ...], source: Origin
+) -> Graph:
+    """Make a graph of a Relax module that another importer made.
+
+    Args:
+        mod: Its function `main` computes the model; its weights are constants.
+        name: The name of the model.
+        inputs: The parameters of `main`.
+        outputs: The names of what `main` returns.
+        source: Where the module comes from.
+
+    Raises:
+        ModelError: An operator is not supported, or the shape of an output depends on data. The message is one line.
+    """
+    try:
+        final = simplify_functions(_optimise(mod, name))
+        return Graph(name, final, extract_tasks(final), inputs, _outputs(final, name, outputs), source)
+    except ModelError:
+        raise
+    except Exception as error:
+        # As in `load_graph`.
+        raise ModelError(f"{name}: cannot be imported: {one_line(error)}") from error
+
+
+def _converted(read: OnnxGraph) -> tvm.IRModule:
+    """The model as calls of kernels. Raises `NotNative` for what the importer and the passes do not support."""
     try:
         mod = simplify_functions(_optimise(_imported(read), read.name))
-        outputs, tasks = _outputs(mod, read), extract_tasks(mod)
+        _check_static(mod, read)
     except ModelError:
         raise
     except Exception as error:
         # The importer and the passes raise many types, from Python's own to TVM's. Each of them means that the model
         # has something that they do not support.
-        raise ModelError(f"{read.name}: cannot be imported: {one_line(error)}") from error
-    return Graph(read.name, mod, tasks, read.inputs, outputs, read.source, read.converted)
+        raise NotNative(f"{read.name}: cannot be imported: {one_line(error)}") from error
+    return mod
+
+
+def _check_static(mod: tvm.IRModule, read: OnnxGraph) -> None:
+    """Raise `NotNative` for an output that is no tensor, and for a kernel that makes one whose shape is not fixed."""
+    result = mod["main"].ret_ty
+    kinds = list(result.fields) if isinstance(result, relax.TupleType) else [result]
+    if len(kinds) != len(read.outputs) or not all(isinstance(kind, relax.TensorType) for kind in kinds):
+        raise NotNative(f"{read.name}: an output is no tensor")
+    for block in mod["main"].body.blocks:
+        for binding in block.bindings:
+            value = binding.value
+            kernel = isinstance(value, relax.Call) and foreign_index(value) is None
+            types = value.ty.fields if isinstance(value.ty, relax.TupleType) else [value.ty]
+            if kernel and any(static_shape(kind) is None for kind in types):
+                operator = operator_of(value)
+                raise NotNative(f"{read.name}: the shape of the result of operator {operator} depends on data")
 
 
 def _imported(read: OnnxGraph) -> tvm.IRModule:
     """The model as Relax code. What the importer warns about and prints is dropped."""
-    from tvm.relax.frontend.onnx import from_onnx
+    from .frontend import from_onnx
 
     # It warns about every name that is no identifier, and prints to standard output before it raises.
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         try:
-            mod = from_onnx(read.cleaned, keep_params_in_input=False, sanitize_input_names=True)
+            mod = from_onnx(read.cleaned)
         except Exception as error:
             node = _node_of(error)
             if node is None:
                 raise
-            raise ModelError(f"{read.name}: {described(node)} cannot be imported: {one_line(error)}") from error
+            raise NotNative(f"{read.name}: {described(node)} cannot be imported: {one_line(error)}", node) from error
     _check_sizes(mod, read.name)
     return mod
 
@@ -155,17 +211,15 @@ def _optimise(mod: tvm.IRModule, name: str) -> tvm.IRModule:
             expand_powers,
             passes.CanonicalizeBindings(),
             passes.DecomposeOpsForInference(),
-            fold_layouts,
-            passes.FoldConstant(),
+            fold_constants,
             expand_constants,
             passes.ConvertLayout(_LAYOUTS),
             passes.Normalize(),
-            fold_layouts,
-            passes.FoldConstant(),
+            fold_constants,
             passes.OptimizeLayoutTransform(),
             simplify_views,
             passes.DeadCodeElimination(),
-            passes.LegalizeOps(),
+            legalize,
             passes.AnnotateTIROpPattern(),
             passes.FoldConstant(),
             passes.FuseOps(),
@@ -179,18 +233,24 @@ def _optimise(mod: tvm.IRModule, name: str) -> tvm.IRModule:
                 operator = failing_operator(mod, step)
                 if operator is None:
                     raise
-                raise ModelError(f"{name}: {operator} is not supported: {one_line(error)}") from error
+                raise NotNative(f"{name}: {operator} is not supported: {one_line(error)}") from error
     return mod
 
 
-def _outputs(mod: tvm.IRModule, read: OnnxGraph) -> tuple[TensorInfo, ...]:
-    """The outputs with names from the model, and with shapes and types from the import, as models may omit these."""
+def _outputs(
+    mod: tvm.IRModule, model: str, names: tuple[str, ...], open_shapes: Mapping[str, tuple[int, ...]] | None = None
+) -> tuple[TensorInfo, ...]:
+    """The outputs with names from the model, and with shapes and types from the import, as models may omit these.
+
+    `open_shapes` are those that depend on data, which only a part that onnxruntime runs may make.
+    """
     result = mod["main"].ret_ty
     types = list(result.fields) if isinstance(result, relax.TupleType) else [result]
+    known = open_shapes or {}
     outputs = []
-    for name, tensor in zip(read.outputs, types, strict=True):
+    for name, tensor in zip(names, types, strict=True):
         shape = static_shape(tensor)
-        if shape is None:
-            raise ModelError(f"{read.name}: the shape of output {name!r} depends on data and is not supported")
-        outputs.append(TensorInfo(name, shape, str(tensor.dtype)))
+        if shape is None and name not in known:
+            raise ModelError(f"{model}: the shape of output {name!r} depends on data and is not supported")
+        outputs.append(TensorInfo(name, known[name] if shape is None else shape, str(tensor.dtype)))
     return tuple(outputs)

@@ -19,9 +19,8 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,8 +30,9 @@ import onnx
 from ...errors import ModelError, one_line, shown
 from ...machine.child_process import ChildProcess
 from ...machine.memory import CHILD_SHARE, limit_memory, usable_memory
-from ..metadata import TensorInfo
-from .source import read_source
+from ...machine.scratch import scratch_folder
+from ..metadata import ForeignPart, TensorInfo
+from .source import Source, read_source
 
 if TYPE_CHECKING:
     from .graph import Graph
@@ -56,6 +56,7 @@ class _Imported:
     outputs: tuple[TensorInfo, ...]
     constants: int
     converted: bool
+    foreign: tuple[ForeignPart, ...]
 
 
 def import_graph(model: str | Path | onnx.ModelProto, shapes: Shapes | None = None) -> Graph:
@@ -89,17 +90,15 @@ class Importer:
 
     def load(self, model: str | Path | onnx.ModelProto, shapes: Shapes | None = None) -> Graph:
         """See `import_graph`."""
-        with tempfile.TemporaryDirectory(prefix="stormdrop-import-") as scratch:
-            folder = Path(scratch)
+        with scratch_folder() as folder:
             if isinstance(model, onnx.ModelProto):
-                source = read_source(model, shapes).model
-                name = shown(source.graph.name) or "model"
-                imported = self._answer(name, _saved(source, name, folder), True, shapes, folder)
+                source = read_source(model, shapes)
+                imported = self._answer(source.name, _saved(source, folder), True, None, folder)
             else:
                 imported = self._answer(Path(model).stem, Path(model), False, shapes, folder)
-                source = read_source(model, shapes).model
+                source = read_source(model, shapes)
             if imported.converted:
-                source = read_source(folder / _SOURCE).model
+                source = replace(source, model=read_source(folder / _SOURCE).model)
             return _graph(imported, source, folder)
 
     def close(self) -> None:
@@ -132,22 +131,24 @@ class Importer:
         return answer
 
 
-def _saved(model: onnx.ModelProto, name: str, folder: Path) -> Path:
+def _saved(source: Source, folder: Path) -> Path:
     file = folder / "model.onnx"
     try:
-        file.write_bytes(model.SerializeToString())
+        file.write_bytes(source.model.SerializeToString())
     except Exception as error:
         # Protocol buffers raise several types for a message of 2 GiB and more; the disk may be full.
         raise ModelError(
-            f"{name}: cannot be handed to the import: {one_line(error)}; save it with external data and give its path"
+            f"{source.name}: cannot be handed to the import: {one_line(error)}; save it with external data and give "
+            f"its path"
         ) from error
     return file
 
 
-def _graph(imported: _Imported, source: onnx.ModelProto, folder: Path) -> Graph:
+def _graph(imported: _Imported, source: Source, folder: Path) -> Graph:
     """The graph that the child has written."""
     import tvm
 
+    from ..foreign import ForeignParts
     from .graph import Graph
     from .tasks import extract_tasks
 
@@ -156,7 +157,17 @@ def _graph(imported: _Imported, source: onnx.ModelProto, folder: Path) -> Graph:
     constants = tvm.runtime.load_param_dict_from_file(str(folder / _CONSTANTS))
     variables = main.params[len(main.params) - imported.constants :]
     mod["main"] = main.bind_params({variable: constants[variable.name] for variable in variables})
-    return Graph(imported.name, mod, extract_tasks(mod), imported.inputs, imported.outputs, source, imported.converted)
+    return Graph(
+        imported.name,
+        mod,
+        extract_tasks(mod),
+        imported.inputs,
+        imported.outputs,
+        source.model,
+        imported.converted,
+        source.ignored,
+        ForeignParts(imported.foreign, [(folder / part.file).read_bytes() for part in imported.foreign]),
+    )
 
 
 # The child's side
@@ -189,8 +200,6 @@ def _served(name: str, path: str, in_memory: bool, shapes: Shapes, folder: str) 
         return str(error)
     except MemoryError:
         return f"{name}: its import needs more than a share of {CHILD_SHARE:g} of this machine's memory"
-    except (OSError, RuntimeError) as error:
-        return f"{name}: its import cannot be written to {folder}: {one_line(error)}"
 
 
 def _written(graph: Graph, folder: Path) -> _Imported:
@@ -199,8 +208,16 @@ def _written(graph: Graph, folder: Path) -> _Imported:
     from .constants import without_constants
 
     mod, constants = without_constants(graph.mod)
-    (folder / _MODULE).write_text(tvm.ir.save_json(mod))
-    tvm.runtime.save_param_dict_to_file(constants, str(folder / _CONSTANTS))
-    if graph.converted:
-        (folder / _SOURCE).write_bytes(graph.source.SerializeToString())
-    return _Imported(graph.name, graph.inputs, graph.outputs, len(constants), graph.converted)
+    text = tvm.ir.save_json(mod)
+    try:
+        (folder / _MODULE).write_text(text)
+        tvm.runtime.save_param_dict_to_file(constants, str(folder / _CONSTANTS))
+        if graph.converted:
+            assert isinstance(graph.source, onnx.ModelProto)  # only an ONNX model is converted
+            (folder / _SOURCE).write_bytes(graph.source.SerializeToString())
+        for part, model in zip(graph.foreign.reports, graph.foreign.models, strict=True):
+            (folder / part.file).write_bytes(model)
+    except (OSError, RuntimeError) as error:  # the latter is TVM's
+        raise ModelError(f"{graph.name}: its import cannot be written to {folder}: {one_line(error)}") from error
+    parts = graph.foreign.reports
+    return _Imported(graph.name, graph.inputs, graph.outputs, len(constants), graph.converted, parts)

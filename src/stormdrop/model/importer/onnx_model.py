@@ -11,6 +11,8 @@ from onnx import helper, version_converter
 
 from ...errors import ModelError, one_line, shown
 from ..metadata import TensorInfo
+from .converters.foreign import OPERATOR
+from .native import native_reason
 from .simplify import clean
 from .sizes import is_too_large, too_large
 from .source import described, read_source
@@ -31,6 +33,8 @@ class OnnxGraph:
         inputs: The inputs.
         outputs: The names of the outputs.
         converted: Whether the source was converted from an old opset.
+        ignored: The names of the inputs that the model does not use.
+        unclean: Why the model could not be cleaned; `cleaned` is then `source`.
     """
 
     name: str
@@ -39,6 +43,8 @@ class OnnxGraph:
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[str, ...]
     converted: bool
+    ignored: tuple[str, ...] = ()
+    unclean: str | None = None
 
 
 def load_onnx(model: str | Path | onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]] | None = None) -> OnnxGraph:
@@ -49,36 +55,40 @@ def load_onnx(model: str | Path | onnx.ModelProto, shapes: Mapping[str, tuple[in
         shapes: The shapes of inputs whose shape the model leaves open, by input name.
 
     Raises:
-        ModelError: The file cannot be read, a shape is open or wrong, or an operator is not supported.
+        ModelError: The file cannot be read, or a shape is open or wrong.
     """
     read = read_source(model, shapes)
     name = read.name
-    source = _with_supported_opset(read.model, name)
+    source, unclean = _with_supported_opset(read.model, name), None
     try:
         cleaned = clean(source)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  whatever it is, the model is tried as a part that onnxruntime runs
         # onnxscript's passes raise many types, for a broken model and also for an operator that they do not know. In
         # the latter case the check of the operators has the better message.
-        _check_operators(source, name)
-        raise ModelError(f"{name}: cannot be simplified: {one_line(_root(error))}") from error
-    _check_operators(cleaned, name)
+        unsupported = unsupported_nodes(source).values()
+        unclean = next(iter(unsupported), f"it cannot be simplified: {one_line(_root(error))}")
+        cleaned = source
     _check_order(cleaned, name)
     _check_sizes(cleaned, name)
     inputs = tuple(_tensor_info(value, name) for value in cleaned.graph.input)
     outputs = tuple(value.name for value in cleaned.graph.output)
-    return OnnxGraph(name, source, cleaned, inputs, outputs, source is not read.model)
+    return OnnxGraph(name, source, cleaned, inputs, outputs, source is not read.model, read.ignored, unclean)
 
 
-def _check_operators(model: onnx.ModelProto, name: str) -> None:
-    """Raise `ModelError` for the first node that the importer does not know."""
-    known = _importable_operators() | {"Constant", "If"}
+def unsupported_nodes(model: onnx.ModelProto) -> dict[int, str]:
+    """The positions of the nodes that the importer does not know, and what to say about each."""
+    known = _importable_operators() | {"Constant"} - {OPERATOR}
     local = {(function.domain, function.name) for function in model.functions}
-    for node in model.graph.node:
+    unsupported = {}
+    for position, node in enumerate(model.graph.node):
         if (node.domain, node.op_type) in local:
             continue
         if node.domain not in _DEFAULT_DOMAINS or node.op_type not in known:
             domain = "" if node.domain in _DEFAULT_DOMAINS else f"{shown(node.domain)}."
-            raise ModelError(f"{name}: operator {domain}{described(node)} is not supported")
+            unsupported[position] = f"operator {domain}{described(node)} is not supported"
+        elif (reason := native_reason(node)) is not None:
+            unsupported[position] = f"operator {described(node)} is not supported: it {reason}"
+    return unsupported
 
 
 def _root(error: BaseException) -> BaseException:
@@ -117,13 +127,15 @@ def _check_sizes(model: onnx.ModelProto, name: str) -> None:
 def _importable_operators() -> frozenset[str]:
     from tvm.relax.frontend.onnx import onnx_frontend
 
+    from .converters import CONVERTERS
+
     # This function is private, but it is the only list of these operators, and the importer's own error names no node.
-    return frozenset(onnx_frontend._get_convert_map())
+    return frozenset(onnx_frontend._get_convert_map()) | frozenset(CONVERTERS)
 
 
 def _with_supported_opset(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
     """The model, converted to opset 13 if its opset is too old to be imported."""
-    opset = next((entry.version for entry in model.opset_import if entry.domain in _DEFAULT_DOMAINS), 1)
+    opset = next((entry.version for entry in model.opset_import if entry.domain in _DEFAULT_DOMAINS), _OLDEST_OPSET)
     if opset >= _OLDEST_OPSET:
         return model
     try:

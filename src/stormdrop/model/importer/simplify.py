@@ -1,5 +1,6 @@
 """Rewrites an ONNX model to a simpler one before the import, as far as this is easier in ONNX than later in Relax.
 
+First some operators are replaced by the bodies of the standard (`functions`), and loops are unrolled (`loops`).
 onnxscript's optimizer does the generic part: constant folding, dead code, identities, and batch norms that are folded
 into the convolution before them. The rules here add what it leaves:
 
@@ -24,25 +25,14 @@ from numpy.typing import NDArray
 from onnx import helper
 from onnx_ir.passes import common as passes
 from onnxscript import optimizer
-from onnxscript.rewriter import MatchResult, RewriteRuleClassBase, RewriteRuleSet
+from onnxscript.rewriter import MatchResult, RewriteRuleClassBase
+
+from .functions import inline_functions
+from .loops import unroll_loops
+from .optimize import FOLDING, optimize, rule_set
 
 _AXES_ARE_AN_INPUT = 13
 """The first opset in which the axes of a Squeeze are an input."""
-
-FOLD_LIMIT = 1 << 28
-"""The largest constant that is computed at import, in elements: 1 GiB of float32, enough for the weights of a layer."""
-
-
-def _should_fold(node: ir.Node) -> bool | None:
-    """Folds `ConstantOfShape`, with which computations on shapes begin; None leaves the decision to onnxscript."""
-    return True if node.op_type == "ConstantOfShape" else None
-
-
-_FOLDING: dict[str, Any] = {
-    "input_size_limit": FOLD_LIMIT,
-    "output_size_limit": FOLD_LIMIT,
-    "should_fold": _should_fold,
-}
 
 
 def clean(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -54,19 +44,19 @@ def clean(model: onnx.ModelProto) -> onnx.ModelProto:
     Returns:
         The new model, whose inputs and outputs have the same names.
     """
-    graph = ir.from_proto(_simpler_nodes(model))
+    graph = ir.from_proto(_simpler_nodes(unroll_loops(inline_functions(model))))
     with _silenced("onnx_ir", "onnxscript"):
         passes.RemoveInitializersFromInputsPass()(graph)
         passes.InlinePass()(graph)
-        optimizer.fold_constants(graph, **_FOLDING)
+        optimizer.fold_constants(graph, **FOLDING)
         # Folding leaves its results as Constant nodes, but the rules recognise only initialisers as constants.
         passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(graph)
         passes.ShapeInferencePass()(graph)
         _FOLD_INTO_BATCH_NORM.apply_to_model(graph)
-        optimizer.optimize_ir(graph, **_FOLDING)
+        optimize(graph)
         version = graph.opset_imports.get("", graph.opset_imports.get("ai.onnx", 0))
         (_SIMPLIFY if version >= _AXES_ARE_AN_INPUT else _SIMPLIFY_OLD).apply_to_model(graph)
-        optimizer.optimize_ir(graph, **_FOLDING)
+        optimize(graph)
     cleaned: onnx.ModelProto = ir.to_proto(graph)
     cleaned.ir_version = max(cleaned.ir_version, 4)
     return cleaned
@@ -237,8 +227,8 @@ def _simpler(node: onnx.NodeProto, used: set[str]) -> list[onnx.NodeProto]:
     return additions
 
 
-_FOLD_INTO_BATCH_NORM = RewriteRuleSet(
-    [_AffineIntoBatchNorm.rule("Mul"), _AffineIntoBatchNorm.rule("Add")], commute=True
+_FOLD_INTO_BATCH_NORM = rule_set(
+    commuted for name in ("Mul", "Add") for commuted in _AffineIntoBatchNorm.rule(name).commute()
 )
-_SIMPLIFY_OLD = RewriteRuleSet([_BatchNormToAffine.rule()])
-_SIMPLIFY = RewriteRuleSet([_BatchNormToAffine.rule(), _GatherToSlice.rule()])
+_SIMPLIFY_OLD = rule_set([_BatchNormToAffine.rule()])
+_SIMPLIFY = rule_set([_BatchNormToAffine.rule(), _GatherToSlice.rule()])

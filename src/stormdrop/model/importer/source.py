@@ -17,6 +17,7 @@ import onnx
 from google.protobuf.message import DecodeError, Message
 
 from ...errors import ModelError, one_line, shown
+from .inputs import drop_unused_inputs, fill_shapes
 
 
 @dataclass(frozen=True)
@@ -26,10 +27,12 @@ class Source:
     Attributes:
         name: The name of the model: that of its file, or that of its graph.
         model: The model, with the sizes of its inputs filled in, without the inputs that nothing uses.
+        ignored: The names of the inputs that nothing uses.
     """
 
     name: str
     model: onnx.ModelProto
+    ignored: tuple[str, ...] = ()
 
 
 def read_source(model: str | Path | onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]] | None = None) -> Source:
@@ -51,9 +54,8 @@ def read_source(model: str | Path | onnx.ModelProto, shapes: Mapping[str, tuple[
         name = Path(model).stem
         read = _read(Path(model))
     _check_graph(read.graph, name)
-    _drop_unused_inputs(read)
-    _fill_shapes(read, shapes or {}, name)
-    return Source(name, read)
+    fill_shapes(read, shapes or {}, name)
+    return Source(name, read, drop_unused_inputs(read))
 
 
 def described(node: onnx.NodeProto) -> str:
@@ -74,8 +76,8 @@ def _read(path: Path) -> onnx.ModelProto:
     except Exception as error:
         # onnx takes the suffixes .json, .textproto and .onnxtxt for text, and each of its parsers raises its own type.
         raise ModelError(f"{path}: cannot be read: {one_line(error)}") from error
-    if not model.graph.node:
-        raise ModelError(f"{path}: not an ONNX model: it has no nodes")
+    if not model.graph.node and not model.graph.output:
+        raise ModelError(f"{path}: not an ONNX model: it has no nodes and no outputs")
     for tensor in _external_tensors(model):
         _check_location(tensor, path)
     try:
@@ -148,48 +150,3 @@ def _external_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
         for field, value in message.ListFields():
             if field.type == field.TYPE_MESSAGE:
                 pending.extend([value] if isinstance(value, Message) else value)
-
-
-def _drop_unused_inputs(model: onnx.ModelProto) -> None:
-    used = _used_names(model.graph) | {output.name for output in model.graph.output}
-    kept = [value for value in model.graph.input if value.name in used]
-    del model.graph.input[:]
-    model.graph.input.extend(kept)
-
-
-def _used_names(graph: onnx.GraphProto) -> set[str]:
-    """The names of all inputs of nodes, including the nodes of branches and loop bodies."""
-    names = {name for node in graph.node for name in node.input}
-    for node in graph.node:
-        for attribute in node.attribute:
-            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-                names |= _used_names(inner) | {output.name for output in inner.output}
-    return names
-
-
-def _fill_shapes(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]], name: str) -> None:
-    """Write the sizes into the graph's inputs. Raises `ModelError` for a wrong shape, and for a size that is open."""
-    initializers = {tensor.name for tensor in model.graph.initializer}
-    inputs = {value.name: value for value in model.graph.input if value.name not in initializers}
-    for unknown in sorted(set(shapes) - set(inputs)):
-        raise ModelError(f"{name}: has no input {unknown!r}; its inputs are {', '.join(map(repr, inputs))}")
-    for key, value in inputs.items():
-        tensor = value.type.tensor_type
-        if not value.type.HasField("tensor_type") or not tensor.HasField("shape"):
-            raise ModelError(f"{name}: input {shown(key)!r} is no tensor of known rank")
-        if key in shapes and len(shapes[key]) != len(tensor.shape.dim):
-            raise ModelError(f"{name}: input {key!r} has {len(tensor.shape.dim)} dimensions, not {len(shapes[key])}")
-        for axis, dim in enumerate(tensor.shape.dim):
-            if key in shapes:
-                if dim.dim_value and dim.dim_value != shapes[key][axis]:
-                    raise ModelError(
-                        f"{name}: dimension {axis} of input {key!r} is {dim.dim_value}, not {shapes[key][axis]}"
-                    )
-                dim.dim_value = shapes[key][axis]
-            if dim.dim_value <= 0:
-                symbol = f" ({shown(dim.dim_param)})" if dim.dim_param else ""
-                example = "x".join(str(max(size.dim_value, 0) or "N") for size in tensor.shape.dim)
-                raise ModelError(
-                    f"{name}: dimension {axis}{symbol} of input {shown(key)!r} has no size; give the shape of that "
-                    f"input, as in --shape {shown(key)}={example} (shapes= in Python)"
-                )

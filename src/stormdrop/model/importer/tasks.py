@@ -9,7 +9,7 @@ import tvm
 import tvm_ffi
 from tvm import relax, tirx
 from tvm.ir import GenericConst, TensorLoad
-from tvm.s_tir import SBlock, Schedule
+from tvm.s_tir import SBlock, SBlockRealize, Schedule
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,19 +39,11 @@ def extract_tasks(mod: tvm.IRModule) -> tuple[Task, ...]:
     calls: dict[str, list[relax.Call]] = defaultdict(list)
     for call in kernel_calls(mod):
         calls[call.args[0].name_hint].append(call)
-    groups: list[tuple[tirx.PrimFunc, list[str]]] = []
-    by_hash: dict[int, list[int]] = defaultdict(list)
+    groups: dict[tvm_ffi.StructuralKey, list[str]] = defaultdict(list)
     for callee in calls:
-        function = normalise(mod[callee])
-        bucket = by_hash[tvm_ffi.structural_hash(function)]
-        same = [index for index in bucket if tvm_ffi.structural_equal(groups[index][0], function)]
-        if same:
-            groups[same[0]][1].append(callee)
-        else:
-            bucket.append(len(groups))
-            groups.append((function, [callee]))
+        groups[tvm_ffi.StructuralKey(normalise(mod[callee]))].append(callee)
     tasks = []
-    for index, (function, callees) in enumerate(groups):
+    for index, (key, callees) in enumerate(groups.items()):
         sites = [call for callee in callees for call in calls[callee]]
         arguments = zip(*(call.args[1].fields for call in sites), strict=True)
         constants = tuple(
@@ -59,7 +51,7 @@ def extract_tasks(mod: tvm.IRModule) -> tuple[Task, ...]:
             for position, values in enumerate(arguments)
             if all(isinstance(value, GenericConst) for value in values)
         )
-        tasks.append(Task(index, callees[0], function, len(sites), constants, tuple(callees)))
+        tasks.append(Task(index, callees[0], key.key, len(sites), constants, tuple(callees)))
     return tuple(tasks)
 
 
@@ -93,7 +85,15 @@ def simplify_functions(mod: tvm.IRModule) -> tvm.IRModule:
     return simplified
 
 
+def has_nests(function: tirx.PrimFunc) -> bool:
+    """Whether a function is a sequence of loop nests. TVM writes a scatter as one opaque block, which has none."""
+    body = function.body
+    return isinstance(body, SBlockRealize) and body.block.name_hint == "root"
+
+
 def _inline_copies(function: tirx.PrimFunc) -> tirx.PrimFunc:
+    if not has_nests(function):
+        return function
     schedule = Schedule(tvm.IRModule({"main": function}))
     inlined = False
     for block in schedule.get_child_blocks(schedule.get_sblock("root")):

@@ -20,10 +20,13 @@ from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import FloatImm
 from tvm.s_tir import Schedule
 
-from .rewriting import rewrite_main
+from .rewriting import constant, rewrite_main
 
 _RANK = 4
 """Only tensors of two-dimensional convolutions change their layout."""
+
+Extremum = tuple[Callable[[Any, Any], Any], float | None]
+"""The Relax operator of a maximum or a minimum, and the number that it takes if that is a part of the function."""
 
 _BINARY = {f"relax.{name}" for name in ("add", "subtract", "multiply", "divide", "maximum", "minimum", "power")}
 
@@ -38,6 +41,7 @@ class _Expand(relax.PyExprMutator):
     def __init__(self, mod: tvm.IRModule) -> None:
         super().__init__(mod)
         self._mod = mod
+        self._extrema: dict[str, Extremum | None] = {}  # by the name of the function
 
     def visit_call_(self, call: relax.Call) -> Any:
         call = self.visit_expr_post_order(call)
@@ -57,16 +61,19 @@ class _Expand(relax.PyExprMutator):
     def _bound(self, call: relax.Call) -> Any:
         """call_tir(maximum, (x, low)) -> maximum(x, low'); likewise for a minimum, and a bound inside the function."""
         arguments = call.args[1].fields
-        extremum = _extremum(self._mod[call.args[0]])
+        name = call.args[0].name_hint
+        if name not in self._extrema:
+            self._extrema[name] = _extremum(self._mod[call.args[0]])
+        extremum = self._extrema[name]
         if extremum is None:
             return call
         operator, bound = extremum
         if bound is None:
-            constant = self._constant(arguments[1])
-            if constant is None:
+            known = self._constant(arguments[1])
+            if known is None:
                 return call
-            bound = float(constant.value.numpy())
-        value = relax.const(np.full((1,) * _RANK, bound, str(arguments[0].ty.dtype)))
+            bound = float(known.value.numpy())
+        value = constant(np.full((1,) * _RANK, bound, str(arguments[0].ty.dtype)))
         return self.builder_.normalize(operator(arguments[0], value))
 
     def _constant(self, expr: Any) -> GenericConst | None:
@@ -74,11 +81,11 @@ class _Expand(relax.PyExprMutator):
         return value if isinstance(value, GenericConst) else None
 
     def _expanded(self, argument: Any) -> Any:
-        constant = self._constant(argument)
-        if constant is None or _rank(argument) in (_RANK, -1):
+        known = self._constant(argument)
+        if known is None or _rank(argument) in (_RANK, -1):
             return argument
-        value = constant.value.numpy()
-        return relax.const(value.reshape((1,) * (_RANK - value.ndim) + value.shape))
+        value = known.value.numpy()
+        return constant(value.reshape((1,) * (_RANK - value.ndim) + value.shape))
 
     def _clip(self, call: relax.Call) -> Any:
         value, low, high = call.args
@@ -86,7 +93,7 @@ class _Expand(relax.PyExprMutator):
         if lower is None or upper is None:
             return call
         shape = (1,) * _RANK
-        bounds = [relax.const(np.full(shape, bound, str(value.ty.dtype))) for bound in (lower, upper)]
+        bounds = [constant(np.full(shape, bound, str(value.ty.dtype))) for bound in (lower, upper)]
         raised = self.builder_.emit(relax.op.maximum(value, bounds[0]))
         return self.builder_.normalize(relax.op.minimum(raised, bounds[1]))
 
@@ -102,7 +109,7 @@ def _number(expr: Any) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-def _extremum(function: tirx.PrimFunc) -> tuple[Callable[[Any, Any], Any], float | None] | None:
+def _extremum(function: tirx.PrimFunc) -> Extremum | None:
     """The Relax operator, and the number, of a function y[i, ...] = max(x[i, ...], number).
 
     The number is None if it is the function's second parameter, a tensor without axes. The result is None for any

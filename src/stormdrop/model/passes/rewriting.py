@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import tvm
+from numpy.typing import NDArray
 from tvm import relax
+from tvm.ir import GenericConst
 
 
 def rewrite_main(mod: tvm.IRModule, mutator: relax.PyExprMutator) -> tvm.IRModule:
@@ -15,3 +20,8 @@ def rewrite_main(mod: tvm.IRModule, mutator: relax.PyExprMutator) -> tvm.IRModul
     """
     mutator.builder_.update_func(mod.get_global_var("main"), mutator.visit_expr(mod["main"]))
     return mutator.builder_.get()
+
+
+def constant(value: NDArray[Any]) -> GenericConst:
+    """A constant of the array's very type: `relax.const` alone makes int32 of int64, and float32 of float64."""
+    return relax.const(np.asarray(value, order="C"), str(value.dtype))

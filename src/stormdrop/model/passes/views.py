@@ -29,6 +29,25 @@ def simplify_views(mod: tvm.IRModule) -> tvm.IRModule:
     return rewrite_main(mod, _Views(mod))
 
 
+def as_reshapes(mod: tvm.IRModule) -> tvm.IRModule:
+    """The module in which each squeeze, expand_dims and flatten of `main` with static sizes is a reshape.
+
+    ConvertLayout keeps a reshape in the layout that it was written for. In a squeeze it renames the axes, and fails for
+    some of them.
+    """
+    return rewrite_main(mod, _AsReshapes(mod))
+
+
+@relax.expr_functor.mutator
+class _AsReshapes(relax.PyExprMutator):
+    def visit_call_(self, call: relax.Call) -> Any:
+        call = self.visit_expr_post_order(call)
+        renames = getattr(call.op, "name", "") in ("relax.squeeze", "relax.expand_dims", "relax.flatten")
+        if renames and static_shape(call.ty) is not None:
+            return self.builder_.normalize(relax.op.reshape(call.args[0], call.ty.shape))
+        return call
+
+
 @relax.expr_functor.mutator
 class _Views(relax.PyExprMutator):
     def visit_call_(self, call: relax.Call) -> Any:

@@ -26,7 +26,7 @@ import tvm
 from tvm import relax
 from tvm.relax import backend, transform
 
-from ..artifact import WORKSPACE
+from ..machines import WORKSPACE
 from .rewriting import rewrite_main
 
 _STORAGE, _TENSOR = "relax.memory.alloc_storage", "relax.memory.alloc_tensor"

@@ -1,0 +1,62 @@
+"""Imports whatever a user has as a model: an ONNX file or model, a torch module or exported program, a Relax module.
+
+A file may be hostile, so ONNX is imported in a child process with bounds. A torch module or a Relax module is an object
+of the user's own process, which has run the user's code already: it is imported in this process.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import onnx
+import tvm
+
+from ...errors import ModelError
+from .isolated import import_graph
+
+if TYPE_CHECKING:
+    from .graph import Graph
+
+Model: TypeAlias = Any
+"""A path, an `onnx.ModelProto`, a `torch.nn.Module`, a `torch.export.ExportedProgram` or a Relax `tvm.IRModule`."""
+
+
+def import_model(
+    model: Model, shapes: Mapping[str, tuple[int, ...]] | None = None, example_inputs: Any = None
+) -> Graph:
+    """Import a model.
+
+    Args:
+        model: The model.
+        shapes: The shapes of inputs whose shape the model leaves open, by input name.
+        example_inputs: The inputs of a torch module: a tuple of its positional arguments, or a mapping of those that
+            it takes by name. Values do not matter, shapes and types do.
+
+    Raises:
+        ModelError: The model is none of these, it cannot be read, a shape is open, or an operator is not supported. The
+            message is one line.
+    """
+    torch = sys.modules.get("torch")  # whoever has a torch object has loaded torch
+    if torch is not None and isinstance(model, torch.nn.Module | torch.export.ExportedProgram):
+        from .torch_module import import_torch
+
+        return import_torch(model, example_inputs, shapes)
+    if example_inputs is not None:
+        raise ModelError(f"example_inputs: only a torch module takes them, not {_described(model)}")
+    if isinstance(model, tvm.IRModule):
+        from .relax_module import import_relax
+
+        return import_relax(model, shapes)
+    if isinstance(model, str | Path | onnx.ModelProto):
+        return import_graph(model, shapes)
+    raise ModelError(
+        f"{_described(model)} is no model: give the path of an ONNX file, an onnx.ModelProto, a torch.nn.Module with "
+        f"example_inputs, a torch.export.ExportedProgram, or a Relax tvm.IRModule"
+    )
+
+
+def _described(model: Model) -> str:
+    return f"{type(model).__module__}.{type(model).__qualname__}"

@@ -1,0 +1,52 @@
+"""Translates an ONNX graph to Relax: TVM's importer, with our own converters for what it lacks or mistakes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import tvm
+from tvm import relax
+from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
+
+from ..passes.views import static_shape
+from .converters import CONVERTERS
+from .converters.node import Node
+
+_DEFAULT_DOMAINS = ("", "ai.onnx")
+
+
+def from_onnx(model: onnx.ModelProto) -> tvm.IRModule:
+    """The model as a Relax module, whose weights are constants.
+
+    Args:
+        model: A checked model; see `onnx_model.load_onnx`. It is not checked again.
+    """
+    opset = next((entry.version for entry in model.opset_import if entry.domain in _DEFAULT_DOMAINS), 1)
+    return _Importer({}, "float32").from_onnx(model.graph, opset)
+
+
+class _Importer(ONNXGraphImporter):
+    """TVM's importer. What a converter of ours takes, TVM's converters do not see."""
+
+    def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
+        """Does nothing: `onnx_model` has checked the operators, and its message names the node."""
+
+    def _convert_operator(self, op_name: str, inputs: Any, attrs: dict[str, Any], opset: int) -> relax.Expr:
+        converter = CONVERTERS.get(op_name)
+        if converter is not None:
+            converted = converter(Node(self.bb, op_name, list(inputs), attrs, opset))
+            if converted is not None:
+                return _without_empty(self.bb.normalize(converted))
+        return _without_empty(super()._convert_operator(op_name, inputs, attrs, opset))
+
+
+def _without_empty(value: Any) -> Any:
+    """The value; a constant in its place if it is a tensor without elements, which no kernel can compute."""
+    if isinstance(value, relax.Tuple):
+        return relax.Tuple([_without_empty(field) for field in value.fields])
+    shape = static_shape(getattr(value, "ty", None))
+    if shape is None or all(shape) or isinstance(value, relax.ShapeExpr):
+        return value
+    return relax.const(np.zeros(shape), str(value.ty.dtype))

@@ -1,0 +1,260 @@
+"""Imports a model of which onnxruntime runs the parts that the importer cannot take.
+
+A node is native if the importer takes it, else foreign. Foreign are nodes with an unknown operator, nodes that read or
+make something else than tensors of a fixed shape, and nodes at which TVM's importer or a pass fails. Which nodes fail
+is found out by trying: the error names the node, or else each different node is tried alone.
+
+    Conv -> LSTM -> MatMul   ->   Conv -> stormdrop.Foreign -> MatMul   ->   conv2d, call_dps_packed(...), matmul
+
+Foreign nodes are merged to segments (`segments`). Each becomes an ONNX model of its own, and one node of our own
+domain, which the importer translates to the call of a packed function (`foreign`).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import onnx
+import tvm
+from onnx import helper
+
+from ...errors import ModelError, shown
+from ..artifact_files import foreign_file
+from ..foreign import INSTALL, ForeignParts
+from ..metadata import OPEN, ForeignPart
+from .converters.foreign import DOMAIN, OPERATOR
+from .onnx_model import OnnxGraph, unsupported_nodes
+from .segments import Segment, Wiring, divide
+from .trial_run import ValueType, value_types
+
+_TRIES = 12
+"""How often nodes are found to fail and the rest is tried again, before all nodes count as foreign."""
+
+Convert = Callable[[OnnxGraph], tvm.IRModule]
+"""Translates a model whose nodes are all native or ours. Raises `NotNative`, or `ModelError` for a hopeless model."""
+
+
+class NotNative(ModelError):
+    """The importer, or a pass, cannot take something of a model.
+
+    Attributes:
+        node: The node; None if it is not known which one it is.
+    """
+
+    def __init__(self, message: str, node: onnx.NodeProto | None = None) -> None:
+        super().__init__(message)
+        self.node = node
+
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def import_with_parts(read: OnnxGraph, convert: Convert) -> tuple[tvm.IRModule, ForeignParts, Shapes]:
+    """Translate a model, with calls of foreign parts where it has to be.
+
+    Args:
+        read: The model.
+        convert: The translation of native nodes.
+
+    Returns:
+        The module, the parts, and the shapes of the outputs that depend on data, by name.
+
+    Raises:
+        ModelError: The model needs onnxruntime, which is not installed or does not run it either.
+    """
+    reasons = unsupported_nodes(read.cleaned)
+    if read.unclean is not None:
+        return _wholly_foreign(read, convert, f"{read.name}: {read.unclean}")
+    if not reasons:
+        try:
+            return convert(read), ForeignParts(), {}
+        except NotNative as error:
+            refused = str(error)
+    else:
+        refused = f"{read.name}: {next(iter(reasons.values()))}"
+    return _partly_foreign(read, convert, reasons, refused)
+
+
+def _partly_foreign(
+    read: OnnxGraph, convert: Convert, reasons: dict[int, str], refused: str
+) -> tuple[tvm.IRModule, ForeignParts, Shapes]:
+    """`refused` is the message with which the model would be refused without onnxruntime."""
+    _require_onnxruntime(refused)
+    try:
+        types = value_types(read.cleaned, read.inputs, read.name)
+    except ModelError as error:
+        raise ModelError(f"{refused}; {error}") from error
+    candidates = _Candidates(read, types, reasons)
+    for _ in range(_TRIES):
+        native, parts = candidates.divided()
+        try:
+            return convert(native), parts, candidates.open_outputs
+        except NotNative as error:
+            refused = str(error)
+            if not candidates.learn(error, convert):
+                break
+    return _wholly_foreign(read, convert, refused)
+
+
+def _wholly_foreign(read: OnnxGraph, convert: Convert, refused: str) -> tuple[tvm.IRModule, ForeignParts, Shapes]:
+    """The whole model as one part."""
+    _require_onnxruntime(refused)
+    read = replace(read, cleaned=read.source)
+    try:
+        types = value_types(read.source, read.inputs, read.name)
+    except ModelError as error:
+        raise ModelError(f"{refused}; {error}") from error
+    reason = refused.removeprefix(f"{read.name}: ")
+    candidates = _Candidates(read, types, dict.fromkeys(range(len(read.source.graph.node)), reason))
+    native, parts = candidates.divided()
+    return convert(native), parts, candidates.open_outputs
+
+
+def _require_onnxruntime(refused: str) -> None:
+    if importlib.util.find_spec("onnxruntime") is None:
+        raise ModelError(f"{refused}; onnxruntime may run it, and is not installed: {INSTALL}")
+
+
+class _Candidates:
+    """The nodes of a model, and those among them that were found to be foreign, with the reasons."""
+
+    def __init__(self, read: OnnxGraph, types: Mapping[str, ValueType], reasons: Mapping[int, str]) -> None:
+        self._read, self._types = read, types
+        self._wiring = Wiring(read.cleaned.graph)
+        self._reasons = dict(reasons)
+        self._initializers = {tensor.name: tensor for tensor in read.cleaned.graph.initializer}
+        self._alone_tried = False
+        for name in read.outputs:
+            if name in types and types[name].dtype is None:
+                raise ModelError(f"{read.name}: output {shown(name)!r} is no tensor of numbers or booleans")
+        for position, names in enumerate(self._wiring.reads):
+            made = [name for name in self._wiring.nodes[position].output if name]
+            unfit = [name for name in (*names, *made) if name in types and not types[name].static]
+            if unfit and position not in self._reasons:
+                self._reasons[position] = f"{shown(unfit[0])!r} is no tensor of a fixed shape"
+
+    @property
+    def open_outputs(self) -> Shapes:
+        """The shapes of the model's outputs that depend on data."""
+        shapes = {name: self._types[name].shape for name in self._read.outputs if name in self._types}
+        return {name: shape for name, shape in shapes.items() if shape is not None and OPEN in shape}
+
+    def divided(self) -> tuple[OnnxGraph, ForeignParts]:
+        """The model with one node for each segment, and the segments."""
+        reports: list[ForeignPart] = []
+        models: list[bytes] = []
+        nodes = [node for node in self._read.cleaned.graph.node if _is_constant(node)]
+        for step in divide(self._wiring, set(self._reasons), self._may_cross):
+            if isinstance(step, int):
+                nodes.append(self._wiring.nodes[step])
+                continue
+            nodes.append(self._call(step, len(models)))
+            reports.append(self._report(step, len(models)))
+            models.append(self._model(step).SerializeToString())
+        native = onnx.ModelProto()
+        native.CopyFrom(self._read.cleaned)
+        del native.graph.node[:]
+        native.graph.node.extend(nodes)
+        return replace(self._read, cleaned=native), ForeignParts(reports, models)
+
+    def learn(self, failure: NotNative, convert: Convert) -> bool:
+        """Note which native nodes are at fault. False if none is found."""
+        before = len(self._reasons)
+        if failure.node is not None:
+            outputs = list(failure.node.output)
+            same = [position for position, node in enumerate(self._wiring.nodes) if list(node.output) == outputs]
+            for position in same:
+                self._note_equal(position, str(failure))
+        elif not self._alone_tried:
+            self._alone_tried = True
+            self._try_alone(convert)
+        return len(self._reasons) > before
+
+    def _note_equal(self, position: int, message: str) -> None:
+        """Note a node that fails, and all others with the same operator, attributes and types."""
+        signature = self._signature(position)
+        for other in range(len(self._wiring.nodes)):
+            if other not in self._reasons and not self._is_constant(other) and self._signature(other) == signature:
+                self._reasons[other] = message.removeprefix(f"{self._read.name}: ")
+
+    def _try_alone(self, convert: Convert) -> None:
+        known: dict[Any, str | None] = {}
+        for position in range(len(self._wiring.nodes)):
+            if position in self._reasons or self._is_constant(position):
+                continue
+            signature = self._signature(position)
+            if signature not in known:
+                known[signature] = self._failure_alone(position, convert)
+            if (message := known[signature]) is not None:
+                self._reasons[position] = message.removeprefix(f"{self._read.name}: ")
+
+    def _failure_alone(self, position: int, convert: Convert) -> str | None:
+        segment = self._wiring.segment([position])
+        try:
+            convert(replace(self._read, cleaned=self._model(segment), outputs=segment.outputs))
+        except NotNative as error:
+            return str(error)
+        return None
+
+    def _signature(self, position: int) -> Any:
+        node = self._wiring.nodes[position]
+        attributes = sorted(attribute.SerializeToString(deterministic=True) for attribute in node.attribute)
+        inputs = [
+            (len(tensor.dims) and tuple(tensor.dims), tensor.data_type)
+            if (tensor := self._initializers.get(name)) is not None
+            else self._types.get(name)
+            for name in node.input
+        ]
+        return node.domain, node.op_type, tuple(attributes), tuple(inputs), len(node.output)
+
+    def _may_cross(self, name: str) -> bool:
+        return name not in self._types or self._types[name].dtype is not None
+
+    def _is_constant(self, position: int) -> bool:
+        return _is_constant(self._wiring.nodes[position])
+
+    def _call(self, segment: Segment, index: int) -> onnx.NodeProto:
+        """The node that stands for a segment."""
+        return helper.make_node(
+            OPERATOR,
+            segment.inputs,
+            segment.outputs,
+            f"foreign_{index}",
+            domain=DOMAIN,
+            index=index,
+            types=[self._types[name].proto() for name in segment.outputs],
+        )
+
+    def _report(self, segment: Segment, index: int) -> ForeignPart:
+        operators = Counter(_operator_of(self._wiring.nodes[position]) for position in segment.nodes)
+        reason = next(self._reasons[position] for position in segment.nodes if position in self._reasons)
+        return ForeignPart(foreign_file(index), dict(operators), reason)
+
+    def _model(self, segment: Segment) -> onnx.ModelProto:
+        """A segment as a model, with the constants that it reads."""
+        cleaned = self._read.cleaned
+        read = {name for position in segment.nodes for name in self._wiring.reads[position]}
+        constants = [node for node in cleaned.graph.node if _is_constant(node) and read.intersection(node.output)]
+        graph = helper.make_graph(
+            [*constants, *(self._wiring.nodes[position] for position in segment.nodes)],
+            cleaned.graph.name or "part",
+            [helper.make_value_info(name, self._types[name].proto()) for name in segment.inputs],
+            [helper.make_value_info(name, self._types[name].proto()) for name in segment.outputs],
+            [tensor for tensor in cleaned.graph.initializer if tensor.name in read],
+            sparse_initializer=[tensor for tensor in cleaned.graph.sparse_initializer if tensor.values.name in read],
+        )
+        return helper.make_model(
+            graph, opset_imports=cleaned.opset_import, ir_version=cleaned.ir_version, functions=cleaned.functions
+        )
+
+
+def _operator_of(node: onnx.NodeProto) -> str:
+    return shown(node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}")
+
+
+def _is_constant(node: onnx.NodeProto) -> bool:
+    return node.op_type == "Constant" and node.domain in ("", "ai.onnx")

@@ -1,0 +1,200 @@
+"""Imports a Relax module: its function `main` is the model, its constants and bound parameters are the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.ir import GenericConst
+
+from ...errors import ModelError, one_line, shown
+from ..metadata import TensorInfo
+from ..passes.batch_norms import fold_batch_norms
+from ..passes.views import as_reshapes
+from .graph import Graph, graph_of
+from .origin import Feeds, Outputs
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+_KEEPS_ALL = ("astype", "broadcast_to", "expand_dims", "flatten", "permute_dims", "reshape", "squeeze")
+"""Relax operators whose output holds every element of their first input, and no others."""
+
+
+def import_relax(mod: tvm.IRModule, shapes: Shapes | None = None) -> Graph:
+    """Import a Relax module, which is not changed.
+
+    Its inputs are the parameters of `main`, by their names. Its outputs are called "output", or "output_0" and so on.
+
+    Args:
+        mod: The module. Parameters that `main` has as the attribute "params", as frontends of TVM leave them, are its
+            weights.
+        shapes: The shapes of inputs with symbolic sizes, by input name.
+
+    Raises:
+        ModelError: There is no `main`, it takes or returns something else than tensors, a size is symbolic, or an
+            operator is not supported.
+    """
+    name = "the Relax module"
+    main = mod.functions.get(mod.get_global_var("main")) if "main" in [var.name_hint for var in mod.functions] else None
+    if not isinstance(main, relax.Function):
+        functions = ", ".join(sorted(var.name_hint for var in mod.functions)) or "nothing"
+        raise ModelError(f"{name} has no Relax function main; it has {functions}")
+    bound = _with_sizes(_with_parameters(mod), shapes or {})
+    try:
+        normal = tvm.transform.Sequential(
+            [
+                relax.transform.InlinePrivateFunctions(),
+                relax.transform.ConvertToDataflow(1),
+                relax.transform.CanonicalizeBindings(),
+            ]
+        )(bound)
+    except Exception as error:
+        # Passes raise ValueError, TVM's InternalError and others for a module that is not well formed.
+        raise ModelError(f"{name} is not well formed: {one_line(error)}") from error
+    inputs = tuple(_input(variable) for variable in normal["main"].params)
+    names = [info.name for info in inputs]
+    for twice in sorted({key for key in names if names.count(key) > 1}):
+        raise ModelError(f"{name}: has two inputs {shown(twice)!r}")
+    kind = normal["main"].ret_ty
+    count = len(kind.fields) if isinstance(kind, relax.TupleType) else 1
+    outputs = tuple(f"output_{position}" for position in range(count)) if count > 1 else ("output",)
+    origin = RelaxOrigin(bound, names, outputs, index_ranges(normal, names))
+    return graph_of(simplified(normal), "main", inputs, outputs, origin)
+
+
+def simplified(mod: tvm.IRModule) -> tvm.IRModule:
+    """A module of inference with its batch norms folded, as `simplify.clean` does for ONNX models.
+
+    If it returns a tuple of one tensor, it returns that tensor.
+    """
+    main = mod["main"]
+    if isinstance(main.ret_ty, relax.TupleType) and len(main.ret_ty.fields) == 1:
+        mod = tvm.IRModule(dict(mod.functions.items()))
+        body = relax.SeqExpr(main.body.blocks, relax.TupleGetItem(main.body.body, 0))
+        mod["main"] = relax.Function(main.params, body, main.ret_ty.fields[0], main.is_pure, main.attrs)
+        normal = [relax.transform.Normalize(), relax.transform.ConvertToDataflow(1)]
+        mod = tvm.transform.Sequential([*normal, relax.transform.CanonicalizeBindings()])(mod)
+    return as_reshapes(fold_batch_norms(mod))
+
+
+def index_ranges(mod: tvm.IRModule, names: Sequence[str]) -> dict[str, int]:
+    """Find the inputs all of whose elements index a constant table, as words do a vocabulary.
+
+    Args:
+        mod: The module; its tables are constants.
+        names: The names of the parameters of `main`.
+
+    Returns:
+        The length of the table by the name of the input; the shortest one if there are several.
+    """
+    main = mod["main"]
+    origin: dict[Any, str] = dict(zip(main.params, names, strict=True))
+    ranges: dict[str, int] = {}
+    for block in main.body.blocks:
+        for binding in block.bindings:
+            call = binding.value
+            if isinstance(call, relax.Var) and call in origin:
+                origin[binding.var] = origin[call]
+            if not isinstance(call, relax.Call):
+                continue
+            operator = getattr(call.op, "name", "").removeprefix("relax.")
+            if operator in _KEEPS_ALL and call.args[0] in origin:
+                origin[binding.var] = origin[call.args[0]]
+            if operator == "take" and isinstance(call.args[0], GenericConst) and call.args[1] in origin:
+                length = int(call.args[0].value.shape[int(call.attrs.axis or 0)])
+                name = origin[call.args[1]]
+                ranges[name] = min(length, ranges.get(name, length))
+    return ranges
+
+
+@dataclass(eq=False)
+class RelaxOrigin:
+    """A Relax module, which TVM compiles with its default pipeline and default schedules. See `Origin`."""
+
+    mod: tvm.IRModule
+    names: Sequence[str]
+    output_names: Sequence[str]
+    ranges: Mapping[str, int]
+    _machine: Any = field(default=None, init=False)
+
+    def index_ranges(self) -> Mapping[str, int]:
+        return self.ranges
+
+    def before_saturation(self) -> Mapping[str, str]:
+        return {}  # `main` returns its outputs only
+
+    def outputs(self, feeds: Sequence[Feeds], names: Sequence[str]) -> tuple[list[Outputs], str]:
+        try:
+            if self._machine is None:
+                self._machine = relax.VirtualMachine(tvm.compile(self.mod, "llvm"), tvm.cpu())
+            runs = [self._run(given) for given in feeds]
+        except Exception as error:
+            # Lowering, code generation and the virtual machine raise anything.
+            raise ModelError(f"TVM's default pipeline does not run the Relax module: {one_line(error)}") from error
+        return [{name: run[name] for name in names} for run in runs], f"TVM {tvm.__version__} with default schedules"
+
+    def exact(self, feeds: Feeds) -> Outputs | None:
+        return None  # TVM would round every constant and every type to float32 again
+
+    def _run(self, feeds: Feeds) -> Outputs:
+        tensors = [tvm.runtime.tensor(np.ascontiguousarray(feeds[name])) for name in self.names]
+        result = self._machine["main"](*tensors)
+        values = [result] if len(self.output_names) == 1 and hasattr(result, "numpy") else list(result)
+        return {name: value.numpy() for name, value in zip(self.output_names, values, strict=True)}
+
+
+def _with_parameters(mod: tvm.IRModule) -> tvm.IRModule:
+    """The module with the parameters that are its attribute "params" as constants."""
+    main = mod["main"]
+    if not main.attrs or "params" not in main.attrs:
+        return mod
+    values = list(main.attrs["params"])
+    variables = list(main.params)[-len(values) :] if values else []
+    result = tvm.IRModule(dict(mod.functions.items()))
+    result["main"] = main.bind_params(dict(zip(variables, values, strict=True))).without_attr("params")
+    return result
+
+
+def _with_sizes(mod: tvm.IRModule, shapes: Shapes) -> tvm.IRModule:
+    """The module with the symbolic sizes of its inputs replaced. Raises `ModelError` if one is missing or wrong."""
+    parameters = {parameter.name: parameter for parameter in mod["main"].params}
+    for unknown in sorted(set(shapes) - set(parameters)):
+        raise ModelError(
+            f"the Relax module has no input {shown(unknown)!r}; its inputs are {', '.join(map(repr, parameters))}"
+        )
+    sizes: dict[Any, int] = {}
+    for key, parameter in parameters.items():
+        if not isinstance(parameter.ty, relax.TensorType) or not hasattr(parameter.ty.shape, "values"):
+            raise ModelError(f"the Relax module: input {shown(key)!r} is no tensor of known rank")
+        extents = list(parameter.ty.shape.values)
+        shape = shapes.get(key)
+        if shape is not None and len(shape) != len(extents):
+            raise ModelError(f"the Relax module: input {key!r} has {len(extents)} dimensions, not {len(shape)}")
+        for axis, extent in enumerate(extents):
+            wanted = None if shape is None else shape[axis]
+            known = extent.value if hasattr(extent, "value") else sizes.get(extent)
+            if known is not None and wanted is not None and wanted != known:
+                raise ModelError(f"the Relax module: dimension {axis} of input {key!r} is {known}, not {wanted}")
+            if known is None and wanted is not None:
+                sizes[extent] = wanted
+    for key, parameter in parameters.items():
+        extents = list(parameter.ty.shape.values)
+        for axis, extent in enumerate(extents):
+            if not hasattr(extent, "value") and extent not in sizes:
+                example = ", ".join(str(each.value) if hasattr(each, "value") else "N" for each in extents)
+                raise ModelError(
+                    f"the Relax module: dimension {axis} ({extent}) of input {key!r} has no size; give the shape of "
+                    f"that input, as in shapes={{{key!r}: ({example})}}"
+                )
+    if not sizes:
+        return mod
+    return relax.transform.BindSymbolicVars(sizes, "main")(mod)
+
+
+def _input(variable: Any) -> TensorInfo:
+    shape = tuple(int(extent) for extent in variable.ty.shape.values)
+    return TensorInfo(variable.name, shape, str(variable.ty.dtype))

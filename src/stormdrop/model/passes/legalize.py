@@ -1,0 +1,99 @@
+"""Makes TensorIR functions of operators, once for all calls that are alike.
+
+A model calls the same operator with the same shapes again and again. TVM's pass builds a function for each call and
+finds out afterwards that it has it already. That takes a few milliseconds a call, seconds for a large model.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import relax
+from tvm.ir import GenericConst
+
+_SMALL = 16
+"""A constant of so many elements may become a part of the function. That of a larger one never does."""
+
+Rule = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
+
+
+def legalize(mod: tvm.IRModule) -> tvm.IRModule:
+    """The module whose `main` calls TensorIR functions in place of operators. The result is that of TVM's own pass."""
+    rules: dict[str, Rule] = {}
+    for block in mod["main"].body.blocks:
+        for binding in block.bindings:
+            operator = getattr(binding.value, "op", None)
+            if isinstance(operator, tvm.ir.Op) and operator.name not in rules:
+                rule = operator.get_attr("FLegalize")
+                if rule is not None:
+                    rules[operator.name] = functools.partial(_once, rule, {})
+    return relax.transform.LegalizeOps(rules)(mod)
+
+
+@dataclass(frozen=True)
+class _Known:
+    """A call of a TensorIR function that stands for an operator.
+
+    Attributes:
+        function: The function's variable.
+        positions: Which of the operator's tensors it takes.
+        results: The types of its results.
+    """
+
+    function: Any
+    positions: Sequence[int]
+    results: Sequence[Any]
+
+
+def _once(
+    rule: Rule, known: dict[tvm_ffi.StructuralKey, _Known], builder: relax.BlockBuilder, call: relax.Call
+) -> relax.Expr:
+    """What the rule makes of a call; if the call is like an earlier one, the same with the arguments of this call."""
+    tensors = _tensors(call)
+    key = _key(call, tensors)
+    if key in known:
+        like = known[key]
+        arguments = relax.Tuple([tensors[position] for position in like.positions])
+        return relax.call_tir(like.function, arguments, list(like.results))
+    result = rule(builder, call)
+    if isinstance(result, relax.Call) and result.op == tvm.ir.Op.get("relax.call_tir"):
+        taken = [_position(argument, tensors) for argument in result.args[1].fields]
+        positions = [position for position in taken if position is not None]
+        consumed = [tensor for position, tensor in enumerate(tensors) if position not in positions]
+        if len(positions) == len(taken) and all(_is_small_constant(tensor) for tensor in consumed):
+            (types,) = result.ty_args
+            results = list(types.fields) if isinstance(types, relax.TupleType) else [types]
+            known[key] = _Known(result.args[0], positions, results)
+    return result
+
+
+def _key(call: relax.Call, tensors: Sequence[Any]) -> tvm_ffi.StructuralKey:
+    """What the function of a call depends on: not on which tensors it takes, but on their types, and which are one."""
+    parts = (argument.fields if isinstance(argument, relax.Tuple) else [argument] for argument in call.args)
+    # For example the bounds of a slice, which are tuples of numbers.
+    others = [field for part in parts for field in part if not isinstance(field, relax.Var | GenericConst)]
+    nested = [len(argument.fields) if isinstance(argument, relax.Tuple) else -1 for argument in call.args]
+    kinds = [tensor if _is_small_constant(tensor) else tensor.ty for tensor in tensors]
+    same = [_position(tensor, tensors) for tensor in tensors]
+    return tvm_ffi.StructuralKey([call.attrs, call.ty, others, nested, kinds, same])
+
+
+def _tensors(call: relax.Call) -> list[Any]:
+    """The arguments of a call that are tensors, or tuples of tensors behind a variable; tuples are taken apart."""
+    fields = (argument.fields if isinstance(argument, relax.Tuple) else [argument] for argument in call.args)
+    return [field for part in fields for field in part if isinstance(field, relax.Var | GenericConst)]
+
+
+def _position(tensor: Any, tensors: Sequence[Any]) -> int | None:
+    """The first position of this very tensor."""
+    return next((position for position, other in enumerate(tensors) if tensor.same_as(other)), None)
+
+
+def _is_small_constant(tensor: Any) -> bool:
+    return isinstance(tensor, GenericConst) and math.prod(tensor.value.shape) <= _SMALL

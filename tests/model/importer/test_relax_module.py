@@ -1,0 +1,118 @@
+"""Relax modules as models: inputs, symbolic sizes, bound parameters, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+import stormdrop as sd
+from stormdrop.errors import ModelError
+from stormdrop.model.importer.relax_module import import_relax, index_ranges
+from stormdrop.model.verify import Reference
+
+RNG = np.random.default_rng(0)
+
+
+def array(*shape: int) -> Any:
+    return relax.const(RNG.standard_normal(shape).astype(np.float32))
+
+
+def module(rows: Any = 4, outputs: int = 0) -> tvm.IRModule:
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType([rows, 8], "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            y = builder.emit(relax.op.nn.relu(relax.op.add(relax.op.matmul(x, array(8, 16)), array(16))))
+            z = builder.emit(relax.op.multiply(y, y))
+            result = builder.emit_output([y, relax.Tuple([y]), relax.Tuple([y, z])][outputs])
+        builder.emit_func_output(result)
+    return builder.get()
+
+
+def convolution_and_norm(bias: bool = False) -> tvm.IRModule:
+    """conv -> (bias) -> batch norm -> relu -> batch norm."""
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType([1, 3, 8, 8], "float32"))
+
+    def norm(value: Any) -> Any:
+        variance = relax.const(RNG.uniform(0.5, 2, 16).astype(np.float32))
+        call = relax.op.nn.batch_norm(value, array(16), array(16), array(16), variance, axis=1, training=False)
+        return builder.emit(relax.TupleGetItem(builder.emit(call), 0))
+
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            y = builder.emit(relax.op.nn.conv2d(x, array(16, 3, 3, 3), padding=1))
+            if bias:
+                y = builder.emit(relax.op.add(y, array(1, 16, 1, 1)))
+            y = builder.emit(relax.op.nn.relu(norm(y)))
+            result = builder.emit_output(norm(y))
+        builder.emit_func_output(result)
+    return builder.get()
+
+
+@pytest.mark.compiles
+@pytest.mark.parametrize("outputs", [0, 1, 2], ids=["tensor", "tuple of one", "tuple of two"])
+def test_a_module_is_compiled_and_verified(outputs: int) -> None:
+    mod = module(outputs=outputs)
+    model = sd.compile_model(mod, fresh=True)
+    assert [info.name for info in model.inputs] == ["x"]
+    assert [info.name for info in model.outputs] == (["output"] if outputs < 2 else ["output_0", "output_1"])
+    assert model.metadata.provenance["verified"]["max_error"] < 1e-4
+
+
+@pytest.mark.compiles
+@pytest.mark.parametrize("bias", [False, True])
+def test_batch_norms_are_folded(bias: bool) -> None:
+    mod = convolution_and_norm(bias)
+    graph = import_relax(mod)
+    (convolution,) = [task.name for task in graph.tasks if "conv" in task.name]
+    # One addition and no multiplication follow for the first norm, and both for the second, which follows a ReLU.
+    assert convolution == "fused_conv2d_add_relu_multiply_add"
+    assert max(max(one.peer.values()) for one in Reference.compute(graph).expected) < 1e-5  # TVM computes the same
+
+
+def test_parameters_that_a_frontend_has_bound_are_weights() -> None:
+    builder = relax.BlockBuilder()
+    x, w = (relax.Var(name, relax.TensorType(shape, "float32")) for name, shape in (("x", [4, 8]), ("w", [8, 16])))
+    with builder.function("main", [x, w], attrs={"num_input": 1}):
+        with builder.dataflow():
+            result = builder.emit_output(relax.op.matmul(x, w))
+        builder.emit_func_output(result)
+    mod = builder.get()
+    mod["main"] = mod["main"].with_attr("params", [tvm.runtime.tensor(np.ones((8, 16), np.float32))])
+    graph = import_relax(mod)
+    assert [info.name for info in graph.inputs] == ["x"]
+    assert graph.constant_bytes == 8 * 16 * 4
+    assert graph.tasks[0].constants == (1,)
+
+
+def test_a_symbolic_size_takes_what_the_user_gives() -> None:
+    n = tvm.tirx.Var("n", "int64")
+    graph = import_relax(module(rows=n), {"x": (6, 8)})
+    assert graph.inputs[0].shape == (6, 8) and graph.outputs[0].shape == (6, 16)
+    with pytest.raises(ModelError, match=r"dimension 0 \(n\) of input 'x' has no size; .*'x': \(N, 8\)"):
+        import_relax(module(rows=n))
+    with pytest.raises(ModelError, match="dimension 1 of input 'x' is 8, not 9"):
+        import_relax(module(rows=n), {"x": (6, 9)})
+    with pytest.raises(ModelError, match="has no input 'y'; its inputs are 'x'"):
+        import_relax(module(), {"y": (1,)})
+
+
+def test_a_module_without_main_is_refused() -> None:
+    with pytest.raises(ModelError, match="has no Relax function main; it has nothing"):
+        import_relax(tvm.IRModule({}))
+
+
+def test_the_words_of_a_vocabulary_are_found() -> None:
+    builder = relax.BlockBuilder()
+    ids = relax.Var("ids", relax.TensorType([1, 5], "int64"))
+    with builder.function("main", [ids]):
+        with builder.dataflow():
+            flat = builder.emit(relax.op.reshape(relax.op.astype(ids, "int32"), [5]))
+            result = builder.emit_output(relax.op.take(array(11, 4), flat, axis=0))
+        builder.emit_func_output(result)
+    assert index_ranges(builder.get(), ["ids"]) == {"ids": 11}

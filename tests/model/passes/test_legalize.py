@@ -1,0 +1,38 @@
+"""Equal calls are legalised once, with the result of TVM's own pass."""
+
+from __future__ import annotations
+
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm import relax
+
+from stormdrop.model.passes.legalize import legalize
+
+
+def module() -> tvm.IRModule:
+    """Calls that are alike, and calls that only look alike: other arguments are one, other scalars, other shapes."""
+    builder = relax.BlockBuilder()
+    x, y = (relax.Var(name, relax.TensorType([2, 3], "float32")) for name in "xy")
+    with builder.function("main", [x, y]):
+        with builder.dataflow():
+            twice = builder.emit(relax.op.add(x, x))
+            value = builder.emit(relax.op.add(twice, y))
+            value = builder.emit(relax.op.add(y, value))
+            for scalar in (2.0, 3.0, 2.0):
+                value = builder.emit(relax.op.multiply(value, relax.const(np.float32(scalar))))
+            for seed in range(2):
+                weights = np.random.default_rng(seed).standard_normal((2, 3)).astype(np.float32)
+                value = builder.emit(relax.op.multiply(value, relax.const(weights)))
+            joined = builder.emit(relax.op.concat([value, x, value], axis=0))
+            joined = builder.emit(relax.op.concat([joined, twice, y], axis=0))
+            first, second = (builder.emit(part) for part in (relax.op.split(joined, 2, axis=0),) * 2)
+            total = builder.emit(relax.op.add(first[0], second[1]))
+            result = builder.emit_output(relax.op.reshape(total, (15, 1)))
+        builder.emit_func_output(result)
+    return builder.get()
+
+
+def test_the_result_is_that_of_the_pass() -> None:
+    ours, theirs = legalize(module()), relax.transform.LegalizeOps()(module())
+    assert tvm_ffi.structural_equal(ours, theirs, map_free_vars=True)
