@@ -14,6 +14,7 @@ from markdown.extensions import Extension
 from markdown.preprocessors import Preprocessor
 
 from stormdrop.cli.commands import app
+from stormdrop.cli.guide import EXAMPLES
 
 MARKER = "<!-- command line -->"
 
@@ -38,7 +39,7 @@ def makeExtension(**options: Any) -> CommandLine:
 def reference() -> str:
     """All commands, in Markdown."""
     sections = (
-        "\n\n".join([f"## {name}", command.help, usage(name, command), parameters(command)])
+        "\n\n".join([f"## {name}", command.help, usage(name, command), examples(name), parameters(command)])
         for name, command in commands()
     )
     return "\n\n".join(sections)
@@ -61,6 +62,11 @@ def usage(name: str, command: Any) -> str:
         if parameter.param_type_name == "argument"
     ]
     return f"```text\nstormdrop {' '.join([name, *arguments, '[OPTIONS]'])}\n```"
+
+
+def examples(name: str) -> str:
+    """Commands that work."""
+    return "\n".join(["```text", *EXAMPLES[name], "```"])
 
 
 def parameters(command: Any) -> str:

@@ -1,7 +1,8 @@
 """stormdrop: near-peak tensor kernels in seconds.
 
     tune         search the schedules of one operator or TensorIR function, measure, return the best
-    tune_model   the same for every kernel of an ONNX model; returns a compiled model
+    tune_model   the same for every kernel of a model: ONNX, torch or Relax; returns a compiled model
+    compile_model  a model with recorded or default schedules, in seconds: nothing is measured
     minimize     the same for any Python callable, over a Space of Ordinal, Categorical, Tile and Split knobs
     load         a saved compiled model
     bench        an operator or a model beside its peers, interleaved, with intervals
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from .bench.bench import bench
     from .machine.cpu import Target
     from .machine.peak import peak
-    from .model import load, tune_model
+    from .model import compile_model, load, tune_model
     from .records import open_store
     from .sketches import rules
     from .sketches.template import template
@@ -53,6 +54,7 @@ __all__ = [
     "Tile",
     "__version__",
     "bench",
+    "compile_model",
     "load",
     "minimize",
     "open_store",
@@ -74,6 +76,7 @@ _HOME = {
     "Target": ".machine.cpu:Target",
     "Tile": ".space:Tile",
     "bench": ".bench.bench:bench",
+    "compile_model": ".model:compile_model",
     "load": ".model:load",
     "minimize": ".tuning.minimize:minimize",
     "open_store": ".records:open_store",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -140,7 +141,7 @@ def test_a_folder_that_a_model_may_be_saved_to_is_one_that_the_command_takes(tmp
     from stormdrop.model.artifact import CompiledModel
 
     model = CompiledModel.__new__(CompiledModel)
-    model._write = lambda folder, native: None  # type: ignore[method-assign]
+    model.write_files = lambda folder, native: ""  # type: ignore[method-assign]
     for make in ("new", "empty", "older", "file", "folder"):
         path = tmp_path / make
         if make == "file":
@@ -198,3 +199,33 @@ def test_every_error_of_ours_is_one_line_and_closes_the_database(
         assert out == ""
         assert re.fullmatch(r"stormdrop: (out of memory: )?m is too large: 1e30\n", err)
     assert closed == [True, True]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("tune", "{path}/m.onnx", "--trials", "1"),
+        ("bench", "{path}/m.onnx"),
+        ("db", "export", "{path}/all.jsonl", "--db", "{database}"),
+        ("tune-op", "softmax", "m=4", "n=4", "--db", "{path}/records.db"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_folder_that_may_not_be_entered(
+    words: tuple[str, ...], tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python before 3.14 raises an error for it if one asks whether there is a file."""
+    from stormdrop.records import open_store
+
+    path, database = tmp_path / "closed", tmp_path / "records.db"
+    open_store(database).close()
+    real = os.stat
+
+    def stat(file: Any, *arguments: Any, **named: Any) -> Any:
+        if str(file).startswith(str(path)):
+            raise PermissionError(13, "Permission denied", str(file))
+        return real(file, *arguments, **named)
+
+    monkeypatch.setattr(os, "stat", stat)
+    message = complaint(capfd, *[word.format(path=path, database=database) for word in words])
+    assert str(path) in message

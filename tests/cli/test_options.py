@@ -27,3 +27,27 @@ def test_arguments() -> None:
     for words in (["m"], ["=5"], ["m="], ["m=5", "m=6"]):
         with pytest.raises(OperatorError):
             options.arguments(words)
+
+
+@pytest.mark.parametrize(
+    ("words", "shapes"),
+    [
+        (["x=1x3x224x224"], {"x": (1, 3, 224, 224)}),
+        (["x=1,3"], {"x": (1, 3)}),
+        (["x=1x3,y=4"], {"x": (1, 3), "y": (4,)}),
+        (["x=1,3,y=2,2", "z=5"], {"x": (1, 3), "y": (2, 2), "z": (5,)}),
+        (["a=b=1x3"], {"a=b": (1, 3)}),
+        (["image 1:0=2; x.1,y=3"], {"image 1:0": (2,), "x.1,y": (3,)}),
+        ([], {}),
+    ],
+)
+def test_shapes(words: list[str], shapes: dict[str, tuple[int, ...]]) -> None:
+    assert options.shapes(words) == shapes
+
+
+@pytest.mark.parametrize(
+    "words", [["x"], ["x="], ["=3"], ["x=0x3"], ["x=-1x3"], ["x=1x"], ["x=1x3,y"], ["x=3", "x=4"], ["x=3,x=3"]]
+)
+def test_bad_shapes(words: list[str]) -> None:
+    with pytest.raises(InputError, match="--shape"):
+        options.shapes(words)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 import sys
@@ -73,3 +74,20 @@ def test_messages_that_cannot_be_written_are_dropped(stderr: str, tmp_path: Path
 def test_a_standard_output_that_is_closed(database: Path) -> None:
     done = shell("STORMDROP >&-", "db", "list", "--db", database, "--json")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize(("stream", "arrives"), [("stdout", 1_000_000), ("stderr", None)])
+def test_a_pipe_that_does_not_wait_for_its_reader(stream: str, arrives: int | None) -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    program = (
+        f"from stormdrop.cli.streams import guard; guard(); import sys; sys.{stream}.write('x' * 1_000_000); sys.exit()"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], **{stream: writer}) as process:
+        os.close(writer)
+        if arrives is None:  # nobody reads, and nothing waits for that
+            assert process.wait(60) == 0
+        with os.fdopen(reader, "rb") as file:
+            read = len(file.read())
+        assert process.wait(60) == 0
+    assert read == arrives or (arrives is None and read < 1_000_000)

@@ -19,7 +19,9 @@ import pytest
 from command_line import SMALL, complaint, document, environment, process, recorded_trials
 
 import stormdrop
-from stormdrop.cli import run
+from stormdrop.cli import run, tuning
+from stormdrop.machine.cpu import Target
+from stormdrop.machine.peak import Peak
 from stormdrop.measure.contract import Measurer
 from stormdrop.trial import Candidate, Measurement, Request, Status
 
@@ -49,7 +51,10 @@ def test_what_is_known_is_answered_from_the_records(database: Path, capfd: pytes
 def test_the_table_for_people(database: Path) -> None:
     done = process("tune-op", *SMALL, "--db", database, "--trials", 12, "--show", "schedule")
     assert done.returncode == 0
-    assert re.search(r"^best +[\d.]+ \w+ +[\d.]+ \w+ to [\d.]+ \w+ +\d+ +\d+%$", done.stdout, re.MULTILINE)
+    row = re.search(r"^best +[\d.]+ \w+ +[\d.]+ \w+ to [\d.]+ \w+ +\d+ +(\d+%|-)$", done.stdout, re.MULTILINE)
+    assert row is not None
+    # An answer measures nothing. The peak is known if this machine was quiet when something else measured it.
+    assert (row[1] == "-") == ("of peak: unknown, because this machine's peak was not measured yet" in done.stdout)
     assert "answered from earlier records" in done.stdout
     assert "# schedule" in done.stdout
     assert done.stderr == ""
@@ -172,3 +177,21 @@ def test_all_cores_are_used_where_the_user_chose_no_number() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, env=environment(), check=True
     )
     assert int(done.stdout) == stormdrop.machine.threads.usable_cores()
+
+
+@pytest.mark.parametrize(
+    ("known", "line"),
+    [
+        (None, "of peak: unknown, because this machine's peak was not measured yet"),
+        (Peak(1e12, 1e10, undisturbed=False), "of peak: something else used the machine while its peak was measured"),
+        (Peak(1e12, 1e10), ""),
+    ],
+    ids=["unknown", "disturbed", "known"],
+)
+def test_a_share_of_a_peak_that_is_not_sure_is_explained(
+    known: Peak | None, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("stormdrop.machine.peak.known_peak", lambda _: known)
+    tuning._say_what_peak_is_worth(Target.detect())
+    out = capsys.readouterr().out
+    assert out.startswith(line) and out.count("\n") == (1 if line else 0)

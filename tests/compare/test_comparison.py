@@ -59,6 +59,14 @@ def test_runs_are_told_by_search_and_seed() -> None:
     assert (document["trials"], document["seeds"], document["searches"]) == (30, 3, ["droplet", "random"])
 
 
+def test_a_comparison_is_a_few_lines_of_text() -> None:
+    compared = run("droplet,random", trials=60)
+    title, droplet, random = repr(compared).splitlines()
+    assert title == "Comparison on bowl, 3 seeds:"
+    assert droplet.startswith("  droplet  ") and droplet.endswith(" times the optimum after 60 trials")
+    assert random.startswith("  random   ") and float(random.split()[1]) >= 1
+
+
 def test_best_is_the_recorded_median_of_what_led_and_not_a_sample() -> None:
     recording, document = ground(), run().to_json()
     truths = {recording.truth(candidate) for candidate in recording.recorded}

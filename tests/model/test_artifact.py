@@ -247,7 +247,7 @@ def test_failed_save_leaves_nothing(model: CompiledModel, tmp_path: Path, monkey
         (folder / "model.vm").write_text("half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(CompiledModel, "_write", full)
+    monkeypatch.setattr(CompiledModel, "write_files", full)
     with pytest.raises(ArtifactError, match="No space left"):
         model.save(tmp_path / "model.sd")
     assert not list(tmp_path.iterdir())

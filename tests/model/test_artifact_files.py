@@ -113,18 +113,38 @@ def test_permissions() -> None:
 
 def test_an_older_model_is_not_replaced(tmp_path: Path) -> None:
     path = tmp_path / "resnet50.sd"
-    assert beside_older(path) == path and not path.exists()
+    with beside_older(path) as place:
+        assert place == path and not path.exists()
     path.mkdir()
-    assert beside_older(path) == path
+    with beside_older(path) as place:
+        assert place == path
     (path / METADATA).touch()
-    names = [beside_older(path).name for _ in range(3)]
+    names = []
+    for _ in range(3):
+        with beside_older(path) as place:
+            check_writable(place)
+            (place / METADATA).touch()
+            names.append(place.name)
     assert names == ["resnet50.interrupted.sd", "resnet50.interrupted-2.sd", "resnet50.interrupted-3.sd"]
-    for name in names:
-        check_writable(tmp_path / name)
-    assert beside_older(tmp_path / names[0]) == tmp_path / names[0]
     (tmp_path / "plain").mkdir()
     (tmp_path / "plain" / METADATA).touch()
-    assert beside_older(tmp_path / "plain").name == "plain.interrupted"
+    with beside_older(tmp_path / "plain") as place:
+        assert place.name == "plain.interrupted"
+
+
+def test_a_place_that_is_not_used_is_not_left(tmp_path: Path) -> None:
+    path = tmp_path / "resnet50.sd"
+    path.mkdir()
+    (path / METADATA).touch()
+    with beside_older(path) as place:
+        assert place.exists()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["resnet50.sd"]
+
+
+def test_a_folder_that_is_replaced_all_the_time_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os.path, "samestat", lambda *_: False)
+    with pytest.raises(ArtifactError, match="other processes replace it again and again"), open_files(tmp_path):
+        pass
 
 
 def test_only_regular_files_are_read(tmp_path: Path) -> None:

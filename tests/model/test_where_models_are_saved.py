@@ -44,7 +44,7 @@ def test_an_interrupted_run_keeps_the_older_model(
     residual: Graph, target: Target, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     out = tmp_path / "m.sd"
-    monkeypatch.setattr(tuning, "import_graph", lambda *_: residual)  # once for both runs
+    monkeypatch.setattr(tuning, "import_model", lambda *_: residual)  # once for both runs
     monkeypatch.setattr(tuning, "_LATENCY_SECONDS", 0.1)
     measure_with(monkeypatch, Interrupting)
     first = tuned(target, out)
@@ -62,7 +62,7 @@ def test_an_interrupted_run_keeps_the_older_model(
 def test_a_place_that_cannot_be_written_is_refused_before_the_work(
     target: Target, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(tuning, "import_graph", lambda *_: pytest.fail("the work has begun"))
+    monkeypatch.setattr(tuning, "import_model", lambda *_: pytest.fail("the work has begun"))
     (tmp_path / "file").touch()
     with pytest.raises(ArtifactError, match=r"file/m\.sd: cannot be written: Not a directory"):
         tuned(target, tmp_path / "file" / "m.sd")

@@ -67,3 +67,18 @@ def test_the_peak_is_measured_before_the_workers_start(monkeypatch: pytest.Monke
         for _ in range(2):
             tune(WORKLOAD, target=TARGET, store=store, search="grid", trials=8, time=500.0)
     assert steps == [500.0, "workers"]
+
+
+def test_a_result_is_a_few_lines_of_text() -> None:
+    with open_store("sqlite://") as store:
+        result = tune_replayed(store, Counting(), trials=8)
+    assert result.best is not None
+    title, best, schedule, search = repr(result).splitlines()
+    assert title == f"TuneResult of {WORKLOAD.name} on {TARGET.machine}:"
+    assert best.startswith("  best      ") and " to " in best
+    assert schedule == f"  schedule  {result.schedule()}"
+    assert search.startswith("  search    ") and "8 trials, " in search
+    assert repr(result.best) == f"{result.schedule()}: {result.best.timing()}"
+    assert repr(result.variant).startswith("Variant of ")
+    assert repr(TARGET).startswith(f"Target({TARGET.name!r}: ") and repr(WORKLOAD) == f"Workload({WORKLOAD.name!r})"
+    assert all(len(line) < 200 for line in (title, best, schedule, search, repr(TARGET)))

@@ -6,7 +6,6 @@ How the contenders take turns is in `turns`, who they are is in `peers`.
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -17,8 +16,10 @@ from numpy.typing import NDArray
 
 from ..errors import InputError, MeasureError
 from ..ir.relative_error import relative_error
+from ..machine.scratch import scratch_folder
 from ..measure.timing import MOST_ROUNDS
 from ..statistics import median_interval, ratio_interval
+from ..tuning.duration import short
 from .contender import ContenderSpec, Unavailable
 from .contender_process import ContenderProcess
 from .peers import GROUPS, MODEL_PEERS, OPERATOR_PEERS
@@ -71,7 +72,7 @@ class Standing:
         return self.error <= TOLERANCE
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class BenchResult:
     """The result of a bench.
 
@@ -90,6 +91,15 @@ class BenchResult:
     standings: tuple[Standing, ...]
     skipped: Mapping[str, str]
     flops: float = 0.0
+
+    def __repr__(self) -> str:
+        """A line for each contender: its time, and that over ours."""
+        width = max(len(standing.name) for standing in self.standings)
+        lines = [
+            f"{standing.name:<{width}}  {short(standing.seconds)}, {standing.ratio:.2f} times ours"
+            for standing in self.standings
+        ]
+        return "\n  ".join([f"BenchResult of {self.what}, {self.rounds} rounds:", *lines])
 
     def to_json(self) -> dict[str, Any]:
         """The document of `stormdrop bench --json`."""
@@ -171,8 +181,8 @@ def bench(
     peers = [name for name in peers if name not in skipped]
     if against and not peers:  # said before anything is tuned
         raise InputError("; ".join(f"{name}: {reason}" for name, reason in skipped.items()))
-    with tempfile.TemporaryDirectory(prefix="stormdrop-") as scratch:
-        tuning = _TuningOptions(machine, seed, store, on_progress, Path(scratch), shapes)
+    with scratch_folder() as scratch:
+        tuning = _TuningOptions(machine, seed, store, on_progress, scratch, shapes)
         if isinstance(what, Workload):
             plan = _plan_operator(what, peers, tuning)
         else:
@@ -250,7 +260,7 @@ def _plan_operator(workload: Workload, peers: Sequence[str], tuning: _TuningOpti
 def _plan_model(path: Path, peers: Sequence[str], tuning: _TuningOptions) -> _Plan:
     from ..model import load, tune_model
     from ..model.artifact_files import checksum
-    from ..model.verify import random_feeds
+    from ..model.verify import sample_feeds
 
     if path.is_dir():
         artifact, model = path, load(path)
@@ -267,7 +277,7 @@ def _plan_model(path: Path, peers: Sequence[str], tuning: _TuningOptions) -> _Pl
             on_progress=tuning.on_progress,
             out=artifact,
         ).model
-    feeds = random_feeds(model.inputs, tuning.seed)
+    feeds = sample_feeds(model.metadata, tuning.seed)
     ours = {"artifact": str(artifact), "inputs": feeds}
     contenders = [ContenderSpec(OURS, "stormdrop.bench.peers.ours:TunedModel", ours)]
     if not source.is_file():

@@ -1,4 +1,5 @@
-"""The command line: `stormdrop tune`, `tune-op`, `run`, `bench`, `compare`, `landscape`, `doctor`, `db`.
+"""The command line: `stormdrop tune`, `tune-op`, `compile`, `run`, `bench`, `compare`, `landscape`, `operators`,
+`doctor`, `db`.
 
 Exit codes: 0 for success; 1 if something of ours failed; 2 for bad usage or bad input, with one line on standard error
 that begins with "stormdrop:"; 130 after Ctrl-C, 143 after SIGTERM and 129 after SIGHUP, with everything kept that was
@@ -46,6 +47,8 @@ def _run(arguments: Sequence[str]) -> int:
         return _complain(str(error), 2)
     except StormdropError as error:
         return _complain(str(error), 1)
+    except PermissionError as error:  # Python before 3.14 raises it if one asks whether a path is a file
+        return _complain(f"{error.filename}: {error.strerror}" if error.filename else str(error), 2)
     except MemoryError as error:
         return _complain(f"out of memory{f': {error}' if str(error) else ''}", 1)
 

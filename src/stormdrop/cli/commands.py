@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import typer
 
 from .._version import __version__
 from ..errors import InputError
-from . import comparing, database, running, tuning
+from . import comparing, compiling, completion, database, listing, running, tuning
+from .guide import epilog
 
 app = typer.Typer(
     name="stormdrop",
     help="Near-peak tensor kernels in seconds.",
     no_args_is_help=False,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.command("tune")(tuning.tune)
-app.command("tune-op")(tuning.tune_op)
-app.command("run")(running.run)
-app.command("bench")(running.bench)
-app.command("compare")(comparing.compare)
-app.command("landscape")(comparing.landscape)
-app.command("doctor")(running.doctor)
+_COMMANDS: dict[str, Callable[..., int | None]] = {
+    "tune": tuning.tune,
+    "tune-op": tuning.tune_op,
+    "compile": compiling.compile_,
+    "run": running.run,
+    "bench": running.bench,
+    "compare": comparing.compare,
+    "landscape": comparing.landscape,
+    "operators": listing.operators,
+    "doctor": running.doctor,
+}
+for _name, _command in _COMMANDS.items():
+    app.command(_name, epilog=epilog(_name))(_command)
 app.add_typer(database.app, name="db")
 
 # The base class of what typer raises for bad usage. Versions of typer have it in different places.
@@ -56,6 +64,8 @@ def run(arguments: Sequence[str]) -> int:
         InputError: the usage is wrong.
     """
     command = typer.main.get_command(app)
+    if completion.VARIABLE in os.environ:
+        command.main(list(arguments), "stormdrop")  # answers the shell and exits
     try:
         with command.make_context("stormdrop", list(arguments)) as context:
             return int(command.invoke(context) or 0)

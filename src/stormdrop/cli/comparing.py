@@ -13,7 +13,7 @@ import typer
 
 from ..errors import InputError
 from ..search import names
-from . import options, output
+from . import completion, options, output
 from .options import JsonOption, SeedOption
 from .progress import Reporter
 from .signals import INTERRUPTED
@@ -37,6 +37,7 @@ SearchesOption = Annotated[
     typer.Option(
         "--search",
         metavar="NAME[:OPTION=VALUE]...,...",
+        autocompletion=completion.searches,
         help=f"Searches, separated by commas: {', '.join(names())}; with options as in droplet:test=student.",
     ),
 ]
@@ -94,7 +95,13 @@ def landscape(
     what: GroundArgument,
     knobs: Annotated[str, typer.Option("--knobs", metavar="A,B", help="The two knobs that vary.")],
     search: Annotated[
-        str, typer.Option("--search", metavar="NAME[:OPTION=VALUE]...", help="The search that runs on it.")
+        str,
+        typer.Option(
+            "--search",
+            metavar="NAME[:OPTION=VALUE]...",
+            autocompletion=completion.searches,
+            help="The search that runs on it.",
+        ),
     ] = "droplet",
     seed: SeedOption = 0,
     trials: Annotated[int, typer.Option("--trials", metavar="N", help="The most candidates of the search.")] = 200,

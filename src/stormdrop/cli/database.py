@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import output
+from .guide import epilog
 from .options import DatabaseOption, JsonOption
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ app = typer.Typer(
 )
 
 
-@app.command("list")
+@app.command("list", epilog=epilog("db list"))
 def list_sessions(db: DatabaseOption = None, as_json: JsonOption = False) -> None:
     """List what was tuned, newest first."""
     from ..records import default_path, open_store
@@ -59,7 +60,7 @@ def list_sessions(db: DatabaseOption = None, as_json: JsonOption = False) -> Non
     output.table(["tuned", "search", "trials", "failed", "best", "default", "state", "begun (UTC)", "machine"], rows)
 
 
-@app.command("export")
+@app.command("export", epilog=epilog("db export"))
 def export(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write, as JSON lines.")],
     db: DatabaseOption = None,
@@ -76,7 +77,7 @@ def export(
         print(f"{count} sessions written to {path}")
 
 
-@app.command("import")
+@app.command("import", epilog=epilog("db import"))
 def import_(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="A file that `db export` wrote.")],
     trusted: TrustedOption = False,
@@ -90,7 +91,7 @@ def import_(
         _print_absorbed(import_file(store, path, trusted=trusted), as_json)
 
 
-@app.command("merge")
+@app.command("merge", epilog=epilog("db merge"))
 def merge(
     other: Annotated[str, typer.Argument(metavar="DATABASE", help="A database: a file or a URL. It is not changed.")],
     trusted: TrustedOption = False,

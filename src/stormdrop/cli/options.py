@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,10 +15,14 @@ from ..model.artifact_files import check_writable
 from ..search import names
 from ..tuning.duration import seconds_of
 from ..tuning.options import TuneOptions
-from . import output
+from . import completion, output
 
 if TYPE_CHECKING:
     from ..records import BufferedStore
+
+_SIZE = "0*[1-9][0-9]{0,17}"
+_ONE_SHAPE = rf"(.+?)=({_SIZE}(?:[x,]{_SIZE})*)(?:[,;\s]+|$)"
+"""One input with its sizes; a name may hold anything, and commas may stand for each x."""
 
 DATABASE_VARIABLE = "STORMDROP_DB"
 """The environment variable that stands for --db: other users see the arguments of a command, and so its password."""
@@ -27,6 +32,7 @@ TargetOption = Annotated[
     typer.Option(
         "--target",
         metavar="TARGET",
+        autocompletion=completion.targets,
         help="What to tune for: cpu (this machine's, the default), cuda, or a GPU by name.",
     ),
 ]
@@ -35,6 +41,7 @@ SearchOption = Annotated[
     typer.Option(
         "--search",
         metavar="NAME",
+        autocompletion=completion.searches,
         help=f"The search: one of {', '.join(names())}.",
     ),
 ]
@@ -97,6 +104,13 @@ RunnerOption = Annotated[
         help="Measure on another machine, where TVM's RPC server runs; kernels are built here.",
     ),
 ]
+DenormalsOption = Annotated[
+    bool,
+    typer.Option(
+        "--keep-denormals",
+        help="Compute with numbers below 1.2e-38 as IEEE 754 says, which is slow; by default they count as zero.",
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
 ShowOption = Annotated[
     list[str] | None,
@@ -111,7 +125,9 @@ ShowOption = Annotated[
 ShapeOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--shape", metavar="INPUT=1x3x224x224", help="The shape of an input that the model leaves open; repeatable."
+        "--shape",
+        metavar="INPUT=1x3x224x224",
+        help="The shape of an input that the model leaves open; repeatable, or several with commas in between.",
     ),
 ]
 
@@ -166,19 +182,17 @@ def arguments(words: Sequence[str]) -> dict[str, str]:
 
 
 def shapes(words: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """`["data=1x3x224x224"]` as a mapping. Raises `InputError` for a word of another form."""
+    """`["data=1x3x224x224,mask=1x224"]` as a mapping. Raises `InputError` for a word of another form."""
     by_input: dict[str, tuple[int, ...]] = {}
     for word in words:
-        name, _, sizes = word.rpartition("=")
-        try:
-            shape = tuple(int(size) for size in sizes.replace(",", "x").split("x"))
-        except ValueError:
-            shape = ()
-        if not name or not shape or min(shape) < 1:
-            raise InputError(f"--shape {word}: write the input and its sizes, for example data=1x3x224x224")
-        if name in by_input:
-            raise InputError(f"--shape: input {name} is given twice")
-        by_input[name] = shape
+        if not re.fullmatch(f"({_ONE_SHAPE})+", word, re.DOTALL):
+            raise InputError(
+                f"--shape {word}: write the input and its sizes, for example data=1x3x224x224, and a comma between two"
+            )
+        for name, sizes in re.findall(_ONE_SHAPE, word, re.DOTALL):
+            if name in by_input:
+                raise InputError(f"--shape: input {name} is given twice")
+            by_input[name] = tuple(int(size) for size in re.split("[x,]", sizes))
     return by_input
 
 

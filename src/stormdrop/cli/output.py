@@ -15,6 +15,10 @@ from rich.table import Table
 from rich.text import Text
 
 from ..errors import without_passwords
+from ..tuning.duration import short
+
+seconds = short
+"""A time with three significant digits and its unit."""
 
 
 def emit(document: Mapping[str, Any]) -> None:
@@ -73,16 +77,6 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]], title: str | N
     with console.capture() as capture:
         console.print(shown)
     print("\n".join(line.rstrip() for line in capture.get().splitlines()))
-
-
-def seconds(value: float | None) -> str:
-    """A time with three significant digits and its unit."""
-    if value is None or not math.isfinite(value):
-        return "-"
-    for unit, factor in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
-        if value * factor >= 1.0 or unit == "us":
-            return f"{value * factor:.3g} {unit}" if value * factor < 1000 else f"{value * factor:.0f} {unit}"
-    raise AssertionError("unreachable")
 
 
 def interval(pair: Sequence[float] | None, unit: str = "time") -> str:

@@ -18,7 +18,7 @@ import typer
 from .._version import __version__
 from ..errors import InputError, MeasureError, OperatorError
 from ..measure.timing import MOST_ROUNDS
-from . import options, output
+from . import completion, options, output
 from .options import DatabaseOption, JsonOption, SeedOption, ShapeOption, TargetOption
 from .progress import Reporter
 
@@ -53,6 +53,10 @@ def run(
             help="Run the model only if its files have this digest, which `stormdrop tune` printed.",
         ),
     ] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option("--threads", metavar="N", help="The most threads that a call uses; by default one per core."),
+    ] = None,
     seed: SeedOption = 0,
     as_json: JsonOption = False,
 ) -> None:
@@ -64,7 +68,7 @@ def run(
 
         from ..model import load
 
-        model = load(artifact, digest)
+        model = load(artifact, digest, threads)
         feeds = _feeds(model, inputs, seed)
         model.run(feeds)  # starts the threads and fills the caches; the second run is timed
         start = time.perf_counter()
@@ -125,13 +129,13 @@ def _print_profile(profile: Profile, limits: Peak | None) -> None:
 
 
 def _feeds(model: CompiledModel, path: Path | None, seed: int) -> Mapping[str, Any]:
-    """The inputs from a file, or random ones. Raises `InputError` for a file that is no .npz."""
+    """The inputs from a file, or random ones that the model takes. Raises `InputError` for a file that is no .npz."""
     import numpy as np
 
-    from ..model.verify import random_feeds
+    from ..model.verify import sample_feeds
 
     if path is None:
-        return random_feeds(model.inputs, seed)
+        return sample_feeds(model.metadata, seed)
     try:
         archive = np.load(path, allow_pickle=False)
         if isinstance(archive, np.ndarray):
@@ -148,7 +152,9 @@ def bench(
     what: Annotated[
         str,
         typer.Argument(
-            metavar="ARTIFACT|MODEL|OPERATOR", help="What to time: a tuned model, an ONNX model or an operator."
+            metavar="ARTIFACT|MODEL|OPERATOR",
+            help="What to time: a tuned model, an ONNX model or an operator.",
+            autocompletion=completion.operators_and_files,
         ),
     ],
     arguments: Annotated[

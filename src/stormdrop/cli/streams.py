@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import select
 import sys
 from typing import Any, TextIO
 
@@ -51,7 +52,11 @@ class _Descriptor(io.FileIO):
 
     def write(self, data: Any) -> int:
         try:
-            return super().write(data)
+            while (written := super().write(data)) is None:  # it does not block, and its reader is behind
+                if not self._what:
+                    return memoryview(data).nbytes
+                select.select([], [self], [])
+            return written
         except OSError as error:
             if self._what and error.errno not in _GONE:
                 what, self._what = self._what, ""  # once: what is buffered is written again at exit

@@ -10,9 +10,10 @@ import typer
 
 from ..errors import ModelError, StormdropError, TargetError
 from ..tuning.options import DEFAULT_MODEL_SECONDS, DEFAULT_SEARCH, DEFAULT_SECONDS, TuneOptions
-from . import options, output
+from . import completion, options, output
 from .options import (
     DatabaseOption,
+    DenormalsOption,
     FeaturesOption,
     FreshOption,
     JsonOption,
@@ -38,7 +39,12 @@ if TYPE_CHECKING:
 
 
 def tune_op(
-    operator: Annotated[str, typer.Argument(metavar="OPERATOR", help="For example matmul, conv2d, softmax.")],
+    operator: Annotated[
+        str,
+        typer.Argument(
+            metavar="OPERATOR", help="For example matmul, conv2d, softmax.", autocompletion=completion.operators
+        ),
+    ],
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="NAME=VALUE...", help="Its arguments: m=512 n=512 k=512.")
     ] = None,
@@ -55,6 +61,7 @@ def tune_op(
     features: FeaturesOption = "knobs",
     runner: RunnerOption = None,
     show: ShowOption = None,
+    keep_denormals: DenormalsOption = False,
     as_json: JsonOption = False,
 ) -> int:
     """Tune one operator on this machine."""
@@ -65,11 +72,12 @@ def tune_op(
     values = options.arguments(arguments or ())
     with output.stdout_for_json(as_json):
         from .. import operators
-        from ..machine.cpu import Target
+        from ..machine.cpu import Target, keeping_denormals
         from ..tuning.tune import tune_with
 
         workload = operators.create(operator, values)
         machine = Target.parse(target).with_runner(runner or "")
+        machine = keeping_denormals(machine) if keep_denormals else machine
         _measurable(workload, machine)
         limit = _limit(tune_options, DEFAULT_SECONDS)
         opening = f"tuning {operator} {' '.join(arguments or ())} {limit}"
@@ -82,7 +90,7 @@ def tune_op(
     if as_json:
         output.emit({**document, **extra})
     else:
-        _print_operator(document)
+        _print_operator(document, machine)
         for word, text in extra.items():
             print(f"\n# {word}\n{text}")
     if result.interrupted:
@@ -116,6 +124,7 @@ def tune(
         bool,
         typer.Option("--native", help="Save machine code: this needs a linker now, but no LLVM where the model runs."),
     ] = False,
+    keep_denormals: DenormalsOption = False,
     as_json: JsonOption = False,
 ) -> int:
     """Tune every kernel of an ONNX model and save the compiled model."""
@@ -126,11 +135,12 @@ def tune(
     shapes = options.shapes(shape or ())
     artifact = options.artifact_folder(out or Path(f"{model.stem}.sd"), "--out")
     with output.stdout_for_json(as_json):
-        from ..machine.cpu import Target, require_cpu
+        from ..machine.cpu import Target, keeping_denormals, require_cpu
         from ..model.tune import tune_model_with
 
         otherwise = f"target {target}: models are compiled for CPUs only; tune-op tunes operators for GPUs"
         machine = require_cpu(Target.parse(target), otherwise)
+        machine = keeping_denormals(machine) if keep_denormals else machine
         limit = _limit(tune_options, DEFAULT_MODEL_SECONDS)
         with options.tuning_records(db) as store, Reporter(trials, f"tuning {model} {limit}") as report:
             _say_if_nothing_to_resume(store, tune_options)
@@ -148,7 +158,7 @@ def tune(
     if as_json:
         output.emit(document)
     else:
-        _print_model(document, artifact)
+        _print_model(document, artifact, machine)
     return INTERRUPTED if result.interrupted else 0
 
 
@@ -197,7 +207,7 @@ def _limit(tune_options: TuneOptions, default: float) -> str:
     return f"until {tune_options.search} converges, {' or '.join(parts)} at most"
 
 
-def _print_operator(document: Mapping[str, Any]) -> None:
+def _print_operator(document: Mapping[str, Any], machine: Machine) -> None:
     best, baseline = document.get("best"), document.get("baseline") or {}
     if not best:
         print(f"{document['op']}: no candidate worked ({document['trials']} trials, {document['failed']} failed)")
@@ -208,6 +218,7 @@ def _print_operator(document: Mapping[str, Any]) -> None:
     ]
     title = f"{document['op']} on {document['target']}"
     output.table(["", "time", "95% interval", "GFLOP/s", "of peak"], rows, title)
+    _say_what_peak_is_worth(machine)
     settings = ", ".join(f"{name}={value}" for name, value in best["config"].items())
     print(f"\n{best['sketch']}: {settings}")
     if document.get("disturbed"):
@@ -215,7 +226,7 @@ def _print_operator(document: Mapping[str, Any]) -> None:
     _print_effort(document)
 
 
-def _print_model(document: Mapping[str, Any], out: Path) -> None:
+def _print_model(document: Mapping[str, Any], out: Path, machine: Machine) -> None:
     rows = [
         [
             task["name"],
@@ -228,6 +239,7 @@ def _print_model(document: Mapping[str, Any], out: Path) -> None:
         for task in document["tasks"]
     ]
     output.table(["task", "times", "each", "GFLOP/s", "of peak", "sketch", "trials"], rows)
+    _say_what_peak_is_worth(machine)
     latency, untuned = document.get("latency") or {}, document.get("untuned") or {}
     latencies = [
         ["tuned", output.seconds(latency.get("seconds")), output.interval(latency.get("interval"))],
@@ -244,12 +256,34 @@ def _print_model(document: Mapping[str, Any], out: Path) -> None:
         print(f"  by {entry['after']}")
     if latency.get("disturbed"):
         print("something else used the machine while the latency was measured: the figures above are not reliable")
+    _print_foreign(document)
     if document.get("fallbacks"):
         print(f"without a good sketch: {', '.join(document['fallbacks'])}")
     _print_effort(document)
     print(f"saved: {document['artifact']}\ndigest: {document['digest']}")
     if document["artifact"] != str(out):
         print(f"the older model is kept: {out}")
+
+
+def _print_foreign(document: Mapping[str, Any]) -> None:
+    """One line for each part that onnxruntime runs: its operators, and its share of the time."""
+    for part in document.get("foreign") or ():
+        operators = ", ".join(f"{count} {name}" for name, count in part["operators"].items())
+        print(f"onnxruntime runs {operators}: {part['share']:.0%} of the time ({part['reason']})")
+
+
+def _say_what_peak_is_worth(machine: Machine) -> None:
+    """Says why there are no shares of the peak, or why they are too high.
+
+    A tuning measures the peak only if that takes a small part of its time.
+    """
+    from ..machine.peak import known_peak
+
+    limits = known_peak(machine)
+    if limits is None and not machine.runner:
+        print("of peak: unknown, because this machine's peak was not measured yet; `stormdrop doctor` measures it")
+    if limits is not None and not limits.undisturbed:
+        print("of peak: something else used the machine while its peak was measured; the true shares are lower")
 
 
 def _rate(entry: Mapping[str, Any]) -> list[str]:

@@ -27,7 +27,7 @@ import cloudpickle
 
 from ..errors import InputError
 from ..measure.replay import Recording
-from ..report.summary import WITHIN, comparison_document
+from ..report.summary import WITHIN, comparison_document, name_of_optimum
 from ..space import Space
 from ..trial import Candidate
 from ..tuning.result import Progress
@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from tvm.tirx import PrimFunc
 
     from ..ir.workload import Workload
+
+
+_NAMED = 3  # grounds in the text of a comparison, at most
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ class GroundResult:
         return {"ground": self.name, "recorded": self.recorded, "optimum": seconds, **schedule}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """What a comparison brought.
 
@@ -101,6 +104,21 @@ class Comparison:
     seeds: int
     limits: Limits
     interrupted: bool = False
+
+    def __repr__(self) -> str:
+        """A line for each search: how good its best candidates are, over all seeds and grounds."""
+        document = self.to_json()
+        end = f"{name_of_optimum(document['grounds'])} after {self.limits.trials} trials"
+        names = ", ".join(ground.name for ground in self.grounds[:_NAMED])
+        more = f" and {len(self.grounds) - _NAMED} more" if len(self.grounds) > _NAMED else ""
+        width = max(map(len, self.searches), default=0)
+        means = [entry["best_over_optimum"]["mean"] for entry in document["summary"]]
+        lines = [
+            f"{search:<{width}}  {'never worked' if mean is None else f'{mean:.3f} times the {end}'}"
+            for search, mean in zip(self.searches, means, strict=True)
+        ]
+        seeds = f"{self.seeds} seeds{', interrupted' if self.interrupted else ''}"
+        return "\n  ".join([f"Comparison on {names}{more}, {seeds}:", *lines])
 
     def to_json(self) -> dict[str, Any]:
         """The document of `stormdrop compare --json`."""

@@ -4,16 +4,15 @@ folder/
   metadata.json   what the model is, for which machine, its inputs and outputs, checksums of the other files; the digest
                   of all this is the digest of the model
   model.vm        the sequence of kernel calls, and the constants
-  kernels.bc      the kernels as LLVM bitcode, which loading turns into machine code
+  kernels.bc      the kernels as LLVM bitcode, which loading turns into machine code; kernels-1.bc and so on hold more
   kernels.so      in a native model instead of kernels.bc: machine code, for which loading needs no LLVM
+  foreign_0.onnx  the parts that onnxruntime runs, if there are any; see `foreign`
 """
 
 from __future__ import annotations
 
 import copy
-import os
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,32 +23,35 @@ from numpy.typing import NDArray
 from tvm.runtime.vm import VirtualMachine
 from tvm.support.cc import create_shared, get_cc
 
-from ..errors import ArtifactError, InputError, one_line
+from ..errors import ArtifactError, InputError, ModelError, one_line, shown
+from ..machine.forks import check_threads
 from . import artifact_files
-from .artifact_files import KERNELS, METADATA, NATIVE, PROGRAM, check_free, checksum
+from .artifact_files import METADATA, NATIVE, PROGRAM, check_free, checksum, kernels_file
 from .atomic_folder import replace_folder
+from .foreign import ForeignParts
 from .loading import load_program, without_scope_warnings
-from .metadata import Metadata, TensorInfo
+from .machines import Machine, Machines, checked_threads, main_function
+from .metadata import Metadata, TensorInfo, described
 
-WORKSPACE = "workspace"
-"""The name of the program's function that allocates the tensors which `main` takes after its inputs."""
+# Ctrl-C in a function of ours that TVM calls arrives as what it is, and not as a RuntimeError.
+tvm_ffi.register_error("KeyboardInterrupt", KeyboardInterrupt)
 
 _ALIGNMENT = 64  # bytes: TVM's code assumes this of a tensor unless its function says otherwise
-
-_running_process: int | None = None
-"""The process in which a model has run first. TVM's threads are there, and a fork does not copy threads."""
 
 
 class CompiledModel:
     """A model that is ready to run on this machine.
 
-    `stormdrop.tune_model` makes one, `stormdrop.load` reads one from a folder. Several threads may call one model: the
-    calls run one after the other, because each takes all cores. After a fork only one of the two processes can run
-    models: start other processes with `multiprocessing.get_context("spawn")`, or fork before the first run.
+    `stormdrop.tune_model` makes one, `stormdrop.load` reads one from a folder. Several threads may call one model, and
+    several models, at the same time: the calls in progress share the cores out, and those that find no core free wait.
+    After a fork only one of the two processes can run models: start other processes with
+    `multiprocessing.get_context("spawn")`, or fork before the first run.
 
     Attributes:
+        threads: The most threads that one call uses, the calling thread included.
         metadata: What the model says about itself: inputs, outputs, machine, versions, provenance.
         symbols: The index of the task of each kernel, by the kernel's name. Empty for a model that was loaded.
+        foreign: The parts that onnxruntime runs.
         digest: The digest of all files of the folder that the model was loaded from or was saved to last: 64
             hexadecimal digits. None if there is no such folder. Give it to `stormdrop.load` to get this very model.
 
@@ -62,32 +64,44 @@ class CompiledModel:
         ```
     """
 
-    def __init__(self, module: Any, metadata: Metadata, symbols: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self,
+        module: Any,
+        metadata: Metadata,
+        symbols: Mapping[str, int] | None = None,
+        foreign: ForeignParts | None = None,
+        threads: int | None = None,
+    ) -> None:
         """Make a program ready to run.
 
         Args:
             module: TVM's executable, or its module. Its function `main` takes the inputs in order.
             metadata: What the model says about itself.
             symbols: The index of the task of each kernel, by the kernel's name.
+            foreign: The parts that onnxruntime runs.
+            threads: The most threads that one call uses; all usable cores by default.
 
         Raises:
-            ArtifactError: The code cannot be linked into this process.
+            ArtifactError: The code cannot be linked into this process, or onnxruntime is needed and not installed.
+            InputError: `threads` is no number from 1 to the usable cores.
         """
+        self.threads = checked_threads(threads)
         self.metadata = metadata
         self.symbols = dict(symbols or {})
+        self.foreign = foreign or ForeignParts()
         self.digest: str | None = None
-        self._lock = threading.Lock()  # TVM's machine and the copies of the inputs are for one call at a time
-        self._input_copies: dict[str, tuple[Any, NDArray[Any]]] = {}
         self._types = {info.name: np.dtype(info.dtype) for info in metadata.inputs}
         self._executable, self._module = module, module.mod if hasattr(module, "mod") else module
         try:
-            self._main = _main_function(self._new_machine(), len(metadata.inputs))
+            self._machines = Machines(lambda: self._machine(self._new_machine()))
+        except ModelError as error:
+            raise ArtifactError(str(error)) from error
         except Exception as error:
             # The virtual machine raises whatever the linker of the JIT or the deserialiser raises.
             raise ArtifactError(f"{metadata.name}: cannot be made ready to run: {one_line(error)}") from error
 
     @classmethod
-    def load(cls, folder: str | Path, digest: str | None = None) -> CompiledModel:
+    def load(cls, folder: str | Path, digest: str | None = None, threads: int | None = None) -> CompiledModel:
         """Load a saved model. This runs code of the folder: load what you trust, or check its digest.
 
         Loading needs no compiler and no `PATH`. It takes a second or more if the kernels are LLVM bitcode, which has
@@ -98,14 +112,16 @@ class CompiledModel:
             folder: What `save` wrote.
             digest: The digest that the model must have; see `CompiledModel.digest`. Nothing of the folder runs if it
                 has another one.
+            threads: The most threads that one call uses; all usable cores by default.
 
         Raises:
             ArtifactError: The folder holds no model or one with another digest, its files are damaged, they were made
                 with another version of TVM, or this CPU lacks instructions that the kernels use.
-            InputError: `digest` is no digest.
+            InputError: `digest` is no digest, or `threads` is no number from 1 to the usable cores.
         """
-        program, metadata, found = load_program(Path(folder), digest)
-        model = cls(program, metadata)
+        checked_threads(threads)  # before anything of the folder runs
+        program, metadata, found, foreign = load_program(Path(folder), digest)
+        model = cls(program, metadata, foreign=foreign, threads=threads)
         model.digest = found
         return model
 
@@ -136,7 +152,7 @@ class CompiledModel:
 
         def write(new: Path) -> None:
             nonlocal digest
-            digest = self._write(new, native)
+            digest = self.write_files(new, native)
             check_free(path)  # once more: somebody may have put a file there meanwhile
 
         try:
@@ -146,6 +162,12 @@ class CompiledModel:
             raise ArtifactError(f"{path}: cannot be written: {error.strerror or error}") from error
         self.digest = digest
         return path
+
+    def __repr__(self) -> str:
+        """A few lines: the model's name, its inputs and its outputs."""
+        tensors = {"inputs": self.inputs, "outputs": self.outputs}
+        lines = [f"{name:<8} {described(infos)}" for name, infos in tensors.items()]
+        return "\n  ".join([f"{type(self).__name__} {shown(self.metadata.name)}:", *lines])
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
@@ -191,7 +213,8 @@ class CompiledModel:
         (`aligned` makes such arrays, `Metadata.anywhere` names the inputs for which this does not matter).
 
         Args:
-            feeds: Each input by name: a NumPy array, or anything that exports DLPack from the memory of the CPU.
+            feeds: Each input by name: a NumPy array, or anything that exports DLPack from the memory of the CPU. Inputs
+                that the model does not use (`Metadata.ignored`) may be given.
 
         Returns:
             All outputs by name. The arrays belong to the caller: later calls do not change them.
@@ -205,30 +228,36 @@ class CompiledModel:
             outputs = model.run({"data": image})
             ```
         """
-        if _running_process != os.getpid():
-            _begin_running()
-        unknown = feeds.keys() - self._types.keys()
+        check_threads()
+        unknown = feeds.keys() - self._types.keys() - set(self.metadata.ignored)
         if unknown:
             known = ", ".join(repr(info.name) for info in self.inputs)
             raise InputError(f"{self.metadata.name} has no input {min(unknown)!r}; its inputs are {known}")
-        with self._lock:
-            result = self._main(*(self._input_tensor(info, feeds) for info in self.inputs))
+        with self._machines.call(self.threads) as machine:
+            result = machine.main(*(self._input_tensor(info, feeds, machine) for info in self.inputs))
             values = [result] if len(self.outputs) == 1 else list(result)
             return {info.name: value.numpy() for info, value in zip(self.outputs, values, strict=True)}
 
     def instrumented(self, callback: Callable[..., int]) -> CompiledModel:
         """The same model, whose virtual machine calls `callback` before and after each of its calls; see `profile`."""
+
+        def create() -> Machine:
+            machine = self._new_machine()
+            machine.set_instrument(tvm_ffi.convert(callback))
+            return self._machine(machine)
+
         model = copy.copy(self)
-        model._lock, model._input_copies = threading.Lock(), {}
-        machine = self._new_machine()
-        machine.set_instrument(tvm_ffi.convert(callback))
-        model._main = _main_function(machine, len(self.inputs))
+        model._machines = Machines(create)
         return model
 
     def _new_machine(self) -> Any:
         return VirtualMachine(self._executable if hasattr(self._executable, "jit") else self._module, tvm.cpu())
 
-    def _input_tensor(self, info: TensorInfo, feeds: Mapping[str, Any]) -> Any:
+    def _machine(self, machine: VirtualMachine) -> Machine:
+        main = main_function(machine, len(self.inputs))
+        return Machine(self.foreign.around(main, self.metadata.name, self.threads))
+
+    def _input_tensor(self, info: TensorInfo, feeds: Mapping[str, Any], machine: Machine) -> Any:
         """An input as TVM's tensor: the caller's memory if the kernels can read it, else a copy."""
         if info.name not in feeds:
             raise InputError(f"{self.metadata.name}: input {info.name!r} is missing")
@@ -241,10 +270,10 @@ class CompiledModel:
         if exports and contiguous is value and value.size and value.ctypes.data % alignment == 0:
             return tvm_ffi.from_dlpack(feed)
         # The copy goes into memory that is kept, because touching fresh pages takes longer than copying.
-        if info.name not in self._input_copies:
+        if info.name not in machine.copies:
             tensor = tvm.runtime.empty(info.shape, info.dtype)
-            self._input_copies[info.name] = tensor, np.from_dlpack(tensor)
-        tensor, view = self._input_copies[info.name]
+            machine.copies[info.name] = tensor, np.from_dlpack(tensor)
+        tensor, view = machine.copies[info.name]
         np.copyto(view, contiguous)
         return tensor
 
@@ -256,35 +285,42 @@ class CompiledModel:
             raise InputError(f"{self.metadata.name}: input {info.name!r} is {value.dtype.name}, not {info.dtype}")
         return np.asarray(value, order="C")
 
-    def _write(self, folder: Path, native: bool) -> str:
-        """Write the files into an empty folder. Returns their digest."""
-        (kernels,) = self._module.imports
-        if kernels.kind != "llvm":
+    def write_files(self, folder: Path, native: bool) -> str:
+        """Write the files into an empty folder, as a part of `save`. Returns their digest."""
+        kernels = list(self._module.imports)
+        if any(module.kind != "llvm" for module in kernels):
             raise ArtifactError(
                 f"{self.metadata.name}: was loaded from a native model and cannot be saved: copy its folder"
             )
         with without_scope_warnings():
             artifact_files.write_module(self._module, "vm", folder / PROGRAM)
+        files = [NATIVE] if native else [kernels_file(part) for part in range(len(kernels))]
         if native:
             self._link(kernels, folder / NATIVE)
         else:
-            artifact_files.write_module(kernels, "bc", folder / KERNELS)
-        checksums = {name: checksum(folder / name) for name in (PROGRAM, NATIVE if native else KERNELS)}
+            for file, module in zip(files, kernels, strict=True):
+                artifact_files.write_module(module, "bc", folder / file)
+        for part, model in zip(self.foreign.reports, self.foreign.models, strict=True):
+            (folder / part.file).write_bytes(model)
+        names = [PROGRAM, *files, *(part.file for part in self.foreign.reports)]
+        checksums = {name: checksum(folder / name) for name in names}
         text = self.metadata.to_json(checksums)
         (folder / METADATA).write_text(text)
         return Metadata.from_json(text.encode())[2]
 
-    def _link(self, kernels: Any, library: Path) -> None:
+    def _link(self, kernels: Sequence[Any], library: Path) -> None:
         compiler = needs_linker()
-        objects = library.with_suffix(".o")
-        artifact_files.write_module(kernels, "o", objects)
+        objects = [library.with_name(f"kernels-{part}.o") for part in range(len(kernels))]
+        for file, module in zip(objects, kernels, strict=True):
+            artifact_files.write_module(module, "o", file)
         try:
-            create_shared(str(library), [str(objects)], cc=compiler)
+            create_shared(str(library), [str(file) for file in objects], cc=compiler)
         except (RuntimeError, OSError) as error:
             lines = [line for line in str(error).splitlines() if line.strip() and "Compilation error" not in line]
             reason = next((line for line in lines if "error" in line.lower()), (lines or ["it gives no reason"])[0])
             raise ArtifactError(f"{self.metadata.name}: {compiler} does not link it: {reason}") from error
-        objects.unlink()
+        for file in objects:
+            file.unlink()
 
 
 def needs_linker() -> str:
@@ -309,27 +345,6 @@ def aligned(value: NDArray[Any]) -> NDArray[Any]:
     copied = memory[begin : begin + value.nbytes].view(value.dtype).reshape(value.shape)
     copied[...] = value
     return copied
-
-
-def _begin_running() -> None:
-    """Note that TVM's threads are in this process from now on. Raises `ArtifactError` if they are in another one."""
-    global _running_process
-    if _running_process not in (None, os.getpid()):  # another thread may have just noted it
-        raise ArtifactError(
-            "a model has run before this process was forked, and TVM's threads do not survive a fork: start processes "
-            "with multiprocessing's method 'spawn', or fork before a model runs"
-        )
-    _running_process = os.getpid()
-
-
-def _main_function(machine: VirtualMachine, inputs: int) -> Callable[..., Any]:
-    """The function `main` of the inputs alone: if the program has a workspace, it is allocated here and passed on."""
-    has_workspace = machine.module.implements_function(WORKSPACE)
-    main, tensors = machine["main"], tuple(machine[WORKSPACE]()) if has_workspace else ()
-    taken = int(machine.module["get_function_arity"]("main")) - len(tensors)
-    if taken != inputs:
-        raise ArtifactError(f"the program takes {taken} inputs, not {inputs}")
-    return (lambda *arguments: main(*arguments, *tensors)) if tensors else main
 
 
 def _without_lazy_bits(feed: Any) -> Any:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -23,7 +24,20 @@ METADATA, PROGRAM, KERNELS, NATIVE = "metadata.json", "model.vm", "kernels.bc", 
 """The names of the files; `artifact` says what they hold."""
 
 _NAMES = (METADATA, PROGRAM, KERNELS, NATIVE)
+_MORE_KERNELS = re.compile(r"kernels-\d+\.bc")
+_FOREIGN = re.compile(r"foreign_\d+\.onnx")
 _BLOCK = 1 << 20  # bytes
+_TRIES = 100  # to open the files of one generation
+
+
+def kernels_file(part: int) -> str:
+    """The name of the file with a part of the kernels: "kernels.bc", "kernels-1.bc" and so on."""
+    return KERNELS if part == 0 else f"kernels-{part}.bc"
+
+
+def foreign_file(index: int) -> str:
+    """The name of the file that holds a part of a model that onnxruntime runs."""
+    return f"foreign_{index}.onnx"
 
 
 def check_free(path: Path) -> None:
@@ -40,8 +54,8 @@ def check_free(path: Path) -> None:
     names = {entry.name for entry in path.iterdir()} if path.is_dir() else None
     if names is None or (names and METADATA not in names):
         raise ArtifactError(f"{path}: exists and is no stormdrop model; it is left as it is")
-    if foreign := sorted(names - set(_NAMES)):
-        raise ArtifactError(f"{path}: is a stormdrop model, and holds {foreign[0]}, too; it is left as it is")
+    if others := sorted(name for name in names if not _is_ours(name)):
+        raise ArtifactError(f"{path}: is a stormdrop model, and holds {others[0]}, too; it is left as it is")
 
 
 def check_writable(path: Path) -> None:
@@ -68,22 +82,25 @@ def check_writable(path: Path) -> None:
         raise _unwritable(path, error) from error
 
 
-def beside_older(path: Path) -> Path:
-    """Where a model can be saved without the loss of an older one.
+@contextmanager
+def beside_older(path: Path) -> Iterator[Path]:
+    """Find where a model can be saved without the loss of an older one.
 
     Args:
         path: Where a model that is to replace an older one would be saved.
 
-    Returns:
+    Yields:
         `path` if no model is there, else a new, empty folder beside it: for `resnet50.sd` it is
-        `resnet50.interrupted.sd`, or `resnet50.interrupted-2.sd` if that exists.
+        `resnet50.interrupted.sd`, or `resnet50.interrupted-2.sd` if that exists. The folder is removed if nothing is
+        saved to it.
 
     Raises:
         ArtifactError: The folder cannot be created.
     """
     path = path if path.name else path.resolve()  # "." has no name
     if not (find_folder(path) / METADATA).exists():
-        return path
+        yield path
+        return
     for number in count(1):
         ending = "interrupted" if number == 1 else f"interrupted-{number}"
         free = path.with_name(f"{path.stem}.{ending}{path.suffix}")
@@ -94,7 +111,11 @@ def beside_older(path: Path) -> Path:
             continue
         except OSError as error:
             raise _unwritable(free, error) from error
-    return free
+    try:
+        yield free
+    finally:
+        with suppress(OSError):  # it holds a model now
+            free.rmdir()
 
 
 @contextmanager
@@ -109,18 +130,20 @@ def open_files(path: Path) -> Iterator[dict[str, BinaryIO]]:
 
     Raises:
         OSError: The folder cannot be opened, or one of the files.
-        ArtifactError: One of them is no regular file.
+        ArtifactError: One of them is no regular file, or the folder is replaced again and again.
     """
-    replaced = True
-    while replaced:
+    for _ in range(_TRIES):
         with ExitStack() as stack:
             folder = os.open(find_folder(path), os.O_RDONLY | os.O_DIRECTORY)
             stack.callback(os.close, folder)
-            found = {name: _open(path / name, folder) for name in _NAMES}
+            names = os.listdir(folder)  # noqa: PTH208  Path takes no descriptor
+            found = {name: _open(path / name, folder) for name in names if _is_ours(name)}
             files = {name: stack.enter_context(file) for name, file in found.items() if file is not None}
             replaced = not os.path.samestat(find_folder(path).stat(), os.fstat(folder))
             if not replaced:
                 yield files
+                return
+    raise ArtifactError(f"{path}: other processes replace it again and again; let them end first")
 
 
 @contextmanager
@@ -174,6 +197,10 @@ def checksum(file: Path) -> str:
         while block := stream.read(_BLOCK):
             digest.update(block)
     return digest.hexdigest()
+
+
+def _is_ours(name: str) -> bool:
+    return name in _NAMES or any(names.fullmatch(name) is not None for names in (_MORE_KERNELS, _FOREIGN))
 
 
 def _unwritable(path: Path, error: OSError | ValueError) -> ArtifactError:

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import fcntl
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from ..machine.scratch import abandoned_folders, folders_with, locked_folder
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # of Linux's fcntl.h
 
@@ -57,16 +57,8 @@ def recover(path: Path) -> None:
         path: The folder. Saves that are under way, and what another user has left, are not touched.
     """
     path = _real(path)
-    for scratch in _scratches(path):
-        try:
-            descriptor = os.open(scratch, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        except OSError:
-            continue  # it is another user's, or its process has just removed it
-        try:
-            if _try_lock(descriptor):
-                _discard(scratch, path)
-        finally:
-            os.close(descriptor)
+    for scratch in abandoned_folders(path.parent, _prefix(path)):
+        _discard(scratch, path)
 
 
 def find_folder(path: Path) -> Path:
@@ -97,41 +89,17 @@ def _prefix(path: Path) -> str:
 
 def _scratches(path: Path) -> list[Path]:
     """The temporary folders of all saves of `path`."""
-    try:
-        names = os.listdir(path.parent)  # noqa: PTH208  iterdir makes a Path of every name
-    except OSError:
-        return []  # there is no such folder, or it cannot be listed
-    return [path.parent / name for name in sorted(names) if name.startswith(_prefix(path))]
+    return folders_with(path.parent, _prefix(path))
 
 
 @contextmanager
 def _scratch(path: Path) -> Iterator[Path]:
     """A temporary folder beside `path`. While this process lives, no other one takes it for a killed one's."""
-    while True:
-        scratch = Path(tempfile.mkdtemp(prefix=_prefix(path), dir=path.parent))
-        with suppress(FileNotFoundError):  # another process took it for a killed one's, before it was locked
-            descriptor = os.open(scratch, os.O_RDONLY | os.O_DIRECTORY)
-            if _try_lock(descriptor) is not False and scratch.exists():
-                break
-            os.close(descriptor)
-    try:
-        yield scratch
-    finally:
+    with locked_folder(path.parent, _prefix(path)) as scratch:
         try:
-            _discard(scratch, path)
+            yield scratch
         finally:
-            os.close(descriptor)
-
-
-def _try_lock(descriptor: int) -> bool | None:
-    """Lock a folder until this process ends. False if another process holds the lock; None if there are no locks."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return None
-    return True
+            _discard(scratch, path)
 
 
 def _discard(scratch: Path, path: Path) -> None:

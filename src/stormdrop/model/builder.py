@@ -8,7 +8,7 @@ from importlib import metadata as packages
 from pathlib import Path
 from typing import Any
 
-import onnx
+import tvm
 
 from ..errors import SpaceError
 from ..machine.cpu import Target
@@ -16,12 +16,14 @@ from ..sketches.contract import AnySketch, Variant
 from ..tuning.options import TuneOptions
 from .artifact import CompiledModel
 from .artifact_files import checksum
-from .compile import build
+from .compile import PlacedVariant, apply_variants, build
 from .importer.graph import Graph
+from .kernel_library import KernelLibrary
 from .metadata import Work
 from .passes.concatenation import Place
 from .selection import Choice
 from .tuned_task import TunedTask, TunedTasks
+from .verification.origins import origin_of
 from .verify import Verification
 
 PLAIN: Choice = ("plain", {})
@@ -44,6 +46,7 @@ class ModelBuilder:
         provenance: Mapping[str, Any],
     ) -> None:
         self._graph, self._target, self._provenance = graph, target, provenance
+        self._library = KernelLibrary(target)
         self._work = {
             task.task.index: Work(task.kernel.workload.flops, task.kernel.workload.bytes)
             for task in tasks
@@ -58,23 +61,33 @@ class ModelBuilder:
 
     def build(self, combination: Mapping[int, Choice]) -> CompiledModel:
         """The compiled model of a combination."""
-
-        def place(index: int, where: Place) -> Variant:
-            return self._schedules[index].variant(combination[index], where)
-
-        variants = {
-            index: self._schedules[index].variant(choice)
-            for index, choice in combination.items()
-            if choice != PLAIN  # what has no variant gets a plain schedule
-        }
         return build(
             self._graph,
-            variants,
+            self._variants(combination),
             self._target,
-            place=place if self._places else None,
+            place=self._placed(combination),
             provenance=self._provenance,
             work=self._work,
+            library=self._library,
         )
+
+    def scheduled(self, combination: Mapping[int, Choice]) -> tvm.IRModule:
+        """The model of a combination as Relax code that calls scheduled kernels, which nothing has compiled."""
+        mod, _, _ = apply_variants(
+            self._graph, self._variants(combination), lanes=self._target.lanes, place=self._placed(combination)
+        )
+        return mod
+
+    def _variants(self, combination: Mapping[int, Choice]) -> dict[int, Variant]:
+        """The variants of the tasks; what has none gets a plain schedule."""
+        return {
+            index: self._schedules[index].variant(choice) for index, choice in combination.items() if choice != PLAIN
+        }
+
+    def _placed(self, combination: Mapping[int, Choice]) -> PlacedVariant | None:
+        if not self._places:
+            return None
+        return lambda index, where: self._schedules[index].variant(combination[index], where)
 
     def is_exact(self, index: int, choice: Choice) -> bool:
         """Whether a schedule of a task only reorders what the task computes."""
@@ -91,6 +104,7 @@ class ModelBuilder:
         """Where the model comes from, with how it was verified and the schedule of each task."""
         return {
             **self._provenance,
+            "index_ranges": dict(origin_of(self._graph.source).index_ranges()),
             "verified": {"max_error": verified.max_error, "against": verified.against},
             "schedules": [
                 {"task": schedules.task.task.name, "workload": key, "sketch": sketch, "config": dict(config)}
@@ -158,13 +172,23 @@ class TaskSchedules:
         return [(best.sketch, best.config) for best in fastest]
 
 
+def source_of(model: Any) -> dict[str, str]:
+    """The file that a model will be imported from, with its SHA-256 as it is now; empty for anything else."""
+    if not isinstance(model, str | Path):
+        return {}
+    try:
+        return {"source": str(Path(model).resolve()), "sha256": checksum(Path(model))}
+    except OSError:
+        return {}  # the import says what is wrong with the file
+
+
 def provenance_of(
-    model: str | Path | onnx.ModelProto,
+    source: Mapping[str, str],
     shapes: Mapping[str, tuple[int, ...]] | None,
     options: TuneOptions,
     tuned: TunedTasks,
 ) -> dict[str, Any]:
-    """Where a model comes from."""
+    """Where a model comes from: its file, as `source_of` found it before the import, and how it was tuned."""
     provenance: dict[str, Any] = {
         "search": options.search,
         "seed": options.seed,
@@ -173,6 +197,4 @@ def provenance_of(
     }
     if shapes:
         provenance["shapes"] = {name: list(shape) for name, shape in shapes.items()}
-    if isinstance(model, str | Path):
-        provenance |= {"source": str(Path(model).resolve()), "sha256": checksum(Path(model))}
-    return provenance
+    return {**provenance, **source}

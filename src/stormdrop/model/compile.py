@@ -12,16 +12,18 @@ import tvm
 from numpy.typing import NDArray
 from tvm import relax, tirx
 from tvm.ir import GenericConst
+from tvm.relax import vm_build
 
-from ..codegen.lowering import PIPELINE
 from ..errors import ModelError, one_line
 from ..ir.attributes import UNALIGNED
 from ..machine.cpu import Target
 from ..sketches.contract import Variant
 from .artifact import CompiledModel
 from .fallback import schedule_fallback
+from .foreign import foreign_index
 from .importer.graph import Graph
 from .importer.tasks import Task
+from .kernel_library import KernelLibrary
 from .metadata import FallbackReport, Metadata, Work, needed_features
 from .passes import workspace
 from .passes.concatenation import Concatenation, Place, find_concatenations
@@ -46,6 +48,7 @@ def build(
     provenance: Mapping[str, Any] | None = None,
     work: Mapping[int, Work] | None = None,
     evaluate: Evaluate | None = None,
+    library: KernelLibrary | None = None,
 ) -> CompiledModel:
     """Compile a graph with the variants that were chosen for its tasks.
 
@@ -60,15 +63,19 @@ def build(
         work: What a call of each task does, by `Task.index`; stored in the model's metadata.
         evaluate: Computes the transforms of constant inputs, which are stored in the model. The default is the NumPy
             reference.
+        library: Keeps the machine code of the kernels. With that of an earlier build, only what is new is compiled.
 
     Raises:
         ModelError: A variant does not fit its task, or the model cannot be compiled.
     """
-    mod, fallbacks, symbols = apply_variants(graph, variants, lanes=target.lanes, place=place, evaluate=evaluate)
+    library = library or KernelLibrary(target)
+    mod, fallbacks, symbols = apply_variants(
+        graph, variants, lanes=target.lanes, place=place, evaluate=evaluate, library=library
+    )
     main = relax.transform.RewriteDataflowReshape()(mod)["main"]  # it takes some kernels for views
     read_by_kernels_only = _read_by_kernels_only(main)
     try:
-        executable = tvm.compile(mod, target.tvm(), relax_pipeline=workspace.pipeline(), tir_pipeline=PIPELINE)
+        executable = _linked(mod, library, target)
     except Exception as error:
         # Lowering and code generation raise anything from ValueError to TVM's InternalError.
         raise ModelError(f"{graph.name}: cannot be compiled: {one_line(error)}") from error
@@ -87,8 +94,10 @@ def build(
             for info, parameter in zip(graph.inputs, main.params, strict=True)
             if parameter in read_by_kernels_only
         ),
+        ignored=graph.ignored,
+        foreign=graph.foreign.reports,
     )
-    return CompiledModel(executable, metadata, symbols)
+    return CompiledModel(executable, metadata, symbols, graph.foreign)
 
 
 def apply_variants(
@@ -98,6 +107,7 @@ def apply_variants(
     lanes: int = 16,
     place: PlacedVariant | None = None,
     evaluate: Evaluate | None = None,
+    library: KernelLibrary | None = None,
 ) -> tuple[tvm.IRModule, tuple[FallbackReport, ...], dict[str, int]]:
     """Put the variants into a graph, and transform each constant as its kernel expects it.
 
@@ -107,6 +117,7 @@ def apply_variants(
         lanes: How many values a vector of the machine holds, for the plain schedules.
         place: Makes variants that write into a slice.
         evaluate: Computes the transforms of constants.
+        library: Names the kernels; None if they will not be compiled.
 
     Returns:
         The module, the tasks that got a plain schedule, and the index of the task of each kernel by the kernel's name.
@@ -133,9 +144,27 @@ def apply_variants(
         chosen.update(dict.fromkeys(task.callees, (task, variant)))
     tasks = {callee: task for callee, (task, _) in chosen.items()}
     concatenations = find_concatenations(graph.mod, tasks, lambda task: task.index in variants) if place else []
-    mutator = _CallSites(graph.mod, chosen, evaluate, concatenations, place)
+    mutator = _CallSites(graph.mod, chosen, evaluate, concatenations, place, library)
     mod = relax.transform.DeadCodeElimination()(rewrite_main(graph.mod, mutator))
     return mod, tuple(fallbacks), mutator.symbols
+
+
+def _linked(mod: tvm.IRModule, library: KernelLibrary, target: Target) -> Any:
+    """TVM's executable of a module, with the kernels of the library."""
+    with target.tvm():
+        mod = workspace.pipeline()(mod)
+    builder = relax.ExecBuilder()
+    # This function is private. `tvm.compile`, which calls it, would compile all kernels in one thread.
+    left = vm_build._vmcodegen(builder, mod)
+    executable = builder.get()
+    kernels = {
+        variable.name_hint: function
+        for variable, function in left.functions.items()
+        if isinstance(function, tirx.PrimFunc)
+    }
+    for module in library.modules(kernels):
+        executable.mod.import_module(module)
+    return executable
 
 
 def place_of(symbol: str) -> Place | None:
@@ -145,12 +174,12 @@ def place_of(symbol: str) -> Place | None:
 
 
 def _read_by_kernels_only(main: relax.Function) -> set[Any]:
-    """The parameters of `main` that nothing but kernels reads. Their memory may begin anywhere."""
+    """The parameters of `main` that nothing but kernels and foreign parts reads. Their memory may begin anywhere."""
     read_otherwise = {main.body.body}
     for block in main.body.blocks:
         for binding in block.bindings:
             is_kernel = isinstance(binding.value, relax.Call) and binding.value.op == tvm.ir.Op.get("relax.call_tir")
-            if not is_kernel:
+            if not is_kernel and foreign_index(binding.value) is None:
                 relax.analysis.post_order_visit(binding.value, read_otherwise.add)
     return set(main.params) - read_otherwise
 
@@ -180,8 +209,10 @@ class _CallSites(relax.PyExprMutator):
         evaluate: Evaluate,
         concatenations: Sequence[Concatenation],
         place: PlacedVariant | None,
+        library: KernelLibrary | None,
     ) -> None:
         super().__init__(mod)
+        self._library = library
         self._chosen = chosen
         self._evaluate = evaluate
         self._place = place
@@ -248,7 +279,9 @@ class _CallSites(relax.PyExprMutator):
             if unaligned:
                 function = function.with_attr(UNALIGNED, list(unaligned))
             suffix = "scheduled" if destination is None else _PLACED.format(destination.offset, destination.total)
-            self._functions[key] = self.builder_.add_func(function, f"{task.name}_{suffix}")
+            name = f"{task.name}_{suffix}"
+            symbol = name if self._library is None else self._library.symbol(function, name)
+            self._functions[key] = self.builder_.add_func(function, symbol)
         return self._functions[key]
 
     def _arguments(self, call: relax.Call, variant: Variant) -> list[Any]:
@@ -260,4 +293,4 @@ class _CallSites(relax.PyExprMutator):
 
     def _transformed(self, constant: GenericConst, transform: tirx.PrimFunc) -> GenericConst:
         (value,) = self._evaluate(transform, [constant.value.numpy()])
-        return relax.const(np.ascontiguousarray(value))
+        return relax.const(np.ascontiguousarray(value), str(value.dtype))

@@ -16,6 +16,8 @@ from tvm import tirx
 from tvm.ir.prim.expr import IntImm
 from tvm.s_tir import Schedule, ScheduleError
 
+from .importer.tasks import has_nests
+
 _T = TypeVar("_T")
 
 _SMALL = 4096
@@ -43,6 +45,8 @@ def schedule_fallback(function: tirx.PrimFunc, lanes: int = 16) -> Fallback:
         function: The function; it is not changed.
         lanes: How many values a vector of the CPU holds.
     """
+    if not has_nests(function):
+        return Fallback(function, "plain")
     schedule = Schedule(tvm.IRModule({"main": function}))
     # Blocks are found by name, because references to them become invalid if `_attempt` replaces the schedule.
     for name in _block_names(schedule):

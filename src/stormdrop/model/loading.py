@@ -6,7 +6,8 @@ import contextlib
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -14,11 +15,13 @@ import tvm
 import tvm_ffi
 
 from ..errors import ArtifactError, InputError, one_line
+from ..machine.scratch import scratch_folder
 from .artifact_files import KERNELS, METADATA, NATIVE, PROGRAM, open_files, private_copy
+from .foreign import ForeignParts
 from .metadata import Metadata, lacking_features
 
 
-def load_program(path: Path, digest: str | None = None) -> tuple[Any, Metadata, str]:
+def load_program(path: Path, digest: str | None = None) -> tuple[Any, Metadata, str, ForeignParts]:
     """Load the program of a saved model.
 
     Args:
@@ -26,7 +29,7 @@ def load_program(path: Path, digest: str | None = None) -> tuple[Any, Metadata, 
         digest: The digest that the model must have. Nothing of the folder runs if it has another one.
 
     Returns:
-        TVM's module of the program, with its kernels; the metadata; the digest.
+        TVM's module of the program, with its kernels; the metadata; the digest; the parts that onnxruntime runs.
 
     Raises:
         ArtifactError: As `CompiledModel.load`.
@@ -44,31 +47,33 @@ def load_program(path: Path, digest: str | None = None) -> tuple[Any, Metadata, 
         raise ArtifactError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 
-def _load(path: Path, files: Mapping[str, BinaryIO], digest: str | None) -> tuple[Any, Metadata, str]:
+def _load(path: Path, files: Mapping[str, BinaryIO], digest: str | None) -> tuple[Any, Metadata, str, ForeignParts]:
     """The program of a folder whose files are open."""
     metadata, checksums, found = _read_metadata(path, files)
     if digest is not None and digest.lower() != found:
         raise ArtifactError(f"{path}: has the digest {found}, not {digest}: this is another model than the one meant")
-    kernels = NATIVE if NATIVE in checksums else KERNELS
-    _check_runs_here(path, metadata, kernels)
+    kernels = [NATIVE] if NATIVE in checksums else [name for name in checksums if name.endswith(".bc")] or [KERNELS]
+    _check_runs_here(path, metadata, kernels[0])
     with contextlib.ExitStack() as stack:
         copies = {}
-        for name in (PROGRAM, kernels):
+        for name in (PROGRAM, *kernels, *(part.file for part in metadata.foreign)):
             if name not in files:
                 raise ArtifactError(f"{path}: {name} is missing")
             copies[name], actual = stack.enter_context(private_copy(files[name]))
             if actual != checksums.get(name):
                 raise ArtifactError(f"{path}: {name} is damaged: its checksum differs")
+        foreign = ForeignParts(metadata.foreign, [Path(copies[part.file]).read_bytes() for part in metadata.foreign])
         name = PROGRAM
         try:
             with without_scope_warnings():
                 program = _loader("relax.VMExecutable")(copies[PROGRAM])
-            name = kernels
-            program.import_module(_load_kernels(kernels, copies[kernels]))
+            for name in kernels:
+                program.import_module(_load_kernels(name, copies[name]))
+            _generate_code(program.imports)
         except Exception as error:
             # TVM raises whatever its deserialiser, the system's loader or LLVM's parser raises.
             raise ArtifactError(f"{path}: {name} cannot be loaded: {one_line(error)}") from error
-    return program, metadata, found
+    return program, metadata, found, foreign
 
 
 def _read_metadata(path: Path, files: Mapping[str, BinaryIO]) -> tuple[Metadata, dict[str, str], str]:
@@ -87,16 +92,27 @@ def _check_runs_here(path: Path, metadata: Metadata, kernels: str) -> None:
     lacking = lacking_features(metadata.features)
     if lacking:
         raise ArtifactError(f"{path}: was made for {metadata.cpu}; this CPU lacks {', '.join(lacking)}")
-    if kernels == KERNELS and _loader("ll") is None:
+    if kernels != NATIVE and _loader("ll") is None:
         raise ArtifactError(f"{path}: holds LLVM bitcode, and this TVM has no LLVM; save the model with native=True")
 
 
+def _generate_code(modules: Sequence[Any]) -> None:
+    """Make machine code of LLVM's, each module in a thread."""
+
+    def generate(module: Any) -> None:
+        with contextlib.suppress(AttributeError):
+            module.get_function("main")  # to look up a name, even one that is not there, needs the machine code
+
+    with ThreadPoolExecutor(max(1, min(len(modules), os.cpu_count() or 1))) as threads:
+        list(threads.map(generate, modules))
+
+
 def _load_kernels(name: str, copy: str) -> Any:
-    if name == KERNELS:
+    if name != NATIVE:
         return _loader("ll")(copy, "bc")
     # The system's loader knows libraries by name: it would take the name of a closed copy for that copy.
-    with tempfile.TemporaryDirectory(prefix="stormdrop-") as folder:
-        library = Path(folder) / NATIVE
+    with scratch_folder() as folder:
+        library = folder / NATIVE
         library.symlink_to(copy)
         return tvm_ffi.load_module(library)
 

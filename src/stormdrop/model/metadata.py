@@ -15,6 +15,7 @@ import tvm_ffi
 from tvm.target import codegen
 
 from .._version import __version__
+from ..errors import shown
 from ..machine import cpu_flags
 
 _FORMAT = 1
@@ -27,7 +28,10 @@ _TYPES = frozenset(
     + ["float16", "float32", "float64", "bool", "bfloat16"]
 )
 
-_Size = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+OPEN = -1
+"""The size of a dimension that depends on the values of the inputs."""
+
+_Size = Annotated[int, msgspec.Meta(ge=OPEN, lt=2**31)]
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 _Amount = Annotated[float, msgspec.Meta(ge=0)]
 _Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
@@ -39,13 +43,23 @@ class TensorInfo:
 
     Attributes:
         name: Its name in the user's model.
-        shape: Its static shape.
+        shape: Its shape. Only a dimension of an output may depend on the values of the inputs: its size is -1.
         dtype: The name of its NumPy type, such as "float32".
     """
 
     name: str
     shape: tuple[_Size, ...]
     dtype: str
+
+    def __str__(self) -> str:
+        """For example "data float32[1, 3, 224, 224]"."""
+        return f"{shown(self.name)} {self.dtype}{list(self.shape)}"
+
+
+def described(tensors: Sequence[TensorInfo], most: int = 4) -> str:
+    """The first few tensors in one line, and how many more there are."""
+    line = ", ".join(map(str, tensors[:most]))
+    return f"{line} and {len(tensors) - most} more" if len(tensors) > most else line
 
 
 @dataclass(frozen=True)
@@ -61,6 +75,26 @@ class FallbackReport:
     task: str
     weight: _Count
     reached: str
+
+
+@dataclass(frozen=True)
+class ForeignPart:
+    """A part of a model that onnxruntime runs, because no kernel can be made for its operators.
+
+    Attributes:
+        file: The name of the file that holds it as an ONNX model.
+        operators: How many nodes it has of each operator.
+        reason: Why it is foreign, in one line.
+    """
+
+    file: str
+    operators: Mapping[str, _Count]
+    reason: str
+
+    @property
+    def nodes(self) -> int:
+        """The number of its nodes."""
+        return sum(self.operators.values())
 
 
 @dataclass(frozen=True)
@@ -92,6 +126,8 @@ class Metadata:
         kernels: The work of each kernel that a sketch scheduled, by the kernel's name.
         anywhere: The inputs whose memory may begin at any element. That of all others begins at a multiple of 64
             bytes.
+        ignored: The names of the inputs that the user's model has and does not use: a call may give them.
+        foreign: The parts that onnxruntime runs.
         stormdrop: The version of stormdrop that made the model.
         tvm: The version of TVM that made the model.
     """
@@ -106,6 +142,8 @@ class Metadata:
     provenance: Mapping[str, Any] = field(default_factory=dict)
     kernels: Mapping[str, Work] = field(default_factory=dict)
     anywhere: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+    foreign: tuple[ForeignPart, ...] = ()
     stormdrop: str = __version__
     tvm: str = tvm.__version__
 
@@ -150,6 +188,9 @@ class Metadata:
             raise ValueError("its digest differs")
         for infos in (metadata.inputs, metadata.outputs):
             _check_tensors(infos)
+        for info in metadata.inputs:
+            if OPEN in info.shape:
+                raise ValueError(f"input {info.name!r} has an open dimension: {info.shape}")
         return metadata, file.checksums, digest
 
 
@@ -175,7 +216,7 @@ def _check_tensors(infos: Sequence[TensorInfo]) -> None:
     if len(set(names)) < len(names):
         raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} is there twice")
     for info in infos:
-        if math.prod(info.shape) > _MOST_ELEMENTS:
+        if math.prod(abs(extent) for extent in info.shape) > _MOST_ELEMENTS:
             raise ValueError(f"{info.name!r} has an impossible shape: {info.shape}")
         if info.dtype not in _TYPES:
             raise ValueError(f"{info.name!r} has an unknown type: {info.dtype!r}")

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from ..machine.lock import MachineLock
-from ..measure.timing import MOST_ROUNDS
+from ..measure.timing import FEWEST_ROUNDS, MOST_ROUNDS
+from .foreign import FUNCTION
 
 if TYPE_CHECKING:
     from ..machine.peak import Peak
     from .artifact import CompiledModel
-    from .metadata import Work
+    from .metadata import ForeignPart, Work
 
 _BUILTIN = "vm.builtin."
 """The virtual machine's own functions begin with this."""
@@ -138,6 +139,55 @@ def profiles(models: Sequence[CompiledModel], feeds: Mapping[str, NDArray[Any]],
         Profile(statistics.median(seconds[1:]), timer.kernels(model.metadata.kernels), timer.machine)
         for model, seconds, timer in zip(models, executions, timers, strict=True)
     ]
+
+
+@dataclass(frozen=True)
+class ForeignTime:
+    """The time of a part of a model that onnxruntime runs.
+
+    Attributes:
+        part: The part.
+        seconds: Median seconds of an execution of the model that are spent in the part.
+        share: The same as a share of the execution.
+    """
+
+    part: ForeignPart
+    seconds: float
+    share: float
+
+    def to_json(self) -> dict[str, Any]:
+        """An entry of `foreign` in the document of `stormdrop tune --json`."""
+        return {
+            "operators": dict(self.part.operators),
+            "nodes": self.part.nodes,
+            "reason": self.part.reason,
+            "seconds": self.seconds,
+            "share": self.share,
+        }
+
+
+def foreign_times(model: CompiledModel, feeds: Mapping[str, NDArray[Any]]) -> list[ForeignTime]:
+    """Time the parts of a model that onnxruntime runs.
+
+    Args:
+        model: The model.
+        feeds: Its inputs by name.
+
+    Returns:
+        The time of each part, in the order of `Metadata.foreign`.
+    """
+    if not model.foreign.reports:
+        return []
+    timer, executions = CallTimer(), list[float]()
+    instrumented = model.instrumented(timer)
+    for position in range(FEWEST_ROUNDS + 1):
+        start = time.perf_counter()
+        instrumented.run(feeds)
+        executions.append(time.perf_counter() - start)
+        timer.end_execution(keep=position > 0)  # the first round loads code and memory
+    seconds = {kernel.name: kernel.seconds for kernel in timer.kernels({})}
+    parts = [(part, seconds[f"{FUNCTION}{index}"]) for index, part in enumerate(model.foreign.reports)]
+    return [ForeignTime(part, taken, taken / statistics.median(executions[1:])) for part, taken in parts]
 
 
 class CallTimer:

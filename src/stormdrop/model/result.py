@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import tvm
+
+from ..errors import shown
 from ..machine.cpu import Target
 from ..statistics import Interval
+from ..tuning.duration import short
 from .artifact import CompiledModel
+from .profile import ForeignTime
 from .repair import Replacement
 from .tuned_task import TunedTask
 from .verify import Verification
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ModelResult:
     """A tuned model.
 
@@ -39,6 +44,8 @@ class ModelResult:
         interrupted: whether Ctrl-C ended the tuning.
         replaced: schedules that had to give way because the model was wrong with them.
         disturbed: whether something else used the machine while `latency` and `untuned` were measured.
+        foreign: the parts that onnxruntime runs, with their times.
+        module: makes the model as a Relax module that calls the scheduled kernels, for tools that build it themselves.
     """
 
     model: CompiledModel
@@ -59,11 +66,28 @@ class ModelResult:
     replaced: Sequence[Replacement] = ()
     disturbed: bool = False
     digest: str | None = None
+    foreign: Sequence[ForeignTime] = ()
+    module: Callable[[], tvm.IRModule] | None = None
 
     @property
     def trials(self) -> int:
         """Distinct candidates measured, over all tasks, including those that came from the store."""
         return sum(task.result.trials for task in self.tasks if task.result is not None)
+
+    def __repr__(self) -> str:
+        """A few lines: how fast and how exact the model is, and how it was tuned."""
+        time = f"{short(self.latency.estimate)} ({short(self.latency.low)} to {short(self.latency.high)})"
+        untuned = "" if self.untuned is None else f", untuned {short(self.untuned.estimate)}"
+        work = f"{len(self.tasks)} kernels, {self.trials} trials, {self.seconds:.1f} s"
+        lines = [
+            f"{type(self).__name__} of {shown(self.name)} on {self.target.machine}:",
+            f"latency   {time}{untuned}",
+            f"verified  error {self.verified.max_error:.1e} against {self.verified.against}",
+            f"search    {self.search}: {work}{', interrupted' if self.interrupted else ''}",
+            *([f"replaced  {len(self.replaced)} schedules"] if self.replaced else []),
+            *([] if self.artifact is None else [f"saved     {self.artifact}"]),
+        ]
+        return "\n  ".join(lines)
 
     def to_json(self) -> dict[str, Any]:
         """The document of `stormdrop tune --json`."""
@@ -88,6 +112,7 @@ class ModelResult:
             "inside": list(self.inside),
             "replaced": [replacement.to_json() for replacement in self.replaced],
             "fallbacks": [report.task for report in self.model.metadata.fallbacks],
+            "foreign": [part.to_json() for part in self.foreign],
             "interrupted": self.interrupted,
             "converged": all(task.converged for task in self.tasks),
             "curve": [list(entry) for entry in self.curve],

@@ -14,6 +14,7 @@ needs a point to begin at.
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -38,6 +39,8 @@ from .gain import TaskProgress, gains
 from .importer.graph import Graph
 from .importer.tasks import Task
 from .tuned_task import TunedTask, TunedTasks
+
+_logger = logging.getLogger(__name__)
 
 _FIRST_TRIALS = 64  # of a task in the first round, at most
 _SLICE = 0.02  # of a time budget: what a task has at a time after the first round
@@ -88,6 +91,24 @@ def tune_tasks(
     for state in pending:
         state.conclude()
     return TunedTasks([state.tuned() for state in states], interrupted, curve)
+
+
+def recorded_tasks(graph: Graph, target: Target, options: TuneOptions, store: Store | None) -> TunedTasks:
+    """The tasks of a graph with what the records say about them, without measuring anything.
+
+    Args:
+        graph: the model.
+        target: the machine that the records are of.
+        options: how the tasks would be tuned.
+        store: the records. Any finished session answers, however short it was. With None all tasks have their default
+            schedules.
+    """
+    states = [_state(task, graph, target, options) for task in graph.tasks]
+    for state in states:
+        if state.kernel is not None:
+            state.result = None if store is None else state.kernel.answered(store, 0, None)
+            state.reason = "default schedule" if state.result is None else None
+    return TunedTasks([state.tuned() for state in states], False, [])
 
 
 @dataclass(eq=False)
@@ -305,6 +326,7 @@ class _Scheduler:
         if isinstance(session.searcher, TwoPhase) and not self._exploiting:
             session.searcher.allow(int(trials))
         self._report()
+        _logger.info("%s", self._message)
         try:
             session.search(max(0.0, min(seconds, budget.left)), trials, budget.left_to_measure)
         except MeasureError as error:

@@ -5,18 +5,18 @@ model -> graph of tasks -> tuned tasks -> the fastest combination of schedules -
 
 from __future__ import annotations
 
+import logging
 import math
 import time as clock
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, nullcontext
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
-
-import onnx
+from typing import Any, TypeVar
 
 from ..errors import LockTimeout
-from ..machine.cpu import Target
+from ..machine.cpu import Target, keeping_denormals
 from ..machine.foreign_load import LoadWatch, read_counters
 from ..machine.lock import MachineLock
 from ..machine.peak import peak_within
@@ -28,15 +28,21 @@ from ..tuning.result import Progress
 from .artifact import CompiledModel, needs_linker
 from .artifact_files import beside_older, check_writable
 from .budget import Budget
-from .builder import ModelBuilder, provenance_of
-from .importer.isolated import import_graph
+from .builder import ModelBuilder, provenance_of, source_of
+from .importer.any_model import Model, import_model
+from .phases import timed
+from .profile import foreign_times
 from .repair import verified_or_repaired
 from .result import ModelResult
-from .saving import save_verified
+from .saving import Verifier
 from .scheduler import tune_tasks
 from .selection import MAX_COMBINATIONS, Choice, combinations_to_compare, fastest_combination
 from .tuned_task import TunedTasks
-from .verify import Fault, Feeds, Reference, Verification
+from .verify import Feeds, Reference
+
+T = TypeVar("T")
+
+_logger = logging.getLogger(__name__)
 
 _CHECKS = 0.05  # of a time budget: verification and the last timing
 _LOCK_SECONDS = 2.0  # that the machine is waited for before the last timing, even if no time is left
@@ -46,8 +52,9 @@ _COMPARING = 0.3  # of the time that is left for the choice; the rest is for com
 
 
 def tune_model(
-    model: str | Path | onnx.ModelProto,
+    model: Model,
     *,
+    example_inputs: Any = None,
     target: Target | None = None,
     search: str = DEFAULT_SEARCH,
     options: Mapping[str, Any] | None = None,
@@ -63,8 +70,9 @@ def tune_model(
     on_progress: Callable[[Progress], None] | None = None,
     out: str | Path | None = None,
     native: bool = False,
+    keep_denormals: bool = False,
 ) -> ModelResult:
-    """Tunes every kernel of an ONNX model, compiles the model and verifies it.
+    """Tunes every kernel of a model, compiles the model and verifies it.
 
     The budget is shared out to the kernels as `scheduler` says. What the store knows is taken from there and costs
     nothing of the budget. A kernel for which nothing is left has its default schedule. In the end, finalists that are
@@ -72,7 +80,10 @@ def tune_model(
     found so far is compiled. A schedule with which the model is wrong is replaced by one that only reorders.
 
     Args:
-        model: an ONNX file, or a loaded model.
+        model: an ONNX file or a loaded ONNX model; a `torch.nn.Module`, which is tuned for inference; a
+            `torch.export.ExportedProgram`; or a Relax `tvm.IRModule`, whose function `main` is the model.
+        example_inputs: the inputs of a torch module: a tuple of its positional arguments, or a mapping of those that it
+            takes by name. Their values do not matter, their shapes and types do.
         target: the CPU to tune for; this machine by default.
         search: the name of the search.
         options: options of the search, by name.
@@ -90,6 +101,7 @@ def tune_model(
         out: the folder to save the model to. If it holds an older model and Ctrl-C ends the tuning, the model is saved
             beside it; the result's `artifact` says where.
         native: save machine code in place of LLVM bitcode; see `CompiledModel.save`.
+        keep_denormals: as in `tune`, for every kernel.
 
     Raises:
         ModelError: the model cannot be imported or verified, or its compiled form is wrong with exact schedules, too;
@@ -115,15 +127,24 @@ def tune_model(
         sketches=sketches,
     )
     return tune_model_with(
-        model, target, given, store=store, shapes=shapes, on_progress=on_progress, out=out, native=native
+        model,
+        keeping_denormals(target) if keep_denormals else target,
+        given,
+        example_inputs=example_inputs,
+        store=store,
+        shapes=shapes,
+        on_progress=on_progress,
+        out=out,
+        native=native,
     )
 
 
 def tune_model_with(
-    model: str | Path | onnx.ModelProto,
+    model: Model,
     target: Target | None,
     options: TuneOptions,
     *,
+    example_inputs: Any = None,
     store: Store | None = None,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
@@ -138,7 +159,8 @@ def tune_model_with(
     if native:
         needs_linker()
     with run.phase("import"):
-        graph = import_graph(model, shapes)
+        source = source_of(model)
+        graph = import_model(model, shapes, example_inputs)
     with run.phase("verify"):
         # Before anything is tuned: a model that cannot be verified is not worth it.
         reference = Reference.compute(graph, options.seed)
@@ -148,18 +170,26 @@ def tune_model_with(
     with open_store(None) if store is None else nullcontext(store) as opened, buffered(opened) as records:
         tuned = tune_tasks(graph, machine, options, budget, records, on_progress)
     run.add(tuned)
+    for task in tuned.tasks:
+        if task.reason is not None:
+            _logger.info("%s: %s", task.task.name, task.reason)
     with run.phase("compile"):
-        builder = ModelBuilder(graph, tuned.tasks, machine, options, provenance_of(model, shapes, options, tuned))
+        builder = ModelBuilder(graph, tuned.tasks, machine, options, provenance_of(source, shapes, options, tuned))
         chosen = _choose(builder, tuned, budget, reference.feeds, run)
-    with run.phase("verify"):
+    # What an interrupted tuning found does not replace an older model, which may be better.
+    keeps_older = beside_older(Path(out)) if out is not None and run.interrupted else nullcontext(out)
+    with run.phase("verify"), keeps_older as place:
         run.say("verifying")
-        # What an interrupted run found does not replace an older model, which may be better.
-        place = beside_older(Path(out)) if out is not None and chosen.interrupted else out
-        right = _Verifier(builder, reference, place, native)
-        verified = verified_or_repaired(graph, builder, chosen.model, chosen.combination, right, run.say)
+        right = Verifier(builder, reference, place, native)
+        verified = run.despite_interruption(
+            lambda: verified_or_repaired(graph, builder, chosen.model, chosen.combination, right, run.say)
+        )
     with run.phase("latency"):
         models = [verified.model] if chosen.untuned is None else [verified.model, chosen.untuned]
-        (latency, *default), disturbed = _latencies(models, reference.feeds, machine.cores, run.end)
+        (latency, *default), disturbed = _latencies(models, reference.feeds, machine.cores, run)
+        foreign = run.despite_interruption(lambda: foreign_times(verified.model, reference.feeds))
+    for replacement in verified.replaced:
+        _logger.info("replaced, because the model was wrong with it: %s", replacement)
     return ModelResult(
         model=verified.model,
         name=graph.name,
@@ -176,9 +206,11 @@ def tune_model_with(
         tasks=tuned.tasks,
         curve=tuned.curve,
         inside=chosen.replaced,
-        interrupted=chosen.interrupted,
+        interrupted=run.interrupted,
         replaced=verified.replaced,
         disturbed=disturbed,
+        foreign=foreign,
+        module=partial(builder.scheduled, verified.combination),
     )
 
 
@@ -186,11 +218,12 @@ def tune_model_with(
 
 
 class _Run:
-    """The clock of a run: where its time goes, and what its user is told."""
+    """The clock of a run: where its time goes, what its user is told, and whether Ctrl-C has ended it."""
 
     def __init__(self, begin: float, seconds: float | None, on_progress: Callable[[Progress], None] | None) -> None:
         self.begin, self.seconds = begin, seconds
         self.phases: dict[str, float] = {}
+        self.interrupted = False
         self._on_progress = on_progress
         self._tuned: TunedTasks | None = None
 
@@ -199,38 +232,36 @@ class _Run:
         """When it should end, a reading of `time.perf_counter`."""
         return math.inf if self.seconds is None else self.begin + self.seconds
 
-    def phase(self, name: str) -> _Phase:
+    def phase(self, name: str) -> AbstractContextManager[None]:
         """A context whose wall time is counted under this name."""
-        return _Phase(self.phases, name)
+        return timed(self.phases, name)
 
     def add(self, tuned: TunedTasks) -> None:
         """Adds the phases of the tasks."""
-        self._tuned = tuned
+        self._tuned, self.interrupted = tuned, tuned.interrupted
         for task in tuned.tasks:
             for phase, seconds in task.result.phases.items() if task.result is not None else ():
                 self.phases[phase] = self.phases.get(phase, 0.0) + seconds
 
+    def despite_interruption(self, work: Callable[[], T]) -> T:
+        """What `work` returns. The first Ctrl-C of the run only begins it anew, so that what was found is saved."""
+        try:
+            return work()
+        except KeyboardInterrupt:
+            if self.interrupted:
+                raise
+            self.interrupted = True
+            return work()
+
     def say(self, message: str) -> None:
         """Tells the user what is done now."""
+        _logger.info("%s", message)
         if self._on_progress is not None and self._tuned is not None:
             results = [task.result for task in self._tuned.tasks if task.result is not None]
             trials, failed = sum(result.trials for result in results), sum(result.failed for result in results)
             latency = self._tuned.curve[-1][1] if self._tuned.curve else None
             elapsed = clock.perf_counter() - self.begin
             self._on_progress(Progress(trials, failed, latency, elapsed, self.seconds, message))
-
-
-@dataclass
-class _Phase:
-    phases: dict[str, float]
-    name: str
-    start: float = 0.0
-
-    def __enter__(self) -> None:
-        self.start = clock.perf_counter()
-
-    def __exit__(self, *_: object) -> None:
-        self.phases[self.name] = self.phases.get(self.name, 0.0) + clock.perf_counter() - self.start
 
 
 # The choice
@@ -244,7 +275,6 @@ class _Chosen:
     combination: Mapping[int, Choice]
     untuned: CompiledModel | None
     replaced: Sequence[str]
-    interrupted: bool
 
 
 def _choose(builder: ModelBuilder, tuned: TunedTasks, budget: Budget, feeds: Feeds, run: _Run) -> _Chosen:
@@ -252,10 +282,10 @@ def _choose(builder: ModelBuilder, tuned: TunedTasks, budget: Budget, feeds: Fee
     run.say("compiling")
     start = clock.perf_counter()
     winners = builder.winners
-    first = builder.build(winners)
+    first = run.despite_interruption(lambda: builder.build(winners))
     taken = clock.perf_counter() - start
-    alone = _Chosen(first, winners, None, [], True)
-    if tuned.interrupted:
+    alone = _Chosen(first, winners, None, [])
+    if run.interrupted:
         return alone
     try:
         combinations = combinations_to_compare(tuned.tasks, winners, builder.defaults)
@@ -265,53 +295,18 @@ def _choose(builder: ModelBuilder, tuned: TunedTasks, budget: Budget, feeds: Fee
         affordable = (1 - _COMPARING) * left / taken - 1
         combinations = combinations[: 1 + max(0, math.floor(min(affordable, len(combinations))))]
         if len(combinations) == 1:
-            return replace(alone, interrupted=False)
+            return alone
         run.say("finalists inside the model")
         others = [builder.build(combination) for combination in combinations[1:]]
         final, model = fastest_combination(combinations, [first, *others], builder.build, feeds, rounds)
     except KeyboardInterrupt:
+        run.interrupted = True
         return alone
     replaced = [task.task.name for task in tuned.tasks if final.get(task.task.index) != winners.get(task.task.index)]
-    return _Chosen(model, final, others[0], replaced, False)
+    return _Chosen(model, final, others[0], replaced)
 
 
-# The checks
-
-
-class _Verifier:
-    """Verifies a model; if it is to be saved, as it was saved.
-
-    Attributes:
-        last: How exact the latest model is that passed.
-        artifact: The folder that it was saved to; None if none is wanted.
-    """
-
-    def __init__(self, builder: ModelBuilder, reference: Reference, out: str | Path | None, native: bool) -> None:
-        self._builder, self._reference, self._out, self._native = builder, reference, out, native
-        self.last = Verification(math.inf, reference.against)
-        self.artifact: Path | None = None
-
-    def __call__(self, model: CompiledModel, combination: Mapping[int, Choice]) -> Fault | None:
-        """Verify the model of a combination, and save it if it is right; what is wrong with it otherwise."""
-
-        def provenance(loaded: CompiledModel) -> dict[str, Any]:
-            self.last = self._reference.check(loaded)
-            if self.last.fault is not None:
-                raise _Wrong
-            return self._builder.complete_provenance(combination, self.last)
-
-        try:
-            if self._out is None:
-                model.metadata = replace(model.metadata, provenance=provenance(model))
-            else:
-                self.artifact = save_verified(model, self._out, self._native, provenance)
-        except _Wrong:
-            return self.last.fault
-        return None
-
-
-class _Wrong(Exception):
-    """The loaded model is wrong: keeps it from being saved."""
+# The last timing
 
 
 def _execution_seconds(model: CompiledModel, feeds: Feeds) -> float:
@@ -321,26 +316,32 @@ def _execution_seconds(model: CompiledModel, feeds: Feeds) -> float:
     return clock.perf_counter() - start
 
 
-def _latencies(models: Sequence[CompiledModel], feeds: Feeds, cores: int, end: float) -> tuple[list[Interval], bool]:
+def _latencies(models: Sequence[CompiledModel], feeds: Feeds, cores: int, run: _Run) -> tuple[list[Interval], bool]:
     """Seconds per call of a few models, in turns, alone on the machine; and whether foreign load disturbed them.
 
     A round that was disturbed is taken again, as often as there are rounds. If another process keeps the machine until
-    the tuning should end, a reading of `time.perf_counter`, the few rounds that are taken beside it count as disturbed.
+    the run should end, the few rounds that are taken beside it count as disturbed. Ctrl-C ends the timing: what was
+    timed by then is what is known, and NaN if it is too little.
     """
-    turns = [2 * _execution_seconds(model, feeds) for model in models]
-    wanted = rounds_within(turns, _LATENCY_SECONDS)
+    wanted = FEWEST_ROUNDS
     every: list[list[float]] = []
     quiet: list[list[float]] = []
-    watch = LoadWatch(cores)
     try:
-        with closing(MachineLock()) as lock, lock.exclusive(max(end, clock.perf_counter() + _LOCK_SECONDS)):
+        watch = LoadWatch(cores)
+        wanted = rounds_within([2 * _execution_seconds(model, feeds) for model in models], _LATENCY_SECONDS)
+        until = max(run.end, clock.perf_counter() + _LOCK_SECONDS)
+        with suppress(LockTimeout), closing(MachineLock()) as lock, lock.exclusive(until):
             while len(quiet) < wanted and len(every) < 2 * wanted:
                 before = read_counters()
                 # The first execution brings back what the other model's weights have driven from the caches.
                 every.append([_execution_seconds(model, feeds) for model in models])
                 if not watch.suspect(read_counters() - before):
                     quiet.append(every[-1])
-    except LockTimeout:
-        every = [[_execution_seconds(model, feeds) for model in models] for _ in range(FEWEST_ROUNDS)]
+        while len(every) < FEWEST_ROUNDS:  # another process keeps the machine
+            every.append([_execution_seconds(model, feeds) for model in models])
+    except KeyboardInterrupt:
+        run.interrupted = True
+    if len(every) < FEWEST_ROUNDS:
+        return [Interval(math.nan, math.nan, math.nan)] * len(models), True
     rounds = quiet if len(quiet) >= FEWEST_ROUNDS else every
     return [median_interval(seconds) for seconds in zip(*rounds, strict=True)], len(quiet) < wanted

@@ -1,8 +1,11 @@
 """Verifies a compiled model: is what it computes as right as float32 can be?
 
     imported graph  --NumPy, float64-->   exact tensors
-    ONNX model      --onnxruntime-->      a peer's tensors     the import is right if these are near the exact ones
+    its origin      --another runtime-->  a peer's tensors     the import is right if these are near the exact ones
     compiled model  --its own kernels-->  our tensors          the kernels are right if these are near the exact ones
+
+The origin is an ONNX model, which onnxruntime computes, or a torch module or a Relax module (`importer/origin.py`).
+torch also computes a module in float64, which shows a wrong import more sharply.
 
 Compared are the outputs, and what the kernel that computes an output reads. The latter matters if that kernel is a
 softmax: it hides errors where it saturates, and turns an error of 1e-6 in logits of 1800 into one of 1e-3. These
@@ -16,8 +19,9 @@ refused nor let pass with whatever it computes: sums in bfloat16 are 65,000 time
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,12 +32,14 @@ from ..errors import ModelError, UnsupportedFunction
 from ..ir.relative_error import relative_error
 from .artifact import CompiledModel
 from .importer.graph import Graph
+from .importer.origin import Origin
 from .verification.exact import ExactModel, Site
 from .verification.kernels import observed
-from .verification.peer import before_saturation, peer_outputs
-from .verification.samples import Feeds, Sample, index_ranges, random_feeds, samples
+from .verification.origins import origin_of
+from .verification.parts import Compared, compared_by_parts, names_of_results
+from .verification.samples import Feeds, Sample, random_feeds, sample_feeds, samples
 
-__all__ = ["Fault", "Feeds", "Reference", "Verification", "random_feeds", "verify"]
+__all__ = ["Fault", "Feeds", "Reference", "Verification", "random_feeds", "sample_feeds", "verify"]
 
 LEVEL = 1e-4
 """An error (max|difference| / max|exact|) up to this is right. Reordered sums stay below it in deep networks; a
@@ -46,6 +52,7 @@ it."""
 _OF_PEER = 10.0
 _OF_ROUNDING = 100.0
 _SLOW = 3.0  # seconds: if NumPy takes longer for the first sample, it remains the only one
+_LEAST = 1e-30  # a tensor whose largest value is less: kernels take denormals for zero, and sums lose many of them
 _CONSTANT = 1e-6  # values that differ by less, relative to the largest, are one value
 
 Array = NDArray[Any]
@@ -98,6 +105,7 @@ class _Expected:
         sample: The inputs.
         tensors: The exact tensors; without `ExactModel`, those of the peer.
         peer: The error of the peer, for the tensors that it computes.
+        imported: The error of the imported graph in float64 against its origin in float64, if both are known.
         rounded: Computes the error that rounding each tensor once makes; None if nothing is exact.
     """
 
@@ -105,12 +113,13 @@ class _Expected:
     tensors: Mapping[str, Array]
     peer: Mapping[str, float]
     rounded: Callable[[str], float] | None
+    imported: Mapping[str, float] = field(default_factory=dict)
 
     def allowed(self, name: str, error: float) -> float:
         """The error that a tensor may have. What rounding does is computed only if it matters for this error."""
-        if self.rounded is None:
-            return LEVEL_WITHOUT_EXACT
         allowed = max(LEVEL, _OF_PEER * self.peer.get(name, 0.0))
+        if self.rounded is None:
+            return max(allowed, LEVEL_WITHOUT_EXACT)
         return allowed if error <= allowed else max(allowed, _OF_ROUNDING * self.rounded(name))
 
 
@@ -123,12 +132,14 @@ class Reference:
         against: Who computed it, in words.
         expected: The tensors of each sample that can be used.
         sites: Where the compiled model's kernels read the tensors that are no outputs, by what they are called.
+        by_parts: Compares a model's tensors before and after the parts that onnxruntime runs; None if it has none.
     """
 
     feeds: Feeds
     against: str
     expected: Sequence[_Expected]
     sites: Mapping[str, Site] = field(default_factory=dict)
+    by_parts: Callable[[CompiledModel, Feeds], Iterable[Compared]] | None = None
 
     @classmethod
     def compute(cls, graph: Graph, seed: int = 0) -> Reference:
@@ -140,7 +151,7 @@ class Reference:
 
         Raises:
             ModelError: The other runtime cannot run the model; the imported graph computes something else than the
-                ONNX model; an output holds NaN whatever the inputs; or all outputs are constant, so that nothing could
+                model does; an output holds NaN whatever the inputs; or all outputs are constant, so that nothing could
                 be verified.
         """
         return _Computing(graph, seed).reference()
@@ -159,30 +170,35 @@ class Reference:
             outputs, inside = observed(model, expected.sample.feeds, list(self.sites.values()))
             ours = {_output(name): value for name, value in outputs.items()}
             ours |= {name: inside[site] for name, site in self.sites.items() if site in inside}
-            for name, right in expected.tensors.items():
-                if name not in ours:
-                    continue
-                error = _error(ours[name], right)
+            pairs = {name: (ours[name], right) for name, right in expected.tensors.items() if name in ours}
+            errors = {name: _error(value, right) for name, (value, right) in pairs.items()}
+            by_parts = self.by_parts is not None and not max(errors.values(), default=0.0) <= LEVEL
+            if self.by_parts is not None and by_parts:
+                compared = self.by_parts(model, expected.sample.feeds)
+                errors = {name: _error(value, right) for name, value, right in compared}
+            for name, error in errors.items():
                 largest = max(largest, error)
-                allowed = expected.allowed(name, error)
+                # After a part that jumps, rounding may make any error: it says nothing about what is right.
+                allowed = LEVEL_WITHOUT_EXACT if by_parts else expected.allowed(name, error)
                 if not error <= allowed and (worst is None or error / allowed > worst.error / worst.allowed):
                     worst = Fault(name, expected.sample, error, allowed)
         return Verification(largest, self.against, worst)
 
 
-def verify(model: CompiledModel, source: onnx.ModelProto, seed: int = 0) -> Verification:
+def verify(model: CompiledModel, source: onnx.ModelProto | Origin, seed: int = 0) -> Verification:
     """Compare the outputs of a compiled model with those of another runtime on standard normal inputs.
 
     Args:
         model: The compiled model.
-        source: The ONNX model that it was made from.
+        source: The model that it was made from: `Graph.source`.
         seed: Seeds the random inputs.
 
     Raises:
-        ModelError: The other runtime cannot run the ONNX model.
+        ModelError: The other runtime cannot run the model.
     """
-    feeds = random_feeds(model.inputs, seed, index_ranges(source))
-    (expected,), against = peer_outputs(source, [feeds], [info.name for info in model.outputs])
+    origin = origin_of(source)
+    feeds = random_feeds(model.inputs, seed, origin.index_ranges())
+    (expected,), against = origin.outputs([feeds], [info.name for info in model.outputs])
     outputs = model.run(feeds)
     return Verification(max(_error(outputs[name], right) for name, right in expected.items()), against)
 
@@ -192,9 +208,11 @@ class _Computing:
 
     def __init__(self, graph: Graph, seed: int) -> None:
         self.graph = graph
-        self.samples = samples(graph.inputs, index_ranges(graph.source), seed)
-        self.saturating = before_saturation(graph.source)
+        self.origin = origin_of(graph.source)
+        self.samples = samples(graph.inputs, self.origin.index_ranges(), seed)
+        self.saturating = self.origin.before_saturation()
         self.names = [info.name for info in graph.outputs]
+        self.parts = names_of_results(graph)
         try:
             self.exact: ExactModel | None = ExactModel(graph)
         except UnsupportedFunction:
@@ -210,8 +228,9 @@ class _Computing:
         }
 
     def reference(self) -> Reference:
-        wanted = list(dict.fromkeys([*self.names, *self.saturating.values()]))
-        peers, against = peer_outputs(self.graph.source, [sample.feeds for sample in self.samples], wanted)
+        made = [name for names in self.parts.values() for name in names]
+        wanted = list(dict.fromkeys([*self.names, *self.saturating.values(), *made]))
+        peers, against = self.origin.outputs([sample.feeds for sample in self.samples], wanted)
         expected: list[_Expected] = []
         begin = time.perf_counter()
         for position, sample in enumerate(self.samples):
@@ -230,9 +249,12 @@ class _Computing:
         if self.exact is None:
             return Reference(self.samples[0].feeds, against, expected)
         errors = [error for one in expected for error in one.peer.values()]
-        text = f"NumPy in float64 (error of {against}: {max(errors, default=0.0):.1e})"
+        operators = dict.fromkeys(name for part in self.graph.foreign.reports for name in part.operators)
+        ours = f", onnxruntime for its own parts ({', '.join(operators)})" if operators else ""
+        text = f"NumPy in float64{ours} (error of {against}: {max(errors, default=0.0):.1e})"
         sites = {name: site for name, (_, site) in self.inside.items()}
-        return Reference(self.samples[0].feeds, text, expected, sites)
+        by_parts = partial(compared_by_parts, self.exact) if self.graph.foreign.reports else None
+        return Reference(self.samples[0].feeds, text, expected, sites, by_parts)
 
     def _expected(self, sample: Sample, peer: Mapping[str, Array] | None) -> _Expected | None:
         """What the tensors of a sample should be; None if the model computes NaN for it, or leaves float32's range.
@@ -241,9 +263,12 @@ class _Computing:
         """
         if peer is not None and any(_has_nan(peer[name]) for name in self.names):
             return None
+        truth = self._truth(sample)
         if self.exact is None:
             assert peer is not None
-            return _Expected(sample, {_output(name): peer[name] for name in self.names}, {}, None)
+            named = {_output(name): peer[name] for name in self.names}
+            errors = {name: _error(named[name], right) for name, right in truth.items()}
+            return _Expected(sample, truth or named, errors, None)
         keep = [variable for variable, _ in self.inside.values()]
         tensors = self._named(*self.exact.run(sample.feeds, keep))
         unknown = peer is None and any(_has_nan(value) for value in tensors.values())
@@ -252,7 +277,18 @@ class _Computing:
         if peer is not None and any(_overflows(peer[name], tensors[_output(name)]) for name in self.names):
             return None
         errors = {} if peer is None else self._peer_errors(peer, tensors)
-        return _Expected(sample, tensors, errors, _Rounded(self, sample, tensors))
+        if peer is not None and self.parts and not max(errors.values(), default=0.0) <= LEVEL:
+            # A part may jump: the exact model goes on from what the peer's parts have made.
+            results = {part: [peer[name] for name in names] for part, names in self.parts.items()}
+            errors = self._peer_errors(peer, self._named(*self.exact.run(sample.feeds, keep, results=results)))
+        imported = {name: _error(tensors[name], right) for name, right in truth.items()}
+        return _Expected(sample, tensors, errors, _Rounded(self, sample, tensors), imported)
+
+    def _truth(self, sample: Sample) -> dict[str, Array]:
+        """The outputs as the origin computes them in float64; empty if it does not, or not all of them finite."""
+        outputs = self.origin.exact(sample.feeds) or {}
+        unusable = any(_has_nan(value) or _exceeds_float32(value) for value in outputs.values())
+        return {} if unusable else {_output(name): value for name, value in outputs.items()}
 
     def _named(self, outputs: Mapping[str, Array], kept: Mapping[Any, Array]) -> dict[str, Array]:
         inside = {name: kept[variable] for name, (variable, _) in self.inside.items() if variable in kept}
@@ -285,9 +321,10 @@ class _Computing:
             )
 
     def _check_import(self, expected: _Expected, against: str) -> None:
-        """Raise `ModelError` if the peer is further from the exact values than rounding explains."""
-        for name, error in expected.peer.items():
-            assert expected.rounded is not None
+        """Raise `ModelError` if the peer, or the origin, is further from the exact values than rounding explains."""
+        if expected.rounded is None:
+            return
+        for name, error in (*expected.peer.items(), *expected.imported.items()):
             if not error <= LEVEL and not error <= (allowed := max(LEVEL, _OF_ROUNDING * expected.rounded(name))):
                 fault = Fault(name, expected.sample, error, allowed)
                 raise ModelError(
@@ -321,11 +358,13 @@ def _error(value: Array, right: Array) -> float:
     """The `relative_error` of numbers; of integers and booleans, which may be positions, the share that differs."""
     if right.dtype.kind in "iub" and value.shape == right.shape:
         return float(np.mean(value != right)) if right.size else 0.0
-    return relative_error(value, right)
+    return relative_error(value, right, _LEAST)
 
 
 def _overflows(value: Array, exact: Array) -> bool:
     """Whether a value is infinite somewhere where the exact one is not."""
+    if np.size(value) != exact.size:
+        return False  # of a part that onnxruntime runs, whose shape depends on data
     return bool((np.isinf(value) & np.isfinite(exact).reshape(np.shape(value))).any())
 
 
@@ -341,7 +380,7 @@ def _exceeds_float32(value: Array) -> bool:
 
 def _varies(values: Sequence[Array]) -> bool:
     """Whether a tensor holds different values in one sample; or, if it is a single value, over the samples."""
-    parts = values if values[0].size > 1 else [np.stack(values)]
+    parts = values if values[0].size > 1 else [np.concatenate([np.ravel(value) for value in values])]
     for part in parts:
         finite = np.asarray(part[np.isfinite(part)], np.float64) if part.dtype.kind == "f" else part.astype(np.float64)
         if finite.size and np.ptp(finite) > _CONSTANT * np.abs(finite).max():

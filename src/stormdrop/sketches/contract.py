@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..space import Space
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Variant:
     """One schedule of a function.
 
@@ -39,6 +39,12 @@ class Variant:
 
     main: PrimFunc
     transforms: Mapping[int, PrimFunc] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """One line. `print(variant.main)` shows the scheduled function."""
+        prepared = ", ".join(map(str, sorted(self.transforms)))
+        inputs = f"; inputs that are laid out ahead of time: {prepared}" if prepared else ""
+        return f"Variant of {len(self.main.params)} parameters{inputs}"
 
 
 @runtime_checkable

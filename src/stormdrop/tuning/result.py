@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import UnsupportedFunction
 from ..statistics import Interval, median_interval
+from .duration import short
 
 if TYPE_CHECKING:
     from ..codegen.compile import TunedKernel
@@ -44,7 +45,7 @@ class Progress:
     of: str = "best"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Best:
     """A configuration as it was measured last, beside the default.
 
@@ -80,6 +81,19 @@ class Best:
         ratio = None if speedup is None else (speedup.estimate, speedup.low, speedup.high)
         return cls(candidate.sketch, config, seconds, (low, high), ratio)
 
+    def schedule(self) -> str:
+        """The configuration as a line of decisions."""
+        return f"{self.sketch}({', '.join(f'{key}={value!r}' for key, value in self.config.items())})"
+
+    def __repr__(self) -> str:
+        return f"{self.schedule()}: {self.timing()}"
+
+    def timing(self) -> str:
+        """The time with its interval, and how much faster that is than the default."""
+        low, high = self.interval
+        time = f"{short(self.seconds)} ({short(low)} to {short(high)})"
+        return time if self.speedup is None else f"{time}, {self.speedup[0]:.2f} times as fast as the default"
+
     def to_json(self) -> dict[str, Any]:
         """`best` in the document of a result."""
         return {
@@ -91,7 +105,7 @@ class Best:
         }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class BestSchedule(Best):
     """The best schedule of a kernel, as it was measured last, beside the default.
 
@@ -101,9 +115,9 @@ class BestSchedule(Best):
         apply: makes the schedule at a configuration.
     """
 
-    workload: Workload = field(compare=False, repr=False)
-    target: Machine = field(compare=False, repr=False)
-    apply: Callable[[Workload, Machine, Mapping[str, Any]], Variant] = field(compare=False, repr=False)
+    workload: Workload = field(compare=False)
+    target: Machine = field(compare=False)
+    apply: Callable[[Workload, Machine, Mapping[str, Any]], Variant] = field(compare=False)
 
     @cached_property
     def kernel(self) -> TunedKernel:
@@ -134,7 +148,7 @@ class BestSchedule(Best):
         return None if limits is None else 100 * rate / limits.flops
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class SearchResult:
     """What a search brought, whatever was tuned.
 
@@ -204,6 +218,22 @@ class SearchResult:
             **others,
         )
 
+    def __repr__(self) -> str:
+        """A few lines: the best, and how it was found."""
+        if self.best is None:
+            found = [f"no candidate worked; the most frequent error: {self.error}"]
+        else:
+            found = [f"best      {self.best.timing()}", f"schedule  {self.best.schedule()}"]
+        end = "interrupted" if self.interrupted else "converged" if self.converged else "ended by its budget"
+        counts = f"{self.trials} trials, {self.failed} failed, {self.reused} from records, {self.seconds:.1f} s"
+        lines = [f"{type(self).__name__} of {self._subject}:", *found, f"search    {self.search}: {counts}, {end}"]
+        return "\n  ".join(lines)
+
+    @property
+    def _subject(self) -> str:
+        """What was tuned, in words."""
+        return "a search"
+
     def outcome(self, **extra: Any) -> Outcome:
         """The result as the end of a session in the records, with more that is kept there."""
         from ..records import Outcome
@@ -237,7 +267,7 @@ class SearchResult:
         }
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class MinimizeResult(SearchResult):
     """What minimizing a callable brought.
 
@@ -247,12 +277,16 @@ class MinimizeResult(SearchResult):
 
     name: str
 
+    @property
+    def _subject(self) -> str:
+        return self.name
+
     def to_json(self) -> dict[str, Any]:
         """The result as a JSON document."""
         return {"name": self.name, "error": self.error, **super().to_json()}
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TuneResult(SearchResult):
     """What tuning a kernel brought.
 
@@ -281,6 +315,10 @@ class TuneResult(SearchResult):
         return cls(**{**vars(searched), "best": best}, workload=workload, target=target, sketches=sketches)
 
     @property
+    def _subject(self) -> str:
+        return f"{self.workload.name} on {self.target.machine}"
+
+    @property
     def variant(self) -> Variant:
         """The best schedule, applied. Raises `UnsupportedFunction` if no candidate worked."""
         best = self._working_best()
@@ -293,8 +331,7 @@ class TuneResult(SearchResult):
 
     def schedule(self) -> str:
         """The best schedule as a line of decisions. Raises `UnsupportedFunction` if no candidate worked."""
-        best = self._working_best()
-        return f"{best.sketch}({', '.join(f'{key}={value!r}' for key, value in best.config.items())})"
+        return self._working_best().schedule()
 
     def tir(self) -> str:
         """The best schedule as TVMScript. Raises `UnsupportedFunction` if no candidate worked."""

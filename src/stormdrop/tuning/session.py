@@ -10,6 +10,7 @@ while, and then with that of another.
 
 from __future__ import annotations
 
+import logging
 import math
 import time as clock
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -31,6 +32,8 @@ from .trace import Trace
 
 MakeMeasurer = Callable[[float | None], AbstractContextManager[Measurer]]
 """Makes the measurer of a session. Its argument is the lowest median so far in seconds, if a session is resumed."""
+
+_logger = logging.getLogger(__name__)
 
 _COUNTABLE = 1_000_000  # combinations up to which the points of a space are counted
 
@@ -253,6 +256,7 @@ class Session:
         phases = {"start": self._ready, "search": self._searching, **spent, "race": clock.perf_counter() - begin}
         phases["other"] = max(0.0, self.elapsed - sum(phases.values()))
         result = self.result(raced, interrupted=interrupted, phases=phases, races=races)
+        _logger.info("%s: %s", self.request.problem.workload_name, result)
         # A later request is compared with the time that was granted, if the search used it up.
         budget = self._before + max(result.seconds, self.request.seconds or 0.0 if timed_out else 0.0)
         outcome = result.outcome(

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from ..machine import threads
+from ..machine.cpu import keeping_denormals
 from ..records import Store, open_store
 from . import session
 from .options import DEFAULT_SEARCH, DEFAULT_SECONDS, TuneOptions
@@ -43,6 +44,7 @@ def tune(
     measurer: Measurer | None = None,
     pool: WorkerPool | None = None,
     started: float | None = None,
+    keep_denormals: bool = False,
 ) -> TuneResult:
     """Searches the schedules of one function and returns the fastest, measured beside the default schedule.
 
@@ -74,6 +76,8 @@ def tune(
         measurer: measures in place of this machine's workers.
         pool: worker processes to measure with; they stay open.
         started: when the time began, a reading of `time.perf_counter`; now by default.
+        keep_denormals: compute with numbers below 1.2e-38 (in float32) as IEEE 754 says. By default they count as
+            zero, because an operation on one takes some 100 cycles.
 
     Returns:
         The result. `result.best.kernel` is the compiled kernel.
@@ -89,6 +93,7 @@ def tune(
         >>> result.trials
         4
     """
+    threads.configure()  # before TVM is loaded
     tune_options = TuneOptions.of(
         search=search,
         options=options,
@@ -103,7 +108,7 @@ def tune(
     )
     return tune_with(
         workload,
-        target,
+        keeping_denormals(target) if keep_denormals else target,
         tune_options,
         store=store,
         on_progress=on_progress,

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import replace
 
-from stormdrop.model.metadata import TensorInfo
-from stormdrop.model.verification.samples import random_feeds, samples
+import numpy as np
+import onnx
+import pytest
+
+from stormdrop.model.metadata import Metadata, TensorInfo
+from stormdrop.model.verification.samples import index_ranges, random_feeds, sample_feeds, samples
 
 
 def test_feeds_follow_the_seed_and_the_type() -> None:
@@ -21,3 +25,23 @@ def test_samples_are_of_different_scales() -> None:
     assert (given[1]["x"] >= 0).all() and 0 < np.abs(given[2]["x"]).min() < 1e-5
     assert all(feeds["ids"].min() == 0 and 40 < feeds["ids"].max() < 50 for feeds in given)
     assert all(feeds["m"].dtype == bool for feeds in given)
+
+
+def test_a_saved_model_says_which_numbers_its_inputs_take() -> None:
+    inputs = (TensorInfo("ids", (256,), "int64"), TensorInfo("mask", (256,), "int64"))
+    about = Metadata("m", inputs, (), {}, "cpu", ())
+    largest = {name: feed.max() for name, feed in sample_feeds(about).items()}
+    assert largest == {"ids": 1, "mask": 1}
+    for recorded, expected in (({"ids": 50}, 49), ({"ids": "fifty"}, 1), (7, 1)):
+        feeds = sample_feeds(replace(about, provenance={"index_ranges": recorded}))
+        assert (feeds["ids"].max(), feeds["mask"].max()) == (expected, 1)
+
+
+@pytest.mark.parametrize("operator", ["Div", "Mod"])
+def test_divisors_are_not_zero(operator: str) -> None:
+    inputs = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.INT32, (64,)) for name in "ab"]
+    output = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.INT32, (64,))
+    graph = onnx.helper.make_graph([onnx.helper.make_node(operator, ["a", "b"], ["y"])], "division", inputs, [output])
+    ranges = index_ranges(onnx.helper.make_model(graph))
+    feeds = random_feeds([TensorInfo(name, (64,), "int32") for name in "ab"], 0, ranges)
+    assert set(feeds["b"].tolist()) == {1, 2}

@@ -1,9 +1,12 @@
-"""What an imported model computes, by NumPy in float64: independent of schedules, compilers and rounding."""
+"""What an imported model computes, by NumPy in float64: independent of schedules, compilers and rounding.
+
+Parts that onnxruntime runs are run by it here, too, on the exact tensors rounded to their types.
+"""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +18,8 @@ from tvm.ir import GenericConst, TensorLoad
 from ...errors import UnsupportedFunction
 from ...ir import reference
 from ...ir.stages import StageGraph
+from ...machine.threads import thread_count
+from ..foreign import foreign_arguments, foreign_index, run_part
 from ..importer.graph import Graph
 from .samples import Feeds
 
@@ -68,7 +73,12 @@ class ExactModel:
         self.before = self._read_before_outputs()
 
     def run(
-        self, feeds: Feeds, keep: Collection[Any] = (), *, rounded: bool = False
+        self,
+        feeds: Feeds,
+        keep: Collection[Any] = (),
+        *,
+        rounded: bool = False,
+        results: Mapping[int, Sequence[Array]] | None = None,
     ) -> tuple[dict[str, Array], dict[Any, Array]]:
         """Compute the outputs.
 
@@ -76,6 +86,7 @@ class ExactModel:
             feeds: The inputs by name.
             keep: Variables whose values are wanted, too.
             rounded: Whether each tensor between two kernels is rounded to its own type, as in the compiled model.
+            results: What the parts that onnxruntime runs make, by index; without them onnxruntime runs the parts.
 
         Returns:
             The outputs by name, and the values of the variables in `keep`.
@@ -93,7 +104,11 @@ class ExactModel:
 
         with np.errstate(all="ignore"):
             for position, binding in enumerate(self._bindings):
-                values[binding.var] = self._evaluated(binding.value, value, rounded)
+                part = foreign_index(binding.value) if results is not None else None
+                if results is not None and part is not None:
+                    values[binding.var] = results[part][0] if len(results[part]) == 1 else tuple(results[part])
+                else:
+                    values[binding.var] = self._evaluated(binding.value, value, rounded)
                 if binding.var in keep:
                     kept[binding.var] = values[binding.var]
                 for variable in self._ended[position]:
@@ -102,7 +117,16 @@ class ExactModel:
         outputs = results if isinstance(results, tuple) else (results,)
         return {info.name: output for info, output in zip(self._graph.outputs, outputs, strict=True)}, kept
 
+    @property
+    def part_arguments(self) -> dict[int, list[Any]]:
+        """What each part that onnxruntime runs reads, by the index of the part."""
+        calls = [(foreign_index(binding.value), binding.value) for binding in self._bindings]
+        return {part: foreign_arguments(call) for part, call in calls if part is not None}
+
     def _evaluated(self, expr: Any, value: Any, rounded: bool) -> Any:
+        part = foreign_index(expr)
+        if part is not None:
+            return self._by_onnxruntime(part, foreign_arguments(expr), value)
         if not isinstance(expr, relax.Call):
             return value(expr.tuple_value)[expr.index] if isinstance(expr, relax.TupleGetItem) else value(expr)
         if _is_kernel(expr):
@@ -110,6 +134,11 @@ class ExactModel:
             results = reference.evaluate_graph(stages, [value(argument) for argument in expr.args[1].fields], rounded)
             return results[0] if len(results) == 1 else tuple(results)
         return value(expr.args[0]).reshape([int(extent) for extent in expr.ty.shape.values])
+
+    def _by_onnxruntime(self, part: int, arguments: list[Any], value: Any) -> Any:
+        session = self._graph.foreign.sessions(self._graph.name, thread_count())[part]
+        results = run_part(session, [np.asarray(value(field), str(field.ty.dtype)) for field in arguments])
+        return results[0] if len(results) == 1 else tuple(results)
 
     def _check(self, binding: Any) -> None:
         """Reads the function that a binding calls. Raises `UnsupportedFunction` for anything that is not known here."""
@@ -121,7 +150,7 @@ class ExactModel:
                     self._stages[name] = StageGraph.parse(self._graph.mod[name], gathers=True)
                     reference.check_supported(self._stages[name])
                 return
-            if getattr(expr.op, "name", "") in _VIEWS:
+            if getattr(expr.op, "name", "") in _VIEWS or foreign_index(expr) is not None:
                 return
         elif isinstance(binding, relax.VarBinding) and isinstance(
             expr, relax.TupleGetItem | relax.Tuple | relax.Var | GenericConst
@@ -157,6 +186,8 @@ class ExactModel:
 
     def _moved(self, call: Any) -> Any | None:
         """What a call moves to another place or another shape; None if it computes."""
+        if foreign_index(call) is not None:
+            return None
         if not _is_kernel(call):
             return call.args[0]
         stages, arguments = self._stages[call.args[0].name_hint].stages, call.args[1].fields

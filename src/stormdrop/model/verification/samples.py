@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,13 +11,16 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from ..metadata import TensorInfo
+from ..metadata import Metadata, TensorInfo
 
 Feeds = Mapping[str, NDArray[Any]]
 """Arrays by the name of an input or output."""
 
 _KEEPS_ALL = ("Cast", "Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 """ONNX operators whose output holds every element of their first input."""
+
+Ranges = Mapping[str, int | tuple[int, int]]
+"""What `index_ranges` finds."""
 
 _BINARY = 2  # values of an integer input of which nothing is known: 0 and 1, as of a mask
 
@@ -34,7 +38,7 @@ class Sample:
     feeds: Feeds
 
 
-def samples(inputs: Sequence[TensorInfo], ranges: Mapping[str, int], seed: int = 0) -> list[Sample]:
+def samples(inputs: Sequence[TensorInfo], ranges: Ranges, seed: int = 0) -> list[Sample]:
     """Make inputs of different scales: a wrong kernel may be right for one of them, where another function saturates.
 
     Args:
@@ -57,9 +61,7 @@ def samples(inputs: Sequence[TensorInfo], ranges: Mapping[str, int], seed: int =
     ]
 
 
-def random_feeds(
-    inputs: Sequence[TensorInfo], seed: int = 0, ranges: Mapping[str, int] | None = None
-) -> dict[str, NDArray[Any]]:
+def random_feeds(inputs: Sequence[TensorInfo], seed: int = 0, ranges: Ranges | None = None) -> dict[str, NDArray[Any]]:
     """Make inputs for a model: standard normal values, and integers that the model takes.
 
     Args:
@@ -74,28 +76,88 @@ def random_feeds(
     return _drawn(inputs, ranges or {}, seed, lambda rng, shape: rng.standard_normal(shape))
 
 
-def index_ranges(model: onnx.ModelProto) -> dict[str, int]:
-    """Find the inputs of an ONNX model all of whose elements index a table of known length, as words do a vocabulary.
+def sample_feeds(metadata: Metadata, seed: int = 0) -> dict[str, NDArray[Any]]:
+    """The first of the samples that a saved model was verified on, for this seed.
+
+    Args:
+        metadata: What the model says about itself. Its provenance holds what `index_ranges` found.
+        seed: The same seed gives the same values.
 
     Returns:
-        The length of the table by the name of the input; the shortest one if there are several.
+        The arrays by input name.
     """
+    recorded = metadata.provenance.get("index_ranges")
+    ranges = recorded if isinstance(recorded, dict) else {}
+    known = {name: found for name, found in ranges.items() if _is_range(found)}
+    return random_feeds(metadata.inputs, seed, known)
+
+
+def index_ranges(model: onnx.ModelProto) -> dict[str, int | tuple[int, int]]:
+    """Find the inputs of an ONNX model all of whose elements index a table of known length, as words do a vocabulary.
+
+    An input of one element that is compared with a constant, as a sampling rate with 16000, has that value: others may
+    have no meaning. An input that something is divided by is 1 or 2.
+
+    Returns:
+        The length of the table by the name of the input, the shortest one if there are several; or the value, as the
+        first of the range and the first after it.
+    """
+    values = _small_integers(model)
     shapes = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
     origin = {value.name: value.name for value in model.graph.input if value.name not in shapes}
-    ranges: dict[str, int] = {}
+    lengths: dict[str, int] = {}
+    compared: dict[str, tuple[int, int]] = {}
+    divisors: dict[str, tuple[int, int]] = {}
     for node in model.graph.node:
         if node.op_type in _KEEPS_ALL and node.input[0] in origin:
             origin[node.output[0]] = origin[node.input[0]]
         if node.op_type == "Gather" and node.input[0] in shapes and node.input[1] in origin:
             axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
             name, length = origin[node.input[1]], shapes[node.input[0]][axis]
-            ranges[name] = min(length, ranges.get(name, length))
-    return ranges
+            lengths[name] = min(length, lengths.get(name, length))
+        if node.op_type in ("Div", "Mod") and node.input[1] in origin:
+            divisors[origin[node.input[1]]] = (1, 3)
+        if node.op_type == "Equal":
+            for name, other in (node.input, reversed(node.input)):
+                if name in origin and other in values:
+                    compared.setdefault(origin[name], (values[other], values[other] + 1))
+    one = {value.name for value in model.graph.input if _has_one_element(value)}
+    return {**divisors, **{name: value for name, value in compared.items() if name in one}, **lengths}
+
+
+def _small_integers(model: onnx.ModelProto) -> dict[str, int]:
+    """The constants of one element that are integers, by name."""
+    tensors = {tensor.name: tensor for tensor in model.graph.initializer}
+    for node in model.graph.node:
+        if node.op_type == "Constant" and node.attribute and node.attribute[0].HasField("t"):
+            tensors[node.output[0]] = node.attribute[0].t
+    integers = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
+    return {
+        name: int(onnx.numpy_helper.to_array(tensor).ravel()[0])
+        for name, tensor in tensors.items()
+        if tensor.data_type in integers and math.prod(tensor.dims) == 1
+    }
+
+
+def _has_one_element(value: onnx.ValueInfoProto) -> bool:
+    tensor = value.type.tensor_type
+    return tensor.HasField("shape") and all(dim.dim_value == 1 for dim in tensor.shape.dim)
+
+
+def _is_range(found: Any) -> bool:
+    """Whether a value from a saved model is one that `index_ranges` returns: JSON has lists for tuples."""
+    bounds = [0, found] if isinstance(found, int) else found
+    return (
+        isinstance(bounds, list)
+        and len(bounds) == 2
+        and all(isinstance(bound, int) and abs(bound) < 2**31 for bound in bounds)
+        and bounds[0] < bounds[1]
+    )
 
 
 def _drawn(
     inputs: Sequence[TensorInfo],
-    ranges: Mapping[str, int],
+    ranges: Ranges,
     seed: int,
     reals: Callable[[np.random.Generator, tuple[int, ...]], NDArray[Any]],
 ) -> dict[str, NDArray[Any]]:
@@ -104,6 +166,8 @@ def _drawn(
     for info in inputs:
         floating = np.issubdtype(np.dtype(info.dtype), np.floating)
         shape = info.shape
-        values = reals(rng, shape) if floating else rng.integers(0, ranges.get(info.name, _BINARY), shape)
+        found = ranges.get(info.name, _BINARY)
+        first, end = (0, found) if isinstance(found, int) else found
+        values = reals(rng, shape) if floating else rng.integers(first, end, shape)
         feeds[info.name] = np.asarray(values, dtype=info.dtype)
     return feeds

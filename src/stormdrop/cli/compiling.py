@@ -1,0 +1,80 @@
+"""`stormdrop compile`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..errors import ModelError
+from ..tuning.options import TuneOptions
+from . import options, output
+from .options import DatabaseOption, DenormalsOption, JsonOption, SeedOption, ShapeOption, TargetOption
+
+
+def compile_(
+    model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The model to compile.")],
+    target: TargetOption = None,
+    db: DatabaseOption = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", metavar="DIR", help="Where to save the compiled model; by default MODEL.sd in the current folder."
+        ),
+    ] = None,
+    seed: SeedOption = 0,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Take no schedule from earlier tunings: default schedules only.")
+    ] = False,
+    shape: ShapeOption = None,
+    native: Annotated[
+        bool,
+        typer.Option("--native", help="Save machine code: this needs a linker now, but no LLVM where the model runs."),
+    ] = False,
+    keep_denormals: DenormalsOption = False,
+    as_json: JsonOption = False,
+) -> int:
+    """Compile an ONNX model in seconds, without measuring anything.
+
+    Kernels that were tuned before have the schedules that were found; all others have default schedules.
+    """
+    if not model.is_file():
+        raise ModelError(f"{model}: no such file")
+    compile_options = TuneOptions(seed=seed, fresh=fresh)
+    options.not_empty(target, "--target", "cpu")
+    shapes = options.shapes(shape or ())
+    artifact = options.artifact_folder(out or Path(f"{model.stem}.sd"), "--out")
+    with output.stdout_for_json(as_json):
+        from ..machine.cpu import Target, keeping_denormals, require_cpu
+        from ..model.untuned import compile_model_with
+
+        otherwise = f"target {target}: models are compiled for CPUs only; tune-op tunes operators for GPUs"
+        machine = require_cpu(Target.parse(target), otherwise)
+        machine = keeping_denormals(machine) if keep_denormals else machine
+        with options.tuning_records(db) as store:
+            result = compile_model_with(
+                model, machine, compile_options, store=store, shapes=shapes, out=artifact, native=native
+            )
+        document = result.to_json()
+    if as_json:
+        output.emit(document)
+    else:
+        _print(document)
+    return 0
+
+
+def _print(document: Mapping[str, Any]) -> None:
+    recorded, kernels = len(document["recorded"]), document["kernels"]
+    print(
+        f"{kernels} kernels: {recorded} with schedules of earlier tunings, {kernels - recorded} with default schedules"
+    )
+    verified = document["verified"]
+    print(f"verified: error {verified['max_error']:.1e} against {verified['against']}")
+    for entry in document["replaced"]:
+        print(f"replaced, because the model was wrong with it: {entry['before']} of {entry['task']}")
+    if document["fallbacks"]:
+        print(f"without a good sketch: {', '.join(document['fallbacks'])}")
+    print(f"{document['seconds']:.1f} s: {output.phases(document['phases'])}")
+    print(f"saved: {document['artifact']}\ndigest: {document['digest']}")

@@ -1,0 +1,80 @@
+"""What the help of a command shows besides its options: examples, and the operators in one line each.
+
+It loads no TVM, because help and tab completion answer at once.
+"""
+
+from __future__ import annotations
+
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    "tune": (
+        "stormdrop tune resnet50.onnx --time 3m --out resnet50.sd",
+        "stormdrop tune bert.onnx --shape input_ids=1x128 --shape attention_mask=1x128",
+        "stormdrop tune resnet50.onnx --time 3m --resume",
+    ),
+    "tune-op": (
+        "stormdrop tune-op matmul m=512 n=512 k=512 --time 15s",
+        "stormdrop tune-op conv2d n=1 h=56 w=56 ci=64 co=64 kh=3 kw=3 pad=1 --show schedule",
+        "stormdrop tune-op softmax m=512 n=1024 --search droplet --trials 100 --json",
+    ),
+    "compile": ("stormdrop compile resnet50.onnx --out resnet50.sd",),
+    "run": (
+        "stormdrop run resnet50.sd --profile",
+        "stormdrop run resnet50.sd --input x.npz --output y.npz",
+    ),
+    "bench": (
+        "stormdrop bench resnet50.sd --against onnxruntime",
+        "stormdrop bench matmul m=512 n=512 k=512",
+    ),
+    "compare": (
+        "stormdrop compare matmul m=64 n=64 k=64 --search storm,random --seeds 3 --trials 50",
+        "stormdrop compare space.json --search droplet,droplet:preset=paper --out plots",
+    ),
+    "landscape": ("stormdrop landscape analytic:lrw --knobs h,w --search droplet",),
+    "operators": ("stormdrop operators", "stormdrop operators --json"),
+    "doctor": ("stormdrop doctor", "stormdrop doctor --refresh --json"),
+    "db list": ("stormdrop db list", "stormdrop db list --db records.db --json"),
+    "db export": ("stormdrop db export records.jsonl",),
+    "db import": ("stormdrop db import records.jsonl", "stormdrop db import --trusted mine.jsonl --db records.db"),
+    "db merge": ("stormdrop db merge other.db --db records.db",),
+}
+"""Commands that work, by the command's name."""
+
+OPERATORS: dict[str, str] = {
+    "attention_scores": "softmax of Q K^T: attention before its product with V",
+    "batch_matmul": "products of pairs of matrices",
+    "concatenate": "two tensors, one after the other along an axis",
+    "conv1d": "a convolution over one dimension",
+    "conv2d": "a convolution over images, dilated and grouped if wanted",
+    "dense": "a product with constant weights: a fully connected layer",
+    "depthwise_conv2d": "a convolution of each channel by itself",
+    "elementwise": "a function of each element of one or two tensors",
+    "global_pool2d": "average or maximum over each whole image",
+    "layer_norm": "layer normalisation of each row",
+    "matmul": "a product of two matrices, neither of them constant",
+    "pool2d": "average or maximum over windows of images",
+    "reduce": "sum, maximum, minimum or mean over axes",
+    "rms_norm": "root mean square normalisation of each row",
+    "softmax": "softmax of each row",
+    "transpose": "the axes of a tensor in another order",
+}
+"""The operators, with what each computes."""
+
+_UNCHANGED = "\b\n"  # typer does not fill the lines of the paragraph that follows
+
+
+def epilog(command: str) -> str:
+    """The end of a command's help.
+
+    Args:
+        command: The name of the command, with that of its group.
+    """
+    parts = [_block("Examples", EXAMPLES[command])]
+    if command == "tune-op":
+        width = max(map(len, OPERATORS))
+        lines = tuple(f"{name:<{width}}  {what}" for name, what in OPERATORS.items())
+        parts.append(_block("Operators (their arguments: stormdrop operators)", lines))
+    return "\n\n".join(parts)
+
+
+def _block(title: str, lines: tuple[str, ...]) -> str:
+    return "\n".join([f"{_UNCHANGED}{title}:", *(f"  {line}" for line in lines)])

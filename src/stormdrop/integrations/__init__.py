@@ -1,0 +1,1 @@
+"""stormdrop inside other tools."""

@@ -1,0 +1,233 @@
+"""`torch.compile(model, backend="stormdrop")`: inference by compiled kernels.
+
+torch's Dynamo cuts a model into graphs and calls the backend with each. A graph is compiled at its first call, for the
+very sizes that it is called with, and once more for each further set of sizes:
+
+    graph, inputs   ->  parameters and buffers become constants  ->  torch.export  ->  compile_model or tune_model
+
+What cannot be compiled runs eagerly, with one warning that says why: a graph with an operator that is not supported, a
+graph that has to compute gradients, and a graph whose weights have changed since it was compiled.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..errors import InputError, ModelError, StormdropError, hint
+from ..tuning.options import DEFAULT_SEARCH, TuneOptions
+
+if TYPE_CHECKING:
+    from ..model import CompiledModel
+
+_MOST_SIZES = 8
+"""A graph that is called with more sets of sizes runs eagerly for the others, as Dynamo itself gives up after eight."""
+
+
+def stormdrop(
+    graph: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None
+) -> Callable[..., Any]:
+    """Compile a graph of Dynamo. `torch.compile(model, backend="stormdrop", options=...)` calls this.
+
+    Args:
+        graph: The graph.
+        example_inputs: Its inputs. They are not used, because the graph is compiled at its first call.
+        options: Without `time` and `trials` nothing is measured: kernels that were tuned before have the schedules that
+            were found, all others default schedules. The options are
+
+            - `time`, `trials`: tune each graph, with this budget for each set of sizes, as `sd.tune_model` does
+            - `search`, `seed`, `fresh`: as in `sd.tune_model`
+            - `db`: the database of records, a file or a URL; the user's own by default
+
+    Returns:
+        A function that computes what the graph computes.
+
+    Raises:
+        InputError: An option is unknown or bad.
+
+    Example:
+        ```python
+        import torch
+
+        model = torch.nn.Linear(64, 10).eval()
+        fast = torch.compile(model, backend="stormdrop", options={"time": "30s"})
+        with torch.no_grad():
+            y = fast(torch.zeros(8, 64))
+        ```
+    """
+    return _Graph(graph, _Settings.of(options or {}))
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """How graphs are compiled.
+
+    Attributes:
+        options: The options of a tuning.
+        db: The database of records; None for the default one.
+        tunes: Whether anything is measured.
+    """
+
+    options: TuneOptions
+    db: str | None
+    tunes: bool
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> _Settings:
+        known = ("time", "trials", "search", "seed", "fresh", "db")
+        for name in given:
+            if name not in known:
+                raise InputError(f"backend stormdrop has no option {name!r}; {hint(name, known)}")
+        others = {name: value for name, value in given.items() if name != "db"}
+        options = TuneOptions.of(**{"search": DEFAULT_SEARCH, **others})
+        return cls(options, given.get("db"), "time" in given or "trials" in given)
+
+
+class _Graph:
+    """A graph of Dynamo that is compiled for each set of sizes that it is called with."""
+
+    def __init__(self, graph: torch.fx.GraphModule, settings: _Settings) -> None:
+        self._graph, self._settings = graph, settings
+        placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
+        self._constant = [_is_weight(node) for node in placeholders]
+        self._compiled: dict[Any, _Compiled | None] = {}
+        self._said: set[str] = set()
+        self._lock = threading.Lock()
+
+    def __call__(self, *arguments: Any) -> Any:
+        if torch.is_grad_enabled() and any(_requires_grad(argument) for argument in arguments):
+            self._say("it has to compute gradients; call it inside torch.no_grad(), or set requires_grad to False")
+            return self._graph(*arguments)
+        key = tuple(
+            _size_of(argument) for argument, constant in zip(arguments, self._constant, strict=True) if not constant
+        )
+        with self._lock:
+            if key not in self._compiled:
+                self._compiled[key] = self._compile(arguments)
+        compiled = self._compiled[key]
+        if compiled is None:
+            return self._graph(*arguments)
+        if not compiled.is_current(arguments):
+            self._say("its weights have changed since it was compiled; torch.compiler.reset() compiles it anew")
+            return self._graph(*arguments)
+        return compiled(arguments)
+
+    def _compile(self, arguments: Sequence[Any]) -> _Compiled | None:
+        """The graph for these inputs; None if it has to run eagerly."""
+        if len(self._compiled) >= _MOST_SIZES:
+            self._say(f"it was compiled for {_MOST_SIZES} sets of sizes already; the others run eagerly")
+            return None
+        try:
+            return _Compiled(self._graph, arguments, self._constant, self._settings)
+        except StormdropError as error:
+            self._say(str(error))
+            return None
+
+    def _say(self, reason: str) -> None:
+        if reason not in self._said:
+            self._said.add(reason)
+            warnings.warn(f"stormdrop: a graph runs eagerly: {reason}", RuntimeWarning, stacklevel=3)
+
+
+class _Compiled:
+    """A graph that is compiled for one set of sizes."""
+
+    def __init__(
+        self, graph: torch.fx.GraphModule, arguments: Sequence[Any], constant: Sequence[bool], settings: _Settings
+    ) -> None:
+        self._inputs = [
+            position
+            for position, argument in enumerate(arguments)
+            if isinstance(argument, torch.Tensor) and not constant[position]
+        ]
+        self._weights = [
+            (position, argument, _version(argument))
+            for position, argument in enumerate(arguments)
+            if constant[position]
+        ]
+        module = _Closed(graph, arguments, self._inputs)
+        self._model = _model_of(module, tuple(arguments[position] for position in self._inputs), settings)
+        # torch.export calls them tensors_0, tensors_1 and so on. The import may have dropped some that nothing uses.
+        self._positions = {info.name: self._inputs[int(info.name.rpartition("_")[2])] for info in self._model.inputs}
+        (returned,) = [node.args[0] for node in graph.graph.nodes if node.op == "output"]
+        if len(self._model.outputs) != len(returned):
+            raise ModelError("it returns something else than tensors")
+
+    def is_current(self, arguments: Sequence[Any]) -> bool:
+        """Whether the weights are those that were compiled."""
+        return all(
+            arguments[position] is weight and _version(weight) == version for position, weight, version in self._weights
+        )
+
+    def __call__(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
+        feeds = {name: arguments[position].detach() for name, position in self._positions.items()}
+        return tuple(map(torch.from_numpy, self._model.run(feeds).values()))
+
+
+class _Closed(torch.nn.Module):
+    """A graph as a module that takes some of its inputs; the others are constants."""
+
+    def __init__(self, graph: torch.fx.GraphModule, arguments: Sequence[Any], inputs: Sequence[int]) -> None:
+        super().__init__()
+        self._graph, self._inputs = graph, tuple(inputs)
+        self._others: dict[int, Any] = {}
+        for position, argument in enumerate(arguments):
+            if position in self._inputs:
+                continue
+            if isinstance(argument, torch.Tensor):
+                self.register_buffer(f"weight_{position}", argument.detach())
+            else:
+                self._others[position] = argument
+        self._count = len(arguments)
+
+    def forward(self, *tensors: Any) -> Any:
+        given = dict(zip(self._inputs, tensors, strict=True))
+        arguments = [
+            given[position]
+            if position in given
+            else self._others[position]
+            if position in self._others
+            else getattr(self, f"weight_{position}")
+            for position in range(self._count)
+        ]
+        return self._graph(*arguments)
+
+
+def _model_of(module: torch.nn.Module, inputs: tuple[Any, ...], settings: _Settings) -> CompiledModel:
+    from ..machine import threads
+
+    threads.configure()
+    from ..model.tune import tune_model_with
+    from ..model.untuned import compile_model_with
+    from ..records import open_store
+
+    with open_store(settings.db) as store:
+        if settings.tunes:
+            return tune_model_with(module, None, settings.options, example_inputs=inputs, store=store).model
+        return compile_model_with(module, None, settings.options, example_inputs=inputs, store=store).model
+
+
+def _is_weight(node: torch.fx.Node) -> bool:
+    """Whether an input of a graph is a parameter or a buffer of the user's module, which Dynamo passes as an input."""
+    example = getattr(node.meta.get("grapharg"), "_example", None)
+    marked = node.meta.get("tensor_dict", {}).get("_dynamo_static_input_type") is not None
+    return marked or isinstance(example, torch.nn.Parameter)
+
+
+def _requires_grad(argument: Any) -> bool:
+    return isinstance(argument, torch.Tensor) and argument.requires_grad
+
+
+def _size_of(argument: Any) -> Any:
+    """What a graph is compiled for: the shape and type of a tensor; anything else as it is."""
+    return (tuple(argument.shape), argument.dtype) if isinstance(argument, torch.Tensor) else argument
+
+
+def _version(weight: Any) -> int:
+    """How often a tensor was written to, as far as torch counts it."""
+    return 0 if weight.is_inference() else int(weight._version)

@@ -1,0 +1,214 @@
+"""The parts of a model that onnxruntime runs, because the importer cannot take their operators.
+
+Each part is an ONNX model. In the program it is a call of a packed function, `stormdrop.onnxruntime.INDEX`:
+
+    shapes are static      y = call_dps_packed("stormdrop.onnxruntime.0", (x,))     writes into memory of the program
+    a shape depends on     y = call_pure_packed("stormdrop.onnxruntime.0", x)       makes new tensors
+    data
+
+The functions are the same for all models. A model says which parts they mean for the time of a call, in its own thread.
+onnxruntime is an optional package: this module imports it when it is needed first.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tvm
+import tvm_ffi
+from numpy.typing import NDArray
+
+from ..errors import ModelError, one_line
+from .metadata import ForeignPart
+
+FUNCTION = "stormdrop.onnxruntime."
+"""The names of the packed functions begin with this; the index of the part follows."""
+
+INSTALL = "pip install 'stormdrop[onnxruntime]'"
+
+Array = NDArray[Any]
+
+
+def foreign_index(value: Any) -> int | None:
+    """The index of the part that an expression of the imported graph calls; None for any other expression."""
+    operator = getattr(getattr(value, "op", None), "name", "")
+    if operator not in ("relax.call_dps_packed", "relax.call_pure_packed"):
+        return None
+    symbol = str(getattr(value.args[0], "global_symbol", ""))
+    return int(symbol.removeprefix(FUNCTION)) if symbol.startswith(FUNCTION) else None
+
+
+def foreign_arguments(value: Any) -> list[Any]:
+    """The arguments of a call of a part."""
+    return list(value.args[1].fields if value.op.name == "relax.call_dps_packed" else value.args[1:])
+
+
+class ForeignParts:
+    """The parts of one model.
+
+    All compiled forms of the model share one object, and so the sessions. Sessions may run in several threads at once.
+
+    Attributes:
+        reports: What each part consists of.
+        models: The ONNX model of each part, in the order of `reports`.
+    """
+
+    def __init__(self, reports: Sequence[ForeignPart] = (), models: Sequence[bytes] = ()) -> None:
+        self.reports = tuple(reports)
+        self.models = tuple(models)
+        self._sessions: dict[int, list[Any]] = {}
+        self._lock = threading.Lock()
+        _register(len(self.models))  # a virtual machine looks its functions up when it is made
+
+    def __len__(self) -> int:
+        return len(self.models)
+
+    def sessions(self, name: str, threads: int) -> list[Any]:
+        """The sessions of all parts, which are made at the first call.
+
+        Args:
+            name: The name of the model, for messages.
+            threads: How many threads a session uses.
+
+        Raises:
+            ModelError: onnxruntime is not installed, or it does not take a part.
+        """
+        with self._lock:
+            if threads not in self._sessions:
+                require_onnxruntime(name, self.reports)
+                self._sessions[threads] = [
+                    _session(name, part, model, threads) for part, model in zip(self.reports, self.models, strict=True)
+                ]
+            return self._sessions[threads]
+
+    def around(self, main: Callable[..., Any], name: str, threads: int) -> Callable[..., Any]:
+        """A function that calls `main` so that it finds the parts of this model; `main` itself if there are none.
+
+        Raises:
+            ModelError: As `sessions`.
+        """
+        if not self.models:
+            return main
+        sessions = self.sessions(name, threads)
+
+        def call(*arguments: Any) -> Any:
+            before, _running.sessions = _running.sessions, sessions
+            try:
+                return main(*arguments)
+            finally:
+                _running.sessions = before
+
+        return call
+
+
+def require_onnxruntime(name: str, parts: Sequence[ForeignPart]) -> Any:
+    """The module onnxruntime.
+
+    Args:
+        name: The name of the model.
+        parts: What it is needed for.
+
+    Raises:
+        ModelError: It is not installed. The message names the operators that need it.
+    """
+    try:
+        import onnxruntime
+    except ImportError as error:
+        operators = ", ".join(dict.fromkeys(operator for part in parts for operator in part.operators))
+        raise ModelError(f"{name}: onnxruntime has to run {operators}, and it is not installed: {INSTALL}") from error
+    return onnxruntime
+
+
+def session_options(threads: int) -> Any:
+    """Options of a session: quiet, with so many threads, which sleep between two runs."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.log_severity_level = 3  # errors only: it warns about whatever it finds odd in a model
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return options
+
+
+def run_part(session: Any, inputs: Sequence[Array]) -> list[Array]:
+    """The outputs of a part for inputs in order."""
+    names = (node.name for node in session.get_inputs())
+    return list(session.run(None, dict(zip(names, inputs, strict=True))))
+
+
+def session_of(model: bytes, options: Any) -> Any:
+    """A session of an ONNX model on the CPU.
+
+    onnxruntime refuses to optimise some models that run: it folds constants in a branch that is never taken, and finds
+    that the sizes do not fit there. Such a model is not optimised.
+
+    Raises:
+        Exception: Whatever onnxruntime raises for a model that it does not take.
+    """
+    import onnxruntime
+
+    try:
+        return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    except Exception:  # noqa: BLE001  its exceptions have no base class of their own; a real fault is raised again
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def _session(name: str, part: ForeignPart, model: bytes, threads: int) -> Any:
+    try:
+        return session_of(model, session_options(threads))
+    except Exception as error:
+        # onnxruntime's exceptions have no base class of their own.
+        raise ModelError(f"{name}: onnxruntime does not take {', '.join(part.operators)}: {one_line(error)}") from error
+
+
+class _Running(threading.local):
+    """The sessions of the model that runs in this thread."""
+
+    sessions: Sequence[Any] | None = None
+
+
+_running = _Running()
+_registered = 0
+
+
+def _register(count: int) -> None:
+    """Make the packed functions of the first `count` parts known to TVM."""
+    global _registered
+    for index in range(_registered, count):
+        tvm_ffi.register_global_func(f"{FUNCTION}{index}", _function(index), override=True)
+    _registered = max(_registered, count)
+
+
+def _function(index: int) -> Callable[..., Any]:
+    def function(*tensors: Any) -> Any:
+        if _running.sessions is None:
+            raise RuntimeError(f"part {index} of a model runs only as a part of that model")
+        return _call(_running.sessions[index], tensors)
+
+    return function
+
+
+def _call(session: Any, tensors: Sequence[Any]) -> Any:
+    """Run a part on TVM's tensors: its inputs, and its outputs, if the program has memory for them."""
+    inputs, outputs = session.get_inputs(), session.get_outputs()
+    binding = session.io_binding()
+    for node, tensor in zip(inputs, tensors, strict=False):
+        binding.bind_input(node.name, "cpu", 0, *_memory(tensor))
+    into = tensors[len(inputs) :]
+    for position, node in enumerate(outputs):
+        memory = _memory(into[position]) if into else ()
+        binding.bind_output(node.name, "cpu", 0, *memory)
+    session.run_with_iobinding(binding)
+    if into:
+        return None
+    results = [tvm.runtime.tensor(np.ascontiguousarray(value.numpy())) for value in binding.get_outputs()]
+    return results[0] if len(results) == 1 else results
+
+
+def _memory(tensor: Any) -> tuple[Any, tuple[int, ...], int]:
+    """Type, shape and address of a tensor, as onnxruntime binds it."""
+    return np.dtype(str(tensor.dtype)).type, tuple(tensor.shape), tensor.data_ptr()

@@ -1,0 +1,132 @@
+"""The virtual machines of a model: one for each call that is in progress, with its own workspace.
+
+TVM's machine keeps the frames and registers of the call that it executes, so it is for one call at a time. All
+machines of a model share its code and its constants. What each has for itself is its workspace, the memory between
+kernels, and copies of inputs that cannot be read in place. A machine is kept for the next call, so there are as many
+as there were calls at one time, and `CoreShares` lets no more calls run at one time than there are cores.
+
+TVM gives every thread that calls it a pool of threads of its own. How many of them a call may use is set in the pool
+of the calling thread.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import tvm_ffi
+from numpy.typing import NDArray
+from tvm.runtime.vm import VirtualMachine
+
+from ..errors import ArtifactError, InputError
+from ..machine.core_shares import CoreShares
+from ..machine.threads import thread_count
+
+WORKSPACE = "workspace"
+"""The name of the program's function that allocates the tensors which `main` takes after its inputs."""
+
+_ALL_CORES = 1  # TVM's mode "big": any core, of those that the process may use
+_this_thread = threading.local()
+
+
+@dataclass
+class Machine:
+    """A virtual machine that is ready for a call.
+
+    Attributes:
+        main: Its function `main`, of the inputs alone.
+        copies: The memory for inputs that are copied, by name: TVM's tensor, and a view of it.
+    """
+
+    main: Callable[..., Any]
+    copies: dict[str, tuple[Any, NDArray[Any]]] = field(default_factory=dict)
+
+
+class Machines:
+    """The machines of a model. Several threads may use one object.
+
+    Args:
+        create: Makes another machine.
+
+    Raises:
+        Exception: Whatever `create` raises, which is called once to see that it works.
+    """
+
+    def __init__(self, create: Callable[[], Machine]) -> None:
+        self._create = create
+        self._idle = [create()]
+
+    @contextmanager
+    def call(self, threads: int) -> Iterator[Machine]:
+        """A machine for one call, and a share of the cores for the calling thread.
+
+        Args:
+            threads: The most threads that the call may use.
+        """
+        with _shares().taken(threads) as share:
+            _use_threads(share)
+            try:
+                machine = self._idle.pop()
+            except IndexError:
+                machine = self._create()
+            try:
+                yield machine
+            finally:
+                self._idle.append(machine)
+
+
+def main_function(machine: VirtualMachine, inputs: int) -> Callable[..., Any]:
+    """The function `main` of the inputs alone: if the program has a workspace, it is allocated here and passed on.
+
+    Args:
+        machine: TVM's machine.
+        inputs: How many inputs the model takes.
+
+    Raises:
+        ArtifactError: The program takes another number of inputs.
+    """
+    has_workspace = machine.module.implements_function(WORKSPACE)
+    main, tensors = machine["main"], tuple(machine[WORKSPACE]()) if has_workspace else ()
+    taken = int(machine.module["get_function_arity"]("main")) - len(tensors)
+    if taken != inputs:
+        raise ArtifactError(f"the program takes {taken} inputs, not {inputs}")
+    return (lambda *arguments: main(*arguments, *tensors)) if tensors else main
+
+
+def checked_threads(threads: int | None) -> int:
+    """The number of threads that a call may use.
+
+    Args:
+        threads: What the user asks for; None stands for all usable cores.
+
+    Raises:
+        InputError: It is no whole number, less than one, or more than the cores that this process may use.
+    """
+    cores = thread_count()
+    if threads is None:
+        return cores
+    if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= cores:
+        raise InputError(f"threads={threads!r}: must be a whole number from 1 to {cores}, the cores of this process")
+    return threads
+
+
+@functools.cache
+def _shares() -> CoreShares:
+    """The cores of this process, for all of its models."""
+    return CoreShares(thread_count())
+
+
+def _use_threads(count: int) -> None:
+    """Let kernels that this thread calls use some threads of its pool, including itself."""
+    if getattr(_this_thread, "count", None) != count:
+        _configure_pool()(_ALL_CORES, count)
+        _this_thread.count = count
+
+
+@functools.cache
+def _configure_pool() -> Any:
+    return tvm_ffi.get_global_func("runtime.config_threadpool")

@@ -1,0 +1,170 @@
+"""`compile_model`: a model with the schedules that are known without measuring: import, compile, verify, save.
+
+model -> graph of tasks -> the recorded or the default schedule of each -> verified, saved
+"""
+
+from __future__ import annotations
+
+import time as clock
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..machine.cpu import Target, keeping_denormals
+from ..records import Store, buffered, open_store
+from ..tuning.options import TuneOptions
+from .artifact import CompiledModel, needs_linker
+from .artifact_files import check_writable
+from .builder import ModelBuilder, provenance_of, source_of
+from .importer.any_model import Model, import_model
+from .phases import timed
+from .repair import Replacement, verified_or_repaired
+from .saving import Verifier
+from .scheduler import recorded_tasks
+from .tuned_task import TunedTask
+from .verify import Reference, Verification
+
+
+def compile_model(
+    model: Model,
+    *,
+    example_inputs: Any = None,
+    target: Target | None = None,
+    seed: int = 0,
+    store: Store | None = None,
+    fresh: bool = False,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    out: str | Path | None = None,
+    native: bool = False,
+    keep_denormals: bool = False,
+) -> CompiledModel:
+    """Compile a model in seconds: nothing is measured.
+
+    A kernel that was tuned on this machine before has the schedule that its tuning found, whichever model it was tuned
+    for. All others have their default schedules. The model is verified as `tune_model` verifies it.
+
+    Args:
+        model: As in `tune_model`: an ONNX file or model, a module or an exported program of torch, or a Relax module.
+        example_inputs: As in `tune_model`: the inputs of a torch module.
+        target: The CPU to compile for; this machine by default.
+        seed: Seeds the inputs that the model is verified on.
+        store: Where the records are; the user's own database by default.
+        fresh: Take no schedule from the records: every kernel has its default schedule.
+        shapes: The sizes of inputs that the model leaves open, by the input's name.
+        out: The folder to save the model to.
+        native: Save machine code in place of LLVM bitcode; see `CompiledModel.save`.
+        keep_denormals: As in `tune_model`.
+
+    Raises:
+        ModelError: The model cannot be imported or verified, or its compiled form is wrong with exact schedules, too.
+        ArtifactError: Nothing can be saved at `out`.
+
+    Example:
+        ```python
+        model = sd.compile_model("resnet50.onnx")
+        outputs = model(images)
+        ```
+    """
+    options = TuneOptions(seed=seed, fresh=fresh)
+    machine = keeping_denormals(target) if keep_denormals else target
+    return compile_model_with(
+        model, machine, options, example_inputs=example_inputs, store=store, shapes=shapes, out=out, native=native
+    ).model
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CompileResult:
+    """A compiled model, and how it was made.
+
+    Attributes:
+        model: The compiled model.
+        name: The name of the graph.
+        target: The machine that it was compiled for.
+        seconds: Wall time with everything in it.
+        phases: Where this time went, in seconds.
+        artifact: The folder that it was saved to; None if it was not.
+        verified: How far its outputs are from the reference.
+        tasks: Its tasks, with their results if the records have any.
+        replaced: Schedules that had to give way because the model was wrong with them.
+    """
+
+    model: CompiledModel
+    name: str
+    target: Target
+    seconds: float
+    phases: Mapping[str, float]
+    artifact: Path | None
+    verified: Verification
+    tasks: tuple[TunedTask, ...]
+    replaced: tuple[Replacement, ...]
+
+    def __repr__(self) -> str:
+        exact = f"error {self.verified.max_error:.1e} against {self.verified.against}"
+        return f"CompileResult of {self.model!r}\n  verified {exact}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of `stormdrop compile --json`."""
+        return {
+            "model": self.name,
+            "target": self.target.machine,
+            "seconds": self.seconds,
+            "phases": dict(self.phases),
+            "artifact": None if self.artifact is None else str(self.artifact),
+            "digest": None if self.artifact is None else self.model.digest,
+            "verified": {"max_error": self.verified.max_error, "against": self.verified.against},
+            "kernels": len(self.tasks),
+            "recorded": [task.task.name for task in self.tasks if task.result is not None],
+            "replaced": [replacement.to_json() for replacement in self.replaced],
+            "fallbacks": [report.task for report in self.model.metadata.fallbacks],
+        }
+
+
+def compile_model_with(
+    model: Model,
+    target: Target | None,
+    options: TuneOptions,
+    *,
+    example_inputs: Any = None,
+    store: Store | None = None,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    out: str | Path | None = None,
+    native: bool = False,
+) -> CompileResult:
+    """`compile_model` with its options as one value, and how it went."""
+    begin, phases = clock.perf_counter(), dict[str, float]()
+    machine = target or Target.detect()
+    if out is not None:
+        check_writable(Path(out))
+    if native:
+        needs_linker()
+    with timed(phases, "import"):
+        source = source_of(model)
+        graph = import_model(model, shapes, example_inputs)
+    with timed(phases, "verify"):
+        reference = Reference.compute(graph, options.seed)
+    with timed(phases, "schedule"):
+        if options.fresh:
+            tuned = recorded_tasks(graph, machine, options, None)
+        else:
+            with open_store(None) if store is None else nullcontext(store) as opened, buffered(opened) as records:
+                tuned = recorded_tasks(graph, machine, options, records)
+    with timed(phases, "compile"):
+        provenance = {**provenance_of(source, shapes, options, tuned), "search": None}
+        builder = ModelBuilder(graph, tuned.tasks, machine, options, provenance)
+        built = builder.build(builder.winners)
+    with timed(phases, "verify"):
+        right = Verifier(builder, reference, out, native)
+        verified = verified_or_repaired(graph, builder, built, builder.winners, right, lambda _: None)
+    return CompileResult(
+        model=verified.model,
+        name=graph.name,
+        target=machine,
+        seconds=clock.perf_counter() - begin,
+        phases=phases,
+        artifact=right.artifact,
+        verified=right.last,
+        tasks=tuple(tuned.tasks),
+        replaced=verified.replaced,
+    )

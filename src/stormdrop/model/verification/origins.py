@@ -1,0 +1,40 @@
+"""An ONNX model as the origin of a graph. Other origins bring their own methods."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx
+
+from ..importer.origin import Feeds, Origin, Outputs
+from .peer import before_saturation, peer_outputs
+from .samples import index_ranges
+
+
+def origin_of(source: onnx.ModelProto | Origin) -> Origin:
+    """The origin of a graph.
+
+    Args:
+        source: `Graph.source`.
+    """
+    return OnnxOrigin(source) if isinstance(source, onnx.ModelProto) else source
+
+
+@dataclass(frozen=True, eq=False)
+class OnnxOrigin:
+    """An ONNX model, which onnxruntime computes, or onnx itself if that is not installed. See `Origin`."""
+
+    model: onnx.ModelProto
+
+    def index_ranges(self) -> Mapping[str, int | tuple[int, int]]:
+        return index_ranges(self.model)
+
+    def before_saturation(self) -> Mapping[str, str]:
+        return before_saturation(self.model)
+
+    def outputs(self, feeds: Sequence[Feeds], names: Sequence[str]) -> tuple[list[Outputs], str]:
+        return peer_outputs(self.model, feeds, names)
+
+    def exact(self, feeds: Feeds) -> Outputs | None:
+        return None  # no runtime computes an ONNX model of float32 in float64

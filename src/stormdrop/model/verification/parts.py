@@ -1,0 +1,96 @@
+"""Compares a model with the exact one where a part that onnxruntime runs turns rounding into another answer.
+
+NonMaxSuppression, TopK and others jump: two boxes that overlap by 0.5 and 0.5000001 have another fate. If such a part
+is inside a model, the results after it differ without any fault. The exact model then goes on from the results that the
+parts had in the running model, and everything before, in and after the parts is compared by itself:
+
+    what a part read         with the exact tensors
+    what it made of that     with onnxruntime, called once more on what it read
+    the outputs              with the exact outputs, computed from what the parts made
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from ...machine.threads import thread_count
+from ..artifact import CompiledModel
+from ..foreign import FUNCTION, run_part
+from ..importer.graph import Graph
+from .exact import ExactModel
+from .samples import Feeds
+
+Array = NDArray[Any]
+
+
+class Compared(NamedTuple):
+    """A tensor of a running model, and what it should be; `name` is what it is called in messages."""
+
+    name: str
+    ours: Array
+    right: Array
+
+
+def names_of_results(graph: Graph) -> dict[int, list[str]]:
+    """The names in the ONNX model of what each part makes, by the index of the part; empty if one is not there."""
+    if not isinstance(graph.source, onnx.ModelProto) or not graph.foreign.reports:
+        return {}
+    sessions = graph.foreign.sessions(graph.name, thread_count())
+    names = {part: [node.name for node in session.get_outputs()] for part, session in enumerate(sessions)}
+    known = {name for node in graph.source.graph.node for name in node.output}
+    return names if all(known.issuperset(made) for made in names.values()) else {}
+
+
+class _PartCall(NamedTuple):
+    inputs: Sequence[Array]
+    results: Sequence[Array]
+
+
+def compared_by_parts(exact: ExactModel, model: CompiledModel, feeds: Feeds) -> Iterator[Compared]:
+    """Run a model that has foreign parts, and pair its tensors with what they should be.
+
+    Args:
+        exact: The model as it was imported.
+        model: The compiled model.
+        feeds: Its inputs by name.
+
+    Yields:
+        What the parts read, what they made, and the outputs.
+    """
+    outputs, calls = _observed(model, feeds)
+    variables = {variable for arguments in exact.part_arguments.values() for variable in arguments}
+    results = {part: call.results for part, call in calls.items()}
+    right, kept = exact.run(feeds, variables, results=results)
+    sessions = model.foreign.sessions(model.metadata.name, thread_count())
+    for part, call in calls.items():
+        operators = ", ".join(model.foreign.reports[part].operators)
+        for position, (variable, value) in enumerate(zip(exact.part_arguments[part], call.inputs, strict=True)):
+            if variable in kept:
+                yield Compared(f"input {position} of onnxruntime's part ({operators})", value, kept[variable])
+        again = run_part(sessions[part], call.inputs)
+        for position, (ours, theirs) in enumerate(zip(call.results, again, strict=True)):
+            yield Compared(f"result {position} of onnxruntime's part ({operators})", ours, theirs)
+    for name, value in outputs.items():
+        yield Compared(f"output {name!r}", value, right[name])
+
+
+def _observed(model: CompiledModel, feeds: Feeds) -> tuple[dict[str, Array], dict[int, _PartCall]]:
+    """The outputs of a model, and what its parts read and made."""
+    sessions = model.foreign.sessions(model.metadata.name, thread_count())
+    calls: dict[int, _PartCall] = {}
+
+    def callback(_: Any, symbol: str, before: bool, result: Any, *arguments: Any) -> int:
+        if not before and symbol.startswith(FUNCTION):
+            part = int(symbol.removeprefix(FUNCTION))
+            count = len(sessions[part].get_inputs())
+            inputs = [np.array(value.numpy()) for value in arguments[:count]]
+            made = arguments[count:] or ([result] if hasattr(result, "numpy") else list(result))
+            calls[part] = _PartCall(inputs, [np.array(value.numpy()) for value in made])
+        return 0
+
+    return model.instrumented(callback).run(feeds), calls

@@ -1,0 +1,124 @@
+"""`torch.compile(..., backend="stormdrop")`: graph breaks, sizes, gradients, changed weights, what runs eagerly."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stormdrop.errors import InputError, ModelError
+from stormdrop.model import untuned
+
+torch = pytest.importorskip("torch", reason="the backend for torch.compile needs torch")
+
+from stormdrop.integrations import torch_compile  # noqa: E402
+
+pytestmark = pytest.mark.compiles
+
+
+@pytest.fixture(autouse=True)
+def _no_gradients() -> Iterator[None]:
+    torch.compiler.reset()
+    with torch.no_grad():
+        yield
+
+
+def network() -> Any:
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16), torch.nn.ReLU(), torch.nn.Linear(16, 4)]
+    return torch.nn.Sequential(*layers).eval()
+
+
+def compiled(module: Any, tmp_path: Path, **options: Any) -> Any:
+    options["db"] = f"sqlite:///{tmp_path}/records.db"
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        return torch_compile.stormdrop(graph, inputs, options=options)
+
+    return torch.compile(module, backend=backend)
+
+
+def test_each_size_is_compiled_and_the_same_size_only_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    true = untuned.compile_model_with
+
+    def compile_model_with(*arguments: Any, **named: Any) -> Any:
+        made.append(named["example_inputs"][0].shape[0])
+        return true(*arguments, **named)
+
+    monkeypatch.setattr(untuned, "compile_model_with", compile_model_with)
+    module = network()
+    fast = compiled(module, tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        for rows in (2, 3, 5, 3, 5):  # Dynamo makes one graph for 2, and one for all other sizes
+            x = torch.randn(rows, 8)
+            torch.testing.assert_close(fast(x), module(x), atol=1e-5, rtol=1e-5)
+    assert made == [2, 3, 5]
+
+
+def test_a_graph_break_makes_two_graphs_and_structures_stay(tmp_path: Path) -> None:
+    first, second = network(), torch.nn.Linear(4, 4)
+
+    def function(x: Any) -> Any:
+        y = first(x)
+        torch._dynamo.graph_break()
+        return {"y": y, "z": (second(y), 3)}
+
+    x = torch.randn(2, 8)
+    ours, right = compiled(function, tmp_path)(x), function(x)
+    torch.testing.assert_close(ours["z"][0], right["z"][0], atol=1e-5, rtol=1e-5)
+    assert ours["z"][1] == 3 and ours["y"].shape == (2, 4)
+
+
+def test_gradients_run_eagerly_with_one_warning(tmp_path: Path) -> None:
+    module = network()
+    fast = compiled(module, tmp_path)
+    with torch.enable_grad(), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", RuntimeWarning)
+        fast(torch.randn(2, 8)).sum().backward()
+        fast(torch.randn(2, 8))
+    (said,) = [str(each.message) for each in caught if "stormdrop" in str(each.message)]
+    assert "has to compute gradients; call it inside" in said
+    assert module[0].weight.grad is not None
+
+
+def test_changed_weights_are_not_ignored(tmp_path: Path) -> None:
+    module, x = network(), torch.randn(2, 8)
+    fast = compiled(module, tmp_path)
+    fast(x)
+    module[3].bias += 1.0
+    with pytest.warns(RuntimeWarning, match="its weights have changed"):
+        torch.testing.assert_close(fast(x), module(x))
+
+
+def test_what_cannot_be_compiled_runs_eagerly_and_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise ModelError("Network: operator frobnicate is not supported")
+
+    monkeypatch.setattr(untuned, "compile_model_with", refuse)
+    module, x = network(), torch.randn(2, 8)
+    fast = compiled(module, tmp_path)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", RuntimeWarning)
+        for _ in range(2):
+            torch.testing.assert_close(fast(x), module(x))
+    assert len([each for each in caught if "frobnicate" in str(each.message)]) == 1
+
+
+def test_options_tune_and_wrong_ones_are_one_line(tmp_path: Path) -> None:
+    module, x = torch.nn.Linear(8, 16).eval(), torch.randn(4, 8)
+    fast = compiled(module, tmp_path, trials=2)
+    torch.testing.assert_close(fast(x), module(x), atol=1e-5, rtol=1e-5)
+    assert (tmp_path / "records.db").exists()
+    with pytest.raises(InputError, match="backend stormdrop has no option 'tine'; did you mean 'time'"):
+        torch_compile.stormdrop(torch.fx.symbolic_trace(module), [x], options={"tine": "3s"})
+
+
+def test_torch_knows_the_backend_by_its_name() -> None:
+    if "stormdrop" not in torch._dynamo.list_backends():
+        pytest.skip("the entry point is there after the next installation of the package")
+    assert torch._dynamo.lookup_backend("stormdrop") is torch_compile.stormdrop

@@ -1,0 +1,76 @@
+"""The C++ program of examples/cpp runs a native model as Python does, without Python."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tvm.support.cc import get_cc
+
+from stormdrop.machine.cpu import Target
+from stormdrop.model.artifact import CompiledModel
+from stormdrop.model.compile import build
+from stormdrop.model.importer.graph import Graph
+from stormdrop.model.verify import random_feeds
+
+SOURCE = Path(__file__).parents[2] / "examples" / "cpp"
+
+pytestmark = [
+    pytest.mark.compiles,
+    pytest.mark.skipif(shutil.which("cmake") is None, reason="needs cmake"),
+    pytest.mark.skipif(get_cc() is None or shutil.which("c++") is None, reason="needs a C++ compiler"),
+]
+
+
+@pytest.fixture(scope="module")
+def model(residual: Graph, target: Target) -> CompiledModel:
+    return build(residual, {}, target)
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cpp")
+    for command in (
+        ["cmake", "-S", str(SOURCE), "-B", str(folder), f"-DPython_EXECUTABLE={sys.executable}"],
+        ["cmake", "--build", str(folder)],
+    ):
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+    return folder / "run_model"
+
+
+def run(program: Path, *arguments: Path) -> subprocess.CompletedProcess[str]:
+    environment = {"PATH": "/nonexistent"}
+    return subprocess.run([program, *arguments], env=environment, capture_output=True, text=True, timeout=60)
+
+
+def test_it_computes_what_python_does(program: Path, model: CompiledModel, tmp_path: Path) -> None:
+    x = random_feeds(model.inputs, 3)["x"]
+    folder = model.save(tmp_path / "model.sd", native=True)
+    x.tofile(tmp_path / "x.bin")
+    done = run(program, folder, tmp_path / "x.bin", tmp_path / "y.bin")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[0] == "y: 1 10"
+    output = np.fromfile(tmp_path / "y.bin", "float32").reshape(1, 10)
+    assert np.array_equal(output, model(x))
+
+
+def test_bad_input_is_one_line(program: Path, model: CompiledModel, tmp_path: Path) -> None:
+    bitcode = model.save(tmp_path / "bitcode.sd")
+    native = model.save(tmp_path / "native.sd", native=True)
+    (tmp_path / "short.bin").write_bytes(b"1234")
+    (tmp_path / "damaged.sd").mkdir()
+    (tmp_path / "damaged.sd" / "metadata.json").write_text("{")
+    for arguments, words in [
+        ((tmp_path / "none.sd",), "none.sd: no stormdrop model"),
+        ((tmp_path / "damaged.sd",), "damaged.sd: no stormdrop model"),
+        ((bitcode,), "bitcode.sd: is no native model; save it with native=True"),
+        ((native, tmp_path / "short.bin", tmp_path / "y.bin"), "short.bin: holds less than the inputs"),
+    ]:
+        done = run(program, *arguments)
+        assert done.returncode == 1 and done.stdout == ""
+        assert done.stderr.count("\n") == 1 and words in done.stderr

@@ -1,0 +1,148 @@
+"""Models of which onnxruntime runs parts: compiled, verified, saved, loaded elsewhere, run by several threads."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from foreign_models import boxes_at_the_end, gelu_inside, only_a_loop, two_segments
+
+from stormdrop.errors import ArtifactError
+from stormdrop.machine.cpu import Target
+from stormdrop.model.artifact import CompiledModel
+from stormdrop.model.artifact_files import METADATA
+from stormdrop.model.compile import build
+from stormdrop.model.importer.graph import load_graph
+from stormdrop.model.profile import foreign_times
+from stormdrop.model.verify import Reference, random_feeds
+
+pytestmark = pytest.mark.compiles
+onnxruntime = pytest.importorskip("onnxruntime", reason="it runs the foreign parts")
+
+MAKERS = [gelu_inside, boxes_at_the_end, only_a_loop, two_segments]
+
+
+def compiled(model: onnx.ModelProto) -> CompiledModel:
+    return build(load_graph(model), {}, Target.detect())
+
+
+def expected(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(names, feeds), strict=True))
+
+
+def assert_right(model: CompiledModel, source: onnx.ModelProto, seed: int) -> None:
+    feeds = random_feeds(model.inputs, seed)
+    outputs = model.run(feeds)
+    for name, right in expected(source, feeds).items():
+        assert outputs[name].dtype == right.dtype
+        np.testing.assert_allclose(outputs[name], right, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_it_is_right_verified_and_loads_in_a_fresh_process(make: Callable[[], onnx.ModelProto], tmp_path: Path) -> None:
+    source = make()
+    graph = load_graph(source)
+    model = build(graph, {}, Target.detect())
+    verified = Reference.compute(graph).check(model)
+    assert verified.fault is None and "onnxruntime for its own parts" in verified.against
+    for seed in range(3):
+        assert_right(model, source, seed)
+    model.save(tmp_path / "m.sd")
+    assert {path.name for path in (tmp_path / "m.sd").glob("*.onnx")} == {part.file for part in graph.foreign.reports}
+    feeds = random_feeds(model.inputs, 1)
+    np.savez(tmp_path / "in.npz", **feeds)
+    code = (
+        "import sys, numpy as np, stormdrop as sd; folder = sys.argv[1]; "
+        "model = sd.load(folder + '/m.sd', digest=sys.argv[2]); "
+        "np.savez(folder + '/out.npz', **model.run(dict(np.load(folder + '/in.npz'))))"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path), str(model.digest)], check=True, timeout=120)
+    again = np.load(tmp_path / "out.npz")
+    assert all(np.array_equal(again[name], value) for name, value in model.run(feeds).items())
+
+
+def test_several_threads_and_models_at_once() -> None:
+    sources = [gelu_inside(), two_segments()]
+    models = [compiled(source) for source in sources]
+
+    def run(seed: int) -> None:
+        for model, source in zip(models, sources, strict=True):
+            assert_right(model, source, seed)
+
+    with ThreadPoolExecutor(4) as threads:
+        for _ in threads.map(run, range(16)):
+            pass
+
+
+def test_results_are_the_callers_and_inputs_may_begin_anywhere() -> None:
+    model = compiled(boxes_at_the_end())
+    first, second = (random_feeds(model.inputs, seed) for seed in (1, 2))
+    shifted = np.empty(17, np.float32)[1:].reshape(1, 16)
+    shifted[...] = first["x"]
+    kept = model.run({"x": shifted})["y"]
+    copy = kept.copy()
+    model.run(second)
+    assert np.array_equal(kept, copy) and np.array_equal(kept, model.run(first)["y"])
+    assert model.outputs[0].shape == (-1, 3), "the number of boxes depends on data"
+
+
+def test_the_times_of_the_parts() -> None:
+    model = compiled(two_segments())
+    times = foreign_times(model, random_feeds(model.inputs))
+    assert [entry.part.operators for entry in times] == [
+        {"com.microsoft.QuickGelu": 2, "Relu": 1},
+        {"NonZero": 1, "Transpose": 1},
+    ], "the cheap operator between two foreign ones joins them"
+    assert all(0 < entry.share < 1 for entry in times)
+
+
+def test_damaged_and_missing_parts(tmp_path: Path) -> None:
+    compiled(gelu_inside()).save(tmp_path / "m.sd")
+    file = tmp_path / "m.sd" / "foreign_0.onnx"
+    content = file.read_bytes()
+    file.write_bytes(content + b"\0")
+    with pytest.raises(ArtifactError, match=r"foreign_0.onnx is damaged"):
+        CompiledModel.load(tmp_path / "m.sd")
+    file.unlink()
+    with pytest.raises(ArtifactError, match=r"foreign_0.onnx is missing"):
+        CompiledModel.load(tmp_path / "m.sd")
+    document = json.loads((tmp_path / "m.sd" / METADATA).read_text())
+    assert document["foreign"][0]["operators"] == {"com.microsoft.QuickGelu": 1}
+
+
+def test_a_model_without_onnxruntime_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled(gelu_inside()).save(tmp_path / "m.sd")
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(ArtifactError, match=r"com.microsoft.QuickGelu.*pip install 'stormdrop\[onnxruntime\]'"):
+        CompiledModel.load(tmp_path / "m.sd")
+
+
+def test_parts_that_jump_are_compared_by_themselves() -> None:
+    """Rounding decides which of two equal scores comes first, so the exact model goes on from our own result."""
+    graph = load_graph(boxes_at_the_end())
+    model = build(graph, {}, Target.detect())
+    reference = Reference.compute(graph)
+    assert reference.by_parts is not None
+    compared = {entry.name: entry for entry in reference.by_parts(model, reference.feeds)}
+    assert list(compared) == [
+        "input 0 of onnxruntime's part (NonMaxSuppression)",
+        "input 1 of onnxruntime's part (NonMaxSuppression)",
+        "result 0 of onnxruntime's part (NonMaxSuppression)",
+        "output 'y'",
+    ]
+    for _, ours, right in compared.values():
+        np.testing.assert_allclose(ours, right, rtol=1e-4, atol=1e-5)
+    jumped = [replace(one, tensors={"output 'y'": one.tensors["output 'y'"][:-1]}) for one in reference.expected]
+    assert replace(reference, expected=jumped).check(model).fault is None
+    without = replace(reference, expected=jumped, by_parts=None).check(model)
+    assert without.fault is not None, "another number of boxes"

@@ -1,0 +1,98 @@
+"""Kernels are compiled in several modules, and once for all builds of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from onnx import helper
+from tiny_models import make_model
+from tvm import te
+from tvm.s_tir import Schedule
+
+from stormdrop.machine.cpu import Target
+from stormdrop.model.artifact import CompiledModel, needs_linker
+from stormdrop.model.compile import build
+from stormdrop.model.importer.graph import Graph, load_graph
+from stormdrop.model.kernel_library import KernelLibrary
+from stormdrop.model.random_weights import seed_weights
+from stormdrop.sketches.contract import Variant
+
+
+def added(extent: int, number: float) -> Any:
+    """y[i] = x[i] + number."""
+    x = te.placeholder((extent,), name="x")
+    return te.create_prim_func([x, te.compute((extent,), lambda i: x[i] + number)])
+
+
+def test_a_symbol_stands_for_one_function(target: Target) -> None:
+    library = KernelLibrary(target)
+    assert library.symbol(added(4, 1.0), "add") == "add"
+    assert library.symbol(added(4, 2.0), "add") == "add_1"
+    assert library.symbol(added(4, 3.0), "add") == "add_2"
+    assert library.symbol(added(4, 2.0).with_attr("global_symbol", "other"), "add") == "add_1"
+    assert library.symbol(added(4, 1.0), "sum") == "sum"
+
+
+def chain(kernels: int) -> Graph:
+    """A model of matrix products of different sizes."""
+    nodes, weights = [], {}
+    for index in range(kernels):
+        weights[f"w{index}"] = (8 + index, 9 + index)
+        nodes.append(helper.make_node("MatMul", [f"v{index}" if index else "x", f"w{index}"], [f"v{index + 1}"]))
+    nodes[-1].output[0] = "y"
+    return load_graph(seed_weights(make_model(nodes, weights, {"x": (2, 8)}, {"y": (2, 8 + kernels)})))
+
+
+def unrolled(function: Any) -> Any:
+    schedule = Schedule(tvm.IRModule({"main": function}))
+    (block,) = schedule.get_child_blocks(schedule.get_sblock("root"))
+    schedule.unroll(schedule.get_loops(block)[0])
+    return schedule.mod["main"]
+
+
+@pytest.mark.compiles
+def test_only_what_is_new_is_compiled(target: Target, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    graph, library = chain(10), KernelLibrary(target)
+    compiled: list[Sequence[str]] = []
+    real = KernelLibrary._compiled
+
+    def noting(self: KernelLibrary, functions: dict[str, Any]) -> Any:
+        compiled.append(sorted(functions))
+        return real(self, functions)
+
+    monkeypatch.setattr(KernelLibrary, "_compiled", noting)
+    x = np.random.default_rng(0).standard_normal((2, 8)).astype(np.float32)
+    first = build(graph, {}, target, library=library)
+    assert len(compiled) > 1, "several modules"
+    assert sorted(symbol for part in compiled for symbol in part) == sorted(first.symbols)
+    compiled.clear()
+    again = build(graph, {}, target, library=library)
+    assert not compiled and again.symbols == first.symbols
+    other = build(graph, {3: Variant(unrolled(graph.tasks[3].function))}, target, library=library)
+    assert [len(part) for part in compiled] == [1]
+    wanted = first(x)
+    for model in (again, other, CompiledModel.load(other.save(tmp_path / "other.sd"))):
+        np.testing.assert_allclose(model(x), wanted, rtol=1e-4)
+    assert sorted(set(other.symbols) - set(first.symbols)) == compiled[0]
+
+
+@pytest.mark.compiles
+def test_several_modules_are_saved(target: Target, tmp_path: Path) -> None:
+    model = build(chain(10), {}, target)
+    x = np.ones((2, 8), np.float32)
+    names = {file.name for file in model.save(tmp_path / "m.sd").iterdir()}
+    assert {"kernels.bc", "kernels-1.bc"} <= names
+    loaded = CompiledModel.load(tmp_path / "m.sd")
+    assert np.array_equal(loaded(x), model(x))
+    assert {file.name for file in loaded.save(tmp_path / "copy.sd").iterdir()} == names
+    (tmp_path / "m.sd" / "kernels-1.bc").write_bytes(b"")
+    with pytest.raises(Exception, match=r"kernels-1.bc is damaged"):
+        CompiledModel.load(tmp_path / "m.sd")
+    needs_linker()
+    native = CompiledModel.load(model.save(tmp_path / "native.sd", native=True))
+    assert np.array_equal(native(x), model(x))

@@ -1,0 +1,64 @@
+"""What people see of a tuned model: its text is a few lines, and what the library does is in the log."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from pathlib import Path
+
+import pytest
+from even_model import Even, measure_with
+
+from stormdrop.machine.cpu import Target
+from stormdrop.model import ModelResult, load, tune_model
+from stormdrop.model.importer.graph import Graph
+from stormdrop.model.metadata import TensorInfo, described
+from stormdrop.records import open_store
+
+tuning = importlib.import_module("stormdrop.model.tune")  # the package gives functions by names of modules
+
+
+@pytest.mark.compiles
+def test_a_tuned_model(
+    residual: Graph,
+    target: Target,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    measure_with(monkeypatch, Even)
+    monkeypatch.setattr(tuning, "import_model", lambda *_: residual)
+    monkeypatch.setattr(tuning, "_LATENCY_SECONDS", 0.1)
+
+    def tuned() -> ModelResult:
+        with open_store("sqlite://") as store:
+            return tune_model("m.onnx", target=target, trials=2, store=store, out=tmp_path / "m.sd")
+
+    result = tuned()
+    assert capfd.readouterr() == ("", ""), "a library is silent"
+    lines = repr(result).splitlines()
+    assert lines[0] == f"ModelResult of {result.name} on {target.machine}:"
+    assert [line.split()[0] for line in lines[1:]] == ["latency", "verified", "search", "saved"]
+    assert max(map(len, lines)) < 160
+    name, inputs, outputs = repr(load(tmp_path / "m.sd")).splitlines()
+    assert name == f"CompiledModel {residual.name}:"
+    assert "float32[" in inputs and "float32[" in outputs
+
+    caplog.set_level(logging.INFO, "stormdrop")
+    result = tuned()
+    messages = [record.getMessage() for record in caplog.records if record.name.startswith("stormdrop.")]
+    for phase in ("import", "verify", "compile", "latency"):
+        assert any(message.startswith(f"{phase} took ") for message in messages)
+    for task in result.tasks:
+        assert task.reason is None or f"{task.task.name}: {task.reason}" in messages
+        if task.result is not None and task.result.best is not None:
+            assert any(message.startswith(task.task.name) and "best " in message for message in messages)
+    assert any(task.reason for task in result.tasks), "two trials are not enough for all tasks"
+    assert "verifying" in messages
+
+
+def test_tensors_are_one_line() -> None:
+    infos = [TensorInfo(f"x{position}", (1, -1), "float32") for position in range(9)]
+    assert described(infos[:1]) == "x0 float32[1, -1]"
+    assert described(infos) == "x0 float32[1, -1], x1 float32[1, -1], x2 float32[1, -1], x3 float32[1, -1] and 5 more"
