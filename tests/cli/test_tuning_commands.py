@@ -164,8 +164,8 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path, capfd: pytest.CaptureFix
     (session,) = document(capfd, "db", "list", "--db", path)["sessions"]
     assert session["state"] == "interrupted"
     assert session["trials"] >= interrupted["trials"]
-    resumed = document(capfd, *words[:-5], "--trials", interrupted["trials"] + 2, "--db", path, "--resume")
-    assert resumed["reused"] == interrupted["trials"]
+    resumed = document(capfd, *words[:-5], "--trials", session["trials"] + 2, "--db", path, "--resume")
+    assert resumed["reused"] == session["trials"]
 
 
 def test_all_cores_are_used_where_the_user_chose_no_number() -> None:
