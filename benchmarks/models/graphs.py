@@ -8,7 +8,7 @@ them. Nothing is downloaded.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -98,10 +98,35 @@ def graph(name: str) -> onnx.ModelProto:
     """The ONNX model of this name, its weights drawn from seed 0."""
     if name in ZOO:
         return seed_weights(onnx.load(_LIGHT / f"light_{ZOO[name]}.onnx"), seed=0)
+    return _exported(name)
+
+
+OPEN: dict[str, dict[str, dict[int, str]]] = {
+    "mobilenet_v2": {"image": {0: "batch"}, "logits": {0: "batch"}},
+    "bert_base": {"ids": {1: "tokens"}, "mask": {1: "tokens"}, "hidden": {1: "tokens"}, "pooled": {}},
+}
+"""The inputs and outputs of the models that can be made with open dimensions: the name of each, by axis."""
+
+
+def open_graph(name: str) -> onnx.ModelProto:
+    """One of the models in `OPEN`, with these dimensions open, and with the weights of `graph`."""
+    return _exported(name, OPEN[name])
+
+
+def _exported(name: str, axes: Mapping[str, Mapping[int, str]] | None = None) -> onnx.ModelProto:
+    """A model that torch exports; `axes` are the open dimensions of its inputs and outputs, which take these names."""
     import torch
 
     torch.manual_seed(0)
     module, example = MADE[name]()
+    names = list(axes or {})
+    named: dict[str, Any] = {}
+    if axes:
+        named = {
+            "input_names": names[: len(example)],
+            "output_names": names[len(example) :],
+            "dynamic_axes": {key: dict(value) for key, value in axes.items()},
+        }
     file = io.BytesIO()
-    torch.onnx.export(module.eval(), example, file, dynamo=False, opset_version=17, do_constant_folding=True)
+    torch.onnx.export(module.eval(), example, file, dynamo=False, opset_version=17, do_constant_folding=True, **named)
     return seed_weights(onnx.load_from_string(file.getvalue()), seed=0)

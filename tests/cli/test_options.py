@@ -38,16 +38,29 @@ def test_arguments() -> None:
         (["x=1,3,y=2,2", "z=5"], {"x": (1, 3), "y": (2, 2), "z": (5,)}),
         (["a=b=1x3"], {"a=b": (1, 3)}),
         (["image 1:0=2; x.1,y=3"], {"image 1:0": (2,), "x.1,y": (3,)}),
+        (["x=1,4,8x3x224"], {"x": ((1, 4, 8), 3, 224)}),
+        (["x=1x32-96:32,m=1x1-3"], {"x": (1, (32, 64, 96)), "m": (1, (1, 2, 3))}),
+        (["x=1,4-6,5x3"], {"x": ((1, 4, 5, 6), 3)}),
         ([], {}),
     ],
 )
-def test_shapes(words: list[str], shapes: dict[str, tuple[int, ...]]) -> None:
+def test_shapes(words: list[str], shapes: dict[str, tuple[int | tuple[int, ...], ...]]) -> None:
     assert options.shapes(words) == shapes
 
 
 @pytest.mark.parametrize(
-    "words", [["x"], ["x="], ["=3"], ["x=0x3"], ["x=-1x3"], ["x=1x"], ["x=1x3,y"], ["x=3", "x=4"], ["x=3,x=3"]]
+    "words",
+    [
+        *(["x"], ["x="], ["=3"], ["x=0x3"], ["x=-1x3"], ["x=1x"], ["x=1x3,y"], ["x=3", "x=4"], ["x=3,x=3"]),
+        *(["x=8-4x3"], ["x=1-1000x3"], ["x=1-8:0x3"], ["x=1,,4x3"]),
+    ],
 )
 def test_bad_shapes(words: list[str]) -> None:
     with pytest.raises(InputError, match="--shape"):
         options.shapes(words)
+
+
+def test_a_command_that_takes_one_size() -> None:
+    assert options.one_size(["x=1x3"]) == {"x": (1, 3)}
+    with pytest.raises(InputError, match="dimension 0 of input x has several sizes; this command takes one"):
+        options.one_size(["x=1,2x3"])

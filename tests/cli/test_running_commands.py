@@ -45,6 +45,29 @@ def test_run_shows_where_the_time_goes(artifact: Path, capfd: pytest.CaptureFixt
     assert all(words in table for words in ("of its roofline", "outside of kernels", "moving data only"))
 
 
+def test_run_takes_a_size(artifact: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    import onnx
+
+    source = onnx.load(artifact.with_name("small.onnx"))
+    for value in (*source.graph.input, *source.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = "N"
+    onnx.save(source, tmp_path / "open.onnx")
+    out = tmp_path / "m.sd"
+    compiled = document(
+        capfd, "compile", tmp_path / "open.onnx", "--shape", "x=1,2x8x12x12", "--out", out, "--db", tmp_path / "r.db"
+    )
+    assert [size["shapes"]["x"][0] for size in compiled["sizes"]] == [1, 2]
+    assert document(capfd, "run", out)["outputs"]["y"]["shape"][0] == 1
+    assert document(capfd, "run", out, "--shape", "x=2x8x12x12")["outputs"]["y"]["shape"][0] == 2
+    assert "has no size x=3x8x12x12; its sizes are x=1x8x12x12; x=2" in complaint(
+        capfd, "run", out, "--shape", "x=3x8x12x12"
+    )
+    np.savez(tmp_path / "x.npz", x=np.zeros((2, 8, 12, 12), "float32"))
+    assert document(capfd, "run", out, "--input", tmp_path / "x.npz")["outputs"]["y"]["shape"][0] == 2
+    again = ["--input", tmp_path / "x.npz", "--shape", "x=2x8x12x12"]
+    assert "leave --shape out" in complaint(capfd, "run", out, *again)
+
+
 def test_run_with_bad_inputs(artifact: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     np.savez(tmp_path / "other.npz", z=np.zeros(3, "float32"))
     np.savez(tmp_path / "shape.npz", x=np.zeros((1, 8, 12, 13), "float32"))

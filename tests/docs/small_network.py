@@ -9,8 +9,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 
-def save_small_network(path: Path, image: str = "x") -> None:
-    """Writes the network as an ONNX file: an image in, under this name, and ten numbers `y` out."""
+def save_small_network(path: Path, image: str = "x", batch: int | str = 1) -> None:
+    """Writes the network as an ONNX file: images in, under this name, and ten numbers `y` for each out."""
     rng = np.random.default_rng(0)
     weights = {"w": (8, 3, 4, 4), "v": (10, 8), "b": (10,)}
     nodes = [
@@ -23,8 +23,8 @@ def save_small_network(path: Path, image: str = "x") -> None:
     graph = helper.make_graph(
         nodes,
         "small",
-        [helper.make_tensor_value_info(image, TensorProto.FLOAT, (1, 3, 224, 224))],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, (1, 10))],
+        [helper.make_tensor_value_info(image, TensorProto.FLOAT, (batch, 3, 224, 224))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, (batch, 10))],
         [numpy_helper.from_array(rng.normal(size=shape).astype("float32"), name) for name, shape in weights.items()],
     )
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)

@@ -53,6 +53,7 @@ def prepare(folder: Path) -> Path:
     """A folder with the files that the pages suppose to be there."""
     for name in ("model.onnx", "squeezenet.onnx"):
         save_small_network(folder / name)
+    save_small_network(folder / "open.onnx", batch="batch")
     np.savez(folder / "x.npz", x=np.ones((1, 3, 224, 224), "float32"))
     return folder
 

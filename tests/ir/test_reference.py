@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import tvm
 from scipy.special import softmax
-from tvm import te
+from tvm import te, tirx
 
 from stormdrop import operators
 from stormdrop.errors import UnsupportedFunction
+from stormdrop.ir import reference
 from stormdrop.ir.reference import evaluate
 from stormdrop.ir.workload import Workload
 
@@ -76,6 +77,17 @@ def test_slices_give_what_the_whole_gives(monkeypatch: pytest.MonkeyPatch) -> No
     whole = workload.reference(inputs)[0]
     monkeypatch.setattr("stormdrop.ir.reference._SLICE", 1000)
     assert np.array_equal(workload.reference(inputs)[0], whole)
+
+
+def test_a_window_of_64_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Relax counts in 64 bits."""
+    monkeypatch.setattr(reference, "_SLICE", 4)
+    x = te.placeholder((tirx.const(1, "int64"), tirx.const(9, "int64")), name="x")
+    window = te.reduce_axis((tirx.const(0, "int64"), tirx.const(3, "int64")), name="window")
+    sums = te.compute((x.shape[0], tirx.const(7, "int64")), lambda i, j: te.sum(x[i, j + window], axis=window))
+    values = np.arange(9, dtype=np.float32)[None]
+    (result,) = evaluate(te.create_prim_func([x, sums]), [values])
+    assert result.tolist() == [[3, 6, 9, 12, 15, 18, 21]]
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
 import numpy as np
 import pytest
 import tvm_ffi
-from tvm import te
+from tvm import te, tirx
 
 from stormdrop import operators
 from stormdrop.errors import UnsupportedFunction
+from stormdrop.ir.reference import evaluate_graph
 from stormdrop.ir.stages import StageGraph
 from stormdrop.ir.workload import Workload
 
@@ -81,3 +83,21 @@ def test_random_inputs_are_seeded_small_integers() -> None:
     assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
     assert not all(np.array_equal(a, b) for a, b in zip(first, other, strict=True))
     assert set(np.unique(first[0])) <= set(range(-3, 4))
+
+
+def test_branches_of_indices_in_64_bits_become_narrower() -> None:
+    """A mirrored padding, as Relax writes it, that is read by another stage."""
+    x = te.placeholder((5,), name="x")
+    wide = tirx.const(2, "int64")
+
+    def mirrored(i: Any) -> Any:
+        position = i.astype("int64")
+        return x[tirx.if_then_else(position < wide, wide - position, position - wide)]
+
+    padded = te.compute((7,), mirrored, name="padded")
+    moved = te.compute((7, 1), lambda i, _: padded[i], name="moved")
+    workload = Workload.create("pad", te.create_prim_func([x, moved]))
+    graph = StageGraph.parse(workload.function)
+    inlined = graph.inline(graph.stages[0])
+    values = np.arange(5, dtype=np.float32)
+    assert evaluate_graph(inlined, [values])[0].ravel().tolist() == [2, 1, 0, 1, 2, 3, 4]

@@ -17,7 +17,7 @@ import stormdrop
 from stormdrop.errors import ArtifactError, InputError
 from stormdrop.machine.cpu import Target
 from stormdrop.machine.threads import usable_cores
-from stormdrop.model import artifact, artifact_files, loading
+from stormdrop.model import artifact, artifact_files, call_inputs, loading
 from stormdrop.model.artifact import CompiledModel
 from stormdrop.model.compile import build
 from stormdrop.model.importer.graph import Graph, load_graph
@@ -79,15 +79,15 @@ def test_the_memory_of_an_input_makes_no_difference(model: CompiledModel, monkey
     read: list[int] = []
     from_dlpack = tvm_ffi.from_dlpack
     monkeypatch.setattr(tvm_ffi, "from_dlpack", lambda value: read.append(1) or from_dlpack(value))
-    aligned = artifact.aligned(x)
+    aligned = call_inputs.aligned(x)
     output = model(aligned)
     assert np.array_equal(output, expected) and len(read) == 1
     aligned[...] = 0
     assert np.array_equal(output, expected)
     read.clear()
-    read_only = artifact.aligned(x)
+    read_only = call_inputs.aligned(x)
     read_only.flags.writeable = False
-    unaligned = artifact.aligned(np.zeros(x.size + 1, x.dtype))[1:].reshape(x.shape)
+    unaligned = call_inputs.aligned(np.zeros(x.size + 1, x.dtype))[1:].reshape(x.shape)
     unaligned[...] = x
     assert model.metadata.anywhere == ("x",)
     assert np.array_equal(model(unaligned), expected) and len(read) == 1
@@ -98,7 +98,7 @@ def test_the_memory_of_an_input_makes_no_difference(model: CompiledModel, monkey
     # An input that something else than a kernel reads has to begin at a multiple of 64 bytes.
     read.clear()
     monkeypatch.setattr(model, "metadata", replace(model.metadata, anywhere=()))
-    for other, read_in_place in [(unaligned, 0), (artifact.aligned(x), 1)]:
+    for other, read_in_place in [(unaligned, 0), (call_inputs.aligned(x), 1)]:
         assert np.array_equal(model(other), expected) and len(read) == read_in_place
 
 
@@ -148,7 +148,7 @@ def test_a_tensor_that_is_negated_by_a_mark(model: CompiledModel) -> None:
     x = random_feeds(model.inputs, 5)["x"]
     expected = model(-x)
     assert not np.array_equal(model(x), expected)
-    for value in (x, np.asfortranarray(x), artifact.aligned(x)):  # copied or read in place
+    for value in (x, np.asfortranarray(x), call_inputs.aligned(x)):  # copied or read in place
         assert np.array_equal(model(Marked(value, negated=True)), expected)
         assert np.array_equal(model(Marked(value, negated=True, conjugated=True)), expected)
         assert np.array_equal(model(Marked(-value)), expected)

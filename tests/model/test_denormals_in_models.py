@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -11,6 +12,8 @@ import pytest
 from onnx import helper
 from tiny_models import make_model
 
+import stormdrop as sd
+from stormdrop.errors import ModelError
 from stormdrop.machine.cpu import Target
 from stormdrop.model.artifact import CompiledModel
 from stormdrop.model.compile import build
@@ -23,11 +26,11 @@ ROWS, WIDTH = 64, 32
 TINY = float(np.finfo("float32").tiny)
 
 
-def underflowing_model() -> onnx.ModelProto:
+def underflowing_model(scales: Sequence[float] = (1e-20, 1e-20, 1.0, 1.0)) -> onnx.ModelProto:
     """Dense layers, after which activations are about 1e-40, and layers that leave them there."""
     rng, nodes, value = np.random.default_rng(0), [], "x"
     weights = []
-    for index, scale in enumerate((1e-20, 1e-20, 1.0, 1.0)):
+    for index, scale in enumerate(scales):
         values = rng.standard_normal((WIDTH, WIDTH)) * scale * (2 / WIDTH) ** 0.5
         weights.append(onnx.numpy_helper.from_array(values.astype("float32"), f"w{index}"))
         nodes.append(helper.make_node("MatMul", [value, f"w{index}"], [f"m{index}"]))
@@ -73,3 +76,10 @@ def test_both_are_verified(graph: Graph, models: dict[bool, CompiledModel]) -> N
 def test_the_metadata_say_which(models: dict[bool, CompiledModel]) -> None:
     for keep, model in models.items():
         assert model.metadata.target["keep_denormals"] is keep
+
+
+def test_a_model_that_needs_denormals_is_refused_with_a_hint() -> None:
+    model = underflowing_model((1e-20, 1e-20, 1e20, 1e20))
+    with pytest.raises(ModelError, match=r"its outputs change by .* do not count as zero: try --keep-denormals"):
+        sd.compile_model(model, fresh=True)
+    assert sd.compile_model(model, fresh=True, keep_denormals=True).metadata.target["keep_denormals"]

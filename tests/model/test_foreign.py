@@ -13,7 +13,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from foreign_models import boxes_at_the_end, gelu_inside, only_a_loop, two_segments
+from foreign_models import GELU, boxes_at_the_end, gelu_inside, only_a_loop, two_segments
+from onnx import helper
+from tiny_models import make_model
 
 from stormdrop.errors import ArtifactError
 from stormdrop.machine.cpu import Target
@@ -146,3 +148,14 @@ def test_parts_that_jump_are_compared_by_themselves() -> None:
     assert replace(reference, expected=jumped).check(model).fault is None
     without = replace(reference, expected=jumped, by_parts=None).check(model)
     assert without.fault is not None, "another number of boxes"
+
+
+def test_parts_flush_denormals_as_kernels_do() -> None:
+    nodes = [helper.make_node("QuickGelu", ["x"], ["y"], domain=GELU)]
+    source = make_model(nodes, {}, {"x": (1 << 16,)}, {"y": (1 << 16,)})
+    source.opset_import.append(helper.make_opsetid(GELU, 1))
+    graph, x = load_graph(source), np.full(1 << 16, 1e-40, np.float32)
+    for keep in (False, True):
+        model = build(graph, {}, replace(Target.detect(), keep_denormals=keep))
+        assert bool(model(x).any()) is keep  # in the calling thread and in those of onnxruntime
+        assert np.float32(1e-30) * np.float32(1e-10) > 0  # the caller's own mode

@@ -137,6 +137,7 @@ def test_if_all_schedules_are_exact_the_model_is_refused(
 ) -> None:
     builder, index = winograd_builder(residual, target)
     monkeypatch.setattr(builder, "build", lambda _: None)
+    monkeypatch.setattr(builder, "build_keeping_denormals", lambda _: None)
     monkeypatch.setattr(repair, "kernel_errors", lambda *_: {index: 2e-5})
     with pytest.raises(ModelError, match="all its schedules are exact; the kernel with the largest error"):
         verified_or_repaired(

@@ -65,6 +65,6 @@ def test_a_schedule_that_is_surely_faster_inside_replaces_the_winner(
     first: Any = {0: ("sketch", {"x": 0}), 1: ("sketch", {"x": 0})}
     second: Any = {0: ("sketch", {"x": 1}), 1: ("sketch", {"x": 0})}
     models: Any = [Model(first), Model(second)]
-    final, model = fastest_combination([first, second], models, Model, {}, 15)  # type: ignore[arg-type]
+    final, model = fastest_combination([first, second], models, Model, [{}], 15)  # type: ignore[arg-type]
     assert final[0] == (second if wins else first)[0] and final[1] == first[1]
     assert model.combination == final  # type: ignore[attr-defined]

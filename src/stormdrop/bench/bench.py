@@ -28,6 +28,7 @@ from .turns import take_turns
 if TYPE_CHECKING:
     from ..ir.workload import Workload
     from ..machine.cpu import Target
+    from ..model.metadata import Metadata
     from ..records import Store
 
 Array = NDArray[Any]
@@ -148,7 +149,8 @@ def bench(
             support `what`, or dies before its first turn is skipped, and the result says why.
         rounds: How often each contender is timed; at least 2.
         seed: Seeds the inputs and the tuning.
-        shapes: The shapes of inputs whose shape an ONNX file leaves open, by input name.
+        shapes: The shapes of inputs whose shape an ONNX file leaves open, by input name. Of a saved model with several
+            sizes, those of the size that is timed, by default the first.
         target: The machine to tune for. The default is this machine.
         store: The records of earlier tunings. The default is the default database.
         on_progress: Called with the progress of the tuning.
@@ -277,7 +279,8 @@ def _plan_model(path: Path, peers: Sequence[str], tuning: _TuningOptions) -> _Pl
             on_progress=tuning.on_progress,
             out=artifact,
         ).model
-    feeds = sample_feeds(model.metadata, tuning.seed)
+    size = model.metadata.at(tuning.shapes or {})
+    feeds = sample_feeds(size, tuning.seed)
     ours = {"artifact": str(artifact), "inputs": feeds}
     contenders = [ContenderSpec(OURS, "stormdrop.bench.peers.ours:TunedModel", ours)]
     if not source.is_file():
@@ -286,9 +289,27 @@ def _plan_model(path: Path, peers: Sequence[str], tuning: _TuningOptions) -> _Pl
     if source_checksum is not None and source_checksum != checksum(source):
         reason = f"the ONNX file that {path} was made from has changed since ({source})"
         return _Plan(str(path), contenders, None, dict.fromkeys(peers, reason))
-    theirs = {"model": source.read_bytes(), "inputs": feeds}
+    theirs = {"model": _with_sizes(source, size), "inputs": feeds}
     contenders += [ContenderSpec(peer, MODEL_PEERS[peer], theirs) for peer in peers]
     return _Plan(str(path), contenders, None, {})
+
+
+def _with_sizes(source: Path, size: Metadata) -> bytes:
+    """An ONNX file with the sizes that the model was compiled for, and without inputs that it does not use.
+
+    The peers then know the sizes, too: with open ones they prepare less. They refuse a model with a branch that is
+    wrong for these sizes, though it is never taken, as that for another sampling rate; such a file stays as it is.
+    """
+    from onnx.shape_inference import InferenceError, infer_shapes
+
+    from ..model.importer.source import read_source
+
+    sized = read_source(source, {info.name: info.shape for info in size.inputs}).model
+    try:
+        infer_shapes(sized, strict_mode=True)
+    except InferenceError:
+        return source.read_bytes()
+    return bytes(sized.SerializeToString())
 
 
 def _run(plan: _Plan, threads: int, rounds: int, skipped: Mapping[str, str]) -> BenchResult:

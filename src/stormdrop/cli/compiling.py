@@ -70,6 +70,8 @@ def _print(document: Mapping[str, Any]) -> None:
     print(
         f"{kernels} kernels: {recorded} with schedules of earlier tunings, {kernels - recorded} with default schedules"
     )
+    if len(document["sizes"]) > 1:
+        print(f"sizes: {'; '.join(output.shapes(size['shapes']) for size in document['sizes'])}")
     verified = document["verified"]
     print(f"verified: error {verified['max_error']:.1e} against {verified['against']}")
     for entry in document["replaced"]:

@@ -12,6 +12,7 @@ import typer
 
 from ..errors import ArtifactError, InputError, OperatorError
 from ..model.artifact_files import check_writable
+from ..model.importer.combinations import MOST_SIZES
 from ..search import names
 from ..tuning.duration import seconds_of
 from ..tuning.options import TuneOptions
@@ -21,8 +22,10 @@ if TYPE_CHECKING:
     from ..records import BufferedStore
 
 _SIZE = "0*[1-9][0-9]{0,17}"
-_ONE_SHAPE = rf"(.+?)=({_SIZE}(?:[x,]{_SIZE})*)(?:[,;\s]+|$)"
-"""One input with its sizes; a name may hold anything, and commas may stand for each x."""
+_SIZES = f"{_SIZE}(?:-{_SIZE}(?::{_SIZE})?)?"
+"""A size, or a range of them with a step."""
+_ONE_SHAPE = rf"(.+?)=({_SIZES}(?:[x,]{_SIZES})*)(?:[,;\s]+|$)"
+"""One input with its sizes; a name may hold anything. Commas stand for each x if there is no x."""
 
 DATABASE_VARIABLE = "STORMDROP_DB"
 """The environment variable that stands for --db: other users see the arguments of a command, and so its password."""
@@ -127,7 +130,18 @@ ShapeOption = Annotated[
     typer.Option(
         "--shape",
         metavar="INPUT=1x3x224x224",
-        help="The shape of an input that the model leaves open; repeatable, or several with commas in between.",
+        help="The shape of an input that the model leaves open; repeatable, or several with commas in between. "
+        "1,4,8x3x224x224 stands for three sizes, and 1x32-384:32 for a range with a step: the model then runs at each.",
+    ),
+]
+
+
+SizeOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--shape",
+        metavar="INPUT=1x3x224x224",
+        help="Which of the model's sizes runs, by the shape of an input; by default the first one.",
     ),
 ]
 
@@ -181,19 +195,55 @@ def arguments(words: Sequence[str]) -> dict[str, str]:
     return values
 
 
-def shapes(words: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """`["data=1x3x224x224,mask=1x224"]` as a mapping. Raises `InputError` for a word of another form."""
-    by_input: dict[str, tuple[int, ...]] = {}
+def shapes(words: Sequence[str]) -> dict[str, tuple[int | tuple[int, ...], ...]]:
+    """`["data=1,4x3x224x224,mask=1x224"]` as a mapping: a dimension with several sizes has a tuple of them.
+
+    Raises:
+        InputError: A word has another form, or a range is empty or too long.
+    """
+    by_input: dict[str, tuple[int | tuple[int, ...], ...]] = {}
     for word in words:
         if not re.fullmatch(f"({_ONE_SHAPE})+", word, re.DOTALL):
             raise InputError(
-                f"--shape {word}: write the input and its sizes, for example data=1x3x224x224, and a comma between two"
+                f"--shape {word}: write the input and its sizes, for example data=1x3x224x224, and a comma between "
+                f"two inputs; several sizes of a dimension as in data=1,4,8x3x224x224 or ids=1x32-384:32"
             )
         for name, sizes in re.findall(_ONE_SHAPE, word, re.DOTALL):
             if name in by_input:
                 raise InputError(f"--shape: input {name} is given twice")
-            by_input[name] = tuple(int(size) for size in re.split("[x,]", sizes))
+            dimensions = sizes.split("x") if "x" in sizes else sizes.split(",")
+            by_input[name] = tuple(_sizes(name, dimension) for dimension in dimensions)
     return by_input
+
+
+def one_size(words: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """As `shapes`, for a command that takes one size only. Raises `InputError` for several."""
+    given = shapes(words)
+    for name, shape in given.items():
+        for axis, size in enumerate(shape):
+            if not isinstance(size, int):
+                raise InputError(f"--shape: dimension {axis} of input {name} has several sizes; this command takes one")
+    return {name: tuple(size for size in shape if isinstance(size, int)) for name, shape in given.items()}
+
+
+def _sizes(name: str, text: str) -> int | tuple[int, ...]:
+    """The size or sizes of a dimension. Raises `InputError` for a range that is empty or too long."""
+    if text.isdigit():
+        return int(text)
+    sizes: list[int] = []
+    for part in text.split(","):
+        first, _, rest = part.partition("-")
+        last, _, step = rest.partition(":")
+        part_sizes = range(int(first), int(last or first) + 1, int(step or 1))
+        if not part_sizes:
+            raise InputError(f"--shape: the range {part} of input {name} is empty; write the smaller size first")
+        if len(part_sizes) > MOST_SIZES:
+            raise InputError(
+                f"--shape: the range {part} of input {name} has {len(part_sizes)} sizes; {MOST_SIZES} are possible: "
+                f"give a step, as in 32-384:32"
+            )
+        sizes.extend(part_sizes)
+    return tuple(dict.fromkeys(sizes))
 
 
 def tune_options(

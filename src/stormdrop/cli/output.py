@@ -79,6 +79,11 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]], title: str | N
     print("\n".join(line.rstrip() for line in capture.get().splitlines()))
 
 
+def shapes(by_input: Mapping[str, Sequence[int]]) -> str:
+    """Shapes as --shape takes them: ids=1x32,mask=1x32."""
+    return ",".join(f"{name}={'x'.join(map(str, shape))}" for name, shape in by_input.items())
+
+
 def interval(pair: Sequence[float] | None, unit: str = "time") -> str:
     """A confidence interval of a time or of a ratio."""
     if pair is None or any(bound is None or not math.isfinite(bound) for bound in pair):

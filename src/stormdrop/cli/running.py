@@ -19,7 +19,7 @@ from .._version import __version__
 from ..errors import InputError, MeasureError, OperatorError
 from ..measure.timing import MOST_ROUNDS
 from . import completion, options, output
-from .options import DatabaseOption, JsonOption, SeedOption, ShapeOption, TargetOption
+from .options import DatabaseOption, JsonOption, SeedOption, ShapeOption, SizeOption, TargetOption
 from .progress import Reporter
 
 if TYPE_CHECKING:
@@ -57,10 +57,14 @@ def run(
         int | None,
         typer.Option("--threads", metavar="N", help="The most threads that a call uses; by default one per core."),
     ] = None,
+    shape: SizeOption = None,
     seed: SeedOption = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Run a tuned model. This runs code of its folder: run what you trust, or give its digest."""
+    size = options.one_size(shape or ())
+    if size and inputs is not None:
+        raise InputError("--shape: the file of --input says which size runs; leave --shape out")
     if outputs is not None:
         options.writable_file(outputs, "--output")
     with output.stdout_for_json(as_json):
@@ -69,7 +73,7 @@ def run(
         from ..model import load
 
         model = load(artifact, digest, threads)
-        feeds = _feeds(model, inputs, seed)
+        feeds = _feeds(model, inputs, size, seed)
         model.run(feeds)  # starts the threads and fills the caches; the second run is timed
         start = time.perf_counter()
         results = model.run(feeds)
@@ -128,14 +132,20 @@ def _print_profile(profile: Profile, limits: Peak | None) -> None:
     output.table(headings, rows, f"an execution takes {output.seconds(profile.seconds)}")
 
 
-def _feeds(model: CompiledModel, path: Path | None, seed: int) -> Mapping[str, Any]:
-    """The inputs from a file, or random ones that the model takes. Raises `InputError` for a file that is no .npz."""
+def _feeds(
+    model: CompiledModel, path: Path | None, size: Mapping[str, tuple[int, ...]], seed: int
+) -> Mapping[str, Any]:
+    """The inputs from a file, or random ones that the model takes, of the first size that has the shapes in `size`.
+
+    Raises:
+        InputError: The file is no .npz, or the model has no such size.
+    """
     import numpy as np
 
     from ..model.verify import sample_feeds
 
     if path is None:
-        return sample_feeds(model.metadata, seed)
+        return sample_feeds(model.metadata.at(size), seed)
     try:
         archive = np.load(path, allow_pickle=False)
         if isinstance(archive, np.ndarray):
@@ -176,7 +186,7 @@ def bench(
     as_json: JsonOption = False,
 ) -> None:
     """Time an operator or a model beside its peers; tune it first if it has not been tuned."""
-    values, shapes = options.arguments(arguments or ()), options.shapes(shape or ())
+    values, shapes = options.arguments(arguments or ()), options.one_size(shape or ())
     options.not_empty(target, "--target", "cpu")
     names = None if against is None else [name.strip() for name in against.split(",") if name.strip()]
     with output.stdout_for_json(as_json):

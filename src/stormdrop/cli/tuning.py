@@ -247,6 +247,7 @@ def _print_model(document: Mapping[str, Any], out: Path, machine: Machine) -> No
     ]
     print()
     output.table(["model", "latency", "95% interval"], latencies)
+    _print_sizes(document)
     verified = document.get("verified")
     if verified:
         print(f"\nverified: error {verified['max_error']:.1e} against {verified['against']}")
@@ -263,6 +264,28 @@ def _print_model(document: Mapping[str, Any], out: Path, machine: Machine) -> No
     print(f"saved: {document['artifact']}\ndigest: {document['digest']}")
     if document["artifact"] != str(out):
         print(f"the older model is kept: {out}")
+
+
+def _print_sizes(document: Mapping[str, Any]) -> None:
+    """A table of the sizes, if there are several."""
+    sizes = document.get("sizes") or ()
+    if len(sizes) < 2:
+        return
+    rows = [
+        [
+            output.shapes(size["shapes"]),
+            output.seconds(size["latency"]["seconds"]),
+            output.interval(size["latency"]["interval"]),
+            output.seconds((size["untuned"] or {}).get("seconds")),
+            str(size["kernels"]["own"]),
+            str(size["kernels"]["shared"]),
+            "-" if size["tuning_share"] is None else f"{size['tuning_share']:.0%}",
+        ]
+        for size in sizes
+    ]
+    print()
+    headings = ["size", "latency", "95% interval", "untuned", "own kernels", "shared kernels", "of the tuning"]
+    output.table(headings, rows)
 
 
 def _print_foreign(document: Mapping[str, Any]) -> None:

@@ -26,8 +26,8 @@ from tvm import tirx
 from tvm.ir import StringImm
 from tvm.ir.prim.expr import IntImm
 from tvm.tirx import AttrStmt, Bind, Evaluate, For, PrimFunc, SeqStmt
+from tvm_ffi import structural_map
 
-from ..ir.expressions import transform_statement
 from ..machine.cpu import KEEP_DENORMALS
 
 _SET, _RESTORE = "stormdrop_set_denormals", "stormdrop_restore_denormals"
@@ -98,7 +98,7 @@ def with_mode_for_denormals(function: PrimFunc) -> PrimFunc:
         # TVM lets each thread execute the body of this statement, and its share of the loop in it.
         return AttrStmt(IntImm("int32", 0), "pragma_parallel_launch_point", IntImm("int32", 1), _in_mode(loop))
 
-    body = _in_mode(transform_statement(function.body, lambda statement: statement, in_each_thread))
+    body = _in_mode(structural_map(function.body, ((For, in_each_thread),)))
     return function.with_body(AttrStmt(IntImm("int32", 0), "pragma_import_llvm", StringImm(code), body))
 
 

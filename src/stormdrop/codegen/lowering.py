@@ -92,12 +92,12 @@ def _pass(change: Callable[[PrimFunc], PrimFunc], name: str) -> Any:
 
 
 def _with_local_buffers_on_stack(function: PrimFunc) -> PrimFunc:
-    def visit(node: Any) -> Any:
-        if isinstance(node, tirx.AllocBuffer) and node.buffer.scope() == "local":
+    def on_stack(node: Any) -> Any:
+        if node.buffer.scope() == "local":
             return tirx.AllocBuffer(node.buffer, {"disable_lower_builtin": IntImm("int32", 1)})
         return node
 
-    return function.with_body(transform_statement(function.body, visit))
+    return function.with_body(structural_map(function.body, ((tirx.AllocBuffer, on_stack),)))
 
 
 def _with_bounds_first(function: PrimFunc) -> PrimFunc:

@@ -15,6 +15,7 @@ from tvm import relax
 
 from ..errors import InputError
 from ..machine.cpu import Target
+from ..model.importer.combinations import is_list
 from ..model.tune import tune_model_with
 from ..records import Store
 from ..tuning.options import DEFAULT_SEARCH, TuneOptions
@@ -57,6 +58,9 @@ def pipeline(
         # executable = tvm.compile(mod, "llvm", relax_pipeline=tuning, tir_pipeline="stormdrop")
         ```
     """
+    for name, shape in (shapes or {}).items():
+        if any(map(is_list, shape)):
+            raise InputError(f"relax_pipeline {NAME}: tvm.compile builds one size; input {name!r} has several")
     options = TuneOptions.of(time=time, trials=trials, search=search, seed=seed, fresh=fresh)
 
     # A plain function: TVM would make a RuntimeError of what a pass of its own raises, also of Ctrl-C.

@@ -237,7 +237,7 @@ def _over_window(stage: Stage, window: Sequence[Axis], values: Mapping[Any, Arra
     rest = tuple(axis for axis in stage.axes if axis not in window)
     total: Array | None = None
     for position in np.ndindex(*(axis.extent for axis in window)):
-        constants = {axis.var: IntImm("int32", index) for axis, index in zip(window, position, strict=True)}
+        constants = {axis.var: IntImm(axis.var.ty.dtype, index) for axis, index in zip(window, position, strict=True)}
         part = replace(stage, axes=rest, value=simplified(substitute(stage.value, constants)))
         product = _product_of_loads(part) if part.reductions else None
         if product is not None:

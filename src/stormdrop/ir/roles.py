@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from tvm.ir import Call, TensorLoad, Var
@@ -72,6 +73,7 @@ class Contraction:
     prologue: Stage | None
 
 
+@lru_cache(maxsize=64)  # several sketches ask for it
 def find_contraction(graph: StageGraph, constants: tuple[int, ...]) -> Contraction:
     """Finds the contraction of a function and the roles of all that stands around it.
 

@@ -289,6 +289,8 @@ def _narrowed(node: Any, renamed: dict[Any, Any]) -> Any:
         operands[branches] = _same_width(operands[branches])
     elif len(operands) == 2:
         operands = _same_width(operands)
+    if isinstance(node, Call) and node.op.name.endswith("if_then_else"):
+        return Call(node.op, operands, attrs=node.attrs, ret_ty=operands[1].ty)
     return rebuild(node, operands) if operands else node
 
 

@@ -3,7 +3,7 @@
 folder/
   metadata.json   what the model is, for which machine, its inputs and outputs, checksums of the other files; the digest
                   of all this is the digest of the model
-  model.vm        the sequence of kernel calls, and the constants
+  model.vm        the sequence of kernel calls, one for each size, and the constants
   kernels.bc      the kernels as LLVM bitcode, which loading turns into machine code; kernels-1.bc and so on hold more
   kernels.so      in a native model instead of kernels.bc: machine code, for which loading needs no LLVM
   foreign_0.onnx  the parts that onnxruntime runs, if there are any; see `foreign`
@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tvm
 import tvm_ffi
 from numpy.typing import NDArray
@@ -28,28 +27,27 @@ from ..machine.forks import check_threads
 from . import artifact_files
 from .artifact_files import METADATA, NATIVE, PROGRAM, check_free, checksum, kernels_file
 from .atomic_folder import replace_folder
+from .call_inputs import CallInputs
 from .foreign import ForeignParts
 from .loading import load_program, without_scope_warnings
-from .machines import Machine, Machines, checked_threads, main_function
-from .metadata import Metadata, TensorInfo, described
+from .machines import Machine, Machines, checked_threads, main_function, main_name
+from .metadata import Metadata, Size, TensorInfo, described, sizes_in_words
 
 # Ctrl-C in a function of ours that TVM calls arrives as what it is, and not as a RuntimeError.
 tvm_ffi.register_error("KeyboardInterrupt", KeyboardInterrupt)
-
-_ALIGNMENT = 64  # bytes: TVM's code assumes this of a tensor unless its function says otherwise
 
 
 class CompiledModel:
     """A model that is ready to run on this machine.
 
-    `stormdrop.tune_model` makes one, `stormdrop.load` reads one from a folder. Several threads may call one model, and
-    several models, at the same time: the calls in progress share the cores out, and those that find no core free wait.
+    `stormdrop.tune_model` makes one, `stormdrop.load` reads one from a folder. It runs at each of its `sizes`: the
+    shapes of a call's inputs say which one that is. Several threads may call one model, and several models, at the same
+    time: the calls in progress share the cores out, and those that find no core free wait.
     After a fork only one of the two processes can run models: start other processes with
     `multiprocessing.get_context("spawn")`, or fork before the first run.
 
     Attributes:
         threads: The most threads that one call uses, the calling thread included.
-        metadata: What the model says about itself: inputs, outputs, machine, versions, provenance.
         symbols: The index of the task of each kernel, by the kernel's name. Empty for a model that was loaded.
         foreign: The parts that onnxruntime runs.
         digest: The digest of all files of the folder that the model was loaded from or was saved to last: 64
@@ -75,7 +73,7 @@ class CompiledModel:
         """Make a program ready to run.
 
         Args:
-            module: TVM's executable, or its module. Its function `main` takes the inputs in order.
+            module: TVM's executable, or its module. It has a function for each size, which takes the inputs in order.
             metadata: What the model says about itself.
             symbols: The index of the task of each kernel, by the kernel's name.
             foreign: The parts that onnxruntime runs.
@@ -90,7 +88,6 @@ class CompiledModel:
         self.symbols = dict(symbols or {})
         self.foreign = foreign or ForeignParts()
         self.digest: str | None = None
-        self._types = {info.name: np.dtype(info.dtype) for info in metadata.inputs}
         self._executable, self._module = module, module.mod if hasattr(module, "mod") else module
         try:
             self._machines = Machines(lambda: self._machine(self._new_machine()))
@@ -164,20 +161,37 @@ class CompiledModel:
         return path
 
     def __repr__(self) -> str:
-        """A few lines: the model's name, its inputs and its outputs."""
+        """A few lines: the model's name, its inputs and its outputs, and its sizes if there are several."""
         tensors = {"inputs": self.inputs, "outputs": self.outputs}
         lines = [f"{name:<8} {described(infos)}" for name, infos in tensors.items()]
+        if len(self._inputs.sizes) > 1:
+            fewer = f"; fewer rows of {', '.join(map(shown, self.metadata.batched))}" if self.metadata.batched else ""
+            lines.append(f"{'sizes':<8} {'; '.join(sizes_in_words(self._inputs.sizes))}{fewer}")
         return "\n  ".join([f"{type(self).__name__} {shown(self.metadata.name)}:", *lines])
 
     @property
+    def metadata(self) -> Metadata:
+        """What the model says about itself: inputs, outputs, sizes, machine, versions, provenance."""
+        return self._inputs.metadata
+
+    @metadata.setter
+    def metadata(self, metadata: Metadata) -> None:
+        self._inputs = CallInputs(metadata)
+
+    @property
     def inputs(self) -> tuple[TensorInfo, ...]:
-        """Name, shape and type of each input, in the order in which a call takes them."""
+        """Name, shape and type of each input, in the order in which a call takes them; the shapes of the first size."""
         return self.metadata.inputs
 
     @property
     def outputs(self) -> tuple[TensorInfo, ...]:
         """Name, shape and type of each output, in the order in which a call returns them."""
         return self.metadata.outputs
+
+    @property
+    def sizes(self) -> tuple[Size, ...]:
+        """The sizes that the model was compiled for: inputs and outputs with their shapes."""
+        return self._inputs.sizes
 
     def __call__(self, *arguments: NDArray[Any], **named: NDArray[Any]) -> Any:
         """Run the model on inputs in order or by keyword; otherwise as `run`.
@@ -214,7 +228,8 @@ class CompiledModel:
 
         Args:
             feeds: Each input by name: a NumPy array, or anything that exports DLPack from the memory of the CPU. Inputs
-                that the model does not use (`Metadata.ignored`) may be given.
+                that the model does not use (`Metadata.ignored`) may be given. Together they have the shapes of one of
+                `sizes`, or fewer rows of the inputs in `Metadata.batched`: the nearest larger size then runs.
 
         Returns:
             All outputs by name. The arrays belong to the caller: later calls do not change them.
@@ -229,14 +244,15 @@ class CompiledModel:
             ```
         """
         check_threads()
-        unknown = feeds.keys() - self._types.keys() - set(self.metadata.ignored)
-        if unknown:
-            known = ", ".join(repr(info.name) for info in self.inputs)
-            raise InputError(f"{self.metadata.name} has no input {min(unknown)!r}; its inputs are {known}")
+        given = self._inputs.given(feeds)
+        size, rows = self._inputs.dispatched(given)
+        infos = self._inputs.sizes[size].inputs
         with self._machines.call(self.threads) as machine:
-            result = machine.main(*(self._input_tensor(info, feeds, machine) for info in self.inputs))
+            entry = machine.entry(size)
+            pairs = zip(infos, given, strict=True)
+            result = entry.main(*(self._inputs.tensor(info, one, entry, rows) for info, one in pairs))
             values = [result] if len(self.outputs) == 1 else list(result)
-            return {info.name: value.numpy() for info, value in zip(self.outputs, values, strict=True)}
+            return {info.name: _rows_of(value.numpy(), rows) for info, value in zip(self.outputs, values, strict=True)}
 
     def instrumented(self, callback: Callable[..., int]) -> CompiledModel:
         """The same model, whose virtual machine calls `callback` before and after each of its calls; see `profile`."""
@@ -254,36 +270,15 @@ class CompiledModel:
         return VirtualMachine(self._executable if hasattr(self._executable, "jit") else self._module, tvm.cpu())
 
     def _machine(self, machine: VirtualMachine) -> Machine:
-        main = main_function(machine, len(self.inputs))
-        return Machine(self.foreign.around(main, self.metadata.name, self.threads))
+        lacking = [name for name in map(main_name, range(len(self._inputs.sizes))) if not _has_function(machine, name)]
+        if lacking:
+            raise ArtifactError(f"{self.metadata.name}: the program has no function {lacking[0]}")
 
-    def _input_tensor(self, info: TensorInfo, feeds: Mapping[str, Any], machine: Machine) -> Any:
-        """An input as TVM's tensor: the caller's memory if the kernels can read it, else a copy."""
-        if info.name not in feeds:
-            raise InputError(f"{self.metadata.name}: input {info.name!r} is missing")
-        feed = _without_lazy_bits(feeds[info.name])
-        value = feed if isinstance(feed, np.ndarray) else _as_array(info.name, feed)
-        contiguous = self._checked(info, value)
-        # NumPy does not export read-only memory.
-        exports = hasattr(feed, "__dlpack__") and (feed is not value or value.flags.writeable)
-        alignment = value.itemsize if info.name in self.metadata.anywhere else _ALIGNMENT
-        if exports and contiguous is value and value.size and value.ctypes.data % alignment == 0:
-            return tvm_ffi.from_dlpack(feed)
-        # The copy goes into memory that is kept, because touching fresh pages takes longer than copying.
-        if info.name not in machine.copies:
-            tensor = tvm.runtime.empty(info.shape, info.dtype)
-            machine.copies[info.name] = tensor, np.from_dlpack(tensor)
-        tensor, view = machine.copies[info.name]
-        np.copyto(view, contiguous)
-        return tensor
+        def make(size: int) -> Callable[..., Any]:
+            main = main_function(machine, len(self.inputs), size)
+            return self.foreign.around(main, self.metadata, self.threads)
 
-    def _checked(self, info: TensorInfo, value: NDArray[Any]) -> NDArray[Any]:
-        """An input of the right shape and type, contiguous."""
-        if value.shape != info.shape:
-            raise InputError(f"{self.metadata.name}: input {info.name!r} has shape {value.shape}, not {info.shape}")
-        if value.dtype != self._types[info.name]:
-            raise InputError(f"{self.metadata.name}: input {info.name!r} is {value.dtype.name}, not {info.dtype}")
-        return np.asarray(value, order="C")
+        return Machine(make)
 
     def write_files(self, folder: Path, native: bool) -> str:
         """Write the files into an empty folder, as a part of `save`. Returns their digest."""
@@ -338,30 +333,9 @@ def needs_linker() -> str:
     return str(compiler)
 
 
-def aligned(value: NDArray[Any]) -> NDArray[Any]:
-    """Copy an array into memory that a model reads in place: contiguous, beginning at a multiple of 64 bytes."""
-    memory = np.empty(value.nbytes + _ALIGNMENT, np.uint8)
-    begin = -memory.ctypes.data % _ALIGNMENT
-    copied = memory[begin : begin + value.nbytes].view(value.dtype).reshape(value.shape)
-    copied[...] = value
-    return copied
+def _rows_of(output: NDArray[Any], rows: int | None) -> NDArray[Any]:
+    return output if rows is None else output[:rows]
 
 
-def _without_lazy_bits(feed: Any) -> Any:
-    """A tensor of torch that is negated or conjugated only by a mark, as what the mark means.
-
-    DLPack does not carry the mark: torch exports the memory of a negated tensor without a word.
-    """
-    if getattr(feed, "is_conj", bool)():
-        feed = feed.resolve_conj()
-    return feed.resolve_neg() if getattr(feed, "is_neg", bool)() else feed
-
-
-def _as_array(name: str, feed: Any) -> NDArray[Any]:
-    """An input that is no NumPy array as one. Raises `InputError` if it is on another device."""
-    if not hasattr(feed, "__dlpack__"):
-        return np.asarray(feed)
-    try:
-        return np.from_dlpack(feed)
-    except (BufferError, RuntimeError, TypeError, ValueError) as error:
-        raise InputError(f"input {name!r} is no array in the memory of the CPU: {one_line(error)}") from error
+def _has_function(machine: VirtualMachine, name: str) -> bool:
+    return bool(machine.module.implements_function(name))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import metadata as packages
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from ..tuning.options import TuneOptions
 from .artifact import CompiledModel
 from .artifact_files import checksum
 from .compile import PlacedVariant, apply_variants, build
+from .importer.combinations import GivenShapes, is_list
 from .importer.graph import Graph
 from .kernel_library import KernelLibrary
 from .metadata import Work
@@ -71,6 +72,13 @@ class ModelBuilder:
             library=self._library,
         )
 
+    def build_keeping_denormals(self, combination: Mapping[int, Choice]) -> CompiledModel | None:
+        """The model of a combination whose kernels compute with denormals; None if those of `build` do so already."""
+        if self._target.keep_denormals:
+            return None
+        target = replace(self._target, keep_denormals=True)
+        return build(self._graph, self._variants(combination), target, place=self._placed(combination))
+
     def scheduled(self, combination: Mapping[int, Choice]) -> tvm.IRModule:
         """The model of a combination as Relax code that calls scheduled kernels, which nothing has compiled."""
         mod, _, _ = apply_variants(
@@ -122,6 +130,7 @@ class TaskSchedules:
     winner: Choice
     default: Choice
     usable: bool = True
+    _variants: dict[str, Variant] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, task: TunedTask) -> TaskSchedules:
@@ -150,11 +159,17 @@ class TaskSchedules:
         return self.task.kernel.workload.key
 
     def variant(self, choice: Choice, where: Place | None = None) -> Variant:
-        """The schedule of a choice."""
+        """The schedule of a choice, which is made at the first call."""
+        name, config = choice
+        key = repr((name, sorted(config.items()), where))
+        if key not in self._variants:
+            self._variants[key] = self._scheduled(name, config, where)
+        return self._variants[key]
+
+    def _scheduled(self, name: str, config: Mapping[str, Any], where: Place | None) -> Variant:
         kernel = self.task.kernel
         assert kernel is not None
         workload = kernel.workload if where is None else kernel.workload.placed(where.offset, where.total)
-        name, config = choice
         return self.sketch(name).apply(workload, kernel.target, config)
 
     def sketch(self, name: str) -> AnySketch:
@@ -184,7 +199,7 @@ def source_of(model: Any) -> dict[str, str]:
 
 def provenance_of(
     source: Mapping[str, str],
-    shapes: Mapping[str, tuple[int, ...]] | None,
+    shapes: GivenShapes | None,
     options: TuneOptions,
     tuned: TunedTasks,
 ) -> dict[str, Any]:
@@ -196,5 +211,8 @@ def provenance_of(
         "versions": {name: packages.version(name) for name in ("apache-tvm", "apache-tvm-ffi", "numpy", "onnx")},
     }
     if shapes:
-        provenance["shapes"] = {name: list(shape) for name, shape in shapes.items()}
+        provenance["shapes"] = {
+            name: [[int(one) for one in size] if is_list(size) else size for size in shape]
+            for name, shape in shapes.items()
+        }
     return {**provenance, **source}

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import tvm
+import tvm_ffi
 from numpy.typing import NDArray
 from tvm import relax, tirx
 from tvm.ir import GenericConst
@@ -24,13 +25,18 @@ from .foreign import foreign_index
 from .importer.graph import Graph
 from .importer.tasks import Task
 from .kernel_library import KernelLibrary
-from .metadata import FallbackReport, Metadata, Work, needed_features
+from .machines import main_name
+from .metadata import FallbackReport, Metadata, Size, Work, needed_features
 from .passes import workspace
 from .passes.concatenation import Concatenation, Place, find_concatenations
+from .passes.renaming import joined
 from .passes.rewriting import rewrite_main
 
 Evaluate = Callable[[tirx.PrimFunc, Sequence[NDArray[Any]]], list[NDArray[Any]]]
 """Computes the outputs of a function from its inputs."""
+
+Transformed = dict[tuple[tvm_ffi.StructuralKey, int], GenericConst]
+"""Transformed constants, by the transform and the address of the constant: several sizes of a model share them."""
 
 PlacedVariant = Callable[[int, Place], Variant]
 """The variant of a task (by index) that writes its output into a slice of a wider one."""
@@ -50,7 +56,7 @@ def build(
     evaluate: Evaluate | None = None,
     library: KernelLibrary | None = None,
 ) -> CompiledModel:
-    """Compile a graph with the variants that were chosen for its tasks.
+    """Compile a graph with the variants that were chosen for its tasks, for all of its sizes.
 
     Args:
         graph: The model as kernel calls.
@@ -69,13 +75,25 @@ def build(
         ModelError: A variant does not fit its task, or the model cannot be compiled.
     """
     library = library or KernelLibrary(target)
-    mod, fallbacks, symbols = apply_variants(
-        graph, variants, lanes=target.lanes, place=place, evaluate=evaluate, library=library
-    )
-    main = relax.transform.RewriteDataflowReshape()(mod)["main"]  # it takes some kernels for views
-    read_by_kernels_only = _read_by_kernels_only(main)
+    transformed: Transformed = {}
+    mods, fallbacks, symbols = [], dict[str, FallbackReport](), dict[str, int]()
+    for each in graph.sizes:
+        mod, plain, kernels = apply_variants(
+            each,
+            variants,
+            lanes=target.lanes,
+            place=place,
+            evaluate=evaluate,
+            library=library,
+            transformed=transformed,
+        )
+        mods.append(mod)
+        fallbacks |= {report.task: report for report in plain}
+        symbols |= kernels
+    by_kernels = [_read_by_kernels_only(each, mod) for each, mod in zip(graph.sizes, mods, strict=True)]
+    anywhere = set.intersection(*by_kernels)
     try:
-        executable = _linked(mod, library, target)
+        executable = _linked(mods, library, target)
     except Exception as error:
         # Lowering and code generation raise anything from ValueError to TVM's InternalError.
         raise ModelError(f"{graph.name}: cannot be compiled: {one_line(error)}") from error
@@ -86,16 +104,13 @@ def build(
         target=asdict(target),
         cpu=target.cpu,
         features=needed_features(target.tvm()),
-        fallbacks=fallbacks,
+        fallbacks=tuple(fallbacks.values()),
         provenance=dict(provenance or {}),
         kernels={name: work[index] for name, index in symbols.items() if index in work} if work else {},
-        anywhere=tuple(
-            info.name
-            for info, parameter in zip(graph.inputs, main.params, strict=True)
-            if parameter in read_by_kernels_only
-        ),
+        anywhere=tuple(info.name for info in graph.inputs if info.name in anywhere),
         ignored=graph.ignored,
         foreign=graph.foreign.reports,
+        sizes=tuple(Size(each.inputs, each.outputs) for each in graph.sizes) if graph.others else (),
     )
     return CompiledModel(executable, metadata, symbols, graph.foreign)
 
@@ -108,16 +123,18 @@ def apply_variants(
     place: PlacedVariant | None = None,
     evaluate: Evaluate | None = None,
     library: KernelLibrary | None = None,
+    transformed: Transformed | None = None,
 ) -> tuple[tvm.IRModule, tuple[FallbackReport, ...], dict[str, int]]:
     """Put the variants into a graph, and transform each constant as its kernel expects it.
 
     Args:
-        graph: The model as kernel calls.
+        graph: The model as kernel calls, at one size. Its other sizes are left alone.
         variants: The variant of each task, by `Task.index`.
         lanes: How many values a vector of the machine holds, for the plain schedules.
         place: Makes variants that write into a slice.
         evaluate: Computes the transforms of constants.
         library: Names the kernels; None if they will not be compiled.
+        transformed: The constants that another size has transformed already; this one adds its own.
 
     Returns:
         The module, the tasks that got a plain schedule, and the index of the task of each kernel by the kernel's name.
@@ -134,7 +151,10 @@ def apply_variants(
         raise ModelError(f"{graph.name}: has no task {unknown[0]}: its tasks are 0 to {len(graph.tasks) - 1}")
     fallbacks = []
     chosen: dict[str, tuple[Task, Variant]] = {}
+    called = graph.called
     for task in graph.tasks:
+        if task.index not in called:
+            continue
         variant = variants.get(task.index)
         if variant is None:
             fallback = schedule_fallback(task.function, lanes)
@@ -144,13 +164,16 @@ def apply_variants(
         chosen.update(dict.fromkeys(task.callees, (task, variant)))
     tasks = {callee: task for callee, (task, _) in chosen.items()}
     concatenations = find_concatenations(graph.mod, tasks, lambda task: task.index in variants) if place else []
-    mutator = _CallSites(graph.mod, chosen, evaluate, concatenations, place, library)
+    mutator = _CallSites(graph.mod, chosen, evaluate, concatenations, place, library, transformed)
     mod = relax.transform.DeadCodeElimination()(rewrite_main(graph.mod, mutator))
     return mod, tuple(fallbacks), mutator.symbols
 
 
-def _linked(mod: tvm.IRModule, library: KernelLibrary, target: Target) -> Any:
-    """TVM's executable of a module, with the kernels of the library."""
+def _linked(mods: Sequence[tvm.IRModule], library: KernelLibrary, target: Target) -> Any:
+    """TVM's executable of the modules of all sizes, with the kernels of the library. It holds equal constants once."""
+    mod = mods[0]
+    if len(mods) > 1:
+        mod = joined([(each, {"main": main_name(size)}) for size, each in enumerate(mods)])
     with target.tvm():
         mod = workspace.pipeline()(mod)
     builder = relax.ExecBuilder()
@@ -173,15 +196,17 @@ def place_of(symbol: str) -> Place | None:
     return None if found is None else Place(int(found[1]), int(found[2]))
 
 
-def _read_by_kernels_only(main: relax.Function) -> set[Any]:
-    """The parameters of `main` that nothing but kernels and foreign parts reads. Their memory may begin anywhere."""
+def _read_by_kernels_only(graph: Graph, mod: tvm.IRModule) -> set[str]:
+    """The inputs of a size that nothing but kernels and foreign parts reads. Their memory may begin anywhere."""
+    main = relax.transform.RewriteDataflowReshape()(mod)["main"]  # it takes some kernels for views
     read_otherwise = {main.body.body}
     for block in main.body.blocks:
         for binding in block.bindings:
             is_kernel = isinstance(binding.value, relax.Call) and binding.value.op == tvm.ir.Op.get("relax.call_tir")
             if not is_kernel and foreign_index(binding.value) is None:
                 relax.analysis.post_order_visit(binding.value, read_otherwise.add)
-    return set(main.params) - read_otherwise
+    parameters = zip(graph.inputs, main.params, strict=True)
+    return {info.name for info, parameter in parameters if parameter not in read_otherwise}
 
 
 def _check_variant(model: str, task: Task, variant: Variant) -> None:
@@ -210,8 +235,10 @@ class _CallSites(relax.PyExprMutator):
         concatenations: Sequence[Concatenation],
         place: PlacedVariant | None,
         library: KernelLibrary | None,
+        transformed: Transformed | None,
     ) -> None:
         super().__init__(mod)
+        self._known: Transformed = {} if transformed is None else transformed
         self._library = library
         self._chosen = chosen
         self._evaluate = evaluate
@@ -292,5 +319,8 @@ class _CallSites(relax.PyExprMutator):
         return arguments
 
     def _transformed(self, constant: GenericConst, transform: tirx.PrimFunc) -> GenericConst:
-        (value,) = self._evaluate(transform, [constant.value.numpy()])
-        return relax.const(np.ascontiguousarray(value), str(value.dtype))
+        key = (tvm_ffi.StructuralKey(transform), int(constant.value.data_ptr()))
+        if key not in self._known:
+            (value,) = self._evaluate(transform, [constant.value.numpy()])
+            self._known[key] = relax.const(np.ascontiguousarray(value), str(value.dtype))
+        return self._known[key]

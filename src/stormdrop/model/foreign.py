@@ -22,7 +22,8 @@ import tvm_ffi
 from numpy.typing import NDArray
 
 from ..errors import ModelError, one_line
-from .metadata import ForeignPart
+from ..machine.denormals import denormals
+from .metadata import ForeignPart, Metadata
 
 FUNCTION = "stormdrop.onnxruntime."
 """The names of the packed functions begin with this; the index of the part follows."""
@@ -59,49 +60,66 @@ class ForeignParts:
     def __init__(self, reports: Sequence[ForeignPart] = (), models: Sequence[bytes] = ()) -> None:
         self.reports = tuple(reports)
         self.models = tuple(models)
-        self._sessions: dict[int, list[Any]] = {}
+        self._sessions: dict[tuple[int, bool], list[Any]] = {}
         self._lock = threading.Lock()
         _register(len(self.models))  # a virtual machine looks its functions up when it is made
 
     def __len__(self) -> int:
         return len(self.models)
 
-    def sessions(self, name: str, threads: int) -> list[Any]:
+    def sessions(self, name: str, threads: int, keep_denormals: bool = False) -> list[Any]:
         """The sessions of all parts, which are made at the first call.
 
         Args:
             name: The name of the model, for messages.
             threads: How many threads a session uses.
+            keep_denormals: Its threads compute with denormals. Otherwise they flush them, as our kernels do.
 
         Raises:
             ModelError: onnxruntime is not installed, or it does not take a part.
         """
         with self._lock:
-            if threads not in self._sessions:
+            key = (threads, keep_denormals)
+            if key not in self._sessions:
                 require_onnxruntime(name, self.reports)
-                self._sessions[threads] = [
-                    _session(name, part, model, threads) for part, model in zip(self.reports, self.models, strict=True)
+                self._sessions[key] = [
+                    _session(name, part, model, threads, keep_denormals)
+                    for part, model in zip(self.reports, self.models, strict=True)
                 ]
-            return self._sessions[threads]
+            return self._sessions[key]
 
-    def around(self, main: Callable[..., Any], name: str, threads: int) -> Callable[..., Any]:
+    def sessions_of(self, metadata: Metadata, threads: int) -> list[Any]:
+        """The sessions of a compiled model, which treat denormals as its kernels do. See `sessions`."""
+        return self.sessions(metadata.name, threads, _keeps_denormals(metadata))
+
+    def around(self, main: Callable[..., Any], metadata: Metadata, threads: int) -> Callable[..., Any]:
         """A function that calls `main` so that it finds the parts of this model; `main` itself if there are none.
+
+        Args:
+            main: The function.
+            metadata: What the model says about itself.
+            threads: How many threads a session uses.
 
         Raises:
             ModelError: As `sessions`.
         """
         if not self.models:
             return main
-        sessions = self.sessions(name, threads)
+        sessions, flushed = self.sessions_of(metadata, threads), not _keeps_denormals(metadata)
 
         def call(*arguments: Any) -> Any:
             before, _running.sessions = _running.sessions, sessions
             try:
-                return main(*arguments)
+                with denormals(flushed):  # a session computes in the calling thread, too
+                    return main(*arguments)
             finally:
                 _running.sessions = before
 
         return call
+
+
+def _keeps_denormals(metadata: Metadata) -> bool:
+    return bool(metadata.target.get("keep_denormals", False))
 
 
 def require_onnxruntime(name: str, parts: Sequence[ForeignPart]) -> Any:
@@ -157,9 +175,13 @@ def session_of(model: bytes, options: Any) -> Any:
         return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
-def _session(name: str, part: ForeignPart, model: bytes, threads: int) -> Any:
+def _session(name: str, part: ForeignPart, model: bytes, threads: int, keep_denormals: bool) -> Any:
+    options = session_options(threads)
+    options.add_session_config_entry("session.set_denormal_as_zero", "0" if keep_denormals else "1")
     try:
-        return session_of(model, session_options(threads))
+        # The first session of a process sets the mode of the thread that makes it, and leaves it so.
+        with denormals(flushed=not keep_denormals):
+            return session_of(model, options)
     except Exception as error:
         # onnxruntime's exceptions have no base class of their own.
         raise ModelError(f"{name}: onnxruntime does not take {', '.join(part.operators)}: {one_line(error)}") from error

@@ -2,8 +2,9 @@
 
 TVM's machine keeps the frames and registers of the call that it executes, so it is for one call at a time. All
 machines of a model share its code and its constants. What each has for itself is its workspace, the memory between
-kernels, and copies of inputs that cannot be read in place. A machine is kept for the next call, so there are as many
-as there were calls at one time, and `CoreShares` lets no more calls run at one time than there are cores.
+kernels, and copies of inputs that cannot be read in place: those of a size are made by the first call of that size. A
+machine is kept for the next call, so there are as many as there were calls at one time, and `CoreShares` lets no more
+calls run at one time than there are cores.
 
 TVM gives every thread that calls it a pool of threads of its own. How many of them a call may use is set in the pool
 of the calling thread.
@@ -26,24 +27,43 @@ from ..errors import ArtifactError, InputError
 from ..machine.core_shares import CoreShares
 from ..machine.threads import thread_count
 
-WORKSPACE = "workspace"
-"""The name of the program's function that allocates the tensors which `main` takes after its inputs."""
-
 _ALL_CORES = 1  # TVM's mode "big": any core, of those that the process may use
 _this_thread = threading.local()
 
 
 @dataclass
-class Machine:
-    """A virtual machine that is ready for a call.
+class Entry:
+    """One size of a model on a machine, ready for a call.
 
     Attributes:
-        main: Its function `main`, of the inputs alone.
+        main: The function of this size, of the inputs alone.
         copies: The memory for inputs that are copied, by name: TVM's tensor, and a view of it.
     """
 
     main: Callable[..., Any]
     copies: dict[str, tuple[Any, NDArray[Any]]] = field(default_factory=dict)
+
+
+class Machine:
+    """A virtual machine that is ready for a call.
+
+    Args:
+        make: Makes the function of a size, by the position of the size. That of the first size is made now.
+    """
+
+    def __init__(self, make: Callable[[int], Callable[..., Any]]) -> None:
+        self._make = make
+        self._entries = {0: Entry(make(0))}
+
+    def entry(self, size: int) -> Entry:
+        """What runs a size of the model.
+
+        Args:
+            size: Its position among the sizes.
+        """
+        if size not in self._entries:
+            self._entries[size] = Entry(self._make(size))
+        return self._entries[size]
 
 
 class Machines:
@@ -79,19 +99,31 @@ class Machines:
                 self._idle.append(machine)
 
 
-def main_function(machine: VirtualMachine, inputs: int) -> Callable[..., Any]:
-    """The function `main` of the inputs alone: if the program has a workspace, it is allocated here and passed on.
+def main_name(size: int) -> str:
+    """The name of the program's function for the size at this position: "main", "main_1" and so on."""
+    return f"main_{size}" if size else "main"
+
+
+def workspace_name(size: int) -> str:
+    """The name of the program's function that allocates the tensors which that of the size takes after its inputs."""
+    return f"workspace_{size}" if size else "workspace"
+
+
+def main_function(machine: VirtualMachine, inputs: int, size: int = 0) -> Callable[..., Any]:
+    """The function of a size, of the inputs alone: if it has a workspace, that is allocated here and passed on.
 
     Args:
         machine: TVM's machine.
         inputs: How many inputs the model takes.
+        size: The position of the size.
 
     Raises:
         ArtifactError: The program takes another number of inputs.
     """
-    has_workspace = machine.module.implements_function(WORKSPACE)
-    main, tensors = machine["main"], tuple(machine[WORKSPACE]()) if has_workspace else ()
-    taken = int(machine.module["get_function_arity"]("main")) - len(tensors)
+    name, workspace = main_name(size), workspace_name(size)
+    has_workspace = machine.module.implements_function(workspace)
+    main, tensors = machine[name], tuple(machine[workspace]()) if has_workspace else ()
+    taken = int(machine.module["get_function_arity"](name)) - len(tensors)
     if taken != inputs:
         raise ArtifactError(f"the program takes {taken} inputs, not {inputs}")
     return (lambda *arguments: main(*arguments, *tensors)) if tensors else main

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any
 
 import msgspec
@@ -15,7 +15,7 @@ import tvm_ffi
 from tvm.target import codegen
 
 from .._version import __version__
-from ..errors import shown
+from ..errors import InputError, shown
 from ..machine import cpu_flags
 
 _FORMAT = 1
@@ -111,6 +111,45 @@ class Work:
 
 
 @dataclass(frozen=True)
+class Size:
+    """A size that a model was compiled for.
+
+    Attributes:
+        inputs: The inputs with their shapes at this size.
+        outputs: The outputs with theirs.
+    """
+
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The shapes of the inputs."""
+        return tuple(info.shape for info in self.inputs)
+
+
+def shapes_in_words(shapes: Mapping[str, Sequence[int]]) -> str:
+    """Shapes of inputs as `--shape` takes them: "ids=1x32,mask=1x32"."""
+    return ",".join(f"{shown(name)}={'x'.join(map(str, shape))}" for name, shape in shapes.items())
+
+
+def sizes_in_words(sizes: Sequence[Size], most: int = 8) -> list[str]:
+    """Each size by the shapes in which it differs from others, as `--shape` takes them: "x=4x3x224x224".
+
+    Args:
+        sizes: All sizes of a model.
+        most: The most sizes that are written out; another entry says how many more there are.
+    """
+    shapes = [size.shapes for size in sizes]
+    differing = [position for position, of_input in enumerate(zip(*shapes, strict=True)) if len(set(of_input)) > 1]
+    texts = []
+    for size in sizes[:most]:
+        infos = [size.inputs[position] for position in differing]
+        texts.append(shapes_in_words({info.name: info.shape for info in infos}))
+    return [*texts, f"{len(sizes) - most} more"] if len(sizes) > most else texts
+
+
+@dataclass(frozen=True)
 class Metadata:
     """The metadata that is stored with a model.
 
@@ -128,6 +167,9 @@ class Metadata:
             bytes.
         ignored: The names of the inputs that the user's model has and does not use: a call may give them.
         foreign: The parts that onnxruntime runs.
+        sizes: The sizes, if there are several. `inputs` and `outputs` are those of the first.
+        batched: The inputs along whose first axis a call may have fewer rows than a size: the model was checked to
+            compute each row of its outputs from the same row of these inputs. Empty if it was not, or did not pass.
         stormdrop: The version of stormdrop that made the model.
         tvm: The version of TVM that made the model.
     """
@@ -144,8 +186,40 @@ class Metadata:
     anywhere: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
     foreign: tuple[ForeignPart, ...] = ()
+    sizes: tuple[Size, ...] = ()
+    batched: tuple[str, ...] = ()
     stormdrop: str = __version__
     tvm: str = tvm.__version__
+
+    @property
+    def all_sizes(self) -> tuple[Size, ...]:
+        """The sizes, also if there is only one."""
+        return self.sizes or (Size(self.inputs, self.outputs),)
+
+    def at(self, shapes: Mapping[str, Sequence[int]]) -> Metadata:
+        """The metadata of a size: `inputs` and `outputs` have its shapes.
+
+        Args:
+            shapes: Shapes of inputs, by name. The first size that has them is taken.
+
+        Raises:
+            InputError: No size has them.
+        """
+        known = {info.name for info in self.inputs}
+        for name in shapes:
+            if name not in known and name not in self.ignored:
+                raise InputError(f"{self.name} has no input {shown(name)!r}; its inputs are {', '.join(sorted(known))}")
+        for size in self.all_sizes:
+            if all(info.shape == tuple(shapes.get(info.name, info.shape)) for info in size.inputs):
+                return replace(self, inputs=size.inputs, outputs=size.outputs)
+        raise InputError(f"{self.name} {self.lacks(shapes_in_words(shapes))}")
+
+    def lacks(self, wanted: str) -> str:
+        """The end of a message about a size that a model does not have."""
+        if not self.sizes:
+            return f"has no size {wanted}; it has one: {described(self.inputs)}"
+        fewer = f", and fewer rows of {', '.join(map(shown, self.batched))}" if self.batched else ""
+        return f"has no size {wanted}; its sizes are {'; '.join(sizes_in_words(self.sizes))}{fewer}"
 
     def to_json(self, checksums: Mapping[str, str]) -> str:
         """Write the text of `metadata.json`. Its digest is in it, and covers the other files by their checksums.
@@ -157,7 +231,11 @@ class Metadata:
             TypeError: `provenance` holds something that JSON cannot.
             ValueError: `provenance` holds a number that is not finite.
         """
-        document = {"format": _FORMAT, "digest": _NO_DIGEST, **asdict(self), "checksums": dict(checksums)}
+        fields = asdict(self)
+        for name in ("sizes", "batched"):  # without them the file of one size is as it was before there were several
+            if not fields[name]:
+                del fields[name]
+        document = {"format": _FORMAT, "digest": _NO_DIGEST, **fields, "checksums": dict(checksums)}
         text = json.dumps(document, indent=2, allow_nan=False) + "\n"
         return text.replace(_NO_DIGEST, hashlib.sha256(text.encode()).hexdigest(), 1)
 
@@ -186,11 +264,13 @@ class Metadata:
         digest = hashlib.sha256(data.replace(file.digest.encode(), _NO_DIGEST.encode(), 1)).hexdigest()
         if file.digest not in (_NO_DIGEST, digest):
             raise ValueError("its digest differs")
-        for infos in (metadata.inputs, metadata.outputs):
-            _check_tensors(infos)
-        for info in metadata.inputs:
-            if OPEN in info.shape:
-                raise ValueError(f"input {info.name!r} has an open dimension: {info.shape}")
+        for size in (Size(metadata.inputs, metadata.outputs), *metadata.sizes):
+            for infos in (size.inputs, size.outputs):
+                _check_tensors(infos)
+            for info in size.inputs:
+                if OPEN in info.shape:
+                    raise ValueError(f"input {info.name!r} has an open dimension: {info.shape}")
+        _check_sizes(metadata)
         return metadata, file.checksums, digest
 
 
@@ -220,6 +300,20 @@ def _check_tensors(infos: Sequence[TensorInfo]) -> None:
             raise ValueError(f"{info.name!r} has an impossible shape: {info.shape}")
         if info.dtype not in _TYPES:
             raise ValueError(f"{info.name!r} has an unknown type: {info.dtype!r}")
+
+
+def _check_sizes(metadata: Metadata) -> None:
+    """Raises ValueError for sizes that are not of one model."""
+    for size in metadata.sizes:
+        for infos, first in ((size.inputs, metadata.inputs), (size.outputs, metadata.outputs)):
+            if [(info.name, info.dtype) for info in infos] != [(info.name, info.dtype) for info in first]:
+                raise ValueError("its sizes have different inputs or outputs")
+    if metadata.sizes and metadata.sizes[0] != Size(metadata.inputs, metadata.outputs):
+        raise ValueError("its first size is another one")
+    if len({size.shapes for size in metadata.sizes}) < len(metadata.sizes):
+        raise ValueError("a size is there twice")
+    if not {info.name for info in metadata.inputs}.issuperset(metadata.batched):
+        raise ValueError("an input that is no input has rows")
 
 
 def lacking_features(features: Iterable[str]) -> list[str]:

@@ -174,7 +174,7 @@ def foreign_times(model: CompiledModel, feeds: Mapping[str, NDArray[Any]]) -> li
         feeds: Its inputs by name.
 
     Returns:
-        The time of each part, in the order of `Metadata.foreign`.
+        The time of each part of this size, in the order of `Metadata.foreign`.
     """
     if not model.foreign.reports:
         return []
@@ -186,7 +186,8 @@ def foreign_times(model: CompiledModel, feeds: Mapping[str, NDArray[Any]]) -> li
         executions.append(time.perf_counter() - start)
         timer.end_execution(keep=position > 0)  # the first round loads code and memory
     seconds = {kernel.name: kernel.seconds for kernel in timer.kernels({})}
-    parts = [(part, seconds[f"{FUNCTION}{index}"]) for index, part in enumerate(model.foreign.reports)]
+    names = [(part, f"{FUNCTION}{index}") for index, part in enumerate(model.foreign.reports)]
+    parts = [(part, seconds[name]) for part, name in names if name in seconds]
     return [ForeignTime(part, taken, taken / statistics.median(executions[1:])) for part, taken in parts]
 
 

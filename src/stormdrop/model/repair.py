@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import ModelError
+from ..ir.relative_error import relative_error
 from .artifact import CompiledModel
 from .builder import ModelBuilder
 from .importer.graph import Graph
@@ -86,19 +87,21 @@ def verified_or_repaired(
         if fault is None:
             return Verified(model, combination, tuple(replaced.values()))
         say("looking for the kernels at fault")
-        errors = kernel_errors(graph, model, fault.sample.feeds)
+        errors = kernel_errors(graph.at(fault.sample.feeds), model, fault.sample.feeds)
         changed = dict(combination)
         for index in _at_fault(builder, combination, errors):
             others = alternatives.setdefault(index, iter(builder.exact_alternatives(index, combination[index])))
             other = next(others, None)
             if other is None:
-                raise _refusal(graph, fault, errors, f"no other schedule of {names[index]} is right")
+                why = f"no other schedule of {names[index]} is right"
+                raise _refusal(graph, fault, errors, why + _about_denormals(builder, model, combination, fault))
             changed[index] = other
             first = replaced.get(index)
             before, error = (combination[index][0], errors.get(index)) if first is None else (first.before, first.error)
             replaced[index] = Replacement(names[index], error, before, other[0])
         if changed == combination:
-            raise _refusal(graph, fault, errors, "all its schedules are exact")
+            why = "all its schedules are exact"
+            raise _refusal(graph, fault, errors, why + _about_denormals(builder, model, combination, fault))
         say(f"replacing {len(replaced)} schedules")
         combination, model = changed, builder.build(changed)
 
@@ -107,6 +110,23 @@ def _at_fault(builder: ModelBuilder, combination: Mapping[int, Choice], errors: 
     """The tasks whose kernels are wrong by themselves; if there is none, those whose schedules are not exact."""
     wrong = [index for index in combination if not errors.get(index, 0.0) <= LEVEL]
     return wrong or [index for index in combination if not builder.is_exact(index, combination[index])]
+
+
+def _about_denormals(
+    builder: ModelBuilder, model: CompiledModel, combination: Mapping[int, Choice], fault: Fault
+) -> str:
+    """What to say of `--keep-denormals` if it changes what the model computes on the inputs that show a fault."""
+    kept = builder.build_keeping_denormals(combination)
+    if kept is None:
+        return ""
+    before, after = (each.run(fault.sample.feeds) for each in (model, kept))
+    change = max(relative_error(before[name], right) for name, right in after.items())
+    if change <= LEVEL:
+        return ""
+    return (
+        f"; its outputs change by {change:.1e} if numbers below 1.2e-38 do not count as zero: try --keep-denormals "
+        f"(keep_denormals=True in Python)"
+    )
 
 
 def _refusal(graph: Graph, fault: Fault, errors: Mapping[int, float], why: str) -> ModelError:

@@ -14,8 +14,10 @@ from ..machine.cpu import Target
 from ..statistics import Interval
 from ..tuning.duration import short
 from .artifact import CompiledModel
+from .metadata import sizes_in_words
 from .profile import ForeignTime
 from .repair import Replacement
+from .sized_result import SizeResult, timing
 from .tuned_task import TunedTask
 from .verify import Verification
 
@@ -34,7 +36,7 @@ class ModelResult:
         phases: where this time went, in seconds.
         artifact: the folder that it was saved to; None if it was not.
         digest: the digest of all files of this folder; see `CompiledModel.digest`.
-        latency: seconds of one execution.
+        latency: seconds of one execution, at the first size if there are several.
         untuned: seconds with the default schedule of every task, timed in turns with `latency`. None after Ctrl-C, and
             if no time was left for it.
         verified: how far its outputs are from the reference.
@@ -45,6 +47,7 @@ class ModelResult:
         replaced: schedules that had to give way because the model was wrong with them.
         disturbed: whether something else used the machine while `latency` and `untuned` were measured.
         foreign: the parts that onnxruntime runs, with their times.
+        sizes: each size of the model, also if it is the only one.
         module: makes the model as a Relax module that calls the scheduled kernels, for tools that build it themselves.
     """
 
@@ -67,6 +70,7 @@ class ModelResult:
     disturbed: bool = False
     digest: str | None = None
     foreign: Sequence[ForeignTime] = ()
+    sizes: Sequence[SizeResult] = ()
     module: Callable[[], tvm.IRModule] | None = None
 
     @property
@@ -82,12 +86,20 @@ class ModelResult:
         lines = [
             f"{type(self).__name__} of {shown(self.name)} on {self.target.machine}:",
             f"latency   {time}{untuned}",
+            *self._size_lines(),
             f"verified  error {self.verified.max_error:.1e} against {self.verified.against}",
             f"search    {self.search}: {work}{', interrupted' if self.interrupted else ''}",
             *([f"replaced  {len(self.replaced)} schedules"] if self.replaced else []),
             *([] if self.artifact is None else [f"saved     {self.artifact}"]),
         ]
         return "\n  ".join(lines)
+
+    def _size_lines(self) -> list[str]:
+        words = sizes_in_words(self.model.sizes, most=len(self.sizes))
+        if len(self.sizes) < 2:
+            return []
+        times = [size.latency.estimate for size in self.sizes if size.latency is not None]
+        return [f"          {short(seconds)} at {text}" for text, seconds in zip(words, times, strict=True)]
 
     def to_json(self) -> dict[str, Any]:
         """The document of `stormdrop tune --json`."""
@@ -105,19 +117,16 @@ class ModelResult:
             "phases": dict(self.phases),
             "artifact": None if self.artifact is None else str(self.artifact),
             "digest": self.digest,
-            "latency": {**_timing(self.latency), "disturbed": self.disturbed},
-            "untuned": None if self.untuned is None else _timing(self.untuned),
+            "latency": {**timing(self.latency), "disturbed": self.disturbed},
+            "untuned": None if self.untuned is None else timing(self.untuned),
             "verified": {"max_error": self.verified.max_error, "against": self.verified.against},
             "tasks": [task.to_json() for task in self.tasks],
             "inside": list(self.inside),
             "replaced": [replacement.to_json() for replacement in self.replaced],
             "fallbacks": [report.task for report in self.model.metadata.fallbacks],
             "foreign": [part.to_json() for part in self.foreign],
+            "sizes": [size.to_json() for size in self.sizes],
             "interrupted": self.interrupted,
             "converged": all(task.converged for task in self.tasks),
             "curve": [list(entry) for entry in self.curve],
         }
-
-
-def _timing(interval: Interval) -> dict[str, Any]:
-    return {"seconds": interval.estimate, "interval": [interval.low, interval.high]}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,9 @@ from .artifact import CompiledModel
 from .artifact_files import METADATA, check_free
 from .atomic_folder import replace_folder
 from .builder import ModelBuilder
-from .metadata import Metadata
+from .metadata import Metadata, shapes_in_words
 from .selection import Choice
+from .verification.rows import inputs_with_rows
 from .verify import Fault, Reference, Verification
 
 
@@ -23,37 +24,63 @@ class Verifier:
 
     Args:
         builder: Has built the models.
-        reference: What they should compute.
+        references: What they should compute, at each size.
+        seed: Seeds the inputs on which the independence of rows is checked.
         out: Where to save the first one that is right; None if it is not to be saved.
         native: Save machine code; see `CompiledModel.save`.
 
     Attributes:
-        last: How exact the latest model is that passed.
+        last: How exact the latest model is, at its worst size.
+        by_size: How exact it is at each size.
         artifact: The folder that it was saved to; None if none is wanted.
     """
 
-    def __init__(self, builder: ModelBuilder, reference: Reference, out: str | Path | None, native: bool) -> None:
-        self._builder, self._reference, self._out, self._native = builder, reference, out, native
-        self.last = Verification(math.inf, reference.against)
+    def __init__(
+        self,
+        builder: ModelBuilder,
+        references: Sequence[Reference],
+        out: str | Path | None,
+        native: bool,
+        seed: int = 0,
+    ) -> None:
+        self._builder, self._references, self._out, self._native = builder, references, out, native
+        self._seed = seed
+        self.last = Verification(math.inf, references[0].against)
+        self.by_size: Sequence[Verification] = ()
         self.artifact: Path | None = None
 
     def __call__(self, model: CompiledModel, combination: Mapping[int, Choice]) -> Fault | None:
         """Verify the model of a combination, and save it if it is right; what is wrong with it otherwise."""
 
-        def provenance(loaded: CompiledModel) -> dict[str, Any]:
-            self.last = self._reference.check(loaded)
+        def found(loaded: CompiledModel) -> dict[str, Any]:
+            self._check(loaded)
             if self.last.fault is not None:
                 raise _Wrong
-            return self._builder.complete_provenance(combination, self.last)
+            provenance = self._builder.complete_provenance(combination, self.last)
+            loaded.metadata = replace(loaded.metadata, provenance=provenance)
+            batched = inputs_with_rows(loaded, self._seed) if len(loaded.sizes) > 1 else ()
+            return {"provenance": provenance, "batched": batched}
 
         try:
             if self._out is None:
-                model.metadata = replace(model.metadata, provenance=provenance(model))
+                model.metadata = replace(model.metadata, **found(model))
             else:
-                self.artifact = save_verified(model, self._out, self._native, provenance)
+                self.artifact = save_verified(model, self._out, self._native, found)
         except _Wrong:
             return self.last.fault
         return None
+
+    def _check(self, model: CompiledModel) -> None:
+        """Verify a model at each size."""
+        self.by_size = [reference.check(model) for reference in self._references]
+        faults = [each.fault for each in self.by_size if each.fault is not None]
+        if len(self.by_size) == 1 or not faults:
+            self.last = max(self.by_size, key=lambda each: each.max_error)
+            return
+        worst = max(faults, key=lambda fault: fault.error / fault.allowed)
+        shapes = shapes_in_words({name: value.shape for name, value in worst.sample.feeds.items()})
+        sample = replace(worst.sample, name=f"{worst.sample.name} ({shapes})")
+        self.last = Verification(worst.error, self.last.against, replace(worst, sample=sample))
 
 
 class _Wrong(Exception):
@@ -66,11 +93,11 @@ def save_verified(
     """Write a model to a folder, whole and right, or not at all.
 
     Args:
-        model: The model. It gets the new provenance.
+        model: The model. It gets the new metadata.
         folder: Where to write it. What is there stays until the new model is verified.
         native: Write machine code; see `CompiledModel.save`.
-        verified: Is called with the model as it was loaded from the files. Returns the provenance to store with it, or
-            raises whatever keeps the model from being saved.
+        verified: Is called with the model as it was loaded from the files. Returns the fields of its metadata that are
+            known now, by name, or raises whatever keeps the model from being saved.
 
     Returns:
         The folder.
@@ -84,7 +111,7 @@ def save_verified(
         model.write_files(new, native)
         loaded = CompiledModel.load(new)
         loaded.symbols = model.symbols
-        model.metadata = replace(model.metadata, provenance=verified(loaded))
+        model.metadata = replace(model.metadata, **verified(loaded))
         _, checksums, _ = Metadata.from_json((new / METADATA).read_bytes())
         text = model.metadata.to_json(checksums)
         (new / METADATA).write_text(text)

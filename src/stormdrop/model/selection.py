@@ -6,6 +6,8 @@ to four combinations: every task by its winner, by its default schedule, by its 
 take turns, and each kernel is timed in each of them. A schedule that is significantly faster than the winner there
 takes its place; the chance of a false replacement is 5% for all tasks and combinations together. Finally, a model with
 all the replacements has to be significantly faster than the first one, over the tasks that changed.
+
+A task has one schedule for all sizes of the model, so its time is that of its calls at all sizes together.
 """
 
 from __future__ import annotations
@@ -67,7 +69,7 @@ def fastest_combination(
     combinations: Sequence[Combination],
     models: Sequence[CompiledModel],
     build: Callable[[Combination], CompiledModel],
-    feeds: Mapping[str, NDArray[Any]],
+    feeds: Sequence[Mapping[str, NDArray[Any]]],
     rounds: int,
 ) -> tuple[dict[int, Choice], CompiledModel]:
     """Find the fastest schedule of each task inside the model.
@@ -76,25 +78,22 @@ def fastest_combination(
         combinations: What to compare; the first one is kept unless another schedule is significantly faster.
         models: The model of each combination.
         build: Builds the model of another combination.
-        feeds: The model's inputs by name.
+        feeds: The model's inputs by name, for each of its sizes.
         rounds: How often each model is executed.
 
     Returns:
         The combination of the fastest schedules, and its model.
     """
     incumbent, first = dict(combinations[0]), models[0]
-    seconds = [
-        _seconds_by_task(model, measured)
-        for model, measured in zip(models, profiles(models, feeds, rounds), strict=True)
-    ]
+    seconds = _measured(models, feeds, rounds)
     improved = _replace_slower(combinations, seconds)
     if improved == incumbent:
         return incumbent, first
     # The replaced kernels have other neighbours now than when they were timed.
     candidate = build(improved)
-    before, after = profiles([first, candidate], feeds, rounds)
+    before, after = _measured([first, candidate], feeds, rounds)
     changed = [index for index in improved if improved[index] != incumbent.get(index)]
-    ratio = ratio_interval(_total(first, before, changed), _total(candidate, after, changed))
+    ratio = ratio_interval(_total(before, changed), _total(after, changed))
     return (improved, candidate) if ratio.low > 1 else (incumbent, first)
 
 
@@ -122,9 +121,20 @@ def _replace_slower(
     return improved
 
 
-def _total(model: CompiledModel, measured: Profile, tasks: Sequence[int]) -> list[float]:
-    """Seconds of some tasks together, in each round of a profile."""
-    seconds = _seconds_by_task(model, measured)
+def _measured(
+    models: Sequence[CompiledModel], feeds: Sequence[Mapping[str, NDArray[Any]]], rounds: int
+) -> list[dict[int, list[float]]]:
+    """For each model the seconds of each task in each round, over all sizes."""
+    seconds: list[dict[int, list[float]]] = [{} for _ in models]
+    for of_size in feeds:
+        for model, measured, sums in zip(models, profiles(models, of_size, rounds), seconds, strict=True):
+            for index, times in _seconds_by_task(model, measured).items():
+                sums[index] = [a + b for a, b in zip(sums.get(index, [0.0] * rounds), times, strict=True)]
+    return seconds
+
+
+def _total(seconds: Mapping[int, Sequence[float]], tasks: Sequence[int]) -> list[float]:
+    """Seconds of some tasks together, in each round."""
     return [sum(times) for times in zip(*(seconds[index] for index in tasks), strict=True)]
 
 

@@ -30,15 +30,18 @@ from .artifact_files import beside_older, check_writable
 from .budget import Budget
 from .builder import ModelBuilder, provenance_of, source_of
 from .importer.any_model import Model, import_model
+from .importer.combinations import GivenShapes
 from .phases import timed
-from .profile import foreign_times
+from .profile import ForeignTime, foreign_times
 from .repair import verified_or_repaired
 from .result import ModelResult
 from .saving import Verifier
 from .scheduler import tune_tasks
 from .selection import MAX_COMBINATIONS, Choice, combinations_to_compare, fastest_combination
+from .sized_result import size_results
 from .tuned_task import TunedTasks
-from .verify import Feeds, Reference
+from .verification.references import with_references
+from .verify import Feeds
 
 T = TypeVar("T")
 
@@ -66,7 +69,7 @@ def tune_model(
     fresh: bool = False,
     max_error: float | None = None,
     sketches: str | None = None,
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    shapes: GivenShapes | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     out: str | Path | None = None,
     native: bool = False,
@@ -96,7 +99,8 @@ def tune_model(
         fresh: ignore all records.
         max_error: as in `tune`, for every kernel.
         sketches: as in `tune`, for every kernel.
-        shapes: the sizes of inputs that the model leaves open, by the input's name.
+        shapes: the sizes of inputs that the model leaves open, by the input's name. In the place of a size there may be
+            several, as in `{"x": ((1, 4, 8), 3, 224, 224)}` or with `range(32, 385, 32)`: the model then runs at each.
         on_progress: is called with a `Progress` of the whole model.
         out: the folder to save the model to. If it holds an older model and Ctrl-C ends the tuning, the model is saved
             beside it; the result's `artifact` says where.
@@ -146,7 +150,7 @@ def tune_model_with(
     *,
     example_inputs: Any = None,
     store: Store | None = None,
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    shapes: GivenShapes | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     out: str | Path | None = None,
     native: bool = False,
@@ -163,7 +167,8 @@ def tune_model_with(
         graph = import_model(model, shapes, example_inputs)
     with run.phase("verify"):
         # Before anything is tuned: a model that cannot be verified is not worth it.
-        reference = Reference.compute(graph, options.seed)
+        graph, references = with_references(graph, options.seed)
+        feeds = [reference.feeds for reference in references]
     with run.phase("peak"):
         peak_within(machine, run.seconds)  # results are compared with it
     budget = Budget(options.trials, run.seconds, run.begin)
@@ -175,19 +180,21 @@ def tune_model_with(
             _logger.info("%s: %s", task.task.name, task.reason)
     with run.phase("compile"):
         builder = ModelBuilder(graph, tuned.tasks, machine, options, provenance_of(source, shapes, options, tuned))
-        chosen = _choose(builder, tuned, budget, reference.feeds, run)
+        chosen = _choose(builder, tuned, budget, feeds, run)
     # What an interrupted tuning found does not replace an older model, which may be better.
     keeps_older = beside_older(Path(out)) if out is not None and run.interrupted else nullcontext(out)
     with run.phase("verify"), keeps_older as place:
         run.say("verifying")
-        right = Verifier(builder, reference, place, native)
+        right = Verifier(builder, references, place, native, options.seed)
         verified = run.despite_interruption(
             lambda: verified_or_repaired(graph, builder, chosen.model, chosen.combination, right, run.say)
         )
     with run.phase("latency"):
         models = [verified.model] if chosen.untuned is None else [verified.model, chosen.untuned]
-        (latency, *default), disturbed = _latencies(models, reference.feeds, machine.cores, run)
-        foreign = run.despite_interruption(lambda: foreign_times(verified.model, reference.feeds))
+        calls = [(model, of_size) for model in models for of_size in feeds]
+        intervals, disturbed = _latencies(calls, machine.cores, run)
+        latencies, untuned = intervals[: len(feeds)], intervals[len(feeds) :]
+        foreign = run.despite_interruption(lambda: _foreign_times(verified.model, feeds))
     for replacement in verified.replaced:
         _logger.info("replaced, because the model was wrong with it: %s", replacement)
     return ModelResult(
@@ -200,8 +207,8 @@ def tune_model_with(
         phases=run.phases,
         artifact=right.artifact,
         digest=None if right.artifact is None else verified.model.digest,
-        latency=latency,
-        untuned=default[0] if default else None,
+        latency=latencies[0],
+        untuned=untuned[0] if untuned else None,
         verified=right.last,
         tasks=tuned.tasks,
         curve=tuned.curve,
@@ -210,6 +217,7 @@ def tune_model_with(
         replaced=verified.replaced,
         disturbed=disturbed,
         foreign=foreign,
+        sizes=size_results(graph, tuned.tasks, [each.max_error for each in right.by_size], latencies, untuned),
         module=partial(builder.scheduled, verified.combination),
     )
 
@@ -277,7 +285,7 @@ class _Chosen:
     replaced: Sequence[str]
 
 
-def _choose(builder: ModelBuilder, tuned: TunedTasks, budget: Budget, feeds: Feeds, run: _Run) -> _Chosen:
+def _choose(builder: ModelBuilder, tuned: TunedTasks, budget: Budget, feeds: Sequence[Feeds], run: _Run) -> _Chosen:
     """Builds the model of all winners and, as far as the time allows, finds out what is faster inside the model."""
     run.say("compiling")
     start = clock.perf_counter()
@@ -290,7 +298,8 @@ def _choose(builder: ModelBuilder, tuned: TunedTasks, budget: Budget, feeds: Fee
     try:
         combinations = combinations_to_compare(tuned.tasks, winners, builder.defaults)
         left = budget.left_before(_CHECKS)
-        rounds = rounds_within([_EXECUTIONS * _execution_seconds(first, feeds)], _COMPARING * left)
+        seconds = sum(_execution_seconds(first, of_size) for of_size in feeds)
+        rounds = rounds_within([_EXECUTIONS * seconds], _COMPARING * left)
         # Each further model, and the final one, take about as long to compile as the first.
         affordable = (1 - _COMPARING) * left / taken - 1
         combinations = combinations[: 1 + max(0, math.floor(min(affordable, len(combinations))))]
@@ -316,8 +325,14 @@ def _execution_seconds(model: CompiledModel, feeds: Feeds) -> float:
     return clock.perf_counter() - start
 
 
-def _latencies(models: Sequence[CompiledModel], feeds: Feeds, cores: int, run: _Run) -> tuple[list[Interval], bool]:
-    """Seconds per call of a few models, in turns, alone on the machine; and whether foreign load disturbed them.
+def _foreign_times(model: CompiledModel, feeds: Sequence[Feeds]) -> list[ForeignTime]:
+    """The times of the parts of all sizes; of a part that several sizes have, that of the first of them."""
+    times = {each.part.file: each for of_size in reversed(feeds) for each in foreign_times(model, of_size)}
+    return [times[part.file] for part in model.foreign.reports if part.file in times]
+
+
+def _latencies(calls: Sequence[tuple[CompiledModel, Feeds]], cores: int, run: _Run) -> tuple[list[Interval], bool]:
+    """Seconds per call of models at their sizes, in turns, alone on the machine; and whether foreign load disturbed it.
 
     A round that was disturbed is taken again, as often as there are rounds. If another process keeps the machine until
     the run should end, the few rounds that are taken beside it count as disturbed. Ctrl-C ends the timing: what was
@@ -328,20 +343,20 @@ def _latencies(models: Sequence[CompiledModel], feeds: Feeds, cores: int, run: _
     quiet: list[list[float]] = []
     try:
         watch = LoadWatch(cores)
-        wanted = rounds_within([2 * _execution_seconds(model, feeds) for model in models], _LATENCY_SECONDS)
+        wanted = rounds_within([2 * _execution_seconds(model, feeds) for model, feeds in calls], _LATENCY_SECONDS)
         until = max(run.end, clock.perf_counter() + _LOCK_SECONDS)
         with suppress(LockTimeout), closing(MachineLock()) as lock, lock.exclusive(until):
             while len(quiet) < wanted and len(every) < 2 * wanted:
                 before = read_counters()
                 # The first execution brings back what the other model's weights have driven from the caches.
-                every.append([_execution_seconds(model, feeds) for model in models])
+                every.append([_execution_seconds(model, feeds) for model, feeds in calls])
                 if not watch.suspect(read_counters() - before):
                     quiet.append(every[-1])
         while len(every) < FEWEST_ROUNDS:  # another process keeps the machine
-            every.append([_execution_seconds(model, feeds) for model in models])
+            every.append([_execution_seconds(model, feeds) for model, feeds in calls])
     except KeyboardInterrupt:
         run.interrupted = True
     if len(every) < FEWEST_ROUNDS:
-        return [Interval(math.nan, math.nan, math.nan)] * len(models), True
+        return [Interval(math.nan, math.nan, math.nan)] * len(calls), True
     rounds = quiet if len(quiet) >= FEWEST_ROUNDS else every
     return [median_interval(seconds) for seconds in zip(*rounds, strict=True)], len(quiet) < wanted

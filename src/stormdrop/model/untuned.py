@@ -19,12 +19,15 @@ from .artifact import CompiledModel, needs_linker
 from .artifact_files import check_writable
 from .builder import ModelBuilder, provenance_of, source_of
 from .importer.any_model import Model, import_model
+from .importer.combinations import GivenShapes
 from .phases import timed
 from .repair import Replacement, verified_or_repaired
 from .saving import Verifier
 from .scheduler import recorded_tasks
+from .sized_result import SizeResult, size_results
 from .tuned_task import TunedTask
-from .verify import Reference, Verification
+from .verification.references import with_references
+from .verify import Verification
 
 
 def compile_model(
@@ -35,7 +38,7 @@ def compile_model(
     seed: int = 0,
     store: Store | None = None,
     fresh: bool = False,
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    shapes: GivenShapes | None = None,
     out: str | Path | None = None,
     native: bool = False,
     keep_denormals: bool = False,
@@ -52,7 +55,8 @@ def compile_model(
         seed: Seeds the inputs that the model is verified on.
         store: Where the records are; the user's own database by default.
         fresh: Take no schedule from the records: every kernel has its default schedule.
-        shapes: The sizes of inputs that the model leaves open, by the input's name.
+        shapes: The sizes of inputs that the model leaves open, by the input's name. In the place of a size there may be
+            several, as in `{"x": ((1, 4, 8), 3, 224, 224)}` or with `range(32, 385, 32)`: the model then runs at each.
         out: The folder to save the model to.
         native: Save machine code in place of LLVM bitcode; see `CompiledModel.save`.
         keep_denormals: As in `tune_model`.
@@ -88,6 +92,7 @@ class CompileResult:
         verified: How far its outputs are from the reference.
         tasks: Its tasks, with their results if the records have any.
         replaced: Schedules that had to give way because the model was wrong with them.
+        sizes: Each size of the model, also if it is the only one.
     """
 
     model: CompiledModel
@@ -99,6 +104,7 @@ class CompileResult:
     verified: Verification
     tasks: tuple[TunedTask, ...]
     replaced: tuple[Replacement, ...]
+    sizes: tuple[SizeResult, ...] = ()
 
     def __repr__(self) -> str:
         exact = f"error {self.verified.max_error:.1e} against {self.verified.against}"
@@ -117,6 +123,7 @@ class CompileResult:
             "kernels": len(self.tasks),
             "recorded": [task.task.name for task in self.tasks if task.result is not None],
             "replaced": [replacement.to_json() for replacement in self.replaced],
+            "sizes": [size.to_json() for size in self.sizes],
             "fallbacks": [report.task for report in self.model.metadata.fallbacks],
         }
 
@@ -128,7 +135,7 @@ def compile_model_with(
     *,
     example_inputs: Any = None,
     store: Store | None = None,
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    shapes: GivenShapes | None = None,
     out: str | Path | None = None,
     native: bool = False,
 ) -> CompileResult:
@@ -143,7 +150,7 @@ def compile_model_with(
         source = source_of(model)
         graph = import_model(model, shapes, example_inputs)
     with timed(phases, "verify"):
-        reference = Reference.compute(graph, options.seed)
+        graph, references = with_references(graph, options.seed)
     with timed(phases, "schedule"):
         if options.fresh:
             tuned = recorded_tasks(graph, machine, options, None)
@@ -155,7 +162,7 @@ def compile_model_with(
         builder = ModelBuilder(graph, tuned.tasks, machine, options, provenance)
         built = builder.build(builder.winners)
     with timed(phases, "verify"):
-        right = Verifier(builder, reference, out, native)
+        right = Verifier(builder, references, out, native, options.seed)
         verified = verified_or_repaired(graph, builder, built, builder.winners, right, lambda _: None)
     return CompileResult(
         model=verified.model,
@@ -167,4 +174,5 @@ def compile_model_with(
         verified=right.last,
         tasks=tuple(tuned.tasks),
         replaced=verified.replaced,
+        sizes=size_results(graph, tuned.tasks, [each.max_error for each in right.by_size]),
     )

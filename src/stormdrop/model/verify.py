@@ -39,7 +39,7 @@ from .verification.origins import origin_of
 from .verification.parts import Compared, compared_by_parts, names_of_results
 from .verification.samples import Feeds, Sample, random_feeds, sample_feeds, samples
 
-__all__ = ["Fault", "Feeds", "Reference", "Verification", "random_feeds", "sample_feeds", "verify"]
+__all__ = ["Fault", "Feeds", "Reference", "Verification", "WrongImport", "random_feeds", "sample_feeds", "verify"]
 
 LEVEL = 1e-4
 """An error (max|difference| / max|exact|) up to this is right. Reordered sums stay below it in deep networks; a
@@ -150,9 +150,9 @@ class Reference:
             seed: Seeds the random inputs.
 
         Raises:
-            ModelError: The other runtime cannot run the model; the imported graph computes something else than the
-                model does; an output holds NaN whatever the inputs; or all outputs are constant, so that nothing could
-                be verified.
+            WrongImport: The imported graph computes something else than the model does.
+            ModelError: The other runtime cannot run the model; an output holds NaN whatever the inputs; or all outputs
+                are constant, so that nothing could be verified.
         """
         return _Computing(graph, seed).reference()
 
@@ -201,6 +201,10 @@ def verify(model: CompiledModel, source: onnx.ModelProto | Origin, seed: int = 0
     (expected,), against = origin.outputs([feeds], [info.name for info in model.outputs])
     outputs = model.run(feeds)
     return Verification(max(_error(outputs[name], right) for name, right in expected.items()), against)
+
+
+class WrongImport(ModelError):
+    """The imported graph computes something else than the model does."""
 
 
 class _Computing:
@@ -314,6 +318,11 @@ class _Computing:
 
     def _require_variation(self, expected: Sequence[_Expected]) -> None:
         names = expected[0].tensors
+        if not any(value.size for value in names.values()):
+            raise ModelError(
+                f"{self.graph.name}: cannot be verified: its outputs have no elements; if the size 0 of an input "
+                f"stands for an open one, give the shape, as in --shape x=1x3x224x224 (shapes= in Python)"
+            )
         if not any(_varies([one.tensors[name] for one in expected]) for name in names):
             raise ModelError(
                 f"{self.graph.name}: cannot be verified: each output holds one value everywhere, so a wrong kernel "
@@ -327,7 +336,7 @@ class _Computing:
         for name, error in (*expected.peer.items(), *expected.imported.items()):
             if not error <= LEVEL and not error <= (allowed := max(LEVEL, _OF_ROUNDING * expected.rounded(name))):
                 fault = Fault(name, expected.sample, error, allowed)
-                raise ModelError(
+                raise WrongImport(
                     f"{self.graph.name}: the imported graph and {against} compute different results, before any kernel "
                     f"was chosen: {fault}"
                 )

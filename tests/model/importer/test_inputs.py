@@ -16,7 +16,7 @@ from stormdrop.model.importer.graph import load_graph
 from stormdrop.model.importer.isolated import Importer
 from stormdrop.model.importer.source import read_source
 from stormdrop.model.random_weights import seed_weights
-from stormdrop.model.verify import verify
+from stormdrop.model.verify import Reference, verify
 
 Dimension = int | str | None
 
@@ -62,6 +62,29 @@ def test_unknown_rank() -> None:
     assert "the rank of input 'x'" in refused(add_model(None))
     assert shapes(add_model(None), {"x": (4, 5)}) == {"x": [4, 5]}
     assert load_graph(add_model(None), {"x": (4, 5)}).outputs[0].shape == (4, 5)
+
+
+def test_an_explicit_zero_is_a_size() -> None:
+    node = helper.make_node("ReduceSum", ["x"], ["total"], keepdims=0)
+    model = make_model(
+        [node, helper.make_node("Add", ["total", "y"], ["z"])], {}, {"x": (2, 0), "y": (3,)}, {"z": (3,)}
+    )
+    with Importer() as importer:
+        graph = importer.load(model)
+        assert [info.name for info in graph.inputs] == ["y"] and graph.ignored == ("x",)
+        assert [info.name for info in importer.load(model, {"x": (2, 4)}).inputs] == ["x", "y"], "0 may mean open"
+    assert "dimension 0 of input 'x' is 2, not 3" in refused(model, {"x": (3, 0)})
+    with pytest.raises(ModelError, match="its outputs have no elements"):
+        Reference.compute(load_graph(add_model([2, 0])))
+
+
+@pytest.mark.parametrize("kind", [TensorProto.STRING, TensorProto.BFLOAT16, TensorProto.COMPLEX64, 99])
+def test_types_that_no_kernel_takes(kind: int) -> None:
+    model = add_model([2, 3])
+    model.graph.input[0].type.tensor_type.elem_type = kind
+    name = TensorProto.DataType.Name(kind).lower() if kind != 99 else "99"
+    with pytest.raises(ModelError, match=f"input 'x' is {name}, which is not supported; inputs are float32, float16"):
+        load_graph(model)
 
 
 def test_a_name_has_one_size() -> None:

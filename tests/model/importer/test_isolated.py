@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -16,6 +17,7 @@ from stormdrop.errors import ModelError
 from stormdrop.model.importer import isolated
 from stormdrop.model.importer.graph import Graph, load_graph
 from stormdrop.model.importer.isolated import Importer, import_graph
+from stormdrop.model.importer.source import Source
 from stormdrop.model.random_weights import seed_weights
 
 HARMLESS = {"deep_branches", "nan_attribute"}
@@ -137,9 +139,9 @@ def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     modes: list[int] = []
     read = isolated._graph
 
-    def noting(imported: isolated._Imported, source: onnx.ModelProto, folder: Path) -> Graph:
-        modes.append(folder.stat().st_mode & 0o777)
-        return read(imported, source, folder)
+    def noting(imported: isolated._Imported, source: Source, constants: Any) -> Graph:
+        modes.append(Path(imported.folder).parent.stat().st_mode & 0o777)
+        return read(imported, source, constants)
 
     monkeypatch.setattr(isolated, "_graph", noting)
     relu = make_model([helper.make_node("Relu", ["x"], ["y"])], {}, {"x": (4,)}, {"y": (4,)})

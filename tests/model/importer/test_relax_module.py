@@ -11,6 +11,7 @@ from tvm import relax
 
 import stormdrop as sd
 from stormdrop.errors import ModelError
+from stormdrop.model.importer.any_model import import_model
 from stormdrop.model.importer.relax_module import import_relax, index_ranges
 from stormdrop.model.verify import Reference
 
@@ -100,6 +101,14 @@ def test_a_symbolic_size_takes_what_the_user_gives() -> None:
         import_relax(module(rows=n), {"x": (6, 9)})
     with pytest.raises(ModelError, match="has no input 'y'; its inputs are 'x'"):
         import_relax(module(), {"y": (1,)})
+
+
+def test_several_sizes_of_a_symbolic_size() -> None:
+    graph = import_model(module(rows=tvm.tirx.Var("n", "int64")), {"x": ((2, 6), 8)})
+    assert [size.outputs[0].shape for size in graph.sizes] == [(2, 16), (6, 16)]
+    assert all(size.tasks is graph.tasks for size in graph.sizes)
+    with pytest.raises(ModelError, match="Relax module: dimension 0 of input 'x': the list of sizes is empty"):
+        import_model(module(), {"x": ((), 8)})
 
 
 def test_a_module_without_main_is_refused() -> None:

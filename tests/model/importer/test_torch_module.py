@@ -14,6 +14,7 @@ from stormdrop.errors import ModelError
 torch = pytest.importorskip("torch", reason="torch modules need torch")
 
 from stormdrop.model.importer import torch_module  # noqa: E402
+from stormdrop.model.importer.any_model import import_model  # noqa: E402
 from stormdrop.model.importer.torch_module import import_torch  # noqa: E402
 from stormdrop.model.verify import Reference  # noqa: E402
 
@@ -81,6 +82,10 @@ def test_an_exported_program_with_an_open_size_needs_that_size() -> None:
     program = torch.export.export(network().eval(), (IMAGE, WORDS), dynamic_shapes=shapes, strict=False)
     graph = import_torch(program, shapes={"image": (4, 3, 8, 8), "words": (4, 5)})
     assert [info.shape for info in graph.inputs] == [(4, 3, 8, 8), (4, 5)]
+    several = import_model(program, {"image": ((2, 4), 3, 8, 8), "words": ((2, 4), 5)})
+    assert [[info.shape[0] for info in size.inputs] for size in several.sizes] == [[2, 2], [4, 4]]
+    with pytest.raises(ModelError, match=r"are both 's.*', so they must have the same sizes, not 2,4 and 4"):
+        import_model(program, {"image": ((2, 4), 3, 8, 8), "words": (4, 5)})
     with pytest.raises(ModelError, match=r"dimension 0 \(.*\) of input 'image' has no size; .*\(N, 3, 8, 8\)"):
         import_torch(program)
     with pytest.raises(ModelError, match="dimension 1 of input 'image' is 3, not 4"):
@@ -145,3 +150,19 @@ def test_a_module_or_inputs_that_cannot_be_imported_are_one_line(module: Any, in
 def test_shapes_beside_example_inputs_are_refused() -> None:
     with pytest.raises(ModelError, match="the shapes of a torch module are those of example_inputs"):
         import_torch(network(), (IMAGE, WORDS), {"image": (1, 3, 8, 8)})
+
+
+@pytest.mark.compiles
+def test_a_wrong_import_by_tvm_is_replaced_by_one_of_onnx(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    torch.manual_seed(0)
+    module, other = torch.nn.Linear(4, 3), torch.nn.Linear(4, 3)
+    example = torch.zeros(2, 4)
+    wrong, by_tvm = torch.export.export(other, (example,)).run_decompositions(), torch_module._by_tvm
+    monkeypatch.setattr(torch_module, "_by_tvm", lambda name, _, origin: by_tvm(name, wrong, origin))
+    with caplog.at_level(logging.WARNING, "stormdrop"):
+        model = sd.compile_model(module, example_inputs=example, fresh=True)
+    assert "compute different results" in caplog.text and "imported as an ONNX model instead" in caplog.text
+    x = torch.randn(2, 4)
+    np.testing.assert_allclose(model(x.numpy()), module(x).detach().numpy(), atol=1e-5)

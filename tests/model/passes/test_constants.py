@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import tvm
 from tvm import relax
 from tvm.ir import GenericConst
 
@@ -32,3 +33,29 @@ def test_numpy_and_relax_fold_chains_of_constants() -> None:
     constant, other = calls[0].args[0].fields
     assert isinstance(constant, GenericConst) and other.same_as(mod["main"].params[0])
     assert np.array_equal(constant.value.numpy(), [[1, 2], [4, 3], [4, 9]])
+
+
+@pytest.mark.compiles
+def test_what_numpy_folds_is_what_relax_folds() -> None:
+    """The window masks of a Swin transformer: hundreds of small calls, each of which Relax would compile."""
+    rng = np.random.default_rng(0)
+    into, part, row = (rng.normal(size=shape).astype(np.float32) for shape in ((6, 8), (2, 8), (1, 8)))
+    into[1, 2] = np.inf
+    builder = relax.BlockBuilder()
+    with builder.function("main", []):
+        with builder.dataflow():
+            scattered = builder.emit(relax.op.slice_scatter(relax.const(into), relax.const(part), 1, 4, 2, axis=0))
+            columns = builder.emit(relax.op.slice_scatter(scattered, relax.const(into[:, :3]), 5, 8, 1, axis=1))
+            spread = builder.emit(relax.op.broadcast_to(relax.const(row), (6, 8)))
+            apart = builder.emit(relax.op.subtract(columns, spread))
+            same = builder.emit(relax.op.equal(apart, relax.const(into)))
+            different = builder.emit(relax.op.not_equal(apart, relax.const(into)))
+            result = builder.emit_output(relax.Tuple([apart, same, different]))
+        builder.emit_func_output(result)
+    mod = builder.get()
+    right = tvm.compile(relax.transform.LegalizeOps()(mod), tvm.target.Target("llvm"))
+    expected = [value.numpy() for value in relax.VirtualMachine(right, tvm.cpu())["main"]()]
+    folded = fold_constants(mod)["main"].body.blocks[0].bindings[-1].value.fields
+    assert all(isinstance(value, GenericConst) for value in folded)
+    for ours, theirs in zip(folded, expected, strict=True):
+        np.testing.assert_array_equal(ours.value.numpy(), theirs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import tvm
 import tvm_ffi
 from tvm import relax
@@ -36,3 +37,26 @@ def module() -> tvm.IRModule:
 def test_the_result_is_that_of_the_pass() -> None:
     ours, theirs = legalize(module()), relax.transform.LegalizeOps()(module())
     assert tvm_ffi.structural_equal(ours, theirs, map_free_vars=True)
+
+
+@pytest.mark.compiles
+def test_tuples_that_differ_in_their_tensors_are_different_calls() -> None:
+    """The tensors of (x, y, x) and (x, y, y) have the same types, and only which of them are one differs."""
+    builder = relax.BlockBuilder()
+    x, y = (relax.Var(name, relax.TensorType([2, 3], "float32")) for name in "xy")
+    with builder.function("main", [x, y]):
+        with builder.dataflow():
+            joined = [builder.emit(relax.op.concat(each, axis=0)) for each in ([x, y, x], [x, y, y], [y, x, y])]
+            pairs = [relax.op.concat(each, axis=0) for each in ([x, y], [y, y])]
+            joined += [builder.emit(pair) for pair in pairs]
+            result = builder.emit_output(relax.Tuple(joined))
+        builder.emit_func_output(result)
+    mod = builder.get()
+    ours, theirs = legalize(mod), relax.transform.LegalizeOps()(mod)
+    assert tvm_ffi.structural_equal(ours, theirs, map_free_vars=True)
+    machine = relax.VirtualMachine(tvm.compile(ours, "llvm"), tvm.cpu())
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal((2, 3)).astype(np.float32) for _ in "ab")
+    results = machine["main"](tvm.runtime.tensor(a), tvm.runtime.tensor(b))
+    for ours_of, parts in zip(results, ([a, b, a], [a, b, b], [b, a, b], [a, b], [b, b]), strict=True):
+        assert np.array_equal(ours_of.numpy(), np.concatenate(parts))

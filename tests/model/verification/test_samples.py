@@ -45,3 +45,27 @@ def test_divisors_are_not_zero(operator: str) -> None:
     ranges = index_ranges(onnx.helper.make_model(graph))
     feeds = random_feeds([TensorInfo(name, (64,), "int32") for name in "ab"], 0, ranges)
     assert set(feeds["b"].tolist()) == {1, 2}
+
+
+@pytest.mark.parametrize("way", ["Equal", "OneHot"])
+def test_what_is_compared_with_each_position_is_an_index(way: str) -> None:
+    names = {"numbers": np.arange(257, dtype=np.int32), "depth": np.array(257), "values": np.array([0, 1])}
+    constants = [onnx.numpy_helper.from_array(value, name) for name, value in names.items()]
+    given = ["wide", "numbers"] if way == "Equal" else ["wide", "depth", "values"]
+    nodes = [onnx.helper.make_node("Unsqueeze", ["x"], ["wide"], axes=[2]), onnx.helper.make_node(way, given, ["y"])]
+    x = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.INT32, (1, 64))
+    graph = onnx.helper.make_graph(nodes, "one hot", [x], [onnx.ValueInfoProto(name="y")], constants)
+    assert index_ranges(onnx.helper.make_model(graph)) == {"x": 257}
+
+
+def test_one_value_that_is_compared_is_given_that_value() -> None:
+    names = {"one": np.array([1]), "zero": np.array(0), "rate": np.array(16000)}
+    constants = [onnx.numpy_helper.from_array(value, name) for name, value in names.items()]
+    nodes = [
+        onnx.helper.make_node("Reshape", ["sr", "one"], ["vector"]),
+        onnx.helper.make_node("Gather", ["vector", "zero"], ["number"], axis=0),
+        onnx.helper.make_node("Equal", ["number", "rate"], ["y"]),
+    ]
+    sr = onnx.helper.make_tensor_value_info("sr", onnx.TensorProto.INT64, ())
+    graph = onnx.helper.make_graph(nodes, "rate", [sr], [onnx.ValueInfoProto(name="y")], constants)
+    assert index_ranges(onnx.helper.make_model(graph)) == {"sr": (16000, 16001)}

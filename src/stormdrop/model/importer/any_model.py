@@ -7,7 +7,6 @@ of the user's own process, which has run the user's code already: it is imported
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -15,7 +14,9 @@ import onnx
 import tvm
 
 from ...errors import ModelError
+from .combinations import GivenShapes, all_shapes
 from .isolated import import_graph
+from .together import together
 
 if TYPE_CHECKING:
     from .graph import Graph
@@ -24,14 +25,13 @@ Model: TypeAlias = Any
 """A path, an `onnx.ModelProto`, a `torch.nn.Module`, a `torch.export.ExportedProgram` or a Relax `tvm.IRModule`."""
 
 
-def import_model(
-    model: Model, shapes: Mapping[str, tuple[int, ...]] | None = None, example_inputs: Any = None
-) -> Graph:
+def import_model(model: Model, shapes: GivenShapes | None = None, example_inputs: Any = None) -> Graph:
     """Import a model.
 
     Args:
         model: The model.
-        shapes: The shapes of inputs whose shape the model leaves open, by input name.
+        shapes: The shapes of inputs whose shape the model leaves open, by input name. In the place of a size there may
+            be several: the graph then has one form for each; see `combinations`.
         example_inputs: The inputs of a torch module: a tuple of its positional arguments, or a mapping of those that
             it takes by name. Values do not matter, shapes and types do.
 
@@ -41,15 +41,18 @@ def import_model(
     """
     torch = sys.modules.get("torch")  # whoever has a torch object has loaded torch
     if torch is not None and isinstance(model, torch.nn.Module | torch.export.ExportedProgram):
-        from .torch_module import import_torch
+        from .torch_module import dimension_names, import_torch
 
-        return import_torch(model, example_inputs, shapes)
+        torch_shapes = all_shapes(shapes, lambda: dimension_names(model), type(model).__name__)
+        return together([import_torch(model, example_inputs, given) for given in torch_shapes])
     if example_inputs is not None:
         raise ModelError(f"example_inputs: only a torch module takes them, not {_described(model)}")
     if isinstance(model, tvm.IRModule):
+        from .relax_module import dimension_names as names_in_relax
         from .relax_module import import_relax
 
-        return import_relax(model, shapes)
+        relax_shapes = all_shapes(shapes, lambda: names_in_relax(model), "the Relax module")
+        return together([import_relax(model, given) for given in relax_shapes])
     if isinstance(model, str | Path | onnx.ModelProto):
         return import_graph(model, shapes)
     raise ModelError(

@@ -31,6 +31,7 @@ from ..foreign import ForeignParts, foreign_index
 from ..metadata import TensorInfo
 from ..passes.broadcast import expand_constants
 from ..passes.constants import fold_constants
+from ..passes.copies import remove_copies
 from ..passes.gathers import clip_indices
 from ..passes.legalize import legalize
 from ..passes.powers import expand_powers
@@ -54,7 +55,10 @@ _LAYOUTS = {
 
 @dataclass(frozen=True)
 class Graph:
-    """A model as kernel calls.
+    """A model as kernel calls, at one size.
+
+    If the model is compiled for several sizes, there is a graph for each. All of them have the same tasks, whose
+    weights are sums over all sizes, and the same foreign parts.
 
     Attributes:
         name: The name of the model.
@@ -66,6 +70,7 @@ class Graph:
         converted: Whether the source was converted from an old opset.
         ignored: The names of the inputs that the model does not use. `inputs` and `main` are without them.
         foreign: The parts that onnxruntime runs; `main` calls them as packed functions.
+        others: The graphs of the other sizes, if this is the one of the main size.
     """
 
     name: str
@@ -77,6 +82,29 @@ class Graph:
     converted: bool = False
     ignored: tuple[str, ...] = ()
     foreign: ForeignParts = field(default_factory=ForeignParts)
+    others: tuple[Graph, ...] = ()
+
+    @property
+    def sizes(self) -> tuple[Graph, ...]:
+        """The graphs of all sizes, this one first."""
+        return (self, *self.others)
+
+    def at(self, feeds: Mapping[str, Any]) -> Graph:
+        """The graph of the size that these inputs have.
+
+        Args:
+            feeds: An array for each input, by name.
+        """
+        if not self.others:
+            return self
+        shapes = {name: tuple(value.shape) for name, value in feeds.items()}
+        return next(graph for graph in self.sizes if all(shapes[info.name] == info.shape for info in graph.inputs))
+
+    @property
+    def called(self) -> frozenset[int]:
+        """The indices of the tasks that this size calls."""
+        functions = {variable.name_hint for variable in self.mod.functions}
+        return frozenset(task.index for task in self.tasks if functions.intersection(task.callees))
 
     @property
     def constant_bytes(self) -> int:
@@ -225,6 +253,7 @@ def _optimise(mod: tvm.IRModule, name: str) -> tvm.IRModule:
             passes.FuseOps(),
             passes.FuseTIR(),
             passes.RewriteDataflowReshape(),
+            remove_copies,
             passes.DeadCodeElimination(),
         ):
             try:

@@ -1,6 +1,7 @@
 """The inputs of an ONNX model: which ones it uses, and the sizes of those that it leaves open.
 
-A dimension without a size may have a name, be written as -1 or "?", or be empty; an input may even lack its rank. The
+A dimension without a size may have a name, be written as -1 or "?", or be empty; an input may even lack its rank. A 0
+that is written down is a size, though the user may give another one: some exporters mean an open dimension by it. The
 user gives the sizes by input. A dimension with a name has one size in all inputs, so it has to be given only once.
 """
 
@@ -10,12 +11,17 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import onnx
+from onnx import helper, numpy_helper
 
 from ...errors import ModelError, shown
 
 Shapes = Mapping[str, Sequence[int]]
 """The shapes that the user gives, by the name of the input."""
+
+_INITIALIZERS_ARE_NO_INPUTS = 4
+"""The first version of ONNX's representation in which an initializer need not be listed among the inputs."""
 
 _LISTED = 5  # open dimensions that a message names, at most
 
@@ -53,6 +59,16 @@ def fill_shapes(model: onnx.ModelProto, shapes: Shapes, name: str) -> None:
         raise ModelError(f"{name}: {missing}")
 
 
+def dimension_names(model: onnx.ModelProto) -> dict[str, list[str | None]]:
+    """What a model calls the dimensions of its inputs, by input; None for those without a name."""
+    return {
+        value.name: [
+            dim.dim_param if any(map(str.isalnum, dim.dim_param)) else None for dim in value.type.tensor_type.shape.dim
+        ]
+        for value in _true_inputs(model.graph)
+    }
+
+
 def drop_unused_inputs(model: onnx.ModelProto) -> tuple[str, ...]:
     """Remove the inputs that a graph does not use.
 
@@ -68,6 +84,28 @@ def drop_unused_inputs(model: onnx.ModelProto) -> tuple[str, ...]:
     del model.graph.input[:]
     model.graph.input.extend(kept)
     return ignored
+
+
+def fix_empty_inputs(model: onnx.ModelProto) -> tuple[str, ...]:
+    """Make the inputs that have no elements constants: their value is known, and no kernel can take them.
+
+    Args:
+        model: The model, whose inputs have sizes; it is changed.
+
+    Returns:
+        Their names.
+    """
+    empty = [value for value in _true_inputs(model.graph) if 0 in _sizes(value)]
+    for value in empty:
+        dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+        model.graph.initializer.append(numpy_helper.from_array(np.zeros(_sizes(value), dtype), value.name))
+        model.graph.input.remove(value)
+        model.ir_version = max(model.ir_version, _INITIALIZERS_ARE_NO_INPUTS)
+    return tuple(value.name for value in empty)
+
+
+def _sizes(value: onnx.ValueInfoProto) -> list[int]:
+    return [dim.dim_value for dim in value.type.tensor_type.shape.dim]
 
 
 def _true_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
@@ -108,7 +146,7 @@ def _give(value: onnx.ValueInfoProto, shape: Sequence[int], sizes: _NamedSizes, 
 def _fill_named(value: onnx.ValueInfoProto, sizes: _NamedSizes) -> None:
     """Write the sizes that are known by name into an input."""
     for dim in value.type.tensor_type.shape.dim:
-        if dim.dim_value <= 0 and dim.dim_param in sizes.known:
+        if dim.dim_param in sizes.known:
             dim.dim_value = sizes.known[dim.dim_param]
 
 
@@ -151,7 +189,7 @@ class _Missing:
         needed = False  # whether the sizes that the examples ask for so far leave a size of this input open
         for axis, dim in enumerate(tensor.shape.dim):
             where = f"dimension {axis} of input {key!r}"
-            if dim.dim_value > 0:
+            if not _is_open(dim):
                 continue
             needed |= dim.dim_param not in self.named
             if dim.dim_param:
@@ -159,7 +197,7 @@ class _Missing:
             else:
                 self.others.append(where)
         if needed:
-            sizes = (str(dim.dim_value) if dim.dim_value > 0 else "N" for dim in tensor.shape.dim)
+            sizes = ("N" if _is_open(dim) else str(dim.dim_value) for dim in tensor.shape.dim)
             self.examples.append(f"--shape {key}={'x'.join(sizes)}")
 
     def __str__(self) -> str:
@@ -170,6 +208,10 @@ class _Missing:
             f"{', '.join(open_ones[:_LISTED])}{rest} {have} no size; give the shape, as in "
             f"{' '.join(self.examples[:_LISTED])} (shapes= in Python)"
         )
+
+
+def _is_open(dim: onnx.TensorShapeProto.Dimension) -> bool:
+    return bool(dim.WhichOneof("value") != "dim_value")
 
 
 def _open_nameless(graph: onnx.GraphProto) -> None:

@@ -5,6 +5,9 @@
                                   <- main as JSON --  the module without its constants, or one line that says why not
                                   <- a file --------  the constants, as TVM saves parameters
 
+If several sizes are asked for, the child imports them one after the other, and answers for each. A constant that is
+equal in several of them is written once.
+
 A file of 200 bytes may ask for 2**40 elements, for a loop without end, or for recursion that overflows a native stack.
 What computes with a model's content (onnx's converter and shape inference, onnxscript's folding, TVM's importer and
 passes) therefore runs in the child only. If it crashes, runs out of memory or takes too long, that is one
@@ -17,13 +20,14 @@ parameters, written by our code. Only the answer's frame is pickled, and it hold
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import onnx
 
@@ -32,7 +36,8 @@ from ...machine.child_process import ChildProcess
 from ...machine.memory import CHILD_SHARE, limit_memory, usable_memory
 from ...machine.scratch import scratch_folder
 from ..metadata import ForeignPart, TensorInfo
-from .source import Source, read_source
+from .combinations import GivenShapes, Shapes
+from .source import Source, read_source, shapes_of_sizes
 
 if TYPE_CHECKING:
     from .graph import Graph
@@ -44,27 +49,36 @@ _MESSAGE = 500  # characters of a message, at most
 _SERVE = f"{__name__}:serve"
 _MODULE, _CONSTANTS, _SOURCE = "module.json", "constants.bin", "source.onnx"
 
-Shapes = Mapping[str, tuple[int, ...]]
-
 
 @dataclass(frozen=True)
 class _Imported:
-    """What the child answers beside the files that it has written."""
+    """What the child answers for a size, beside the files that it has written.
+
+    Attributes:
+        shapes: The size.
+        folder: Where its files are.
+        constants: The names of its constants in the file of all constants, in the order of the parameters.
+        left: How many further sizes will follow.
+    """
 
     name: str
+    shapes: Shapes
+    folder: str
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
-    constants: int
+    constants: tuple[str, ...]
     converted: bool
     foreign: tuple[ForeignPart, ...]
+    left: int
 
 
-def import_graph(model: str | Path | onnx.ModelProto, shapes: Shapes | None = None) -> Graph:
+def import_graph(model: str | Path | onnx.ModelProto, shapes: GivenShapes | None = None) -> Graph:
     """Import an ONNX model in a child process with bounds on memory and time.
 
     Args:
         model: The path of an ONNX file, or a model in memory.
-        shapes: The shapes of inputs whose shape the model leaves open, by input name.
+        shapes: The shapes of inputs whose shape the model leaves open, by input name. In the place of a size there may
+            be several; see `combinations`.
 
     Raises:
         ModelError: The file cannot be read, a shape is open, an operator is not supported, or the import crashed or
@@ -80,7 +94,7 @@ class Importer:
 
     Args:
         memory: The most bytes of address space that it may take; by default a share of the usable memory.
-        seconds: The most time that an import may take.
+        seconds: The most time that the import of a size may take.
     """
 
     def __init__(self, memory: int | None = None, seconds: float = IMPORT_SECONDS) -> None:
@@ -88,18 +102,19 @@ class Importer:
         self._seconds = seconds
         self._child: ChildProcess | None = None
 
-    def load(self, model: str | Path | onnx.ModelProto, shapes: Shapes | None = None) -> Graph:
+    def load(self, model: str | Path | onnx.ModelProto, shapes: GivenShapes | None = None) -> Graph:
         """See `import_graph`."""
+        from .together import together
+
         with scratch_folder() as folder:
             if isinstance(model, onnx.ModelProto):
-                source = read_source(model, shapes)
-                imported = self._answer(source.name, _saved(source, folder), True, None, folder)
+                name, in_memory = shown(model.graph.name) or "model", True
+                file = _saved(name, model, folder)
             else:
-                imported = self._answer(Path(model).stem, Path(model), False, shapes, folder)
-                source = read_source(model, shapes)
-            if imported.converted:
-                source = replace(source, model=read_source(folder / _SOURCE).model)
-            return _graph(imported, source, folder)
+                name, in_memory, file = Path(model).stem, False, Path(model)
+            answers = list(self._answers(name, file, in_memory, shapes or {}, folder))
+            constants = _constants(folder)
+            return together([_graph(one, _source(model, one), constants) for one in answers])
 
     def close(self) -> None:
         """Ends the process. Closing twice is harmless."""
@@ -113,10 +128,20 @@ class Importer:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _answer(self, name: str, file: Path, in_memory: bool, shapes: Shapes | None, folder: Path) -> _Imported:
+    def _answers(
+        self, name: str, file: Path, in_memory: bool, shapes: GivenShapes, folder: Path
+    ) -> Iterator[_Imported]:
         if self._child is None:
             self._child = ChildProcess(_SERVE, (self._memory,))
-        self._child.send((name, str(file), in_memory, dict(shapes or {}), str(folder)))
+        self._child.send((name, str(file), in_memory, dict(shapes), str(folder)))
+        left = 1
+        while left:
+            answer = self._answer(name)
+            left = answer.left
+            yield answer
+
+    def _answer(self, name: str) -> _Imported:
+        assert self._child is not None
         try:
             answer = self._child.answer(self._seconds)
         except TimeoutError:
@@ -131,20 +156,33 @@ class Importer:
         return answer
 
 
-def _saved(source: Source, folder: Path) -> Path:
+def _saved(name: str, model: onnx.ModelProto, folder: Path) -> Path:
     file = folder / "model.onnx"
     try:
-        file.write_bytes(source.model.SerializeToString())
+        file.write_bytes(model.SerializeToString())
     except Exception as error:
         # Protocol buffers raise several types for a message of 2 GiB and more; the disk may be full.
         raise ModelError(
-            f"{source.name}: cannot be handed to the import: {one_line(error)}; save it with external data and give "
-            f"its path"
+            f"{name}: cannot be handed to the import: {one_line(error)}; save it with external data and give its path"
         ) from error
     return file
 
 
-def _graph(imported: _Imported, source: Source, folder: Path) -> Graph:
+def _source(model: str | Path | onnx.ModelProto, imported: _Imported) -> Source:
+    """The model as it was read for a size; as it was converted, if its opset is old."""
+    source = read_source(model, imported.shapes)
+    if not imported.converted:
+        return source
+    return replace(source, model=read_source(Path(imported.folder) / _SOURCE).model)
+
+
+def _constants(folder: Path) -> Mapping[str, Any]:
+    import tvm
+
+    return tvm.runtime.load_param_dict_from_file(str(folder / _CONSTANTS))  # type: ignore[no-any-return]
+
+
+def _graph(imported: _Imported, source: Source, constants: Mapping[str, Any]) -> Graph:
     """The graph that the child has written."""
     import tvm
 
@@ -152,11 +190,12 @@ def _graph(imported: _Imported, source: Source, folder: Path) -> Graph:
     from .graph import Graph
     from .tasks import extract_tasks
 
+    folder = Path(imported.folder)
     mod = tvm.ir.load_json((folder / _MODULE).read_text())
     main = mod["main"]
-    constants = tvm.runtime.load_param_dict_from_file(str(folder / _CONSTANTS))
-    variables = main.params[len(main.params) - imported.constants :]
-    mod["main"] = main.bind_params({variable: constants[variable.name] for variable in variables})
+    variables = main.params[len(main.params) - len(imported.constants) :]
+    values = {variable: constants[name] for variable, name in zip(variables, imported.constants, strict=True)}
+    mod["main"] = main.bind_params(values)
     return Graph(
         imported.name,
         mod,
@@ -185,33 +224,75 @@ def serve(connection: Connection, memory: int) -> None:
     sys.modules["torch"] = None  # type: ignore[assignment]
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the parent is gone
         while True:
-            connection.send(_served(*connection.recv()))
+            for answer in _served(*connection.recv()):
+                connection.send(answer)
     os._exit(0)  # skips the clean-up of TVM and LLVM, which is not needed
 
 
-def _served(name: str, path: str, in_memory: bool, shapes: Shapes, folder: str) -> _Imported | str:
-    """Imports a model and writes it into a folder. Returns one line if it cannot be imported."""
+def _served(name: str, path: str, in_memory: bool, shapes: GivenShapes, folder: str) -> Iterator[_Imported | str]:
+    """Imports a model at each size and writes it into a folder. Yields one line if it cannot be imported."""
     from .graph import load_graph
 
     try:
-        graph = load_graph(onnx.load_from_string(Path(path).read_bytes()) if in_memory else path, shapes)
-        return _written(graph, Path(folder))
+        model = onnx.load_from_string(Path(path).read_bytes()) if in_memory else path
+        sizes = shapes_of_sizes(model, shapes)
+        writer = _Writer(Path(folder), several=len(sizes) > 1)
+        for position, size in enumerate(sizes):
+            imported = writer.write(load_graph(model, size), size, len(sizes) - position - 1)
+            if not imported.left:
+                writer.close(name)
+            yield imported
     except ModelError as error:
-        return str(error)
+        yield str(error)
     except MemoryError:
-        return f"{name}: its import needs more than a share of {CHILD_SHARE:g} of this machine's memory"
+        yield f"{name}: its import needs more than a share of {CHILD_SHARE:g} of this machine's memory"
 
 
-def _written(graph: Graph, folder: Path) -> _Imported:
+@dataclass
+class _Writer:
+    """Writes the graphs of a model's sizes to a folder, and then the constants of all of them."""
+
+    folder: Path
+    several: bool
+    constants: dict[str, Any] = field(default_factory=dict)
+
+    def write(self, graph: Graph, size: Shapes, left: int) -> _Imported:
+        from .constants import without_constants
+
+        folder = self.folder / str(left)
+        mod, values = without_constants(graph.mod)
+        # To find out which constants are equal takes time, and is in vain for one size.
+        names = tuple(map(_name_of, values.values())) if self.several else tuple(values)
+        self.constants |= dict(zip(names, values.values(), strict=True))
+        _write_graph(graph, mod, folder)
+        parts = graph.foreign.reports
+        return _Imported(
+            graph.name, size, str(folder), graph.inputs, graph.outputs, names, graph.converted, parts, left
+        )
+
+    def close(self, name: str) -> None:
+        import tvm
+
+        try:
+            tvm.runtime.save_param_dict_to_file(self.constants, str(self.folder / _CONSTANTS))
+        except (OSError, RuntimeError) as error:  # the latter is TVM's
+            raise ModelError(f"{name}: its import cannot be written to {self.folder}: {one_line(error)}") from error
+
+
+def _name_of(constant: Any) -> str:
+    """A name for a constant that equal ones have, too."""
+    value = constant.numpy()
+    digest = hashlib.blake2b(value.tobytes(), digest_size=20)
+    return f"{digest.hexdigest()} {constant.dtype} {tuple(value.shape)}"
+
+
+def _write_graph(graph: Graph, mod: Any, folder: Path) -> None:
     import tvm
 
-    from .constants import without_constants
-
-    mod, constants = without_constants(graph.mod)
     text = tvm.ir.save_json(mod)
     try:
+        folder.mkdir()
         (folder / _MODULE).write_text(text)
-        tvm.runtime.save_param_dict_to_file(constants, str(folder / _CONSTANTS))
         if graph.converted:
             assert isinstance(graph.source, onnx.ModelProto)  # only an ONNX model is converted
             (folder / _SOURCE).write_bytes(graph.source.SerializeToString())
@@ -219,5 +300,3 @@ def _written(graph: Graph, folder: Path) -> _Imported:
             (folder / part.file).write_bytes(model)
     except (OSError, RuntimeError) as error:  # the latter is TVM's
         raise ModelError(f"{graph.name}: its import cannot be written to {folder}: {one_line(error)}") from error
-    parts = graph.foreign.reports
-    return _Imported(graph.name, graph.inputs, graph.outputs, len(constants), graph.converted, parts)

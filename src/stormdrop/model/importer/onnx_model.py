@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
-from onnx import helper, version_converter
+from onnx import TensorProto, version_converter
 
 from ...errors import ModelError, one_line, shown
 from ..metadata import TensorInfo
@@ -16,6 +16,7 @@ from .native import native_reason
 from .simplify import clean
 from .sizes import is_too_large, too_large
 from .source import described, read_source
+from .trial_run import KERNEL_TYPES
 
 _DEFAULT_DOMAINS = ("", "ai.onnx")
 _OLDEST_OPSET = 7
@@ -148,8 +149,12 @@ def _with_supported_opset(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
 def _tensor_info(value: onnx.ValueInfoProto, name: str) -> TensorInfo:
     tensor = value.type.tensor_type
     shape = tuple(dim.dim_value for dim in tensor.shape.dim)
-    try:
-        dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type).name
-    except KeyError as error:
-        raise ModelError(f"{name}: input {shown(value.name)!r} has no type of ONNX's: {tensor.elem_type}") from error
+    dtype = KERNEL_TYPES.get(tensor.elem_type)
+    if dtype is None:
+        known = TensorProto.DataType.values()
+        kind = TensorProto.DataType.Name(tensor.elem_type) if tensor.elem_type in known else tensor.elem_type
+        raise ModelError(
+            f"{name}: input {shown(value.name)!r} is {str(kind).lower()}, which is not supported; inputs are "
+            f"{', '.join(KERNEL_TYPES.values())}"
+        )
     return TensorInfo(value.name, shape, dtype)

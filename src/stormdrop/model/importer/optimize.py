@@ -7,7 +7,7 @@ shapes are known. That takes 10 s for a model of 1,500 nodes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import onnx_ir as ir
@@ -15,6 +15,7 @@ from onnx_ir.passes import common as passes
 from onnxscript import rewriter
 from onnxscript.optimizer._constant_folding import FoldConstantsPass
 from onnxscript.rewriter import RewriteRule, RewriteRuleSet
+from onnxscript.rewriter._pattern_ir import NodeOutputPattern, NodePattern
 
 FOLD_LIMIT = 1 << 28
 """The largest constant that is computed at import, in elements: 1 GiB of float32, enough for the weights of a layer."""
@@ -58,7 +59,7 @@ def optimize(graph: ir.Model) -> None:
 
 
 def rule_set(rules: Iterable[RewriteRule]) -> RewriteRuleSet:
-    """A set of rules that tries each rule at the nodes of its last operator only."""
+    """A set of rules that tries each rule only where operators fit its pattern."""
     return RewriteRuleSet([_Indexed(rule) for rule in rules])
 
 
@@ -74,19 +75,55 @@ class _Folding(FoldConstantsPass):
 
 
 class _Indexed:
-    """A rule as a rule set uses it: it does not look at a node of another operator than its pattern ends with."""
+    """A rule as a rule set uses it: it tries no node whose operator, or the operators before it, do not fit."""
 
     def __init__(self, rule: RewriteRule) -> None:
         self._rule = rule
-        self._operator = rule._target_pattern.output_nodes[0].op_identifier()
+        self._pattern, *others = rule._target_pattern.output_nodes
+        # The inputs that this pattern's last nodes have in common, by their positions at the first of them.
+        self._common = [
+            position
+            for position, value in enumerate(self._pattern.inputs)
+            if others and value is not None and all(any(value is read for read in other.inputs) for other in others)
+        ]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._rule, name)
 
     def try_rewrite(self, model: ir.Model, graph: Any, node: ir.Node, **options: Any) -> Any:
-        if self._operator is not None and node.op_identifier() != self._operator:
+        if not _may_match(self._pattern, node):
             return None
+        read = [node.inputs[position] for position in self._common if position < len(node.inputs)]
+        if read and read[0] is not None:
+            graph = _Readers(graph, read[0])
         return self._rule.try_rewrite(model, graph, node, **options)
+
+
+class _Readers:
+    """A graph as a rule for several last nodes sees it: all of these read one value, so no other node can be one."""
+
+    def __init__(self, graph: Any, value: ir.Value) -> None:
+        self.graph: ir.Graph = graph if isinstance(graph, ir.Graph) else graph.graph
+        self._value = value
+
+    def __iter__(self) -> Iterator[ir.Node]:
+        readers = dict.fromkeys(use.node for use in self._value.uses())
+        return (node for node in readers if node.graph is self.graph)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.graph, name)
+
+
+def _may_match(pattern: NodePattern, node: ir.Node) -> bool:
+    """Whether the operators of a node, and of what computes its inputs, are those of a pattern."""
+    if not pattern.op.matches(node.op_type):
+        return False
+    for wanted, value in zip(pattern.inputs, node.inputs, strict=False):
+        if isinstance(wanted, NodeOutputPattern):
+            producer = None if value is None else value.producer()
+            if producer is None or not _may_match(wanted.producer(), producer):
+                return False
+    return True
 
 
 _DEFAULT_RULES = rule_set(rewriter._DEFAULT_REWRITE_RULES)

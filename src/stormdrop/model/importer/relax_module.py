@@ -66,6 +66,16 @@ def import_relax(mod: tvm.IRModule, shapes: Shapes | None = None) -> Graph:
     return graph_of(simplified(normal), "main", inputs, outputs, origin)
 
 
+def dimension_names(mod: tvm.IRModule) -> dict[str, list[Any]]:
+    """The symbolic size of each dimension of the inputs, by input; None for a size that is known."""
+    names: dict[str, list[Any]] = {}
+    main = next((function for variable, function in mod.functions.items() if variable.name_hint == "main"), None)
+    for parameter in getattr(main, "params", ()):
+        extents = getattr(getattr(parameter.ty, "shape", None), "values", ())
+        names[parameter.name] = [None if hasattr(extent, "value") else extent for extent in extents]
+    return names
+
+
 def simplified(mod: tvm.IRModule) -> tvm.IRModule:
     """A module of inference with its batch norms folded, as `simplify.clean` does for ONNX models.
 

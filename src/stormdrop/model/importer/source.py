@@ -17,7 +17,8 @@ import onnx
 from google.protobuf.message import DecodeError, Message
 
 from ...errors import ModelError, one_line, shown
-from .inputs import drop_unused_inputs, fill_shapes
+from .combinations import GivenShapes, Shapes, all_shapes
+from .inputs import dimension_names, drop_unused_inputs, fill_shapes, fix_empty_inputs
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,9 @@ class Source:
 
     Attributes:
         name: The name of the model: that of its file, or that of its graph.
-        model: The model, with the sizes of its inputs filled in, without the inputs that nothing uses.
-        ignored: The names of the inputs that nothing uses.
+        model: The model, with the sizes of its inputs filled in, without the inputs that nothing uses and those that
+            have no elements.
+        ignored: The names of the inputs that the model is without.
     """
 
     name: str
@@ -55,7 +57,22 @@ def read_source(model: str | Path | onnx.ModelProto, shapes: Mapping[str, tuple[
         read = _read(Path(model))
     _check_graph(read.graph, name)
     fill_shapes(read, shapes or {}, name)
-    return Source(name, read, drop_unused_inputs(read))
+    return Source(name, read, drop_unused_inputs(read) + fix_empty_inputs(read))
+
+
+def shapes_of_sizes(model: str | Path | onnx.ModelProto, shapes: GivenShapes | None = None) -> list[Shapes]:
+    """List the shapes of the inputs of an ONNX model for each size that it is compiled for.
+
+    Args:
+        model: The path of an ONNX file, or a model in memory.
+        shapes: What the user gives; see `combinations`.
+
+    Raises:
+        ModelError: The file cannot be read, or the sizes are no sizes or contradict each other.
+    """
+    if isinstance(model, onnx.ModelProto):
+        return all_shapes(shapes, lambda: dimension_names(model), shown(model.graph.name) or "model")
+    return all_shapes(shapes, lambda: dimension_names(_read(Path(model))), Path(model).stem)
 
 
 def described(node: onnx.NodeProto) -> str:

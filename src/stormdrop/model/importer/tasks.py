@@ -21,9 +21,10 @@ class Task:
         name: The name of its first callee.
         function: The function with the symbol "main" and without tuning attributes, so that equal tasks of different
             models are equal.
-        weight: How often the model calls it.
+        weight: How often the model calls it, at all of its sizes together.
         constants: The positions of the arguments that are constants in every call.
-        callees: Its names in the graph's module, which may hold equal functions under several names.
+        callees: Its names in the graph's module and in those of the other sizes. A module may hold equal functions
+            under several names.
     """
 
     index: int
@@ -34,14 +35,20 @@ class Task:
     callees: tuple[str, ...]
 
 
-def extract_tasks(mod: tvm.IRModule) -> tuple[Task, ...]:
-    """The tasks of a module, in the order of their first call. Structurally equal functions are one task."""
+def extract_tasks(*mods: tvm.IRModule) -> tuple[Task, ...]:
+    """The tasks of modules, in the order of their first call. Structurally equal functions are one task.
+
+    Args:
+        *mods: A model, or one at several sizes. No two of the modules have a function of one name.
+    """
     calls: dict[str, list[relax.Call]] = defaultdict(list)
-    for call in kernel_calls(mod):
-        calls[call.args[0].name_hint].append(call)
     groups: dict[tvm_ffi.StructuralKey, list[str]] = defaultdict(list)
-    for callee in calls:
-        groups[tvm_ffi.StructuralKey(normalise(mod[callee]))].append(callee)
+    for mod in mods:
+        for call in kernel_calls(mod):
+            callee = call.args[0].name_hint
+            if callee not in calls:
+                groups[tvm_ffi.StructuralKey(normalise(mod[callee]))].append(callee)
+            calls[callee].append(call)
     tasks = []
     for index, (key, callees) in enumerate(groups.items()):
         sites = [call for callee in callees for call in calls[callee]]

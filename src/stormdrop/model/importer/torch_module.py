@@ -11,6 +11,7 @@ by `torch.onnx`, which is imported as all others are.
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import logging
 import warnings
@@ -50,7 +51,10 @@ def import_torch(model: Any, example_inputs: Any = None, shapes: Shapes | None =
     if isinstance(model, torch.nn.Module):
         name = type(model).__name__
         if shapes:
-            raise ModelError(f"{name}: the shapes of a torch module are those of example_inputs; leave shapes out")
+            raise ModelError(
+                f"{name}: the shapes of a torch module are those of example_inputs; leave shapes out, or give what "
+                f"torch.export makes of the module with dynamic_shapes"
+            )
         arguments, named = _arguments(name, example_inputs)
         program = _exported(name, model, arguments, named)
         module = model
@@ -61,6 +65,17 @@ def import_torch(model: Any, example_inputs: Any = None, shapes: Shapes | None =
             raise ModelError(f"{name}: an exported program has its inputs already; leave example_inputs out")
         program = _with_sizes(name, model, module, shapes or {})
     return _imported(name, module, program)
+
+
+def dimension_names(model: Any) -> dict[str, list[str | None]]:
+    """What an exported program calls the open dimensions of its inputs, by input; nothing for a module."""
+    if isinstance(model, torch.nn.Module):
+        return {}
+    values = {node.name: node.meta.get("val") for node in model.graph.nodes if node.op == "placeholder"}
+    tensors = {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
+    return {
+        name: [None if isinstance(size, int) else str(size) for size in value.shape] for name, value in tensors.items()
+    }
 
 
 # The way of torch
@@ -150,10 +165,12 @@ def _imported(name: str, module: Any, program: Any) -> Graph:
     _refuse_mutation(name, decomposed)
     origin = TorchOrigin(name, module, program)
     try:
-        return _by_tvm(name, decomposed, origin)
+        graph = _by_tvm(name, decomposed, origin)
     except ModelError as error:
         _logger.warning("%s; it is imported as an ONNX model instead", error)
         return _by_onnx(name, program, origin)
+    origin.other_import = functools.partial(_by_onnx, name, program, origin)  # in case that TVM's import is wrong
+    return graph
 
 
 def _by_tvm(name: str, decomposed: Any, origin: TorchOrigin) -> Graph:
@@ -184,7 +201,7 @@ def _by_onnx(name: str, program: Any, origin: TorchOrigin) -> Graph:
     model.graph.name = name
     origin.ranges = onnx_index_ranges(model)
     graph = import_graph(model)
-    origin.onnx = graph.source
+    origin.onnx, origin.other_import = graph.source, None
     return replace(graph, source=origin)
 
 

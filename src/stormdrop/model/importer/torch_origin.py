@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,6 +15,9 @@ from torch.utils import _pytree as pytree
 from ...errors import ModelError, one_line
 from ..verification.peer import peer_outputs
 from .origin import Feeds, Outputs
+
+if TYPE_CHECKING:
+    from .graph import Graph
 
 
 class TorchOrigin:
@@ -26,6 +29,7 @@ class TorchOrigin:
             dataclass's fields, else as in the exported program.
         ranges: What `index_ranges` returns.
         onnx: The program as an ONNX model, if it was imported as one: it computes the tensors that are no outputs.
+        other_import: Imports the module in another way, in case that the first one is wrong; None if there is none.
     """
 
     def __init__(self, name: str, module: Any, program: Any) -> None:
@@ -50,6 +54,7 @@ class TorchOrigin:
         }
         self.ranges: Mapping[str, int | tuple[int, int]] = {}
         self.onnx: Any = None
+        self.other_import: Callable[[], Graph] | None = None
         self._double: Any = None
 
     def index_ranges(self) -> Mapping[str, int | tuple[int, int]]:

@@ -21,6 +21,16 @@ from ..verification.samples import index_ranges, random_feeds
 RUN_SECONDS = 10.0
 """A model that onnxruntime needs longer for is refused: each of its verifications would take as long."""
 
+KERNEL_TYPES = {
+    element: helper.tensor_dtype_to_np_dtype(element).name
+    for element in (
+        *(TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BOOL),
+        *(TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64),
+        *(TensorProto.UINT8, TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64),
+    )
+}
+"""The types of elements that kernels compute with: their NumPy names by ONNX's numbers."""
+
 _TENSOR = "tensor("
 
 
@@ -39,7 +49,7 @@ class ValueType:
     @property
     def dtype(self) -> str | None:
         """The name of the elements' NumPy type; None if NumPy has none, or if no kernel computes with it."""
-        return _DTYPES.get(self.element) if self.element is not None else None
+        return KERNEL_TYPES.get(self.element) if self.element is not None else None
 
     @property
     def static(self) -> bool:
@@ -115,13 +125,3 @@ def _type(node: Any) -> ValueType:
         return ValueType(None, None)
     element = TensorProto.DataType.Value(node.type.removeprefix(_TENSOR).rstrip(")").upper())
     return ValueType(element, tuple(size if isinstance(size, int) and size >= 0 else OPEN for size in node.shape))
-
-
-_DTYPES = {
-    element: helper.tensor_dtype_to_np_dtype(element).name
-    for element in (
-        *(TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BOOL),
-        *(TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64),
-        *(TensorProto.UINT8, TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64),
-    )
-}

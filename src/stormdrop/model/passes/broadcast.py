@@ -4,6 +4,7 @@ Relax leaves a tensor in its layout if a constant has fewer axes than the tensor
 a transpose before and after the operator.
 
     add(x, c)        ->  add(x, c'), c' with leading axes of extent 1
+    add(c, x)        ->  add(x, c'), because the first operand decides on the layout of both
     clip(x, 0, 6)    ->  minimum(maximum(x, 0'), 6'), also if the importer has already made a TensorIR function of it
 """
 
@@ -28,6 +29,7 @@ _RANK = 4
 Extremum = tuple[Callable[[Any, Any], Any], float | None]
 """The Relax operator of a maximum or a minimum, and the number that it takes if that is a part of the function."""
 
+_COMMUTATIVE = {f"relax.{name}" for name in ("add", "multiply", "maximum", "minimum")}
 _BINARY = {f"relax.{name}" for name in ("add", "subtract", "multiply", "divide", "maximum", "minimum", "power")}
 
 
@@ -42,6 +44,11 @@ class _Expand(relax.PyExprMutator):
         super().__init__(mod)
         self._mod = mod
         self._extrema: dict[str, Extremum | None] = {}  # by the name of the function
+        self._has_images = any(
+            getattr(getattr(binding.value, "op", None), "name", "") == "relax.nn.conv2d"
+            for block in mod["main"].body.blocks
+            for binding in block.bindings
+        )
 
     def visit_call_(self, call: relax.Call) -> Any:
         call = self.visit_expr_post_order(call)
@@ -53,6 +60,8 @@ class _Expand(relax.PyExprMutator):
         if name not in _BINARY or _rank(call) != _RANK:
             return call
         left, right = call.args
+        if self._has_images and name in _COMMUTATIVE and self._constant(left) is not None:
+            return relax.Call(call.op, [right, self._expanded(left)], call.attrs)
         expanded = [self._expanded(argument) for argument in (left, right)]
         if expanded[0].same_as(left) and expanded[1].same_as(right):
             return call

@@ -35,6 +35,17 @@ def _reshape(call: relax.Call, value: NDArray[Any]) -> NDArray[Any]:
     return value.reshape([int(extent) for extent in call.ty.shape])
 
 
+def _broadcast(call: relax.Call, value: NDArray[Any]) -> NDArray[Any]:
+    return np.broadcast_to(value, [int(extent) for extent in call.ty.shape])
+
+
+def _slice_scatter(call: relax.Call, into: NDArray[Any], value: NDArray[Any]) -> NDArray[Any]:
+    start, stop, step = (int(argument) for argument in call.args[2:])
+    result = into.copy()
+    result[(slice(None),) * int(call.attrs.axis) + (slice(start, stop, step),)] = value
+    return result
+
+
 def _computed(function: Callable[..., Any]) -> Callable[..., NDArray[Any]]:
     return lambda _, *values: np.asarray(function(*values))
 
@@ -45,6 +56,11 @@ _EVALUATE: dict[str, Callable[..., NDArray[Any]]] = {
     "relax.expand_dims": _reshape,
     "relax.squeeze": _reshape,
     "relax.flatten": _reshape,
+    "relax.broadcast_to": _broadcast,
+    "relax.slice_scatter": _slice_scatter,
+    "relax.equal": _computed(np.equal),
+    "relax.not_equal": _computed(np.not_equal),  # true of NaN, as in IEEE 754; TVM's kernels say false
+    "relax.subtract": _computed(np.subtract),
     "relax.isnan": _computed(np.isnan),
     "relax.where": _computed(np.where),
 }

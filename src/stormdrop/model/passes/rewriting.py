@@ -11,14 +11,15 @@ from tvm import relax
 from tvm.ir import GenericConst
 
 
-def rewrite_main(mod: tvm.IRModule, mutator: relax.PyExprMutator) -> tvm.IRModule:
+def rewrite_main(mod: tvm.IRModule, mutator: relax.PyExprMutator, main: str = "main") -> tvm.IRModule:
     """The module with `main` as the mutator rewrites it. Bindings and functions that become unused stay.
 
     Args:
         mod: The module that the mutator was made for.
         mutator: Visits the expressions of `main`.
+        main: The name of the function that is rewritten.
     """
-    mutator.builder_.update_func(mod.get_global_var("main"), mutator.visit_expr(mod["main"]))
+    mutator.builder_.update_func(mod.get_global_var(main), mutator.visit_expr(mod[main]))
     return mutator.builder_.get()
 
 

@@ -5,6 +5,7 @@ An operator that moves no data becomes a reshape, because the compiled model pas
     permute_dims((1, 1, 1, 2048), [0, 3, 1, 2])  ->  reshape((1, 2048, 1, 1))
     reshape(reshape(x))                          ->  reshape(x)
     reshape(x) to its own shape                  ->  x
+    mean((8, 1), axis 1)                         ->  reshape((8,)), and other reductions of axes of one element
 
 Each reader of moved data gets a move of its own, because a move that has several readers is fused with none of them.
 
@@ -22,6 +23,7 @@ from .rewriting import rewrite_main
 
 _MOVING = {"relax.permute_dims", "relax.strided_slice"}
 _RENAMING = {"relax.reshape", "relax.expand_dims", "relax.squeeze"}
+_REDUCING = {"relax.max", "relax.mean", "relax.min", "relax.prod", "relax.sum"}
 
 
 def simplify_views(mod: tvm.IRModule) -> tvm.IRModule:
@@ -55,6 +57,8 @@ class _Views(relax.PyExprMutator):
         name = getattr(call.op, "name", "")
         if name == "relax.permute_dims" and _moves_unit_axes_only(call):
             return self._reshape(call.args[0], call.ty.shape)
+        if name in _REDUCING and _reduces_unit_axes_only(call):
+            return self._reshape(call.args[0], call.ty.shape)
         if name == "relax.reshape" and static_shape(call.ty) is not None:
             return self._reshape(call.args[0], call.ty.shape)
         if name in _MOVING:
@@ -85,6 +89,13 @@ def _moves_unit_axes_only(call: relax.Call) -> bool:
     order = [int(axis) for axis in axes] if axes is not None else list(range(len(shape)))[::-1]
     moved = [axis for axis in order if shape[axis] != 1]
     return moved == sorted(moved)
+
+
+def _reduces_unit_axes_only(call: relax.Call) -> bool:
+    shape = static_shape(call.args[0].ty)
+    if shape is None or call.attrs.axis is None or call.ty.dtype != call.args[0].ty.dtype:
+        return False
+    return all(shape[int(axis)] == 1 for axis in call.attrs.axis)
 
 
 def static_shape(kind: Any) -> tuple[int, ...] | None:

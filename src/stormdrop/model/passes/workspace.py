@@ -14,11 +14,13 @@ its inputs:
                                                     kernel2(t, y)
                                                     return y
 
-What `main` returns is still allocated in every execution, because the caller keeps it.
+What `main` returns is still allocated in every execution, because the caller keeps it. A model of several sizes has a
+`main` and a `workspace` for each.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -26,7 +28,7 @@ import tvm
 from tvm import relax
 from tvm.relax import backend, transform
 
-from ..machines import WORKSPACE
+from ..machines import main_name, workspace_name
 from .rewriting import rewrite_main
 
 _STORAGE, _TENSOR = "relax.memory.alloc_storage", "relax.memory.alloc_tensor"
@@ -58,8 +60,14 @@ def pipeline() -> tvm.transform.Pass:
 
 
 def _separate_workspace(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
+    for size, name in _mains(mod):
+        mod = _with_workspace(mod, name, workspace_name(size))
+    return mod
+
+
+def _with_workspace(mod: tvm.IRModule, name: str, workspace: str) -> tvm.IRModule:
     """The module with the allocations of `main` moved to `workspace`, if `main` is a plain sequence of bindings."""
-    main = mod["main"]
+    main = mod[name]
     bindings = [binding for block in main.body.blocks for binding in block.bindings]
     if any(not isinstance(binding, relax.VarBinding) or isinstance(binding.value, relax.If) for binding in bindings):
         return mod
@@ -73,13 +81,13 @@ def _separate_workspace(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.
     mutator = _RemoveBindings(mod, lambda binding: binding.var in removed)
     for variable, parameter in zip(tensors, parameters, strict=True):
         mutator.set_var_remap(variable, parameter)
-    result = rewrite_main(mod, mutator)
-    shortened = result["main"]
-    result["main"] = relax.Function(
+    result = rewrite_main(mod, mutator, name)
+    shortened = result[name]
+    result[name] = relax.Function(
         [*shortened.params, *parameters], shortened.body, main.ret_ty, main.is_pure, main.attrs
     )
     body = relax.BlockBuilder(mod).normalize(relax.SeqExpr([relax.BindingBlock(moved)], relax.Tuple(tensors)))
-    result[WORKSPACE] = relax.utils.copy_with_new_vars(relax.Function([], body, is_pure=False))
+    result[workspace] = relax.utils.copy_with_new_vars(relax.Function([], body, is_pure=False))
     return result
 
 
@@ -89,7 +97,16 @@ def _remove_checks(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRMod
     def is_check(binding: relax.VarBinding) -> bool:
         return getattr(_operator(binding.value), "global_symbol", "") in _CHECKS
 
-    return rewrite_main(mod, _RemoveBindings(mod, is_check))
+    for _, name in _mains(mod):
+        mod = rewrite_main(mod, _RemoveBindings(mod, is_check), name)
+    return mod
+
+
+def _mains(mod: tvm.IRModule) -> list[tuple[int, str]]:
+    """The positions of the sizes of a model, with the names of their functions."""
+    functions = {variable.name_hint for variable in mod.functions}
+    sizes = itertools.takewhile(lambda size: main_name(size) in functions, itertools.count())
+    return [(size, main_name(size)) for size in sizes]
 
 
 @relax.expr_functor.mutator

@@ -66,7 +66,7 @@ def compared_by_parts(exact: ExactModel, model: CompiledModel, feeds: Feeds) -> 
     variables = {variable for arguments in exact.part_arguments.values() for variable in arguments}
     results = {part: call.results for part, call in calls.items()}
     right, kept = exact.run(feeds, variables, results=results)
-    sessions = model.foreign.sessions(model.metadata.name, thread_count())
+    sessions = model.foreign.sessions_of(model.metadata, thread_count())
     for part, call in calls.items():
         operators = ", ".join(model.foreign.reports[part].operators)
         for position, (variable, value) in enumerate(zip(exact.part_arguments[part], call.inputs, strict=True)):
@@ -81,7 +81,7 @@ def compared_by_parts(exact: ExactModel, model: CompiledModel, feeds: Feeds) -> 
 
 def _observed(model: CompiledModel, feeds: Feeds) -> tuple[dict[str, Array], dict[int, _PartCall]]:
     """The outputs of a model, and what its parts read and made."""
-    sessions = model.foreign.sessions(model.metadata.name, thread_count())
+    sessions = model.foreign.sessions_of(model.metadata, thread_count())
     calls: dict[int, _PartCall] = {}
 
     def callback(_: Any, symbol: str, before: bool, result: Any, *arguments: Any) -> int:

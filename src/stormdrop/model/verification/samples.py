@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +17,9 @@ Feeds = Mapping[str, NDArray[Any]]
 
 _KEEPS_ALL = ("Cast", "Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 """ONNX operators whose output holds every element of their first input."""
+
+_KEEPS_THE_ONE = ("Gather", "Slice")
+"""Operators whose output holds the element of their first input, if that is its only one."""
 
 Ranges = Mapping[str, int | tuple[int, int]]
 """What `index_ranges` finds."""
@@ -95,48 +97,64 @@ def sample_feeds(metadata: Metadata, seed: int = 0) -> dict[str, NDArray[Any]]:
 def index_ranges(model: onnx.ModelProto) -> dict[str, int | tuple[int, int]]:
     """Find the inputs of an ONNX model all of whose elements index a table of known length, as words do a vocabulary.
 
-    An input of one element that is compared with a constant, as a sampling rate with 16000, has that value: others may
-    have no meaning. An input that something is divided by is 1 or 2.
+    A comparison with each of 0, 1, 2 and so on also makes indices of its elements: this is how some exporters write
+    `OneHot`. An input of one element that is compared with a constant, as a sampling rate with 16000, has that value:
+    others may have no meaning. An input that something is divided by is 1 or 2.
 
     Returns:
         The length of the table by the name of the input, the shortest one if there are several; or the value, as the
         first of the range and the first after it.
     """
-    values = _small_integers(model)
+    constants = _integers(model)
+    values = {name: int(value.ravel()[0]) for name, value in constants.items() if value.size == 1}
+    depths = {name: value.size for name, value in constants.items() if _counts_up(value)}
+    one = {value.name for value in model.graph.input if _has_one_element(value)}
     shapes = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
     origin = {value.name: value.name for value in model.graph.input if value.name not in shapes}
     lengths: dict[str, int] = {}
     compared: dict[str, tuple[int, int]] = {}
     divisors: dict[str, tuple[int, int]] = {}
+
+    def shorten(name: str, length: int) -> None:
+        lengths[name] = min(length, lengths.get(name, length))
+
     for node in model.graph.node:
         if node.op_type in _KEEPS_ALL and node.input[0] in origin:
             origin[node.output[0]] = origin[node.input[0]]
+        if node.op_type in _KEEPS_THE_ONE and origin.get(node.input[0]) in one:
+            origin[node.output[0]] = origin[node.input[0]]
         if node.op_type == "Gather" and node.input[0] in shapes and node.input[1] in origin:
             axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
-            name, length = origin[node.input[1]], shapes[node.input[0]][axis]
-            lengths[name] = min(length, lengths.get(name, length))
+            shorten(origin[node.input[1]], shapes[node.input[0]][axis])
+        if node.op_type == "OneHot" and node.input[0] in origin and node.input[1] in values:
+            shorten(origin[node.input[0]], values[node.input[1]])
         if node.op_type in ("Div", "Mod") and node.input[1] in origin:
             divisors[origin[node.input[1]]] = (1, 3)
         if node.op_type == "Equal":
             for name, other in (node.input, reversed(node.input)):
                 if name in origin and other in values:
                     compared.setdefault(origin[name], (values[other], values[other] + 1))
-    one = {value.name for value in model.graph.input if _has_one_element(value)}
+                elif name in origin and other in depths:
+                    shorten(origin[name], depths[other])
     return {**divisors, **{name: value for name, value in compared.items() if name in one}, **lengths}
 
 
-def _small_integers(model: onnx.ModelProto) -> dict[str, int]:
-    """The constants of one element that are integers, by name."""
+def _integers(model: onnx.ModelProto) -> dict[str, NDArray[Any]]:
+    """The constant integers of a model, by name."""
     tensors = {tensor.name: tensor for tensor in model.graph.initializer}
     for node in model.graph.node:
         if node.op_type == "Constant" and node.attribute and node.attribute[0].HasField("t"):
             tensors[node.output[0]] = node.attribute[0].t
     integers = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
     return {
-        name: int(onnx.numpy_helper.to_array(tensor).ravel()[0])
-        for name, tensor in tensors.items()
-        if tensor.data_type in integers and math.prod(tensor.dims) == 1
+        name: onnx.numpy_helper.to_array(tensor) for name, tensor in tensors.items() if tensor.data_type in integers
     }
+
+
+def _counts_up(value: NDArray[Any]) -> bool:
+    """Whether it is 0, 1, 2 and so on, along its last axis."""
+    last = value.shape[-1:] == (value.size,)
+    return last and value.size > 1 and bool((value.ravel() == np.arange(value.size)).all())
 
 
 def _has_one_element(value: onnx.ValueInfoProto) -> bool:

@@ -3,7 +3,10 @@
 What does not depend on the step before is one matrix multiplication for all steps; each step adds its own part:
 
     z = x[0..T] @ W.T + b          once
-    gates = z[t] + h @ R.T         for each t, then the activations
+    gates = z[t] + h @ R.T         for each t, one kernel
+    h, c = step(gates, c)          for each t, one kernel with all activations
+
+A step of a small model takes a few microseconds, so every further kernel, and every copy of a gate, would show.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from tvm import relax
+from tvm import relax, te, tirx
 
 from .node import Node, const, scalar, shape_of
 
@@ -23,9 +26,9 @@ LONGEST = 256
 _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 _ACTIVATIONS = {"RNN": ("Tanh",), "GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid", "Tanh", "Tanh")}
 _SUPPORTED: dict[str, Callable[[Any], Any]] = {
-    "tanh": relax.op.tanh,
-    "sigmoid": relax.op.sigmoid,
-    "relu": relax.op.nn.relu,
+    "tanh": tirx.tanh,
+    "sigmoid": tirx.sigmoid,
+    "relu": lambda x: tirx.max(x, tirx.const(0, x.ty.dtype)),
 }
 
 _Step = Callable[["_Direction", Any, Sequence[Any]], list[Any]]
@@ -59,15 +62,18 @@ def _recurrent(step: _Step, states: int) -> Callable[[Node], Any]:
 
 @dataclass(frozen=True)
 class _Direction:
-    """The parameters of one direction: weights as (inputs, gates * hidden), biases as vectors."""
+    """The parameters of one direction: weights as (inputs, gates * hidden), biases as vectors.
+
+    `bias` is what is added whatever the states are; `candidate_bias` belongs to the product of GRU's last gate.
+    """
 
     node: Node
     hidden: int
     weights: Any
     recurrence: Any
     bias: Any
-    recurrent_bias: Any
-    peepholes: list[Any]
+    candidate_bias: Any
+    peepholes: Any
     states: list[Any]
     lengths: Any
     activations: list[Callable[[Any], Any]]
@@ -79,23 +85,31 @@ class _Direction:
         hidden, gates = int(node.attribute("hidden_size")), _GATES[node.operator]
 
         def part(position: int, axis: int = 0) -> Any:
-            whole = relax.op.strided_slice(node[position], [axis], [index], [index + 1])
-            return node.emit(relax.op.squeeze(node.emit(whole), [axis]))
+            """What this direction has of an input: its element of the axis of the directions, without this axis."""
+            shape = node.shape(position)
+            whole = node[position]
+            if shape[axis] > 1:
+                whole = node.emit(relax.op.strided_slice(whole, [axis], [index], [index + 1]))
+            return node.emit(relax.op.reshape(whole, shape[:axis] + shape[axis + 1 :]))
 
         def state(position: int) -> Any:
             if not node.has(position):
                 return const(np.zeros((batch, hidden), node.dtype()))
             return part(position, 1 if batch_first else 0)
 
-        def segments(value: Any, many: int) -> list[Any]:
-            pieces = [relax.op.strided_slice(value, [0], [k * hidden], [(k + 1) * hidden]) for k in range(many)]
-            return [node.emit(piece) for piece in pieces]
+        def segment(value: Any, first: int, end: int) -> Any:
+            return node.emit(relax.op.strided_slice(value, [0], [first * hidden], [end * hidden]))
 
-        bias = recurrent_bias = None
+        bias = candidate_bias = None
         if node.has(3):
             whole = part(3)
-            bias = node.emit(relax.op.strided_slice(whole, [0], [0], [gates * hidden]))
-            recurrent_bias = node.emit(relax.op.strided_slice(whole, [0], [gates * hidden], [2 * gates * hidden]))
+            bias, recurrent = segment(whole, 0, gates), segment(whole, gates, 2 * gates)
+            if node.operator == "GRU" and node.attribute("linear_before_reset", 0):
+                # This part is multiplied by the reset gate, so it cannot be added ahead.
+                candidate_bias = segment(recurrent, 2, 3)
+                zeros = const(np.zeros(hidden, node.dtype()))
+                recurrent = node.emit(relax.op.concat([segment(recurrent, 0, 2), zeros], 0))
+            bias = node.emit(relax.op.add(bias, recurrent))
         default = _ACTIVATIONS[node.operator]
         names = [_text(name) for name in node.attribute("activations") or ()] or list(default) * 2
         names = names[index * len(default) :][: len(default)]
@@ -106,8 +120,8 @@ class _Direction:
             node.emit(relax.op.permute_dims(part(1))),
             node.emit(relax.op.permute_dims(part(2))),
             bias,
-            recurrent_bias,
-            segments(part(7), 3) if node.operator == "LSTM" and node.has(7) else [],
+            candidate_bias,
+            part(7) if node.operator == "LSTM" and node.has(7) else None,
             [state(5 + number) for number in range(states)],
             node.optional(4),
             [_activation(name) for name in names],
@@ -115,17 +129,23 @@ class _Direction:
             node.attribute("clip"),
         )
 
-    def gates(self, value: Any, count: int) -> list[Any]:
-        """The parts of a matrix whose columns are those of several gates."""
-        parts = self.node.emit(relax.op.split(value, count, 1))
-        return [self.node.emit(relax.TupleGetItem(parts, index)) for index in range(count)]
+    def gate(self, number: int, *values: Any) -> Callable[[Any, Any], Any]:
+        """The sum of a gate's columns in several matrices, as it goes into the activation, by row and column."""
+
+        def summed(row: Any, column: Any) -> Any:
+            total = values[0](row, number * self.hidden + column)
+            for value in values[1:]:
+                total = total + value(row, number * self.hidden + column)
+            return total
+
+        return summed
 
     def clipped(self, value: Any) -> Any:
         """What goes into an activation."""
         if self.clip is None:
             return value
-        low, high = scalar(-self.clip, self.weights), scalar(self.clip, self.weights)
-        return relax.op.minimum(relax.op.maximum(value, low), high)
+        low, high = (tirx.const(bound, value.ty.dtype) for bound in (-self.clip, self.clip))
+        return tirx.min(tirx.max(value, low), high)
 
 
 def _unrolled(node: Node, x: Any, direction: _Direction, step: _Step, length: int) -> tuple[Any, list[Any]]:
@@ -134,17 +154,15 @@ def _unrolled(node: Node, x: Any, direction: _Direction, step: _Step, length: in
         raise ValueError(f"its {length} steps would be unrolled; at most {LONGEST} are")
     _, batch, size = shape_of(x)
     rows = node.emit(relax.op.reshape(x, (length * batch, size)))
-    whole = relax.op.matmul(rows, direction.weights)
+    whole = node.emit(relax.op.matmul(rows, direction.weights))
     if direction.bias is not None:
-        whole = relax.op.add(node.emit(whole), direction.bias)
-    whole = node.emit(relax.op.reshape(node.emit(whole), (length, batch, _GATES[node.operator] * direction.hidden)))
+        whole = node.emit(relax.op.add(whole, direction.bias))
     states: list[Any] = direction.states
     outputs: list[Any] = [None] * length
     # One kernel makes the inputs of all steps. A slice for each would be fused with what reads it, to as many kernels.
     parts = node.emit(relax.op.split(whole, length, 0)) if length > 1 else None
     for time in reversed(range(length)) if direction.reverse else range(length):
         inputs = whole if parts is None else node.emit(relax.TupleGetItem(parts, time))
-        inputs = node.emit(relax.op.squeeze(inputs, [0]))
         new = step(direction, inputs, states)
         if direction.lengths is not None:
             lengths = node.emit(relax.op.astype(direction.lengths, "int32"))
@@ -155,14 +173,21 @@ def _unrolled(node: Node, x: Any, direction: _Direction, step: _Step, length: in
             states = kept
         else:
             outputs[time], states = new[0], new
-    sequence = node.emit(relax.op.concat([node.emit(relax.op.expand_dims(y, 0)) for y in outputs], 0))
-    return sequence, states
+    sequence = outputs[0] if length == 1 else node.emit(relax.op.concat(outputs, 0))
+    return node.emit(relax.op.reshape(sequence, (length, batch, direction.hidden))), states
 
 
 def _rnn(direction: _Direction, inputs: Any, states: Sequence[Any]) -> list[Any]:
+    """h' = f(x + h @ R.T)."""
     (hidden,) = states
-    total = relax.op.add(inputs, _recurrence(direction, hidden))
-    return [direction.node.emit(direction.activations[0](direction.clipped(total)))]
+    (f,) = direction.activations
+    product = _recurrence(direction, hidden)
+
+    def step(x: Any, product: Any) -> list[Any]:
+        total = direction.gate(0, x, product)
+        return [te.compute(x.shape, lambda *at: f(direction.clipped(total(*at))), name="hidden")]
+
+    return _computed(direction, step, inputs, product)
 
 
 def _gru(direction: _Direction, inputs: Any, states: Sequence[Any]) -> list[Any]:
@@ -170,54 +195,78 @@ def _gru(direction: _Direction, inputs: Any, states: Sequence[Any]) -> list[Any]
     node, (hidden,) = direction.node, states
     f, g = direction.activations
     size = direction.hidden
-    xz, xr, xn = direction.gates(inputs, 3)
+
+    def new(at: Any, update: Any, candidate: Any, hidden: Any) -> Any:
+        z = f(direction.clipped(update(*at)))
+        return (tirx.const(1, z.ty.dtype) - z) * g(direction.clipped(candidate)) + z * hidden(*at)
+
+    def linear(x: Any, product: Any, hidden: Any, *bias: Any) -> list[Any]:
+        update, reset = direction.gate(0, x, product), direction.gate(1, x, product)
+        of_input, of_state = direction.gate(2, x), direction.gate(2, product)
+
+        def value(*at: Any) -> Any:
+            state = of_state(*at) + bias[0][at[1]] if bias else of_state(*at)
+            return new(at, update, of_input(*at) + f(direction.clipped(reset(*at))) * state, hidden)
+
+        return [te.compute(hidden.shape, value, name="hidden")]
+
+    def kept(x: Any, product: Any, hidden: Any) -> list[Any]:
+        reset = direction.gate(1, x, product)
+        return [te.compute(hidden.shape, lambda *at: f(direction.clipped(reset(*at))) * hidden(*at), name="kept")]
+
+    def plain(x: Any, product: Any, of_kept: Any, hidden: Any) -> list[Any]:
+        update, candidate = direction.gate(0, x, product), direction.gate(2, x)
+        return [te.compute(hidden.shape, lambda *at: new(at, update, candidate(*at) + of_kept(*at), hidden), name="h")]
+
     if node.attribute("linear_before_reset", 0):
-        hz, hr, hn = direction.gates(node.emit(_recurrence(direction, hidden)), 3)
-    else:
-        hz, hr = direction.gates(node.emit(_recurrence(direction, hidden, 0, 2 * size)), 2)
-    update = node.emit(f(direction.clipped(relax.op.add(xz, hz))))
-    reset = node.emit(f(direction.clipped(relax.op.add(xr, hr))))
-    if node.attribute("linear_before_reset", 0):
-        candidate = relax.op.multiply(reset, hn)
-    else:
-        candidate = _recurrence(direction, node.emit(relax.op.multiply(reset, hidden)), 2 * size, 3 * size)
-    new = node.emit(g(direction.clipped(relax.op.add(xn, candidate))))
-    kept = relax.op.multiply(update, hidden)
-    return [node.emit(relax.op.add(relax.op.multiply(relax.op.subtract(scalar(1, new), update), new), kept))]
+        bias = [] if direction.candidate_bias is None else [direction.candidate_bias]
+        return _computed(direction, linear, inputs, _recurrence(direction, hidden), hidden, *bias)
+    product = _recurrence(direction, hidden, 0, 2 * size)
+    (reset,) = _computed(direction, kept, inputs, product, hidden)
+    return _computed(direction, plain, inputs, product, _recurrence(direction, reset, 2 * size, 3 * size), hidden)
 
 
 def _lstm(direction: _Direction, inputs: Any, states: Sequence[Any]) -> list[Any]:
     """i, o, f, c in ONNX's order; the peepholes are those of i, o and f."""
     node, (hidden, cell) = direction.node, states
     f, g, h = direction.activations
+    size, coupled = direction.hidden, bool(node.attribute("input_forget", 0))
+
+    def step(total: Any, cell: Any, *peepholes: Any) -> list[Any]:
+        def activated(number: int, state: Any, *at: Any) -> Any:
+            value = direction.gate(number, total)(*at)
+            if peepholes:
+                value = value + peepholes[0][number * size + at[1]] * state(*at)
+            return f(direction.clipped(value))
+
+        def of_cell(*at: Any) -> Any:
+            entering = activated(0, cell, *at)
+            kept = tirx.const(1, entering.ty.dtype) - entering if coupled else activated(2, cell, *at)
+            return kept * cell(*at) + entering * g(direction.clipped(direction.gate(3, total)(*at)))
+
+        new = te.compute(cell.shape, of_cell, name="cell")
+        return [te.compute(cell.shape, lambda *at: activated(1, new, *at) * h(new(*at)), name="hidden"), new]
+
     total = node.emit(relax.op.add(inputs, _recurrence(direction, hidden)))
-    i, o, forget, c = direction.gates(total, 4)
+    peepholes = [] if direction.peepholes is None else [direction.peepholes]
+    return _computed(direction, step, total, cell, *peepholes)
 
-    def peeped(gate: Any, index: int, state: Any) -> Any:
-        if not direction.peepholes:
-            return gate
-        return relax.op.add(gate, relax.op.multiply(direction.peepholes[index], state))
 
-    entering = node.emit(f(direction.clipped(peeped(i, 0, cell))))
-    if node.attribute("input_forget", 0):
-        kept = node.emit(relax.op.subtract(scalar(1, entering), entering))
-    else:
-        kept = node.emit(f(direction.clipped(peeped(forget, 2, cell))))
-    candidate = relax.op.multiply(entering, g(direction.clipped(c)))
-    new = node.emit(relax.op.add(relax.op.multiply(kept, cell), candidate))
-    leaving = f(direction.clipped(peeped(o, 1, new)))
-    return [node.emit(relax.op.multiply(leaving, h(new))), new]
+def _computed(direction: _Direction, step: Callable[..., Any], *arguments: Any) -> list[Any]:
+    """The new states of a step, all made by one kernel."""
+    node = direction.node
+    result = node.compute(lambda *tensors: step(*tensors), *arguments, name=f"{node.operator.lower()}_step")
+    if not isinstance(result.ty, relax.TupleType):
+        return [result]
+    return [node.emit(relax.TupleGetItem(result, index)) for index in range(len(result.ty.fields))]
 
 
 def _recurrence(direction: _Direction, hidden: Any, first: int = 0, end: int | None = None) -> Any:
-    """h @ R.T + b for some of the gates' columns."""
-    node, weights, bias = direction.node, direction.recurrence, direction.recurrent_bias
+    """h @ R.T for some of the gates' columns."""
+    node, weights = direction.node, direction.recurrence
     if end is not None:
         weights = node.emit(relax.op.strided_slice(weights, [1], [first], [end]))
-        if bias is not None:
-            bias = node.emit(relax.op.strided_slice(bias, [0], [first], [end]))
-    product = node.emit(relax.op.matmul(hidden, weights))
-    return product if bias is None else relax.op.add(product, bias)
+    return node.emit(relax.op.matmul(hidden, weights))
 
 
 def _activation(name: str) -> Callable[[Any], Any]:
@@ -231,7 +280,8 @@ def _text(name: Any) -> str:
 
 
 def _stacked(node: Node, values: Sequence[Any], axis: int) -> Any:
-    parts = [node.emit(relax.op.expand_dims(value, axis)) for value in values]
+    shape = shape_of(values[0])
+    parts = [node.emit(relax.op.reshape(value, (*shape[:axis], 1, *shape[axis:]))) for value in values]
     return parts[0] if len(parts) == 1 else node.emit(relax.op.concat(parts, axis))
 
 

@@ -1,0 +1,110 @@
+"""LSTM, GRU and RNN: what onnxruntime computes, by two kernels a step."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from stormdrop.machine.cpu import Target
+from stormdrop.model.compile import build
+from stormdrop.model.importer.graph import Graph, load_graph
+from stormdrop.model.importer.tasks import kernel_calls
+from stormdrop.model.verify import random_feeds
+
+pytestmark = pytest.mark.compiles
+
+_LENGTH, _BATCH, _INPUTS, _HIDDEN = 4, 2, 6, 8
+_GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+
+
+def recurrent(
+    operator: str,
+    *,
+    direction: str = "forward",
+    length: int = _LENGTH,
+    optional: tuple[str, ...] = ("bias",),
+    **attributes: Any,
+) -> onnx.ModelProto:
+    """A model of one recurrent node with seeded weights, and the optional inputs that are named."""
+    rng = np.random.default_rng(0)
+    gates, directions = _GATES[operator], 2 if direction == "bidirectional" else 1
+    state = (directions, _BATCH, _HIDDEN)
+    weights = {
+        "w": rng.standard_normal((directions, gates * _HIDDEN, _INPUTS)) / 2,
+        "r": rng.standard_normal((directions, gates * _HIDDEN, _HIDDEN)) / 2,
+        "bias": rng.standard_normal((directions, 2 * gates * _HIDDEN)) / 2,
+        "peepholes": rng.standard_normal((directions, 3 * _HIDDEN)) / 2,
+    }
+    constants = {name: value.astype(np.float32) for name, value in weights.items()}
+    constants["lengths"] = np.array([length, length - 2], np.int32)
+    positions = ["x", "w", "r", "bias", "lengths", "hidden", "cell", "peepholes"]
+    given = [name if name in ("x", "w", "r", *optional) else "" for name in positions]
+    while not given[-1]:
+        given.pop()
+    inputs = {"x": (length, _BATCH, _INPUTS), "hidden": state, "cell": state}
+    outputs = {"y": (length, *state), "last": state, "last_cell": state}
+    names = list(outputs)[: 3 if operator == "LSTM" else 2]
+    node = helper.make_node(operator, given, names, hidden_size=_HIDDEN, direction=direction, **attributes)
+    graph = helper.make_graph(
+        [node],
+        "recurrent",
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, inputs[name]) for name in inputs if name in given],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, outputs[name]) for name in names],
+        [numpy_helper.from_array(constants[name], name) for name in given if name in constants],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def error(graph: Graph) -> float:
+    """The largest difference from onnxruntime."""
+    onnxruntime = pytest.importorskip("onnxruntime", reason="it computes what is right")
+    feeds = random_feeds(graph.inputs)
+    assert isinstance(graph.source, onnx.ModelProto)
+    session = onnxruntime.InferenceSession(graph.source.SerializeToString())
+    names = [info.name for info in graph.outputs]
+    right = dict(zip(names, session.run(names, feeds), strict=True))
+    ours = build(graph, {}, Target.detect()).run(feeds)
+    return max(float(np.abs(ours[name] - right[name]).max()) for name in names)
+
+
+@pytest.mark.parametrize(
+    ("operator", "direction", "optional", "attributes"),
+    [
+        ("LSTM", "bidirectional", ("bias", "hidden", "cell"), {}),
+        ("LSTM", "reverse", ("bias", "lengths"), {}),
+        ("LSTM", "forward", ("peepholes",), {"clip": 0.3, "input_forget": 1}),
+        ("GRU", "bidirectional", ("bias", "hidden"), {"linear_before_reset": 1}),
+        ("GRU", "reverse", ("bias",), {}),
+        ("GRU", "forward", (), {"linear_before_reset": 1}),
+        ("RNN", "bidirectional", ("bias",), {"activations": ["Relu", "Tanh"]}),
+    ],
+    ids=["lstm-both", "lstm-lengths", "lstm-peepholes", "gru-both", "gru-reverse", "gru-no-bias", "rnn-both"],
+)
+def test_agrees_with_onnxruntime(
+    operator: str, direction: str, optional: tuple[str, ...], attributes: dict[str, Any]
+) -> None:
+    graph = load_graph(recurrent(operator, direction=direction, optional=optional, **attributes))
+    assert not graph.foreign.reports
+    assert error(graph) < 1e-6
+
+
+@pytest.mark.parametrize(("operator", "kernels"), [("LSTM", 2), ("GRU", 2), ("RNN", 1)])
+def test_a_step_is_one_or_two_kernels(operator: str, kernels: int) -> None:
+    attributes = {"linear_before_reset": 1} if operator == "GRU" else {}
+    states = ("hidden", "cell") if operator == "LSTM" else ("hidden",)
+    calls = kernel_calls(load_graph(recurrent(operator, optional=("bias", *states), **attributes)).mod)
+    counts = Counter(call.args[0].name_hint for call in calls)
+    assert len(counts) <= kernels + 4  # the first step may read its states in another shape
+    assert len(calls) <= kernels * _LENGTH + 3  # the inputs' product, its parts, and the sequence
+
+
+def test_one_step_copies_nothing_but_its_outputs() -> None:
+    graph = load_graph(recurrent("LSTM", length=1, optional=("bias", "hidden", "cell")))
+    names = [call.args[0].name_hint for call in kernel_calls(graph.mod)]
+    assert len([name for name in names if not name.startswith("reshape")]) == 3
+    assert error(graph) < 1e-6
