@@ -41,7 +41,7 @@ def _broadcast(call: relax.Call, value: NDArray[Any]) -> NDArray[Any]:
 
 def _slice_scatter(call: relax.Call, into: NDArray[Any], value: NDArray[Any]) -> NDArray[Any]:
     start, stop, step = (int(argument) for argument in call.args[2:])
-    result = into.copy()
+    result: NDArray[Any] = into.copy()
     result[(slice(None),) * int(call.attrs.axis) + (slice(start, stop, step),)] = value
     return result
 
