@@ -10,9 +10,10 @@ The ways are
 - `module`: `sd.compile_model(module, example_inputs=...)`, or `sd.tune_model`
 - `onnx`: `torch.onnx.export(module, ..., dynamo=True)`, and the ONNX model
 
-Each model is made with seeded weights in a process of its own. The models of transformers have fewer layers than the
-published ones, so that all fit into the memory of a small machine; their layers are the real ones. What is done is kept
-in `benchmarks/out/torch_models.jsonl`, and a second run goes on from there.
+Each model is made with seeded weights, and batch norms with the statistics of an image, in a process of its own. The
+models of transformers have fewer layers than the published ones, so that all fit into the memory of a small machine;
+their layers are the real ones. What is done is kept in `benchmarks/out/torch_models.jsonl`, and a second run goes on
+from there.
 """
 
 from __future__ import annotations
@@ -156,8 +157,26 @@ def made(name: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
         module, named = TRANSFORMERS[name]()
         return module.eval(), (), named
     settings: dict[str, Any] = {"init_weights": False} if name in ("googlenet", "inception_v3") else {}
-    module = models.get_model(name, weights=None, **settings).eval()
-    return module, (_image(SIZES.get(name, 224)),), {}
+    module = models.get_model(name, weights=None, **settings)
+    image = _image(SIZES.get(name, 224))
+    return _with_statistics(module, torch.cat([image, image.flip(3)])), (image,), {}
+
+
+def _with_statistics(module: Any, images: Any) -> Any:
+    """A module in inference mode whose batch norms have the statistics of two images.
+
+    With those of a fresh module activations vanish layer by layer, until every output is a constant. Then nothing that
+    is wrong with a layer could be seen.
+    """
+    import torch
+
+    norms = [part for part in module.modules() if isinstance(part, torch.nn.BatchNorm2d)]
+    for norm in norms:
+        norm.momentum = None  # the statistics of this batch alone
+    if norms:
+        with torch.no_grad():
+            module.train()(images)
+    return module.eval()
 
 
 def torchvision_models() -> Any:

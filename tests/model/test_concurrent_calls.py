@@ -13,8 +13,8 @@ import pytest
 from numpy.typing import NDArray
 
 from stormdrop.machine.cpu import Target
-from stormdrop.model import artifact
 from stormdrop.model.artifact import CompiledModel
+from stormdrop.model.call_inputs import aligned
 from stormdrop.model.compile import build
 from stormdrop.model.importer.graph import Graph
 from stormdrop.model.verify import random_feeds
@@ -58,7 +58,7 @@ def model(residual: Graph, target: Target) -> CompiledModel:
 def test_threads_get_the_answers_that_one_thread_gets(model: CompiledModel, copied: bool) -> None:
     """`copied`: each input is copied into memory that all calls share."""
     inputs = [random_feeds(model.inputs, seed)["x"] for seed in range(16)]
-    given = [np.asfortranarray(x) if copied else artifact.aligned(x) for x in inputs]
+    given = [np.asfortranarray(x) if copied else aligned(x) for x in inputs]
     expected = [model(x).copy() for x in given]
     assert len({y.tobytes() for y in expected}) == len(inputs)
 
