@@ -35,7 +35,7 @@ from .importer.graph import Graph
 from .importer.origin import Origin
 from .verification.exact import ExactModel, Site
 from .verification.kernels import observed
-from .verification.origins import origin_of
+from .verification.origins import origin_of, rounding_of_peer
 from .verification.parts import Compared, compared_by_parts, names_of_results
 from .verification.samples import Feeds, Sample, random_feeds, sample_feeds, samples
 
@@ -51,6 +51,7 @@ it."""
 
 _OF_PEER = 10.0
 _OF_ROUNDING = 100.0
+_OF_SPREAD = 3.0  # two ways to round differ by as much as each of them is wrong, or by twice as much
 _SLOW = 3.0  # seconds: if NumPy takes longer for the first sample, it remains the only one
 _LEAST = 1e-30  # a tensor whose largest value is less: kernels take denormals for zero, and sums lose many of them
 _CONSTANT = 1e-6  # values that differ by less, relative to the largest, are one value
@@ -334,7 +335,12 @@ class _Computing:
         if expected.rounded is None:
             return
         for name, error in (*expected.peer.items(), *expected.imported.items()):
-            if not error <= LEVEL and not error <= (allowed := max(LEVEL, _OF_ROUNDING * expected.rounded(name))):
+            if error <= LEVEL or error <= (allowed := max(LEVEL, _OF_ROUNDING * expected.rounded(name))):
+                continue
+            for output in self.names if expected.tensors[name].dtype.kind == "f" else ():
+                if name == _output(output):
+                    allowed = max(allowed, _OF_SPREAD * rounding_of_peer(self.origin, expected.sample.feeds, output))
+            if not error <= allowed:
                 fault = Fault(name, expected.sample, error, allowed)
                 raise WrongImport(
                     f"{self.graph.name}: the imported graph and {against} compute different results, before any kernel "

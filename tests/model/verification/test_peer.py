@@ -10,6 +10,7 @@ from onnx import helper
 from stormdrop.ir.relative_error import relative_error
 from stormdrop.model.importer.graph import Graph
 from stormdrop.model.metadata import TensorInfo
+from stormdrop.model.verification.origins import OnnxOrigin, rounding_of_peer
 from stormdrop.model.verification.peer import before_saturation, peer_outputs
 from stormdrop.model.verification.samples import random_feeds
 
@@ -43,3 +44,14 @@ def test_a_softmax_without_onnxruntime_is_that_of_its_opset(
     assert relative_error(outputs["y"], expected["y"]) < 1e-6
     # Before opset 13 it is over all axes but the first, later along the last axis, which has one element.
     assert np.ptp(outputs["y"]) > 0 if opset < 13 else np.ptp(outputs["y"]) == 0
+
+
+def test_onnxruntime_rounds_in_another_order_without_its_optimisations(residual: Graph) -> None:
+    pytest.importorskip("onnxruntime", reason="it has optimisations")
+    feeds = random_feeds(residual.inputs)
+    assert rounding_of_peer(OnnxOrigin(residual.source), feeds, "y") < 1e-5
+    assert rounding_of_peer(FromElsewhere(), feeds, "y") == 0.0
+
+
+class FromElsewhere:
+    """An origin that is no ONNX model: nothing of it is called."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import onnx
 
+from ...ir.relative_error import relative_error
 from ..importer.origin import Feeds, Origin, Outputs
 from .peer import before_saturation, peer_outputs
 from .samples import index_ranges
@@ -19,6 +20,27 @@ def origin_of(source: onnx.ModelProto | Origin) -> Origin:
         source: `Graph.source`.
     """
     return OnnxOrigin(source) if isinstance(source, onnx.ModelProto) else source
+
+
+def rounding_of_peer(origin: Origin, feeds: Feeds, name: str) -> float:
+    """How far onnxruntime is from itself if it computes an output in another order: without its optimisations.
+
+    Both ways are float32, so each of them is about this far from the exact values, whatever the import did.
+
+    Args:
+        origin: The origin of a graph.
+        feeds: The inputs by name.
+        name: The output.
+
+    Returns:
+        The difference, relative to the largest value; 0 if the origin is no ONNX model.
+    """
+    if not isinstance(origin, OnnxOrigin):
+        return 0.0
+    ((usual,), _), ((plain,), _) = (
+        peer_outputs(origin.model, [feeds], [name], optimised=optimised) for optimised in (True, False)
+    )
+    return relative_error(plain[name], usual[name])
 
 
 @dataclass(frozen=True, eq=False)

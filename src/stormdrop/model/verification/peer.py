@@ -44,13 +44,16 @@ def before_saturation(model: onnx.ModelProto) -> dict[str, str]:
     return found
 
 
-def peer_outputs(source: onnx.ModelProto, feeds: Sequence[Feeds], names: Sequence[str]) -> tuple[list[Outputs], str]:
+def peer_outputs(
+    source: onnx.ModelProto, feeds: Sequence[Feeds], names: Sequence[str], optimised: bool = True
+) -> tuple[list[Outputs], str]:
     """Run an ONNX model with onnxruntime if it is installed, else with onnx itself.
 
     Args:
         source: The model.
         feeds: The inputs by name, for each run. onnx's evaluator takes seconds to minutes, so it runs the first only.
         names: The tensors to compute: outputs, and any others.
+        optimised: Whether onnxruntime optimises the model, which changes the order in which it rounds.
 
     Returns:
         The tensors by name for each run, and the name and version of the runtime.
@@ -66,6 +69,8 @@ def peer_outputs(source: onnx.ModelProto, feeds: Sequence[Feeds], names: Sequenc
             return [values], against
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3  # errors only, because it warns about every unused initialiser
+        if not optimised:
+            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         try:
             session = session_of(source.SerializeToString(), options)
             runs = [dict(zip(names, session.run(list(names), dict(given)), strict=True)) for given in feeds]
