@@ -6,6 +6,7 @@ import math
 import pickle
 import platform
 import re
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -13,15 +14,19 @@ import numpy as np
 import pytest
 
 from stormdrop import operators
-from stormdrop.codegen.compile import TunedKernel, assembly
+from stormdrop.codegen.compile import TunedKernel
 from stormdrop.errors import TargetError
 from stormdrop.ir.reference import evaluate
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
 from stormdrop.machine.known_cpus import KNOWN_CPUS
 from stormdrop.sketches.registry import sketches_for
+from stormdrop.testing.assembly import assembly
 from stormdrop.tuning.tune import tune
 
+NEON = tuple(
+    name for name, known in KNOWN_CPUS.items() if re.match("aarch64|arm64", known.triple) and not known.sve_bits
+)
 ARM = ("cpu/cortex-a76", "cpu/neoverse-n1", "cpu/neoverse-v1", "cpu/apple-m1")
 X86 = {"cpu/x86-64-v3": "ymm", "cpu/x86-64-v4": "zmm"}
 BUILT = ("cpu/neoverse-n1", *X86)
@@ -34,6 +39,13 @@ KERNELS = {
     "relu": operators.elementwise((64, 1000), "relu"),
 }
 CONTRACTIONS = ("matmul", "conv2d", "depthwise")
+
+
+def text_of(machine: Target, kernel: str) -> str:
+    """The assembly of the default schedule."""
+    (sketch, space), *_ = sketches_for(KERNELS[kernel], machine)
+    variant = sketch.apply(KERNELS[kernel], machine, space.config(space.origin))
+    return assembly(variant.main, machine.tvm())
 
 
 @cache
@@ -89,7 +101,8 @@ def test_machines_have_names_and_pickle() -> None:
         assert target.name == name
         target.tvm()
         assert pickle.loads(pickle.dumps(target)) == target
-    assert [KNOWN_CPUS[name].lanes for name in ARM] == [4, 4, 4, 4]
+    assert {KNOWN_CPUS[name].lanes for name in NEON} == {4}
+    assert {"cpu/cortex-a72", "cpu/neoverse-v2", "cpu/apple-m4", *ARM} <= set(NEON)
     assert (KNOWN_CPUS["cpu/x86-64-v3"].lanes, KNOWN_CPUS["cpu/x86-64-v3"].registers) == (8, 16)
     assert (KNOWN_CPUS["cpu/x86-64-v4"].lanes, KNOWN_CPUS["cpu/x86-64-v4"].registers) == (16, 32)
 
@@ -97,13 +110,35 @@ def test_machines_have_names_and_pickle() -> None:
 def test_this_machine_is_none_of_them() -> None:
     assert Target.parse("cpu") == Target.detect()
     assert Target.detect().triple == ""
-    with pytest.raises(TargetError, match=r"only to compile: .*cpu/neoverse-n1"):
+    with pytest.raises(TargetError, match=r"only to compile: .*cpu/cortex-a72.*cpu/neoverse-n1"):
         Target.parse("cpu/pentium")
 
 
 def test_another_machine_is_not_measured() -> None:
     with pytest.raises(TargetError, match="cpu/neoverse-n1 is another machine"):
         tune(KERNELS["relu"], target=Target.parse("cpu/neoverse-n1"), trials=2)
+
+
+@pytest.mark.compiles
+def test_the_a64fx_has_vectors_of_512_bits() -> None:
+    """LLVM uses SVE for a vector of 16 float32 only if it knows that no vector is shorter."""
+    target = Target.parse("cpu/a64fx")
+    assert (target.lanes, target.sve_bits, target.cores, target.kind) == (16, 512, 48, "llvm a64fx sve512")
+    _, with_sve = origins("cpu/a64fx", "matmul")["register_blocked"]
+    neon = replace(target, sve_bits=0)
+    assert neon.kind == "llvm a64fx" and neon.tvm() != target.tvm()
+    without = text_of(neon, "matmul")
+    multiply_adds = [len(re.findall(rf"\sfmla\s+{kind}\d+\.", text)) for text in (with_sve, without) for kind in "zv"]
+    assert multiply_adds[0] >= 4 and multiply_adds[1] == 0  # SVE, and nothing else
+    assert multiply_adds[2] == 0 and multiply_adds[3] >= 16  # four instructions of NEON for each of SVE
+
+
+@pytest.mark.compiles
+def test_the_cortex_a7_is_a_32_bit_processor_with_neon() -> None:
+    """LLVM multiplies and adds apart for it, because its fused instruction is slow."""
+    assert KNOWN_CPUS["cpu/cortex-a7"].triple.startswith("armv7")
+    text = text_of(Target.parse("cpu/cortex-a7"), "matmul")
+    assert len(re.findall(r"\svmul\.f32\s+q\d+", text)) >= 4 and len(re.findall(r"\svadd\.f32\s+q\d+", text)) >= 4
 
 
 @pytest.mark.compiles

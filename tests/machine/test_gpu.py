@@ -48,7 +48,7 @@ def test_names() -> None:
         Target.parse("cuda")
     with pytest.raises(TargetError, match="cuda/a100: there is no NVIDIA GPU here: its kernels are built and checked"):
         GPUS["a100"].machine  # noqa: B018
-    with pytest.raises(TargetError, match="NVIDIA's; use --target cuda"):
+    with pytest.raises(TargetError, match="for all others --target opencl"):
         Target.parse("rocm")
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import platformdirs
 import pytest
 import tvm
 
@@ -80,7 +81,7 @@ def test_the_copy_copies() -> None:
 @pytest.mark.compiles
 def test_this_machine_is_measured_in_sensible_units() -> None:
     target = Target.detect()
-    measured = module._measure_in_child(module._shape(target))
+    measured = module._measure_in_child(module.shape_of(target))
     # Two multiply-add pipelines at most run today at 1 to 6 GHz; a wrong factor of ten would leave this range,
     # a machine shared with other work does not.
     clock = measured.flops / (target.cores * target.lanes * 2 * 2)
@@ -94,7 +95,7 @@ def results(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Peak]:
     queue = [Peak(1e12, 1e11), Peak(2e12, 2e11)]
     monkeypatch.setattr(module, "_measure_in_child", lambda shape: queue.pop(0))
     monkeypatch.setattr(module, "_measured", {})
-    monkeypatch.setattr(module.platformdirs, "user_cache_dir", lambda *_, **__: str(tmp_path))
+    monkeypatch.setattr(platformdirs, "user_cache_dir", lambda *_, **__: str(tmp_path))
     # With a lock of its own: other tests may measure at the same time.
     monkeypatch.setattr("stormdrop.machine.lock.default_lock_path", lambda: tmp_path / "lock")
     return queue
@@ -175,7 +176,7 @@ def test_without_a_home_nothing_is_cached(
     home: str, results: list[Peak], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(module.platformdirs, "user_cache_dir", lambda *_, **__: home)
+    monkeypatch.setattr(platformdirs, "user_cache_dir", lambda *_, **__: home)
     assert peak(TARGET) == peak(TARGET) == Peak(1e12, 1e11)
     assert [path.name for path in tmp_path.iterdir() if not path.name.startswith("lock")] == []
 
@@ -193,6 +194,6 @@ def test_a_damaged_file_is_measured_anew(results: list[Peak], text: str) -> None
 
 @pytest.mark.compiles
 def test_a_measurement_that_fails_says_why() -> None:
-    shape: dict[str, Any] = {**module._shape(TARGET), "lanes": 0}
+    shape: dict[str, Any] = {**module.shape_of(TARGET), "lanes": 0}
     with pytest.raises(MeasureError, match=r"measuring this machine's peak failed \(exit code 1\): .+"):
         module._measure_in_child(shape)

@@ -149,7 +149,7 @@ class ChildProcess:
             The message; None if the process died.
 
         Raises:
-            TimeoutError: no message came within so many seconds. The process was killed.
+            TimeoutError: no message came within `seconds`. The process was killed.
         """
         if not self.alive:
             return None

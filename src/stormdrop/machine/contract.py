@@ -2,6 +2,7 @@
 
 Target    a CPU: this machine, another one behind a runner, or one that is only compiled for    cpu.py
 Gpu       an NVIDIA GPU: in this machine, behind a runner, or only built for                    gpu.py
+OpenCl    any device of this machine that OpenCL drives                                         opencl.py
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-CPU, CUDA = "cpu", "cuda"
+CPU, CUDA, OPENCL = "cpu", "cuda", "opencl"
 
 
 class Machine(Protocol):
@@ -22,7 +23,7 @@ class Machine(Protocol):
 
     @property
     def device(self) -> str:
-        """`CPU` or `CUDA`: what executes the kernels. A sketch is made for one of them."""
+        """`CPU`, `CUDA` or `OPENCL`: what executes the kernels. A sketch is made for one of them."""
 
     @property
     def name(self) -> str:
@@ -68,7 +69,7 @@ class Machine(Protocol):
         """The target for TVM's compiler."""
 
     def local_device(self) -> Any:
-        """The device of this process that executes its kernels, as TVM's runtime knows it.
+        """The device of this process that executes its kernels, as TVM's runtime (for OpenCL: pyopencl) knows it.
 
         Raises:
             TargetError: this process has no such device.

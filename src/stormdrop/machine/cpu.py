@@ -8,11 +8,13 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from ..errors import TargetError
-from . import gpu
+from . import gpu, rpc
 from .contract import CPU, Machine
-from .detect import cpu_model, data_caches, llvm_host, third_level_caches, vector_unit
+from .detect import cpu_family, cpu_model, data_caches, host_features, llvm_host, third_level_caches, vector_unit
 from .known_cpus import KNOWN_CPUS
+from .opencl import parse_opencl
 from .threads import thread_count
+from .units import features_of_family, unit_features
 
 KEEP_DENORMALS = "keep_denormals"
 """The key of a TVM target whose kernels do not flush denormals; see `codegen.denormals`."""
@@ -39,8 +41,14 @@ class Target:
         triple: LLVM's target triple; empty for this machine.
         runner: HOST:PORT of the RPC server that measures; empty for this machine.
         l3s: The number of third-level caches.
+        sve_bits: The least number of bits of an SVE vector, for an ARM processor whose SVE is to be used: LLVM's option
+            `aarch64-sve-vector-bits-min`. `lanes` follows from it: a float32 has 32 bits. 0 is without SVE: LLVM
+            otherwise makes several NEON instructions of each longer vector.
         keep_denormals: Kernels compute with denormals (numbers below 1.2e-38 in float32) as IEEE 754 says, which takes
             some 100 cycles for each. By default denormals count as zero. Measurements are recorded alike.
+        features: LLVM's names of the instruction set extensions of arithmetic units (see `units`) that kernels may use.
+            For this machine they are those that CPUID shows. A target that stands for another machine has none, unless
+            it is made with some: its kernels then use no such unit.
 
     Example:
         >>> import stormdrop as sd
@@ -63,7 +71,9 @@ class Target:
     triple: str = ""
     runner: str = ""
     l3s: int = 1
+    sve_bits: int = 0
     keep_denormals: bool = False
+    features: tuple[str, ...] = ()
 
     device: ClassVar[str] = CPU
     gpus: ClassVar[tuple[int, ...]] = ()
@@ -77,10 +87,11 @@ class Target:
         Args:
             text: "cpu" (or "llvm", "native", "host") for the CPU of this machine, which is also the default;
                 "cpu/" and LLVM's name of a processor for another CPU that is known; "cuda" for the first GPU of this
-                machine; "cuda/" and a name for another GPU. Case does not matter.
+                machine; "cuda/" and a name for another GPU; "opencl" for the first device of this machine that OpenCL
+                drives; "opencl/" and a number or a name for another one. Case does not matter.
 
         Returns:
-            A `Target` for a CPU, a `Gpu` for a GPU.
+            A `Target` for a CPU, a `Gpu` for a GPU, an `OpenCl` for a device of OpenCL.
 
         Raises:
             TargetError: The name is unknown, or this version makes no kernels for the machine, or it is "cuda" and
@@ -97,14 +108,16 @@ class Target:
         if name in {"cpu", "llvm", "native", "host"}:
             return cls.detect()
         if name in KNOWN_CPUS:
-            return cls(name, *KNOWN_CPUS[name])
+            return cls(name, **KNOWN_CPUS[name]._asdict())
         if name.split("/")[0] == "cuda":
             return gpu.parse(name)
-        if name.split("/")[0] in {"nvidia", "gpu", "rocm", "metal", "vulkan", "opencl"}:
-            raise TargetError(f"target {text!r}: the GPUs that there are kernels for are NVIDIA's; use --target cuda")
+        if name.split("/")[0] == "opencl":
+            return parse_opencl(name)
+        if name.split("/")[0] in {"nvidia", "gpu", "rocm", "metal", "vulkan"}:
+            raise TargetError(f"target {text!r}: for NVIDIA's GPUs use --target cuda, for all others --target opencl")
         others = ", ".join(KNOWN_CPUS)
         raise TargetError(
-            f"unknown target {text!r}: use --target cpu or cuda (this machine); only to compile: {others}"
+            f"unknown target {text!r}: use --target cpu, cuda or opencl (this machine); only to compile: {others}"
         )
 
     @classmethod
@@ -121,8 +134,8 @@ class Target:
         mcpu, features = llvm_host()
         lanes, registers = vector_unit(features)
         l1, l2, l3 = data_caches()
-        l3s = third_level_caches()
-        return cls("cpu", cpu_model(), mcpu, thread_count(), lanes, registers, l1, l2, l3, l3s=l3s)
+        l3s, units = third_level_caches(), unit_features(host_features(), cpu_family())
+        return cls("cpu", cpu_model(), mcpu, thread_count(), lanes, registers, l1, l2, l3, l3s=l3s, features=units)
 
     def __repr__(self) -> str:
         where = f" at {self.runner}" if self.runner else ""
@@ -131,8 +144,8 @@ class Target:
 
     @property
     def kind(self) -> str:
-        """TVM's kind of target and LLVM's name of the processor, such as "llvm znver4"."""
-        return f"llvm {self.mcpu}"
+        """TVM's kind of target and LLVM's name of the processor, such as "llvm znver4" or "llvm a64fx sve512"."""
+        return f"llvm {self.mcpu}" + (f" sve{self.sve_bits}" if self.sve_bits else "")
 
     @property
     def machine(self) -> str:
@@ -142,13 +155,14 @@ class Target:
             TargetError: The target is another machine and has no runner. What is measured here must not be recorded
                 as a measurement of it.
         """
+        cores = f"{self.cores} core{'s' if self.cores > 1 else ''}"
         if self.runner:
-            return f"{self.cpu} at {self.runner}, {self.cores} cores"
+            return f"{self.cpu} at {self.runner}, {cores}"
         if self.triple:
             raise TargetError(
                 f"target {self.name} is another machine: its kernels are compiled here, and measured with --runner"
             )
-        return f"{self.cpu}, {self.cores} core{'s' if self.cores > 1 else ''}"
+        return f"{self.cpu}, {cores}"
 
     @property
     def caches(self) -> int:
@@ -162,6 +176,17 @@ class Target:
             address: HOST:PORT of the runner; an empty address stands for this machine.
         """
         return replace(self, runner=address)
+
+    def of_runner(self) -> Target:
+        """The same machine with the cores that its runner has; itself if it has no runner.
+
+        A name such as "cpu/cortex-a72" stands for the cores of a common board. The board that measures may have others,
+        and what is measured on it has to be made for those and recorded with those.
+
+        Raises:
+            TargetError: The runner does not answer.
+        """
+        return replace(self, cores=rpc.cores(self.runner)) if self.runner else self
 
     def tvm(self) -> Any:
         """The target for TVM's compiler."""
@@ -180,9 +205,20 @@ class Target:
         triple = {"mtriple": self.triple} if self.triple else {}
         level = {"opt-level": 2}  # level 3 compiles for longer and makes no kernel faster
         keys = {"keys": ["cpu", KEEP_DENORMALS]} if self.keep_denormals else {}
+        # TVM passes the option on to LLVM, and has to be told its type.
+        sve = {"cl-opt": [f"-aarch64-sve-vector-bits-min:uint={self.sve_bits}"]} if self.sve_bits else {}
+        attributes = {"mattr": self._attributes()} if self._attributes() else {}
         return tvm.target.Target(
-            {"kind": "llvm", "mcpu": self.mcpu, "num-cores": self.cores, **level, **triple, **keys}
+            {"kind": "llvm", "mcpu": self.mcpu, "num-cores": self.cores, **level, **triple, **keys, **sve, **attributes}
         )
+
+    def _attributes(self) -> list[str]:
+        """What LLVM has to know of the units besides its model of the processor.
+
+        A model that LLVM guessed for this machine may have units that a hypervisor hides: those are taken away.
+        """
+        known = () if self.triple else features_of_family(cpu_family())
+        return sorted([f"+{name}" for name in self.features] + [f"-{name}" for name in {*known} - {*self.features}])
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in self.__dict__.items() if key != "_tvm_target"}

@@ -36,6 +36,23 @@ def llvm_host() -> tuple[str, frozenset[str]]:
     return mcpu, frozenset(str(feature) for feature in features)
 
 
+def host_features() -> frozenset[str]:
+    """LLVM's names of the instruction set extensions that this CPU has, as CPUID or the operating system reports them.
+
+    `llvm_host` says instead what LLVM's model of the processor has, of which a virtual machine may hide a part.
+    """
+    import tvm_ffi
+
+    reported = tvm_ffi.get_global_func("tvm.codegen.llvm.GetHostCPUFeatures")()
+    return frozenset(str(feature) for feature, present in reported.items() if bool(present))
+
+
+def cpu_family() -> str:
+    """The family of this CPU, of which `units` knows the units: "x86", "arm" or another name of the system's."""
+    machine = platform.machine().lower()
+    return "x86" if machine in {"x86_64", "amd64"} else "arm" if machine in {"aarch64", "arm64"} else machine
+
+
 def vector_unit(features: frozenset[str]) -> tuple[int, int]:
     """The float32 lanes of a vector register and the number of vector registers, given LLVM's feature names."""
     if "avx512f" in features:

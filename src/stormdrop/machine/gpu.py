@@ -311,13 +311,13 @@ def target_name(info: GpuInfo) -> str | None:
 
 
 def require_gpu(machine: Machine) -> Gpu:
-    """The machine, if it is a GPU.
+    """The machine, if it is an NVIDIA GPU.
 
     Raises:
-        TargetError: The machine is no GPU.
+        TargetError: The machine is a CPU, or a device of OpenCL.
     """
-    if not isinstance(machine, Gpu):
-        raise TargetError(f"target {machine.name} is no GPU")
+    if not isinstance(machine, Gpu) or machine.device != CUDA:
+        raise TargetError(f"target {machine.name} is no NVIDIA GPU")
     return machine
 
 

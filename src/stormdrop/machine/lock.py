@@ -26,6 +26,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from .. import events
 from ..errors import LockTimeout, MeasureError
 from .lock_holder import describe_holder
 
@@ -121,15 +122,18 @@ class MachineLock:
         start = time.perf_counter()
         self._held = True
         try:
+            use, where = "exclusive" if operation == fcntl.LOCK_EX else "shared", f"lock {self.path.name}"
             try:
-                gate = _locked(self._gate_path, fcntl.LOCK_EX, deadline)
-                try:
-                    self._descriptor = _locked(self.path, operation, deadline)
-                finally:
-                    os.close(gate)
+                with events.span("wait", where, use=use):
+                    gate = _locked(self._gate_path, fcntl.LOCK_EX, deadline)
+                    try:
+                        self._descriptor = _locked(self.path, operation, deadline)
+                    finally:
+                        os.close(gate)
             finally:
                 self.waited += time.perf_counter() - start
-            yield
+            with events.span(use, where):
+                yield
         finally:
             self._held = False
             self.close()

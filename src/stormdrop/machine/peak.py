@@ -13,21 +13,17 @@ was disturbed is kept in this process only.
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import math
-import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import platformdirs
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import MeasureError, TargetError
 from .child_process import ChildProcess
+from .kept_measurements import keep, kept, kept_file
 from .lock import MachineLock
 from .memory import available_memory
 
@@ -46,6 +42,7 @@ _COST = 3.0  # seconds, about, of a measurement
 
 _METHOD = 1  # part of the cache's key: raise it when what is measured changes
 _TIMEOUT = 60.0  # seconds; the two figures take about 2 s, and up to 4 s more beside other work
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -99,7 +96,7 @@ def peak(target: Machine, refresh: bool = False, deadline: float = math.inf) -> 
         return known
     path = cache_path(cpu)
     with contextlib.closing(MachineLock()) as lock, lock.exclusive(deadline):
-        measured = _measured[path] = _measure_in_child(_shape(cpu))
+        measured = _measured[path] = _measure_in_child(shape_of(cpu))
     if measured.undisturbed:
         with contextlib.suppress(OSError):  # without a cache that can be written, the next process measures again
             _write(path, cpu, measured)
@@ -144,37 +141,22 @@ def peak_within(target: Machine, seconds: float | None) -> Peak | None:
 
 
 def cache_path(target: Target) -> Path:
-    """The file that caches the limits of this machine: one per CPU model, core count and vector unit.
-
-    It is a relative path if there is no folder for caches, because the user has no home. Nothing is cached there.
-    """
-    identity = json.dumps([_METHOD, target.cpu, target.mcpu, target.cores, target.lanes, target.registers])
-    name = hashlib.sha256(identity.encode()).hexdigest()[:16]
-    try:
-        return Path(platformdirs.user_cache_dir("stormdrop", appauthor=False)) / "peak" / f"{name}.json"
-    except RuntimeError:  # the system does not know this user
-        return Path(f"~/{name}.json")
+    """The file that keeps the limits of this machine, one per CPU model, core count and vector unit."""
+    return kept_file("peak", [_METHOD, target.cpu, target.mcpu, target.cores, target.lanes, target.registers])
 
 
 def _write(path: Path, target: Target, measured: Peak) -> None:
-    if not path.is_absolute():
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f"{path.name}.{os.getpid()}")
-    draft.write_text(
-        json.dumps({"cpu": target.cpu, "cores": target.cores, "flops": measured.flops, "bandwidth": measured.bandwidth})
-        + "\n"
+    keep(
+        path,
+        {"cpu": target.cpu, "cores": target.cores, "flops": measured.flops, "bandwidth": measured.bandwidth},
     )
-    draft.replace(path)  # whole or not at all, because another process may be reading
 
 
 def _read(path: Path) -> Peak | None:
-    if not path.is_absolute():
-        return None
     try:
-        cached = json.loads(path.read_text())
+        cached = kept(path)
         known = Peak(float(cached["flops"]), float(cached["bandwidth"]))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError):
         return None  # never measured, or the file is damaged
     return known if 0 < known.flops < math.inf and 0 < known.bandwidth < math.inf else None
 
@@ -269,7 +251,8 @@ def compile_function(function: Any, mcpu: str, cores: int) -> Any:
 # ------------------------------------------------------------------------------------- the measuring process
 
 
-def _shape(target: Target) -> dict[str, Any]:
+def shape_of(target: Target) -> dict[str, Any]:
+    """What a measuring process has to know of the machine: cores, vector unit, last cache."""
     return {
         "mcpu": target.mcpu,
         "cores": target.cores,
@@ -279,28 +262,51 @@ def _shape(target: Target) -> dict[str, Any]:
     }
 
 
-def _measure_in_child(shape: Mapping[str, Any]) -> Peak:
-    child = ChildProcess(f"{__name__}:serve_peak", (shape,), {"TVM_NUM_THREADS": str(shape["cores"])})
+def measured_in_child(serve: str, shape: Mapping[str, Any], kind: type[T], what: str) -> T:
+    """What a child process with this machine's threads measures.
+
+    Args:
+        serve: the function that measures and sends the result, as `ChildProcess` names it.
+        shape: the machine, as `shape_of` describes it; the function's argument.
+        kind: the type of the result.
+        what: what is done, for the message of an error.
+
+    Raises:
+        MeasureError: the process fails or takes too long.
+    """
+    child = ChildProcess(serve, (shape,), {"TVM_NUM_THREADS": str(shape["cores"])})
     try:
         measured = child.answer(_TIMEOUT)
-        if not isinstance(measured, Peak):
-            raise MeasureError(f"measuring this machine's peak failed ({child.wait()}): {child.last_line()}")
+        if not isinstance(measured, kind):
+            raise MeasureError(f"{what} failed ({child.wait()}): {child.last_line()}")
         return measured
     except TimeoutError as error:
-        raise MeasureError(f"measuring this machine's peak took longer than {_TIMEOUT:.0f} s") from error
+        raise MeasureError(f"{what} took longer than {_TIMEOUT:.0f} s") from error
     finally:
         child.close()
 
 
+def _measure_in_child(shape: Mapping[str, Any]) -> Peak:
+    return measured_in_child(f"{__name__}:serve_peak", shape, Peak, "measuring this machine's peak")
+
+
 def serve_peak(connection: Connection, shape: Mapping[str, Any]) -> None:
     """Measures the peak in a child process, whose parent holds the machine-wide lock."""
-    flops, calm_flops = _measure_flops(shape)
+    flops, calm_flops = measure_flops(shape)
     bandwidth, calm_copy = _measure_bandwidth(shape)
     connection.send(Peak(flops, bandwidth, undisturbed=calm_flops and calm_copy))
 
 
-def _measure_flops(shape: Mapping[str, Any], steps: int = 400_000) -> tuple[float, bool]:
-    """FLOP/s of the multiply-add loop, and whether it ran undisturbed."""
+def measure_flops(shape: Mapping[str, Any], steps: int = 400_000) -> tuple[float, bool]:
+    """Measures the multiply-add loop in this process, which must use as many threads as the machine has cores.
+
+    Args:
+        shape: the machine, as `shape_of` describes it.
+        steps: how often each register is multiplied and added to in a window.
+
+    Returns:
+        FLOP/s, and whether the best window ran undisturbed.
+    """
     import numpy as np
     import tvm
 
@@ -311,7 +317,7 @@ def _measure_flops(shape: Mapping[str, Any], steps: int = 400_000) -> tuple[floa
     factors = np.stack([np.full(lanes, 1.0000001), np.full(lanes, 1e-9)]).astype("float32")
     x = tvm.runtime.tensor(factors)
     out = tvm.runtime.tensor(np.zeros((cores, vectors * lanes), "float32"))
-    seconds, undisturbed = _best_window(lambda: kernel(x, out), cores)
+    seconds, undisturbed = best_window(lambda: kernel(x, out), cores)
     return 2.0 * cores * vectors * lanes * steps / seconds, undisturbed
 
 
@@ -329,21 +335,29 @@ def _measure_bandwidth(shape: Mapping[str, Any]) -> tuple[float, bool]:
     kernel = compile_function(copy_function(cores, length, lanes), shape["mcpu"], cores).jit()["main"]
     a = tvm.runtime.tensor(np.ones((cores, length), "float32"))
     b = tvm.runtime.tensor(np.zeros((cores, length), "float32"))
-    seconds, undisturbed = _best_window(lambda: kernel(a, b), cores)
+    seconds, undisturbed = best_window(lambda: kernel(a, b), cores)
     return 8.0 * cores * length / seconds, undisturbed
 
 
-def _best_window(run: Callable[[], object], cores: int) -> tuple[float, bool]:
-    """Seconds of the fastest of at least `WINDOWS` runs, and whether it had the cores for itself.
+def best_window(
+    run: Callable[[], object], cores: int, fewest: int = WINDOWS, patience: float = _PATIENCE
+) -> tuple[float, bool]:
+    """Seconds of the fastest of some runs, and whether it had the cores for itself.
 
     A run that competes for a core uses less CPU time than wall time times cores. While the fastest run is such a run,
-    more windows are measured for up to `_PATIENCE` seconds.
+    more windows are measured.
+
+    Args:
+        run: Keeps all cores busy for a millisecond or more.
+        cores: The number of cores that it uses.
+        fewest: Runs to make at least.
+        patience: Seconds after which no more runs are made for an undisturbed one.
     """
     run()  # touches the memory for the first time and starts the threads
     best, undisturbed = float("inf"), False
     begin = time.perf_counter()
     windows = 0
-    while windows < WINDOWS or (not undisturbed and time.perf_counter() - begin < _PATIENCE):
+    while windows < fewest or (not undisturbed and time.perf_counter() - begin < patience):
         cpu, start = time.process_time(), time.perf_counter()
         run()
         wall = time.perf_counter() - start

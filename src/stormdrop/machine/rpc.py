@@ -19,6 +19,7 @@ import struct
 from typing import Any
 
 from ..errors import TargetError, one_line
+from . import tracker
 
 ANSWER_SECONDS = 8.0
 """A runner that does not answer within this time hangs, or serves somebody else."""
@@ -30,13 +31,16 @@ def connect(address: str) -> Any:
     """TVM's RPC session with a runner.
 
     Args:
-        address: HOST:PORT of the runner.
+        address: HOST:PORT of the runner, or the address of a rack of boards (`tracker.py`), of which a free one is
+            taken.
 
     Raises:
         TargetError: The address is not HOST:PORT, no RPC server answers there, or none answers in time.
     """
     from tvm import rpc
 
+    if tracker.is_rack(address):
+        return tracker.connect(address)
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:
         raise TargetError(f"runner {address!r}: write HOST:PORT, such as 127.0.0.1:9090")
@@ -51,6 +55,18 @@ def connect(address: str) -> Any:
     except Exception as error:
         # The socket raises OSError. If something else than TVM answers, TVM raises errors of its own.
         raise TargetError(f"runner {address}: no TVM RPC server answers: {one_line(error)}") from error
+
+
+def cores(address: str) -> int:
+    """The cores that a kernel uses on a runner: the threads that the runner's TVM has.
+
+    Args:
+        address: HOST:PORT of the runner.
+
+    Raises:
+        TargetError: as in `connect`.
+    """
+    return int(connect(address).get_function("runtime.NumThreads")())
 
 
 def _greet(host: str, port: int) -> None:
