@@ -16,3 +16,9 @@ NON_TEMPORAL = "stormdrop.non_temporal"
 
 DISJOINT_SHARED = "stormdrop.apart"
 """The arrays in shared memory of a GPU must not use the same bytes one after the other."""
+
+WORD = "stormdrop_word"
+"""A function in expressions: the word of 32 bits that its arguments make, the lowest byte first; missing ones are 0."""
+
+NEEDS = "stormdrop.needs"
+"""LLVM's names of the instruction set extensions without which the function cannot be compiled, or does not run."""

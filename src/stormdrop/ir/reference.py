@@ -8,12 +8,11 @@ iteration domain at once, or slice by slice along its longest axis if that would
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from tvm.ir import Call, TensorLoad, Var
 from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import FloatImm, IntImm
@@ -21,68 +20,12 @@ from tvm.tirx import PrimFunc
 
 from ..errors import UnsupportedFunction
 from .expressions import children, simplified, substitute, variables, walk
+from .factors import factor_of, is_integer
+from .grid import BINARY, INTRINSICS, Array, GridEvaluator, store
 from .stages import Axis, Stage, StageGraph, shape_of
-
-Array = NDArray[Any]
 
 _SLICE = 1 << 24  # the most elements to evaluate at once: 128 MiB of float64
 
-_BINARY: dict[type, Callable[[Array, Array], Array]] = {
-    prim.Add: np.add,
-    prim.Sub: np.subtract,
-    prim.Mul: np.multiply,
-    prim.Mod: np.fmod,
-    prim.FloorDiv: np.floor_divide,
-    prim.FloorMod: np.mod,
-    prim.Min: np.minimum,
-    prim.Max: np.maximum,
-    prim.EQ: np.equal,
-    prim.NE: np.not_equal,
-    prim.LT: np.less,
-    prim.LE: np.less_equal,
-    prim.GT: np.greater,
-    prim.GE: np.greater_equal,
-    prim.And: np.logical_and,
-    prim.Or: np.logical_or,
-}
-
-
-def _special(name: str) -> Callable[..., Array]:
-    """A function of `scipy.special`, which is loaded at the first call: it takes 0.3 s, and workers rarely need it."""
-
-    def function(x: Array) -> Array:
-        from scipy import special
-
-        values: Array = getattr(special, name)(x)
-        return values
-
-    return function
-
-
-_INTRINSICS: dict[str, Callable[..., Array]] = {
-    "exp": np.exp,
-    "exp2": np.exp2,
-    "log": np.log,
-    "log2": np.log2,
-    "log10": np.log10,
-    "sqrt": np.sqrt,
-    "rsqrt": lambda x: 1.0 / np.sqrt(x),
-    "pow": np.power,
-    "tanh": np.tanh,
-    "sigmoid": _special("expit"),
-    "erf": _special("erf"),
-    "sin": np.sin,
-    "cos": np.cos,
-    "tan": np.tan,
-    "fabs": np.abs,
-    "abs": np.abs,
-    "floor": np.floor,
-    "ceil": np.ceil,
-    "round": np.round,
-    "nearbyint": np.round,
-    "trunc": np.trunc,
-    "if_then_else": np.where,
-}
 _PARTIAL = {"sqrt", "rsqrt", "log", "log2", "log10", "pow"}  # not defined for all real numbers
 _REDUCE: dict[str, Any] = {"sum": np.add, "product": np.multiply, "max": np.maximum, "min": np.minimum}
 _EXACT_NODES = (prim.Add, prim.Sub, prim.Mul, prim.Min, prim.Max, prim.CmpExpr, prim.LogicalExpr, prim.Select)
@@ -129,11 +72,11 @@ def check_supported(graph: StageGraph) -> None:
     Raises:
         UnsupportedFunction: the function holds something that is not known here.
     """
-    known = (IntImm, FloatImm, Var, TensorLoad, prim.Cast, prim.Not, prim.Select, prim.Div, *_BINARY)
+    known = (IntImm, FloatImm, Var, TensorLoad, prim.Cast, prim.Not, prim.Select, prim.Div, *BINARY)
     for stage in graph.stages:
         for expression in (stage.value, *stage.indices):
             for node in walk(expression):
-                if isinstance(node, Call) and node.op.name.split(".")[-1] not in _INTRINSICS:
+                if isinstance(node, Call) and node.op.name.split(".")[-1] not in INTRINSICS:
                     raise UnsupportedFunction(f"the NumPy reference does not know the intrinsic {node.op.name}")
                 if not isinstance(node, (Call, *known)):
                     raise UnsupportedFunction(f"the NumPy reference does not know {type(node).__name__}")
@@ -178,12 +121,19 @@ def is_exact(graph: StageGraph) -> bool:
     return True
 
 
+def sums_integers(graph: StageGraph) -> bool:
+    """Whether a function has reductions, and all of them combine integers."""
+    reduced = [str(stage.buffer.dtype) for stage in graph.stages if stage.combine is not None]
+    return bool(reduced) and all(map(is_integer, reduced))
+
+
 def _narrowed(array: Array, dtype: str, rounded: bool) -> Array:
     return array.astype(dtype) if rounded or not dtype.startswith("float") else array
 
 
 def _wide(array: Array) -> Array:
-    return array.astype(np.float64 if array.dtype.kind == "f" else np.int64 if array.dtype.kind in "iu" else bool)
+    kind = np.float64 if array.dtype.kind == "f" else np.int64 if array.dtype.kind in "iu" else bool
+    return array.astype(kind, copy=False)
 
 
 def _evaluate_stage(stage: Stage, values: Mapping[Any, Array]) -> Array:
@@ -192,24 +142,24 @@ def _evaluate_stage(stage: Stage, values: Mapping[Any, Array]) -> Array:
     result = np.full(shape, np.nan if kind is np.float64 else 0, dtype=kind)
     window = _window(stage)
     if window:
-        _store(stage, result, _over_window(stage, window, values), {})
+        store(stage, result, _over_window(stage, window, values), {})
         return result
     product = _product_of_loads(stage)
     if product is not None:
-        _store(stage, result, _einsum(stage, product, values), {})
+        store(stage, result, _einsum(stage, product, values), {})
         return result
     size = int(np.prod([axis.extent for axis in stage.axes], dtype=np.int64))
     leading = max(stage.spatial, key=lambda axis: axis.extent, default=None)
     slices = 1 if leading is None else min(leading.extent, -(-size // _SLICE))
     if leading is None or slices == 1:
-        _store(stage, result, _evaluate_slice(stage, values, {}), {})
+        store(stage, result, _evaluate_slice(stage, values, {}), {})
         return result
     step = -(-leading.extent // slices)
     for start in range(0, leading.extent, step):
         count = min(step, leading.extent - start)
         axes = tuple(replace(axis, extent=count) if axis is leading else axis for axis in stage.axes)
         part = replace(stage, axes=axes)
-        _store(part, result, _evaluate_slice(part, values, {leading.var: start}), {leading.var: start})
+        store(part, result, _evaluate_slice(part, values, {leading.var: start}), {leading.var: start})
     return result
 
 
@@ -245,10 +195,10 @@ def _over_window(stage: Stage, window: Sequence[Axis], values: Mapping[Any, Arra
         elif part.reductions:
             value = _evaluate_slice(part, values, {})
         else:
-            value = _Evaluator(rest, values, {})(part.value)
+            value = GridEvaluator(rest, values, {})(part.value)
         total = value if total is None else _REDUCE[stage.combine](total, value)
     assert total is not None and stage.identity is not None
-    result: Array = _REDUCE[stage.combine](total, _Evaluator(stage.spatial, values, {})(stage.identity))
+    result: Array = _REDUCE[stage.combine](total, GridEvaluator(stage.spatial, values, {})(stage.identity))
     return result
 
 
@@ -260,7 +210,7 @@ def _evaluate_slice(stage: Stage, values: Mapping[Any, Array], offsets: Mapping[
         values: the arrays by their buffers.
         offsets: the first positions of axes that do not begin at 0.
     """
-    evaluator = _Evaluator(stage.axes, values, offsets)
+    evaluator = GridEvaluator(stage.axes, values, offsets)
     value = evaluator(stage.value)
     reduced = tuple(position for position, axis in enumerate(stage.axes) if axis.reduce)
     if not reduced:
@@ -272,125 +222,48 @@ def _evaluate_slice(stage: Stage, values: Mapping[Any, Array], offsets: Mapping[
     assert stage.combine is not None and stage.identity is not None
     combined = _REDUCE[stage.combine].reduce(np.broadcast_to(value, full), axis=reduced)
     spatial = [axis for axis in stage.axes if not axis.reduce]
-    identity = _Evaluator(spatial, values, offsets)(stage.identity)
+    identity = GridEvaluator(spatial, values, offsets)(stage.identity)
     result: Array = _REDUCE[stage.combine](combined, identity)
     return result
-
-
-def _store(stage: Stage, result: Array, value: Array, offsets: Mapping[Any, int]) -> None:
-    """Writes the value of a stage over its spatial axes to the elements that its indices name."""
-    evaluator = _Evaluator(stage.spatial, {}, offsets)
-    indices = tuple(evaluator(index) for index in stage.indices)
-    extents = tuple(axis.extent for axis in stage.spatial)
-    if not indices:  # a tensor without axes, which a block with an axis of one element may write
-        result[...] = np.broadcast_to(value, extents).reshape(())
-        return
-    result[tuple(np.broadcast_to(index, extents) for index in indices)] = np.broadcast_to(value, extents)
-
-
-class _Evaluator:
-    """Evaluates expressions over a grid of axes. A result broadcasts to the axes' extents."""
-
-    def __init__(self, axes: Sequence[Axis], values: Mapping[Any, Array], offsets: Mapping[Any, int]) -> None:
-        self.axes = axes
-        self.values = values
-        self.ranges = {
-            axis.var: (np.arange(axis.extent) + offsets.get(axis.var, 0)).reshape(
-                [axis.extent if other is axis else 1 for other in axes]
-            )
-            for axis in axes
-        }
-
-    def __call__(self, node: Any) -> Array:
-        if isinstance(node, IntImm):
-            return np.asarray(int(node), dtype=bool if str(node.ty.dtype) == "bool" else np.int64)
-        if isinstance(node, FloatImm):
-            return np.asarray(float(node.value))
-        if isinstance(node, Var):
-            return self.ranges[node]
-        if isinstance(node, TensorLoad):
-            return self._load(node)
-        if isinstance(node, prim.Cast):
-            return self._cast(node)
-        if isinstance(node, prim.Not):
-            return np.logical_not(self(node.a))
-        if isinstance(node, prim.Select):
-            return np.where(self(node.condition), self(node.true_value), self(node.false_value))
-        if isinstance(node, prim.Div):
-            left, right = self(node.a), self(node.b)
-            return np.divide(left, right) if left.dtype.kind == "f" else np.fix(left / right).astype(np.int64)
-        if type(node) in _BINARY:
-            return _BINARY[type(node)](self(node.a), self(node.b))
-        if isinstance(node, Call):
-            name = node.op.name.split(".")[-1]
-            if name in _INTRINSICS:
-                with np.errstate(all="ignore"):
-                    return _INTRINSICS[name](*(self(argument) for argument in node.args))
-            raise UnsupportedFunction(f"the NumPy reference does not know the intrinsic {node.op.name}")
-        raise UnsupportedFunction(f"the NumPy reference does not know {type(node).__name__}")
-
-    def _cast(self, node: Any) -> Array:
-        value, dtype = self(node.value), str(node.ty.dtype)
-        if dtype == "bool":
-            return value.astype(bool)
-        return value.astype(np.float64) if dtype.startswith("float") else np.trunc(value).astype(np.int64)
-
-    def _load(self, node: Any) -> Array:
-        """The values of a load. Indices outside the buffer, which a condition guards, are clipped."""
-        array = self.values[node.source]
-        indices = [np.clip(self(index), 0, extent - 1) for index, extent in zip(node.indices, array.shape, strict=True)]
-        rank = len(self.axes)
-        occupied: set[int] = set()
-        for index in indices:
-            used = {position for position in range(rank) if index.ndim and index.shape[position] > 1}
-            if used & occupied:
-                gathered: Array = array[tuple(np.broadcast_arrays(*indices))]
-                return gathered
-            occupied |= used
-        # No two dimensions depend on the same axis: indexing them one by one is many times faster.
-        order: list[int] = []
-        for dimension, index in enumerate(indices):
-            flat = index.reshape(-1)
-            step = int(flat[1] - flat[0]) if flat.size > 1 else 1
-            if step > 0 and np.array_equal(flat, np.arange(flat.size) * step + flat[0]):
-                array = array[(slice(None),) * dimension + (slice(int(flat[0]), int(flat[-1]) + 1, step),)]
-            else:
-                array = np.take(array, flat, axis=dimension)
-        shape: list[int] = []
-        for index in indices:
-            used_axes = [position for position in range(rank) if index.ndim and index.shape[position] > 1]
-            shape += [index.shape[position] for position in used_axes]
-            order += used_axes
-        transposed: Array = array.reshape(shape).transpose(np.argsort(order))
-        return transposed.reshape(
-            [axis.extent if position in occupied else 1 for position, axis in enumerate(self.axes)]
-        )
 
 
 def _product_of_loads(stage: Stage) -> tuple[Any, Any] | None:
     """The factors of a stage that sums `A[...] * B[...]`, which `einsum` computes; None for any other stage.
 
-    The factors may be conversions of the loads to another type.
+    The factors may be conversions of the loads to another type, less a zero point.
     """
     if stage.combine != "sum" or not isinstance(stage.value, prim.Mul):
         return None
-    if not (isinstance(stage.identity, FloatImm) and float(stage.identity.value) == 0.0):
+    if not (isinstance(stage.identity, FloatImm | IntImm) and float(stage.identity.value) == 0.0):
         return None
     factors = (stage.value.a, stage.value.b)
-    loads = [factor.value if isinstance(factor, prim.Cast) else factor for factor in factors]
-    return factors if all(isinstance(load, TensorLoad) for load in loads) else None
+    return factors if all(factor_of(factor) is not None for factor in factors) else None
+
+
+def _are_bytes(product: tuple[Any, Any]) -> bool:
+    """Whether both factors are integers of 8 bits, less a zero point of no more."""
+    factors = [factor_of(factor) for factor in product]
+    return all(
+        factor is not None and factor.dtype in {"int8", "uint8"} and abs(factor.zero_point) < 256 for factor in factors
+    )
 
 
 def _einsum(stage: Stage, product: tuple[Any, Any], values: Mapping[Any, Array]) -> Array:
     """The sum of a product of two loads, in a shape that broadcasts to the spatial axes."""
-    operands: list[Any] = []
-    for factor in product:
-        array = _Evaluator(stage.axes, values, {})(factor)
-        labels = [position for position in range(len(stage.axes)) if array.shape[position] > 1]
-        operands += [array.reshape([array.shape[position] for position in labels]), labels]
-    present = set(operands[1]) | set(operands[3])
-    kept = [position for position, axis in enumerate(stage.axes) if not axis.reduce and position in present]
-    result = np.einsum(*operands, kept, optimize=True)
+    factors = [GridEvaluator(stage.axes, values, {})(factor) for factor in product]
+    # Sums of products of bytes are exact in float64, in which NumPy multiplies matrices a hundred times as fast.
+    if _are_bytes(product):
+        factors = [factor.astype(np.float64) for factor in factors]
+    present = [p for p in range(len(stage.axes)) if any(factor.shape[p] > 1 for factor in factors)]
+    kept = [position for position in present if not stage.axes[position].reduce]
+    if kept == present:  # nothing is summed: einsum would transpose the factors for its matrix products
+        result = (factors[0] * factors[1]).reshape([stage.axes[position].extent for position in kept])
+    else:
+        operands: list[Any] = []
+        for factor in factors:
+            labels = [position for position in present if factor.shape[position] > 1]
+            operands += [factor.reshape([factor.shape[position] for position in labels]), labels]
+        result = np.einsum(*operands, kept, optimize=True)
     # A reduced axis that neither operand depends on adds the same term once per position.
     for position, axis in enumerate(stage.axes):
         if axis.reduce and position not in present:

@@ -1,8 +1,9 @@
 """Finds the contraction of a function, and says what its axes and the stages around it are for.
 
-A contraction sums `A[...] * B[...]`. One spatial axis is the *column* axis, which is vectorised. The operand that
-depends on it is the column operand. Spatial axes that the column operand does not depend on are *rows*: up to two of
-them are tiled into the register block, or all if one loop can replace them. The other spatial axes are *outer*.
+A contraction sums `A[...] * B[...]`, where integers may be widened (see `factors`). One spatial axis is the *column*
+axis, which is vectorised. The operand that depends on it is the column operand. Spatial axes that the column operand
+does not depend on are *rows*: up to two of them are tiled into the register block, or all if one loop can replace them.
+The other spatial axes are *outer*.
 
     matmul            rows i        column j              (B is the column operand)
     conv2d NHWC       rows h, w     column o  outer n     (the weight)
@@ -23,12 +24,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from tvm.ir import Call, TensorLoad, Var
+from tvm.ir import Call, Var
 from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import IntImm
 
 from ..errors import UnsupportedFunction
 from .expressions import Expr, coefficients, simplified, substitute, transform, variables, walk
+from .factors import factors_of, is_integer
 from .stages import Axis, Stage, StageGraph, shape_of, variable
 
 _MOST_NODES = 64  # of the copies that inlining makes of a value with several loads
@@ -49,6 +51,7 @@ class Contraction:
         rows: the axes to tile: one, two (the rows and the columns of an image), or several if `flat`.
         outer: the other spatial axes.
         operand: the column operand, a load.
+        other: the other operand, a load.
         packable: the column operand if it may be laid out anew, with the columns of a reduction step contiguous;
             else None.
         must_pack: whether it has to be laid out anew, because the columns are not contiguous.
@@ -66,6 +69,7 @@ class Contraction:
     rows: tuple[Axis, ...]
     outer: tuple[Axis, ...]
     operand: Any
+    other: Any
     packable: Any | None
     must_pack: bool
     constant: int | None
@@ -93,18 +97,18 @@ def find_contraction(graph: StageGraph, constants: tuple[int, ...]) -> Contracti
     stage = next(item for item in graph.stages if item.buffer.same_as(contractions[0].buffer))
     before, epilogue, after = _surroundings(graph, stage)
 
-    left, right = stage.value.a, stage.value.b
+    left, right = _factor_loads(stage)
     constant_buffers = {graph.inputs[index]: index for index in constants}
     column, operand, other = _column(stage, left, right, constant_buffers)
     columns = _group(other, column)
     if columns is not None:
         is_left = operand.same_as(left)
         stage, epilogue, column = _by_groups(stage, epilogue, column, columns)
-        left, right = stage.value.a, stage.value.b
+        left, right = _factor_loads(stage)
         operand, other = (left, right) if is_left else (right, left)
     rest = [axis for axis in stage.spatial if axis is not column]
-    rows = [axis for axis in rest if axis.var not in _variables(operand)]
-    packable = operand if rows and column.var in _variables(operand) else None
+    rows = [axis for axis in rest if axis.var not in variables(operand)]
+    packable = operand if rows and column.var in variables(operand) else None
     # If the column operand depends on every axis (depthwise in NCHW), no axis reuses it, and the last one is tiled.
     rows = rows or rest[-1:]
     longer = [axis for axis in rows if axis.extent > 1]
@@ -125,6 +129,7 @@ def find_contraction(graph: StageGraph, constants: tuple[int, ...]) -> Contracti
         rows=tiled,
         outer=tuple(axis for axis in rest if axis not in tiled),
         operand=operand,
+        other=other,
         packable=packable,
         must_pack=packable is not None and not contiguous(packable, column.var),
         constant=constant,
@@ -141,20 +146,29 @@ def multiplied_loads(stage: Stage) -> tuple[Any, Any] | None:
     Returns:
         The loads, left and right; None if the stage computes anything else or has no spatial axis.
     """
-    if stage.combine != "sum" or not isinstance(stage.value, prim.Mul) or not stage.spatial:
+    factors = factors_of(stage)
+    if factors is None or not stage.spatial or any(factor.zero_point for factor in factors):
         return None
-    factors = (stage.value.a, stage.value.b)
-    left, right = (factor.value if isinstance(factor, prim.Cast) else factor for factor in factors)
-    if not (isinstance(left, TensorLoad) and isinstance(right, TensorLoad)):
-        return None
-    return None if left.source.same_as(right.source) else (left, right)
+    left, right = factors
+    return left.load, right.load
 
 
 def is_contraction(stage: Stage) -> bool:
-    """Whether a stage sums the product of two loads of different buffers, in their own type."""
-    return multiplied_loads(stage) is not None and not any(
-        isinstance(factor, prim.Cast) for factor in (stage.value.a, stage.value.b)
-    )
+    """Whether a stage sums the product of two loads of different buffers, over at least one spatial axis.
+
+    Both are in the type of the sums, or they are integers that are widened to it (see `factors`).
+    """
+    factors = factors_of(stage)
+    if factors is None or not stage.spatial:
+        return False
+    return all(not factor.widened or is_integer(factor.dtype) for factor in factors)
+
+
+def _factor_loads(stage: Stage) -> tuple[Any, Any]:
+    """The two loads of a contraction, left and right."""
+    factors = factors_of(stage)
+    assert factors is not None
+    return factors[0].load, factors[1].load
 
 
 def contiguous(load: Any, variable: Any) -> bool:
@@ -287,24 +301,20 @@ def _needed(epilogue: Stage, after: tuple[Stage, ...]) -> tuple[Stage, ...]:
     return tuple(needed)
 
 
-def _variables(load: Any) -> set[Any]:
-    return {variable for index in load.indices for variable in variables(index)}
-
-
 def _column(stage: Stage, left: Any, right: Any, constants: Mapping[Any, int]) -> tuple[Axis, Any, Any]:
     """The column axis, the operand that varies along it (the one to pack), and the other operand."""
     for weight, data in ((right, left), (left, right)):
         if weight.source in constants:
-            columns = [axis for axis in stage.spatial if axis.var in _variables(weight) - _variables(data)]
+            columns = [axis for axis in stage.spatial if axis.var in variables(weight) - variables(data)]
             if columns:
                 return max(columns, key=lambda axis: axis.extent), weight, data
     last = stage.spatial[-1]
     for operand, other in ((right, left), (left, right)):
-        if last.var in _variables(operand) and last.var not in _variables(other):
+        if last.var in variables(operand) and last.var not in variables(other):
             return last, operand, other
     # Both vary along the last axis (depthwise): the one to pack depends on fewer of the other axes.
     spatial = {axis.var for axis in stage.spatial}
-    operand, other = sorted((right, left), key=lambda load: len(_variables(load) & spatial))
+    operand, other = sorted((right, left), key=lambda load: len(variables(load) & spatial))
     return last, operand, other
 
 

@@ -43,7 +43,7 @@ _DECADES = {"float16": (-2.0, 0.5), "float32": (-3.0, 3.0), "float64": (-3.0, 3.
 """The decimal logarithms of the least and the largest magnitude. Sums of products of float16 must not overflow."""
 
 _ZEROS = 0.05  # the share of elements that are zero
-_PERIOD = 8  # one element in so many is its neighbour negated
+_PERIOD = 8  # one element in eight is its neighbour negated
 _LIMIT = 1e30  # a constant beyond it stands for an infinity, such as the padding of a maximum, and is never rounded
 _MONOTONE = (prim.Add, prim.Mul, prim.Max, prim.Cast)  # magnitudes of the operands give one of the result
 _ROUNDING = (prim.Add, prim.Sub, prim.Mul, prim.Div, prim.Cast)

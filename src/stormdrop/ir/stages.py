@@ -85,6 +85,10 @@ class Stage:
         """Every load in the value, in order of appearance."""
         return loads_in(self.value)
 
+    def _first_loads(self) -> list[Any]:
+        """Every load in the value that a reduction starts from."""
+        return [] if self.identity is None else loads_in(self.identity)
+
     def statement(self, around: Sequence[Expr] = (), kinds: Mapping[Any, Any] | None = None) -> Any:
         """The loop nest as TensorIR.
 
@@ -100,7 +104,7 @@ class Stage:
                 IterVar(Range(0, axis.extent), axis.var, IterVar.CommReduce if axis.reduce else IterVar.DataPar)
                 for axis in self.axes
             ],
-            reads=[_element(load.source, load.indices) for load in self.loads()],
+            reads=[_element(load.source, load.indices) for load in (*self.loads(), *self._first_loads())],
             writes=[_element(self.buffer, self.indices)],
             name_hint=self.name,
             body=BufferStore(self.buffer, value, list(self.indices)),

@@ -159,7 +159,8 @@ class Workload:
 
         Floats are small integers from -3 to 3, because sums of them are exact in float32 in any order. If the function
         itself rounds, they are real numbers from -1 to 1, or from 0.5 to 1.5 if an operation is not defined for all
-        numbers. Integers are 0 to 3, booleans 0 or 1.
+        numbers. Integers are 0 to 3, booleans 0 or 1. Bytes that are summed up in integers have all values of their
+        type, or -3 to 3 (0 to 3 without a sign) if the function rounds the sums, so that few of these are clipped.
         """
         rng = np.random.default_rng(seed)
         kind = reference.input_kind(self.graph)
@@ -167,6 +168,10 @@ class Workload:
         def values(spec: TensorSpec) -> Array:
             if spec.dtype == "bool":
                 return rng.integers(0, 2, size=spec.shape, dtype=np.int8).astype(bool)
+            if spec.dtype in {"int8", "uint8"} and reference.sums_integers(self.graph):
+                limits = np.iinfo(spec.dtype)
+                least, most = (limits.min, limits.max) if kind == "integers" else (max(limits.min, -3), 3)
+                return rng.integers(least, most, size=spec.shape, dtype=spec.dtype, endpoint=True)
             if not spec.dtype.startswith("float"):
                 return rng.integers(0, 4, size=spec.shape, dtype=np.int8).astype(spec.dtype)
             if kind == "integers":
@@ -191,10 +196,20 @@ class Workload:
             outputs: the reference for inputs from `random_inputs`.
 
         Returns:
-            0 (bit-identical) if integers stay exact in float32, else 1e-4.
+            0 (bit-identical) if the function computes with integers only, or if integers stay exact in float32; else
+            1e-4, or one step of an output of integers that were rounded.
         """
-        small = all(float(np.max(np.abs(output), initial=0.0)) < 2**24 for output in outputs)
-        return 0.0 if reference.is_exact(self.graph) and small else 1e-4
+        largest = [float(np.max(np.abs(output), initial=0.0)) for output in outputs]
+        if reference.is_exact(self.graph) and (self._integer or all(value < 2**24 for value in largest)):
+            return 0.0
+        steps = [1 / value for value, spec in zip(largest, self.outputs, strict=True) if value and "int" in spec.dtype]
+        return max([1e-4, *steps])
+
+    @property
+    def _integer(self) -> bool:
+        """Whether no stage computes with floats."""
+        buffers = [*self.graph.inputs, *(stage.buffer for stage in self.graph.stages)]
+        return not any(str(buffer.dtype).startswith("float") for buffer in buffers)
 
     def __getstate__(self) -> dict[str, Any]:
         return {

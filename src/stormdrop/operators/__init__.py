@@ -10,6 +10,7 @@ of time. The inputs of a workload have the order in which the formula of the ope
     epilogue.py       bias, residual and activation after a contraction
     contractions.py   matmul, dense, batch_matmul, attention_scores
     windows.py        conv1d, conv2d, depthwise_conv2d, pool2d, global_pool2d
+    quantized.py      types and epilogues of operators on bytes
     rows.py           reduce, softmax, layer_norm, rms_norm
     movement.py       elementwise, transpose, concatenate
 """
@@ -17,7 +18,7 @@ of time. The inputs of a workload have the order in which the formula of the ope
 from __future__ import annotations
 
 from .contractions import attention_scores, batch_matmul, dense, matmul
-from .declare import OPERATORS, create, names, usage
+from .declare import OPERATORS, create, find, names, usage
 from .movement import concatenate, elementwise, transpose
 from .rows import layer_norm, reduce, rms_norm, softmax
 from .windows import conv1d, conv2d, depthwise_conv2d, global_pool2d, pool2d
@@ -33,6 +34,7 @@ __all__ = [
     "dense",
     "depthwise_conv2d",
     "elementwise",
+    "find",
     "global_pool2d",
     "layer_norm",
     "matmul",

@@ -9,22 +9,23 @@ from tvm import te
 
 from .declare import Definition, operator
 from .epilogue import ACTIVATIONS, with_epilogue
+from .quantized import BYTES, check_quantized, factor, is_bytes, second_dtype, with_quantized_epilogue
 from .rows import softmax_of
 
-_DTYPES = ("float32", "float16")
+_DTYPES = ("float32", "float16", *BYTES)
 
 
 @operator(dtype=_DTYPES)
 def matmul(m: int, n: int, k: int, dtype: str = "float32") -> Definition:
     """Product of two matrices, of which neither is constant: C[m, n] = A[m, k] B[k, n].
 
-    Products of float16 are summed up in float32.
+    Products of float16 are summed up in float32, those of bytes in int32, which is then the type of C.
 
     Args:
         m: rows of A and C.
         n: columns of B and C.
         k: columns of A and rows of B, which the sum runs over.
-        dtype: "float32" or "float16", the type of A, B and C.
+        dtype: "float32" or "float16", the type of A, B and C; or "int8" or "uint8", the type of A, with a B of int8.
 
     Raises:
         OperatorError: an argument is not as described above, or the tensors take more than 8 GiB together.
@@ -35,19 +36,29 @@ def matmul(m: int, n: int, k: int, dtype: str = "float32") -> Definition:
         >>> [spec.shape for spec in workload.inputs], [spec.shape for spec in workload.outputs]
         ([(64, 16), (16, 32)], [(64, 32)])
     """
-    a, b = te.placeholder((m, k), dtype, name="a"), te.placeholder((k, n), dtype, name="b")
+    a, b = te.placeholder((m, k), dtype, name="a"), te.placeholder((k, n), second_dtype(dtype), name="b")
     r = te.reduce_axis((0, k), name="r")
-    c = te.compute((m, n), lambda i, j: te.sum(_wide(a[i, r], dtype) * _wide(b[r, j], dtype), axis=r), name="matmul")
+    c = te.compute((m, n), lambda i, j: te.sum(factor(a[i, r], dtype) * factor(b[r, j], dtype), axis=r), name="matmul")
     return Definition([a, b], _narrow(c, dtype))
 
 
-@operator(act=tuple(ACTIVATIONS))
+@operator(act=tuple(ACTIVATIONS), dtype=("float32", *BYTES))
 def dense(
-    m: int, n: int, k: int, bias: int = 0, act: str = "none", residual: int = 0, dtype: str = "float32"
+    m: int,
+    n: int,
+    k: int,
+    bias: int = 0,
+    act: str = "none",
+    residual: int = 0,
+    zero_point: int = 0,
+    requantize: int = 0,
+    dtype: str = "float32",
 ) -> Definition:
     """A fully connected layer: C[m, n] = act(A[m, k] W[n, k]^T + bias[n] + residual[m, n]).
 
-    The weights W and the bias are constant. The inputs are A, W, and then bias and residual if there are any.
+    The weights W and the bias are constant. The inputs are A, W, and then bias and residual if there are any. Products
+    of bytes are summed up in int32, in which the bias is, too. The sums are C, or with `requantize=1` C[m, n] =
+    clip(round(scale[n] act(...))) with one more constant input, scale.
 
     Args:
         m: rows of A and C.
@@ -56,7 +67,10 @@ def dense(
         bias: 1 adds a bias of shape [n], 0 does not.
         act: the activation, one of `ACTIVATIONS`.
         residual: 1 adds an input of shape [m, n] before the activation, 0 does not.
-        dtype: "float32".
+        zero_point: what is subtracted from each element of A; for bytes only.
+        requantize: 1 makes C int8, or uint8 after relu; 0 leaves it in int32. For bytes only.
+        dtype: "float32"; or "int8" or "uint8", the type of A, with W in int8. Bytes have no residual, and the
+            activations none and relu.
 
     Raises:
         OperatorError: an argument is not as described above, or the tensors take more than 8 GiB together.
@@ -66,10 +80,19 @@ def dense(
         >>> workload = sd.operators.dense(64, 32, 16, bias=1, act="relu")
         >>> [spec.shape for spec in workload.inputs], workload.constants
         ([(64, 16), (32, 16), (32,)], (1, 2))
+        >>> sd.operators.dense(64, 32, 16, act="relu", dtype="uint8", requantize=1).outputs[0].dtype
+        'uint8'
     """
-    a, w = te.placeholder((m, k), dtype, name="a"), te.placeholder((n, k), dtype, name="w")
+    check_quantized(dtype, act, residual, zero_point, requantize)
+    a, w = te.placeholder((m, k), dtype, name="a"), te.placeholder((n, k), second_dtype(dtype), name="w")
     r = te.reduce_axis((0, k), name="r")
-    c = te.compute((m, n), lambda i, j: te.sum(a[i, r] * w[j, r], axis=r), name="dense")
+
+    def product(i: Any, j: Any) -> Any:
+        return te.sum(factor(a[i, r], dtype, zero_point) * factor(w[j, r], dtype), axis=r)
+
+    c = te.compute((m, n), product, name="dense")
+    if is_bytes(dtype):
+        return with_quantized_epilogue([a, w], c, 1, bias, act, requantize)
     return with_epilogue([a, w], c, 1, bias, act, residual)
 
 
@@ -77,7 +100,7 @@ def dense(
 def batch_matmul(b: int, m: int, n: int, k: int, transpose_b: int = 0, dtype: str = "float32") -> Definition:
     """Products of pairs of matrices, of which neither is constant: C[b, m, n] = A[b, m, k] B[b, k, n].
 
-    Products of float16 are summed up in float32.
+    Products of float16 are summed up in float32, those of bytes in int32, which is then the type of C.
 
     Args:
         b: the number of products.
@@ -85,7 +108,7 @@ def batch_matmul(b: int, m: int, n: int, k: int, transpose_b: int = 0, dtype: st
         n: columns of B and C.
         k: columns of A and rows of B, which the sum runs over.
         transpose_b: 1 if B has the shape [b, n, k], 0 if it has the shape [b, k, n].
-        dtype: "float32" or "float16", the type of A, B and C.
+        dtype: "float32" or "float16", the type of A, B and C; or "int8" or "uint8", the type of A, with a B of int8.
 
     Raises:
         OperatorError: an argument is not as described above, or the tensors take more than 8 GiB together.
@@ -138,25 +161,20 @@ def attention_scores(b: int, m: int, n: int, k: int, mask: int = 0, dtype: str =
 def _batch_matmul(b: int, m: int, n: int, k: int, transpose_b: int, dtype: str) -> tuple[list[Any], Any]:
     """The inputs and the product, in the type of the sums."""
     x = te.placeholder((b, m, k), dtype, name="a")
-    y = te.placeholder((b, n, k) if transpose_b else (b, k, n), dtype, name="b")
+    y = te.placeholder((b, n, k) if transpose_b else (b, k, n), second_dtype(dtype), name="b")
     r = te.reduce_axis((0, k), name="r")
     c = te.compute(
         (b, m, n),
         lambda s, i, j: te.sum(
-            _wide(x[s, i, r], dtype) * _wide(y[s, j, r] if transpose_b else y[s, r, j], dtype), axis=r
+            factor(x[s, i, r], dtype) * factor(y[s, j, r] if transpose_b else y[s, r, j], dtype), axis=r
         ),
         name="batch_matmul",
     )
     return [x, y], c
 
 
-def _wide(value: Any, dtype: str) -> Any:
-    """A factor in the type of the sums, float32."""
-    return value if dtype == "float32" else value.astype("float32")
-
-
 def _narrow(value: Any, dtype: str) -> Any:
-    """The result in the type of the operands."""
-    if dtype == "float32":
+    """The result in the type of the operands; sums of bytes stay in int32."""
+    if dtype == "float32" or is_bytes(dtype):
         return value
     return te.compute(value.shape, lambda *i: value(*i).astype(dtype), name="rounded")

@@ -23,17 +23,18 @@ from tvm import te
 
 from ..errors import OperatorError, hint
 from ..ir.workload import Workload
+from ..plugins import plugins, require
 
 P = ParamSpec("P")
 
 _DTYPES = ("float32",)
-_FLAGS = {"bias", "mask", "residual", "transpose_b"}
+_FLAGS = {"bias", "mask", "requantize", "residual", "transpose_b"}
 _MAY_BE_ZERO = {"pad", *_FLAGS}
-_AXES = {"axis", "perm"}  # the operator checks them, because what they may be depends on a shape
+_CHECKED_BY_OPERATOR = {"axis", "perm", "zero_point"}  # what they may be depends on a shape or a type
 _MOST_BYTES = 8 << 30  # of all inputs and outputs together
 
 OPERATORS: dict[str, Callable[..., Workload]] = {}
-"""The operators by name."""
+"""The operators of this package by name, and those of plug-ins that were loaded."""
 
 
 class Definition(NamedTuple):
@@ -70,7 +71,7 @@ def operator(**choices: Sequence[str]) -> Callable[[Callable[P, Definition]], Ca
             bound.apply_defaults()
             try:
                 for key, value in bound.arguments.items():
-                    bound.arguments[key] = _typed(key, value, str(signature.parameters[key].annotation))
+                    bound.arguments[key] = _typed(key, value, _type_name(signature.parameters[key]))
                     _check(key, bound.arguments[key], choices.get(key))
                 definition = define(*bound.args, **bound.kwargs)
             except OperatorError as error:
@@ -85,6 +86,9 @@ def operator(**choices: Sequence[str]) -> Callable[[Callable[P, Definition]], Ca
             _check_size(name, workload)
             return workload
 
+        known = OPERATORS.setdefault(name, build)
+        if known.__module__ != build.__module__:
+            raise OperatorError(f"there is an operator {name!r} already, in {known.__module__}")
         OPERATORS[name] = build
         return build
 
@@ -92,8 +96,27 @@ def operator(**choices: Sequence[str]) -> Callable[[Callable[P, Definition]], Ca
 
 
 def names() -> list[str]:
-    """The names of the operators, sorted."""
-    return sorted(OPERATORS)
+    """The names of the operators, sorted: those of this package, and those of plug-ins, which are not loaded."""
+    return sorted({*OPERATORS, *plugins("operators")})
+
+
+def find(name: str) -> Callable[..., Workload]:
+    """The operator of this name.
+
+    Args:
+        name: one of `names()`.
+
+    Raises:
+        OperatorError: there is none.
+        PluginError: it is that of a plug-in, which does not load.
+    """
+    if name not in OPERATORS:
+        plugin = plugins("operators").get(name)
+        if plugin is None:
+            raise OperatorError(f"unknown operator {name!r}; {hint(name, names())}")
+        loaded = plugin.load()
+        require(plugin, OPERATORS.get(name) is loaded, "an operator of this name, declared by @operator")
+    return OPERATORS[name]
 
 
 def usage(name: str) -> str:
@@ -108,7 +131,7 @@ def usage(name: str) -> str:
         'b m n k [transpose_b=0] [dtype=float32]'
     """
     parts = []
-    for parameter in inspect.signature(OPERATORS[name]).parameters.values():
+    for parameter in inspect.signature(find(name)).parameters.values():
         required = parameter.default is inspect.Parameter.empty
         parts.append(parameter.name if required else f"[{parameter.name}={parameter.default}]")
     return " ".join(parts)
@@ -129,9 +152,7 @@ def create(name: str, arguments: Mapping[str, str]) -> Workload:
         >>> operators.create("matmul", {"m": "64", "n": "32", "k": "16"}).outputs
         (TensorSpec(name='y0', shape=(64, 32), dtype='float32'),)
     """
-    if name not in OPERATORS:
-        raise OperatorError(f"unknown operator {name!r}; {hint(name, names())}")
-    parameters = inspect.signature(OPERATORS[name]).parameters
+    parameters = inspect.signature(find(name)).parameters
     unknown = [key for key in arguments if key not in parameters]
     if unknown:
         raise OperatorError(f"{name} has no argument {unknown[0]!r}: its arguments are {usage(name)}")
@@ -144,12 +165,18 @@ def create(name: str, arguments: Mapping[str, str]) -> Workload:
         raise OperatorError(f"{name} needs {', '.join(missing)}: its arguments are {usage(name)}")
     values = {}
     for key, text in arguments.items():
-        read, wanted = _READERS[str(parameters[key].annotation)]
+        read, wanted = _READERS[_type_name(parameters[key])]
         try:
             values[key] = read(text)
         except ValueError:
             raise OperatorError(f"{name}: {key}={text!r} is not {wanted}") from None
-    return OPERATORS[name](**values)
+    return find(name)(**values)
+
+
+def _type_name(parameter: inspect.Parameter) -> str:
+    """The annotation of a parameter as it is written, whether or not annotations are evaluated in its module."""
+    annotation = parameter.annotation
+    return annotation.__name__ if type(annotation) is type else str(annotation)
 
 
 def _several(text: str) -> tuple[int, ...]:
@@ -188,7 +215,7 @@ def _check(key: str, value: Any, choices: Sequence[str] | None) -> None:
     if supported is not None and value not in supported:
         problem = "is not supported yet: use" if key == "dtype" else "must be"
         raise OperatorError(f"{key}={value} {problem} {' or '.join(supported)}")
-    if key not in _AXES and not isinstance(value, str):
+    if key not in _CHECKED_BY_OPERATOR and not isinstance(value, str):
         for number in value if isinstance(value, tuple) else (value,):
             _check_number(key, number)
 

@@ -14,6 +14,7 @@ from tvm import te, tirx
 from ..errors import OperatorError
 from .declare import Definition, operator
 from .epilogue import ACTIVATIONS, with_epilogue
+from .quantized import BYTES, check_quantized, factor, is_bytes, second_dtype, with_quantized_epilogue
 from .rows import averaged
 
 _SEQUENCES, _IMAGES = ("NLC", "NCL"), ("NHWC", "NCHW")
@@ -68,7 +69,7 @@ def conv1d(
     return with_epilogue(inputs, c, layout.index("C"), bias, act)
 
 
-@operator(act=tuple(ACTIVATIONS), layout=_IMAGES)
+@operator(act=tuple(ACTIVATIONS), layout=_IMAGES, dtype=("float32", *BYTES))
 def conv2d(
     n: int,
     h: int,
@@ -85,11 +86,15 @@ def conv2d(
     act: str = "none",
     layout: str = "NHWC",
     residual: int = 0,
+    zero_point: int = 0,
+    requantize: int = 0,
     dtype: str = "float32",
 ) -> Definition:
     """Convolution of images, with constant weights and bias.
 
-    The output has the height (h + 2 pad - dilation (kh - 1) - 1) // stride + 1, and its width likewise.
+    The output has the height (h + 2 pad - dilation (kh - 1) - 1) // stride + 1, and its width likewise. Products of
+    bytes are summed up in int32, in which the bias is, too. The sums are the output, or with `requantize=1` it is
+    clip(round(scale[co] act(...))) with one more constant input, scale.
 
     Args:
         n: the number of images.
@@ -100,14 +105,17 @@ def conv2d(
         kh: the height of the window.
         kw: the width of the window.
         stride: steps of the window, along both dimensions.
-        pad: zeros on each side of an image.
+        pad: zeros on each side of an image; bytes are padded by their zero point.
         dilation: the distance between the elements of the window.
         groups: groups of channels, which must divide `ci` and `co`; each group has inputs and outputs of its own.
         bias: 1 adds a bias of shape [co], 0 does not.
         act: the activation, one of `ACTIVATIONS`.
         layout: "NHWC" with weights [co, kh, kw, ci/groups], or "NCHW" with weights [co, ci/groups, kh, kw].
         residual: 1 adds an input of the output's shape before the activation, 0 does not.
-        dtype: "float32".
+        zero_point: what is subtracted from each element of the images; for bytes only.
+        requantize: 1 makes the output int8, or uint8 after relu; 0 leaves it in int32. For bytes only.
+        dtype: "float32"; or "int8" or "uint8", the type of the images, with weights in int8. Bytes have no residual,
+            and the activations none and relu.
 
     Raises:
         OperatorError: an argument is not as described above, the window does not fit into the padded image, or the
@@ -119,7 +127,11 @@ def conv2d(
         >>> [spec.shape for spec in workload.inputs], [spec.shape for spec in workload.outputs]
         ([(1, 56, 56, 64), (128, 3, 3, 64), (128,)], [(1, 56, 56, 128)])
     """
-    inputs, c = _convolution(n, (h, w), ci, co, {"kh": kh, "kw": kw}, stride, pad, dilation, groups, layout, dtype)
+    check_quantized(dtype, act, residual, zero_point, requantize)
+    window = {"kh": kh, "kw": kw}
+    inputs, c = _convolution(n, (h, w), ci, co, window, stride, pad, dilation, groups, layout, dtype, zero_point)
+    if is_bytes(dtype):
+        return with_quantized_epilogue(inputs, c, layout.index("C"), bias, act, requantize)
     return with_epilogue(inputs, c, layout.index("C"), bias, act, residual)
 
 
@@ -285,6 +297,7 @@ def _convolution(
     groups: int,
     layout: str,
     dtype: str,
+    zero_point: int = 0,
 ) -> tuple[list[Any], Any]:
     """The inputs and the output of a convolution over any number of dimensions."""
     if ci % groups or co % groups:
@@ -292,8 +305,9 @@ def _convolution(
     output = _output_extents(extents, window, stride, pad, dilation)
     per_group, out_per_group = ci // groups, co // groups
     x = te.placeholder(_arranged(layout, n, ci, extents), dtype, name="x")
-    weight = te.placeholder(_arranged(layout, co, per_group, tuple(window.values())), dtype, name="w")
-    padded, offsets = _pad(x, pad, layout, 0.0), _offsets(window)
+    weight_shape = _arranged(layout, co, per_group, tuple(window.values()))
+    weight = te.placeholder(weight_shape, second_dtype(dtype), name="w")
+    padded, offsets = _pad(x, pad, layout, float(zero_point)), _offsets(window)
     rc = te.reduce_axis((0, per_group), name="rc")
 
     def value(*i: Any) -> Any:
@@ -301,7 +315,8 @@ def _convolution(
         channel_in = rc if groups == 1 else channel // out_per_group * per_group + rc
         element = padded[_arranged(layout, image, channel_in, _read_at(place, offsets, stride, dilation))]
         weight_indices = _arranged(layout, channel, rc, offsets)
-        return te.sum(element * weight[weight_indices], axis=weight_indices[1:])
+        product = factor(element, dtype, zero_point) * factor(weight[weight_indices], dtype)
+        return te.sum(product, axis=weight_indices[1:])
 
     return [x, weight], te.compute(_arranged(layout, n, co, output), value, name="convolution")
 
@@ -336,7 +351,11 @@ def _pad(x: Any, pad: int, layout: str, value: float) -> Any:
     def padded(*i: Any) -> Any:
         inside = [tirx.all(i[axis] >= pad, i[axis] < x.shape[axis] + pad) for axis in padded_axes]
         source = [index - pad if axis in padded_axes else index for axis, index in enumerate(i)]
-        return tirx.if_then_else(tirx.all(*inside), x[tuple(source)], tirx.const(value, x.dtype))
+        return tirx.if_then_else(
+            tirx.all(*inside),
+            x[tuple(source)],
+            tirx.const(value if str(x.dtype).startswith("float") else int(value), x.dtype),
+        )
 
     return te.compute(shape, padded, name="pad")
 

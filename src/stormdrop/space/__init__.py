@@ -1,7 +1,18 @@
-"""What may vary in a schedule: knobs, and spaces of knobs under constraints."""
+"""What may vary in a schedule: knobs, and spaces of knobs under constraints.
+
+space.py                      a space: knobs, constraints, an origin; its fingerprint
+knob.py                       what a knob is
+listed.py, tile.py, split.py  the knobs
+constraint.py, component.py   constraints, and the groups of knobs that they tie together
+coordinates.py, decisions.py  steps from a point: the papers' neighbours, Ansor's mutations
+description.py                knobs from their descriptions
+analytic.py                   landscapes with a known optimum
+"""
 
 from .component import Columnwise
 from .constraint import Constraint
+from .coordinates import coordinate_beyond, coordinate_hops, coordinate_neighbours, first_fastest, lowest
+from .decisions import mutated_as_ansor
 from .description import knob_from
 from .knob import Coords, Knob, Value
 from .listed import Categorical, Ordinal
@@ -20,5 +31,11 @@ __all__ = [
     "Split",
     "Tile",
     "Value",
+    "coordinate_beyond",
+    "coordinate_hops",
+    "coordinate_neighbours",
+    "first_fastest",
     "knob_from",
+    "lowest",
+    "mutated_as_ansor",
 ]
