@@ -12,7 +12,7 @@ import pytest
 
 import stormdrop as sd
 from stormdrop import operators
-from stormdrop.errors import SpaceError
+from stormdrop.errors import SpaceError, UnsupportedFunction
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
 from stormdrop.sketches.meta_schedule import MetaSchedule, _design, meta_schedule_sketches, replay
@@ -42,6 +42,14 @@ class TestSpaces(SpaceConformance):
 def test_the_origin_and_random_points_are_right(workload: Workload) -> None:
     for sketch in meta_schedule_sketches(workload, TARGET):
         check(sketch, workload, 5)
+
+
+def test_a_function_that_its_rules_cannot_schedule_is_named_in_one_line() -> None:
+    workload = operators.attention_scores(2, 17, 35, 8, mask=1)
+    with pytest.raises(
+        UnsupportedFunction, match=r"^attention_scores .*: MetaSchedule's rules fail on it: The primitive"
+    ):
+        meta_schedule_sketches(workload, Target.parse("cpu/cortex-a72"))
 
 
 @pytest.mark.compiles

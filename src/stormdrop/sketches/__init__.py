@@ -1,1 +1,12 @@
-"""Families of schedules: their contract, the registry of those that exist, and the ways to make more of them."""
+"""Families of schedules: their contract, the registry of those that exist, and the ways to make more of them.
+
+contract.py            what a sketch is
+registry.py            the sketches that exist, and which of them apply to a workload
+fingerprint.py         what of its schedules enters the fingerprint of a space (`space/space.py`)
+knowledge.py           what a sketch tells a search before anything is measured
+statement_features.py  Ansor's features of a scheduled function
+cpu/, gpu/             sketches for CPUs and for GPUs
+rules/                 sketches that rules derive
+template.py            sketches that users write as one function
+meta_schedule.py       MetaSchedule's spaces as sketches
+"""

@@ -3,9 +3,9 @@
     fingerprint  =  digest of ( name, knobs, constraints, origin, revision )        `Space.fingerprint`
     revision     =  digest of ( schedules at a few points, allowed error )          this module
 
-This module applies the sketch at a few points and hashes the resulting functions. A
-changed schedule gives another fingerprint. Code that moves, is renamed, documented or tidied gives the same one,
-because nothing of the source enters it.
+This module applies the sketch at a few points and hashes the resulting functions. A changed schedule gives another
+fingerprint. Code that moves, is renamed, documented or tidied gives the same one, because nothing of the source enters
+it.
 """
 
 from __future__ import annotations

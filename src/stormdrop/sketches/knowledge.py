@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from ..errors import InputError, hint
 from ..ir.workload import Workload
 from ..machine.contract import Machine
+from ..machine.cpu import Target
+from ..machine.gpu import WARP
 from ..space import Space
 from ..surrogate.features import Describe, Features, by_sketch, encoded
 from ..trial import Candidate, Point
@@ -45,6 +47,11 @@ def prior(
         return costs
 
     return expected if estimators else None
+
+
+def unit(target: Machine) -> int:
+    """The float32 numbers that a machine computes together: the lanes of a vector, or the threads of a warp."""
+    return target.lanes if isinstance(target, Target) else WARP
 
 
 def features(

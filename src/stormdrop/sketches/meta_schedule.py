@@ -30,17 +30,17 @@ from importlib import metadata
 from typing import Any, ClassVar
 
 from tvm.ir import IRModule
-from tvm.s_tir import SBlock, SBlockRealize, Schedule
+from tvm.s_tir import SBlock, SBlockRealize, Schedule, ScheduleError
 from tvm.s_tir.meta_schedule import _ffi_api
 from tvm.s_tir.meta_schedule.space_generator import PostOrderApply
 from tvm.s_tir.schedule import Trace
 from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
 from tvm.tirx import For, PrimFunc, SeqStmt
 
-from ..errors import SpaceError, UnsupportedFunction
+from ..errors import SpaceError, TargetError, UnsupportedFunction
 from ..ir.stages import StageGraph
 from ..ir.workload import Workload
-from ..machine.contract import Machine
+from ..machine.contract import OPENCL, Machine
 from ..space import Categorical, Knob, Ordinal, Space, Tile
 from .contract import Variant
 from .gpu.intrinsics import cuda_intrinsics
@@ -59,6 +59,9 @@ def meta_schedule_sketches(workload: Workload, target: Machine) -> list[MetaSche
     Args:
         workload: The function to schedule.
         target: The machine to schedule it for.
+
+    Raises:
+        UnsupportedFunction: MetaSchedule's rules fail on it.
     """
     return [MetaSchedule(index) for index in range(len(_design(workload, target).traces))]
 
@@ -98,20 +101,7 @@ class MetaSchedule:
         design = _design(workload, target)
         if self.index >= len(design.traces):
             return None
-        trace = design.traces[self.index]
-        sampled = _sampled(trace)
-        locations = _locations(design, trace)
-        knobs = [_knob(name, instruction, trace, locations) for name, instruction in sampled.items()]
-        instructions = json.dumps(trace.as_json()[0], default=_number)
-        version = metadata.version("apache-tvm")
-        return Space(
-            self.name,
-            knobs,
-            origin={
-                name: _value(instruction, trace.get_decision(instruction)) for name, instruction in sampled.items()
-            },
-            revision=f"tvm {version}, {hashlib.sha256(instructions.encode()).hexdigest()[:16]}",
-        )
+        return space_of_trace(self.name, design.module, design.traces[self.index])
 
     def apply(self, workload: Workload, target: Machine, config: Mapping[str, Any]) -> Variant:
         """The schedule of the trace with the decisions of a configuration.
@@ -121,19 +111,71 @@ class MetaSchedule:
         """
         design = _design(workload, target)
         trace = design.traces[self.index]
-        sampled = _sampled(trace)
-        decisions = {instruction: _decision(instruction, config[name]) for name, instruction in sampled.items()}
-        schedule = Schedule(design.module, seed=_SEED, debug_mask="none")
-        Trace(trace.insts, decisions).apply_to_schedule(schedule, remove_postproc=True)
-        for name, instruction in _sampled(schedule.trace).items():
-            used = schedule.trace.get_decision(instruction)
-            # TVM silently replaces tiles that do not fit, which would be the schedule of another configuration.
-            if instruction.kind.name == _TILE and list(used) != decisions[sampled[name]]:
-                raise SpaceError(f"{self.name}: {name}={config[name]} does not fit the loop; TVM takes {list(used)}")
-        for postprocessor in design.postprocessors:
-            if not postprocessor.apply(schedule):
-                raise SpaceError(f"{self.name}: {postprocessor} refuses the schedule")
-        return _variant(schedule)
+        return _variant(schedule_of_trace(self.name, design.module, trace, config, design.postprocessors))
+
+
+def space_of_trace(name: str, module: IRModule, trace: Trace) -> Space:
+    """The space of a trace, with a knob per sampling instruction. Its origin is the decisions that the trace holds.
+
+    Args:
+        name: The name of the space.
+        module: What the trace schedules.
+        trace: The trace, without what postprocessors did.
+
+    Raises:
+        UnsupportedFunction: The trace has a sampling instruction that is no knob here.
+    """
+    sampled = _sampled(trace)
+    locations = _locations(module, trace)
+    knobs = [_knob(knob, instruction, trace, locations) for knob, instruction in sampled.items()]
+    instructions = json.dumps(trace.as_json()[0], default=_number)
+    version = metadata.version("apache-tvm")
+    return Space(
+        name,
+        knobs,
+        origin={knob: _value(instruction, trace.get_decision(instruction)) for knob, instruction in sampled.items()},
+        revision=f"tvm {version}, {hashlib.sha256(instructions.encode()).hexdigest()[:16]}",
+    )
+
+
+def schedule_of_trace(
+    name: str, module: IRModule, trace: Trace, config: Mapping[str, Any], postprocessors: Sequence[Any]
+) -> Schedule:
+    """The schedule of a trace with the decisions of a configuration of its space.
+
+    Args:
+        name: The name of the space, for errors.
+        module: What the trace schedules.
+        trace: The trace, without what postprocessors did.
+        config: The configuration.
+        postprocessors: MetaSchedule's postprocessors, which run after the trace.
+
+    Raises:
+        SpaceError: A tile does not fit its loop, or a postprocessor refuses the schedule.
+    """
+    sampled = _sampled(trace)
+    decisions = {instruction: _decision(instruction, config[knob]) for knob, instruction in sampled.items()}
+    schedule = Schedule(module, seed=_SEED, debug_mask="none")
+    Trace(trace.insts, decisions).apply_to_schedule(schedule, remove_postproc=True)
+    for knob, instruction in _sampled(schedule.trace).items():
+        used = schedule.trace.get_decision(instruction)
+        # TVM silently replaces tiles that do not fit, which would be the schedule of another configuration.
+        if instruction.kind.name == _TILE and list(used) != decisions[sampled[knob]]:
+            raise SpaceError(f"{name}: {knob}={config[knob]} does not fit the loop; TVM takes {list(used)}")
+    for postprocessor in postprocessors:
+        if not postprocessor.apply(schedule):
+            raise SpaceError(f"{name}: {postprocessor} refuses the schedule")
+    return schedule
+
+
+def recorded_schedule(sketch: MetaSchedule, workload: Workload, target: Machine, config: Mapping[str, Any]) -> Schedule:
+    """The schedule of a configuration with its trace, as MetaSchedule's database holds it.
+
+    Raises:
+        SpaceError: As `MetaSchedule.apply`.
+    """
+    design = _design(workload, target)
+    return schedule_of_trace(sketch.name, design.module, design.traces[sketch.index], config, design.postprocessors)
 
 
 def replay(workload: Workload, trace: Any) -> Variant:
@@ -182,13 +224,19 @@ class _Design:
 def _design(workload: Workload, target: Machine) -> _Design:
     module = tunable(workload)
     kind = str(target.tvm().kind.name)
+    if kind == OPENCL:
+        raise TargetError("MetaSchedule's spaces are for CPUs and for NVIDIA's GPUs; for OpenCL there is builtin")
     if kind == "cuda" and any(spec.dtype == "float16" for spec in workload.inputs):
         cuda_intrinsics()  # the rules need them
         kind = "cuda-tensorcore"
     generator = PostOrderApply(sch_rules=kind, postprocs=kind, mutator_probs=kind)
     context = tune_context(module, target, generator)
     _ffi_api.TuneContextInitialize(context)
-    schedules = context.generate_design_space()
+    try:
+        schedules = context.generate_design_space()
+    except ScheduleError as error:
+        reason = str(error).rsplit("Error message:", 1)[-1].split(".")[0]  # before it stands the whole function
+        raise UnsupportedFunction(f"{workload.name}: MetaSchedule's rules fail on it: {reason.strip()}") from error
     return _Design(module, [schedule.trace for schedule in schedules], list(context.space_generator.postprocs))
 
 
@@ -244,7 +292,7 @@ def _depth(location: int) -> float:
     return float("inf") if location == _INLINE else location
 
 
-def _locations(design: _Design, trace: Trace) -> dict[str, list[int]]:
+def _locations(module: IRModule, trace: Trace) -> dict[str, list[int]]:
     """For each knob of a location the values that TVM takes in many random replays.
 
     Which locations are possible depends on the tiles, because loops of one iteration are left out, and on where other
@@ -256,7 +304,7 @@ def _locations(design: _Design, trace: Trace) -> dict[str, list[int]]:
         if instruction.kind.name == _LOCATION
     }
     for seed in range(1, _REPLAYS + 1 if possible else 1):
-        schedule = Schedule(design.module, seed=seed, debug_mask="none")
+        schedule = Schedule(module, seed=seed, debug_mask="none")
         Trace(trace.insts, {}).apply_to_schedule(schedule, remove_postproc=True)
         sampled = _sampled(schedule.trace)
         for name, locations in possible.items():

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from ..errors import InputError, hint
 from ..ir.workload import Workload
-from ..machine.contract import CUDA, Machine
+from ..machine.contract import CPU, Machine
 from ..machine.cpu import Target, require_cpu
 from ..machine.gpu import Gpu
+from ..plugins import plugins, require
 from ..space import Space
 from .contract import AnySketch, Sketch
 from .cpu.register_blocked import RegisterBlocked, few_columns
@@ -66,18 +68,33 @@ def sketches_for(
 
 
 def cpu_sketches(max_error: float = MAX_ERROR) -> tuple[Sketch[Target], ...]:
-    """The builtin sketches for CPUs.
+    """The builtin sketches for CPUs, and after them those of plug-ins.
 
     Args:
-        max_error: How far schedules may differ from the reference; with 0 there are only sketches that reorder it.
+        max_error: How far schedules may differ from the reference; with 0 there are only sketches that reorder it,
+            as far as they are builtin.
+
+    Raises:
+        PluginError: A plug-in does not load, or is no sketch.
     """
     inexact = (Winograd(4, max_error), Winograd(2, max_error)) if max_error else ()
-    return (RegisterBlocked(), *inexact, Streaming())
+    return (RegisterBlocked(), *inexact, Streaming(), *_of_plugins("cpu_sketches"))
 
 
 def gpu_sketches() -> tuple[Sketch[Gpu], ...]:
-    """The builtin sketches for GPUs."""
-    return (GpuTensorCore(), GpuContraction(), GpuStreaming())
+    """The builtin sketches for GPUs, and after them those of plug-ins. Raises `PluginError` as `cpu_sketches` does."""
+    return (GpuTensorCore(), GpuContraction(), GpuStreaming(), *_of_plugins("gpu_sketches"))
+
+
+def _of_plugins(group: str) -> list[Any]:
+    """The sketches that other packages add. An entry point names a sketch, or a class whose instance is one."""
+    sketches = []
+    for plugin in plugins(group).values():
+        found = plugin.load()
+        sketch = found() if isinstance(found, type) else found
+        require(plugin, isinstance(sketch, Sketch) and sketch.name == plugin.name, f"a sketch named {plugin.name!r}")
+        sketches.append(sketch)
+    return sketches
 
 
 def _from_source(source: str, workload: Workload, target: Machine) -> Sequence[AnySketch] | None:
@@ -97,7 +114,7 @@ def _from_source(source: str, workload: Workload, target: Machine) -> Sequence[A
 
 
 def _builtin(workload: Workload, target: Machine, max_error: float) -> list[tuple[AnySketch, Space]]:
-    sketches: Sequence[AnySketch] = gpu_sketches() if target.device == CUDA else cpu_sketches(max_error)
+    sketches: Sequence[AnySketch] = cpu_sketches(max_error) if target.device == CPU else gpu_sketches()
     applicable: list[tuple[AnySketch, Space]] = []
     for sketch in sketches:
         if applicable and _only_streams(sketch, workload, target):

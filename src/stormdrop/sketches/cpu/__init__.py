@@ -1,1 +1,12 @@
-"""Sketches for CPUs."""
+"""Sketches for CPUs.
+
+register_blocked.py                  the register-blocked contraction: which functions it takes, and its knobs
+tiled_contraction.py                 its stages and their schedule
+dot_products.py                      its inner statement for bytes
+cost_model.py, contraction_shape.py  what to expect of it before anything is measured
+winograd/                            convolutions of stride 1 with fewer multiplications
+streaming.py                         everything else: its knobs
+nests.py, groups.py                  its loop nests, and which of them share a loop
+nest_rewrites.py, loops.py           rewrites that make a nest fast, and its loops
+non_temporal.py                      stores past the caches, a knob of several sketches
+"""

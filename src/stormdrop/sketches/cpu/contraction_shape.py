@@ -9,9 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...ir.expressions import coefficients
+from ...ir.factors import is_integer
 from ...ir.roles import Contraction
 from ...ir.stages import shape_of
+from .dot_products import GROUP, DotProducts
 from .nests import load_stride
+
+_WIDENED = 3.0  # of integers: two for a product of 32 bits, one for the sum
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +52,10 @@ class ContractionShape:
         column_varies: whether the column operand may be packed by each call, because it is no constant.
         column_stride: the bytes from one step of the innermost reduction to the next in the column operand.
         padded_bytes: the size of what a prologue makes (padding), 0 if there is none.
+        itemsize: the bytes of an element of the other operand.
+        column_itemsize: the bytes of the column operand per step and column, as it is packed.
+        multiply_add: the cycles of one step of a vector, in multiply-adds of float32. An instruction that adds up
+            four products of bytes starts as often as one of these.
     """
 
     rows: tuple[int, ...]
@@ -62,22 +70,28 @@ class ContractionShape:
     column_varies: bool
     column_stride: int
     padded_bytes: int
+    itemsize: int = 4
+    column_itemsize: int = 4
+    multiply_add: float = 1.0
 
 
-def shape_of_contraction(contraction: Contraction, extents: Sequence[int]) -> ContractionShape:
+def shape_of_contraction(
+    contraction: Contraction, extents: Sequence[int], dots: DotProducts | None = None
+) -> ContractionShape:
     """Read off a contraction what the cost model needs to know.
 
     Args:
         contraction: the contraction.
         extents: the extents of its row axes as they are tiled.
+        dots: how instructions for four products at a time compute it; None if each step is one multiply-add. With them
+            a step is a group of four.
 
     Returns:
         The shape.
     """
     steps = {axis.var: axis.extent for axis in contraction.stage.reductions}
     rows = [axis.var for axis in contraction.rows]
-    left, right = contraction.stage.value.a, contraction.stage.value.b
-    other = right if contraction.operand.source.same_as(left.source) else left
+    other = contraction.other
     sizes = shape_of(other.source)
     all_axes = {*steps, *rows, contraction.column.var, *(axis.var for axis in contraction.outer)}
     factors = [coefficients(index, all_axes) or {} for index in other.indices]
@@ -96,18 +110,23 @@ def shape_of_contraction(contraction: Contraction, extents: Sequence[int]) -> Co
         for moves, size in zip(factors, sizes, strict=True)
     )
     innermost = contraction.stage.reductions[-1].var
+    own_itemsize = np.dtype(str(contraction.operand.source.dtype)).itemsize
+    widened = is_integer(str(other.source.dtype)) and dots is None
     prologue = contraction.prologue
     return ContractionShape(
         rows=tuple(extents),
         columns=contraction.column.extent,
         outer=math.prod(axis.extent for axis in contraction.outer),
-        steps=math.prod(steps.values()),
+        steps=math.prod(steps.values() if dots is None else dots.extents(contraction)),
         strides=tuple(strides[-1:] if contraction.flat else strides),
         dimensions=dimensions,
         follows_columns=any(dimension.follows_columns for dimension in dimensions),
         other_bytes=itemsize * math.prod(sizes),
-        column_bytes=itemsize * math.prod(shape_of(contraction.operand.source)),
+        column_bytes=own_itemsize * math.prod(shape_of(contraction.operand.source)),
         column_varies=contraction.packable is not None and contraction.constant is None,
-        column_stride=abs(load_stride(contraction.operand, innermost) or 0) * itemsize,
+        column_stride=abs(load_stride(contraction.operand, innermost) or 0) * own_itemsize,
         padded_bytes=0 if prologue is None else itemsize * math.prod(shape_of(prologue.buffer)),
+        itemsize=itemsize,
+        column_itemsize=own_itemsize if dots is None else GROUP * own_itemsize,
+        multiply_add=_WIDENED if widened else 1.0,
     )

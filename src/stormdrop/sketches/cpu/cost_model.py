@@ -90,7 +90,8 @@ class _Tiles:
         self.loads = np.where(in_registers, self.vectors, all_loads)
         self.broadcasts = 0 if shape.follows_columns else self.rows
 
-        self.data, self.panel = _data_bytes(shape, self.sizes, self.columns), 4.0 * shape.steps * self.columns
+        self.data = _data_bytes(shape, self.sizes, self.columns)
+        self.panel = float(shape.column_itemsize) * shape.steps * self.columns
         all_rows = shape.other_bytes / shape.outer
         all_columns = shape.column_bytes / (shape.outer if shape.column_varies else 1)
         self.block_data = self.data * per_block
@@ -148,7 +149,7 @@ def _step_cycles(
     # Below AVX-512 no instruction takes a scalar operand from memory: it needs a load and a register of its own.
     loads_scalars = target.lanes < _BROADCAST_LANES
     broadcast = 1.0 if loads_scalars else costs.broadcast
-    step = np.maximum(rows * vectors, tiles.loads * costs.load + tiles.broadcasts * broadcast)
+    step = np.maximum(rows * vectors * shape.multiply_add, tiles.loads * costs.load + tiles.broadcasts * broadcast)
     step = np.maximum(step, costs.latency) + costs.loop / np.minimum(knobs["unroll"], _USEFUL_UNROLL)
     if shape.follows_columns:
         # The compiler keeps what neighbouring rows share in registers, too.
@@ -180,7 +181,7 @@ def _padding_cycles(
         before = shape.padded_bytes * (1 / costs.copy + others)
     by_row = tiles.data * (tiles.column_tiles if shape.follows_columns else 1)
     region = np.where(tiles.by_row, by_row, tiles.block_data)
-    held = tiles.data / (4 * target.lanes)
+    held = tiles.data / (shape.itemsize * target.lanes)
     spilled = costs.spill * np.maximum(0, held + tiles.rows * tiles.vectors - target.registers)
     per_tile = tiles.count * (held * costs.padded + 2 * spilled)
     inside = np.where(knobs["prologue"] == "task", 2 * tiles.tasks * region / costs.copy, per_tile)
@@ -258,7 +259,7 @@ def _conflicts(strides: tuple[int, ...], rows: tuple[int, ...]) -> int:
 
 def _data_bytes(shape: ContractionShape, sizes: Sequence[NDArray[Any]], columns: NDArray[Any]) -> Floats:
     """Bytes of the other operand that a tile reads."""
-    total = np.full(len(columns), 4.0)
+    total = np.full(len(columns), float(shape.itemsize))
     flat = len(shape.rows) < sum(bool(dimension.row_steps) for dimension in shape.dimensions)
     if flat:
         total = total * sizes[0]

@@ -11,6 +11,7 @@ The column operand is packed so that the columns of a tile are contiguous per re
 ahead of time, another operand by a stage of its own or not at all. If a tile does not divide an extent, the last tile
 overlaps the one before it: it starts at `extent - tile`, computes some elements twice, and needs neither a predicate
 nor padding. If every access takes some row axes as whole consecutive dimensions (a 1x1 convolution), they are one axis.
+Products of bytes are added up four at a time if the machine has a unit for that (see `dot_products`).
 
 This module holds the knobs; `tiled_contraction` builds and schedules the function.
 """
@@ -27,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import UnsupportedFunction
+from ...ir.attributes import NEEDS
 from ...ir.elementary import expand_for_cpu
 from ...ir.roles import Contraction, find_contraction
 from ...ir.workload import Workload
@@ -35,6 +37,7 @@ from ...space import Categorical, Constraint, Knob, Ordinal, Space
 from ..contract import Variant
 from . import cost_model
 from .contraction_shape import ContractionShape, shape_of_contraction
+from .dot_products import dot_products
 from .non_temporal import stored, stores_knob
 from .tiled_contraction import TiledContraction, row_extents, scheduled_kernel
 
@@ -75,11 +78,11 @@ class RegisterBlocked:
 
     def estimate(self, workload: Workload, target: Target, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
         """The expected cycles of n configurations, see `cost_model.cycles`."""
-        return cost_model.cycles(_shape(workload), knobs, target)
+        return cost_model.cycles(_shape(workload, target), knobs, target)
 
     def features(self, workload: Workload, target: Target, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
         """The features of n configurations, see `cost_model.FEATURES`."""
-        return cost_model.features(_shape(workload), knobs, target)
+        return cost_model.features(_shape(workload, target), knobs, target)
 
     def apply(self, workload: Workload, target: Target, config: Mapping[str, Any]) -> Variant:
         """The schedule at a configuration.
@@ -89,9 +92,12 @@ class RegisterBlocked:
         """
         contraction = _contraction(workload)
         prologue = config.get("prologue", PAD_BEFORE)
-        tiled = TiledContraction(contraction, config, prologue_inside=prologue != PAD_BEFORE)
+        dots = dot_products(contraction, target)
+        tiled = TiledContraction(contraction, config, prologue_inside=prologue != PAD_BEFORE, dots=dots)
         kernel = scheduled_kernel(tiled, target, config, prologue_in_registers=prologue == PAD_PER_TILE)
         main = stored(expand_for_cpu(tiled.with_neighbours(kernel, target)), config)
+        if dots is not None:
+            main = main.with_attr(NEEDS, [dots.feature])
         if tiled.transform is None or contraction.constant is None:
             return Variant(main)
         return Variant(main, {contraction.constant: tiled.transform})
@@ -113,9 +119,9 @@ def _contraction(workload: Workload) -> Contraction:
     return find_contraction(workload.graph, workload.constants)
 
 
-def _shape(workload: Workload) -> ContractionShape:
+def _shape(workload: Workload, target: Target) -> ContractionShape:
     contraction = _contraction(workload)
-    return shape_of_contraction(contraction, row_extents(contraction))
+    return shape_of_contraction(contraction, row_extents(contraction), dot_products(contraction, target))
 
 
 @lru_cache(maxsize=64)
@@ -124,13 +130,13 @@ def _space(workload: Workload, target: Target) -> Space | None:
         contraction = _contraction(workload)
     except UnsupportedFunction:
         return None
-    shape = _shape(workload)
-    knobs, constraints = _tile_knobs(contraction, target)
-    inner = contraction.stage.reductions[-1].extent
+    shape, dots = _shape(workload, target), dot_products(contraction, target)
+    knobs, constraints = _tile_knobs(contraction, target, dots is not None)
+    inner = contraction.stage.reductions[-1].extent if dots is None else dots.extents(contraction)[-1]
     knobs.append(Ordinal("unroll", [factor for factor in _UNROLLS if inner % factor == 0]))
     knobs.append(Categorical("order", ["columns", "rows", "mixed"]))
     if contraction.packable is not None and contraction.constant is None:
-        knobs.append(Categorical("pack", [1] if contraction.must_pack else [0, 1]))
+        knobs.append(Categorical("pack", [1] if contraction.must_pack or dots else [0, 1]))
     if contraction.prologue is not None:
         # Scalars of padding are no faster from registers; vectors, which several outputs share, are.
         per_tile = [PAD_PER_TILE] if shape.follows_columns else []
@@ -143,13 +149,17 @@ def _space(workload: Workload, target: Target) -> Space | None:
     return Space(RegisterBlocked.name, knobs, constraints, origin=origin)
 
 
-def _tile_knobs(contraction: Contraction, target: Target) -> tuple[list[Knob], list[Constraint]]:
-    """The knobs for the sizes of a tile and of a block of tiles, and which of their values go together."""
+def _tile_knobs(contraction: Contraction, target: Target, dots: bool) -> tuple[list[Knob], list[Constraint]]:
+    """The knobs for the sizes of a tile and of a block of tiles, and which of their values go together.
+
+    Instructions for dot products take vectors of four lanes and more.
+    """
     extents = row_extents(contraction)
     names = ["rows"] if len(extents) == 1 else ["rows_outer", "rows"]
     most = target.registers - 2 if len(extents) == 1 else _MOST_ROWS
     knobs: list[Knob] = [Ordinal(name, _row_tiles(extent, most)) for name, extent in zip(names, extents, strict=True)]
-    knobs.append(Ordinal("columns", _column_tiles(contraction.column.extent, target.lanes)))
+    columns = _column_tiles(contraction.column.extent, target.lanes)
+    knobs.append(Ordinal("columns", [size for size in columns if not dots or math.gcd(size, target.lanes) >= 4]))
     constraints = [
         Constraint(
             (*names, "columns"),

@@ -18,6 +18,7 @@ from ...ir.expressions import Expr, rewrite_loads, substitute, tile_start, varia
 from ...ir.roles import Contraction
 from ...ir.stages import Axis, Stage, StageGraph, assemble, intermediate, loads_of, variable
 from ...machine.cpu import Target
+from .dot_products import DotProducts, packed_words
 from .loops import default_loops
 from .nest_rewrites import unravel_axes
 
@@ -35,6 +36,7 @@ class TiledContraction:
         contraction: what the function computes.
         config: the sizes of the tiles and of the blocks of tiles, and whether to pack; see `RegisterBlocked.space`.
         prologue_inside: whether the stage that makes the other operand (padding) is part of the kernel.
+        dots: how instructions for four products at a time compute it; None if each step is one multiply-add.
 
     Attributes:
         outer: the axes that are not tiled.
@@ -45,7 +47,13 @@ class TiledContraction:
         transform: packs the constant column operand ahead of time; None if the column operand is no constant.
     """
 
-    def __init__(self, contraction: Contraction, config: Mapping[str, Any], prologue_inside: bool) -> None:
+    def __init__(
+        self,
+        contraction: Contraction,
+        config: Mapping[str, Any],
+        prologue_inside: bool,
+        dots: DotProducts | None = None,
+    ) -> None:
         extents = row_extents(contraction)
         sizes = [config["rows"]] if len(extents) == 1 else [config["rows_outer"], config["rows"]]
         block = config["block"] if len(extents) == 1 else None
@@ -56,24 +64,32 @@ class TiledContraction:
         ]
         self.column = _tiled_axis("column", contraction.column.extent, config["columns"])
         self.transform: PrimFunc | None = None
-        before, parameters = list(contraction.before), list(contraction.graph.parameters)
-        value = contraction.stage.value
-        operand = contraction.packable
-        if operand is not None and (contraction.constant is not None or config["pack"]):
-            pack, packed_load = self._pack(contraction, operand)
-            value = rewrite_loads(value, lambda load: packed_load if load.source.same_as(operand.source) else None)
-            if contraction.constant is None:
-                before.append(pack)
-            else:
-                self.transform = StageGraph((operand.source, pack.buffer), (pack,)).function()
-                parameters[parameters.index(operand.source)] = pack.buffer
-        reductions = tuple(
-            Axis(variable(f"reduce{number}"), axis.extent, True)
-            for number, axis in enumerate(contraction.stage.reductions)
-        )
+        steps = [axis.extent for axis in contraction.stage.reductions] if dots is None else dots.extents(contraction)
+        reductions = tuple(Axis(variable(f"reduce{number}"), extent, True) for number, extent in enumerate(steps))
         self.reductions = len(reductions)
         positions = self._positions(contraction, reductions)
-        accumulate = self._accumulate(contraction, reductions, substitute(value, positions))
+        packing: tuple[Stage, ...] = ()
+        value, start = substitute(contraction.stage.value, positions), contraction.stage.identity
+        operand = contraction.packable
+        if dots is not None:
+            packed_column = _tiled_axis("pack_column", contraction.column.extent, self.column.inner.extent)
+            words = packed_words(contraction, dots, packed_column, self.column, reductions, positions)
+            packing, value, start = words.stages, words.term, words.start
+        elif operand is not None and (contraction.constant is not None or config["pack"]):
+            pack, packed_load = self._pack(contraction, operand)
+            packing = (pack,)
+            packed = rewrite_loads(
+                contraction.stage.value, lambda load: packed_load if load.source.same_as(operand.source) else None
+            )
+            value = substitute(packed, positions)
+        before, parameters = list(contraction.before), list(contraction.graph.parameters)
+        if packing and operand is not None:
+            if contraction.constant is None:
+                before += packing
+            else:
+                self.transform = StageGraph((operand.source, packing[-1].buffer), packing).function()
+                parameters[parameters.index(operand.source)] = packing[-1].buffer
+        accumulate = self._accumulate(contraction, reductions, value, start)
         epilogue = self._epilogue(contraction, positions, accumulate.buffer)
         self.inside = contraction.prologue if prologue_inside else None
         self._before = tuple(stage for stage in before if stage is not self.inside)
@@ -137,13 +153,12 @@ class TiledContraction:
         indices = (*outer, self.column.tiles[0].var, *reductions, self.column.inner.var)
         return stage, buffer[indices]
 
-    def _accumulate(self, contraction: Contraction, reductions: tuple[Axis, ...], value: Expr) -> Stage:
+    def _accumulate(self, contraction: Contraction, reductions: tuple[Axis, ...], value: Expr, start: Expr) -> Stage:
         axes = self._axes()
         indices = tuple(axis.var for axis in axes)
         dtype = str(contraction.stage.buffer.dtype)
         accumulators = intermediate("accumulators", [axis.extent for axis in axes], dtype)
-        identity = contraction.stage.identity
-        return Stage("contraction", (*axes, *reductions), accumulators, indices, value, "sum", identity)
+        return Stage("contraction", (*axes, *reductions), accumulators, indices, value, "sum", start)
 
     def _epilogue(self, contraction: Contraction, positions: Mapping[Any, Expr], accumulators: Any) -> Stage:
         old_axes = self._axes()

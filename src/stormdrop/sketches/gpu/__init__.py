@@ -1,1 +1,9 @@
-"""Sketches for NVIDIA GPUs, and what a tiling asks of a device before it is compiled."""
+"""Sketches for NVIDIA GPUs, and what a tiling asks of a device before it is compiled.
+
+contraction.py  a sum of products in blocks, threads and registers
+tensor_core.py  a matmul in half precision on tensor cores
+streaming.py    everything that is no contraction
+tiling.py       the resources that a tiled contraction uses
+features.py     the features of Ansor-AF, from these resources
+intrinsics.py   TVM's tensor intrinsics, loaded fast
+"""

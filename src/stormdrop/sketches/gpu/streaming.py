@@ -78,9 +78,11 @@ def _space(workload: Workload, target: Gpu) -> Space | None:
         graph = _inlined(workload)
     except UnsupportedFunction:
         return None
-    knobs: list[Knob] = [Ordinal("threads", [count for count in _THREADS if count <= target.threads_per_block])]
+    counts = [count for count in _THREADS if count <= target.threads_per_block]
+    largest = counts[-1]
+    knobs: list[Knob] = [Ordinal("threads", counts)]
     constraints = []
-    origin: dict[str, Any] = {"threads": 256}
+    origin: dict[str, Any] = {"threads": min(256, largest)}
     reduces = any(stage.reductions for stage in graph.stages)
     if not _row_axes(graph.stages):
         if not _shared_axes(graph.stages) and not all(stage.reductions for stage in graph.stages):
@@ -140,20 +142,26 @@ def _schedule_elements(schedule: Schedule, stage: Stage, config: Mapping[str, An
 def _schedule_reductions(schedule: Schedule, stages: Sequence[Stage], config: Mapping[str, Any]) -> None:
     """Makes stages one kernel, with `lanes` threads for each element of the last stage."""
     lanes = config.get("lanes", 1)
+    rows = config["threads"] // lanes
     *inner, last = [schedule.get_sblock(stage.name) for stage in stages]
     spatial, last_terms = _spatial_and_reduced(schedule, last)
-    blocks, elements = schedule.split(schedule.fuse(*spatial), [None, config["threads"] // lanes])
-    schedule.bind(blocks, "blockIdx.x")
+    if last_terms and lanes > 1 and math.prod(axis.extent for axis in stages[-1].spatial) % rows:
+        # The last block has elements too many. TVM guards what a reduction across threads reads, but not its result.
+        copy = schedule.cache_write(last, 0, "local")
+        inner, last = [*inner, last], copy
+        spatial, last_terms = _spatial_and_reduced(schedule, last)
+    fused = schedule.fuse(*spatial)
     # Neighbouring threads read neighbouring memory: along the terms if these are contiguous.
     along_terms = any(
         contiguous(load, stage.reductions[-1].var) for stage in stages if stage.reductions for load in stage.loads()
     )
-    schedule.bind(elements, "threadIdx.y" if along_terms and lanes > 1 else "threadIdx.x")
     lane_axis = "threadIdx.x" if along_terms else "threadIdx.y"
     for block in [*reversed(inner), last]:
         terms = last_terms
         if block is not last:
-            schedule.compute_at(block, elements, preserve_unit_loops=True)
+            # Before the elements are split: TVM takes the indices apart with rows that do not divide an axis, and then
+            # does not recognise the reduction.
+            schedule.compute_at(block, fused, preserve_unit_loops=True)
             schedule.set_scope(block, 0, "local")
             _, terms = _spatial_and_reduced(schedule, block)
         if lanes > 1:
@@ -162,6 +170,9 @@ def _schedule_reductions(schedule: Schedule, stages: Sequence[Stage], config: Ma
             steps, lane = schedule.split(shared, [None, lanes])
             schedule.reorder(lane, steps)
             schedule.bind(lane, lane_axis)
+    blocks, elements = schedule.split(fused, [None, rows])
+    schedule.bind(blocks, "blockIdx.x")
+    schedule.bind(elements, "threadIdx.y" if along_terms and lanes > 1 else "threadIdx.x")
     _annotate_unroll(schedule, blocks, config)
 
 

@@ -32,6 +32,7 @@ from ...errors import UnsupportedFunction
 from ...ir.attributes import DISJOINT_SHARED
 from ...ir.roles import multiplied_loads
 from ...ir.workload import Workload
+from ...machine.contract import CUDA
 from ...machine.gpu import WARP, Gpu
 from ...space import Constraint, Ordinal, Space, Tile
 from ..contract import Variant
@@ -188,6 +189,8 @@ def _find_matmul(workload: Workload) -> _Matmul:
 
 @lru_cache(maxsize=64)
 def _space(workload: Workload, target: Gpu) -> Space | None:
+    if target.device != CUDA:
+        return None
     try:
         matmul = _find_matmul(workload)
     except UnsupportedFunction:

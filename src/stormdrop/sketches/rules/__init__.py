@@ -5,6 +5,18 @@
     Rule         the base class of a rule of your own, which says whether it `Applies` and works on a `State`
     blocks       what a rule can ask about the blocks of a schedule
 
+In this package:
+
+contract.py                           what a rule is, and the state of a derivation
+derivation.py                         from a workload to its sketches
+blocks.py                             what a rule can ask about the blocks of a schedule
+cpu.py                                the rules for a CPU, in their order
+inline.py, location.py                where a block is computed
+tiling.py                             tiles of contractions, with what consumes them
+cache_write.py, rfactor.py            new blocks: a buffer for a contraction, partial results of a reduction
+packing.py                            the layout of an operand
+parallel.py, unroll.py, vectorise.py  annotations of loops
+
 Rules and their order are those of Figures 3 and 5 of the paper on Droplet Search in Ansor. As there, tile sizes are
 perfect factors of extents. docs/how-to/write-a-schedule.md says how to write a rule.
 """

@@ -120,7 +120,7 @@ def reuses(schedule: Schedule, block: str) -> bool:
     spatial = {
         iterator.var for iterator in iterators if iterator.iter_type == IterVar.DataPar and int(iterator.dom.extent) > 1
     }
-    return any(spatial - _variables(load) for load in reads(schedule, block))
+    return any(spatial - variables(load) for load in reads(schedule, block))
 
 
 def matched_consumer(schedule: Schedule, workload: Workload, block: str) -> str | None:
@@ -167,10 +167,6 @@ def _sizes(schedule: Schedule, block: str) -> dict[str, int]:
     iterators = schedule.get(schedule.get_sblock(block)).iter_vars
     spatial = [iterator for iterator in iterators if iterator.iter_type == IterVar.DataPar]
     return {str(iterator.var.name): int(iterator.dom.extent) for iterator in spatial}
-
-
-def _variables(load: Any) -> set[Any]:
-    return {variable for index in load.indices for variable in variables(index)}
 
 
 def _iterators(schedule: Schedule, block: str) -> list[tuple[Any, Any]]:

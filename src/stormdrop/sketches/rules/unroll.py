@@ -9,7 +9,7 @@ from .contract import Annotation, Applies, State
 
 @dataclass(frozen=True)
 class Unroll(Annotation):
-    """Inner loops with at most so many steps together are unrolled (Ansor's `auto_unroll_max_step`)."""
+    """Inner loops are unrolled up to a number of steps together (Ansor's `auto_unroll_max_step`)."""
 
     name = "unroll"
 

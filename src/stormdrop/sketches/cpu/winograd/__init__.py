@@ -1,1 +1,8 @@
-"""Winograd convolutions for CPUs."""
+"""Winograd convolutions for CPUs.
+
+sketch.py       the sketch: what it computes, and its knobs
+convolution.py  which functions it takes
+transforms.py   the matrices of its transforms
+loops.py        its loops in one configuration
+cost_model.py   what to expect of it before anything is measured
+"""

@@ -73,7 +73,7 @@ def find_convolution(workload: Workload) -> Convolution:
     stage, weight = contraction.stage, contraction.packable
     if contraction.constant is None or weight is None:
         raise UnsupportedFunction("the weights must be a constant that only the convolution reads")
-    data = stage.value.b if stage.value.a.same_as(weight) else stage.value.a
+    data = contraction.other
     if {str(buffer.dtype) for buffer in (data.source, weight.source, stage.buffer)} != {"float32"}:
         raise UnsupportedFunction("a Winograd convolution must be in float32")
     image, plain = _windows(stage, data)

@@ -1,0 +1,295 @@
+"""Contractions of bytes by instructions that add up four products at a time.
+
+    vpdpbusd, sdot, udot, usdot       sum[j] += a[0] b[j, 0] + a[1] b[j, 1] + a[2] b[j, 2] + a[3] b[j, 3]
+
+Four steps of one reduction make a *group*, and four bytes a *word* of 32 bits. The data's word is loaded as it lies in
+memory and broadcast. The column operand is packed into words, with the columns of a group contiguous, so that the loops
+are those of float32 with one element per word:
+
+    packed[tile, 1 + group, column] = bytes 4 group ... 4 group + 3 of the column operand
+    accumulators[row, column] = packed[tile, 0, column]                          if there is a correction, else 0
+    accumulators[row, column] += dot(word of data[row, 4 group ...], packed[tile, 1 + group, column])
+
+- If four does not divide the reduction, the last group begins earlier, so that no load reaches beyond the data. The
+  bytes that it shares with the group before it are zero in the packed operand. A reduction of less than four steps has
+  one group, whose word is made of the bytes that there are.
+- The first operand of vpdpbusd is unsigned and its second one signed. If both are signed, the data are moved by 128,
+  which is one bit of each byte, and so is their zero point.
+- A zero point z of the data is a correction: sum (a - z) b = sum a b - z sum b. The sums of the column operand are
+  known when it is packed, and stand in front of its words as the values from which the accumulators start.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+from tvm.ir.prim import expr as prim
+from tvm.ir.prim.expr import IntImm
+
+from ...ir.attributes import WORD
+from ...ir.expressions import Expr, substitute, unraveled, variables
+from ...ir.factors import Factor, factors_of
+from ...ir.roles import Contraction, contiguous
+from ...ir.stages import Axis, Stage, intermediate, variable
+from ...machine.cpu import Target
+
+GROUP = 4
+"""The products that one instruction adds to each sum."""
+
+_SIGN_BITS = -0x7F7F7F80  # 0x80808080: the highest bit of each byte of a word
+_LARGEST_PRODUCT = 255 * 255
+_NARROWEST = 4  # lanes of the shortest vector that such an instruction takes
+
+_X86 = {("u", "s"): "llvm.x86.avx512.vpdpbusd.512"}
+_INSTRUCTIONS: tuple[tuple[str, int, Mapping[tuple[str, str], str]], ...] = (
+    ("avx512vnni", 16, _X86),
+    ("avxvnni", 8, _X86),
+    ("dotprod", 4, {("s", "s"): "llvm.aarch64.neon.sdot", ("u", "u"): "llvm.aarch64.neon.udot"}),
+    ("i8mm", 4, {("u", "s"): "llvm.aarch64.neon.usdot"}),
+)
+"""An extension by LLVM's name, the float32 lanes of targets that use it, and its instructions by signs of operands."""
+
+# The type in which a byte less its zero point fits, by its own type and the zero point.
+_SIGNS = {("int8", 0): "s", ("uint8", 0): "u", ("uint8", 128): "s", ("int8", -128): "u"}
+
+
+@dataclass(frozen=True)
+class DotProducts:
+    """How the instructions of a machine compute a contraction.
+
+    Attributes:
+        feature: LLVM's name of the instruction set extension that is needed.
+        instruction: LLVM's name of the instruction; for x86 that of the longest vectors.
+        data_first: Whether the data are the first operand of the instruction.
+        flipped: Whether the highest bit of each byte of the data is flipped, which moves it by 128.
+        zero_point: What is subtracted from the data as the instruction sees them.
+        axis: The position of the reduction whose steps are grouped.
+    """
+
+    feature: str
+    instruction: str
+    data_first: bool
+    flipped: bool
+    zero_point: int
+    axis: int
+
+    @property
+    def corrected(self) -> bool:
+        """Whether the accumulators start from a correction."""
+        return self.zero_point != 0
+
+    def extents(self, contraction: Contraction) -> list[int]:
+        """The extents of the reductions, that of the grouped one in groups."""
+        extents = [axis.extent for axis in contraction.stage.reductions]
+        extents[self.axis] = -(-extents[self.axis] // GROUP)
+        return extents
+
+
+def dot_products(contraction: Contraction, target: Target) -> DotProducts | None:
+    """How the instructions of a machine compute a contraction.
+
+    Args:
+        contraction: the contraction.
+        target: the machine; its `features` say which instructions it has.
+
+    Returns:
+        None if there is no instruction for it: the factors are no bytes, their sums are not in int32 or may overflow,
+        the column operand cannot be packed or has a zero point that does not fit, or the machine lacks the unit.
+    """
+    stage = contraction.stage
+    data, columns = _data_and_columns(contraction)
+    steps = math.prod(axis.extent for axis in stage.reductions)
+    if contraction.packable is None or contraction.column.extent < _NARROWEST:
+        return None
+    if str(stage.buffer.dtype) != "int32" or steps * _LARGEST_PRODUCT >= 2**31:
+        return None
+    if any(contraction.column.var in variables(index) for index in contraction.other.indices):
+        return None
+    sign = _SIGNS.get((columns.dtype, columns.zero_point))
+    chosen = None if sign is None else _instruction(data.dtype, sign, target)
+    if chosen is None:
+        return None
+    feature, instruction, data_first, flipped = chosen
+    moved = (128 if data.dtype == "int8" else -128) if flipped else 0
+    return DotProducts(feature, instruction, data_first, flipped, data.zero_point + moved, _grouped_axis(contraction))
+
+
+def _data_and_columns(contraction: Contraction) -> tuple[Factor, Factor]:
+    factors = factors_of(contraction.stage)
+    assert factors is not None
+    left, right = factors
+    return (left, right) if right.load.source.same_as(contraction.operand.source) else (right, left)
+
+
+def _instruction(data: str, columns: str, target: Target) -> tuple[str, str, bool, bool] | None:
+    """The extension and the instruction for data of a type and columns of a sign.
+
+    With them: whether the data come first, and whether they flip.
+    """
+    own = {"int8": "s", "uint8": "u"}.get(data)
+    if own is None:
+        return None
+    other = "u" if own == "s" else "s"
+    for sign in (own, other):  # as they are if possible
+        for feature, lanes, instructions in _INSTRUCTIONS:
+            if feature not in target.features or lanes != target.lanes:
+                continue
+            for pair, data_first in (((sign, columns), True), ((columns, sign), False)):
+                if pair in instructions:
+                    return feature, instructions[pair], data_first, sign != own
+    return None
+
+
+def _grouped_axis(contraction: Contraction) -> int:
+    """The reduction along which the data are contiguous, if it fills a group; else the one that wastes least."""
+    reductions = contraction.stage.reductions
+
+    def preference(position: int) -> tuple[bool, float, int]:
+        axis = reductions[position]
+        whole = contiguous(contraction.other, axis.var) and axis.extent >= GROUP
+        return whole, axis.extent / (-(-axis.extent // GROUP) * GROUP), position
+
+    return max(range(len(reductions)), key=preference)
+
+
+@dataclass(frozen=True)
+class PackedWords:
+    """The column operand in words.
+
+    Attributes:
+        stages: What makes it: the sums of the columns if there is a correction, and the packing.
+        term: What the accumulators sum: the dot product of a group.
+        start: What they start from.
+    """
+
+    stages: tuple[Stage, ...]
+    term: Expr
+    start: Expr
+
+
+def packed_words(
+    contraction: Contraction,
+    dots: DotProducts,
+    column: Any,
+    tile: Any,
+    reductions: Sequence[Axis],
+    positions: Mapping[Any, Expr],
+) -> PackedWords:
+    """Packs the column operand of a contraction into words.
+
+    Args:
+        contraction: the contraction, whose column operand is packable.
+        dots: how it is computed.
+        column: the tiled column axis of the packing: its axes over tiles and inside of one, and the position.
+        tile: the same of the contraction.
+        reductions: the reductions of the tiled contraction; the extents are those of `dots.extents`.
+        positions: the position on each axis of the contraction, by variable, without the reductions.
+
+    Returns:
+        The stages of the packing, and the term and the start of the contraction in terms of its tiled axes.
+    """
+    data, columns = _data_and_columns(contraction)
+    used = {name for index in columns.load.indices for name in variables(index)}
+    leading = [axis for axis in contraction.outer if axis.var in used]
+    renamed = {axis.var: Axis(variable(f"pack{number}"), axis.extent) for number, axis in enumerate(leading)}
+    places: dict[Any, Expr] = {var: axis.var for var, axis in renamed.items()}
+    before: tuple[Stage, ...] = ()
+    sums = None
+    if dots.corrected:
+        stage = _column_sums(contraction, columns, leading)
+        before = (stage,)
+        of_column = (*(axis.var for axis in renamed.values()), column.position)
+        sums = stage.buffer[of_column]
+    first = len(before)
+    extents = dots.extents(contraction)
+    row = Axis(variable("pack_row"), first + math.prod(extents))
+    axes = (*renamed.values(), *column.tiles, row, column.inner)
+    places[contraction.column.var] = column.position
+    value = _word(contraction, dots, columns, places, unraveled(row.var - first if first else row.var, extents))
+    if sums is not None:
+        value = tirx.if_then_else(row.var < 1, sums * -dots.zero_point, value)
+    buffer = intermediate("packed", [axis.extent for axis in axes], "int32")
+    pack = Stage("pack", axes, buffer, tuple(axis.var for axis in axes), value)
+
+    def packed(at: Expr) -> Expr:
+        indices = (*(positions[axis.var] for axis in leading), tile.tiles[0].var, at, tile.inner.var)
+        return buffer[indices]
+
+    step: Expr = IntImm("int32", 0)
+    for axis, extent in zip(reductions, extents, strict=True):
+        step = step * extent + axis.var
+    words = (_data_word(contraction, dots, data, reductions, positions), packed(step + first if first else step))
+    operands = words if dots.data_first else words[::-1]
+    term = tirx.call_llvm_pure_intrin("int32", dots.instruction, IntImm("int32", 0), *operands)
+    start = packed(IntImm("int32", 0)) if first else IntImm("int32", 0)
+    return PackedWords((*before, pack), term, start)
+
+
+def _column_sums(contraction: Contraction, columns: Factor, leading: Sequence[Axis]) -> Stage:
+    """The sum of each column of the column operand, less its zero point."""
+    old = (*leading, contraction.column, *contraction.stage.reductions)
+    new = [Axis(variable(f"sum{number}"), axis.extent, axis.reduce) for number, axis in enumerate(old)]
+    places = {axis.var: renamed.var for axis, renamed in zip(old, new, strict=True)}
+    kept = [axis for axis in new if not axis.reduce]
+    buffer = intermediate("column_sums", [axis.extent for axis in kept], "int32")
+    value = substitute(_wide(columns), places)
+    return Stage("column_sums", tuple(new), buffer, tuple(axis.var for axis in kept), value, "sum", IntImm("int32", 0))
+
+
+def _wide(factor: Factor) -> Expr:
+    """A factor in 32 bits."""
+    value = prim.Cast("int32", factor.load)
+    return value - factor.zero_point if factor.zero_point else value
+
+
+def _starts(dots: DotProducts, contraction: Contraction, group: Expr) -> tuple[Expr, int]:
+    """Where the bytes of a group begin on the grouped axis, and how many there are."""
+    extent = contraction.stage.reductions[dots.axis].extent
+    if extent < GROUP:
+        return IntImm("int32", 0), extent
+    start = group * GROUP
+    return (start if extent % GROUP == 0 else prim.Min(start, IntImm("int32", extent - GROUP))), GROUP
+
+
+def _word(
+    contraction: Contraction, dots: DotProducts, columns: Factor, places: Mapping[Any, Expr], at: Sequence[Expr]
+) -> Expr:
+    """The word of the column operand for the groups at some positions on the reductions."""
+    reductions = contraction.stage.reductions
+    group = at[dots.axis]
+    start, count = _starts(dots, contraction, group)
+    word: Expr = IntImm("int32", 0)
+    for number in range(count):
+        where = {axis.var: position for axis, position in zip(reductions, at, strict=True)}
+        where[reductions[dots.axis].var] = start + number
+        byte = substitute(_wide(columns), {**places, **where})
+        if reductions[dots.axis].extent % GROUP and count == GROUP:
+            byte = tirx.if_then_else(start + number >= group * GROUP, byte, IntImm("int32", 0))
+        # The highest byte has the sign of the word.
+        low = 128 if number == GROUP - 1 else 0
+        digit = prim.FloorMod(byte + low if low else byte, IntImm("int32", 256))
+        word = word + (digit - low if low else digit) * (1 << 8 * number)
+    return word
+
+
+def _data_word(
+    contraction: Contraction,
+    dots: DotProducts,
+    data: Factor,
+    reductions: Sequence[Axis],
+    positions: Mapping[Any, Expr],
+) -> Expr:
+    """The word of the data for the groups that the reductions are at."""
+    old = contraction.stage.reductions
+    start, count = _starts(dots, contraction, reductions[dots.axis].var)
+    loads = []
+    for number in range(count):
+        where = {axis.var: new.var for axis, new in zip(old, reductions, strict=True)}
+        where[old[dots.axis].var] = start + number
+        loads.append(substitute(data.load, {**positions, **where}))
+    word = tirx.call_pure_extern("int32", WORD, *loads)
+    return tirx.bitwise_xor(word, IntImm("int32", _SIGN_BITS)) if dots.flipped else word

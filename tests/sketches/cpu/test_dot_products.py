@@ -1,0 +1,266 @@
+"""Contractions of bytes by dot products: which instruction they take, and that every point of the space is exact."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from tvm import te
+
+from stormdrop import operators
+from stormdrop.codegen.compile import TunedKernel
+from stormdrop.ir.reference import evaluate
+from stormdrop.ir.roles import find_contraction
+from stormdrop.ir.workload import Workload
+from stormdrop.machine.cpu import Target
+from stormdrop.sketches.cpu.dot_products import DotProducts, dot_products
+from stormdrop.sketches.cpu.register_blocked import RegisterBlocked
+from stormdrop.sketches.registry import sketches_for
+from stormdrop.testing.assembly import assembly
+
+SKETCH = RegisterBlocked()
+TARGET = Target.detect()
+POINTS = 50
+
+
+def known(name: str, *features: str) -> Target:
+    """A CPU by name, with the extensions of some units."""
+    target = Target.parse(name)
+    assert isinstance(target, Target)
+    return replace(target, features=features)
+
+
+VNNI, AVX_VNNI = known("cpu/x86-64-v4", "avx512vnni"), known("cpu/x86-64-v3", "avxvnni")
+DOTPROD, I8MM = known("cpu/cortex-a76", "dotprod"), known("cpu/neoverse-n2", "dotprod", "i8mm")
+
+
+def product(
+    data: str, columns: str, zero_points: tuple[int, int] = (0, 0), sizes: tuple[int, int, int] = (5, 20, 9)
+) -> Workload:
+    """A matrix of bytes times a constant one, each less its zero point."""
+    m, n, k = sizes
+    a, b = te.placeholder((m, k), data, name="a"), te.placeholder((k, n), columns, name="b")
+    r = te.reduce_axis((0, k), name="r")
+
+    def element(i: Any, j: Any) -> Any:
+        left, right = a[i, r].astype("int32"), b[r, j].astype("int32")
+        return te.sum((left - zero_points[0]) * (right - zero_points[1]), axis=r)
+
+    function = te.create_prim_func([a, b, te.compute((m, n), element, name="c")])
+    return Workload.create(f"{data} x {columns} {zero_points} {sizes}", function, (1,))
+
+
+def dots_of(workload: Workload, target: Target) -> DotProducts | None:
+    return dot_products(find_contraction(workload.graph, workload.constants), target)
+
+
+@pytest.mark.parametrize(
+    ("types", "zero_points", "target", "expected"),
+    [
+        (("uint8", "int8"), (0, 0), VNNI, ("vpdpbusd", True, False, 0)),
+        (("uint8", "int8"), (3, 0), VNNI, ("vpdpbusd", True, False, 3)),
+        (("int8", "int8"), (3, 0), VNNI, ("vpdpbusd", True, True, 131)),
+        (("int8", "uint8"), (-3, 0), VNNI, ("vpdpbusd", False, False, -3)),
+        (("uint8", "uint8"), (0, 128), VNNI, ("vpdpbusd", True, False, 0)),
+        (("uint8", "uint8"), (9, 0), VNNI, ("vpdpbusd", False, True, -119)),
+        (("uint8", "int8"), (0, 0), AVX_VNNI, ("vpdpbusd", True, False, 0)),
+        (("int8", "int8"), (0, 0), DOTPROD, ("sdot", True, False, 0)),
+        (("uint8", "uint8"), (4, 0), DOTPROD, ("udot", True, False, 4)),
+        (("uint8", "int8"), (0, 0), DOTPROD, ("sdot", True, True, -128)),
+        (("uint8", "int8"), (0, 0), I8MM, ("usdot", True, False, 0)),
+    ],
+)
+def test_signs_and_zero_points_find_their_instruction(
+    types: tuple[str, str], zero_points: tuple[int, int], target: Target, expected: tuple[str, bool, bool, int]
+) -> None:
+    dots = dots_of(product(*types, zero_points), target)
+    assert dots is not None
+    assert expected[0] in dots.instruction
+    assert (dots.data_first, dots.flipped, dots.zero_point) == expected[1:]
+
+
+@pytest.mark.parametrize(
+    ("workload", "target"),
+    [
+        (operators.dense(4, 32, 16), VNNI),  # floats
+        (operators.dense(4, 32, 16, dtype="uint8"), known("cpu/x86-64-v4")),  # no unit
+        (operators.dense(4, 32, 16, dtype="uint8"), known("cpu/x86-64-v3", "avx512vnni")),  # of another vector length
+        (operators.dense(4, 3, 16, dtype="uint8"), VNNI),  # fewer columns than the shortest vector has lanes
+        (operators.dense(4, 32, 33100, dtype="uint8"), VNNI),  # the sums may overflow
+        (product("uint8", "int8", (0, 1)), VNNI),  # -128 - 1 is no byte
+        (operators.depthwise_conv2d(1, 9, 9, 32, 3, 3), VNNI),
+    ],
+    ids=["floats", "no unit", "shorter vectors", "few columns", "overflow", "zero point", "depthwise"],
+)
+def test_other_functions_have_none(workload: Workload, target: Target) -> None:
+    assert dots_of(workload, target) is None
+
+
+def exact(workload: Workload, inputs: Sequence[NDArray[Any]], config: dict[str, Any], target: Target = TARGET) -> None:
+    """Compiles one schedule and compares every element of its output."""
+    kernel = TunedKernel(workload, target, SKETCH.apply(workload, target, config))
+    (expected,) = workload.reference(list(inputs))
+    np.testing.assert_array_equal(kernel(*inputs), expected, err_msg=str(config))
+
+
+def points(workload: Workload, count: int) -> list[dict[str, Any]]:
+    """The origin, the corners of each knob's range, and random points."""
+    space = SKETCH.space(workload, TARGET)
+    assert space is not None
+    rng = np.random.default_rng(0)
+    everything = list(space.points())
+    ends = {min(everything), max(everything)}
+    for axis in range(len(space.origin)):
+        values = [point[axis] for point in everything]
+        ends |= {everything[int(np.argmin(values))], everything[int(np.argmax(values))]}
+    chosen = dict.fromkeys([space.origin, *sorted(ends), *(space.sample(rng) for _ in range(count))])
+    return [space.config(point) for point in chosen]
+
+
+needs_unit = pytest.mark.skipif(
+    not ({"avx512vnni"} if TARGET.lanes == 16 else {"avxvnni", "dotprod"}) & set(TARGET.features),
+    reason="this machine has no unit for dot products of bytes",
+)
+
+WIDE = [
+    operators.dense(37, 49, 65, bias=1, act="relu", dtype="uint8", zero_point=5),
+    operators.conv2d(1, 9, 11, 20, 40, 3, 3, pad=1, bias=1, dtype="int8", zero_point=-7),
+    operators.batch_matmul(2, 13, 35, 33, dtype="int8"),
+]
+
+
+@needs_unit
+@pytest.mark.compiles
+@pytest.mark.parametrize("workload", WIDE, ids=lambda workload: workload.name)
+def test_random_points_and_corners_are_exact(workload: Workload) -> None:
+    assert dots_of(workload, TARGET) is not None
+    inputs = workload.random_inputs(3)
+    for config in points(workload, POINTS):
+        exact(workload, inputs, config)
+
+
+@pytest.mark.compiles
+@pytest.mark.parametrize("k", [1, 31, 33, 65])
+@pytest.mark.parametrize("n", [1, 17])
+def test_awkward_sizes_are_exact(n: int, k: int) -> None:
+    for dtype, zero_point in (("uint8", 0), ("uint8", 255), ("int8", 0), ("int8", -128)):
+        workload = operators.dense(7, n, k, dtype=dtype, zero_point=zero_point)
+        exact(workload, workload.random_inputs(1), points(workload, 1)[-1])
+
+
+@needs_unit
+@pytest.mark.compiles
+@pytest.mark.parametrize("types", [("uint8", "int8"), ("int8", "uint8"), ("uint8", "uint8"), ("int8", "int8")])
+def test_extreme_values_do_not_saturate(types: tuple[str, str]) -> None:
+    """All products have the largest magnitude that there is, so that an instruction with sums of 16 bits would clip."""
+    workload = product(*types, (0, 0), (6, 32, 66))
+    config = points(workload, 0)[0]
+    for left in (np.iinfo(types[0]).min, np.iinfo(types[0]).max):
+        for right in (np.iinfo(types[1]).min, np.iinfo(types[1]).max):
+            exact(workload, [np.full((6, 66), left, types[0]), np.full((66, 32), right, types[1])], config)
+
+
+@needs_unit
+@pytest.mark.compiles
+@pytest.mark.parametrize(
+    ("types", "zero_points"),
+    [(("uint8", "uint8"), (17, 128)), (("int8", "int8"), (-9, 0)), (("int8", "uint8"), (5, 0))],
+)
+def test_zero_points_of_both_operands_are_exact(types: tuple[str, str], zero_points: tuple[int, int]) -> None:
+    workload = product(*types, zero_points, (9, 33, 31))
+    assert dots_of(workload, TARGET) is not None
+    for config in points(workload, 4):
+        exact(workload, workload.random_inputs(2), config)
+
+
+@needs_unit
+@pytest.mark.compiles
+@pytest.mark.parametrize("act", ["none", "relu"])
+def test_requantised_sums_round_halves_to_even_and_clip(act: str) -> None:
+    workload = operators.dense(64, 32, 8, bias=1, act=act, dtype="uint8", requantize=1)
+    rng = np.random.default_rng(0)
+    inputs = [
+        rng.integers(0, 256, (64, 8), "uint8"),
+        rng.integers(-128, 128, (32, 8), "int8"),
+        rng.integers(-1000, 1000, 32).astype("int32"),
+        np.exp2(rng.integers(-10, -3, 32)).astype("float32"),  # powers of two: products are exact, and many are halves
+    ]
+    (expected,) = workload.reference(inputs)
+    low, high = (0, 255) if act == "relu" else (-128, 127)
+    assert (expected.min(), expected.max()) == (low, high)  # some are clipped
+    for config in points(workload, 3):
+        exact(workload, inputs, config)
+
+
+@pytest.mark.compiles
+@pytest.mark.parametrize(
+    ("target", "instruction"),
+    [(VNNI, r"vpdpbusd\t%zmm"), (AVX_VNNI, r"vpdpbusd\t%ymm"), (DOTPROD, r"sdot\tv"), (I8MM, r"usdot\tv")],
+    ids=["avx512_vnni", "avx_vnni", "dotprod", "i8mm"],
+)
+@pytest.mark.parametrize("kind", ["dense", "matmul", "batch_matmul", "conv2d", "1x1"])
+def test_the_innermost_loop_has_the_instruction(kind: str, target: Target, instruction: str) -> None:
+    """In cross-compiled assembly, so that it is checked for machines that are not here."""
+    workload = {
+        "dense": operators.dense(64, 64, 128, dtype="uint8"),
+        "matmul": operators.matmul(64, 64, 128, dtype="uint8"),
+        "batch_matmul": operators.batch_matmul(2, 64, 64, 128, dtype="uint8", transpose_b=1),
+        "conv2d": operators.conv2d(1, 14, 14, 64, 64, 3, 3, pad=1, dtype="uint8"),
+        "1x1": operators.conv2d(1, 14, 14, 64, 64, 1, 1, dtype="uint8"),
+    }[kind]
+    (sketch, space), *_ = sketches_for(workload, target)
+    assert sketch.name == SKETCH.name
+    config = space.config(space.origin)
+    text = assembly(sketch.apply(workload, target, config).main, target.tvm())
+    rows = config["rows"] * config.get("rows_outer", 1)
+    vectors = -(-config["columns"] // target.lanes)
+    assert len(re.findall(instruction, text)) >= rows * vectors
+    assert "stormdrop_word" not in text
+
+
+def test_without_the_unit_the_schedule_is_the_plain_one() -> None:
+    workload = operators.dense(16, 32, 64, dtype="uint8")
+    plain = known("cpu/x86-64-v4")
+    space = SKETCH.space(workload, plain)
+    assert space is not None
+    variant = SKETCH.apply(workload, plain, space.config(space.origin))
+    assert "vpdpbusd" not in variant.main.script()
+    assert "vpdpbusd" in SKETCH.apply(workload, VNNI, space.config(space.origin)).main.script()
+
+
+@pytest.mark.compiles
+def test_bytes_without_a_unit_are_exact() -> None:
+    workload = operators.conv2d(1, 7, 7, 6, 24, 3, 3, pad=1, dtype="int8", zero_point=3, bias=1)
+    plain = replace(TARGET, features=())
+    space = SKETCH.space(workload, plain)
+    assert space is not None
+    exact(workload, workload.random_inputs(0), space.config(space.origin), plain)
+
+
+def test_packed_words_hold_the_correction_and_the_bytes() -> None:
+    workload = operators.dense(4, 16, 6, dtype="uint8", zero_point=3)
+    config = {"rows": 4, "columns": 16, "block": 1, "unroll": 1, "order": "columns"}
+    transform = SKETCH.apply(workload, VNNI, config).transforms[1]
+    weights = np.random.default_rng(0).integers(-128, 128, (16, 6), "int8")
+    (packed,) = evaluate(transform, [weights])
+    assert packed.shape == (1, 1 + 2, 16) and packed.dtype == np.int32
+    np.testing.assert_array_equal(packed[0, 0], -3 * weights.astype("int32").sum(axis=1))
+    words = packed[0, 1:].view("int8").reshape(2, 16, 4)
+    np.testing.assert_array_equal(words[0], weights[:, :4])
+    # The last group begins two steps earlier, and what the first group has is zero in it.
+    np.testing.assert_array_equal(words[1], np.pad(weights[:, 4:], ((0, 0), (2, 0))))
+
+
+def test_the_prior_expects_dot_products_to_be_faster_than_products() -> None:
+    workload = operators.dense(256, 256, 256, dtype="uint8")
+    origins = {}
+    for target in (VNNI, known("cpu/x86-64-v4")):
+        space = SKETCH.space(workload, target)
+        assert space is not None
+        origins[target.features] = SKETCH.estimate(workload, target, space.columns([space.origin]))[0]
+    assert origins[("avx512vnni",)] * 4 < origins[()]
