@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from stormdrop import operators
-from stormdrop.codegen.compile import TunedKernel, assembly
+from stormdrop.codegen.compile import TunedKernel
 from stormdrop.machine.cpu import Target
 from stormdrop.sketches.registry import sketches_for
+from stormdrop.testing.assembly import assembly
 
 ROWS = 64  # more than there are threads: each has some
 

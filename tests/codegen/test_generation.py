@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 
 from stormdrop import operators
-from stormdrop.codegen.compile import GENERATION, assembly
+from stormdrop.codegen.compile import GENERATION
 from stormdrop.machine.cpu import Target
 from stormdrop.sketches.registry import sketches_for
+from stormdrop.testing.assembly import assembly
 
 DIGESTS = {1: "46aebfea56cda552"}
 """By generation: a digest of the machine code of three kernels for a CPU with AVX-512.

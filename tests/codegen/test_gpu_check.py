@@ -55,3 +55,10 @@ def test_a_check_that_was_not_made_fails_nothing(
 def test_a_cpu_is_no_gpu() -> None:
     with pytest.raises(TargetError):
         cross_check(operators.matmul(48, 64, 32), Target.detect())
+
+
+def test_an_access_out_of_bounds_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_check, "accesses_out_of_bounds", lambda *_: ["main_kernel stores y0[0] to [55]"])
+    check = cross_check(operators.matmul(48, 64, 32), A100, schedules=2)
+    assert (check.built, check.right, check.passed) == (2, 0, False)
+    assert check.errors == {"main_kernel stores y0[0] to [55]": 2}

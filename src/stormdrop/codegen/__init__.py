@@ -1,1 +1,14 @@
-"""Code generation: a scheduled function becomes a callable, or source text that is checked."""
+"""Code generation: a scheduled function becomes a callable, or source text that is checked.
+
+compile.py                    to a callable in this process
+lowering.py                   the passes for a CPU: TVM's and ours
+dot_products.py               dot products of bytes become the machine's instructions
+needed_features.py            kernels that need a missing arithmetic unit are refused
+denormals.py                  whether a kernel flushes denormals
+gpu_lowering.py               the passes for a GPU: one function for the host, one for each kernel
+cuda.py                       CUDA source, its launch and its resources
+opencl.py, opencl_runtime.py  OpenCL source; its kernels on a device
+gpu_check.py                  whether a GPU's schedules are right, found out without one
+thread_bounds.py              whether their threads stay within the buffers
+serial_loops.py               a GPU's kernel as loops for the CPU
+"""

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import tvm
@@ -28,15 +28,18 @@ from numpy.typing import NDArray
 from tvm.tirx import PrimFunc
 
 from ..errors import TargetError
-from ..ir.attributes import DISJOINT_SHARED
 from ..ir.elementary import expand_for_gpu
 from ..ir.reference import evaluate
 from ..ir.stages import shape_of
 from ..ir.workload import Workload
-from ..machine.contract import Machine
+from ..machine.contract import OPENCL, Machine
 from ..machine.forks import check_threads
 from ..sketches.contract import Variant
+from .gpu_lowering import gpu_pass_config
 from .lowering import PIPELINE
+from .needed_features import check_host, check_target
+from .opencl import build_opencl
+from .opencl_runtime import OpenClRuntime
 
 GENERATION = 1
 """Part of what times are recorded under. Raise it if the machine code of a schedule changes so that its times may."""
@@ -58,7 +61,7 @@ class TunedKernel:
         variant: the schedule.
 
     Raises:
-        TargetError: the target is another machine.
+        TargetError: the target is another machine, or the schedule needs an extension that this CPU lacks.
 
     Example:
         >>> import numpy as np
@@ -77,10 +80,11 @@ class TunedKernel:
             raise TargetError(
                 f"target {target.name}: its machine is {target.runner}; a kernel can be called there only"
             )
-        self._device = target.local_device()
+        self._runtime = runtime_of(target)
+        check_host(variant.main, target)
         self.workload = workload
         self.variant = variant
-        self._kernel = compile_kernel(variant.main, target.tvm())
+        self._call = self._runtime.load(build_module(variant.main, target.tvm()))
         self._prepared: dict[int, tuple[Any, Any]] = {}
 
     def __repr__(self) -> str:
@@ -104,21 +108,59 @@ class TunedKernel:
                     f"input {spec.name} must be {spec.dtype}{spec.shape}, not {array.dtype}{tuple(array.shape)}"
                 )
         arguments = [self._argument(position, array) for position, array in enumerate(inputs)]
-        outputs = [tvm.runtime.empty(spec.shape, spec.dtype, self._device) for spec in self.workload.outputs]
-        self._kernel.call(*arguments, *outputs)
+        outputs = [self._runtime.empty(spec.shape, spec.dtype) for spec in self.workload.outputs]
+        self._call(*arguments, *outputs)
         results = [output.numpy() for output in outputs]
         return results[0] if len(results) == 1 else results
 
     def _argument(self, position: int, array: NDArray[Any]) -> Any:
         if position not in self.workload.constants:
-            return tvm.runtime.tensor(np.ascontiguousarray(array), self._device)
+            return self._runtime.tensor(np.ascontiguousarray(array))
         prepared = self._prepared.get(position)
         if prepared is None or prepared[0] is not array:
             transform = self.variant.transforms.get(position)
             laid_out = array if transform is None else evaluate(transform, [array])[0]
-            prepared = (array, tvm.runtime.tensor(np.ascontiguousarray(laid_out), self._device))
+            prepared = (array, self._runtime.tensor(np.ascontiguousarray(laid_out)))
             self._prepared[position] = prepared
         return prepared[1]
+
+
+class Runtime(Protocol):
+    """The memory of a device, and how a built module becomes a callable on it."""
+
+    def load(self, module: Any) -> Callable[..., object]:
+        """The function of a module that was built for the device."""
+
+    def tensor(self, array: NDArray[Any]) -> Any:
+        """A copy of an array on the device."""
+
+    def empty(self, shape: Sequence[int], dtype: str) -> Any:
+        """A tensor on the device whose elements are not defined. Its method `numpy` copies them to this process."""
+
+
+def runtime_of(target: Machine) -> Runtime:
+    """The runtime of a machine's device in this process: TVM's, or pyopencl.
+
+    Raises:
+        TargetError: this process has no such device.
+    """
+    device = target.local_device()
+    return OpenClRuntime(device) if target.device == OPENCL else _TvmRuntime(device)
+
+
+class _TvmRuntime:
+    def __init__(self, device: Any) -> None:
+        self._device = device
+
+    def load(self, module: Any) -> Callable[..., object]:
+        kernel = load_kernel(module)
+        return lambda *arguments: kernel.call(*arguments)  # holds the module, too
+
+    def tensor(self, array: NDArray[Any]) -> Any:
+        return tvm.runtime.tensor(array, self._device)
+
+    def empty(self, shape: Sequence[int], dtype: str) -> Any:
+        return tvm.runtime.empty(tuple(shape), dtype, self._device)
 
 
 @dataclass(frozen=True)
@@ -145,25 +187,20 @@ def load_kernel(module: Any) -> Kernel:
 
 
 def build_module(function: PrimFunc, target: Any) -> Any:
-    """TVM's module of a scheduled function, for any machine that TVM knows. Raises whatever TVM raises."""
+    """TVM's module of a scheduled function, for any machine that TVM knows; for OpenCL an `OpenClModule`.
+
+    Raises whatever TVM raises, and `TargetError` if the function needs what the target lacks.
+    """
+    if str(target.kind.name) == OPENCL:
+        return build_opencl(function, target)
     if str(target.kind.name) != "llvm":
         module = tvm.IRModule({"main": expand_for_gpu(function).with_attr("global_symbol", "main")})
         with tvm.transform.PassContext(config=gpu_pass_config(function)):
             return tvm.tirx.build(module, target.with_host("llvm"))
+    check_target(function, target)
     module = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
     with tvm.transform.PassContext(config=PASS_CONFIG):
         return tvm.tirx.build(module, target, pipeline=PIPELINE)
-
-
-def gpu_pass_config(function: PrimFunc) -> dict[str, bool]:
-    """The options of TVM's passes with which a scheduled function for GPUs is lowered."""
-    disjoint_shared = function.attrs is not None and DISJOINT_SHARED in function.attrs
-    return {"tirx.disable_assert": True, "tirx.disable_storage_rewrite": disjoint_shared}
-
-
-def assembly(function: PrimFunc, target: Any) -> str:
-    """The assembly text of a scheduled function, for any machine that LLVM knows."""
-    return str(build_module(function, target).inspect_source("asm"))
 
 
 def check_arguments(function: PrimFunc, arguments: Sequence[tuple[tuple[int, ...], str]]) -> None:

@@ -9,13 +9,13 @@ import subprocess
 from dataclasses import dataclass
 from typing import Any
 
-import tvm
 from tvm.tirx import AttrStmt, PrimFunc, SeqStmt
 
 from ..errors import MeasureError
 from ..machine.gpu import Gpu
 from ..machine.scratch import scratch_folder
-from .compile import build_module, gpu_pass_config
+from .compile import build_module
+from .gpu_lowering import lower_for_gpu
 
 _FUNCTION = re.compile(r"Compiling entry function '(\w+)'")
 _USED = re.compile(r"Used (\d+) registers(?:.*?(\d+) bytes smem)?")
@@ -65,20 +65,16 @@ def cuda_source(function: PrimFunc, device: Gpu) -> str:
 
 def launches(function: PrimFunc, device: Gpu) -> list[Launch]:
     """How each kernel of a function is launched if TVM lowers it."""
-    target = device.tvm().with_host(tvm.target.Target("llvm"))
-    lower, *_ = tvm.tirx.get_default_tir_pipeline(target)
-    module = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
-    with tvm.transform.PassContext(config=gpu_pass_config(function)):
-        lowered = lower(tvm.tirx.transform.BindTarget(target)(module))
+    _, lowered = lower_for_gpu(function, device.tvm())
     kernels = []
-    for name, lowered_function in lowered.functions_items():
-        extents = _thread_extents(lowered_function.body)
+    for name, kernel in lowered.items():
+        extents = _thread_extents(kernel.body)
         if extents:
             counts = [
                 math.prod(extent for tag, extent in extents.items() if tag.startswith(kind))
                 for kind in ("blockIdx", "threadIdx")
             ]
-            kernels.append(Launch(str(name.name_hint), *counts))
+            kernels.append(Launch(name, *counts))
     return kernels
 
 

@@ -2,7 +2,7 @@
 
 The default schedule and a few random ones of each sketch are lowered to CUDA source. `nvcc` compiles them if it is
 installed. If that takes only seconds, they also run on the CPU with serial loops in place of blocks and threads
-(`serial_loops` says what that cannot check).
+(`serial_loops` says what that cannot check), and every index of every thread is compared with the bounds of its buffer.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from ..sketches.registry import sketches_for
 from .compile import compile_kernel
 from .cuda import cuda_source, resources
 from .serial_loops import with_serial_loops
+from .thread_bounds import accesses_out_of_bounds
 
 Array = NDArray[Any]
 
@@ -46,7 +47,8 @@ class CrossCheck:
         schedules: how many were checked.
         built: how many were lowered to CUDA source.
         accepted: how many `nvcc` compiled; None if there is no `nvcc`.
-        right: how many computed the right answer as serial loops; None if the workload is too large for that.
+        right: how many computed the right answer as serial loops, and accessed nothing out of bounds; None if the
+            workload is too large for that.
         errors: what the others failed with, and how many of them did: the three most frequent errors.
     """
 
@@ -107,10 +109,12 @@ def cross_check(workload: Workload, machine: Machine, schedules: int = 4, seed: 
                     resources(source, device)
                     accepted += 1
                 if runs:
+                    outside = accesses_out_of_bounds(function, device)
+                    errors.update(outside[:1])
                     if sketch.name == GpuTensorCore.name:
                         # A CPU has no tensor cores: the same schedule multiplies with plain loops.
                         function = schedule_matmul(workload, config, tensorized=False)
-                    right += _is_right(workload, function, inputs, expected)
+                    right += _is_right(workload, function, inputs, expected) and not outside
             except Exception as error:  # noqa: BLE001  whatever a sketch or TVM raises is what the check is to find
                 errors[one_line(error)] += 1
     most_frequent = dict(errors.most_common(3))

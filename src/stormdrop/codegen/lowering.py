@@ -1,4 +1,4 @@
-"""How scheduled functions become machine code: TVM's passes, and five of our own.
+"""How scheduled functions become machine code: TVM's passes, and six of our own.
 
 - Local buffers on the stack. TVM 0.27 asks its runtime for the memory of every buffer inside of a function, also of
   accumulators. Then LLVM cannot know that nothing else reads them, and stores them again and again: a matmul of 64^3
@@ -14,6 +14,7 @@
 - Unaligned parameters. TVM assumes that the memory of every parameter begins at a multiple of 64 bytes. Parameters that
   the attribute `UNALIGNED` names may begin at any element.
 - Denormals: kernels flush them, or keep them if the target says so; see `denormals`.
+- Dot products of bytes by the machine's instructions for them; see `dot_products`.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from tvm_ffi import structural_map
 from ..ir.attributes import NON_TEMPORAL, UNALIGNED
 from ..ir.expressions import transform_statement
 from .denormals import with_mode_for_denormals
+from .dot_products import with_dot_products
 
 PIPELINE = "stormdrop"
 """The name under which TVM knows these passes: `tvm.tirx.build(..., pipeline=PIPELINE)`."""
@@ -65,6 +67,7 @@ def _pipeline() -> tuple[Any, Any, Any]:
         calls.BF16ComputeLegalize(),
         calls.NarrowDataType(32),
         calls.VectorizeLoop(True),
+        _pass(with_dot_products, "DotProducts"),
         calls.StorageRewrite(),
         loops.HoistIfThenElse(),
         calls.UnrollLoop(),

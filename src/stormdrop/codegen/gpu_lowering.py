@@ -1,0 +1,139 @@
+"""A scheduled function as TVM lowers it for a GPU: one function for the host, and one for each kernel."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm.ir import Call
+from tvm.tirx import DeclBuffer, PrimFunc
+from tvm_ffi import structural_walk
+
+from ..errors import MeasureError
+from ..ir.attributes import DISJOINT_SHARED
+from ..ir.elementary import expand_for_gpu
+
+
+@dataclass(frozen=True)
+class KernelLaunch:
+    """How a kernel is launched.
+
+    Attributes:
+        kernel: The kernel's name.
+        arguments: The names of its arguments: parameters of the scheduled function, and what kernels hand on.
+        groups: The number of blocks (work-groups) along x, y and z.
+        items: The number of threads (work-items) of a block along x, y and z.
+    """
+
+    kernel: str
+    arguments: tuple[str, ...]
+    groups: tuple[int, int, int]
+    items: tuple[int, int, int]
+
+
+def lower_for_gpu(function: PrimFunc, target: Any) -> tuple[PrimFunc, dict[str, PrimFunc]]:
+    """The host's function, which launches the kernels, and the kernels by name.
+
+    Args:
+        function: A scheduled function.
+        target: TVM's target of the GPU.
+
+    Returns:
+        The functions after TVM's passes, just before code is generated. Raises whatever TVM raises.
+
+    Example:
+        >>> from stormdrop import operators
+        >>> from stormdrop.machine.gpu import GPUS
+        >>> from stormdrop.sketches.registry import sketches_for
+        >>> work, a100 = operators.softmax(8, 32), GPUS["a100"]
+        >>> (sketch, space), *_ = sketches_for(work, a100)
+        >>> main = sketch.apply(work, a100, space.config(space.origin)).main
+        >>> host, kernels = lower_for_gpu(main, a100.tvm())
+        >>> list(kernels)
+        ['main_kernel']
+    """
+    target = target.with_host(tvm.target.Target("llvm"))
+    lower, *_ = tvm.tirx.get_default_tir_pipeline(target)
+    module = tvm.IRModule({"main": expand_for_gpu(function).with_attr("global_symbol", "main")})
+    with tvm.transform.PassContext(config=gpu_pass_config(function)):
+        lowered = lower(tvm.tirx.transform.BindTarget(target)(module))
+    functions = {str(name.name_hint): lowered_function for name, lowered_function in lowered.functions_items()}
+    host = functions.pop("main")
+    return host, functions
+
+
+def gpu_pass_config(function: PrimFunc) -> dict[str, bool]:
+    """The options of TVM's passes with which a scheduled function for GPUs is lowered."""
+    disjoint_shared = function.attrs is not None and DISJOINT_SHARED in function.attrs
+    return {"tirx.disable_assert": True, "tirx.disable_storage_rewrite": disjoint_shared}
+
+
+def launches_of(host: PrimFunc, kernels: Mapping[str, PrimFunc]) -> tuple[KernelLaunch, ...]:
+    """The launches of a host's function, in order.
+
+    Args:
+        host: The host's function, as `lower_for_gpu` returns it.
+        kernels: The kernels by name.
+
+    Raises:
+        MeasureError: The host does not launch all of them.
+    """
+    found: list[KernelLaunch] = []
+
+    def visit(call: Any) -> None:
+        if not str(getattr(call.op, "name", "")).endswith("call_ffi_kernel"):
+            return
+        name = str(call.args[0].value)
+        kernel = kernels[name]
+        tags = [str(tag) for tag in kernel.attrs["tirx.kernel_launch_params"]]
+        counts = [int(extent) for extent in call.args[-len(tags) :]]
+        extents = dict(zip(tags, counts, strict=True))
+        groups, items = (_three(extents, kind) for kind in ("blockIdx", "threadIdx"))
+        found.append(KernelLaunch(name, tuple(_argument(parameter) for parameter in kernel.params), groups, items))
+
+    structural_walk(host.body, (Call, visit), order="pre")
+    if {launch.kernel for launch in found} != set(kernels):
+        raise MeasureError(f"the host launches {[launch.kernel for launch in found]}, there is {list(kernels)}")
+    return tuple(found)
+
+
+def _three(extents: Mapping[str, int], kind: str) -> tuple[int, int, int]:
+    x, y, z = (extents.get(f"{kind}.{axis}", 1) for axis in "xyz")
+    return x, y, z
+
+
+def _argument(parameter: Any) -> str:
+    """The name of the buffer that a kernel's parameter points to."""
+    return str(parameter.name).removesuffix("_ptr")
+
+
+def argument_bytes(kernels: Mapping[str, PrimFunc]) -> dict[str, int]:
+    """The bytes of the memory that the kernels' parameters point to, by name.
+
+    Args:
+        kernels: The kernels by name.
+    """
+    sizes: dict[str, int] = {}
+    for kernel in kernels.values():
+        for name, size in _sizes(kernel).items():
+            sizes[name] = max(size, sizes.get(name, 0))
+    return sizes
+
+
+def _sizes(kernel: PrimFunc) -> dict[str, int]:
+    names = {parameter: _argument(parameter) for parameter in kernel.params}
+    sizes: dict[str, int] = {}
+
+    def visit(declared: Any) -> None:
+        data: Sequence[Any] = (declared.data, *getattr(declared.data, "args", ()))
+        for pointer in data:
+            if pointer in names:
+                elements = math.prod(int(extent) for extent in declared.buffer.shape)
+                sizes[names[pointer]] = elements * np.dtype(str(declared.buffer.dtype)).itemsize
+
+    structural_walk(kernel.body, (DeclBuffer, visit), order="pre")
+    return sizes

@@ -1,0 +1,208 @@
+"""Whether the threads of a GPU's kernels stay within the buffers, found out without a GPU.
+
+The indices of every load and store are evaluated for all blocks, threads and iterations at once, as NumPy arrays, and
+so are the conditions around them. This reads what TVM lowers a schedule to, so it also sees what TVM adds, such as
+reductions across threads and the staging of data in shared memory.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tvm.ir import Call, TensorLoad, Var
+from tvm.ir.prim import expr as prim
+from tvm.ir.prim.expr import IntImm
+from tvm.tirx import AttrStmt, Bind, BufferStore, Evaluate, For, IfThenElse, PrimFunc, SeqStmt
+
+from ..ir.expressions import children
+from ..machine.gpu import Gpu
+from .gpu_lowering import lower_for_gpu
+
+Array = NDArray[Any]
+
+_BINARY: Mapping[type, Callable[[Any, Any], Any]] = {
+    prim.Add: operator.add,
+    prim.Sub: operator.sub,
+    prim.Mul: operator.mul,
+    prim.FloorDiv: operator.floordiv,
+    prim.FloorMod: operator.mod,
+    prim.Min: np.minimum,
+    prim.Max: np.maximum,
+    prim.LT: operator.lt,
+    prim.LE: operator.le,
+    prim.GT: operator.gt,
+    prim.GE: operator.ge,
+    prim.EQ: operator.eq,
+    prim.NE: operator.ne,
+    prim.And: np.logical_and,
+    prim.Or: np.logical_or,
+}
+_CALLS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "shift_right": operator.rshift,
+    "shift_left": operator.lshift,
+    "bitwise_and": operator.and_,
+}
+_ALWAYS: Array = np.asarray(True)
+
+
+def accesses_out_of_bounds(function: PrimFunc, device: Gpu) -> list[str]:
+    """The loads and stores of a scheduled function that some thread makes outside of a buffer.
+
+    Args:
+        function: The scheduled function.
+        device: The GPU that it was scheduled for.
+
+    Returns:
+        One line for each: the kernel, the buffer, its elements, and the lowest and highest index. An index that
+        depends on data, as in a gather, is not judged.
+
+    Example:
+        >>> from stormdrop import operators
+        >>> from stormdrop.machine.gpu import GPUS
+        >>> from stormdrop.sketches.registry import sketches_for
+        >>> work, a100 = operators.reduce(shape=(50, 96), axis=1), GPUS["a100"]
+        >>> (sketch, space), *_ = sketches_for(work, a100)
+        >>> accesses_out_of_bounds(sketch.apply(work, a100, space.config(space.origin)).main, a100)
+        []
+    """
+    _, kernels = lower_for_gpu(function, device.tvm())
+    lines: list[str] = []
+    for name, kernel in kernels.items():
+        walk = _Walk(name)
+        walk.statement(kernel.body, _ALWAYS)
+        lines += walk.lines
+    return list(dict.fromkeys(lines))
+
+
+class _Unknown(Exception):
+    """A value that depends on data."""
+
+
+class _Walk:
+    """Visits the statements of a kernel with the values of all variables, and the condition under which they run.
+
+    The variable at depth d has its values along the d-th axis from the right. So values broadcast to one another.
+    """
+
+    def __init__(self, kernel: str) -> None:
+        self.lines: list[str] = []
+        self._kernel = kernel
+        self._values: dict[Any, Array] = {}
+        self._depth = 0
+
+    def statement(self, node: Any, holds: Array) -> None:
+        if isinstance(node, SeqStmt):
+            for each in node.seq:
+                self.statement(each, holds)
+        elif isinstance(node, AttrStmt):
+            if node.attr_key == "thread_extent":
+                self._loop(node.node.var, 0, int(node.value), node.body, holds)
+            else:
+                self.statement(node.body, holds)
+        elif isinstance(node, For):
+            self._loop(node.loop_var, int(node.min), int(node.extent), node.body, holds)
+        elif isinstance(node, IfThenElse):
+            self._branches(node, holds)
+        elif isinstance(node, Bind):
+            self._expression(node.value, holds)
+            try:
+                self._values[node.var] = self._value(node.value)
+            except _Unknown:
+                self._values.pop(node.var, None)
+        elif isinstance(node, BufferStore):
+            self._access("stores", node.buffer, node.indices, holds)
+            self._expression(node.value, holds)
+        elif isinstance(node, Evaluate):
+            self._expression(node.value, holds)
+
+    def _loop(self, variable: Any, start: int, extent: int, body: Any, holds: Array) -> None:
+        self._values[variable] = (np.arange(extent) + start).reshape([extent, *[1] * self._depth])
+        self._depth += 1
+        self.statement(body, holds)
+        self._depth -= 1
+
+    def _branches(self, node: Any, holds: Array) -> None:
+        self._expression(node.condition, holds)
+        try:
+            condition = self._value(node.condition)
+        except _Unknown:  # either may be taken
+            condition, opposite = _ALWAYS, _ALWAYS
+        else:
+            opposite = np.logical_not(condition)
+        self.statement(node.then_case, np.logical_and(holds, condition))
+        if node.else_case is not None:
+            self.statement(node.else_case, np.logical_and(holds, opposite))
+
+    def _expression(self, node: Any, holds: Array) -> None:
+        """Judges the loads in an expression. The branch of a condition is evaluated only where it is taken."""
+        if isinstance(node, Call) and node.op.name.split(".")[-1] == "if_then_else":
+            condition, then, otherwise = node.args
+            self._expression(condition, holds)
+            try:
+                taken = self._value(condition)
+            except _Unknown:
+                return
+            self._expression(then, np.logical_and(holds, taken))
+            self._expression(otherwise, np.logical_and(holds, np.logical_not(taken)))
+            return
+        if isinstance(node, prim.And):
+            self._expression(node.a, holds)
+            try:
+                holds = np.logical_and(holds, self._value(node.a))
+            except _Unknown:
+                return
+            self._expression(node.b, holds)
+            return
+        if isinstance(node, TensorLoad):
+            self._access("loads", node.source, node.indices, holds)
+        if isinstance(node, prim.Ramp | prim.Broadcast):
+            self._expression(node.base if isinstance(node, prim.Ramp) else node.value, holds)
+            return
+        if isinstance(node, prim.Shuffle):
+            for each in node.vectors:
+                self._expression(each, holds)
+            return
+        for each in children(node):
+            self._expression(each, holds)
+
+    def _access(self, verb: str, buffer: Any, indices: Any, holds: Array) -> None:
+        for index, extent in zip(indices, buffer.shape, strict=True):
+            lanes = 0
+            if isinstance(index, prim.Ramp):
+                lanes, index = int(index.stride) * (int(index.lanes) - 1), index.base
+            try:
+                first = self._value(index)
+            except _Unknown:
+                continue
+            low, high = np.minimum(first, first + lanes), np.maximum(first, first + lanes)
+            if np.any(np.logical_and(holds, np.logical_or(low < 0, high >= int(extent)))):
+                taken, lows, highs = np.broadcast_arrays(holds, low, high)
+                self.lines.append(
+                    f"{self._kernel} {verb} {buffer.name}[{lows[taken].min()}] to [{highs[taken].max()}],"
+                    f" which has {int(extent)} elements"
+                )
+
+    def _value(self, node: Any) -> Array:
+        if isinstance(node, IntImm):
+            return np.asarray(int(node))
+        if isinstance(node, Var) and node in self._values:
+            return self._values[node]
+        if type(node) in _BINARY:
+            return np.asarray(_BINARY[type(node)](self._value(node.a), self._value(node.b)))
+        if isinstance(node, prim.Not):
+            return np.logical_not(self._value(node.a))
+        if isinstance(node, prim.Cast) and str(node.ty.dtype).startswith(("int", "uint", "bool")):
+            return self._value(node.value)
+        if isinstance(node, prim.Select):
+            return np.where(*map(self._value, children(node)))
+        if isinstance(node, Call):
+            name = node.op.name.split(".")[-1]
+            if name in _CALLS:
+                return np.asarray(_CALLS[name](*map(self._value, node.args)))
+            if name == "if_then_else":
+                return np.where(*map(self._value, node.args))
+        raise _Unknown

@@ -1,0 +1,67 @@
+"""CUDA source that g++ compiles and this machine's cores execute; faults in it that have to be found."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+
+from stormdrop import operators
+from stormdrop.ir.reference import evaluate_graph
+from stormdrop.ir.workload import Workload
+from stormdrop.machine.gpu import GPUS
+from stormdrop.sketches.registry import sketches_for
+from stormdrop.testing.cuda_on_host import execute_on_host
+from stormdrop.testing.opencl_execution import Execution
+
+A100 = GPUS["a100"]
+ROWS = operators.softmax(m=3, n=40)
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++ on the PATH")
+
+
+def run(work: Workload, sanitizer: str = "", find: str = "", put: str = "", **knobs: int) -> Execution:
+    """Executes the default schedule with these knobs, after the first `find` in its source was replaced."""
+    (sketch, space), *_ = sketches_for(work, A100)
+    config = {**space.config(space.origin), **knobs}
+
+    def edit(source: str) -> str:
+        assert find in source
+        return source.replace(find, put, 1)
+
+    return execute_on_host(sketch.apply(work, A100, config).main, A100, work.random_inputs(0), sanitizer, edit)
+
+
+def is_right(work: Workload, execution: Execution) -> bool:
+    (expected,) = evaluate_graph(work.graph, work.random_inputs(0))
+    return bool(np.allclose(execution.outputs[0], expected, rtol=1e-3, atol=1e-5))
+
+
+def test_shuffles_and_barriers() -> None:
+    execution = run(ROWS, "thread", threads=64)
+    assert is_right(ROWS, execution) and not execution.complaints
+
+
+def test_a_shuffle_mask_without_the_last_lane_is_found() -> None:
+    execution = run(ROWS, find="__activemask()", put="(__activemask() & 0x7fffffff)", threads=64)
+    assert execution.complaints == ("host fault: a lane is not in its own mask",)
+
+
+def test_a_removed_barrier_is_found() -> None:
+    find = "__syncthreads();\n  if (((int)threadIdx.x) < 2)"
+    execution = run(ROWS, "thread", find=find, put=find.partition("\n")[2], threads=64)
+    assert execution.complaints == ("data race",)
+
+
+def test_a_removed_guard_is_found() -> None:
+    work = operators.elementwise(shape=(7, 11), kind="relu")
+    assert run(work, "address", threads=32).complaints == ()
+    execution = run(work, "address", find="if (", put="if (true || ", threads=32)
+    assert execution.complaints == ("heap-buffer-overflow on address",)
+
+
+def test_tensor_cores_in_half_precision() -> None:
+    work = operators.matmul(32, 32, 32, dtype="float16")
+    execution = run(work)
+    assert is_right(work, execution) and not execution.complaints
