@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from stormdrop.errors import SearchError
 from stormdrop.search import Knowledge, Steps, create
-from stormdrop.search.evolutionary import CostModel
+from stormdrop.search.cost_model import CostModel
 from stormdrop.search.gradient import Gradient
 from stormdrop.space import Categorical, Constraint, Ordinal, Space, Tile
 from stormdrop.surrogate.boosted import BoostedTrees

@@ -14,7 +14,8 @@ RNG = np.random.default_rng(0)
 
 def test_searches_are_found_by_name() -> None:
     assert names() == [
-        "annealing", "dpansor", "droplet", "evolutionary", "genetic", "gradient", "grid", "nose", "random", "storm"
+        "annealing", "dpansor", "droplet", "evolutionary", "genetic", "gradient", "grid", "nose", "random", "roller",
+        "storm",
     ]  # fmt: skip
     for name in names():
         search = create(name, [SPACE], RNG)

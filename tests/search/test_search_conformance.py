@@ -15,6 +15,9 @@ from stormdrop.space import Ordinal, Space
 from stormdrop.testing import SearchConformance
 from stormdrop.trial import Candidate, Request
 
+OPTIONS = {"roller": {"measured": 10_000}}
+"""roller ends after ten candidates on purpose. With more, it has to keep all rules."""
+
 
 def suite(name: str) -> type[SearchConformance]:
     """The suite for the search of this name."""
@@ -22,7 +25,7 @@ def suite(name: str) -> type[SearchConformance]:
     def make(
         self: SearchConformance, spaces: Sequence[Space], rng: np.random.Generator, knowledge: Knowledge | None = None
     ) -> Search:
-        return create(name, spaces, rng, knowledge)
+        return create(name, spaces, rng, knowledge, **OPTIONS.get(name, {}))
 
     search = create(name, [Space("any", [Ordinal("knob", (1, 2))])], np.random.default_rng(0))
     asks_again = bool(getattr(search, "asks_again", False))

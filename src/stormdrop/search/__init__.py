@@ -1,16 +1,22 @@
 """Where to look next: searches that propose candidates and learn from trials.
 
-contract, registry                 what a search is, and searches by name
-grid, random                       baselines
-genetic, annealing                 AutoTVM's searches
-droplet, judge                     Droplet Search, and its decisions whether to move
-evolutionary, gradient             Ansor's search, and the descent of the AF-DS paper
-dpansor, nose                      the searches of the DPAnsor and NoSE papers
-storm, proposer                    the default search, and its proposals
+contract.py, registry.py        what a search is, and searches by name
+presets.py, written.py          each search as its paper prints it; a search with options as people write it
+grid.py, random.py              baselines
+genetic.py, annealing.py        AutoTVM's searches
+droplet.py, droplet_options.py  Droplet Search, and what can be chosen of it
+judge.py                        its decisions whether to move
+evolutionary.py, cost_model.py  Ansor's search, and what it learns from
+gradient.py                     the descent of the AF-DS paper
+dpansor.py, nose.py             the searches of the DPAnsor and NoSE papers
+storm.py, proposer.py           the default search, and its proposals
+roller.py                       a comparator: tiles that fit the hardware, constructed by a model; ten are measured
+optional/                       searches of other packages, if they are installed
 """
 
 from .contract import GeneratorSearch, Knowledge, Options, Prior, Search, Steps, TwoPhase
-from .registry import create, names, options_of
+from .registry import create, names, names_with, needs_prior, options_of, options_with, presets
+from .written import parse_search
 
 __all__ = [
     "GeneratorSearch",
@@ -22,5 +28,10 @@ __all__ = [
     "TwoPhase",
     "create",
     "names",
+    "names_with",
+    "needs_prior",
     "options_of",
+    "options_with",
+    "parse_search",
+    "presets",
 ]

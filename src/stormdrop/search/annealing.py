@@ -45,7 +45,7 @@ from ..space import Space
 from ..surrogate import Features
 from ..surrogate.boosted import BoostedTrees, TreeObjective
 from ..trial import Candidate, Point, Request
-from .contract import GeneratorSearch, Options, Steps
+from .contract import GeneratorSearch, Options, Steps, later
 from .genetic import fitness
 from .random import draws, exhausted
 
@@ -66,13 +66,14 @@ class AnnealingOptions(Options):
         objective: The objective of the trees: "rank", "regression" or "pack-sum".
         plan_size: Candidates measured per round.
         epsilon: The share of them that is random.
-        diversity_filter_ratio: If set, so many times `plan_size` candidates are planned, and the most diverse of them
-            are measured.
+        diversity_filter_ratio: If set, this number times `plan_size` candidates are planned, and the most diverse of
+            them are measured.
         chains: The number of chains.
         iterations: The largest number of steps of a round.
         early_stop: The number of steps without a better plan after which a round ends.
         temperature: The temperature at the first step, in units of the model's score.
         repeats: Samples per candidate.
+        mean: Whether the seconds are the mean of the samples, as in AutoTVM, not their median.
 
     Raises:
         SearchError: The objective is unknown, or a value is out of its range.
@@ -87,6 +88,7 @@ class AnnealingOptions(Options):
     early_stop: int = 50
     temperature: float = 1.0
     repeats: int = 3
+    mean: bool = later(False)
 
     def __post_init__(self) -> None:
         if self.objective not in OBJECTIVES:
@@ -131,7 +133,7 @@ class Annealing(GeneratorSearch):
             if exhausted(self.spaces, taken):
                 return
             features += self.features(batch)
-            throughputs += map(fitness, trials)
+            throughputs += [fitness(trial, o.mean) for trial in trials]
             plan: list[Candidate] = []
             if any(throughputs):
                 model.fit(features, np.array(throughputs))

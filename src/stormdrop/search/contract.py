@@ -28,8 +28,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import defaultdict, deque
 from collections.abc import Callable, Generator, Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol, runtime_checkable
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,10 +39,37 @@ from ..space import Space
 from ..surrogate import Features, knob_encodings
 from ..trial import Candidate, Request, Trial
 
+_LATER = "later"
+
+
+def later(default: Any) -> Any:
+    """A field of options that is younger than records. Records mention it only if it matters; see `recorded`."""
+    return field(default=default, metadata={_LATER: True})
+
 
 @dataclass(frozen=True)
 class Options:
-    """Base class of every search's options: a frozen dataclass of plain values with defaults."""
+    """Base class of every search's options: a frozen dataclass of plain values with defaults.
+
+    Args:
+        preset: The preset that the values come from, apart from those that were given; see `search.presets`. It is a
+            label: `registry.options_with` fills in the values.
+    """
+
+    preset: str = field(default="default", kw_only=True, metadata={_LATER: True})
+
+    def recorded(self) -> dict[str, Any]:
+        """The values by name, as records keep them.
+
+        A field that was added later is left out if it and `preset` have their defaults. So what older versions have
+        recorded equals what this one records, and their sessions can be resumed.
+        """
+        values = {option.name: (getattr(self, option.name), option) for option in fields(self)}
+        return {
+            name: value
+            for name, (value, option) in values.items()
+            if self.preset != "default" or not option.metadata.get(_LATER) or value != option.default
+        }
 
 
 Prior = Callable[[Sequence[Candidate]], NDArray[np.float64]]
@@ -58,11 +85,13 @@ class Knowledge:
         prior: An estimate that orders candidates before any of them is measured.
         starts: Candidates to begin with, the best first: those that an explorer found, or the best of similar
             kernels. A search measures them before anything else, and starts from them instead of the origins.
+        unit: The numbers that the machine computes together: the lanes of a vector, or the threads of a warp.
     """
 
     features: Features | None = None
     prior: Prior | None = None
     starts: tuple[Candidate, ...] = ()
+    unit: int | None = None
 
 
 AnyOptions = Options  # inside a search class, `Options` is that class's own
@@ -129,7 +158,7 @@ class TwoPhase(Protocol):
         """The number of candidates to explore, for all kernels together."""
 
     def allow(self, trials: int) -> None:
-        """Allow so many more candidates to be explored.
+        """Allow `trials` more candidates to be explored.
 
         After them `ask` returns an empty list, without being finished, until more are allowed.
         """
@@ -163,6 +192,10 @@ class GeneratorSearch(ABC):
     Options: ClassVar[type[AnyOptions]] = AnyOptions
     asks_again: ClassVar[bool] = False
     """Whether the search requests more samples of candidates that it knows."""
+    needs_prior: ClassVar[bool] = False
+    """Whether the search is not itself without `knowledge.prior`. A comparison gives it one, and none to the others."""
+    can_ask_ahead: ClassVar[bool] = False
+    """Whether `steps` works if it receives the trials of a batch only after it has yielded the next one."""
 
     def __init__(
         self,
@@ -194,7 +227,11 @@ class GeneratorSearch(ABC):
         self.best: Candidate | None = None
         self.converged = False
         self.finished = False
+        self._ahead = False
+        self._ended = False  # the algorithm has yielded its last batch
         self._steps: Steps | None = None
+        self._former: list[Request] = []  # the batch before, whose trials are still awaited if the search asks ahead
+        self._former_trials: list[Trial | None] = []
         self._batch: list[Request] = []
         self._trials: list[Trial | None] = []  # of the batch; None as long as a request has no trial
         self._handed_out = 0  # how many requests of the batch were handed out, in its order
@@ -203,6 +240,19 @@ class GeneratorSearch(ABC):
     @abstractmethod
     def steps(self) -> Steps:
         """The algorithm. A yielded batch must not be empty."""
+
+    def ask_ahead(self) -> None:
+        """Propose a batch while the one before it is measured, so that many workers need not wait for the slowest.
+
+        Each batch is then proposed with the trials up to the batch before the last. Which trials have arrived makes no
+        difference, so a run can be replayed and resumed as ever. It is called before the first `ask`.
+
+        Raises:
+            SearchError: The search needs the trials of each batch before it can propose another.
+        """
+        if not self.can_ask_ahead:
+            raise SearchError(f"search {self.name!r} cannot ask ahead: it needs the trials of each batch")
+        self._ahead = True
 
     def in_batches(self, candidates: Iterable[Candidate], repeats: int) -> Steps:
         """The steps of a search that learns nothing: the candidates in their order, in batches of `self.width`."""
@@ -222,7 +272,8 @@ class GeneratorSearch(ABC):
         self.width = n
         while not self.finished:
             requests = self._hand_out(n)
-            if requests or None in self._trials:
+            awaited = self._former_trials if self._ahead and not self._ended else self._trials
+            if requests or None in awaited or (self._ended and None in self._former_trials):
                 return requests
             self._advance()
         return []
@@ -230,11 +281,10 @@ class GeneratorSearch(ABC):
     def tell(self, trials: Sequence[Trial]) -> None:
         """See `Search.tell`."""
         for trial in trials:
-            for index in range(self._handed_out):
-                if self._trials[index] is None and self._batch[index].candidate == trial.candidate:
-                    self._trials[index] = trial
-                    break
-            else:
+            if not (
+                _filled(self._former, self._former_trials, len(self._former), trial)
+                or _filled(self._batch, self._trials, self._handed_out, trial)
+            ):
                 self._early[trial.candidate].append(trial)
 
     def _hand_out(self, n: int) -> list[Request]:
@@ -251,14 +301,29 @@ class GeneratorSearch(ABC):
         return requests
 
     def _advance(self) -> None:
-        """Send the batch's trials to the algorithm and take its next batch."""
+        """Send trials to the algorithm and take its next batch: those of the last batch, or of the one before it."""
+        if self._ended:
+            self.finished = True
+            return
+        sent = self._former_trials if self._ahead else self._trials
         try:
             if self._steps is None:
                 self._steps = self.steps()
-                self._batch = next(self._steps)
+                batch = next(self._steps)
             else:
-                self._batch = self._steps.send([trial for trial in self._trials if trial is not None])
+                batch = self._steps.send([trial for trial in sent if trial is not None])
         except StopIteration:
-            self._batch, self.finished = [], True
-        self._trials = [None] * len(self._batch)
+            batch, self._ended = [], True
+        if self._ahead:
+            self._former, self._former_trials = self._batch, self._trials
+        self._batch, self._trials = batch, [None] * len(batch)
         self._handed_out = 0
+
+
+def _filled(batch: Sequence[Request], trials: list[Trial | None], handed_out: int, trial: Trial) -> bool:
+    """Puts a trial to the first request of a batch that is for its candidate and has none; False if there is none."""
+    for index in range(handed_out):
+        if trials[index] is None and batch[index].candidate == trial.candidate:
+            trials[index] = trial
+            return True
+    return False

@@ -5,7 +5,7 @@ and runs until it converges) and section 3.4 (other searches in the place of Dro
 open, or what is done differently here:
 
 - *The explorer* is any other search; Ansor's own evolution is `evolutionary`. N is 300, the paper's headline budget
-  (abstract; Figure 19 gives so many trials to one kernel). In the paper's whole models all kernels share the N trials.
+  (abstract; Figure 19 gives 300 trials to one kernel). In the paper's whole models all kernels share the N trials.
 - *The exploiter* stops after `exploitation` trials if it has not converged: 100, as in sections 3.2 and 3.4. `droplet`
   uses the paper's test here, Student's t with a confidence of 0.95 (Droplet Search paper, section 3.3).
 - *Every exploiter starts alike* (Figures 14 and 15): it starts from the one seed, and apart from failures it knows no
@@ -76,7 +76,9 @@ class DPAnsorOptions(Options):
         if DPAnsor.name in (self.explorer, self.exploiter):
             raise SearchError("dpansor cannot be its own explorer or exploiter")
         papers = {"test": "student", "confidence": 0.95} if self.exploiter == "droplet" else {}
-        object.__setattr__(self, "explorer_options", tuple(sorted(dict(self.explorer_options).items())))
+        # A round of Ansor has min(64, K / L) candidates (section 3); the K trials are the N of this search.
+        rounds = {"K": self.N} if self.preset == "paper" and self.explorer == "evolutionary" else {}
+        object.__setattr__(self, "explorer_options", tuple(sorted({**rounds, **dict(self.explorer_options)}.items())))
         object.__setattr__(self, "exploiter_options", tuple(sorted({**papers, **dict(self.exploiter_options)}.items())))
 
 

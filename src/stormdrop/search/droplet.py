@@ -4,13 +4,20 @@ Source: the Droplet Search paper, section 3 and Figure 4; the names in `_descend
 paper leaves open, or where the default differs from the paper:
 
 - *Which test.* `test="student"` is the paper's (section 3.3), "rank" is that of its footnote, "none" compares means.
-  The default, "ours", measures the incumbent again beside its challengers (`judge.SharedBatches`).
+  The default, "ours", measures the incumbent again beside its challengers (`judge.SharedBatches`). The paper does not
+  say whether its test has one side or two (`sides`). A move needs one side only, which is the default.
+- *The neighbourhood* is that of `Space.neighbours`: tiles also exchange factors between their levels, and from a
+  category every other one is a step away. `neighbourhood="coordinates"` is Definition 3.2.
+- *The origin* is the space's default schedule, which a cost model may have chosen. `origin="lowest"` is the paper's
+  unoptimised kernel (Definition 2.5), as far as the space has it. Starts that the caller gives replace either.
 - *The first batch* is the origin together with its neighbours, without speculation, because there is no direction yet.
 - *Speculation* fills a batch up to the caller's width n (the figure's num_threads) from the neighbourhood of v_s, the
-  point that the last move reaches if it is continued (section 3.4). Speculation makes moves possible that change
+  point that the last move reaches if it is continued (section 3.4). The paper adds the whole neighbourhood to a batch
+  that has room left: `whole_set`. Speculation makes moves possible that change
   several knobs. Such a move is continued in the first of these knobs in which it can be.
 - *Known points* are never requested again as new ones, but they remain targets: a neighbour that an earlier batch
-  measured by speculation competes with the neighbours of this batch. Former incumbents do not.
+  measured by speculation competes with the neighbours of this batch. Former incumbents do not. In the figure only the
+  points of the batch compete (line 11): `revisit=False`.
 - *Failures* are never moved to. If the origin fails, the search continues from its best neighbour. If all neighbours
   fail, it continues from the first random point that works, of at most `restarts`. If none works, the search gives the
   sketch up.
@@ -18,66 +25,26 @@ paper leaves open, or where the default differs from the paper:
 - *Several sketches* are descended one after the other, each from its origin. A sketch is dropped after its first
   batch if its best candidate takes more than `drop` times as long as the best so far. The end of a later descent
   replaces the best so far only if the test finds it faster.
+
+Two extensions are off by default. The paper leaves the first open for future work (section 4.5): with `candidates`
+above 1, the neighbourhoods of the next best points of the last batch are measured together with that of the best one.
+With `prune`, a cost model leaves out that share of the new points which it expects to be slow: the caller's prior, or
+else boosted trees over what was measured. `preset=paper` sets what the paper prints; see `presets.py`.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from ..errors import SearchError, hint
-from ..space import Space
-from ..trial import Candidate, Request, Trial
-from .contract import AnyOptions, GeneratorSearch, Knowledge, Options, Steps
-from .judge import Judge, judge, least_repeats
-
-TESTS = ("ours", "student", "rank", "none")
-
-
-@dataclass(frozen=True)
-class DropletOptions(Options):
-    """The options of `Droplet`.
-
-    Args:
-        test: The test that decides a move: "ours", "student", "rank" or "none".
-        confidence: The one-sided confidence of a move.
-        repeats: Samples per request.
-        speculation: Whether batches are filled up to the caller's width.
-        max_iterations: The largest number of iterations per sketch; None if there is no limit.
-        contests: How often a decision may ask for more samples of two known candidates; for "ours" only.
-        restarts: The number of random points to try if the origin and all its neighbours fail.
-        drop: A sketch is dropped if its best candidate is so many times slower than the best so far.
-
-    Raises:
-        SearchError: A value is out of its range, or the rank test could never accept with so few samples.
-    """
-
-    test: str = "ours"
-    confidence: float = 0.95
-    repeats: int = 3
-    speculation: bool = True
-    max_iterations: int | None = None
-    contests: int = 8
-    restarts: int = 64
-    drop: float = 2.0
-
-    def __post_init__(self) -> None:
-        if self.test not in TESTS:
-            raise SearchError(f"droplet has no test {self.test!r}; {hint(self.test, TESTS)}")
-        if not 0.5 <= self.confidence < 1:
-            raise SearchError(f"droplet's confidence must be at least 0.5 and below 1, not {self.confidence}")
-        if self.repeats < 1 or self.contests < 0 or self.restarts < 0 or not 1 <= self.drop < math.inf:
-            raise SearchError("droplet needs repeats >= 1, contests >= 0, restarts >= 0 and drop >= 1")
-        if self.max_iterations is not None and self.max_iterations < 1:
-            raise SearchError(f"droplet's max_iterations must be at least 1, not {self.max_iterations}")
-        if self.test == "rank" and self.repeats < (least := least_repeats(self.confidence)):
-            raise SearchError(
-                f"droplet's rank test can never accept with {self.repeats} samples at confidence {self.confidence}; "
-                f"use repeats={least} or more"
-            )
+from ..space import Space, coordinate_beyond, coordinate_neighbours, lowest
+from ..trial import Candidate, Point, Request, Trial
+from .contract import AnyOptions, GeneratorSearch, Knowledge, Steps
+from .cost_model import CostModel
+from .droplet_options import DropletOptions
+from .judge import Judge, judge
 
 
 class Droplet(GeneratorSearch):
@@ -101,7 +68,8 @@ class Droplet(GeneratorSearch):
     ) -> None:
         super().__init__(spaces, rng, options, knowledge)
         o = self.options
-        self._judge: Judge = judge(o.test, o.confidence, o.repeats, o.contests)
+        self._judge: Judge = judge(o.test, o.confidence, o.repeats, o.contests, o.sides)
+        self._model = CostModel(self.features, rng) if o.prune else None
 
     def steps(self) -> Steps:
         """One descent per sketch. The best of their ends is the search's best."""
@@ -123,7 +91,7 @@ class Droplet(GeneratorSearch):
         """One candidate per sketch: its best start, else its origin. Sketches with starts come first."""
         working = sorted((start for start in starts if self._judge.ok(start)), key=self._judge.estimate)
         first: dict[str, Candidate] = {}
-        for origin in [*working, *starts, *(Candidate(space.name, space.origin) for space in self.spaces)]:
+        for origin in [*working, *starts, *map(self._origin, self.spaces)]:
             first.setdefault(origin.sketch, origin)
         return list(first.values())
 
@@ -134,23 +102,31 @@ class Droplet(GeneratorSearch):
             The candidate at which the descent ended, None if the sketch was dropped or given up; and whether it came
             to its end, which it did not if it reached `max_iterations` or if its incumbent failed.
         """
-        space = self.by_name[origin.sketch]
+        o, space = self.options, self.by_name[origin.sketch]
+        first = [neighbour for neighbour in self._neighbours(space, origin) if not self._judge.known(neighbour)]
         candidate = yield from self._first_batch(space, origin)
         if candidate is None:
             return None, True
+        batch = first if candidate == origin and not o.revisit else []
         previous: Candidate | None = None
+        others: list[Candidate] = []  # whose neighbourhoods are measured beside the candidate's
         left: set[Candidate] = set()
         iteration = 0
         while True:
             iteration += 1
-            around = self._neighbours(space, candidate)
+            front = [candidate, *others]
+            around = dict.fromkeys(neighbour for member in front for neighbour in self._neighbours(space, member))
             neighborhood = [neighbour for neighbour in around if not self._judge.known(neighbour)]
-            if previous is not None and self.options.speculation:
-                room = self.width - len(neighborhood) - (1 if self._judge.brackets else 0)
-                neighborhood += self._speculate(space, previous, candidate, {*neighborhood, candidate})[: max(room, 0)]
+            room = self.width - len(neighborhood) - (1 if self._judge.brackets else 0)
+            if previous is not None and o.speculation and room > 0:
+                speculative = self._speculate(space, previous, candidate, {*neighborhood, candidate})
+                neighborhood += speculative if o.whole_set else speculative[:room]
+            neighborhood = self._promising(neighborhood)
             if neighborhood:
                 yield from self._measure(neighborhood, candidate)
-            targets = dict.fromkeys([*neighborhood, *around])
+            targets = dict.fromkeys([*batch, *neighborhood, *(around if o.revisit else ())])
+            batch = []
+            left.add(candidate)
             pool = [target for target in targets if self._judge.ok(target) and target not in left]
             if self._judge.ok(candidate):
                 new_candidate = yield from self._judge.decide(pool, candidate)
@@ -159,10 +135,32 @@ class Droplet(GeneratorSearch):
                 new_candidate = min(pool, key=self._judge.estimate, default=None)
             if new_candidate is None:
                 return (candidate, True) if self._judge.ok(candidate) else (None, False)
-            if iteration == self.options.max_iterations:
+            if iteration == o.max_iterations:
                 return new_candidate, False
-            left.add(candidate)
+            others = self._next_best([target for target in pool if target != new_candidate], candidate)
             previous, candidate = candidate, new_candidate
+
+    def _next_best(self, pool: Sequence[Candidate], incumbent: Candidate) -> list[Candidate]:
+        """The best candidates that seem faster than the former incumbent, at most `candidates` - 1."""
+        working = [candidate for candidate in pool if self._judge.ok(candidate)]
+        if self._judge.ok(incumbent):
+            limit = self._judge.estimate(incumbent)
+            working = [candidate for candidate in working if self._judge.estimate(candidate) < limit]
+        return sorted(working, key=self._judge.estimate)[: self.options.candidates - 1]
+
+    def _promising(self, candidates: list[Candidate]) -> list[Candidate]:
+        """The candidates without those that the cost model leaves out."""
+        kept = len(candidates) - int(self.options.prune * len(candidates))
+        if self._model is None or kept == len(candidates):
+            return candidates
+        expected = self.knowledge.prior(candidates) if self.knowledge.prior else None
+        if expected is None or not np.isfinite(expected).all():
+            if not self._model.best:
+                return candidates  # nothing has worked yet, so there is nothing to train a model with
+            self._model.train()
+            expected = -self._model.scores(candidates)
+        order = np.argsort(expected, kind="stable")[:kept]
+        return [candidates[index] for index in sorted(order.tolist())]
 
     def _first_batch(self, space: Space, origin: Candidate) -> Generator[list[Request], list[Trial], Candidate | None]:
         """Measure the origin and its neighbours.
@@ -212,7 +210,8 @@ class Droplet(GeneratorSearch):
         self, space: Space, previous: Candidate, candidate: Candidate, taken: set[Candidate]
     ) -> list[Candidate]:
         """The neighbourhood of v_s without known candidates and those in `taken` (section 3.4)."""
-        v_s = space.beyond(previous.point, candidate.point)
+        beyond = space.beyond if self.options.neighbourhood == "all" else partial(coordinate_beyond, space)
+        v_s: Point | None = beyond(previous.point, candidate.point)
         if v_s is None:
             return []
         around = self._neighbours(space, Candidate(space.name, v_s))
@@ -229,10 +228,15 @@ class Droplet(GeneratorSearch):
         if self._judge.brackets and anchor is not None and trials[0].ok:
             trials += yield [Request(anchor, self.options.repeats)]
         self._judge.record(trials, anchor)
+        if self._model is not None:
+            self._model.record(trials)
 
-    @staticmethod
-    def _neighbours(space: Space, candidate: Candidate) -> list[Candidate]:
-        return [Candidate(space.name, point) for point in space.neighbours(candidate.point)]
+    def _neighbours(self, space: Space, candidate: Candidate) -> list[Candidate]:
+        around = space.neighbours if self.options.neighbourhood == "all" else partial(coordinate_neighbours, space)
+        return [Candidate(space.name, point) for point in around(candidate.point)]
+
+    def _origin(self, space: Space) -> Candidate:
+        return Candidate(space.name, space.origin if self.options.origin == "default" else lowest(space))
 
     def _working_best(self) -> Candidate | None:
         """The best so far, or None if it failed when it was measured again beside a later sketch."""

@@ -10,6 +10,9 @@ the default of TVM's auto-scheduler, which both papers ran. A round:
    scores among all unmeasured candidates of the evolution.
 4) The model, boosted trees, is trained anew with all measured candidates.
 
+In `preset=paper`, a mutation is one of Ansor's four (Figure 6 of the DPAnsor paper, `space.decisions`), a parent that
+does not mutate is copied as in TVM, and a round measures min(64, K / L) candidates (section 3).
+
 With the knobs' encodings as features, this is the algorithm alone. If `knowledge.features` gives Ansor's 164 features
 per statement, it is Ansor; with the seven features of section 4.1 of the AF-DS paper, it is Ansor-AF (`tune-op
 --features`).
@@ -18,12 +21,14 @@ What the papers leave open, or where this differs from them:
 
 - *The first batch*, and every batch until a candidate works, is random, because there is nothing to train a model
   with. TVM breeds it by random scores. Starts come first in it.
-- *A gene* is a knob. A mutation changes one knob; a crossover takes each knob from either parent. An offspring outside
-  of its space is replaced by a mutation of the first parent. TVM has no crossover and copies the parent instead.
+- *A gene* is a knob. A mutation changes one knob (`moves="any"`; "ansor" are Figure 6's); a crossover takes each knob
+  from either parent. An offspring outside of its space is replaced by a mutation of the first parent. TVM has no
+  crossover and copies the parent instead (`crossover=False`).
 - *Failures* have a throughput of 0, so they have no weight in training (see `surrogate.boosted`). They are no parents.
 - *Several sketches* are sampled with equal probability each, as in TVM, and compete in one population.
 - *Small spaces*: if all spaces together have at most as many points as the population, all unmeasured points are
-  scored. If they fit into one batch, they are measured without a model.
+  scored (`enumerate`). If they fit into one batch, they are measured without a model.
+- *K and L*, the trials and the kernels of a model, are options, because a search sees one kernel. `dpansor` sets K.
 - *The training set* is bounded by `BoostedTrees` at 4,000 candidates; TVM's grows with every trial.
 - *The end*: the search finishes when every point was measured. Ansor ends by its budget alone, so the search never is
   `converged`.
@@ -37,16 +42,15 @@ from dataclasses import dataclass
 from itertools import accumulate, islice, pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..errors import SearchError
-from ..space import Space
-from ..surrogate import Features
-from ..surrogate.boosted import BoostedTrees
-from ..trial import Candidate, Point, Request, Trial
-from .contract import GeneratorSearch, Options, Steps
-from .genetic import fitness
+from ..errors import SearchError, hint
+from ..space import Space, mutated_as_ansor
+from ..trial import Candidate, Point, Request
+from .contract import GeneratorSearch, Options, Steps, later
+from .cost_model import CostModel
 from .random import draws
+
+MOVES = ("any", "ansor")
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,12 @@ class EvolutionaryOptions(Options):
         mutation: The probability that a parent mutates. A parent that does not mutate is crossed.
         measured: The largest number of measured candidates in the first population, as a share of `population`.
         repeats: Samples per candidate.
+        moves: "any" or "ansor": what a mutation is.
+        crossover: Whether a parent that does not mutate is crossed; else it is copied.
+        enumerate: Whether all points of small spaces are scored, in place of an evolution.
+        K: The trials of all kernels together, if a round is to be no larger than K / L; None if not.
+        L: The number of kernels that share them.
+        mean: Whether seconds are the mean of the samples, as in TVM, not their median.
 
     Raises:
         SearchError: A value is out of its range.
@@ -73,8 +83,23 @@ class EvolutionaryOptions(Options):
     mutation: float = 0.85
     measured: float = 0.2
     repeats: int = 3
+    moves: str = later("any")
+    crossover: bool = later(True)
+    enumerate: bool = later(True)
+    K: int | None = later(None)
+    L: int = later(1)
+    mean: bool = later(False)
+
+    @property
+    def round(self) -> int:
+        """The candidates of a round: `batch`, or K / L if that is less, and at least one."""
+        return self.batch if self.K is None else max(1, min(self.batch, self.K // self.L))
 
     def __post_init__(self) -> None:
+        if self.moves not in MOVES:
+            raise SearchError(f"evolutionary has no moves {self.moves!r}; {hint(self.moves, MOVES)}")
+        if self.L < 1 or (self.K is not None and self.K < 1):
+            raise SearchError(f"evolutionary needs K and L of at least 1, not {self.K} and {self.L}")
         if min(self.batch, self.population, self.repeats) < 1 or self.generations < 0:
             raise SearchError("evolutionary needs batch >= 1, population >= 1, generations >= 0 and repeats >= 1")
         for name in ("epsilon", "mutation", "measured"):
@@ -91,6 +116,7 @@ class Evolutionary(GeneratorSearch):
 
     name = "evolutionary"
     Options = EvolutionaryOptions
+    can_ask_ahead = True
     options: EvolutionaryOptions
 
     def steps(self) -> Steps:
@@ -98,23 +124,23 @@ class Evolutionary(GeneratorSearch):
         o = self.options
         taken = set(self.knowledge.starts)
         fresh = unmeasured(self.spaces, self.rng, taken)
-        model = CostModel(self.features, self.rng)
+        model = CostModel(self.features, self.rng, o.mean)
         starts = list(self.knowledge.starts)
-        batch = starts + list(islice(fresh, max(o.batch - len(starts), 0)))
+        batch = starts + list(islice(fresh, max(o.round - len(starts), 0)))
         while batch:
             trials = yield [Request(candidate, o.repeats) for candidate in batch]
             model.record(trials)
             batch = []
             if model.best:
-                batch = self._promising(model, o.batch - int(o.epsilon * o.batch))
+                batch = self._promising(model, o.round - int(o.epsilon * o.round))
                 taken.update(batch)
-            batch += islice(fresh, o.batch - len(batch))
+            batch += islice(fresh, o.round - len(batch))
 
     def _promising(self, model: CostModel, n: int) -> list[Candidate]:
         """At most n unmeasured candidates: those with the best scores that the evolution meets."""
         o = self.options
         scores: dict[Candidate, float] = {}
-        if sum(space.bound for space in self.spaces) <= o.population:
+        if o.enumerate and sum(space.bound for space in self.spaces) <= o.population:
             every = [Candidate(space.name, point) for space in self.spaces for point in space.points()]
             rest = [candidate for candidate in every if candidate not in model.measured]
             if len(rest) <= n:
@@ -151,61 +177,16 @@ class Evolutionary(GeneratorSearch):
         for parent, mutates in zip(parents, self.rng.random(len(parents)) < self.options.mutation, strict=True):
             space = self.by_name[parent.sketch]
             point = None
-            if not mutates:
+            if self.options.moves == "ansor" and mutates:
+                point = mutated_as_ansor(space, parent.point, self.rng)
+            elif not mutates and not self.options.crossover:
+                point = parent.point
+            elif not mutates:
                 # All parents were picked by roulette, so a uniform draw among them is a roulette pick, too.
                 mates = parents_of[parent.sketch]
                 point = crossed(space, parent.point, mates[int(self.rng.integers(len(mates)))].point, self.rng)
             offspring.append(Candidate(space.name, space.mutate(parent.point, self.rng) if point is None else point))
         return offspring
-
-
-class CostModel:
-    """Ansor's cost model together with its training set. Features are computed once per candidate.
-
-    Args:
-        features: What the model sees of a candidate.
-        rng: The source of all randomness.
-
-    Attributes:
-        measured: The throughput of each measured candidate in executions per second, 0 for a failure.
-        failed: The candidates that failed.
-        best: The best throughput so far.
-    """
-
-    def __init__(self, features: Features, rng: np.random.Generator) -> None:
-        self.measured: dict[Candidate, float] = {}
-        self.failed: set[Candidate] = set()
-        self.best = 0.0
-        self._features = features
-        self._rows: dict[Candidate, NDArray[np.float64]] = {}
-        self._trees = BoostedTrees(rng, objective="pack-sum")
-
-    def record(self, trials: Sequence[Trial]) -> None:
-        """Add trials to the training set. The scores do not change before the next `train`."""
-        for trial in trials:
-            self.measured[trial.candidate] = throughput = fitness(trial)
-            self.best = max(self.best, throughput)
-            if not trial.ok:
-                self.failed.add(trial.candidate)
-
-    def train(self) -> None:
-        """Train anew with all measured candidates. At least one of them must have worked."""
-        rows = self._rows_of(list(self.measured))
-        # Only the rows of measured candidates are sure to be needed again. The others are dropped, so that memory grows
-        # with the trials and not with the scored candidates.
-        self._rows = dict(zip(self.measured, rows, strict=True))
-        self._trees.fit(rows, np.array(list(self.measured.values())))
-
-    def scores(self, candidates: Sequence[Candidate]) -> NDArray[np.float64]:
-        """Estimated throughputs as shares of the best measured one, shape `(n,)`."""
-        return self._trees.predict(self._rows_of(candidates))
-
-    def _rows_of(self, candidates: Sequence[Candidate]) -> list[NDArray[np.float64]]:
-        """The features of candidates, computed if they are not known yet."""
-        missing = [candidate for candidate in dict.fromkeys(candidates) if candidate not in self._rows]
-        if missing:
-            self._rows.update(zip(missing, self._features(missing), strict=True))
-        return [self._rows[candidate] for candidate in candidates]
 
 
 def unmeasured(spaces: Sequence[Space], rng: np.random.Generator, taken: set[Candidate]) -> Iterator[Candidate]:

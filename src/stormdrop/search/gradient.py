@@ -14,22 +14,25 @@ Source: the AF-DS paper, section 5 and Figure 9. `_descend` is the loop of DGD_S
 If `knowledge.features` gives Ansor's 164 features per statement, this is Ansor-DS; with the seven features of section
 4.1, it is Ansor-AF-DS. With the knobs' encodings, it is the algorithm alone.
 
-What the paper leaves open, or where this differs from it:
+What the paper leaves open, or where this differs from it. `preset=paper` begins all descents at random points, and
+takes hops, rankings, windows and trainings as printed (`printed`, `growth`), apart from what "also printed" says below:
 
 - *Descents begin* at the five best of the first 64 candidates, as in the authors' code, then at random points, as in
   the figure. The 64 and the random points are drawn from all sketches, each with equal probability. A descent stays
   within the sketch of its origin. So the sketches share the first five descents by merit and the later ones evenly.
   Starts are among the first candidates, and descents begin at them if they are among the best.
 - *A hop* is a step of the space's neighbourhood: it steps over points that constraints exclude, two hops may be in the
-  same knob, and a tile also has exchange steps (`space/tile.py`).
+  same knob, and a tile also has exchange steps (`space/tile.py`). Also if printed, the outermost factor of a tile is
+  what remains. The paper counts it as a dimension, so its hop along a tile is two there and one here.
 - *Candidates*: the paper ranks all within n hops, which are C(m, n) 2^n at exactly n hops in m dimensions. Here a round
   scores at most `candidates`, a random part if there are more. The default holds all within three hops of 12
   dimensions.
 - *The ranking* omits candidates that cannot be moved to: failures, points that are known to be no faster, and those
-  that a descent has left. A window does not measure its known candidates again, but they compete.
+  that a descent has left. A window does not measure its known candidates again, but they compete: also printed.
 - *A window* holds three candidates that pass the threshold, and the last window what remains. The figure measures full
   windows only.
-- *The score of the current point* is the model's (the figure's `scores[0]`); its performance is measured.
+- *The score of the current point* is the model's (the figure's `scores[0]`); its performance is measured. The best
+  throughput is the best so far; the figure's line 18 replaces it by that of the last window. Both also printed.
 - *Training* after every move would make the time per evaluation grow with the trials. The model is trained before a
   ranking, so also between one n and the next, if the trials have grown by 2%: that is by one window as long as there
   are at most 150 trials. `BoostedTrees` bounds the training set at 4,000.
@@ -47,13 +50,11 @@ from itertools import islice
 import numpy as np
 
 from ..errors import SearchError
-from ..space import Space
+from ..space import Space, coordinate_hops
 from ..trial import Candidate, Point, Request, Trial
-from .contract import AnyOptions, GeneratorSearch, Knowledge, Options, Steps
-from .evolutionary import CostModel, unmeasured
-
-# The share by which the number of trials grows before the model is trained again.
-_GROWTH = 0.02
+from .contract import AnyOptions, GeneratorSearch, Knowledge, Options, Steps, later
+from .cost_model import CostModel
+from .evolutionary import unmeasured
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,12 @@ class GradientOptions(Options):
         window: Candidates that are measured before the next decision.
         score_threshold: What a candidate's score must reach, as a share of the current point's.
         measure_threshold: What the best throughput of a window must reach, as a share of the best so far.
-        candidates: The largest number that is scored per round, which is one n of one point. The paper scores all.
+        candidates: The largest number that is scored per round, which is one n of one point; None for all, as
+            in the paper.
         repeats: Samples per candidate.
+        printed: Whether hops, rankings and windows are those of section 5 and Figure 9 to the letter.
+        growth: The share by which the number of trials grows before the model is trained again.
+        mean: Whether seconds are the mean of the samples, as in TVM, not their median.
 
     Raises:
         SearchError: A value is out of its range.
@@ -80,13 +85,18 @@ class GradientOptions(Options):
     window: int = 3
     score_threshold: float = 0.6
     measure_threshold: float = 0.6
-    candidates: int = 2048
+    candidates: int | None = 2048
     repeats: int = 3
+    printed: bool = later(False)
+    growth: float = later(0.02)
+    mean: bool = later(False)
 
     def __post_init__(self) -> None:
         for name in ("samples", "hops", "window", "candidates", "repeats"):
-            if getattr(self, name) < 1:
+            if (value := getattr(self, name)) is not None and value < 1:
                 raise SearchError(f"gradient's {name} must be at least 1, not {getattr(self, name)}")
+        if not 0 <= self.growth < np.inf:
+            raise SearchError(f"gradient's growth must be at least 0, not {self.growth}")
         if self.origins < 0:
             raise SearchError(f"gradient's origins must be at least 0, not {self.origins}")
         for name in ("score_threshold", "measure_threshold"):
@@ -113,7 +123,7 @@ class Gradient(GeneratorSearch):
         knowledge: Knowledge | None = None,
     ) -> None:
         super().__init__(spaces, rng, options, knowledge)
-        self._model = CostModel(self.features, rng)
+        self._model = CostModel(self.features, rng, self.options.mean)
         self._trained = 0  # the number of trials at the last training
         self._taken = set(self.knowledge.starts)
         self._left: set[Candidate] = set()  # candidates at which a descent was
@@ -149,13 +159,16 @@ class Gradient(GeneratorSearch):
 
     def _within_hops(self, space: Space, point: Point) -> Iterator[list[Point]]:
         """The points within 1, 2, ... hops. From two hops on, a random part if there are more than `candidates`."""
+        if self.options.printed:
+            yield from coordinate_hops(space, point, self.options.hops)
+            return
         seen = {point: None}
         rim = [point]
         for _ in range(self.options.hops):
             ring: dict[Point, None] = {}
             for index in self.rng.permutation(len(rim)).tolist():
                 ring.update((neighbour, None) for neighbour in space.neighbours(rim[index]) if neighbour not in seen)
-                if len(ring) >= self.options.candidates:
+                if self.options.candidates is not None and len(ring) >= self.options.candidates:
                     break
             rim = list(ring)
             seen.update(ring)
@@ -173,14 +186,14 @@ class Gradient(GeneratorSearch):
         eligible = [
             candidate
             for candidate in candidates
-            if throughputs.get(candidate, np.inf) > throughputs[current] and candidate not in self._left
+            if o.printed or (throughputs.get(candidate, np.inf) > throughputs[current] and candidate not in self._left)
         ]
-        if len(eligible) > o.candidates:
+        if o.candidates is not None and len(eligible) > o.candidates:
             picked = self.rng.choice(len(eligible), o.candidates, replace=False).tolist()
             eligible = [eligible[index] for index in picked]
         if not eligible:
             return None
-        if len(throughputs) >= (1 + _GROWTH) * self._trained:
+        if len(throughputs) > self._trained and len(throughputs) >= (1 + o.growth) * self._trained:
             self._model.train()
             self._trained = len(throughputs)
         base_score, *scores = self._model.scores([current, *eligible]).tolist()
@@ -188,7 +201,9 @@ class Gradient(GeneratorSearch):
         measure_threshold = o.measure_threshold * self._model.best
         order = sorted(range(len(eligible)), key=lambda index: -scores[index])
         ranking = [eligible[index] for index in order if scores[index] >= score_threshold]
-        for begin in range(0, len(ranking), o.window):
+        # The figure measures full windows only, and none that holds the last candidate (its line 9, i + wd < size).
+        end = min(len(ranking), len(eligible) - 1) - o.window + 1 if o.printed else len(ranking)
+        for begin in range(0, end, o.window):
             window = ranking[begin : begin + o.window]
             unknown = [candidate for candidate in window if candidate not in throughputs]
             if unknown:

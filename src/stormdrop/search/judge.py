@@ -1,6 +1,7 @@
 """Judges decide whether a descent may move: by the paper's test on stored samples, or by comparisons within batches.
 
-Source: `StoredSamples` is the stop criterion of the Droplet Search paper, section 3.3. `SharedBatches` is ours.
+The default is `SharedBatches`, which is ours. `StoredSamples` is the stop criterion of the Droplet Search paper,
+section 3.3.
 
 A judge keeps all samples of a search, estimates each candidate's time, and picks the next incumbent from a pool of
 candidates. A decision may ask for more samples, so `decide` is a generator of batches like the search itself.
@@ -44,7 +45,12 @@ class Judge(ABC):
         self._failed: set[Candidate] = set()
 
     def record(self, trials: Sequence[Trial], anchor: Candidate | None) -> None:
-        """Record the trials of one batch. `anchor` is the candidate in it that was known before, if there is one."""
+        """Record the trials of one batch.
+
+        Args:
+            trials: The trials.
+            anchor: The candidate of the batch that was measured before too; None if there is none.
+        """
         self._known.update(trial.candidate for trial in trials)
         self._failed.update(trial.candidate for trial in trials if not trial.ok)
         self._keep([trial for trial in trials if trial.ok], anchor)
@@ -62,7 +68,7 @@ class Judge(ABC):
 
     @abstractmethod
     def estimate(self, candidate: Candidate) -> float:
-        """The estimated seconds of a candidate that is `ok`, comparable across the whole search."""
+        """The estimated seconds of a candidate that is `ok`. Estimates of different batches can be compared."""
 
     @abstractmethod
     def decide(self, pool: Sequence[Candidate], incumbent: Candidate) -> Decision:
@@ -212,18 +218,22 @@ class SharedBatches(Judge):
         return self._noise
 
 
-def least_repeats(confidence: float) -> int:
-    """The smallest number of samples per side with which "rank" can accept: 4 at 0.95, 5 at 0.99, 8 at 0.999.
+def least_repeats(confidence: float, sides: int = 1) -> int:
+    """The smallest number of samples per group with which "rank" can accept: 4 at 0.95, 5 at 0.99, 8 at 0.999.
 
     Its smallest p with n samples per side, when every sample of the challenger is below all of the incumbent's, is
-    1 / C(2n, n). It must be below 1 - confidence. From seven samples on, the normal approximation makes it larger.
+    1 / C(2n, n). It must be below (1 - confidence) / sides. From seven samples on, the normal approximation
+    makes it larger.
     """
-    return next(n for n in itertools.count(1) if rank(range(n), range(n, 2 * n), _alpha(confidence)))
+    return next(n for n in itertools.count(1) if rank(range(n), range(n, 2 * n), _alpha(confidence) / sides))
 
 
-def judge(test: str, confidence: float, repeats: int, contests: int) -> Judge:
-    """The judge for a value of droplet's option `test`: "ours", "student", "rank" or "none"."""
-    alpha = _alpha(confidence)
+def judge(test: str, confidence: float, repeats: int, contests: int, sides: int = 1) -> Judge:
+    """The judge for a value of droplet's option `test`: "ours", "student", "rank" or "none".
+
+    With two sides, half of the test's level lies on the side of slower challengers, to which no descent moves.
+    """
+    alpha = _alpha(confidence) / sides
     if test == "ours":
         return SharedBatches(alpha, repeats, contests)
     if test == "none":

@@ -22,9 +22,9 @@ from ..trial import Candidate, Point
 from .contract import Prior
 
 BEST = 5
-"""The neighbours of so many of the best points are considered, and so many may be measured again."""
+"""The number of best points whose neighbours are considered, and which may be measured again."""
 
-_LISTED = 100_000  # a space with at most so many combinations is listed as a whole
+_LISTED = 100_000  # a space with at most this number of combinations is listed as a whole
 # In a larger space: the points drawn at first, those drawn per batch, and the number at which drawing ends.
 _DRAWN, _DRAWN_PER_BATCH, _MOST = 1_000, 20, 20_000
 

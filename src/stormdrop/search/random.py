@@ -47,6 +47,7 @@ class Random(GeneratorSearch):
 
     name = "random"
     Options = RandomOptions
+    can_ask_ahead = True
     options: RandomOptions
 
     def steps(self) -> Steps:

@@ -1,4 +1,7 @@
-"""Searches by name. To add a search, add a file to this package with a class that has its own `name` and `Options`."""
+"""Searches by name. To add a search, add a file to this package with a class that has its own `name` and `Options`.
+
+Other packages add searches by entry points of the group `stormdrop.searches`; see `plugins.py`.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,21 @@ import dataclasses
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from ..errors import SearchError, hint
+from ..plugins import plugins, require
 from ..space import Space
 from .contract import GeneratorSearch, Knowledge, Options, Search
+from .presets import DEFAULT, PRESETS
+
+_OPTIONAL = {"optuna": "optuna_samplers"}
+"""Searches that need a package of their own, by name, each with its module in `search/optional`. They are not among
+`names()`, because they may not work here."""
 
 
 def create(
@@ -27,7 +36,8 @@ def create(
         spaces: The spaces to search, one per sketch.
         rng: The source of all randomness.
         knowledge: What else is known: features, a prior, candidates to start from.
-        options: Values for fields of `options_of(name)`; the others have their defaults.
+        options: Values for fields of `options_of(name)`. The others have the values of the preset that `preset` names,
+            or their defaults.
 
     Raises:
         SearchError: The name, an option or its value is unknown, or the search refuses the spaces or the knowledge.
@@ -40,17 +50,17 @@ def create(
         [Request(candidate=Candidate(sketch='square', point=(0,)), repeats=1),
          Request(candidate=Candidate(sketch='square', point=(1,)), repeats=1)]
     """
-    search_class = _class_of(name)
-    known = [field.name for field in dataclasses.fields(search_class.Options)]
-    for option in options:
-        if option not in known:
-            raise SearchError(f"search {name!r} has no option {option!r}; {hint(option, known)}")
-    return search_class(spaces, rng, search_class.Options(**options), knowledge)
+    return _class_of(name)(spaces, rng, options_with(name, options), knowledge)
 
 
 def names() -> list[str]:
-    """The names of all searches, sorted."""
-    return sorted(_classes())
+    """The names of all searches, sorted: those of this package, and those of plug-ins, which are not loaded."""
+    return sorted({*_classes(), *plugins("searches")})
+
+
+def needs_prior(name: str) -> bool:
+    """Whether a search is not itself without a prior. Raises `SearchError` for an unknown name."""
+    return _class_of(name).needs_prior
 
 
 def options_of(name: str) -> type[Options]:
@@ -58,11 +68,55 @@ def options_of(name: str) -> type[Options]:
     return _class_of(name).Options
 
 
+def presets(name: str) -> list[str]:
+    """The names of a search's presets, "default" first. Raises `SearchError` for an unknown search."""
+    _class_of(name)
+    return [DEFAULT, *PRESETS.get(name, {})]
+
+
+def names_with(preset: str) -> list[str]:
+    """The names of the searches of this package that have a preset, sorted. No plug-in is loaded."""
+    return sorted(name for name, by_preset in PRESETS.items() if preset in by_preset)
+
+
+def options_with(name: str, given: Mapping[str, Any]) -> Options:
+    """The options of a search: the given ones, then those of the preset that is given, then the defaults.
+
+    Args:
+        name: One of `names()`.
+        given: Values by the names of the options; `preset` is one of `presets(name)`.
+
+    Raises:
+        SearchError: The search, its preset, an option or its value is unknown.
+
+    Example:
+        >>> options_with("grid", {"preset": "paper", "repeats": 1})
+        GridOptions(preset='paper', repeats=1, order='autotvm')
+    """
+    options_class = options_of(name)
+    known = [field.name for field in dataclasses.fields(options_class)]
+    for option in given:
+        if option not in known:
+            raise SearchError(f"search {name!r} has no option {option!r}; {hint(option, known)}")
+    preset = given.get("preset", DEFAULT)
+    if preset not in presets(name):
+        raise SearchError(f"search {name!r} has no preset {preset!r}; its presets are {', '.join(presets(name))}")
+    return options_class(**{**PRESETS.get(name, {}).get(preset, {}), **given})
+
+
 def _class_of(name: str) -> type[GeneratorSearch]:
     classes = _classes()
-    if name not in classes:
-        raise SearchError(f"unknown search {name!r}; {hint(name, sorted(classes))}")
-    return classes[name]
+    if name in classes:
+        return classes[name]
+    if name in _OPTIONAL:
+        module = importlib.import_module(f"{__name__.rpartition('.')[0]}.optional.{_OPTIONAL[name]}")
+        return cast(type[GeneratorSearch], module.SEARCH)
+    if plugin := plugins("searches").get(name):
+        found = plugin.load()
+        fits = inspect.isclass(found) and issubclass(found, GeneratorSearch) and not inspect.isabstract(found)
+        require(plugin, fits and found.name == name, f"a class derived from GeneratorSearch whose name is {name!r}")
+        return cast(type[GeneratorSearch], found)
+    raise SearchError(f"unknown search {name!r}; {hint(name, names())}")
 
 
 @lru_cache(maxsize=1)

@@ -52,8 +52,8 @@ class StormOptions(Options):
             memory / 4 of the others are kept.
         refit: The growth of the known points, as a share, after which the surrogate's parameters are learned again.
         worth: The expected gain, as a share of the best time, below which a proposal is not worth its trial.
-        patience: The search has converged after so many proposals in a row that worked but were not worth their
-            trials.
+        patience: The number of proposals in a row that worked but were not worth their trials, after which the
+            search has converged.
 
     Raises:
         SearchError: A value is out of its range.
@@ -90,6 +90,7 @@ class Storm(GeneratorSearch):
 
     name = "storm"
     Options = StormOptions
+    can_ask_ahead = True
     asks_again = True
     options: StormOptions
 

@@ -1,4 +1,10 @@
-"""What a search predicts about points that it has not measured: surrogate models and their features."""
+"""What a search predicts about points that it has not measured: surrogate models and their features.
+
+features.py             what a surrogate sees of a candidate
+gaussian.py, levels.py  a Gaussian process, and how it sees points
+boosted.py              boosted trees
+neighbours.py           the nearest neighbours
+"""
 
 from .features import Features, knob_encodings
 
