@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Generator, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,9 @@ from stormdrop.machine.lock import MachineLock
 
 # Before any test module loads TVM, which reads the number of threads once.
 threads.configure()
+
+# A shell that starts the tests in the background makes them ignore Ctrl-C, and so would every process that they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _FOLDER = "STORMDROP_TEST_FOLDER"
 """The environment variable that names the temporary folder which all processes of a test run share."""
@@ -159,7 +163,8 @@ def _no_process_outlives_the_tests() -> Iterator[None]:
     _, alive = psutil.wait_procs(_started_by_tests(), timeout=_PATIENCE)
     commands = [" ".join(_command(process)) for process in alive]
     for process in alive:
-        process.kill()
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
     _HOME.cleanup()
     if commands:
         pytest.fail("processes outlive the tests:\n" + "\n".join(commands), pytrace=False)

@@ -33,6 +33,7 @@ class PretendedGpu(CpuDevice):
     """Like `GpuDevice`: after an illegal access no kernel of this process runs any more."""
 
     in_process = False
+    on_cores = False
     built = "cool"
     poisoned = False
     running = "cool"

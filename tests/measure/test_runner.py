@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import shutil
 import socket
 import subprocess
@@ -11,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +21,7 @@ import pytest
 
 import stormdrop
 from stormdrop import operators
-from stormdrop.errors import TargetError
+from stormdrop.errors import MeasureError, TargetError
 from stormdrop.machine import rpc
 from stormdrop.machine.cpu import Target
 from stormdrop.machine.rpc import connect
@@ -30,28 +32,43 @@ from stormdrop.trial import Candidate, Request
 from stormdrop.tuning.tune import tune
 
 
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
+@contextmanager
+def served() -> Iterator[tuple[str, psutil.Popen]]:
+    """TVM's RPC server on this machine: its address and its process, which leads a group."""
     if shutil.which("cc") is None:
         pytest.skip("the server links what it is sent: there is no cc on the PATH")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "tvm.exec.rpc_server", "--host", "127.0.0.1", "--port", str(port)]
-    server = psutil.Popen([*command, "--port-end", str(port + 1)], stderr=subprocess.DEVNULL)
+    server = psutil.Popen(
+        [*command, "--port-end", str(port + 1)], stderr=subprocess.DEVNULL, env={**os.environ, "TVM_NUM_THREADS": "1"}
+    )
     try:
         for _ in range(300):
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", port)) == 0:
                     break
             time.sleep(0.1)
-        yield f"127.0.0.1:{port}"
+        yield f"127.0.0.1:{port}", server
     finally:
-        # The server has a child process that serves. The child does not end with the server.
+        end(server)
+
+
+def end(server: psutil.Popen) -> None:
+    """Kills a server. It has a child process that serves, which does not end with it."""
+    if server.is_running():
         processes = [*server.children(recursive=True), server]
         for process in processes:
-            process.kill()
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
         psutil.wait_procs(processes)
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with served() as (address, _):
+        yield address
 
 
 @pytest.mark.compiles
@@ -77,7 +94,25 @@ def test_its_records_are_those_of_another_machine(address: str) -> None:
         result = tune(operators.matmul(32, 32, 32), target=target, trials=4, search="random", store=store)
         assert result.best is not None and result.trials == 4
         (session,) = store.sessions()
-        assert session.machine.endswith(f"at {address}, {target.cores} cores")
+        assert session.machine.endswith(f"at {address}, 1 core")  # as many as TVM uses there
+
+
+@pytest.mark.compiles
+def test_a_runner_that_has_ended_is_noticed_at_the_first_candidate() -> None:
+    workload, rng = operators.matmul(32, 32, 32), np.random.default_rng(0)
+    with served() as (address, server):
+        target = dataclasses.replace(Target.detect(), runner=address)
+        ((sketch, space),) = sketches_for(workload, target)
+        first, *others = dict.fromkeys(space.sample(rng) for _ in range(6))
+        with LocalMeasurer(workload, target, [sketch], [space]) as measurer:
+            (measurement,) = measurer.measure([Request(Candidate(space.name, first), 1)])
+            assert measurement.ok
+            end(server)
+            answers = []
+            with pytest.raises(MeasureError, match=f"runner {address}: no TVM RPC server answers"):
+                answers += measurer.measure([Request(Candidate(space.name, point), 1) for point in others])
+            assert not answers, "no candidate is at fault"
+            assert measurer.account.restarts == 1
 
 
 def test_the_target_of_a_runner_that_is_not_this_machine() -> None:
@@ -106,6 +141,8 @@ def test_a_runner_that_is_stopped_is_not_waited_for(address: str, monkeypatch: p
     listening = [other.pid for other in psutil.net_connections("tcp") if other.laddr.port == port and other.pid]
     for pid in listening:
         psutil.Process(pid).suspend()
+        while psutil.Process(pid).status() != psutil.STATUS_STOPPED:  # until then it may still answer
+            time.sleep(0.01)
     try:
         with pytest.raises(TargetError, match="no answer within 1 s: it hangs"):
             connect(address)

@@ -44,6 +44,15 @@ class Measurer(Protocol):
             several. The caller may stop before the end; the rest is then abandoned.
         """
 
+    def announce(self, requests: Sequence[Request]) -> None:
+        """Tells what the next calls of `measure` will ask for, so that nothing idle waits for the slowest of a batch.
+
+        Args:
+            requests: the requests of these calls, in order. What was announced before and is not among them will not
+                come.
+        """
+        return  # a measurer of one machine has nothing idle
+
     def race(self, candidates: Sequence[Candidate], rounds: int) -> list[Measurement]:
         """Measures a few candidates in turns: every round takes one sample of each, in a changing order.
 

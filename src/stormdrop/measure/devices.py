@@ -3,6 +3,7 @@
     CpuDevice      the cores of this process
     GpuDevice      the only GPU that this process sees
     RemoteDevice   the CPU or the first GPU of a machine behind a runner
+    OpenClDevice   a device that OpenCL drives (`opencl_device.py`)
 
 `device_of` chooses the one for a target.
 """
@@ -24,9 +25,11 @@ from numpy.typing import NDArray
 from tvm.support import tar
 
 from ..codegen.compile import Kernel, load_kernel
+from ..errors import one_line
 from ..machine import nvml
-from ..machine.contract import CUDA, Machine
+from ..machine.contract import CUDA, OPENCL, Machine
 from ..machine.rpc import connect
+from .opencl_device import OpenClDevice
 from .timing import Call, time_calls
 
 Array = NDArray[Any]
@@ -35,17 +38,23 @@ _GUARD = 16 << 10  # bytes before and after an output; whole pages, so that the 
 _GUARD_BYTE = 0x5A
 
 
+class DeviceLost(Exception):
+    """A device of another machine cannot be reached any more, and no kernel is at fault. It never leaves a worker."""
+
+
 class ExecutionDevice(Protocol):
     """A device with its memory and its clock.
 
     Attributes:
         in_process: whether kernels run in this process, on its cores. A kernel that fails leaves such a device as it
             was; any other device must then not be used again by this process.
+        on_cores: whether this machine's cores execute the kernels, so that other work on them slows kernels down.
         fewest_executions: how many executions, back to back, tell how fast a kernel is. With fewer of them much of the
             time is that of launching the kernel.
     """
 
     in_process: bool
+    on_cores: bool
     fewest_executions: int
 
     def load(self, module: Any) -> Kernel:
@@ -99,6 +108,7 @@ class CpuDevice:
     """
 
     in_process = True
+    on_cores = True
     fewest_executions = 1
 
     def __init__(self) -> None:
@@ -161,6 +171,7 @@ class _EvaluatorDevice:
     """A device with memory of its own, on which TVM's evaluator times kernels. It takes the first arguments only."""
 
     in_process = False
+    on_cores = False
     fewest_executions = 10
 
     def __init__(self, device: Any) -> None:
@@ -218,18 +229,45 @@ class RemoteDevice(_EvaluatorDevice):
 
     def __init__(self, address: str, gpu: bool) -> None:
         self._session = connect(address)
+        self._sign_of_life = self._session.get_function("runtime.NumThreads")
         super().__init__(self._session.cuda(0) if gpu else self._session.cpu(0))
         self._scratch = tempfile.TemporaryDirectory(prefix="stormdrop-")
         self._sent = itertools.count()
 
     def load(self, module: Any) -> Kernel:
+        """The kernel on the other machine, which links what it is sent.
+
+        Raises:
+            DeviceLost: the connection is broken.
+        """
         file = Path(self._scratch.name) / f"kernel{next(self._sent)}.tar"
         module.export_library(str(file), fcompile=tar.tar)
-        self._session.upload(str(file), file.name)
-        file.unlink()
-        module = self._session.load_module(file.name)
-        self._session.remove(file.name)  # the runner has loaded it
-        return load_kernel(module)
+        try:
+            self._session.upload(str(file), file.name)
+            module = self._session.load_module(file.name)
+            self._session.remove(file.name)  # the runner has loaded it
+            return load_kernel(module)
+        except Exception:
+            self._reach()
+            raise
+        finally:
+            file.unlink()
+
+    def push(self, tensors: Sequence[Any], views: Sequence[Array]) -> None:
+        """Copies what was written to the views into the tensors.
+
+        Raises:
+            DeviceLost: the connection is broken. Whoever has found it broken after this has lost it to the kernel.
+        """
+        self._reach()
+        super().push(tensors, views)
+
+    def _reach(self) -> None:
+        """Raises `DeviceLost` if the connection is broken."""
+        try:
+            self._sign_of_life()
+        except RuntimeError as error:
+            raise DeviceLost(one_line(error)) from error
 
 
 class GpuDevice(_EvaluatorDevice):
@@ -253,6 +291,8 @@ def device_of(target: Machine) -> ExecutionDevice:
     """The device that kernels for a target run on."""
     if target.runner:
         return RemoteDevice(target.runner, target.device == CUDA)
+    if target.device == OPENCL:
+        return OpenClDevice(target)
     return GpuDevice() if target.device == CUDA else CpuDevice()
 
 

@@ -22,9 +22,10 @@ from typing import Any
 from ..errors import MeasureError
 from ..trial import Status
 from .job_clock import JobClock
-from .jobs import Answer, Build, Built, Data, Failed, Job, Key, Load, Reals, Step, Verify
-from .mail import Unreadable, receive
+from .job_events import JobEvents
+from .jobs import Answer, Build, Built, Data, Failed, Job, Key, Load, NoDevice, Reals, Step, Verify
 from .pool import START_SECONDS, Worker, WorkerPool
+from .worker_messages import Unreadable, receive
 
 _STOP_INTERVAL = 0.2  # seconds between two looks at the stop event while a worker is waited for
 _MOST_LOSSES = 3  # times that a worker may die before it begins one and the same job
@@ -97,6 +98,7 @@ class Dispatcher:
         self.pool = pool
         self._stop = stop
         self._session = next(_session_numbers)
+        self._events = JobEvents(self._session)
         self._payload = payload
         self._inputs = inputs
         self._outputs = outputs
@@ -126,7 +128,8 @@ class Dispatcher:
             The key and the result of each job as soon as it is known, in any order.
 
         Raises:
-            MeasureError: no worker starts, the workers die before they begin, or another thread has set `stop`.
+            MeasureError: no worker starts, the workers die before they begin or cannot reach their device, or another
+                thread has set `stop`.
         """
         workers = self.pool.workers if workers is None else workers
         queue = deque(jobs)
@@ -183,8 +186,9 @@ class Dispatcher:
 
         Raises:
             WorkerLost: the worker died, or did nothing for long, before it began.
-            MeasureError: workers died too often before they began, or another thread has set `stop`. A few losses are
-                tolerated, because idle workers may have been killed from outside.
+            MeasureError: workers died too often before they began, or this one cannot reach its device, or another
+                thread has set `stop`. A few losses are tolerated, because idle workers may have been killed from
+                outside.
         """
         self.pool.focus(worker)
         if not self._send(worker, job):
@@ -241,6 +245,7 @@ class Dispatcher:
             self._know_reals[worker] = worker.epoch
         self._busy.add(worker)
         worker.at_work = True
+        self._events.begin(worker, job)
         if worker.send(job):
             return True
         self._rest(worker)
@@ -252,15 +257,23 @@ class Dispatcher:
         Returns:
             The beginning of a phase; the answer, which says so if the worker has died or hung; None if the worker has
             died or hung before it began.
+
+        Raises:
+            MeasureError: the worker cannot reach its device, for instance because the runner has ended.
         """
         message = receive(worker.process.connection) if readable else None
+        if isinstance(message, NoDevice):
+            self._kill(worker)
+            raise MeasureError(message.error)
         if isinstance(message, Step):
             pending.begin(worker, message.phase)
+            self._events.step(worker, message.phase)
             return message
         if isinstance(message, Answer):
+            self._events.end(worker, message)
             self._rest(worker)
             return message
-        if not readable or isinstance(message, Unreadable):
+        if not readable or isinstance(message, Unreadable):  # not readable: its time is over, or it has ended
             self._kill(worker)
         if not pending.phase:
             return None
@@ -335,6 +348,7 @@ class Dispatcher:
         """Notes that a worker has no job any more."""
         self._busy.discard(worker)
         worker.at_work = False
+        self._events.end(worker, None)
 
     def _kill(self, worker: Worker) -> None:
         self._rest(worker)

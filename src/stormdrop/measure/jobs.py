@@ -1,7 +1,8 @@
 """The messages between a measurer and its workers: jobs and answers, over one pipe per worker.
 
     measurer -> worker   Load, Data, Reals, Build, Run, Verify, Race
-    worker -> measurer   Ready once, then for every job any number of Step and one Built, Failed, Ran, Verified or Raced
+    worker -> measurer   Ready once, then for every job any number of Step and one Built, Failed, Ran, Verified, Raced
+                         or NoDevice
 
 A worker knows nothing of spaces and points. A `key` names a candidate within a loaded session.
 """
@@ -210,6 +211,17 @@ class Raced:
     load: Counters
     seconds: float
     wrong: Mapping[Key, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class NoDevice:
+    """The answer to any job of a worker whose device cannot be reached. Nothing can be measured, so the worker ends.
+
+    Args:
+        error: one line that says why.
+    """
+
+    error: str
 
 
 Job = Build | Run | Verify | Race

@@ -190,7 +190,7 @@ class KernelRuns:
         return _as_failed(answer), _phases(answer)
 
     def _limit(self, repeats: int) -> float:
-        """The that a run of so many samples may take."""
+        """The seconds that a run of `repeats` samples may take."""
         if self.timeout is not None:
             return self.timeout
         if self.best is None:

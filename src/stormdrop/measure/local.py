@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
 from ..errors import MeasureError, SpaceError
-from ..machine.contract import CPU
+from ..machine.contract import CPU, OPENCL
 from ..machine.foreign_load import LoadThresholds, LoadWatch
 from ..machine.lock import MachineLock
 from ..trial import Candidate, Measurement, Phases, Request, Status
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _BUILD_SECONDS = 10.0
 _NVCC_SECONDS = 180.0  # the first kernel for tensor cores parses all of TVM's intrinsics: half a minute on slow cores
-_EVICTING = 1.5  # times the size of all caches: reading so many other bytes leaves nothing behind
+_EVICTING = 1.5  # times the size of all caches: reading that much leaves nothing else in them
 
 
 class LocalMeasurer(Measurer):
@@ -72,6 +72,7 @@ class LocalMeasurer(Measurer):
         cold: bool = False,
         gpu: int | None = None,
         stop: threading.Event | None = None,
+        elsewhere: bool = False,
     ) -> None:
         """Starts the workers, without waiting for them.
 
@@ -96,6 +97,7 @@ class LocalMeasurer(Measurer):
                 the machine-wide one.
             stop: another thread may set it. The next wait for a worker then ends with a `MeasureError`. Whoever sets
                 it clears it.
+            elsewhere: whether kernels run on a board that nobody else uses meanwhile, so that they need no lock here.
 
         Raises:
             MeasureError: no worker can be started, or the pool's workers use another number of threads than the
@@ -113,11 +115,13 @@ class LocalMeasurer(Measurer):
         self._run_lock = self._machine_lock
         if gpu is not None:
             self._run_lock = MachineLock(self._machine_lock.path.with_suffix(f".gpu{gpu}.lock"))
+        self._elsewhere = elsewhere
         passing_bytes = int(_EVICTING * target.caches) if cold else 0
         payload = cloudpickle.dumps((workload, target, {sketch.name: sketch for sketch in sketches}, passing_bytes))
         if target.runner:
             workers = 1  # TVM's server has one connection at a time
-        self._pool = WorkerPool(target.cores, workers, gpu=gpu) if pool is None else pool
+        unbounded = target.device == OPENCL  # drivers of GPUs reserve address space beyond any bound
+        self._pool = WorkerPool(target.cores, workers, 0 if unbounded else None, gpu) if pool is None else pool
         self._owned_pool = self._pool if pool is None else None
         self._restarts_before = self._pool.restarts
         inputs = workload.random_inputs(seed)  # meanwhile the workers load TVM
@@ -299,7 +303,8 @@ class LocalMeasurer(Measurer):
     @contextmanager
     def _whole_machine(self) -> Iterator[None]:
         """Holds the exclusive lock, for one worker. The others are paused until the pool is released."""
-        with self._run_lock.exclusive(self.deadline), self._account.timed("run"):
+        lock = nullcontext() if self._elsewhere else self._run_lock.exclusive(self.deadline)
+        with lock, self._account.timed("run"):
             yield
 
     def _key(self, candidate: Candidate) -> Key:

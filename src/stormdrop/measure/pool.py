@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
+from .. import events
 from ..errors import MeasureError
 from ..machine.child_process import ChildProcess
 from ..machine.memory import CHILD_SHARE, usable_memory
@@ -17,10 +19,14 @@ _LEAST_ADDRESS_SPACE = 4 << 30  # bytes
 _MAX_WORKERS = 16  # no batch is larger
 
 
+_worker_numbers = itertools.count(1)
+
+
 class Worker:
     """One worker, whose process may be replaced.
 
     Attributes:
+        name: its name in events, unique in this process.
         process: its current process.
         ready: whether the process has sent its first message and lives.
         session: the workload that the process holds; it belongs to the sender of jobs.
@@ -42,6 +48,7 @@ class Worker:
         Raises:
             MeasureError: the process cannot be started.
         """
+        self.name = f"worker {next(_worker_numbers)}"
         self.epoch = 0
         self._memory = memory
         self._environment = _environment(threads, gpu)
@@ -96,6 +103,7 @@ class Worker:
         self.at_work = False
         self.epoch += 1
         self.process = ChildProcess("stormdrop.measure.worker:serve", (self._memory,), self._environment)
+        events.happened("start", self.name, pid=self.pid)
 
 
 class WorkerPool:
@@ -116,7 +124,7 @@ class WorkerPool:
             threads: the threads that a kernel may use.
             workers: the number of workers; as many as usable cores by default.
             memory: the most bytes of address space of each worker; by default 0.75 of the usable memory, and at least
-                4 GiB, because threads and libraries reserve much more than they use.
+                4 GiB, because threads and libraries reserve much more than they use; 0 for no bound.
             gpu: the number of the only GPU that they see. There is then no bound on their memory, because CUDA
                 reserves address space beyond any bound.
 
@@ -164,6 +172,7 @@ class WorkerPool:
             worker.wait()
             raise MeasureError(f"a worker process does not start: {worker.last_line()}")
         worker.ready = True
+        events.happened("ready", worker.name, pid=worker.pid)
 
     def close(self) -> None:
         """Ends all processes at once."""

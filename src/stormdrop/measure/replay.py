@@ -170,7 +170,7 @@ class ReplayMeasurer(Measurer):
         return Measurement(recorded.status, seconds, recorded.error, phases)
 
     def _draw(self, candidate: Candidate, seconds: Sequence[float], times: int, repeats: int) -> tuple[float, ...]:
-        """Samples of a candidate that was measured so many times before."""
+        """Samples of a candidate that was measured `times` times before."""
         if self._exact:
             return (statistics.median(seconds),) * repeats
         key = zlib.crc32(repr((candidate.sketch, candidate.point)).encode())

@@ -20,7 +20,7 @@ Call = Callable[[], object]
 """One execution of a kernel, of a peer, or of anything else that is timed."""
 
 Timer = Callable[[Call, int], float]
-"""Executes a call so many times, back to back, and returns the mean seconds of one execution."""
+"""Executes a call a number of times, back to back, and returns the mean seconds of one execution."""
 
 SAMPLE_SECONDS = 2e-3
 """The seconds that a sample lasts at least. Short executions are repeated until they fill them."""

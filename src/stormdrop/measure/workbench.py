@@ -12,12 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..codegen.compile import Kernel, build_module, check_arguments
+from ..codegen.needed_features import check_host
 from ..errors import one_line
 from ..ir.stages import shape_of
 from ..machine.contract import CPU
 from ..machine.foreign_load import Counters, read_counters
 from ..trial import Phases, Status
-from .devices import device_of
+from .devices import DeviceLost, device_of
 from .jobs import KERNELS, Build, Built, Data, Failed, Key, Race, Raced, Ran, Reals, Run, Verified, Verify
 from .output_check import difference, excess, fill, same_bytes
 from .prepared_constants import PreparedConstants
@@ -105,12 +106,21 @@ class Workbench:
             return Failed(Status.INSTANTIATION, one_line(error), Phases(schedule=time.perf_counter() - start))
         scheduled = time.perf_counter()
         self._step("build")
+        sending = False
         try:
-            kernel = self._device.load(build_module(variant.main, self._tvm_target))
+            check_host(variant.main, self.target)
+            module = build_module(variant.main, self._tvm_target)
+            sending = bool(self.target.runner)
+            kernel = self._device.load(module)
             built = _Built(kernel, variant.transforms, sketch.max_error)
             self._prepared_constants(built.transforms)
+        except DeviceLost as error:
+            return self._lost(error, Phases(schedule=scheduled - start, build=time.perf_counter() - scheduled))
         except Exception as error:  # noqa: BLE001  the compiler's message is the record of why this candidate failed
             phases = Phases(schedule=scheduled - start, build=time.perf_counter() - scheduled)
+            if sending:  # the runner may be gone: another process connects anew
+                self.spoiled = True
+                return Failed(Status.RUNTIME, one_line(error), phases)
             status = Status.COMPILE_HOST if self.target.device == CPU else Status.COMPILE_DEVICE
             return Failed(status, one_line(error), phases)
         self._built[job.key] = built
@@ -123,6 +133,7 @@ class Workbench:
         """Executes a built kernel once, compares its output, takes the samples, and compares the last output."""
         start = time.perf_counter()
         checking = 0.0
+        self._step("run")
         try:
             call = self._call(job.key)
             first = None
@@ -141,6 +152,8 @@ class Workbench:
             begin = time.perf_counter()
             wrong = self._check_again(job.key)
             checking += time.perf_counter() - begin
+        except DeviceLost as error:
+            return self._lost(error, Phases(run=time.perf_counter() - start - checking, check=checking))
         except Exception as error:  # noqa: BLE001  whatever the kernel raises is this candidate's failure
             self.spoiled = not self._device.in_process
             if self._device.in_process:
@@ -159,11 +172,14 @@ class Workbench:
         assert self._reals is not None
         start = time.perf_counter()
         built = self._built[job.key]
+        self._step("run")
         try:
             tensors = [self._device.tensor(array) for array in self._reals.inputs]
             for index, transform in built.transforms.items():
                 (tensors[index],) = self._real_constants.get(transform, index, self._reals.inputs[index])
             self._execute_into_sentinels(self._device.call(built.kernel, [[*tensors, *self._outputs]]))
+        except DeviceLost as error:
+            return self._lost(error, Phases(run=time.perf_counter() - start))
         except Exception as error:  # noqa: BLE001  whatever the kernel raises is this candidate's failure
             self.spoiled = not self._device.in_process
             self._device.trespass()
@@ -180,9 +196,9 @@ class Workbench:
     def race(self, job: Race) -> Raced | Failed:
         """Takes samples of several built kernels in turns, and compares the output of each once more."""
         start = time.perf_counter()
+        self._step("run")
         try:
             calls = [self._call(key) for key in job.keys]
-            self._step("run")
             before = read_counters()
             samples = interleaved(
                 calls, job.rounds, job.sample_seconds, self._device.time_calls, self._device.fewest_executions
@@ -200,10 +216,15 @@ class Workbench:
         late = {key: f"after a race: {line}" for key, line in wrong.items() if line}
         return Raced(tuple(tuple(of_kernel) for of_kernel in samples), load, time.perf_counter() - start, late)
 
+    def _lost(self, error: DeviceLost, phases: Phases) -> Failed:
+        """The answer to a job that was lost with the device. Another process connects anew and does the job again."""
+        self.spoiled = True
+        return Failed(Status.RUNTIME, f"the device is lost: {error}", phases, transient=True)
+
     def _load_since(self, before: Counters) -> Counters:
         """The differences of the load counters since an earlier reading."""
         spent = read_counters() - before
-        if self._device.in_process:
+        if self._device.on_cores:
             return spent
         # Other work on this machine's cores does not slow down another device.
         return Counters(spent.wall, slowed=self._device.slowed(), clock=self._device.clock())

@@ -9,8 +9,9 @@ import sys
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
+from ..errors import TargetError
 from ..machine.memory import limit_memory
-from .jobs import Build, Data, Load, Race, Ready, Reals, Run, Step, Verify
+from .jobs import Build, Data, Load, NoDevice, Race, Ready, Reals, Run, Step, Verify
 
 if TYPE_CHECKING:
     from .workbench import Workbench
@@ -36,13 +37,23 @@ def _serve(connection: Connection) -> None:
     from .workbench import Workbench  # loads TVM
 
     workbench: Workbench | None = None
+    no_device = ""  # why there is no workbench for the workload that was loaded
     connection.send(Ready())
     while True:
         job = connection.recv()
         if isinstance(job, Load):
-            workbench = None  # frees the memory of the old one before the new one takes its own
+            workbench, no_device = None, ""  # frees the memory of the old one before the new one takes its own
             workload, target, sketches, passing_bytes = pickle.loads(job.payload)
-            workbench = Workbench(workload, target, sketches, lambda phase: connection.send(Step(phase)), passing_bytes)
+            try:
+                workbench = Workbench(
+                    workload, target, sketches, lambda phase: connection.send(Step(phase)), passing_bytes
+                )
+            except TargetError as error:
+                no_device = str(error)
+        elif no_device:
+            if not isinstance(job, Data | Reals):
+                connection.send(NoDevice(no_device))
+                return
         elif workbench is None:
             raise RuntimeError(f"{type(job).__name__} before Load")
         elif isinstance(job, Data | Reals):

@@ -19,9 +19,21 @@ test module that inherits from it, has a name that starts with `Test`, and retur
 method. pytest then runs all rules of the contract. The other suites are functions that raise AssertionError: call them
 in a test.
 
+searches.py, measurers.py, spaces.py, stores.py, sketches.py  the suites
+assembly.py                                                   what LLVM makes of a scheduled function
+
+The other modules stand for what a machine may not have, or make it fail on purpose:
+
+faults.py            sketches whose candidates fail
+network.py           a network whose connections can be cut, or fall silent
+postgresql.py        a PostgreSQL server
+simulated_fleet.py   a fleet of machines that wait as long as a candidate takes
+arm_board.py         an emulated ARM board
+opencl_execution.py  OpenCL kernels on a CPU
+cuda_on_host.py      CUDA source on the cores of this machine
+
 `drive` runs a search on an objective without a machine, and `objective_of` makes such an objective from a formula.
-`faults` holds sketches whose candidates fail on purpose. `sketches` and `faults` import TVM and are therefore not
-imported by this package.
+`sketches`, `faults` and `assembly` import TVM and are therefore not imported by this package.
 
 Example:
     A search of your own passes the suite of searches:

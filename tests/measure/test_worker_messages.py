@@ -9,7 +9,7 @@ from multiprocessing import Pipe
 import pytest
 
 from stormdrop.measure.jobs import Ready, Step
-from stormdrop.measure.mail import Unreadable, receive
+from stormdrop.measure.worker_messages import Unreadable, receive
 
 
 class _Unknown:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 from ..errors import one_line
-from .jobs import Answer, Ready, Step
+from .jobs import Answer, NoDevice, Ready, Step
 
 _LARGEST = 64 << 20  # bytes of a message: samples and one line of text
 
@@ -23,7 +23,7 @@ class Unreadable:
     reason: str
 
 
-def receive(connection: Connection) -> Ready | Step | Answer | Unreadable | None:
+def receive(connection: Connection) -> Ready | Step | Answer | NoDevice | Unreadable | None:
     """The next message, part of which must have arrived; None if the sender has died instead."""
     try:
         data = connection.recv_bytes(_LARGEST)
@@ -35,6 +35,6 @@ def receive(connection: Connection) -> Ready | Step | Answer | Unreadable | None
         message = pickle.loads(data)
     except Exception as error:  # noqa: BLE001  damaged bytes raise whatever they lead to
         return Unreadable(one_line(error))
-    if isinstance(message, Ready | Step | Answer):
+    if isinstance(message, Ready | Step | Answer | NoDevice):
         return message
     return Unreadable(f"a {type(message).__name__}")

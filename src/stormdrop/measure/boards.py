@@ -1,0 +1,66 @@
+"""Several equal boards that measure at the same time, and of which some may die or hang meanwhile.
+
+Each place of a rack has a measurer with a connection of its own (`places.py`). A place that has lost its board gets
+another one that the tracker has free. A place that gets none any more is given up, and the others go on.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..errors import TargetError
+from ..machine.tracker import boards
+from .contract import Measurer
+from .places import Place, PlacesMeasurer
+
+GIVE_UP_SECONDS = 20.0
+"""Seconds without a free board after which a place that has lost its board is given up."""
+
+_ASK_SECONDS = 0.25  # between two questions to the tracker
+
+
+class BoardsMeasurer(PlacesMeasurer):
+    """Measures candidates on all places of a rack at the same time.
+
+    Times of different boards are compared, because boards of one key are taken to be equal. A race takes place on one
+    board.
+    """
+
+    kind = "board"
+
+    def __init__(self, rack: str, measurers: Sequence[Measurer], stop: threading.Event) -> None:
+        """Joins measurers of the same workload.
+
+        Args:
+            rack: the address of the boards, as of `machine.tracker.address`.
+            measurers: one per place. They are closed together with this one.
+            stop: the event that these measurers were given. It is set to make them give up, and cleared afterwards.
+        """
+        places = [Place(str(number), measurer) for number, measurer in enumerate(measurers, start=1)]
+        super().__init__(rack, places, stop)
+
+    def conditions(self) -> dict[str, Any]:
+        """How many boards were used, and how many of their places were given up."""
+        return {"boards": len(self.places), "boards_lost": sum(place.lost for place in self.places)}
+
+    def _is_ready(self, place: Place, enough: Callable[[], bool]) -> bool:
+        """Waits until a place that has lost its board may get one again. False if it was given up, or `enough()`."""
+        if place.connected:
+            return True
+        deadline = time.perf_counter() + GIVE_UP_SECONDS
+        reason = "its board does not come back"
+        while not enough():
+            try:
+                if boards(self._where).free:
+                    place.connected = True
+                    return True
+            except TargetError as error:
+                reason = str(error)
+            if time.perf_counter() > deadline:
+                self._give_up(place, reason)
+                return False
+            time.sleep(_ASK_SECONDS)
+        return False

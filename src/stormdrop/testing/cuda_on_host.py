@@ -1,0 +1,124 @@
+"""Executes the generated CUDA source on this machine's cores: g++ compiles it with a header of ours.
+
+`cuda_on_host.h` has the threads of a block, barriers, shuffles of a warp, half precision and the fragments of tensor
+cores, and says what it does not model. ThreadSanitizer finds data races of a block, AddressSanitizer accesses out of
+bounds. So this covers what OpenCL cannot show, in the very source that `nvcc` would get.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tvm.tirx import PrimFunc
+
+from ..codegen.cuda import cuda_source
+from ..codegen.gpu_lowering import KernelLaunch, argument_bytes, launches_of, lower_for_gpu
+from ..errors import MeasureError
+from ..ir.stages import shape_of
+from ..machine.gpu import Gpu
+from ..machine.scratch import scratch_folder
+from .opencl_execution import Execution
+
+Array = NDArray[Any]
+
+SANITIZERS = ("thread", "address")
+"""The sanitizers of g++ that find what a fault on a GPU would do."""
+
+_HEADER = Path(__file__).with_name("cuda_on_host.h")
+_OPTIONS = ("-std=c++20", "-O1", "-g", "-fno-strict-aliasing", "-pthread", "-w")
+_SECONDS = 600.0  # of compiling or running one kernel, at most
+_KINDS = re.compile(r"(?:WARNING|ERROR): (?:Thread|Address)Sanitizer: ([\w-]+(?: [a-z]+)*)|(host fault: [^(]+)")
+
+
+def execute_on_host(
+    function: PrimFunc,
+    device: Gpu,
+    inputs: Sequence[Array],
+    sanitizer: str = "",
+    edit: Callable[[str], str] = lambda source: source,
+) -> Execution:
+    """Executes a function that was scheduled for an NVIDIA GPU on this machine's cores.
+
+    Args:
+        function: The scheduled function.
+        device: The GPU.
+        inputs: The arrays of its first parameters. The others are outputs.
+        sanitizer: One of `SANITIZERS`; empty for none.
+        edit: Changes the source before it is compiled, to put in a fault on purpose.
+
+    Returns:
+        The outputs, and what the sanitizer or the header complained of.
+
+    Raises:
+        MeasureError: There is no g++, or it does not compile the source.
+    """
+    compiler = shutil.which("g++")
+    if compiler is None:
+        raise MeasureError("there is no g++ on the PATH")
+    host, kernels = lower_for_gpu(function, device.tvm())
+    launches, sizes = launches_of(host, kernels), argument_bytes(kernels)
+    names = [str(buffer.name) for buffer in function.params]
+    given = dict(zip(names, inputs, strict=False))
+    outputs = {
+        name: np.full(shape_of(buffer), 77, str(buffer.dtype))
+        for name, buffer in zip(names, function.params, strict=True)
+        if name not in given
+    }
+    with scratch_folder() as folder:
+        for name, array in {**given, **outputs}.items():
+            np.ascontiguousarray(array).tofile(folder / name)
+            sizes[name] = array.nbytes
+        source = edit(_without_cuda(cuda_source(function, device)))
+        (folder / "kernels.cc").write_text(f'#include "{_HEADER}"\n{source}\n{_main(launches, sizes, outputs, given)}')
+        flags = [f"-fsanitize={sanitizer}"] if sanitizer else []
+        command = [compiler, *_OPTIONS, *flags, "-o", "kernels", "kernels.cc"]
+        built = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_SECONDS, check=False)
+        if built.returncode != 0:
+            lines = [line for line in built.stderr.splitlines() if "error" in line] or ["g++ failed"]
+            raise MeasureError(f"g++: {lines[0]}")
+        ran = subprocess.run(
+            ["./kernels"],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_SECONDS,
+            check=False,
+            env={"TSAN_OPTIONS": "exitcode=0", "ASAN_OPTIONS": "detect_leaks=0"},
+        )
+        found = {(sanitized or fault).strip() for sanitized, fault in _KINDS.findall(ran.stderr)}
+        if ran.returncode != 0:
+            error = (ran.stderr.strip().splitlines() or ["no message"])[0]
+            return Execution((), f"ended with {ran.returncode}: {error}", tuple(sorted(found)))
+        results = [
+            np.fromfile(folder / f"{name}.out", array.dtype).reshape(array.shape) for name, array in outputs.items()
+        ]
+        return Execution(tuple(results), "", tuple(sorted(found)))
+
+
+def _without_cuda(source: str) -> str:
+    """The kernels without the headers and definitions that TVM puts before them, which the header replaces."""
+    begin = source.find('extern "C" __global__')
+    return source[begin:]
+
+
+def _main(launches: Sequence[KernelLaunch], sizes: dict[str, int], outputs: dict[str, Array], given: Any) -> str:
+    """A program that reads the arguments, launches the kernels, and writes the outputs."""
+    lines = ["struct host_any { void* data; template <typename T> operator T*() const { return (T*)data; } };"]
+    lines += ["int main() {"]
+    for name, size in sizes.items():
+        path = f'"{name}"' if name in outputs or name in given else "nullptr"
+        lines.append(f"  host_any {name}{{host_read({path}, {size})}};")
+    for launch in launches:
+        grid, block = (", ".join(map(str, extents)) for extents in (launch.groups, launch.items))
+        call = f"{launch.kernel}({', '.join(launch.arguments)})"
+        lines.append(f"  host_launch({{{grid}}}, {{{block}}}, [=] {{ {call}; }});")
+    lines += [f'  host_write("{name}.out", {name}.data, {sizes[name]});' for name in outputs]
+    return "\n".join([*lines, "}"])
