@@ -21,6 +21,7 @@ from stormdrop.trial import Measurement, Phases, Status
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(module, "RETRY_FACTOR", 0.0)
     monkeypatch.setattr(module, "PATIENCE", 0.0)
     monkeypatch.setattr(module, "LAST_SECONDS", 0.3)
 

@@ -46,11 +46,16 @@ from .sql_store import SqlStore, check_record, new_session
 RETRY_SECONDS = 10.0
 """Seconds after a failure for which the database is left alone."""
 
+RETRY_FACTOR = 10.0
+"""Times as long as a failed write took, for which the database is left alone: a dead network costs little time."""
+
 PATIENCE = 1.0
 """Seconds for which a write waits for another process, as long as a tuning runs."""
 
 LAST_SECONDS = 10.0
-"""Seconds at the end for which a database that another process has locked is waited for."""
+"""Seconds at the end for which a database is waited for that is locked, or that a network has lost."""
+
+_PAUSE = 0.1  # seconds between two attempts at the end
 
 T = TypeVar("T")
 
@@ -104,6 +109,7 @@ class BufferedStore:
         self._offered: dict[str, list[StoredTrial] | None] = {}  # what may be resumed, with its trials
         self._begun = False
         self._reason = ""  # why the last write failed
+        self._passes = False  # whether that may pass by itself
         self._next = -math.inf  # when the database may be tried again
         if isinstance(store, SqlStore):
             self._former_patience, store.patience = store.patience, PATIENCE
@@ -117,6 +123,11 @@ class BufferedStore:
     def close(self) -> None:
         self.settle()
         self._store.close()
+
+    @property
+    def missing(self) -> int:
+        """The number of records that wait in memory, because the database did not take them yet."""
+        return sum(kept.missing for kept in self._missing)
 
     # Writing
 
@@ -197,7 +208,8 @@ class BufferedStore:
         deadline = time.monotonic() + LAST_SECONDS
         try:
             self._write_missing(now=True)
-            while self._missing and "locked" in self._reason and time.monotonic() < deadline:
+            while self._missing and self._passes and time.monotonic() < deadline:
+                time.sleep(_PAUSE)
                 self._write_missing(now=True)
         finally:  # also after Ctrl-C
             if isinstance(self._store, SqlStore):
@@ -266,11 +278,16 @@ class BufferedStore:
         return True
 
     def _write(self, kept: _Session, write: Callable[[], object]) -> bool:
-        """Calls what writes all that the database lacks of a session; whether that succeeded."""
+        """Write to the database what it lacks of a session, by calling `write`.
+
+        Returns:
+            Whether it was written.
+        """
+        begin = time.monotonic()
         try:
             write()
         except StoreError as error:
-            self._failed(kept, error)
+            self._failed(kept, error, time.monotonic() - begin)
             return False
         except BaseException:  # Ctrl-C: nobody knows whether it was written
             kept.complete = False
@@ -279,10 +296,11 @@ class BufferedStore:
         kept.is_written()
         return True
 
-    def _failed(self, kept: _Session, error: StoreError) -> None:
+    def _failed(self, kept: _Session, error: StoreError, took: float = 0.0) -> None:
         if not self._reason:
             self._say(f"{error}; the tuning goes on, and its records are kept in memory until they can be written")
-        self._reason, self._next, kept.complete = str(error), time.monotonic() + RETRY_SECONDS, False
+        self._reason, self._passes = str(error), isinstance(error, DatabaseFailure) and error.passes
+        self._next, kept.complete = time.monotonic() + max(RETRY_SECONDS, RETRY_FACTOR * took), False
 
     def _end(
         self,

@@ -19,6 +19,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+from typing_extensions import Self
+
 from ..trial import Measurement
 
 Config = Mapping[str, Any]
@@ -152,7 +154,7 @@ class StoredTrial:
         batch: The number of the search's `ask` that this trial belongs to.
         position: The place of the trial in its session, counted from 0 without gaps.
         sketch: The sketch of the candidate.
-        fingerprint: The fingerprint of the sketch's space.
+        fingerprint: `Space.fingerprint` of the sketch's space.
         config: The configuration of the candidate.
         measurement: What was measured.
         elapsed: Seconds of tuning from the beginning of the session to this trial.
@@ -190,6 +192,8 @@ class Summary:
             median of a measurement instead, which is optimistic because it is the best of many. None if no
             candidate worked.
         baseline_seconds: The time of the default schedule, in seconds, or None if it is not known.
+        written: When this database was given something of the session last, in ISO 8601 and UTC, by the clock of the
+            machine that wrote it. None if that is not known.
     """
 
     id: str
@@ -205,6 +209,7 @@ class Summary:
     failed: int
     best_seconds: float | None
     baseline_seconds: float | None
+    written: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -376,3 +381,9 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Releases connections and files. The store cannot be used afterwards."""
+
+    def __enter__(self) -> Self:
+        """The store itself, for a `with` statement."""
+
+    def __exit__(self, *_: object) -> None:
+        """Writes what is not written yet, and as a rule closes the store."""

@@ -129,5 +129,6 @@ def _complete(
             trials=len(trials),
             failed=sum(not trial.measurement.ok for trial in trials),
             best_seconds=rows.lowest_median(trial.measurement for trial in trials),
+            written=rows.now(),
         )
     )

@@ -6,6 +6,7 @@ import hashlib
 import json
 import statistics
 from collections.abc import Iterable, Mapping
+from datetime import datetime, timezone
 from typing import Any
 
 import msgspec
@@ -41,7 +42,12 @@ def select_sessions(*, text: bool, newest_first: bool = False) -> Select[Any]:
 
 
 def session(row: Row[Any], state: State) -> StoredSession:
-    """A session from a row of `select_sessions(text=True)`, with the state that the caller found."""
+    """A session from a row.
+
+    Args:
+        row: A row of `select_sessions(text=True)`.
+        state: The state of the session, which depends on whether its writer still runs.
+    """
     return StoredSession(
         id=row.id,
         problem=Problem(row.workload_key, row.workload_text, row.workload_name, row.target, row.machine),
@@ -78,6 +84,7 @@ def summary(row: Row[Any], state: State) -> Summary:
         "failed": row.failed,
         "best_seconds": best,
         "baseline_seconds": None if outcome is None else outcome.baseline_seconds,
+        "written": row.written,
     }
     return msgspec.convert(values, Summary)  # checks the types, because SQLite keeps values of any type in a column
 
@@ -118,9 +125,15 @@ def insert_session(connection: Connection, session: StoredSession, *, writer: st
             outcome=None if session.outcome is None else encode(outcome_to_json(session.outcome)),
             trials=0,
             failed=0,
+            written=now(),
         )
     )
     return _key(inserted)
+
+
+def now() -> str:
+    """The time as rows hold it: ISO 8601 in UTC."""
+    return datetime.now(timezone.utc).isoformat(timespec="microseconds")
 
 
 def _workload(connection: Connection, key: str, text: str) -> int:

@@ -31,8 +31,8 @@ from sqlalchemy import (
 
 from ..errors import StoreError
 
-VERSION = 1
-"""Version of the tables below. Raise it with every change to them."""
+VERSION = 2
+"""Version of the tables below. Raise it with every change to them, and add a module to `migrations/`."""
 
 _metadata = MetaData()
 _long_text = Text().with_variant(Text(2**31 - 1), "mysql", "mariadb")  # their plain TEXT ends at 64 KiB
@@ -77,7 +77,9 @@ session = Table(
     Column("trials", Integer, nullable=False, default=0),
     Column("failed", Integer, nullable=False, default=0),
     Column("best_seconds", Double),
+    Column("written", String(40)),  # when; unknown of a session that version 1 wrote
     Index("stormdrop_session_workload", "workload"),
+    Index("stormdrop_session_created", "created"),
 )
 
 trial = Table(
@@ -100,7 +102,7 @@ trial = Table(
 )
 
 
-def check_schema(connection: Connection, name: str) -> bool:
+def check_schema(connection: Connection, name: str) -> int | None:
     """Checks that a database holds records or nothing.
 
     Args:
@@ -108,14 +110,14 @@ def check_schema(connection: Connection, name: str) -> bool:
         name: The name of the database, for messages.
 
     Returns:
-        True if the database holds the tables of this version, False if it is empty.
+        The version of its tables, which is `VERSION` or an older one; None if it is empty.
 
     Raises:
         StoreError: If the database holds something else, a newer version of the tables, or only some of them.
     """
     tables = set(inspect(connection).get_table_names())
     if not tables:
-        return False
+        return None
     if meta.name not in tables:
         raise StoreError(f"{name} is a database of something else (table {min(tables)}); give a new or a stormdrop one")
     version = connection.execute(select(meta.c.value).where(meta.c.name == "version")).scalar()
@@ -129,7 +131,7 @@ def check_schema(connection: Connection, name: str) -> bool:
     missing = {table.name for table in _metadata.sorted_tables} - tables
     if missing:
         raise StoreError(f"{name} lacks the table {min(missing)}; it is damaged: give another one")
-    return True
+    return int(version)
 
 
 def create_schema(connection: Connection) -> None:

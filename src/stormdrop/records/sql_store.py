@@ -6,13 +6,13 @@ import contextlib
 import math
 import uuid
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from sqlalchemy import ColumnElement, Connection, Row, and_, select
 
 from ..errors import StoreError, one_line, without_passwords
+from ..plugins import plugins, require
 from . import rows, schema
 from .codec import canonical, clean, clean_session, encode, outcome_to_json
 from .connection import BUSY_SECONDS, connect, transaction
@@ -25,6 +25,7 @@ from .contract import (
     Record,
     Setting,
     State,
+    Store,
     StoredSession,
     StoredTrial,
     Summary,
@@ -35,8 +36,11 @@ from .writer_process import is_dead, new_writer, other_live_process
 _ALL = Filter()
 
 
-def open_store(place: str | Path | None = None, *, create: bool = True) -> SqlStore:
+def open_store(place: str | Path | None = None, *, create: bool = True) -> Store:
     """Opens the database of tuning records at a path or a URL.
+
+    A package may add stores for other kinds of URLs by entry points of the group `stormdrop.stores`, whose names are
+    the schemes. The entry point is called with the URL and with `create`.
 
     Args:
         place: A path (a file of SQLite's), a SQLAlchemy URL such as `postgresql://user@host/records`, `sqlite://` for
@@ -49,6 +53,7 @@ def open_store(place: str | Path | None = None, *, create: bool = True) -> SqlSt
     Raises:
         StoreError: If the database cannot be opened, holds something else than records, or (without `create`) is
             absent or empty. The database is then left as it was.
+        PluginError: If the store is that of a plug-in, which does not load.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -58,7 +63,13 @@ def open_store(place: str | Path | None = None, *, create: bool = True) -> SqlSt
         ...     print(len(store.sessions()), "sessions")
         0 sessions
     """
-    return SqlStore(place, create=create)
+    scheme, separator, _ = str(place or "").partition("://")
+    plugin = plugins("stores").get(scheme) if separator else None
+    if plugin is None:
+        return SqlStore(place, create=create)
+    store = plugin.load()(place, create=create)
+    require(plugin, isinstance(store, Store), "something that opens a store")
+    return cast(Store, store)
 
 
 class SqlStore:
@@ -240,7 +251,7 @@ def new_session(problem: Problem, setting: Setting) -> StoredSession:
         id=str(uuid.uuid4()),
         problem=problem,
         setting=setting,
-        created=datetime.now(timezone.utc).isoformat(timespec="microseconds"),
+        created=rows.now(),
         state=State.RUNNING,
     )
     return clean_session(session)
@@ -292,7 +303,9 @@ def _conditions(selection: Filter) -> list[ColumnElement[bool]]:
 
 
 def _update(connection: Connection, row: Row[Any], **values: Any) -> None:
-    connection.execute(schema.session.update().where(schema.session.c.number == row.number).values(**values))
+    connection.execute(
+        schema.session.update().where(schema.session.c.number == row.number).values(written=rows.now(), **values)
+    )
 
 
 def _state(row: Row[Any]) -> State:
