@@ -4,6 +4,7 @@
     tune_model   the same for every kernel of a model: ONNX, torch or Relax; returns a compiled model
     compile_model  a model with recorded or default schedules, in seconds: nothing is measured
     minimize     the same for any Python callable, over a Space of Ordinal, Categorical, Tile and Split knobs
+    autotune     a decorator that finds the block sizes and flags of a Python function
     load         a saved compiled model
     bench        an operator or a model beside its peers, interleaved, with intervals
     operators    the operators that can be tuned: `operators.matmul(512, 512, 512)`
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from .sketches import rules
     from .sketches.template import template
     from .space import Categorical, Constraint, Ordinal, Space, Split, Tile
+    from .tuning.autotune import autotune
     from .tuning.minimize import minimize
     from .tuning.result import Progress
     from .tuning.tune import tune
@@ -53,6 +55,7 @@ __all__ = [
     "Target",
     "Tile",
     "__version__",
+    "autotune",
     "bench",
     "compile_model",
     "load",
@@ -75,6 +78,7 @@ _HOME = {
     "Split": ".space:Split",
     "Target": ".machine.cpu:Target",
     "Tile": ".space:Tile",
+    "autotune": ".tuning.autotune:autotune",
     "bench": ".bench.bench:bench",
     "compile_model": ".model:compile_model",
     "load": ".model:load",

@@ -9,6 +9,7 @@ StormdropError
 │   ├── TargetError        a target that is unknown, or that this machine does not have
 │   ├── SearchError        an unknown search, or a bad option of one
 │   ├── StoreError         a database that cannot be opened, or that is not stormdrop's
+│   ├── PluginError        a plug-in of another package that does not load
 │   ├── ArtifactError      a saved model that cannot be loaded here
 │   └── SpaceFileError     a file of recorded measurements that cannot be read, or an unknown analytic landscape
 ├── SpaceError             a point, a configuration or a knob that does not fit its space
@@ -50,6 +51,10 @@ class SearchError(InputError):
 
 class StoreError(InputError):
     """A database that cannot be opened, or that is not stormdrop's."""
+
+
+class PluginError(InputError):
+    """A plug-in of another package that does not load, or that is not what it says."""
 
 
 class ArtifactError(InputError):
@@ -101,7 +106,7 @@ def hint(wrong: object, valid: Iterable[str]) -> str:
 
 
 def shown(text: str, length: int = 100) -> str:
-    """Text from a file as messages show it: at most so many characters, without those that steer a terminal.
+    """Text from a file as messages show it: at most `length` characters, without those that steer a terminal.
 
     Example:
         >>> shown("conv" + chr(27) + "[2J" + chr(10) + "relu")

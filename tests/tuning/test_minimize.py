@@ -202,6 +202,19 @@ def test_a_resumed_run_ends_as_an_undisturbed_one(search: str, calls: int) -> No
         assert not resumed.interrupted
 
 
+def test_a_session_with_a_preset_says_so_and_is_resumed_with_it() -> None:
+    settings: dict[str, Any] = {"options": {"preset": "paper"}, "trials": 30}
+    with open_store("sqlite://") as store:
+        cut = minimized(Counting(interrupt_after=13), store, **settings)
+        (summary,) = store.sessions()
+        recorded = store.session(summary.id).setting.options
+        assert (recorded["preset"], recorded["neighbourhood"]) == ("paper", "coordinates")
+        ours = minimized(Counting(interrupt_after=13), store, resume=True, trials=30)
+        assert ours.reused == 0  # another preset is another session
+        resumed = minimized(Counting(), store, resume=True, **settings)
+        assert resumed.reused == cut.trials > 0
+
+
 def test_an_interrupt_brings_the_best_so_far() -> None:
     result = minimized(Counting(interrupt_after=20))
     assert result.interrupted

@@ -75,3 +75,24 @@ def test_a_budget_is_the_default_only_if_nothing_is_bounded() -> None:
     assert TuneOptions().budget(60.0) == 60.0
     assert TuneOptions(trials=5).budget(60.0) is None
     assert TuneOptions.of(time="1m30s").budget(60.0) == 90.0
+
+
+@pytest.mark.parametrize(
+    ("search", "width", "batch", "ahead"),
+    [("random", 1, 8, False), ("random", 4, 8, True), ("random", 32, 32, True), ("droplet", 32, 64, False)],
+)
+def test_a_wide_fleet_has_wide_batches(search: str, width: int, batch: int, ahead: bool) -> None:
+    made = TuningRequest.create(
+        PROBLEM,
+        [Space("a", [Ordinal("x", list(range(500)))])],
+        TuneOptions(search=search),
+        trials=30,
+        seconds=12.0,
+        begin=perf_counter(),
+        versions={},
+        reuse=Reuse(),
+        width=width,
+    )
+    assert (made.batch, made.ahead, made.setting.method["batch"]) == (batch, ahead, batch)
+    for each in (made, made.starting_at([Candidate("a", (3,))])):
+        assert each.searcher.ask(batch) and bool(each.searcher.ask(batch)) == ahead

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from stormdrop import operators
 from stormdrop.errors import MeasureError
 from stormdrop.machine.cpu import Target
+from stormdrop.measure.places import Place, PlacesMeasurer
 from stormdrop.measure.replay import ReplayMeasurer
 from stormdrop.records import SqlStore, State, open_store
 from stormdrop.sketches.registry import sketches_for
@@ -20,7 +22,7 @@ from stormdrop.trial import Candidate, Measurement, Request, Status
 from stormdrop.tuning.kernel import KernelTask
 from stormdrop.tuning.options import TuneOptions
 from stormdrop.tuning.session import Session
-from stormdrop.tuning.tune import tune
+from stormdrop.tuning.tune import tune, tune_with
 
 TARGET = Target.detect()
 WORKLOAD = operators.matmul(32, 64, 32)
@@ -59,6 +61,34 @@ class RecordedKernel(ReplayMeasurer):
     def race(self, candidates: Sequence[Candidate], rounds: int) -> list[Measurement]:
         self.races += 1
         return super().race(candidates, rounds)
+
+
+class Machine(ReplayMeasurer):
+    """A machine of a fleet, which takes its time."""
+
+    def __init__(self, fleet: Machines) -> None:
+        super().__init__(RECORDED, exact=True)
+        self.fleet = fleet
+
+    def measure(self, requests: Sequence[Request]) -> Iterator[Measurement]:
+        for request, measurement in zip(requests, super().measure(requests), strict=True):
+            time.sleep(self.fleet.slow.pop() if self.fleet.slow else 0.002)
+            self.fleet.asked.append((time.perf_counter(), request))
+            yield measurement
+
+
+class Machines:
+    """A fleet of twelve machines, as much of it as a task needs. The first candidates may take longer."""
+
+    width = 12
+
+    def __init__(self, *slow: float) -> None:
+        self.slow = list(slow)
+        self.asked: list[tuple[float, Request]] = []
+
+    def measurer(self, setup: object) -> PlacesMeasurer:
+        places = [Place(str(number), Machine(self)) for number in range(self.width)]
+        return PlacesMeasurer("here", places, threading.Event())
 
 
 def kernel(measurer: RecordedKernel | None = None, search: str = "storm", resume: bool = False) -> KernelTask:
@@ -189,3 +219,19 @@ def test_failures_that_are_all_alike_end_the_search_with_their_reason(search: st
             tune(WORKLOAD, target=TARGET, **settings)
         assert 32 <= len(device.asked) <= 272
         assert store.sessions()[0].state is State.INTERRUPTED  # and can be resumed
+
+
+@pytest.mark.parametrize(("search", "ahead"), [("storm", True), ("random", True), ("droplet", False)])
+def test_a_fleet_does_not_wait_for_the_slowest_and_finds_what_it_would(search: str, ahead: bool) -> None:
+    found = []
+    for fleet in (Machines(), Machines(1.0)):
+        options = TuneOptions(search=search, seed=3, trials=60, fresh=True)
+        with open_store("sqlite://") as store:
+            result = tune_with(WORKLOAD, TARGET, options, store=store, fleet=fleet)  # type: ignore[arg-type]
+            records = store.records(store.session(store.sessions()[0].id))
+        assert result.trials == 60 or result.converged
+        found.append([(record.config, record.batch, record.measurement.seconds) for record in records])
+    assert found[0] == found[1], "what arrives first makes no difference"
+    begin, _ = min(fleet.asked, key=lambda entry: entry[0])
+    before = sum(when < begin + 0.8 for when, _ in fleet.asked)
+    assert not ahead or before > 1.5 * fleet.width, "the others go on with the next batch while one takes a second"

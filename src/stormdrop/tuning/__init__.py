@@ -1,6 +1,7 @@
 """Tunes one kernel or one callable.
 
 tune.py, minimize.py     the functions that users call
+autotune.py              the decorator that users call: it tunes a Python function when it is first called
 options.py, duration.py  what users set
 kernel.py                a kernel as something to tune
 request.py               everything that a session needs
@@ -9,4 +10,5 @@ session.py               the one tuning loop
 trace.py                 what a search has measured
 race.py                  the last decision: is it faster than the default?
 result.py                progress and results
+recorded_kernel.py       a kernel of the records, made again for its report
 """

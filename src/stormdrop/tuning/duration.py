@@ -1,4 +1,4 @@
-"""Durations as people write and read them: "90s", "3m", "1h30m" or a number of seconds; "1.23 ms"."""
+"""Durations as people write them: "90s", "3m", "1h30m" or a number of seconds."""
 
 from __future__ import annotations
 
@@ -34,21 +34,6 @@ def seconds_of(value: float | str | None, what: str = "time") -> float | None:
     if not (math.isfinite(seconds) and seconds > 0):
         raise InputError(f"{what} {value}: must be greater than zero")
     return seconds
-
-
-def short(seconds: float | None) -> str:
-    """A time with three significant digits and its unit; "-" if it is not known.
-
-    Example:
-        >>> short(0.0012345)
-        '1.23 ms'
-    """
-    if seconds is None or not math.isfinite(seconds):
-        return "-"
-    for unit, factor in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
-        if seconds * factor >= 1.0 or unit == "us":
-            return f"{seconds * factor:.3g} {unit}" if seconds * factor < 1000 else f"{seconds * factor:.0f} {unit}"
-    raise AssertionError("unreachable")
 
 
 def _read(text: str, what: str) -> float:

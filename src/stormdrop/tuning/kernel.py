@@ -7,16 +7,19 @@ import threading
 import time as clock
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING
 
 from ..codegen.compile import GENERATION
 from ..errors import InputError, UnsupportedFunction
 from ..ir.workload import Workload
+from ..machine import tracker
 from ..machine.contract import CPU, Machine
 from ..machine.cpu import Target
+from ..measure.boards import BoardsMeasurer
 from ..measure.contract import Measurer
+from ..measure.fleet_machine import LocalSetup
 from ..measure.local import LocalMeasurer
 from ..measure.parallel import ParallelMeasurer
 from ..records import Config, Problem, Store
@@ -25,15 +28,31 @@ from ..sketches import knowledge, registry
 from .options import TuneOptions
 from .request import CODE_GENERATION, Reuse, TuningRequest
 from .result import Progress, SearchResult, TuneResult
-from .reuse import Answered, answered_result, resolve
+from .reuse import MODEL, Answered, answered_result, resolve
 from .session import Session
 
 if TYPE_CHECKING:
     from tvm.tirx import PrimFunc
 
+    from ..measure.fleet import Fleet
     from ..measure.pool import WorkerPool
     from ..sketches.contract import AnySketch
     from ..space import Space
+
+
+@dataclass(frozen=True)
+class PartOf:
+    """The model that a kernel belongs to.
+
+    Attributes:
+        name: the name of the model.
+        calls: how often an execution of the model calls the kernel.
+        kernels: how many kernels of the model are tuned together with this one, itself included.
+    """
+
+    name: str
+    calls: int
+    kernels: int = 1
 
 
 @dataclass(frozen=True)
@@ -49,6 +68,8 @@ class KernelTask:
             are kept as those of another problem.
         given_measurer: measures in place of this machine's workers.
         pool: the workers to measure with; they stay open.
+        part_of: the model that it is a kernel of; the records keep it for people.
+        fleet: the machines to measure on; they stay leased.
     """
 
     workload: Workload
@@ -58,6 +79,8 @@ class KernelTask:
     cold: bool = False
     given_measurer: Measurer | None = None
     pool: WorkerPool | None = None
+    part_of: PartOf | None = None
+    fleet: Fleet | None = None
 
     @classmethod
     def create(
@@ -69,12 +92,15 @@ class KernelTask:
         cold: bool = False,
         measurer: Measurer | None = None,
         pool: WorkerPool | None = None,
+        part_of: PartOf | None = None,
+        fleet: Fleet | None = None,
     ) -> KernelTask:
         """The task for a workload or a TensorIR function; without a target it is for this machine.
 
         Raises:
-            InputError: the source of sketches is unknown, or a pool of workers is given for a GPU.
+            InputError: the source of sketches is unknown, or a pool of workers or a fleet is given for a GPU.
             UnsupportedFunction: no sketch applies to the function.
+            TargetError: the target has a runner, and it does not answer.
         """
         if not isinstance(workload, Workload):
             workload = Workload.create("function", workload)
@@ -85,11 +111,15 @@ class KernelTask:
             )
         if pool is not None and machine.device != CPU:
             raise InputError(f"target {machine.name} is a GPU: each has workers of its own, pool cannot be given")
+        if fleet is not None and machine.device != CPU:
+            raise InputError(f"target {machine.name} is a GPU: a fleet measures on the CPUs of its machines")
+        if measurer is None and pool is None and isinstance(machine, Target):
+            machine = machine.of_runner()  # a pool's worker may hold the runner's only connection
         max_error = registry.MAX_ERROR if options.max_error is None else options.max_error
         sketches = registry.sketches_for(workload, machine, options.sketches, max_error)
         if not sketches:
             raise UnsupportedFunction(f"{workload.name}: no sketch applies to this function")
-        return cls(workload, machine, options, sketches, cold, measurer, pool)
+        return cls(workload, machine, options, sketches, cold, measurer, pool, part_of, fleet)
 
     def request(
         self,
@@ -122,8 +152,16 @@ class KernelTask:
             versions={**versions, **target.conditions, CODE_GENERATION: str(GENERATION)},
             reuse=reuse,
             on_progress=on_progress,
-            knowledge=Knowledge(features=features, prior=knowledge.prior(self.sketches, workload, target)),
-            method={} if features is None else {"features": options.features},
+            width=1 if self.fleet is None else self.fleet.width,
+            knowledge=Knowledge(
+                features=features,
+                prior=knowledge.prior(self.sketches, workload, target),
+                unit=knowledge.unit(target),
+            ),
+            method={
+                **({} if features is None else {"features": options.features}),
+                **({} if self.part_of is None else {MODEL: asdict(self.part_of)}),
+            },
         )
 
     def answered(self, store: Store, trials: int | None, seconds: float | None) -> TuneResult | None:
@@ -164,13 +202,20 @@ class KernelTask:
         return session
 
     def measurer(self, fastest: float | None) -> AbstractContextManager[Measurer]:
-        """A measurer for its session: on this machine's CPU, on its GPUs, or behind a runner.
+        """A measurer for its session: on this machine's CPU, on its GPUs, behind a runner, on a rack, or on a fleet.
 
         Args:
             fastest: the lowest median so far in seconds, if a session is resumed.
         """
         if self.given_measurer is not None:
             return nullcontext(self.given_measurer)
+        if self.fleet is not None:
+            setup = LocalSetup(self.workload, self.target, self.sketches, self.options.seed, self.cold, fastest)
+            return self.fleet.measurer(setup)
+        if tracker.is_rack(rack := self.target.runner):
+            boards, stop = tracker.wait_for_boards(rack), threading.Event()
+            places = [self._local(fastest, None, 1, stop, elsewhere=True) for _ in range(boards)]
+            return BoardsMeasurer(rack, places, stop)
         gpus = self.target.gpus
         if len(gpus) <= 1:
             return self._local(fastest, gpus[0] if gpus else None)
@@ -179,7 +224,12 @@ class KernelTask:
         return ParallelMeasurer([self._local(fastest, gpu, share, stop) for gpu in gpus], stop)
 
     def _local(
-        self, fastest: float | None, gpu: int | None, workers: int | None = None, stop: threading.Event | None = None
+        self,
+        fastest: float | None,
+        gpu: int | None,
+        workers: int | None = None,
+        stop: threading.Event | None = None,
+        elsewhere: bool = False,
     ) -> LocalMeasurer:
         local = LocalMeasurer(
             self.workload,
@@ -192,6 +242,7 @@ class KernelTask:
             cold=self.cold,
             gpu=gpu,
             stop=stop,
+            elsewhere=elsewhere,
         )
         local.best = fastest
         return local

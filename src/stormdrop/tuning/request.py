@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..search import Knowledge, Search, create, options_of
+from ..search import GeneratorSearch, Knowledge, Search, create, options_with
 from ..space import Space
 from ..trial import Candidate
 from .options import TuneOptions
@@ -20,13 +20,17 @@ if TYPE_CHECKING:
     from .result import Progress
 
 BATCH = 8
-"""Requests per ask. It is the same in every run, so that a resumed search makes the asks of the interrupted one."""
+"""Requests per ask. It is the same in every run, so that a resumed search makes the asks of the interrupted one.
+
+A fleet has larger batches if it is wide."""
 
 
 CODE_GENERATION = "code generation"
 """Among the versions of a setting: `codegen.compile.GENERATION`."""
 
 _NO_KNOWLEDGE = Knowledge()
+
+_ROUNDS = 2  # in a batch for each that is measured at the same time, so that few wait at its end
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,8 @@ class TuningRequest:
         on_progress: is called with the progress after every batch.
         knowledge: what the search is told besides the spaces.
         reuse: what of the records may be used.
+        batch: requests per ask.
+        ahead: whether the search proposes each batch while the one before it is measured.
     """
 
     problem: Problem
@@ -77,6 +83,8 @@ class TuningRequest:
     on_progress: Callable[[Progress], None] | None
     knowledge: Knowledge
     reuse: Reuse
+    batch: int = BATCH
+    ahead: bool = False
 
     @classmethod
     def create(
@@ -93,6 +101,7 @@ class TuningRequest:
         on_progress: Callable[[Progress], None] | None = None,
         knowledge: Knowledge = _NO_KNOWLEDGE,
         method: Mapping[str, Any] | None = None,
+        width: int = 1,
     ) -> TuningRequest:
         """The request for these options.
 
@@ -108,6 +117,8 @@ class TuningRequest:
             on_progress: is called with the progress after every batch.
             knowledge: what the search is told besides the spaces.
             method: what else trials depend on, for the records.
+            width: how many candidates are measured at the same time. Batches are wide enough for all of them, and a
+                search that can ask ahead does.
 
         Raises:
             SearchError: the search or one of its options is unknown, there is no space, or two have the same name.
@@ -116,12 +127,14 @@ class TuningRequest:
 
         rng = np.random.default_rng(options.seed)
         searcher = create(options.search, spaces, rng, knowledge, **options.search_options)
+        ahead = width > 1 and _asking_ahead(searcher)
+        batch = max(BATCH, width if ahead else _ROUNDS * width)
         setting = Setting(
             search=options.search,
             seed=options.seed,
             sketches={space.name: space.fingerprint for space in spaces},
-            options=dataclasses.asdict(options_of(options.search)(**options.search_options)),
-            method={"batch": BATCH, "spaces": {space.name: space.describe() for space in spaces}, **(method or {})},
+            options=options_with(options.search, options.search_options).recorded(),
+            method={"batch": batch, "spaces": {space.name: space.describe() for space in spaces}, **(method or {})},
             versions=versions,
         )
         by_name = {space.name: space for space in spaces}
@@ -136,6 +149,8 @@ class TuningRequest:
             on_progress,
             knowledge,
             reuse,
+            batch,
+            ahead,
         )
 
     @property
@@ -149,9 +164,19 @@ class TuningRequest:
         spaces, rng = list(self.spaces.values()), np.random.default_rng(self.setting.seed)
         knowledge = dataclasses.replace(self.knowledge, starts=tuple(starts))
         searcher = create(self.setting.search, spaces, rng, knowledge, **self.setting.options)
+        if self.ahead:
+            _asking_ahead(searcher)
         return dataclasses.replace(self, searcher=searcher, knowledge=knowledge)
 
     @property
     def elapsed(self) -> float:
         """Wall seconds since the request began."""
         return clock.perf_counter() - self.begin
+
+
+def _asking_ahead(searcher: Search) -> bool:
+    """Lets a search propose each batch while the one before it is measured; False if it cannot."""
+    if not (isinstance(searcher, GeneratorSearch) and searcher.can_ask_ahead):
+        return False
+    searcher.ask_ahead()
+    return True

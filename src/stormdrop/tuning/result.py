@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UnsupportedFunction
+from ..report.formatting import ascii_time
 from ..statistics import Interval, median_interval
-from .duration import short
 
 if TYPE_CHECKING:
     from ..codegen.compile import TunedKernel
@@ -20,6 +20,26 @@ if TYPE_CHECKING:
     from ..space import Space
     from ..trial import Candidate
     from .trace import Trace
+
+
+@dataclass(frozen=True)
+class KernelProgress:
+    """How far the tuning of one kernel of a model is.
+
+    Attributes:
+        name: its name.
+        calls: how often an execution of the model calls it.
+        state: "waiting", "tuning" (now), "paused", "done", "recorded" (earlier records have answered) or "plain" (it
+            is not tuned).
+        trials: distinct candidates measured.
+        best_seconds: seconds of a call of the fastest so far; None before anything has worked.
+    """
+
+    name: str
+    calls: int
+    state: str
+    trials: int = 0
+    best_seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -34,6 +54,7 @@ class Progress:
         budget_seconds: wall seconds that it may take; None is no bound.
         message: what it is doing, for a model.
         of: the word for what takes `best_seconds`.
+        kernels: the kernels of a model; empty for a single kernel.
     """
 
     trials: int
@@ -43,6 +64,7 @@ class Progress:
     budget_seconds: float | None
     message: str = ""
     of: str = "best"
+    kernels: Sequence[KernelProgress] = ()
 
 
 @dataclass(frozen=True, repr=False)
@@ -91,7 +113,7 @@ class Best:
     def timing(self) -> str:
         """The time with its interval, and how much faster that is than the default."""
         low, high = self.interval
-        time = f"{short(self.seconds)} ({short(low)} to {short(high)})"
+        time = f"{ascii_time(self.seconds)} ({ascii_time(low)} to {ascii_time(high)})"
         return time if self.speedup is None else f"{time}, {self.speedup[0]:.2f} times as fast as the default"
 
     def to_json(self) -> dict[str, Any]:
@@ -228,6 +250,12 @@ class SearchResult:
         counts = f"{self.trials} trials, {self.failed} failed, {self.reused} from records, {self.seconds:.1f} s"
         lines = [f"{type(self).__name__} of {self._subject}:", *found, f"search    {self.search}: {counts}, {end}"]
         return "\n  ".join(lines)
+
+    def _repr_html_(self) -> str:
+        """What Jupyter shows."""
+        from ..report.notebook import kernel_html
+
+        return kernel_html(self.to_json())
 
     @property
     def _subject(self) -> str:

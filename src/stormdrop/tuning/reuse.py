@@ -28,6 +28,7 @@ from .result import Best, SearchResult
 from .trace import Trace
 
 _STARTS = "starts"  # among a setting's method: where the search began, which depends on the records of that time
+MODEL = "model"  # among a setting's method: the model that a kernel was tuned for, for people who read records
 _SPACES = "spaces"  # among a setting's method: the spaces in words, for people who read records
 _MOST_STARTS = 3
 _RECENT = 100  # sessions that are looked through for starts
@@ -272,4 +273,4 @@ def _same_compiler(session: StoredSession, setting: Setting) -> bool:
 
 def _method(setting: Setting) -> dict[str, Any]:
     """What trials depend on besides the spaces."""
-    return {key: value for key, value in setting.method.items() if key not in (_STARTS, _SPACES)}
+    return {key: value for key, value in setting.method.items() if key not in (_STARTS, _SPACES, MODEL)}

@@ -13,19 +13,20 @@ from __future__ import annotations
 import logging
 import math
 import time as clock
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 from typing_extensions import Self
 
+from .. import events
 from ..errors import LockTimeout, MeasureError
 from ..measure.contract import Measurer
 from ..records import Config, Record, Store, StoredSession, buffered
 from ..search import Search
 from ..trial import Candidate, Measurement, Phases, Request, Trial, within
 from . import race
-from .request import BATCH, TuningRequest
+from .request import TuningRequest
 from .result import Best, Progress, SearchResult
 from .reuse import Answered, Fresh, Resume, answered_result, known_trials, resolve, with_starts
 from .trace import Trace
@@ -34,6 +35,8 @@ MakeMeasurer = Callable[[float | None], AbstractContextManager[Measurer]]
 """Makes the measurer of a session. Its argument is the lowest median so far in seconds, if a session is resumed."""
 
 _logger = logging.getLogger(__name__)
+
+_WHERE = "tuning"  # where the events of a session happen
 
 _COUNTABLE = 1_000_000  # combinations up to which the points of a space are counted
 
@@ -96,6 +99,7 @@ class Session:
         self._passed = 0.0
         self._measurements: list[Measurement] = []  # those of this run
         self._queue: list[Request] = []
+        self._following: list[Request] = []  # the batch after the queue, if the search asks ahead
         self._before = 0.0  # seconds of earlier runs of this session
         self._searching = self._measuring = self._ready = 0.0
         self._end = math.inf if request.seconds is None else request.seconds  # when a running batch is broken off
@@ -200,21 +204,8 @@ class Session:
             LockTimeout: the machine was not free before the time was over, and nothing is known yet.
         """
         try:
-            measurer, stored = self._begun()
-            until, count = self.elapsed + seconds, len(self.trace) + trials
-            self._bound(limit)
-            while not self._spent() and self.elapsed < min(until, self._end) and len(self.trace) < count:
-                self._queue = self._queue or self._ask()
-                if not self._queue:
-                    return
-                measured = self._measure(stored, measurer, self._queue[: self._affordable(until, count)])
-                begin = clock.perf_counter()
-                self.searcher.tell(measured)
-                self._searching += clock.perf_counter() - begin
-                self._queue = self._queue[len(measured) :]
-                self.trace.batch += not self._queue
-                if reason := self.trace.hopeless(Candidate(space.name, space.origin) for space in self.spaces.values()):
-                    raise MeasureError(reason)
+            with events.span("search", _WHERE, workload=self.request.problem.workload_name):
+                self._search(seconds, trials, limit)
         finally:
             self.pause()
 
@@ -248,7 +239,8 @@ class Session:
                 self._bound(limit)
                 measurer.deadline = self._deadline
                 self._shut_out = False  # what counts is whether the race can be run
-                raced = self._race(measurer, race_seconds)
+                with events.span("race", _WHERE, workload=self.request.problem.workload_name):
+                    raced = self._race(measurer, race_seconds)
             except KeyboardInterrupt:
                 interrupted = True
             except LockTimeout:
@@ -291,7 +283,7 @@ class Session:
         phases: Mapping[str, float],
         races: int = 1,
     ) -> SearchResult:
-        """What is known now, given the measurements of the last race, which is one of so many."""
+        """What is known now, given the measurements of the last race, which is one of `races` races."""
         working: dict[Candidate, Sequence[float]] = {
             candidate: measurement.seconds for candidate, measurement in raced if measurement.ok
         }
@@ -331,7 +323,7 @@ class Session:
             self._running_since = clock.perf_counter()
 
     def _bound(self, limit: float) -> None:
-        """Nothing is measured or waited for after so many wall seconds more, nor after the request's time."""
+        """Nothing is measured or waited for after `limit` more wall seconds, nor after the request's time."""
         self._end = min(math.inf if self.request.seconds is None else self.request.seconds, self.elapsed + limit)
 
     @property
@@ -361,7 +353,8 @@ class Session:
         self._start_clock()
         stored = self._opened()
         if self._measurer is None:
-            self._measurer = self._open.enter_context(self._make_measurer(self.trace.fastest))
+            with events.span("start", _WHERE, workload=self.request.problem.workload_name, session=stored.id):
+                self._measurer = self._open.enter_context(self._make_measurer(self.trace.fastest))
             self._ready = self.elapsed
         return self._measurer, stored
 
@@ -376,13 +369,46 @@ class Session:
         countable = all(space.bound <= _COUNTABLE for space in spaces)
         return self.searcher.finished and countable and len(self.trace) >= sum(space.size for space in spaces)
 
+    def _search(self, seconds: float, trials: float, limit: float) -> None:
+        measurer, stored = self._begun()
+        until, count = self.elapsed + seconds, len(self.trace) + trials
+        self._bound(limit)
+        while not self._spent() and self.elapsed < min(until, self._end) and len(self.trace) < count:
+            self._queue = self._queue or self._next_batch()
+            if not self._queue:
+                break
+            if self.request.ahead:
+                self._following = self._following or self._ask()
+                coming = [*self._queue, *self._following]
+                measurer.announce(coming[: self._affordable(until, count, len(coming))])
+            affordable = self._affordable(until, count, self.request.batch)
+            measured = self._measure(stored, measurer, self._queue[:affordable])
+            begin = clock.perf_counter()
+            with events.span("tell", _WHERE, trials=len(measured)):
+                self.searcher.tell(measured)
+            self._searching += clock.perf_counter() - begin
+            self._queue = self._queue[len(measured) :]
+            self.trace.batch += not self._queue
+            if reason := self.trace.hopeless(Candidate(space.name, space.origin) for space in self.spaces.values()):
+                raise MeasureError(reason)
+        if self.request.ahead:
+            measurer.announce([])
+
+    def _next_batch(self) -> list[Request]:
+        following, self._following = self._following, []
+        return following or self._ask()
+
     def _ask(self) -> list[Request]:
         start = clock.perf_counter()
-        requests = self.searcher.ask(BATCH)
+        with events.span("ask", _WHERE):
+            requests = self.searcher.ask(self.request.batch)
         self._searching += clock.perf_counter() - start
         if self.request.trials is None:
             return requests
-        return within(requests, self.trace.measurements, self.request.trials)
+        known: Collection[Candidate] = self.trace.measurements
+        if self._queue:  # only a search that asks ahead is asked before its last batch is measured
+            known = self.trace.measurements.keys() | {request.candidate for request in self._queue}
+        return within(requests, known, self.request.trials)
 
     def _measure(self, stored: StoredSession, measurer: Measurer, requests: Sequence[Request]) -> list[Trial]:
         """Measures requests until the time is clearly over. Each trial is stored before the next one begins."""
@@ -390,6 +416,7 @@ class Session:
         start = clock.perf_counter()
         measurer.deadline = self._deadline
         measurements = measurer.measure(requests)
+        number = events.started("measure", _WHERE, candidates=len(requests))
         try:
             for request, measurement in zip(requests, measurements, strict=True):
                 trial = Trial(request.candidate, measurement)
@@ -401,6 +428,8 @@ class Session:
                     break
         except LockTimeout:
             self._give_up_waiting()
+        finally:
+            events.finished(number, "measure", _WHERE, measured=len(trials))
         self._measuring += clock.perf_counter() - start
         self._report()
         return trials
@@ -412,8 +441,19 @@ class Session:
         self.trace.seconds[0] = self.effort
         record = Record(candidate.sketch, config, trial.measurement, self.trace.seconds[0])
         self.store.append(stored, self.trace.batch, [record])
+        before = self.trace.fastest
         self.trace.record(trial)
         self._measurements.append(trial.measurement)
+        self._tell_of(trial, config, before)
+
+    def _tell_of(self, trial: Trial, config: Config, before: float | None) -> None:
+        """Tells whoever listens of a trial, and of the fastest candidate if another one was the fastest before."""
+        workload, status = self.request.problem.workload_name, trial.measurement.status.value
+        result = {"seconds": trial.median} if trial.ok else {"error": trial.measurement.error}
+        known = {"workload": workload, "sketch": trial.candidate.sketch, "config": dict(config), "status": status}
+        events.happened("trial", _WHERE, **known, **result)
+        if self.trace.fastest is not None and self.trace.fastest != before:
+            events.level("best seconds", workload, self.trace.fastest)
 
     def _seconds_left(self) -> float | None:
         """Seconds left for the search; the last race has its own."""
@@ -424,16 +464,17 @@ class Session:
         trials = self.request.trials
         return self.out_of_time or (trials is not None and len(self.trace) >= trials)
 
-    def _affordable(self, until: float, count: float) -> int:
+    def _affordable(self, until: float, count: float, most: float) -> int:
         """How many requests can be measured within the time and the trials that are left, by the time others took.
 
         Args:
             until: seconds of `elapsed` at which the search is to end.
             count: distinct candidates at which it is to end.
+            most: no more than these.
         """
         left = self._seconds_left()
         seconds = min(until - self.elapsed, math.inf if left is None else left)
-        most = min(count - len(self.trace), float(BATCH))
+        most = min(count - len(self.trace), most)
         if self._measurements:
             most = min(most, seconds / max(self._measuring / len(self._measurements), 1e-9))
         return max(1, int(most))

@@ -60,7 +60,7 @@ class Trace:
     """
 
     def __init__(self, parts: int = 1) -> None:
-        """An empty trace that distinguishes so many parts of wall time."""
+        """An empty trace that distinguishes `parts` parts of wall time."""
         self.measurements: dict[Candidate, list[Measurement]] = {}
         self.medians: dict[Candidate, float] = {}
         self.leads: list[Lead] = []
@@ -153,7 +153,7 @@ class Trace:
         There is none if all candidates have failed in the same way, with the same error except for its numbers, and
         there were enough of them: `_ALIKE` with the origin of every space among them, which ought to work; or
         `_ALIKE_ANYWHERE`, if the search tries no origins. Many points of a space may well fail alike, up to nine of
-        ten on a GPU: so many in a row are no chance.
+        ten on a GPU: that number in a row is no chance.
 
         Args:
             origins: the origins of the spaces that are searched.

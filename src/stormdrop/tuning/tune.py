@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
+from ..errors import InputError
 from ..machine import threads
 from ..machine.cpu import keeping_denormals
 from ..records import Store, open_store
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from ..ir.workload import Workload
     from ..machine.contract import Machine
     from ..measure.contract import Measurer
+    from ..measure.fleet import Fleet
     from ..measure.pool import WorkerPool
     from ..sketches.contract import AnySketch
 
@@ -45,6 +47,7 @@ def tune(
     pool: WorkerPool | None = None,
     started: float | None = None,
     keep_denormals: bool = False,
+    fleet: Fleet | str | None = None,
 ) -> TuneResult:
     """Searches the schedules of one function and returns the fastest, measured beside the default schedule.
 
@@ -78,6 +81,8 @@ def tune(
         started: when the time began, a reading of `time.perf_counter`; now by default.
         keep_denormals: compute with numbers below 1.2e-38 (in float32) as IEEE 754 says. By default they count as
             zero, because an operation on one takes some 100 cycles.
+        fleet: machines to measure on in place of this one: a `Fleet`, or the address of a cluster of Ray ("auto",
+            "ray://HOST:PORT"), whose machines are leased until the end. The target is then what they are.
 
     Returns:
         The result. `result.best.kernel` is the compiled kernel.
@@ -106,16 +111,23 @@ def tune(
         sketches=sketches,
         features=features,
     )
-    return tune_with(
-        workload,
-        keeping_denormals(target) if keep_denormals else target,
-        tune_options,
-        store=store,
-        on_progress=on_progress,
-        measurer=measurer,
-        pool=pool,
-        started=started,
-    )
+    if fleet is not None and (target, measurer, pool) != (None, None, None):
+        raise InputError("fleet measures in place of this machine: leave target, measurer and pool out")
+    from ..measure.fleet import fleet_for
+
+    with fleet_for(fleet) as leased:
+        machine = target if leased is None else leased.target
+        return tune_with(
+            workload,
+            keeping_denormals(machine) if keep_denormals else machine,
+            tune_options,
+            store=store,
+            on_progress=on_progress,
+            measurer=measurer,
+            pool=pool,
+            started=started,
+            fleet=leased,
+        )
 
 
 def tune_with(
@@ -128,21 +140,22 @@ def tune_with(
     measurer: Measurer | None = None,
     pool: WorkerPool | None = None,
     started: float | None = None,
+    fleet: Fleet | None = None,
 ) -> TuneResult:
-    """`tune` with its options as one value."""
+    """`tune` with its options as one value. With a fleet, the target is that of its machines."""
     begin = clock.perf_counter() if started is None else started
     threads.configure()  # before TVM is loaded
     from ..machine.peak import peak_within
     from .kernel import KernelTask
 
-    task = KernelTask.create(workload, target, options, measurer=measurer, pool=pool)
+    task = KernelTask.create(workload, target, options, measurer=measurer, pool=pool, fleet=fleet)
     use_records = not options.fresh
     reuse = Reuse(resume=options.resume, answer=use_records, starts=use_records, rival=use_records)
     seconds = options.budget(DEFAULT_SECONDS)
     request = task.request(seconds, begin, reuse, on_progress, options.trials)
 
     def make_measurer(fastest: float | None) -> AbstractContextManager[Measurer]:
-        if measurer is None:
+        if measurer is None and fleet is None:
             peak_within(task.target, seconds)  # before the workers start; the result is compared with it
         return task.measurer(fastest)
 

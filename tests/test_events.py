@@ -1,0 +1,38 @@
+"""Events: who is told what, and when."""
+
+from __future__ import annotations
+
+import pytest
+
+from stormdrop import events
+from stormdrop.events import Event, Kind
+
+
+def test_a_span_is_told_when_it_begins() -> None:
+    told: list[Event] = []
+    with events.listening(told.append), events.span("build", "worker 1", kernel=3) as outcome:
+        assert [event.kind for event in told] == [Kind.STARTED]  # so that a hang is seen
+        outcome["status"] = "ok"
+    begun, ended = told
+    assert begun.number == ended.number > 0
+    assert (begun.details, ended.details) == ({"kernel": 3}, {"status": "ok"})
+    assert begun.seconds <= ended.seconds
+
+
+def test_a_span_that_fails_says_so() -> None:
+    told: list[Event] = []
+    with events.listening(told.append), pytest.raises(KeyboardInterrupt), events.span("run", "worker 1"):
+        raise KeyboardInterrupt
+    assert told[-1].kind is Kind.FINISHED
+    assert told[-1].details == {"error": "KeyboardInterrupt"}
+
+
+def test_without_listeners_nothing_is_told_later() -> None:
+    told: list[Event] = []
+    number = events.started("build", "worker 1")
+    with events.listening(told.append):
+        events.finished(number, "build", "worker 1")
+        events.happened("trial", "tuning")
+        events.level("best seconds", "matmul", 1e-3)
+    events.happened("trial", "tuning")
+    assert [event.kind for event in told] == [Kind.HAPPENED, Kind.LEVEL]
