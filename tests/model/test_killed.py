@@ -23,7 +23,7 @@ from stormdrop.records import State, open_store
 
 pytestmark = pytest.mark.compiles
 
-TRIALS = 24
+TRIALS = 48
 PATIENCE = 120.0
 
 

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import json
+import statistics
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +13,12 @@ from tiny_models import residual_model
 from stormdrop.machine.peak import Peak
 from stormdrop.model import load, tune_model
 from stormdrop.model.artifact import CompiledModel
+from stormdrop.model.call_record import CallRecorder
 from stormdrop.model.profile import KernelTime, profile
 from stormdrop.model.random_weights import seed_weights
 from stormdrop.model.verify import random_feeds
 from stormdrop.records import open_store
+from stormdrop.report.profile_trace import write_profile_trace
 
 pytestmark = pytest.mark.compiles
 
@@ -65,3 +70,39 @@ def test_instrumentation_changes_nothing(model: CompiledModel) -> None:
     for name, value in model.run(feeds).items():
         np.testing.assert_array_equal(outputs[name], value)
     assert len(seen) == count
+
+
+def test_the_trace_adds_up_to_the_profile(model: CompiledModel, tmp_path: Path) -> None:
+    recorder = CallRecorder()
+    result = profile(model, random_feeds(model.inputs), rounds=5, timer=recorder)
+    path = tmp_path / "trace.json"
+    write_profile_trace(path, "a model", result.to_json(), recorder.to_json(), pytest.fail)
+    events = json.loads(path.read_text())
+    lanes = {event["tid"]: event["args"]["name"] for event in events if event.get("name") == "thread_name"}
+    slices = [event for event in events if event["ph"] == "X"]
+    executions = [event for event in slices if lanes[event["tid"]] == "executions"]
+    assert len(executions) == 5
+    totals: defaultdict[str, list[float]] = defaultdict(list)
+    for execution in executions:
+        spent: defaultdict[str, float] = defaultdict(float)
+        for event in slices:
+            inside = execution["ts"] <= event["ts"] < execution["ts"] + execution["dur"]
+            if inside and lanes[event["tid"]] == "kernels":
+                spent[event["name"]] += event["dur"] / 1e6
+        for name, seconds in spent.items():
+            totals[name].append(seconds)
+    assert totals.keys() == {kernel.name for kernel in result.kernels}
+    for kernel in result.kernels:
+        assert statistics.median(totals[kernel.name]) == pytest.approx(kernel.seconds, rel=0.02)
+    # What the virtual machine allocates is there with its size, and each kernel has its threads.
+    machine = [event for event in slices if lanes[event["tid"]] == "virtual machine"]
+    assert all(event["args"]["bytes"] > 0 for event in machine if event["name"].endswith("alloc_storage"))
+    threads = {lanes[event["tid"]] for event in slices} - {"executions", "kernels", "virtual machine"}
+    assert "thread that calls" in threads
+
+
+def test_a_recorder_keeps_what_fits(model: CompiledModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stormdrop.model.call_record._MOST_CALLS", 1)
+    recorder = CallRecorder()
+    assert len(profile(model, random_feeds(model.inputs), rounds=2, timer=recorder).kernels) > 1
+    assert recorder.executions == []

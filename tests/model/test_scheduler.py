@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import pytest
 from even_model import Even, measure_with, tune_graph, tuned
 
+from stormdrop import operators
 from stormdrop.errors import MeasureError, UnsupportedFunction
 from stormdrop.machine.cpu import Target
 from stormdrop.model import budget as budgets
@@ -30,6 +31,15 @@ def even(monkeypatch: pytest.MonkeyPatch) -> Measured:
 
 def of_trials(trials: int) -> Budget:
     return Budget(trials, None, perf_counter())
+
+
+def test_kernels_of_bytes_may_be_faster_than_the_peak_of_float32(target: Target) -> None:
+    floats, small = (
+        scheduler._least_seconds(operators.dense(64, 64, 64, dtype=dtype), target, (1e9, 1e9), transformed=False)
+        for dtype in ("float32", "uint8")
+    )
+    assert floats == 2 * 64**3 / 1e9
+    assert small < floats / 4
 
 
 @pytest.mark.parametrize("trials", [1, 2, 7, 25])

@@ -91,8 +91,8 @@ def test_a_latency_beside_foreign_load_is_marked(
 
     monkeypatch.setattr(tune, "LoadWatch", Watch)
     verdicts[:] = [True, False] * 15
-    (latency,), disturbed = tune._latencies([(model, feeds)], 2, tune._Run(0.0, 0.0, None))
+    (latency,), _, disturbed = tune._latencies([(model, feeds)], 2, tune._Run(0.0, 0.0, None))
     assert not disturbed and latency.estimate > 0
     verdicts[:] = [True] * 30
-    (latency,), disturbed = tune._latencies([(model, feeds)], 2, tune._Run(0.0, 0.0, None))
+    (latency,), _, disturbed = tune._latencies([(model, feeds)], 2, tune._Run(0.0, 0.0, None))
     assert disturbed and latency.estimate > 0

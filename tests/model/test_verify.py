@@ -15,11 +15,11 @@ from tiny_models import make_model, residual_model
 from stormdrop.errors import ModelError
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
-from stormdrop.model import verify as verify_module
 from stormdrop.model.compile import build
 from stormdrop.model.fallback import schedule_fallback
 from stormdrop.model.importer.graph import Graph, load_graph
 from stormdrop.model.random_weights import seed_weights
+from stormdrop.model.verification import expected as expected_module
 from stormdrop.model.verify import LEVEL, Reference
 from stormdrop.sketches.contract import Variant
 from stormdrop.sketches.registry import sketches_for
@@ -146,10 +146,10 @@ def test_without_an_exact_reference_the_peer_is_one(residual: Graph, monkeypatch
     def refuse(_: Graph) -> None:
         raise UnsupportedFunction("no")
 
-    monkeypatch.setattr(verify_module, "ExactModel", refuse)
+    monkeypatch.setattr(expected_module, "ExactModel", refuse)
     reference = Reference.compute(residual)
     assert len(reference.expected) == 3 and reference.against.startswith("onnx")
-    assert reference.expected[0].allowed("output 'y'", 1.0) == verify_module.LEVEL_WITHOUT_EXACT
+    assert reference.expected[0].allowed("output 'y'", 1.0) == expected_module.LEVEL_WITHOUT_EXACT
 
 
 def embedding_model(rows: int = 1000) -> onnx.ModelProto:
@@ -194,7 +194,7 @@ def test_onnxruntime_may_be_as_far_away_as_it_is_from_itself(
     graph = load_graph(source)
     weight = next(tensor for tensor in wrong.graph.initializer if len(tensor.dims) > 1)
     weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight) * np.float32(1.0003), weight.name))
-    monkeypatch.setattr(verify_module, "rounding_of_peer", lambda *_: rounding)
+    monkeypatch.setattr(expected_module, "rounding_of_peer", lambda *_: rounding)
     if right:
         Reference.compute(imported_as(graph, wrong))
         return

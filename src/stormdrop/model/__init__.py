@@ -1,4 +1,29 @@
-"""A model in, a tuned model out: graph, tasks, the compiled model and its verification."""
+"""A model in, a tuned model out: graph, tasks, the compiled model and its verification.
+
+tune.py                                     `sd.tune_model`
+untuned.py                                  `sd.compile_model`
+importer/                                   from a user's model to a graph of tasks
+passes/                                     rewrites of a model's Relax code
+scheduler.py, gain.py, budget.py            the budget of a tuning, shared out to the tasks
+tuned_task.py, fallback.py                  the tasks after their tuning; a plain schedule for what no sketch takes
+expressions.py                              what is asked of the expressions of its Relax code
+selection.py                                which finalist is the fastest inside the model
+builder.py, compile.py, kernel_library.py   a graph with the chosen schedules, compiled
+verify.py, verification/                    whether it computes what its origin does
+repair.py, saving.py                        exact schedules for what is wrong; saving what was verified
+result.py, sized_result.py, tuning_file.py  what a tuning returns, and what it leaves in the model's folder
+
+The compiled model:
+
+artifact.py                            called, and saved to a folder
+loading.py                             loaded from there
+artifact_files.py, atomic_folder.py    the files of the folder, and how it is replaced in one step
+metadata.py                            what a model says about itself
+call_inputs.py, machines.py            the inputs of a call, and the virtual machines that serve calls
+foreign.py                             its parts that onnxruntime runs
+phases.py, profile.py, call_record.py  where its time goes, and that of its tuning
+random_weights.py                      weights for a model that came without
+"""
 
 from __future__ import annotations
 

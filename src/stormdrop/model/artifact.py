@@ -6,6 +6,7 @@ folder/
   model.vm        the sequence of kernel calls, one for each size, and the constants
   kernels.bc      the kernels as LLVM bitcode, which loading turns into machine code; kernels-1.bc and so on hold more
   kernels.so      in a native model instead of kernels.bc: machine code, for which loading needs no LLVM
+  tuning.json.gz  what its tuning found, from which a report is made; see `tuning_file`
   foreign_0.onnx  the parts that onnxruntime runs, if there are any; see `foreign`
 """
 

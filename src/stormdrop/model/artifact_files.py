@@ -21,9 +21,10 @@ from ..errors import ArtifactError
 from .atomic_folder import find_folder, probe, recover
 
 METADATA, PROGRAM, KERNELS, NATIVE = "metadata.json", "model.vm", "kernels.bc", "kernels.so"
+TUNING = "tuning.json.gz"
 """The names of the files; `artifact` says what they hold."""
 
-_NAMES = (METADATA, PROGRAM, KERNELS, NATIVE)
+_NAMES = (METADATA, PROGRAM, KERNELS, NATIVE, TUNING)
 _MORE_KERNELS = re.compile(r"kernels-\d+\.bc")
 _FOREIGN = re.compile(r"foreign_\d+\.onnx")
 _BLOCK = 1 << 20  # bytes

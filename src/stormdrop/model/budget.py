@@ -55,11 +55,11 @@ class Budget:
         return self.left_before(_RESERVE)
 
     def left_before(self, share: float) -> float:
-        """Seconds left if so much of the whole time is kept for what comes later."""
+        """Seconds left, without the share of the whole time that is kept for what comes later."""
         return math.inf if self.seconds is None else self.seconds * (1 - share) - self.elapsed
 
     def race_seconds(self, tasks: int) -> float:
-        """Seconds of the next race, if so many tasks still race; 0 if no time is left for one.
+        """Seconds of the next race, if this number of tasks still race; 0 if no time is left for one.
 
         If the time is not enough for all, those that race first have the longest races.
         """
@@ -69,7 +69,7 @@ class Budget:
 
 
 def race_share(left: float, tasks: int) -> float:
-    """What one of so many tasks may race for, given the seconds that are left for all of them."""
+    """The seconds for which one of `tasks` tasks may race, if `left` seconds are left for all of them."""
     racing = max(1, min(tasks, int(left / (_RACE_START + _FAIR_RACE))))
     own = left / racing - _RACE_START
     return 0.0 if own < _SHORTEST_RACE else min(own, RACE_SECONDS)

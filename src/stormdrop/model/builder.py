@@ -86,6 +86,10 @@ class ModelBuilder:
         )
         return mod
 
+    def scheduled_text(self, index: int, choice: Choice) -> str | None:
+        """The TensorIR of a task's kernel with this schedule, as text; None if the schedule is a plain one."""
+        return None if choice == PLAIN else str(self._schedules[index].variant(choice).main.script())
+
     def _variants(self, combination: Mapping[int, Choice]) -> dict[int, Variant]:
         """The variants of the tasks; what has none gets a plain schedule."""
         return {

@@ -20,6 +20,7 @@ from ..ir.attributes import UNALIGNED
 from ..machine.cpu import Target
 from ..sketches.contract import Variant
 from .artifact import CompiledModel
+from .expressions import calls_kernel
 from .fallback import schedule_fallback
 from .foreign import foreign_index
 from .importer.graph import Graph
@@ -101,7 +102,7 @@ def build(
         name=graph.name,
         inputs=graph.inputs,
         outputs=graph.outputs,
-        target=asdict(target),
+        target={**asdict(target), "features": list(target.features)},  # as JSON gives it back
         cpu=target.cpu,
         features=needed_features(target.tvm()),
         fallbacks=tuple(fallbacks.values()),
@@ -191,7 +192,14 @@ def _linked(mods: Sequence[tvm.IRModule], library: KernelLibrary, target: Target
 
 
 def place_of(symbol: str) -> Place | None:
-    """The slice that a kernel of a compiled model writes, by the kernel's name; None if it writes a whole tensor."""
+    """The part of a tensor that a kernel of a compiled model writes.
+
+    Args:
+        symbol: The name of the kernel.
+
+    Returns:
+        The part, which the name tells; None if the kernel writes a whole tensor.
+    """
     found = re.search(r"_at(\d+)_of(\d+)(_\d+)?$", symbol)
     return None if found is None else Place(int(found[1]), int(found[2]))
 
@@ -202,8 +210,7 @@ def _read_by_kernels_only(graph: Graph, mod: tvm.IRModule) -> set[str]:
     read_otherwise = {main.body.body}
     for block in main.body.blocks:
         for binding in block.bindings:
-            is_kernel = isinstance(binding.value, relax.Call) and binding.value.op == tvm.ir.Op.get("relax.call_tir")
-            if not is_kernel and foreign_index(binding.value) is None:
+            if not calls_kernel(binding.value) and foreign_index(binding.value) is None:
                 relax.analysis.post_order_visit(binding.value, read_otherwise.add)
     parameters = zip(graph.inputs, main.params, strict=True)
     return {info.name for info, parameter in parameters if parameter not in read_otherwise}
@@ -243,7 +250,6 @@ class _CallSites(relax.PyExprMutator):
         self._chosen = chosen
         self._evaluate = evaluate
         self._place = place
-        self._call_tir = tvm.ir.Op.get("relax.call_tir")
         self._functions: dict[tuple[int, Place | None, tuple[int, ...]], Any] = {}
         self._inputs = set(mod["main"].params)
         self._parts = {
@@ -272,7 +278,7 @@ class _CallSites(relax.PyExprMutator):
 
     def visit_call_(self, call: relax.Call) -> Any:
         call = self.visit_expr_post_order(call)
-        if call.op != self._call_tir or call.args[0].name_hint not in self._chosen:
+        if not calls_kernel(call) or call.args[0].name_hint not in self._chosen:
             return call
         task, variant = self._chosen[call.args[0].name_hint]
         (result,) = call.ty_args

@@ -141,7 +141,7 @@ def require_onnxruntime(name: str, parts: Sequence[ForeignPart]) -> Any:
 
 
 def session_options(threads: int) -> Any:
-    """Options of a session: quiet, with so many threads, which sleep between two runs."""
+    """Options of a session: quiet, with `threads` threads, which sleep between two runs."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

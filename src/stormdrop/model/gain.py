@@ -52,7 +52,7 @@ class TaskProgress:
     seconds: list[float] = field(default_factory=list)
 
     def add(self, effort: float, seconds: float) -> None:
-        """After so much effort in all, the fastest schedule takes so many seconds."""
+        """Record that the fastest schedule takes `seconds` after `effort` in all."""
         self.effort.append(effort)
         self.seconds.append(seconds)
 

@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from .. import events
+
 _logger = logging.getLogger(__name__)
 
 
@@ -20,7 +22,8 @@ def timed(phases: dict[str, float], name: str) -> Iterator[None]:
     """
     start = time.perf_counter()
     try:
-        yield
+        with events.span(name, "phases"):
+            yield
     finally:
         seconds = time.perf_counter() - start
         phases[name] = phases.get(name, 0.0) + seconds

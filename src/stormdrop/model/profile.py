@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections import Counter, defaultdict
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from .artifact import CompiledModel
     from .metadata import ForeignPart, Work
 
-_BUILTIN = "vm.builtin."
+BUILTIN = "vm.builtin."
 """The virtual machine's own functions begin with this."""
 
 _ROUNDS = MOST_ROUNDS
@@ -106,28 +107,45 @@ class Profile:
         }
 
 
-def profile(model: CompiledModel, feeds: Mapping[str, NDArray[Any]], rounds: int = _ROUNDS) -> Profile:
+def profile(
+    model: CompiledModel,
+    feeds: Mapping[str, NDArray[Any]],
+    rounds: int = _ROUNDS,
+    deadline: float = math.inf,
+    timer: CallTimer | None = None,
+) -> Profile:
     """Time a model and each of its kernels, under the machine-wide lock.
 
     Args:
         model: The model.
         feeds: Its inputs by name.
         rounds: How many executions are timed with instrumentation, and how many without.
+        deadline: A reading of `time.perf_counter` after which the lock is not waited for any more.
+        timer: Times the calls; a `CallRecorder` also keeps each of them.
+
+    Raises:
+        LockTimeout: The machine was not free before the deadline.
     """
-    (result,) = profiles([model], feeds, rounds)
+    (result,) = profiles([model], feeds, rounds, deadline, None if timer is None else [timer])
     return result
 
 
-def profiles(models: Sequence[CompiledModel], feeds: Mapping[str, NDArray[Any]], rounds: int) -> list[Profile]:
+def profiles(
+    models: Sequence[CompiledModel],
+    feeds: Mapping[str, NDArray[Any]],
+    rounds: int,
+    deadline: float = math.inf,
+    timers: Sequence[CallTimer] | None = None,
+) -> list[Profile]:
     """Time several forms of a model, which take turns in every round; otherwise as `profile`.
 
     Returns:
         The profile of each model, in the order of `models`.
     """
-    timers = [CallTimer() for _ in models]
+    timers = [CallTimer() for _ in models] if timers is None else timers
     instrumented = [model.instrumented(timer) for model, timer in zip(models, timers, strict=True)]
     executions: list[list[float]] = [[] for _ in models]
-    with closing(MachineLock()) as lock, lock.exclusive():
+    with closing(MachineLock()) as lock, lock.exclusive(deadline):
         for position in range(rounds + 1):
             for model, inside, timer, seconds in zip(models, instrumented, timers, executions, strict=True):
                 inside.run(feeds)
@@ -195,20 +213,25 @@ class CallTimer:
     """Times the calls of TVM's virtual machine, which calls this object before and after each of them.
 
     `VirtualMachine.set_instrument` describes the arguments of these calls.
+
+    Attributes:
+        begin: When the last call began, a reading of `time.perf_counter`.
+        seconds: The wall seconds that it took.
     """
 
     def __init__(self) -> None:
         self._executions: list[dict[str, float]] = []  # seconds by function, for each execution that was kept
         self._calls: Counter[str] = Counter()
         self._current: defaultdict[str, float] = defaultdict(float)
-        self._begin = 0.0
+        self.begin = self.seconds = 0.0
 
     def __call__(self, function: Any, symbol: str, before: bool, *_: Any) -> int:
         now = time.perf_counter()
         if before:
-            self._begin = time.perf_counter()
+            self.begin = time.perf_counter()
         else:
-            self._current[symbol] += now - self._begin
+            self.seconds = now - self.begin
+            self._current[symbol] += self.seconds
             self._calls[symbol] += 1
         return 0
 
@@ -226,7 +249,7 @@ class CallTimer:
         Args:
             work: The work of a call, by the kernel's name.
         """
-        names = [name for name in self._executions[0] if not name.startswith(_BUILTIN)]
+        names = [name for name in self._executions[0] if not name.startswith(BUILTIN)]
         times = [
             KernelTime(
                 name,
@@ -242,6 +265,6 @@ class CallTimer:
     def machine(self) -> float:
         """Median seconds of the virtual machine's own functions in an execution."""
         return statistics.median(
-            sum(seconds for name, seconds in execution.items() if name.startswith(_BUILTIN))
+            sum(seconds for name, seconds in execution.items() if name.startswith(BUILTIN))
             for execution in self._executions
         )

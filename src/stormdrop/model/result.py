@@ -11,8 +11,8 @@ import tvm
 
 from ..errors import shown
 from ..machine.cpu import Target
+from ..report.formatting import ascii_time
 from ..statistics import Interval
-from ..tuning.duration import short
 from .artifact import CompiledModel
 from .metadata import sizes_in_words
 from .profile import ForeignTime
@@ -46,6 +46,7 @@ class ModelResult:
         interrupted: whether Ctrl-C ended the tuning.
         replaced: schedules that had to give way because the model was wrong with them.
         disturbed: whether something else used the machine while `latency` and `untuned` were measured.
+        speedup: the time with default schedules over that of the tuned model, at the first size; None if `untuned` is.
         foreign: the parts that onnxruntime runs, with their times.
         sizes: each size of the model, also if it is the only one.
         module: makes the model as a Relax module that calls the scheduled kernels, for tools that build it themselves.
@@ -69,6 +70,7 @@ class ModelResult:
     replaced: Sequence[Replacement] = ()
     disturbed: bool = False
     digest: str | None = None
+    speedup: Interval | None = None
     foreign: Sequence[ForeignTime] = ()
     sizes: Sequence[SizeResult] = ()
     module: Callable[[], tvm.IRModule] | None = None
@@ -80,8 +82,9 @@ class ModelResult:
 
     def __repr__(self) -> str:
         """A few lines: how fast and how exact the model is, and how it was tuned."""
-        time = f"{short(self.latency.estimate)} ({short(self.latency.low)} to {short(self.latency.high)})"
-        untuned = "" if self.untuned is None else f", untuned {short(self.untuned.estimate)}"
+        latency = self.latency
+        time = f"{ascii_time(latency.estimate)} ({ascii_time(latency.low)} to {ascii_time(latency.high)})"
+        untuned = "" if self.untuned is None else f", untuned {ascii_time(self.untuned.estimate)}"
         work = f"{len(self.tasks)} kernels, {self.trials} trials, {self.seconds:.1f} s"
         lines = [
             f"{type(self).__name__} of {shown(self.name)} on {self.target.machine}:",
@@ -94,12 +97,18 @@ class ModelResult:
         ]
         return "\n  ".join(lines)
 
+    def _repr_html_(self) -> str:
+        """What Jupyter shows."""
+        from ..report.notebook import model_html
+
+        return model_html(self.to_json())
+
     def _size_lines(self) -> list[str]:
         words = sizes_in_words(self.model.sizes, most=len(self.sizes))
         if len(self.sizes) < 2:
             return []
         times = [size.latency.estimate for size in self.sizes if size.latency is not None]
-        return [f"          {short(seconds)} at {text}" for text, seconds in zip(words, times, strict=True)]
+        return [f"          {ascii_time(seconds)} at {text}" for text, seconds in zip(words, times, strict=True)]
 
     def to_json(self) -> dict[str, Any]:
         """The document of `stormdrop tune --json`."""
@@ -119,6 +128,7 @@ class ModelResult:
             "digest": self.digest,
             "latency": {**timing(self.latency), "disturbed": self.disturbed},
             "untuned": None if self.untuned is None else timing(self.untuned),
+            "speedup": None if self.speedup is None else list(self.speedup),
             "verified": {"max_error": self.verified.max_error, "against": self.verified.against},
             "tasks": [task.to_json() for task in self.tasks],
             "inside": list(self.inside),

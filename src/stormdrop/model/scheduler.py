@@ -23,16 +23,18 @@ from typing import Any
 
 from typing_extensions import Self
 
+from .. import events
 from ..errors import LockTimeout, MeasureError, UnsupportedFunction
 from ..ir.workload import Workload
 from ..machine.cpu import Target
 from ..machine.peak import known_peak
+from ..measure.fleet import Fleet
 from ..measure.pool import WorkerPool
 from ..records import Store
 from ..search import TwoPhase
-from ..tuning.kernel import KernelTask
+from ..tuning.kernel import KernelTask, PartOf
 from ..tuning.options import TuneOptions
-from ..tuning.result import Progress, TuneResult
+from ..tuning.result import KernelProgress, Progress, TuneResult
 from ..tuning.session import Session
 from .budget import Budget, shares
 from .gain import TaskProgress, gains
@@ -49,6 +51,7 @@ _SLICE_TRIALS = 16
 _LARGE = 64 << 20  # bytes: a task that moves more has all of its part at once, and releases its arrays
 _WORTH = 5e-4  # of the model's latency: the tuning ends if all the time that is left is expected to save less
 _FEWER = 4.0  # a transformed convolution has at most this many times fewer operations than the plain sum
+_BYTES_AT_ONCE = 8.0  # units for dot products do four multiply-adds of bytes for one of float32, at most twice that
 _FASTER = 2.0  # the true bandwidth is at most this many times the measured one
 _BYTE = 10  # one byte that is moved counts as this many operations
 _CACHED = 0.5  # of all caches: weights that are more than this come from memory in every execution of the model
@@ -61,6 +64,7 @@ def tune_tasks(
     budget: Budget,
     store: Store,
     on_progress: Callable[[Progress], None] | None = None,
+    fleet: Fleet | None = None,
 ) -> TunedTasks:
     """Tunes all tasks of a graph as they will run: with weights from memory if they fill more than half of the caches.
 
@@ -71,6 +75,7 @@ def tune_tasks(
         budget: what the tuning may take.
         store: the records.
         on_progress: is called with the progress of the whole model.
+        fleet: the machines to measure on; by default this one.
 
     Raises:
         InputError: a setting is bad.
@@ -83,9 +88,12 @@ def tune_tasks(
         if not options.fresh:
             state.result = state.require_kernel.answered(store, *state.guaranteed)
     pending = [state for state in ordered if state.result is None]
+    for state in pending:
+        part_of = PartOf(graph.name, state.task.weight, len(pending))
+        state.kernel = dataclasses.replace(state.require_kernel, part_of=part_of)
     interrupted, curve = False, []
     if pending and budget.left > 0:
-        with _Scheduler(graph, states, target, options, budget, store, on_progress) as scheduler:
+        with _Scheduler(graph, states, target, options, budget, store, on_progress, fleet) as scheduler:
             interrupted = scheduler.tune(pending)
             curve = scheduler.curve
     for state in pending:
@@ -164,6 +172,22 @@ class _State:
         best = None if self.result is None else self.result.best
         return None if best is None else (best.sketch, best.config)
 
+    def so_far(self, now: bool) -> KernelProgress:
+        """How far it is, for people; `now` says whether it is searched at this moment."""
+        best = self.latency / self.task.weight if self.latency < math.inf else None
+        counted = self.result if self.result is not None else self.session
+        trials = 0 if counted is None else counted.trials
+        return KernelProgress(self.task.name, self.task.weight, self._standing(now), trials, best)
+
+    def _standing(self, now: bool) -> str:
+        if self.kernel is None or (self.reason is not None and self.result is None):
+            return "plain"
+        if self.result is not None:
+            return "done" if self.tuned_here else "recorded"
+        if self.session is None:
+            return "waiting"
+        return "tuning" if now else "paused"
+
     def conclude(self) -> None:
         """Says why it has no tuned schedule, if it has none."""
         if self.result is None and self.kernel is not None:
@@ -198,14 +222,18 @@ class _Scheduler:
         budget: Budget,
         store: Store,
         on_progress: Callable[[Progress], None] | None,
+        fleet: Fleet | None,
     ) -> None:
         self._graph, self._states, self._target = graph, states, target
         self._budget, self._store, self._on_progress = budget, store, on_progress
         self._slice = max(_LEAST_SLICE, _SLICE * (budget.seconds or 0.0))
         self._limits = _limits(target)
         self._open = ExitStack()
-        self._pool = WorkerPool(target.cores)
-        self._open.callback(self._pool.close)
+        self._fleet = fleet
+        self._pool: WorkerPool | None = None
+        if fleet is None:
+            self._pool = WorkerPool(target.cores)
+            self._open.callback(self._pool.close)
         # If an earlier run of this very tuning is resumed, what it has finished is part of the budget.
         setting = (options.search, options.seed)
         resumed = [state.result for state in states if options.resume and state.result is not None]
@@ -215,6 +243,7 @@ class _Scheduler:
         self._exploiting = False
         self._begun: list[_State] = []
         self._message = ""
+        self._now: _State | None = None  # the task that is searched
         self.curve: list[tuple[float, float]] = []
 
     def __enter__(self) -> Self:
@@ -307,7 +336,7 @@ class _Scheduler:
         others = [*self._running, *(other for other in self._states if other.session is None)]
         hints = [fastest for other in others if (fastest := other.fastest) is not None]
         kernel = state.require_kernel
-        measured = dataclasses.replace(kernel, pool=self._pool)
+        measured = dataclasses.replace(kernel, pool=self._pool, fleet=self._fleet)
         session = state.session = measured.session(self._store, hints, lambda _: self._report())
         self._begun.append(state)
         if isinstance(session.searcher, TwoPhase):
@@ -322,6 +351,7 @@ class _Scheduler:
     def _search(self, state: _State, seconds: float, trials: float) -> None:
         """A slice of one task, within what is left of the budget. A task that has ended is finished."""
         session, budget = state.require_session, self._budget
+        self._now = state
         trials = max(0, min(trials, self._trials_left))
         if isinstance(session.searcher, TwoPhase) and not self._exploiting:
             session.searcher.allow(int(trials))
@@ -420,12 +450,14 @@ class _Scheduler:
         elapsed, latency = self._budget.elapsed, self._latency
         if latency is not None and (not self.curve or self.curve[-1][1] != latency):
             self.curve.append((elapsed, latency))
+            events.level("estimated seconds", "model", latency)
         if self._on_progress is not None:
             results = [state.result for state in self._states if state.tuned_here and state.result is not None]
             counted: list[TuneResult | Session] = [*results, *(state.require_session for state in self._running)]
             trials, failed = sum(item.trials for item in counted), sum(item.failed for item in counted)
             budget = self._budget.seconds
-            self._on_progress(Progress(trials, failed, latency, elapsed, budget, self._message, "model about"))
+            kernels = [state.so_far(state is self._now) for state in self._states]
+            self._on_progress(Progress(trials, failed, latency, elapsed, budget, self._message, "model about", kernels))
 
 
 def _limits(target: Target) -> tuple[float, float]:
@@ -439,4 +471,5 @@ def _least_seconds(workload: Workload, target: Target, limits: tuple[float, floa
     flops, bandwidth = limits
     # The bandwidth was measured by a copy, whose lines are read before they are written, and perhaps in a bad moment.
     moved = workload.bytes / bandwidth / _FASTER if workload.bytes > target.caches else 0.0
-    return max(workload.flops / flops / (_FEWER if transformed else 1.0), moved)
+    at_once = _BYTES_AT_ONCE if any(spec.dtype in {"int8", "uint8"} for spec in workload.inputs) else 1.0
+    return max(workload.flops / flops / (_FEWER if transformed else 1.0) / at_once, moved)

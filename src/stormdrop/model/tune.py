@@ -10,19 +10,22 @@ import math
 import time as clock
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..errors import LockTimeout
+from .. import events
+from ..errors import InputError, LockTimeout
 from ..machine.cpu import Target, keeping_denormals
+from ..machine.fleet_identity import identify
 from ..machine.foreign_load import LoadWatch, read_counters
 from ..machine.lock import MachineLock
 from ..machine.peak import peak_within
+from ..measure.fleet import Fleet, fleet_for
 from ..measure.timing import FEWEST_ROUNDS, rounds_within
 from ..records import Store, buffered, open_store
-from ..statistics import Interval, median_interval
+from ..statistics import Interval, median_interval, ratio_interval
 from ..tuning.options import DEFAULT_MODEL_SECONDS, DEFAULT_SEARCH, TuneOptions
 from ..tuning.result import Progress
 from .artifact import CompiledModel, needs_linker
@@ -32,7 +35,7 @@ from .builder import ModelBuilder, provenance_of, source_of
 from .importer.any_model import Model, import_model
 from .importer.combinations import GivenShapes
 from .phases import timed
-from .profile import ForeignTime, foreign_times
+from .profile import ForeignTime, Profile, foreign_times, profile
 from .repair import verified_or_repaired
 from .result import ModelResult
 from .saving import Verifier
@@ -40,6 +43,7 @@ from .scheduler import tune_tasks
 from .selection import MAX_COMBINATIONS, Choice, combinations_to_compare, fastest_combination
 from .sized_result import size_results
 from .tuned_task import TunedTasks
+from .tuning_file import add_tuning, tuning_document
 from .verification.references import with_references
 from .verify import Feeds
 
@@ -50,6 +54,7 @@ _logger = logging.getLogger(__name__)
 _CHECKS = 0.05  # of a time budget: verification and the last timing
 _LOCK_SECONDS = 2.0  # that the machine is waited for before the last timing, even if no time is left
 _LATENCY_SECONDS = 5.0  # of the last timing, at most, except for very slow models
+_PROFILE_SECONDS = 0.5  # of the timing of the kernels inside the model, at most, except for slow models
 _EXECUTIONS = 2 * (MAX_COMBINATIONS + 2)  # of models per round, to find out which combination is the fastest
 _COMPARING = 0.3  # of the time that is left for the choice; the rest is for compiling
 
@@ -74,6 +79,7 @@ def tune_model(
     out: str | Path | None = None,
     native: bool = False,
     keep_denormals: bool = False,
+    fleet: Fleet | str | None = None,
 ) -> ModelResult:
     """Tunes every kernel of a model, compiles the model and verifies it.
 
@@ -106,6 +112,8 @@ def tune_model(
             beside it; the result's `artifact` says where.
         native: save machine code in place of LLVM bitcode; see `CompiledModel.save`.
         keep_denormals: as in `tune`, for every kernel.
+        fleet: machines to measure kernels on, as in `tune`. They have to be of this machine's kind, because the whole
+            model is built and timed here.
 
     Raises:
         ModelError: the model cannot be imported or verified, or its compiled form is wrong with exact schedules, too;
@@ -130,17 +138,19 @@ def tune_model(
         max_error=max_error,
         sketches=sketches,
     )
-    return tune_model_with(
-        model,
-        keeping_denormals(target) if keep_denormals else target,
-        given,
-        example_inputs=example_inputs,
-        store=store,
-        shapes=shapes,
-        on_progress=on_progress,
-        out=out,
-        native=native,
-    )
+    with fleet_for(fleet) as leased:
+        return tune_model_with(
+            model,
+            keeping_denormals(target) if keep_denormals else target,
+            given,
+            example_inputs=example_inputs,
+            store=store,
+            shapes=shapes,
+            on_progress=on_progress,
+            out=out,
+            native=native,
+            fleet=leased,
+        )
 
 
 def tune_model_with(
@@ -154,8 +164,14 @@ def tune_model_with(
     on_progress: Callable[[Progress], None] | None = None,
     out: str | Path | None = None,
     native: bool = False,
+    fleet: Fleet | None = None,
 ) -> ModelResult:
     """`tune_model` with its options as one value."""
+    if fleet is not None and fleet.identity != (here := identify()):
+        raise InputError(
+            f"a model is built and timed on this machine, which is of another kind than its fleet: {here.kind} here, "
+            f"{fleet.identity.kind} there"
+        )
     run = _Run(clock.perf_counter(), options.budget(DEFAULT_MODEL_SECONDS), on_progress)
     machine = target or Target.detect()
     if out is not None:
@@ -172,8 +188,12 @@ def tune_model_with(
     with run.phase("peak"):
         peak_within(machine, run.seconds)  # results are compared with it
     budget = Budget(options.trials, run.seconds, run.begin)
-    with open_store(None) if store is None else nullcontext(store) as opened, buffered(opened) as records:
-        tuned = tune_tasks(graph, machine, options, budget, records, on_progress)
+    with (
+        open_store(None) if store is None else nullcontext(store) as opened,
+        buffered(opened) as records,
+        events.span("tune", "phases", model=graph.name, kernels=len(graph.tasks)),
+    ):
+        tuned = tune_tasks(graph, machine, options, budget, records, on_progress, fleet)
     run.add(tuned)
     for task in tuned.tasks:
         if task.reason is not None:
@@ -192,12 +212,13 @@ def tune_model_with(
     with run.phase("latency"):
         models = [verified.model] if chosen.untuned is None else [verified.model, chosen.untuned]
         calls = [(model, of_size) for model in models for of_size in feeds]
-        intervals, disturbed = _latencies(calls, machine.cores, run)
+        intervals, speedup, disturbed = _latencies(calls, machine.cores, run)
         latencies, untuned = intervals[: len(feeds)], intervals[len(feeds) :]
         foreign = run.despite_interruption(lambda: _foreign_times(verified.model, feeds))
+        inside = run.despite_interruption(lambda: _profile(verified.model, feeds[0], run))
     for replacement in verified.replaced:
         _logger.info("replaced, because the model was wrong with it: %s", replacement)
-    return ModelResult(
+    result = ModelResult(
         model=verified.model,
         name=graph.name,
         target=machine,
@@ -216,10 +237,19 @@ def tune_model_with(
         interrupted=run.interrupted,
         replaced=verified.replaced,
         disturbed=disturbed,
+        speedup=speedup if untuned else None,
         foreign=foreign,
         sizes=size_results(graph, tuned.tasks, [each.max_error for each in right.by_size], latencies, untuned),
         module=partial(builder.scheduled, verified.combination),
     )
+    if right.artifact is None:
+        return result
+    add_tuning(
+        verified.model,
+        right.artifact,
+        tuning_document(result, builder, verified.combination, options, shapes, inside),
+    )
+    return replace(result, digest=verified.model.digest)
 
 
 # The parts of a run
@@ -331,8 +361,24 @@ def _foreign_times(model: CompiledModel, feeds: Sequence[Feeds]) -> list[Foreign
     return [times[part.file] for part in model.foreign.reports if part.file in times]
 
 
-def _latencies(calls: Sequence[tuple[CompiledModel, Feeds]], cores: int, run: _Run) -> tuple[list[Interval], bool]:
-    """Seconds per call of models at their sizes, in turns, alone on the machine; and whether foreign load disturbed it.
+def _profile(model: CompiledModel, feeds: Feeds, run: _Run) -> Profile | None:
+    """The times of the kernels inside the model; None after Ctrl-C, and if another process keeps the machine."""
+    if run.interrupted:
+        return None
+    until = max(run.end, clock.perf_counter() + _LOCK_SECONDS)
+    rounds = rounds_within([3 * _execution_seconds(model, feeds)], _PROFILE_SECONDS)
+    with suppress(LockTimeout):
+        return profile(model, feeds, rounds, until)
+    return None
+
+
+def _latencies(
+    calls: Sequence[tuple[CompiledModel, Feeds]], cores: int, run: _Run
+) -> tuple[list[Interval], Interval | None, bool]:
+    """Seconds per call of models at their sizes, in turns, alone on the machine.
+
+    Also the time of the first call of the second half over that of the first call, turn by turn (the model with default
+    schedules over the tuned one, at the first size), and whether foreign load disturbed it.
 
     A round that was disturbed is taken again, as often as there are rounds. If another process keeps the machine until
     the run should end, the few rounds that are taken beside it count as disturbed. Ctrl-C ends the timing: what was
@@ -357,6 +403,8 @@ def _latencies(calls: Sequence[tuple[CompiledModel, Feeds]], cores: int, run: _R
     except KeyboardInterrupt:
         run.interrupted = True
     if len(every) < FEWEST_ROUNDS:
-        return [Interval(math.nan, math.nan, math.nan)] * len(calls), True
+        return [Interval(math.nan, math.nan, math.nan)] * len(calls), None, True
     rounds = quiet if len(quiet) >= FEWEST_ROUNDS else every
-    return [median_interval(seconds) for seconds in zip(*rounds, strict=True)], len(quiet) < wanted
+    times = list(zip(*rounds, strict=True))
+    ratio = ratio_interval(times[len(times) // 2], times[0]) if len(times) > 1 else None
+    return [median_interval(seconds) for seconds in times], ratio, len(quiet) < wanted

@@ -17,7 +17,7 @@ from onnx.backend.test.runner import Runner
 from stormdrop.machine.cpu import Target
 from stormdrop.model.compile import build
 from stormdrop.model.importer.graph import load_graph
-from stormdrop.model.importer.native import native_reason
+from stormdrop.model.importer.not_imported import refusal_reason
 
 pytestmark = pytest.mark.compiles
 
@@ -174,8 +174,8 @@ def test_the_largest_of_infinities_is_infinite() -> None:
 
 
 def test_what_the_importer_would_get_wrong_is_not_taken() -> None:
-    assert native_reason(helper.make_node("RoiAlign", ["x", "r", "b"], ["y"], mode="max")) == "has mode max"
-    assert native_reason(helper.make_node("RoiAlign", ["x", "r", "b"], ["y"])) is None
+    assert refusal_reason(helper.make_node("RoiAlign", ["x", "r", "b"], ["y"], mode="max")) == "has mode max"
+    assert refusal_reason(helper.make_node("RoiAlign", ["x", "r", "b"], ["y"])) is None
 
 
 @functools.cache

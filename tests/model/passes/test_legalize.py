@@ -60,3 +60,17 @@ def test_tuples_that_differ_in_their_tensors_are_different_calls() -> None:
     results = machine["main"](tvm.runtime.tensor(a), tvm.runtime.tensor(b))
     for ours_of, parts in zip(results, ([a, b, a], [a, b, b], [b, a, b], [a, b], [b, b]), strict=True):
         assert np.array_equal(ours_of.numpy(), np.concatenate(parts))
+
+
+@pytest.mark.compiles
+def test_halves_are_rounded_to_even_numbers() -> None:
+    """As ONNX, torch and NumPy do; TVM's own rule rounds them away from zero."""
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType([6], "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            result = builder.emit_output(relax.op.round(x))
+        builder.emit_func_output(result)
+    machine = relax.VirtualMachine(tvm.compile(legalize(builder.get()), "llvm"), tvm.cpu())
+    values = np.array([-2.5, -1.5, -0.4, 0.5, 1.5, 2.5], "float32")
+    np.testing.assert_array_equal(machine["main"](tvm.runtime.tensor(values)).numpy(), np.rint(values))

@@ -13,8 +13,7 @@ from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 from ..passes.views import static_shape
 from .converters import CONVERTERS
 from .converters.node import Node
-
-_DEFAULT_DOMAINS = ("", "ai.onnx")
+from .standard import opset_of
 
 
 def from_onnx(model: onnx.ModelProto) -> tvm.IRModule:
@@ -23,8 +22,7 @@ def from_onnx(model: onnx.ModelProto) -> tvm.IRModule:
     Args:
         model: A checked model; see `onnx_model.load_onnx`. It is not checked again.
     """
-    opset = next((entry.version for entry in model.opset_import if entry.domain in _DEFAULT_DOMAINS), 1)
-    return _Importer({}, "float32").from_onnx(model.graph, opset)
+    return _Importer({}, "float32").from_onnx(model.graph, opset_of(model))
 
 
 class _Importer(ONNXGraphImporter):

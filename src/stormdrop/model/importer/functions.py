@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 import onnx
 from onnx import defs, helper, shape_inference
 
+from .standard import is_standard, opset_of
+
 INLINED = frozenset(
     {
         "Attention",
@@ -27,7 +29,6 @@ INLINED = frozenset(
 )
 """Operators of ONNX that are always replaced by their bodies."""
 
-_DEFAULT_DOMAINS = ("", "ai.onnx")
 _HALVES = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
 _DEPTH = 8  # bodies within bodies
 _SMALL = 64  # elements of an initializer whose value a shape may depend on
@@ -42,7 +43,7 @@ def inline_functions(model: onnx.ModelProto) -> onnx.ModelProto:
     Returns:
         The new model; the same one if it has nothing to replace.
     """
-    opset = next((entry.version for entry in model.opset_import if entry.domain in _DEFAULT_DOMAINS), 1)
+    opset = opset_of(model)
     for depth in range(_DEPTH):
         if not any(map(_is_inlined, model.graph.node)):
             break
@@ -74,7 +75,7 @@ def _graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 
 
 def _is_inlined(node: onnx.NodeProto) -> bool:
-    return node.domain in _DEFAULT_DOMAINS and node.op_type in INLINED
+    return is_standard(node) and node.op_type in INLINED
 
 
 def _inlined(

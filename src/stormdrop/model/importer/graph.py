@@ -30,13 +30,14 @@ from ...errors import ModelError, one_line
 from ..foreign import ForeignParts, foreign_index
 from ..metadata import TensorInfo
 from ..passes.broadcast import expand_constants
+from ..passes.byte_contractions import mark_byte_contractions
 from ..passes.constants import fold_constants
 from ..passes.copies import remove_copies
 from ..passes.gathers import clip_indices
 from ..passes.legalize import legalize
 from ..passes.powers import expand_powers
 from ..passes.views import simplify_views, static_shape
-from .culprit import failing_operator, operator_of
+from .failing_operator import failing_operator, operator_of
 from .origin import Origin
 from .partition import NotNative, import_with_parts
 from .sizes import is_too_large, too_large
@@ -248,6 +249,7 @@ def _optimise(mod: tvm.IRModule, name: str) -> tvm.IRModule:
             simplify_views,
             passes.DeadCodeElimination(),
             legalize,
+            mark_byte_contractions,
             passes.AnnotateTIROpPattern(),
             passes.FoldConstant(),
             passes.FuseOps(),

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from .functions import copied_node, types_of
+from .standard import is_standard, opset_of
 
 _LARGEST = 4096
 """The most nodes that an unrolled loop may have."""
 _AXES_ARE_AN_INPUT = 13
-_DEFAULT_DOMAINS = ("", "ai.onnx")
 
 
 def unroll_loops(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -30,15 +30,15 @@ def unroll_loops(model: onnx.ModelProto) -> onnx.ModelProto:
     Returns:
         The new model; the same one if there is nothing to unroll.
     """
-    if not any(node.op_type in ("Loop", "Scan") and node.domain in _DEFAULT_DOMAINS for node in model.graph.node):
+    if not any(is_standard(node, "Loop", "Scan") for node in model.graph.node):
         return model
     types = types_of(model)
     constants = _constants(model.graph)
-    opset = next((entry.version for entry in model.opset_import if entry.domain in _DEFAULT_DOMAINS), 1)
+    opset = opset_of(model)
     nodes: list[onnx.NodeProto] = []
     for position, node in enumerate(model.graph.node):
         unrolled = None
-        if node.domain in _DEFAULT_DOMAINS and node.op_type in ("Loop", "Scan"):
+        if is_standard(node, "Loop", "Scan"):
             loop = _Unrolled(node, f"{node.op_type}_{position}", opset)
             unrolled = loop.scan(types) if node.op_type == "Scan" else loop.loop(constants)
         nodes += [node] if unrolled is None else unrolled

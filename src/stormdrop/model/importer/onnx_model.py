@@ -12,13 +12,13 @@ from onnx import TensorProto, version_converter
 from ...errors import ModelError, one_line, shown
 from ..metadata import TensorInfo
 from .converters.foreign import OPERATOR
-from .native import native_reason
+from .not_imported import refusal_reason
 from .simplify import clean
 from .sizes import is_too_large, too_large
 from .source import described, read_source
+from .standard import is_standard, opset_of
 from .trial_run import KERNEL_TYPES
 
-_DEFAULT_DOMAINS = ("", "ai.onnx")
 _OLDEST_OPSET = 7
 """Older models are converted: before opset 7, operators broadcast by attributes, which the importer ignores."""
 
@@ -84,10 +84,10 @@ def unsupported_nodes(model: onnx.ModelProto) -> dict[int, str]:
     for position, node in enumerate(model.graph.node):
         if (node.domain, node.op_type) in local:
             continue
-        if node.domain not in _DEFAULT_DOMAINS or node.op_type not in known:
-            domain = "" if node.domain in _DEFAULT_DOMAINS else f"{shown(node.domain)}."
+        if not is_standard(node) or node.op_type not in known:
+            domain = "" if is_standard(node) else f"{shown(node.domain)}."
             unsupported[position] = f"operator {domain}{described(node)} is not supported"
-        elif (reason := native_reason(node)) is not None:
+        elif (reason := refusal_reason(node)) is not None:
             unsupported[position] = f"operator {described(node)} is not supported: it {reason}"
     return unsupported
 
@@ -136,7 +136,7 @@ def _importable_operators() -> frozenset[str]:
 
 def _with_supported_opset(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
     """The model, converted to opset 13 if its opset is too old to be imported."""
-    opset = next((entry.version for entry in model.opset_import if entry.domain in _DEFAULT_DOMAINS), _OLDEST_OPSET)
+    opset = opset_of(model, _OLDEST_OPSET)
     if opset >= _OLDEST_OPSET:
         return model
     try:

@@ -6,7 +6,7 @@ is found out by trying: the error names the node, or else each different node is
 
     Conv -> LSTM -> MatMul   ->   Conv -> stormdrop.Foreign -> MatMul   ->   conv2d, call_dps_packed(...), matmul
 
-Foreign nodes are merged to segments (`segments`). Each becomes an ONNX model of its own, and one node of our own
+Foreign nodes are merged to foreign parts (`segments`). Each becomes an ONNX model of its own, and one node of our own
 domain, which the importer translates to the call of a packed function (`foreign`).
 """
 
@@ -29,6 +29,7 @@ from ..metadata import OPEN, ForeignPart
 from .converters.foreign import DOMAIN, OPERATOR
 from .onnx_model import OnnxGraph, unsupported_nodes
 from .segments import Segment, Wiring, divide
+from .standard import is_standard
 from .trial_run import ValueType, value_types
 
 _TRIES = 12
@@ -144,10 +145,10 @@ class _Candidates:
         return {name: shape for name, shape in shapes.items() if shape is not None and OPEN in shape}
 
     def divided(self) -> tuple[OnnxGraph, ForeignParts]:
-        """The model with one node for each segment, and the segments."""
+        """The model with one node for each foreign part, and the parts."""
         reports: list[ForeignPart] = []
         models: list[bytes] = []
-        nodes = [node for node in self._read.cleaned.graph.node if _is_constant(node)]
+        nodes = [node for node in self._read.cleaned.graph.node if is_standard(node, "Constant")]
         for step in divide(self._wiring, set(self._reasons), self._may_cross):
             if isinstance(step, int):
                 nodes.append(self._wiring.nodes[step])
@@ -215,10 +216,10 @@ class _Candidates:
         return name not in self._types or self._types[name].dtype is not None
 
     def _is_constant(self, position: int) -> bool:
-        return _is_constant(self._wiring.nodes[position])
+        return is_standard(self._wiring.nodes[position], "Constant")
 
     def _call(self, segment: Segment, index: int) -> onnx.NodeProto:
-        """The node that stands for a segment."""
+        """The node that stands for a foreign part."""
         return helper.make_node(
             OPERATOR,
             segment.inputs,
@@ -235,10 +236,12 @@ class _Candidates:
         return ForeignPart(foreign_file(index), dict(operators), reason)
 
     def _model(self, segment: Segment) -> onnx.ModelProto:
-        """A segment as a model, with the constants that it reads."""
+        """A foreign part as a model, with the constants that it reads."""
         cleaned = self._read.cleaned
         read = {name for position in segment.nodes for name in self._wiring.reads[position]}
-        constants = [node for node in cleaned.graph.node if _is_constant(node) and read.intersection(node.output)]
+        constants = [
+            node for node in cleaned.graph.node if is_standard(node, "Constant") and read.intersection(node.output)
+        ]
         graph = helper.make_graph(
             [*constants, *(self._wiring.nodes[position] for position in segment.nodes)],
             cleaned.graph.name or "part",
@@ -253,8 +256,4 @@ class _Candidates:
 
 
 def _operator_of(node: onnx.NodeProto) -> str:
-    return shown(node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}")
-
-
-def _is_constant(node: onnx.NodeProto) -> bool:
-    return node.op_type == "Constant" and node.domain in ("", "ai.onnx")
+    return shown(node.op_type if is_standard(node) else f"{node.domain}.{node.op_type}")

@@ -1,12 +1,12 @@
-"""Divides a graph into native nodes and foreign segments, which are as large as possible and never form a cycle.
+"""Divides a graph into native nodes and foreign parts, which are as large as possible and never form a cycle.
 
 Each node has a level: native nodes have even ones, foreign nodes odd ones, and no node has a smaller one than what it
-reads. All foreign nodes of a level are one segment. A path between two nodes of one level stays in it, so a segment
+reads. All foreign nodes of a level are one part. A path between two nodes of one level stays in it, so a part
 reads nothing that depends on itself.
 
     level   0               1              2         3
             Conv -> Relu -> LSTM    ---->  MatMul -> NonZero -> y
-                      `---> Loop -> Add -----^                          Loop, Add and LSTM are one segment
+                      `---> Loop -> Add -----^                          Loop, Add and LSTM are one part
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from dataclasses import dataclass
 
 import onnx
 
+from .standard import is_standard
+
 _KERNELS = {
     *("Conv", "ConvInteger", "ConvTranspose", "DeformConv", "QLinearConv"),
     *("Attention", "Einsum", "Gemm", "MatMul", "MatMulInteger", "QLinearMatMul"),
     *("GRU", "LSTM", "RNN"),
 }
-"""Operators that are worth a crossing from and to a foreign segment. Between two segments, all others join them."""
+"""Operators that are worth a crossing from and to a foreign part. Between two parts, all others join them."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +57,12 @@ class Wiring:
         self.nodes = list(graph.node)
         self.constants = {tensor.name for tensor in graph.initializer}
         self.constants |= {tensor.values.name for tensor in graph.sparse_initializer}
-        self.constants |= {name for node in graph.node if _is_constant(node) for name in node.output}
+        self.constants |= {name for node in graph.node if is_standard(node, "Constant") for name in node.output}
         self.producers = {
-            name: position for position, node in enumerate(self.nodes) if not _is_constant(node) for name in node.output
+            name: position
+            for position, node in enumerate(self.nodes)
+            if not is_standard(node, "Constant")
+            for name in node.output
         }
         outer = {*self.producers, *self.constants, *(value.name for value in graph.input)}
         self.reads = [[name for name in dict.fromkeys(_read(node)) if name in outer] for node in self.nodes]
@@ -72,7 +77,7 @@ class Wiring:
         return [self.producers[name] for name in self.reads[position] if name in self.producers]
 
     def segment(self, positions: Sequence[int]) -> Segment:
-        """Nodes as a segment."""
+        """Nodes as a foreign part."""
         inside = set(positions)
         made = [name for position in positions for name in self.nodes[position].output if name]
         read = dict.fromkeys(name for position in positions for name in self.reads[position])
@@ -88,10 +93,10 @@ def divide(wiring: Wiring, foreign: set[int], may_cross: Callable[[str], bool]) 
         wiring: The graph.
         foreign: The positions of the nodes that cannot be native. Native nodes join them here: `Constant` nodes are
             neither.
-        may_cross: Whether a value may be passed from one segment to another: whether it is a tensor.
+        may_cross: Whether a value may be passed from one part to another: whether it is a tensor.
 
     Yields:
-        Native nodes by position, and segments, in an order in which each comes after what it reads.
+        Native nodes by position, and foreign parts, in an order in which each comes after what it reads.
     """
     foreign = set(foreign)
     while joining := _joining(wiring, foreign, may_cross):
@@ -110,14 +115,14 @@ def divide(wiring: Wiring, foreign: set[int], may_cross: Callable[[str], bool]) 
 def _levels(wiring: Wiring, foreign: set[int]) -> dict[int, int]:
     levels: dict[int, int] = {}
     for position, node in enumerate(wiring.nodes):
-        if not _is_constant(node):
+        if not is_standard(node, "Constant"):
             level = max((levels[other] for other in wiring.before(position)), default=0)
             levels[position] = level + (level % 2 != (position in foreign))
     return levels
 
 
 def _joining(wiring: Wiring, foreign: set[int], may_cross: Callable[[str], bool]) -> set[int]:
-    """Native nodes between two segments that cost less than the crossings, or through which no tensor would pass."""
+    """Native nodes between two foreign parts that cost less than the crossings, or that no tensor would cross."""
     levels = _levels(wiring, foreign)
     for name, position in wiring.producers.items():
         if position in foreign and not may_cross(name):
@@ -152,10 +157,6 @@ def _regions(wiring: Wiring, foreign: set[int], levels: dict[int, int]) -> list[
 
 def _readers(wiring: Wiring, position: int) -> list[int]:
     return [reader for name in wiring.nodes[position].output for reader in wiring.readers[name]]
-
-
-def _is_constant(node: onnx.NodeProto) -> bool:
-    return node.op_type == "Constant" and node.domain in ("", "ai.onnx")
 
 
 def _read(node: onnx.NodeProto) -> Iterator[str]:

@@ -30,6 +30,7 @@ from onnxscript.rewriter import MatchResult, RewriteRuleClassBase
 from .functions import inline_functions
 from .loops import unroll_loops
 from .optimize import FOLDING, optimize, rule_set
+from .standard import is_standard
 
 _AXES_ARE_AN_INPUT = 13
 """The first opset in which the axes of a Squeeze are an input."""
@@ -210,7 +211,7 @@ def _simpler_nodes(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def _simpler(node: onnx.NodeProto, used: set[str]) -> list[onnx.NodeProto]:
     """The nodes that replace a node; `used` are the names of all values that something reads."""
-    if node.domain not in ("", "ai.onnx"):
+    if not is_standard(node):
         return [node]
     if node.op_type == "Dropout" and not any(name in used for name in node.output[1:]):
         return [helper.make_node("Identity", [node.input[0]], [node.output[0]], node.name)]

@@ -11,6 +11,8 @@ from tvm import relax, tirx
 from tvm.ir import GenericConst, TensorLoad
 from tvm.s_tir import SBlock, SBlockRealize, Schedule
 
+from ..expressions import calls_kernel
+
 
 @dataclass(frozen=True, eq=False)
 class Task:
@@ -64,11 +66,10 @@ def extract_tasks(*mods: tvm.IRModule) -> tuple[Task, ...]:
 
 def kernel_calls(mod: tvm.IRModule) -> list[relax.Call]:
     """All calls of `main` to TensorIR functions, in order."""
-    call_tir = tvm.ir.Op.get("relax.call_tir")
     calls: list[relax.Call] = []
 
     def visit(expr: relax.Expr) -> None:
-        if isinstance(expr, relax.Call) and expr.op == call_tir:
+        if calls_kernel(expr):
             calls.append(expr)
 
     relax.analysis.post_order_visit(mod["main"], visit)

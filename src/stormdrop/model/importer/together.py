@@ -39,7 +39,7 @@ def together(graphs: Sequence[Graph]) -> Graph:
         return first
     for graph in graphs[1:]:
         if [info.name for info in graph.inputs + graph.outputs] != [info.name for info in first.inputs + first.outputs]:
-            raise ModelError(f"{first.name}: its inputs or outputs at {_label(graph, graphs)} are others")
+            raise ModelError(f"{first.name}: its inputs or outputs have other names at size {_label(graph, graphs)}")
     foreign, positions = _parts(graphs)
     taken: set[str] = set()
     mods = []

@@ -1,1 +1,15 @@
-"""Passes that rewrite the Relax code of a model."""
+"""Passes that rewrite the Relax code of a model.
+
+rewriting.py          how a pass replaces the function `main`
+constants.py          operators on constants are evaluated
+batch_norms.py        batch norms are folded
+broadcast.py          constants get the axes that a change of layout needs
+powers.py             powers become multiplications and square roots
+gathers.py            gathers read inside their tensor for every index
+views.py, copies.py   what only moves data or renames axes is simplified, and becomes a reshape
+byte_contractions.py  what follows a contraction of bytes is computed in its kernel
+legalize.py           operators become TensorIR functions
+concatenation.py      inputs of a concatenation are written to their final place
+renaming.py           functions are renamed, and modules joined
+workspace.py          the memory between kernels is allocated once
+"""

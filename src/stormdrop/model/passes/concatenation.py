@@ -8,7 +8,7 @@ c = concatenate(a, b)                c = b
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from tvm import relax, tirx
 from ...errors import UnsupportedFunction
 from ...ir.reference import evaluate
 from ...ir.stages import shape_of
+from ..expressions import calls_kernel, variables_of
 from ..importer.tasks import Task
 
 
@@ -61,11 +62,11 @@ def find_concatenations(
     bindings = [binding for block in mod["main"].body.blocks for binding in block.bindings]
     order = {binding.var: position for position, binding in enumerate(bindings)}
     values = {binding.var: binding.value for binding in bindings}
-    uses = Counter(variable for value in values.values() for variable in _variables(value))
+    uses = Counter(variable for value in values.values() for variable in variables_of(value))
     is_concatenation: dict[str, bool] = {}
     concatenations = []
     for variable, value in values.items():
-        if not isinstance(variable, relax.DataflowVar) or not _is_kernel(value):
+        if not isinstance(variable, relax.DataflowVar) or not calls_kernel(value):
             continue
         callee = value.args[0].name_hint
         parts = list(value.args[1].fields)
@@ -78,7 +79,7 @@ def find_concatenations(
         placeable = all(
             uses[part] == 1
             and isinstance(part, relax.DataflowVar)
-            and _is_kernel(values[part])
+            and calls_kernel(values[part])
             and can_place(tasks[values[part].args[0].name_hint])
             for part in parts
         )
@@ -90,21 +91,6 @@ def find_concatenations(
         placed = sorted(zip(parts, places, strict=True), key=lambda entry: order[entry[0]])
         concatenations.append(Concatenation(variable, tuple(placed)))
     return concatenations
-
-
-def _is_kernel(value: Any) -> bool:
-    return isinstance(value, relax.Call) and value.op == tvm.ir.Op.get("relax.call_tir")
-
-
-def _variables(value: Any) -> Sequence[Any]:
-    variables: list[Any] = []
-
-    def visit(node: Any) -> None:
-        if isinstance(node, relax.Var):
-            variables.append(node)
-
-    relax.analysis.post_order_visit(value, visit)
-    return variables
 
 
 def _concatenates(function: tirx.PrimFunc, parts: int) -> bool:

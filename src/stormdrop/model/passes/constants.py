@@ -54,6 +54,7 @@ _EVALUATE: dict[str, Callable[..., NDArray[Any]]] = {
     "relax.permute_dims": _permute,
     "relax.reshape": _reshape,
     "relax.expand_dims": _reshape,
+    "relax.round": _computed(np.round),
     "relax.squeeze": _reshape,
     "relax.flatten": _reshape,
     "relax.broadcast_to": _broadcast,

@@ -18,6 +18,7 @@ from tvm.ir import TensorLoad
 from ...errors import UnsupportedFunction
 from ...ir.reference import evaluate_graph
 from ...ir.stages import StageGraph, shape_of
+from ..expressions import calls_kernel
 from .rewriting import rewrite_main
 
 _LARGEST = 1 << 22  # elements: what a larger function does would take long to find out
@@ -48,7 +49,7 @@ class _Copies(relax.PyExprMutator):
         if any(call.same_as(value) for value in self._outputs):
             return self.visit_expr_post_order(call)
         call = self.visit_expr_post_order(call)
-        if call.op != tvm.ir.Op.get("relax.call_tir") or len(call.args[1].fields) != 1:
+        if not calls_kernel(call) or len(call.args[1].fields) != 1:
             return call
         name = call.args[0].name_hint
         if name not in self._known:

@@ -14,23 +14,41 @@ from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm import relax
+from tvm import relax, te, tirx
 from tvm.ir import GenericConst
 
+from ..expressions import calls_kernel
+
 _SMALL = 16
-"""A constant of so many elements may become a part of the function. That of a larger one never does."""
+"""The most elements that a constant may have to become a part of the function."""
 
 Rule = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
 
 
+def _round(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """Rounds halves to even numbers, as ONNX, torch and NumPy do. TVM's own rule rounds them away from zero."""
+
+    def rounded(x: Any) -> Any:
+        return te.compute(x.shape, lambda *i: tirx.nearbyint(x(*i)), name="round_to_even")
+
+    return builder.call_te(rounded, call.args[0], primfunc_name_hint="round_to_even")
+
+
+_OWN_RULES: dict[str, Rule] = {"relax.round": _round}
+"""Rules in place of TVM's, by operators."""
+
+
 def legalize(mod: tvm.IRModule) -> tvm.IRModule:
-    """The module whose `main` calls TensorIR functions in place of operators. The result is that of TVM's own pass."""
+    """The module whose `main` calls TensorIR functions in place of operators.
+
+    The result is that of TVM's own pass, except for the operators that `_OWN_RULES` names.
+    """
     rules: dict[str, Rule] = {}
     for block in mod["main"].body.blocks:
         for binding in block.bindings:
             operator = getattr(binding.value, "op", None)
             if isinstance(operator, tvm.ir.Op) and operator.name not in rules:
-                rule = operator.get_attr("FLegalize")
+                rule = _OWN_RULES.get(operator.name) or operator.get_attr("FLegalize")
                 if rule is not None:
                     rules[operator.name] = functools.partial(_once, rule, {})
     return relax.transform.LegalizeOps(rules)(mod)
@@ -62,7 +80,7 @@ def _once(
         arguments = relax.Tuple([tensors[position] for position in like.positions])
         return relax.call_tir(like.function, arguments, list(like.results))
     result = rule(builder, call)
-    if isinstance(result, relax.Call) and result.op == tvm.ir.Op.get("relax.call_tir"):
+    if calls_kernel(result):
         taken = [_position(argument, tensors) for argument in result.args[1].fields]
         positions = [position for position in taken if position is not None]
         consumed = [tensor for position, tensor in enumerate(tensors) if position not in positions]

@@ -1,1 +1,13 @@
-"""How a compiled model is verified: its inputs, another runtime's outputs, and what NumPy computes in float64."""
+"""How a compiled model is verified: its inputs, another runtime's outputs, and what NumPy computes in float64.
+
+expected.py    what its tensors should be, and how far off they may be
+samples.py     the inputs that it is verified on
+origins.py     an ONNX model as something to compare with
+peer.py        what another runtime computes of it
+arrays.py      how far one array is from another, and what it holds
+exact.py       what NumPy computes of the import, in float64
+references.py  these, at all sizes of a model
+kernels.py     what each kernel of a compiled model reads and writes, and how exact it is
+parts.py       models of which onnxruntime runs a part
+rows.py        whether the rows of a batch are independent
+"""

@@ -10,7 +10,6 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import tvm
 from numpy.typing import NDArray
 from tvm import relax
 from tvm.ir import GenericConst, TensorLoad
@@ -19,6 +18,7 @@ from ...errors import UnsupportedFunction
 from ...ir import reference
 from ...ir.stages import StageGraph
 from ...machine.threads import thread_count
+from ..expressions import calls_kernel, variables_of
 from ..foreign import foreign_arguments, foreign_index, run_part
 from ..importer.graph import Graph
 from .samples import Feeds
@@ -64,8 +64,8 @@ class ExactModel:
         last: dict[Any, int] = {}  # the position of the last binding that reads a variable
         for position, binding in enumerate(self._bindings):
             self._check(binding)
-            last.update(dict.fromkeys(_variables(binding.value), position))
-        for variable in _variables(self._main.body.body):
+            last.update(dict.fromkeys(variables_of(binding.value), position))
+        for variable in variables_of(self._main.body.body):
             last.pop(variable, None)
         self._ended: defaultdict[int, list[Any]] = defaultdict(list)
         for variable, position in last.items():
@@ -129,7 +129,7 @@ class ExactModel:
             return self._by_onnxruntime(part, foreign_arguments(expr), value)
         if not isinstance(expr, relax.Call):
             return value(expr.tuple_value)[expr.index] if isinstance(expr, relax.TupleGetItem) else value(expr)
-        if _is_kernel(expr):
+        if calls_kernel(expr):
             stages = self._stages[expr.args[0].name_hint]
             results = reference.evaluate_graph(stages, [value(argument) for argument in expr.args[1].fields], rounded)
             return results[0] if len(results) == 1 else tuple(results)
@@ -144,7 +144,7 @@ class ExactModel:
         """Reads the function that a binding calls. Raises `UnsupportedFunction` for anything that is not known here."""
         expr = binding.value
         if isinstance(expr, relax.Call):
-            if _is_kernel(expr):
+            if calls_kernel(expr):
                 name = expr.args[0].name_hint
                 if name not in self._stages:
                     self._stages[name] = StageGraph.parse(self._graph.mod[name], gathers=True)
@@ -164,7 +164,7 @@ class ExactModel:
         calls: Counter[int] = Counter()
         sites: dict[Any, tuple[int, int]] = {}
         for variable, expr in values.items():
-            if _is_kernel(expr):
+            if calls_kernel(expr):
                 task = tasks[expr.args[0].name_hint]
                 sites[variable] = task, calls[task]
                 calls[task] += 1
@@ -188,19 +188,8 @@ class ExactModel:
         """What a call moves to another place or another shape; None if it computes."""
         if foreign_index(call) is not None:
             return None
-        if not _is_kernel(call):
+        if not calls_kernel(call):
             return call.args[0]
         stages, arguments = self._stages[call.args[0].name_hint].stages, call.args[1].fields
         moves = all(stage.combine is None and isinstance(stage.value, TensorLoad) for stage in stages)
         return arguments[0] if moves and len(arguments) == 1 else None
-
-
-def _is_kernel(expr: Any) -> bool:
-    return isinstance(expr, relax.Call) and expr.op == tvm.ir.Op.get("relax.call_tir")
-
-
-def _variables(expr: Any) -> list[Any]:
-    """The variables that an expression reads."""
-    found: list[Any] = []
-    relax.analysis.post_order_visit(expr, lambda node: found.append(node) if isinstance(node, relax.Var) else None)
-    return found

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ...errors import ModelError, one_line
 from ..foreign import session_of
+from ..importer.standard import opset_of
 from .samples import Feeds
 
 _SOFTMAX_OVER_ONE_AXIS = 13
@@ -98,9 +99,7 @@ def _with_outputs(model: onnx.ModelProto, names: Sequence[str]) -> Iterator[None
 def _run_by_onnx(source: onnx.ModelProto, feeds: Feeds, names: Sequence[str]) -> tuple[Outputs, str]:
     from onnx.reference import ReferenceEvaluator
 
-    opset = next(
-        (entry.version for entry in source.opset_import if entry.domain in ("", "ai.onnx")), _SOFTMAX_OVER_ONE_AXIS
-    )
+    opset = opset_of(source, _SOFTMAX_OVER_ONE_AXIS)
     try:
         values = ReferenceEvaluator(source, new_ops=_corrected_operators(opset)).run(list(names), dict(feeds))
     except Exception as error:

@@ -2,6 +2,16 @@
 
 A converter takes a `Node` and returns a Relax expression: a tuple if the node has several outputs. It returns None to
 leave a node to TVM's importer.
+
+node.py            what a converter gets
+elementwise.py     each element by itself; shapes and constants
+indexing.py        elements chosen by an index, sums along an axis
+normalization.py   normalizations and reductions
+conv_transpose.py  transposed convolutions
+resize.py          Resize and Upsample
+recurrent.py       RNN, GRU, LSTM
+quantized.py       quantized tensors
+foreign.py         the nodes that stand for a foreign part
 """
 
 from __future__ import annotations
@@ -9,11 +19,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from . import convolution, elementwise, foreign, indexing, normalization, quantized, recurrent, resize
+from . import conv_transpose, elementwise, foreign, indexing, normalization, quantized, recurrent, resize
 from .node import Node
 
 CONVERTERS: dict[str, Callable[[Node], Any]] = {
-    **convolution.CONVERTERS,
+    **conv_transpose.CONVERTERS,
     **elementwise.CONVERTERS,
     **foreign.CONVERTERS,
     **indexing.CONVERTERS,

@@ -1,4 +1,4 @@
-"""The converter of the nodes that stand for a foreign segment of a graph; see `partition`."""
+"""The converter of the nodes that stand for a foreign part of a graph; see `partition`."""
 
 from __future__ import annotations
 

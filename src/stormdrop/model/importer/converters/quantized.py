@@ -1,4 +1,8 @@
-"""Converters of operators on quantized tensors. They compute in int32 and round half to even, as ONNX says."""
+"""Converters of operators on quantized tensors. They compute in int32 and round half to even, as ONNX says.
+
+If zero points are constants, products and convolutions take bytes as they are and widen them in the sum, so that
+kernels read bytes and can multiply several at a time. Otherwise the tensors are widened before.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,12 @@ from typing import Any
 
 import numpy as np
 from onnx import helper
-from tvm import relax, te, tirx
+from tvm import relax, te
+from tvm.ir import GenericConst
 
 from .node import Node, const, dtype_of, limits, normalised, shape_of
 
+_BYTES = ("int8", "uint8")
 _INTEGERS = ("int8", "uint8", "int16", "uint16", "int32")
 
 
@@ -76,9 +82,44 @@ def _qlinear_conv(node: Node) -> Any:
 
 def _product(node: Node, left: tuple[Any, Any], right: tuple[Any, Any]) -> Any:
     """The product of two tensors with their zero points, in int32."""
+    points = [_constant_point(*operand) for operand in (left, right)]
+    if None not in points and _multiply_as_matrices(shape_of(left[0]), shape_of(right[0])):
+        return node.compute(_product_of_bytes, left[0], right[0], *points, name="matmul_of_bytes")
     a = _shifted(node, left[0], None if left[1] is None else node.emit(_rows(node, left[1])))
     b = _shifted(node, *right)
     return node.emit(relax.op.matmul(a, b))
+
+
+def _constant_point(value: Any, point: Any) -> int | None:
+    """The zero point of a tensor of bytes, if it is one constant for all elements; else None."""
+    if dtype_of(value) not in _BYTES:
+        return None
+    if point is None:
+        return 0
+    if not isinstance(point, GenericConst) or shape_of(point) not in ((), (1,)):
+        return None
+    return int(point.value.numpy().reshape(()))
+
+
+def _multiply_as_matrices(left: tuple[int, ...], right: tuple[int, ...]) -> bool:
+    """Whether a product has one matrix on the right, or as many as on the left."""
+    return len(left) >= 2 and (len(right) == 2 or (len(right) >= 2 and left[:-2] == right[:-2]))
+
+
+def _product_of_bytes(a: Any, b: Any, left: int, right: int) -> Any:
+    """Products of matrices of bytes, less their zero points. The bytes are widened in the sum, not before it.
+
+    So a kernel reads bytes, and can multiply several at a time.
+    """
+    k = te.reduce_axis((0, a.shape[-1]), name="k")
+
+    def element(*i: Any) -> Any:
+        *batch, row, column = i
+        x = a(*batch, row, k).astype("int32")
+        y = b(*(batch if len(b.shape) > 2 else ()), k, column).astype("int32")
+        return te.sum((x - left if left else x) * (y - right if right else y), axis=k)
+
+    return te.compute((*a.shape[:-1], b.shape[-1]), element, name="matmul_of_bytes")
 
 
 def _rows(node: Node, value: Any) -> Any:
@@ -93,19 +134,23 @@ def _convolution(node: Node, data: tuple[Any, Any], weights: tuple[Any, Any]) ->
     if spatial not in (1, 2):
         raise ValueError(f"{spatial} spatial dimensions")
     w, point = weights
-    if point is not None and shape_of(point) not in ((), (1,)):
-        point = node.emit(relax.op.reshape(point, (-1,) + (1,) * (spatial + 1)))
     kernel = shape_of(w)[2:]
     strides = list(node.attribute("strides", (1,) * spatial))
     dilations = list(node.attribute("dilations", (1,) * spatial))
     pads = _pads(node, shape_of(data[0])[2:], kernel, strides, dilations)
-    x = _shifted(node, *data)
+    bytes_of = _bytes_of_convolution(node, data, weights, pads)
+    if bytes_of is not None:
+        x, w, pads, correction = bytes_of
+    else:
+        if point is not None and shape_of(point) not in ((), (1,)):
+            point = node.emit(relax.op.reshape(point, (-1,) + (1,) * (spatial + 1)))
+        x, w, correction = _shifted(node, *data), _shifted(node, w, point), None
     function = relax.op.nn.conv2d if spatial == 2 else relax.op.nn.conv1d
     layouts = ("NCHW", "OIHW") if spatial == 2 else ("NCW", "OIW")
-    return node.emit(
+    result = node.emit(
         function(
             x,
-            _shifted(node, w, point),
+            w,
             strides=strides,
             padding=pads,
             dilation=dilations,
@@ -115,6 +160,38 @@ def _convolution(node: Node, data: tuple[Any, Any], weights: tuple[Any, Any]) ->
             out_dtype="int32",
         )
     )
+    return result if correction is None else node.emit(relax.op.add(result, correction))
+
+
+def _bytes_of_convolution(
+    node: Node, data: tuple[Any, Any], weights: tuple[Any, Any], pads: list[int]
+) -> tuple[Any, Any, list[int], Any] | None:
+    """Data and weights of a convolution as bytes, its padding, and what is added to its result.
+
+    The sum of (x - z) w is that of x w, less z times the sum of w, if the padding is z.
+
+    Returns:
+        None if the zero point of the data or the weights are no constants, or if the weights less theirs are no int8.
+    """
+    zero, (kernel, point) = _constant_point(*data), weights
+    if zero is None or not isinstance(kernel, GenericConst) or not (point is None or isinstance(point, GenericConst)):
+        return None
+    values = kernel.value.numpy().astype(np.int64)
+    if point is not None:
+        shape = (-1,) + (1,) * (values.ndim - 1)
+        values = values - point.value.numpy().astype(np.int64).reshape(shape)
+    low, high = limits("int8")
+    if values.min(initial=0) < low or values.max(initial=0) > high:
+        return None
+    x, spatial = data[0], values.ndim - 2
+    if not zero:
+        return x, const(values.astype("int8")), pads, None
+    if any(pads):
+        around = [0, 0, 0, 0, *(pads[side * spatial + axis] for axis in range(spatial) for side in (0, 1))]
+        x, pads = node.emit(relax.op.nn.pad(x, around, pad_value=zero)), [0] * len(pads)
+    sums = values.sum(axis=tuple(range(1, values.ndim)))
+    correction = const((-zero * sums).astype("int32").reshape(1, -1, *[1] * spatial))
+    return x, const(values.astype("int8")), pads, correction
 
 
 def _pads(
@@ -143,25 +220,21 @@ def _requantized(node: Node, total: Any, scale: Any, zero: Any) -> Any:
     """saturate(round(total * scale) + zero point)."""
     _require(dtype_of(zero), node)
     real = node.emit(relax.op.multiply(relax.op.astype(total, dtype_of(scale)), scale))
-    one = const(np.ones((), dtype_of(scale)))
-    return _quantized(node, real, one, node.emit(_rows(node, zero)), dtype_of(zero))
+    return _quantized(node, real, None, node.emit(_rows(node, zero)), dtype_of(zero))
 
 
 def _quantized(node: Node, x: Any, scale: Any, zero: Any, target: str) -> Any:
-    """saturate(round(x / scale) + zero point), where the scale and the zero point broadcast."""
+    """saturate(round(x / scale) + zero point), where the scale and the zero point broadcast. No scale stands for 1."""
     dtype = "float32" if dtype_of(x) == "float16" else dtype_of(x)
-    quotient = relax.op.divide(relax.op.astype(x, dtype), relax.op.astype(scale, dtype))
-    quotient = node.emit(quotient)
-    rounded = node.compute(_rounded, quotient, name="round_to_even")
+    quotient = node.emit(relax.op.astype(x, dtype))
+    if scale is not None:
+        quotient = node.emit(relax.op.divide(quotient, relax.op.astype(scale, dtype)))
+    rounded = node.emit(relax.op.round(quotient))  # to even: see `passes.legalize`
     if zero is not None:
         rounded = node.emit(relax.op.add(rounded, relax.op.astype(zero, dtype)))
     low, high = limits(target)
     bounded = relax.op.minimum(relax.op.maximum(rounded, relax.const(low, dtype)), relax.const(high, dtype))
     return node.emit(relax.op.astype(bounded, target))
-
-
-def _rounded(x: Any) -> Any:
-    return te.compute(x.shape, lambda *i: tirx.nearbyint(x(*i)), name="round_to_even")
 
 
 def _along(node: Node, value: Any, axis: int) -> Any:

@@ -36,7 +36,7 @@ _Step = Callable[["_Direction", Any, Sequence[Any]], list[Any]]
 
 
 def _recurrent(step: _Step, states: int) -> Callable[[Node], Any]:
-    """The converter of an operator with so many states (hidden, cell)."""
+    """The converter of an operator with one state (hidden), or with two (hidden, cell)."""
 
     def convert(node: Node) -> Any:
         batch_first = bool(node.attribute("layout", 0))

@@ -11,7 +11,7 @@ from onnx import helper
 _Attributes = Mapping[str, Any]
 
 
-def native_reason(node: onnx.NodeProto) -> str | None:
+def refusal_reason(node: onnx.NodeProto) -> str | None:
     """Say why a node is not taken, in the words that follow its description.
 
     Args:

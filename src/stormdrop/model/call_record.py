@@ -1,0 +1,109 @@
+"""Keeps each call of a model's executions: when it began, how long it took, what it allocated, which threads worked."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from .profile import BUILTIN, CallTimer
+
+_ALLOCATION = "vm.builtin.alloc_storage"
+_MOST_CALLS = 100_000  # what is kept of them takes some 50 MB
+_TASKS = Path("/proc/self/task")
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call.
+
+    Attributes:
+        name: the function.
+        kernel: whether it is a kernel; otherwise it is a function of the virtual machine.
+        begin: when it began, a reading of `time.perf_counter`.
+        seconds: the wall seconds that it took.
+        bytes: what it allocated; None unless it is an allocation.
+        threads: the seconds that each thread was on a core meanwhile.
+    """
+
+    name: str
+    kernel: bool
+    begin: float
+    seconds: float
+    bytes: int | None
+    threads: tuple[float, ...]
+
+
+class CallRecorder(CallTimer):
+    """A `CallTimer` that also keeps the calls of the executions it keeps, as long as they are not too many.
+
+    Attributes:
+        executions: The calls of each execution, in order.
+        workspace: The calls before the first kernel, which make the memory between kernels, once for all executions.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.workspace: list[Call] = []
+        self.executions: list[list[Call]] = []
+        self._calls_now: list[Call] = []
+        self._kept = 0
+        self._threads: list[int] = []
+        self._at_begin: list[float] = []
+        self._since: dict[int, float] = _thread_seconds()
+
+    def __call__(self, function: Any, symbol: str, before: bool, *rest: Any) -> int:
+        # What takes time here lies outside of the call: before its beginning is read, and after its end.
+        if before:
+            self._at_begin = [_seconds_of(thread) for thread in self._threads]
+            return super().__call__(function, symbol, before, *rest)
+        super().__call__(function, symbol, before, *rest)
+        spent = [_seconds_of(thread) - begun for thread, begun in zip(self._threads, self._at_begin, strict=True)]
+        # The arguments after the result are the machine, then the size of what is allocated.
+        size = math.prod(map(int, rest[2])) if symbol == _ALLOCATION else None
+        kernel = not symbol.startswith(BUILTIN)
+        self._calls_now.append(Call(symbol, kernel, self.begin, self.seconds, size, tuple(spent)))
+        return 0
+
+    def end_execution(self, keep: bool) -> None:
+        """See `CallTimer`. The first execution shows which threads take part."""
+        super().end_execution(keep)
+        if keep and self._calls_now and self._kept + len(self._calls_now) <= _MOST_CALLS:
+            self.executions.append(self._calls_now)
+            self._kept += len(self._calls_now)
+        if not keep:
+            self.workspace = list(itertools.takewhile(lambda call: not call.kernel, self._calls_now))
+            self._threads = [
+                thread for thread, seconds in _thread_seconds().items() if seconds > self._since.get(thread, 0.0)
+            ]
+        self._calls_now = []
+
+    def to_json(self) -> dict[str, Any]:
+        """The calls as values that JSON holds, for `report.profile_trace`."""
+        names = ["thread that calls" if thread == os.getpid() else f"thread {thread}" for thread in self._threads]
+        return {
+            "threads": names,
+            "workspace": [asdict(call) for call in self.workspace],
+            "executions": [[asdict(call) for call in calls] for calls in self.executions],
+        }
+
+
+def _thread_seconds() -> dict[int, float]:
+    """Seconds on a core of each thread of this process, by its id; empty where the system does not show it."""
+    try:
+        threads = sorted(int(entry.name) for entry in _TASKS.iterdir())
+    except OSError:
+        return {}
+    return {thread: _seconds_of(thread) for thread in threads}
+
+
+def _seconds_of(thread: int) -> float:
+    """Seconds on a core of a thread of this process; 0 if it has ended."""
+    try:
+        return time.clock_gettime((~thread << 3) | 6)  # the clock of a thread's CPU time, see Linux's posix-timers.h
+    except OSError:
+        return 0.0

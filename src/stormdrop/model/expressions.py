@@ -1,0 +1,20 @@
+"""What is asked of the expressions of a model's Relax code: which of them call a kernel, and what they read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax
+
+
+def calls_kernel(expr: Any) -> bool:
+    """Whether an expression is the call of a TensorIR function: `R.call_tir(function, (arguments), types)`."""
+    return isinstance(expr, relax.Call) and expr.op == tvm.ir.Op.get("relax.call_tir")
+
+
+def variables_of(expr: Any) -> list[relax.Var]:
+    """The variables that an expression reads, in order; each as often as it is read."""
+    found: list[relax.Var] = []
+    relax.analysis.post_order_visit(expr, lambda node: found.append(node) if isinstance(node, relax.Var) else None)
+    return found

@@ -1,0 +1,28 @@
+"""Which nodes of a model have operators of the ONNX standard, and which version of the standard a model names."""
+
+from __future__ import annotations
+
+import onnx
+
+_DOMAINS = ("", "ai.onnx")
+"""Two names of one domain: that of the standard's operators."""
+
+
+def is_standard(node: onnx.NodeProto, *operators: str) -> bool:
+    """Whether a node has an operator of the standard.
+
+    Args:
+        node: The node.
+        operators: The names of the operators in question; by default all operators.
+    """
+    return node.domain in _DOMAINS and (not operators or node.op_type in operators)
+
+
+def opset_of(model: onnx.ModelProto, unnamed: int = 1) -> int:
+    """The version of the standard's operators ("opset") that a model names.
+
+    Args:
+        model: The model.
+        unnamed: The version of a model that names none.
+    """
+    return next((entry.version for entry in model.opset_import if entry.domain in _DOMAINS), unnamed)

@@ -1,0 +1,61 @@
+"""What the verification of a model asks of arrays: how far one is from another, and what it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...ir.relative_error import relative_error
+
+_LEAST = 1e-30  # a tensor whose largest value is less: kernels take denormals for zero, and sums lose many of them
+_CONSTANT = 1e-6  # values that differ by less, relative to the largest, are one value
+
+Array = NDArray[Any]
+
+
+def error_of(value: Array, right: Array) -> float:
+    """The `relative_error` of numbers; of integers and booleans, which may be positions, the share that differs."""
+    if right.dtype.kind in "iub" and value.shape == right.shape:
+        return float(np.mean(value != right)) if right.size else 0.0
+    return relative_error(value, right, _LEAST)
+
+
+def overflows(value: Array, exact: Array) -> bool:
+    """Whether a value is infinite somewhere where the exact one is not."""
+    if np.size(value) != exact.size:
+        return False  # of a part that onnxruntime runs, whose shape depends on data
+    return bool((np.isinf(value) & np.isfinite(exact).reshape(np.shape(value))).any())
+
+
+def has_nan(value: Array) -> bool:
+    """Whether a value holds NaN."""
+    return value.dtype.kind == "f" and bool(np.isnan(value).any())
+
+
+def exceeds_float32(value: Array) -> bool:
+    """Whether a value is finite in float64 and would not be so in float32."""
+    finite = np.abs(value[np.isfinite(value)]) if value.dtype.kind == "f" else np.zeros(0)
+    return float(finite.max(initial=0.0)) >= float(np.finfo(np.float32).max)
+
+
+def varies(values: Sequence[Array]) -> bool:
+    """Whether a tensor holds different values in one sample; or, if it is a single value, over the samples."""
+    parts = values if values[0].size > 1 else [np.concatenate([np.ravel(value) for value in values])]
+    for part in parts:
+        finite = np.asarray(part[np.isfinite(part)], np.float64) if part.dtype.kind == "f" else part.astype(np.float64)
+        if finite.size and np.ptp(finite) > _CONSTANT * np.abs(finite).max():
+            return True
+    return False
+
+
+def in_layout_of(like: Array, value: Array) -> Array | None:
+    """A peer's tensor in the shape of ours: equal, without axes of one element, or channels-last; None otherwise."""
+    if value.shape == like.shape:
+        return value
+    if np.squeeze(value).shape == np.squeeze(like).shape:
+        return value.reshape(like.shape)
+    moved = np.moveaxis(value, 1, -1) if value.ndim == like.ndim > 2 else value
+    return moved if moved.shape == like.shape else None

@@ -1,0 +1,273 @@
+"""What the tensors of a model should be on a few samples of inputs, and how far off they may be.
+
+`verify` says how this is found out; it compares a compiled model with it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from numpy.typing import NDArray
+
+from ...errors import ModelError, UnsupportedFunction
+from ..artifact import CompiledModel
+from ..importer.graph import Graph
+from .arrays import error_of, exceeds_float32, has_nan, in_layout_of, overflows, varies
+from .exact import ExactModel, Site
+from .origins import origin_of, rounding_of_peer
+from .parts import Compared, compared_by_parts, names_of_results
+from .samples import Feeds, Sample, samples
+
+LEVEL = 1e-4
+"""An error (max|difference| / max|exact|) up to this is right. Reordered sums stay below it in deep networks; a
+misplaced weight makes an error of 0.1 and more, a sum in bfloat16 of 0.002."""
+
+LEVEL_WITHOUT_EXACT = 1e-3
+"""The level if there are no exact values: both sides are rounded then, and nothing tells how much the network makes of
+it."""
+
+_OF_PEER = 10.0
+_OF_ROUNDING = 100.0
+_OF_SPREAD = 3.0  # two ways to round differ by as much as each of them is wrong, or by twice as much
+_SLOW = 3.0  # seconds: if NumPy takes longer for the first sample, it remains the only one
+
+Array = NDArray[Any]
+
+
+class WrongImport(ModelError):
+    """The imported graph computes something else than the model does."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A tensor that differs more than rounding explains.
+
+    Attributes:
+        tensor: The tensor, in words.
+        sample: The sample that shows it.
+        error: Its error.
+        allowed: The largest error that would have been right.
+    """
+
+    tensor: str
+    sample: Sample
+    error: float
+    allowed: float
+
+    def __str__(self) -> str:
+        """For example "the error of output 'y' is 2.0e-03 on inputs of 0 to 255, and 1.0e-04 is allowed"."""
+        return (
+            f"the error of {self.tensor} is {self.error:.1e} on inputs of {self.sample.name}, and "
+            f"{self.allowed:.1e} is allowed"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Expected:
+    """What the tensors of one sample should be, by what they are called in messages.
+
+    Attributes:
+        sample: The inputs.
+        tensors: The exact tensors; without `ExactModel`, those of the peer.
+        peer: The error of the peer, for the tensors that it computes.
+        imported: The error of the imported graph in float64 against its origin in float64, if both are known.
+        rounded: Computes the error that rounding each tensor once makes; None if nothing is exact.
+    """
+
+    sample: Sample
+    tensors: Mapping[str, Array]
+    peer: Mapping[str, float]
+    rounded: Callable[[str], float] | None
+    imported: Mapping[str, float] = field(default_factory=dict)
+
+    def allowed(self, name: str, error: float) -> float:
+        """The error that a tensor may have. What rounding does is computed only if it matters for this error."""
+        allowed = max(LEVEL, _OF_PEER * self.peer.get(name, 0.0))
+        if self.rounded is None:
+            return max(allowed, LEVEL_WITHOUT_EXACT)
+        return allowed if error <= allowed else max(allowed, _OF_ROUNDING * self.rounded(name))
+
+
+class Computing:
+    """Computes what the tensors of a model should be on samples of inputs.
+
+    Attributes:
+        samples: The samples.
+        inside: What the last kernels read, by what it is called: the variable in the graph, and where it is read.
+    """
+
+    def __init__(self, graph: Graph, seed: int) -> None:
+        self.graph = graph
+        self.origin = origin_of(graph.source)
+        self.samples = samples(graph.inputs, self.origin.index_ranges(), seed)
+        self.saturating = self.origin.before_saturation()
+        self.names = [info.name for info in graph.outputs]
+        self.parts = names_of_results(graph)
+        try:
+            self.exact: ExactModel | None = ExactModel(graph)
+        except UnsupportedFunction:
+            self.exact = None
+        self.inside: dict[str, tuple[Any, Site]] = {
+            f"input {site.argument} of {graph.tasks[site.task].name} for output {output!r}": (
+                variable,
+                site,
+            )
+            for output, read in (self.exact.before if self.exact else {}).items()
+            for variable, site in read
+        }
+
+    def expected(self) -> tuple[list[Expected], str]:
+        """What the tensors of each sample should be, for those samples that can be used, and who computed it.
+
+        Raises:
+            WrongImport: The imported graph computes something else than the model does.
+            ModelError: The other runtime cannot run the model, or nothing could be verified.
+        """
+        made = [name for names in self.parts.values() for name in names]
+        wanted = list(dict.fromkeys([*self.names, *self.saturating.values(), *made]))
+        peers, against = self.origin.outputs([sample.feeds for sample in self.samples], wanted)
+        expected: list[Expected] = []
+        begin = time.perf_counter()
+        for position, sample in enumerate(self.samples):
+            if self.exact is None and position >= len(peers):
+                break
+            peer = peers[position] if position < len(peers) else None
+            one = self._expected(sample, peer)
+            if one is not None:
+                expected.append(one)
+            if position == 0 and time.perf_counter() - begin > _SLOW:
+                break
+        self._require_finite(expected, against)
+        self._require_variation(expected)
+        for one in expected:
+            self._check_import(one, against)
+        if self.exact is None:
+            return expected, against
+        errors = [error for one in expected for error in one.peer.values()]
+        operators = dict.fromkeys(name for part in self.graph.foreign.reports for name in part.operators)
+        ours = f", onnxruntime for its own parts ({', '.join(operators)})" if operators else ""
+        return expected, f"NumPy in float64{ours} (error of {against}: {max(errors, default=0.0):.1e})"
+
+    @property
+    def sites(self) -> dict[str, Site]:
+        """Where the compiled model's kernels read the tensors that are no outputs, by what they are called."""
+        return {name: site for name, (_, site) in self.inside.items()}
+
+    @property
+    def by_parts(self) -> Callable[[CompiledModel, Feeds], Iterable[Compared]] | None:
+        """Compares a model's tensors before and after the parts that onnxruntime runs; None if it has none."""
+        return partial(compared_by_parts, self.exact) if self.exact and self.graph.foreign.reports else None
+
+    def _expected(self, sample: Sample, peer: Mapping[str, Array] | None) -> Expected | None:
+        """What the tensors of a sample should be; None if the model computes NaN for it, or leaves float32's range.
+
+        The peer leaves the range if it computes infinity where the exact value is finite.
+        """
+        if peer is not None and any(has_nan(peer[name]) for name in self.names):
+            return None
+        truth = self._truth(sample)
+        if self.exact is None:
+            assert peer is not None
+            named = {output_name(name): peer[name] for name in self.names}
+            errors = {name: error_of(named[name], right) for name, right in truth.items()}
+            return Expected(sample, truth or named, errors, None)
+        keep = [variable for variable, _ in self.inside.values()]
+        tensors = self.named(*self.exact.run(sample.feeds, keep))
+        unknown = peer is None and any(has_nan(value) for value in tensors.values())
+        if unknown or any(exceeds_float32(value) for value in tensors.values()):
+            return None
+        if peer is not None and any(overflows(peer[name], tensors[output_name(name)]) for name in self.names):
+            return None
+        errors = {} if peer is None else self._peer_errors(peer, tensors)
+        if peer is not None and self.parts and not max(errors.values(), default=0.0) <= LEVEL:
+            # A part may jump: the exact model goes on from what the peer's parts have made.
+            results = {part: [peer[name] for name in names] for part, names in self.parts.items()}
+            errors = self._peer_errors(peer, self.named(*self.exact.run(sample.feeds, keep, results=results)))
+        imported = {name: error_of(tensors[name], right) for name, right in truth.items()}
+        return Expected(sample, tensors, errors, _Rounded(self, sample, tensors), imported)
+
+    def _truth(self, sample: Sample) -> dict[str, Array]:
+        """The outputs as the origin computes them in float64; empty if it does not, or not all of them finite."""
+        outputs = self.origin.exact(sample.feeds) or {}
+        unusable = any(has_nan(value) or exceeds_float32(value) for value in outputs.values())
+        return {} if unusable else {output_name(name): value for name, value in outputs.items()}
+
+    def named(self, outputs: Mapping[str, Array], kept: Mapping[Any, Array]) -> dict[str, Array]:
+        """The tensors that `ExactModel.run` returns, by what they are called in messages."""
+        inside = {name: kept[variable] for name, (variable, _) in self.inside.items() if variable in kept}
+        return {**{output_name(name): value for name, value in outputs.items()}, **inside}
+
+    def _peer_errors(self, peer: Mapping[str, Array], tensors: Mapping[str, Array]) -> dict[str, float]:
+        errors = {output_name(name): error_of(peer[name], tensors[output_name(name)]) for name in self.names}
+        for output, before in self.saturating.items():
+            for name, (_, site) in self.inside.items():
+                read = self.exact.before[output] if self.exact else []
+                value = in_layout_of(tensors[name], peer[before]) if site in [other for _, other in read] else None
+                if value is not None:
+                    errors[name] = error_of(value, tensors[name])
+        return errors
+
+    def _require_finite(self, expected: Sequence[Expected], against: str) -> None:
+        if not expected:
+            scales = ", ".join(sample.name for sample in self.samples)
+            raise ModelError(
+                f"{self.graph.name}: cannot be verified: its outputs hold NaN or leave the range of float32 on all "
+                f"inputs that were tried ({scales}); {against} computes the same: this is in the model or its weights"
+            )
+
+    def _require_variation(self, expected: Sequence[Expected]) -> None:
+        names = expected[0].tensors
+        if not any(value.size for value in names.values()):
+            raise ModelError(
+                f"{self.graph.name}: cannot be verified: its outputs have no elements; if the size 0 of an input "
+                f"stands for an open one, give the shape, as in --shape x=1x3x224x224 (shapes= in Python)"
+            )
+        if not any(varies([one.tensors[name] for one in expected]) for name in names):
+            raise ModelError(
+                f"{self.graph.name}: cannot be verified: each output holds one value everywhere, so a wrong kernel "
+                f"would not show; are its weights missing? (stormdrop.model.random_weights.seed_weights makes some)"
+            )
+
+    def _check_import(self, expected: Expected, against: str) -> None:
+        """Raise `ModelError` if the peer, or the origin, is further from the exact values than rounding explains."""
+        if expected.rounded is None:
+            return
+        outputs = {output_name(name): name for name in self.names}
+        for name, error in (*expected.peer.items(), *expected.imported.items()):
+            if error <= LEVEL or error <= (allowed := max(LEVEL, _OF_ROUNDING * expected.rounded(name))):
+                continue
+            if name in outputs and expected.tensors[name].dtype.kind == "f":
+                own = rounding_of_peer(self.origin, expected.sample.feeds, outputs[name])
+                allowed = max(allowed, _OF_SPREAD * own)
+            if not error <= allowed:
+                fault = Fault(name, expected.sample, error, allowed)
+                raise WrongImport(
+                    f"{self.graph.name}: the imported graph and {against} compute different results, before any kernel "
+                    f"was chosen: {fault}"
+                )
+
+
+class _Rounded:
+    """The error of each tensor of a sample if every tensor is rounded to float32 once; computed at the first call."""
+
+    def __init__(self, computing: Computing, sample: Sample, tensors: Mapping[str, Array]) -> None:
+        self._computing, self._sample, self._tensors = computing, sample, tensors
+        self._errors: dict[str, float] | None = None
+
+    def __call__(self, name: str) -> float:
+        if self._errors is None:
+            computing = self._computing
+            assert computing.exact is not None
+            keep = [variable for variable, _ in computing.inside.values()]
+            rounded = computing.named(*computing.exact.run(self._sample.feeds, keep, rounded=True))
+            self._errors = {key: error_of(rounded[key], right) for key, right in self._tensors.items()}
+        return self._errors[name]
+
+
+def output_name(name: str) -> str:
+    """What an output is called in messages."""
+    return f"output {name!r}"
