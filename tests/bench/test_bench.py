@@ -12,14 +12,14 @@ bench = importlib.import_module("stormdrop.bench.bench")  # the attribute of the
 
 
 def test_names_of_peers() -> None:
-    assert bench._select_peers(["torch"], bench.OPERATOR_PEERS) == (["torch", "torch-packed"], {})
-    assert bench._select_peers(None, bench.MODEL_PEERS)[0] == ["onnxruntime", "openvino", "torch", "torch-compiled"]
-    assert bench._select_peers(["torch"], bench.MODEL_PEERS) == (["torch", "torch-compiled"], {})
-    names, skipped = bench._select_peers(["onnxruntime", "torch-packed"], bench.MODEL_PEERS)
+    assert bench._select_peers(["torch"], bench.operator_peers()) == (["torch", "torch-packed"], {})
+    assert bench._select_peers(None, bench.model_peers())[0] == ["onnxruntime", "openvino", "torch", "torch-compiled"]
+    assert bench._select_peers(["torch"], bench.model_peers()) == (["torch", "torch-compiled"], {})
+    names, skipped = bench._select_peers(["onnxruntime", "torch-packed"], bench.model_peers())
     assert names == ["onnxruntime"]
     assert "torch-packed does not run ONNX models" in skipped["torch-packed"]
     with pytest.raises(InputError, match="unknown peer 'torhc'"):
-        bench._select_peers(["torhc"], bench.OPERATOR_PEERS)
+        bench._select_peers(["torhc"], bench.operator_peers())
 
 
 def test_peers_that_are_not_installed_are_known_before_the_tuning(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,7 +27,7 @@ def test_peers_that_are_not_installed_are_known_before_the_tuning(monkeypatch: p
     monkeypatch.setattr(bench, "_plan_operator", lambda *_: pytest.fail("something is tuned"))
     with pytest.raises(InputError, match="torch: torch is not installed; torch-packed: torch is not installed"):
         bench.bench(operators.matmul(8, 8, 8), ["torch"])
-    assert bench._not_installed(["openvino", "torch-packed"], bench.OPERATOR_PEERS).keys() == {"torch-packed"}
+    assert bench._not_installed(["openvino", "torch-packed"], bench.operator_peers()).keys() == {"torch-packed"}
 
 
 def test_a_bench_reports_ratios_errors_and_skipped_peers() -> None:

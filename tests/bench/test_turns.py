@@ -18,7 +18,7 @@ def test_the_order_of_contenders_does_not_matter(order: tuple[float, float]) -> 
         ContenderProcess(contender(Sleeper, seconds=order[1]), 1) as b,
     ):
         first, second = take_turns([a, b], 4, SHORT).seconds
-    ratio = np.median(np.array(second) / np.array(first))
+    ratio = np.min(second) / np.min(first)  # other load makes a sleep longer, never shorter
     assert 0.8 < ratio / (order[1] / order[0]) < 1.25
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stormdrop.compare.kernel_tuner import read_kernel_tuner
+from stormdrop.compare.kernel_tuner import kernel_tuner_recording, unpacked
 from stormdrop.errors import SpaceFileError
-from stormdrop.measure.replay import Recorded
+from stormdrop.measure.replay import Recorded, Recording
 from stormdrop.space import Categorical, Ordinal
 from stormdrop.testing import check_space
 from stormdrop.trial import Candidate, Phases, Request, Status
@@ -47,9 +47,13 @@ def written(folder: Path, data: Any, name: str = "tiny.json") -> Path:
     return path
 
 
+def read(path: Path) -> Recording:
+    return kernel_tuner_recording(unpacked(path), path)
+
+
 @pytest.mark.parametrize("name", ["tiny.json", "tiny.json.gz"])
 def test_a_file_becomes_a_space_and_what_is_known_of_it(tmp_path: Path, name: str) -> None:
-    recording = read_kernel_tuner(written(tmp_path, document(), name))
+    recording = read(written(tmp_path, document(), name))
     assert recording.name == "tiny"
     (space,) = recording.spaces
     assert space.knobs == (Ordinal("x", [1, 2, 4]), Categorical("mode", ["b", "a"]), Ordinal("one", [7]))
@@ -67,7 +71,7 @@ def test_a_file_becomes_a_space_and_what_is_known_of_it(tmp_path: Path, name: st
 
 
 def test_the_optimum_has_the_least_median(tmp_path: Path) -> None:
-    recording = read_kernel_tuner(written(tmp_path, document()))
+    recording = read(written(tmp_path, document()))
     best, failed, unknown = Candidate("k", (1, 1, 0)), Candidate("k", (0, 0, 0)), Candidate("k", (0, 1, 0))
     assert recording.optimum == best
     assert recording.optimum_seconds == recording.truth(best) == 0.00125
@@ -88,7 +92,7 @@ def test_failures_by_the_names_of_newer_files_and_the_number_of_old_ones(tmp_pat
         "old": entry(4, "a", time=1e20),
         "fine": {"x": 4, "mode": "b", "one": 7, "time": 0.5},  # without raw samples
     }
-    recording = read_kernel_tuner(written(tmp_path, data))
+    recording = read(written(tmp_path, data))
     statuses = [what.status for what in recording.recorded.values()]
     assert statuses == [Status.INSTANTIATION, Status.UNKNOWN, Status.UNKNOWN, Status.OK]
     assert recording.optimum_seconds == 0.0005
@@ -97,7 +101,7 @@ def test_failures_by_the_names_of_newer_files_and_the_number_of_old_ones(tmp_pat
 def test_the_space_is_told_apart_by_what_it_holds(tmp_path: Path) -> None:
     data, less = document(), document()
     del less["cache"]["4,b,7"]
-    spaces = [read_kernel_tuner(written(tmp_path, d)).spaces[0] for d in (data, less, document())]
+    spaces = [read(written(tmp_path, d)).spaces[0] for d in (data, less, document())]
     assert spaces[0].fingerprint != spaces[1].fingerprint
     assert spaces[0].fingerprint == spaces[2].fingerprint
 
@@ -147,7 +151,7 @@ def test_what_is_wrong_with_a_file_is_said_in_one_line(
     data = document()
     harm(data)
     with pytest.raises(SpaceFileError, match=line) as caught:
-        read_kernel_tuner(written(tmp_path, data))
+        read(written(tmp_path, data))
     assert "\n" not in str(caught.value)
     assert "tiny.json is no Kernel Tuner cache" in str(caught.value)
 
@@ -168,13 +172,13 @@ def test_unreadable_files(tmp_path: Path, name: str, content: bytes, line: str) 
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(SpaceFileError, match=line) as caught:
-        read_kernel_tuner(path)
+        read(path)
     assert "\n" not in str(caught.value)
 
 
 def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(SpaceFileError, match="cannot be read: No such file"):
-        read_kernel_tuner(tmp_path / "none.json")
+        read(tmp_path / "none.json")
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason=f"no recorded spaces in {SHARED}")
@@ -188,7 +192,7 @@ def test_a_missing_file(tmp_path: Path) -> None:
 )
 @pytest.mark.long
 def test_real_spaces(name: str, points: int, failures: dict[Status, int]) -> None:
-    recording = read_kernel_tuner(SHARED / f"{name}.json.gz")
+    recording = read(SHARED / f"{name}.json.gz")
     (space,) = recording.spaces
     assert space.size == len(recording.recorded) == points
     statuses = [what.status for what in recording.recorded.values() if what.status is not Status.OK]

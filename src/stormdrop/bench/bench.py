@@ -18,11 +18,11 @@ from ..errors import InputError, MeasureError
 from ..ir.relative_error import relative_error
 from ..machine.scratch import scratch_folder
 from ..measure.timing import MOST_ROUNDS
+from ..report.formatting import ascii_time
 from ..statistics import median_interval, ratio_interval
-from ..tuning.duration import short
 from .contender import ContenderSpec, Unavailable
 from .contender_process import ContenderProcess
-from .peers import GROUPS, MODEL_PEERS, OPERATOR_PEERS
+from .peers import GROUPS, model_peers, operator_peers
 from .turns import take_turns
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ class Standing:
             output for a model.
         versions: The versions of its libraries, by name.
         settings: How it ran, such as threads and layouts.
+        samples: Its time in each round, in seconds per execution.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Standing:
     error: float
     versions: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
+    samples: Sequence[float] = ()
 
     @property
     def agrees(self) -> bool:
@@ -97,10 +99,16 @@ class BenchResult:
         """A line for each contender: its time, and that over ours."""
         width = max(len(standing.name) for standing in self.standings)
         lines = [
-            f"{standing.name:<{width}}  {short(standing.seconds)}, {standing.ratio:.2f} times ours"
+            f"{standing.name:<{width}}  {ascii_time(standing.seconds)}, {standing.ratio:.2f} times ours"
             for standing in self.standings
         ]
         return "\n  ".join([f"BenchResult of {self.what}, {self.rounds} rounds:", *lines])
+
+    def _repr_html_(self) -> str:
+        """What Jupyter shows."""
+        from ..report.notebook import bench_html
+
+        return bench_html(self.to_json())
 
     def to_json(self) -> dict[str, Any]:
         """The document of `stormdrop bench --json`."""
@@ -116,6 +124,7 @@ class BenchResult:
                 "agrees": standing.agrees,
                 "versions": dict(standing.versions),
                 "settings": dict(standing.settings),
+                "samples": list(standing.samples),
             }
             for standing in self.standings
         ]
@@ -177,7 +186,7 @@ def bench(
     if rounds < 2:
         raise InputError(f"rounds {rounds}: an interval needs 2 or more")
     machine = target or Target.detect()
-    known = OPERATOR_PEERS if isinstance(what, Workload) else MODEL_PEERS
+    known = operator_peers() if isinstance(what, Workload) else model_peers()
     peers, skipped = _select_peers(against, known)
     skipped |= _not_installed(peers, known)
     peers = [name for name in peers if name not in skipped]
@@ -225,7 +234,7 @@ class _Plan:
 
 def _select_peers(against: Sequence[str] | None, known: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
     """The names of the requested peers, and why others of them do not run this kind of `what`."""
-    everywhere = {**OPERATOR_PEERS, **MODEL_PEERS}
+    everywhere = {**operator_peers(), **model_peers()}
     names: list[str] = []
     skipped: dict[str, str] = {}
     for requested in known if against is None else against:
@@ -233,7 +242,7 @@ def _select_peers(against: Sequence[str] | None, known: Mapping[str, str]) -> tu
             raise InputError(f"unknown peer {requested!r}: known are {', '.join(sorted(everywhere))}")
         members = [name for name in GROUPS.get(requested, (requested,)) if name in known]
         if not members:
-            kind = "operators" if known is OPERATOR_PEERS else "ONNX models"
+            kind = "operators" if known == operator_peers() else "ONNX models"
             skipped[requested] = f"{requested} does not run {kind} here"
         names += [name for name in members if name not in names]
     return names, skipped
@@ -255,7 +264,7 @@ def _plan_operator(workload: Workload, peers: Sequence[str], tuning: _TuningOpti
     ours = {"workload": workload, "sketch": result.best.sketch, "config": dict(result.best.config), "inputs": inputs}
     theirs = {"operator": workload.name.split()[0], "arguments": dict(workload.arguments), "inputs": inputs}
     contenders = [ContenderSpec(OURS, "stormdrop.bench.peers.ours:TunedOperator", ours)]
-    contenders += [ContenderSpec(peer, OPERATOR_PEERS[peer], theirs) for peer in peers]
+    contenders += [ContenderSpec(peer, operator_peers()[peer], theirs) for peer in peers]
     return _Plan(workload.name, contenders, workload.reference(inputs), {}, workload.flops)
 
 
@@ -290,7 +299,7 @@ def _plan_model(path: Path, peers: Sequence[str], tuning: _TuningOptions) -> _Pl
         reason = f"the ONNX file that {path} was made from has changed since ({source})"
         return _Plan(str(path), contenders, None, dict.fromkeys(peers, reason))
     theirs = {"model": _with_sizes(source, size), "inputs": feeds}
-    contenders += [ContenderSpec(peer, MODEL_PEERS[peer], theirs) for peer in peers]
+    contenders += [ContenderSpec(peer, model_peers()[peer], theirs) for peer in peers]
     return _Plan(str(path), contenders, None, {})
 
 
@@ -362,6 +371,7 @@ def _standing(process: ContenderProcess, ours: Sequence[float], theirs: Sequence
         error,
         process.versions,
         process.settings,
+        tuple(theirs),
     )
 
 

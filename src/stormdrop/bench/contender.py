@@ -11,6 +11,23 @@ class Unavailable(Exception):
     """A contender cannot take part on this machine or in this bench. The message is the reason."""
 
 
+def require_float32(arguments: Mapping[str, Any]) -> None:
+    """Checks that an operator is one of float32, which is what the peers of operators compute.
+
+    Args:
+        arguments: The arguments of its workload.
+
+    Raises:
+        Unavailable: It has another type.
+
+    Example:
+        >>> require_float32({"m": 4, "dtype": "float32"})
+    """
+    dtype = arguments.get("dtype", "float32")
+    if dtype != "float32":
+        raise Unavailable(f"it takes part in float32 only, not in {dtype}")
+
+
 class Contender(Protocol):
     """What a contender's process holds: everything is prepared when it is made, then it is executed repeatedly.
 

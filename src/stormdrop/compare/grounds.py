@@ -18,6 +18,7 @@ import numpy as np
 from ..errors import UnsupportedFunction
 from ..measure.replay import Recording
 from ..measure.timing import SAMPLE_SECONDS, rounds_within
+from ..search import Knowledge, needs_prior
 from ..space import Space
 from ..trial import Candidate, Request
 from ..tuning.trace import Trace
@@ -39,7 +40,7 @@ Optimum = tuple[Candidate, float]
 _RACE_SECONDS = 20.0  # that the last race on an operator should take at most
 _FEWEST_ROUNDS, _MOST_ROUNDS = 5, 25
 _SLOW = 3.0  # times the best: a leader that is slower is not measured again
-_MOST_RACED = 32  # only so many of the fastest leaders race, because a worker holds 40 kernels at once
+_MOST_RACED = 32  # leaders that race, the fastest ones: a worker holds 40 kernels at once
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,7 @@ class MachineGround:
         """Raises `UnsupportedFunction` if no sketch applies."""
         from ..ir.workload import Workload
         from ..machine.cpu import Target
+        from ..sketches import knowledge
         from ..sketches.registry import sketches_for
 
         self._workload = workload if isinstance(workload, Workload) else Workload.create("function", workload)
@@ -115,6 +117,8 @@ class MachineGround:
         if not sketches:
             raise UnsupportedFunction(f"{self._workload.name}: no sketch applies to this function")
         self._sketches = [sketch for sketch, _ in sketches]
+        prior = knowledge.prior(sketches, self._workload, self._target)
+        self._knowledge = Knowledge(prior=prior, unit=knowledge.unit(self._target))
         self.name = self._workload.name
         self.spaces: Sequence[Space] = [space for _, space in sketches]
         self._warm = False
@@ -136,7 +140,7 @@ class MachineGround:
 
     def run(self, search: SearchSpec, seed: int) -> Trace:
         """See `Ground.run`. The first run waits until the workers have loaded TVM: that is no cost of its search."""
-        created = search.create(self.spaces, seed)
+        created = search.create(self.spaces, seed, self._knowledge if needs_prior(search.name) else None)
         if not self._warm:
             with self.measurer() as measurer:
                 list(measurer.measure([Request(Candidate(self.spaces[0].name, self.spaces[0].origin), 1)]))

@@ -4,7 +4,8 @@
      "cache": {"32,...": {"block_x": 32, ..., "time": 1.25, "times": [1.25, 1.26, ...],
                           "compile_time": ..., "verification_time": ..., "benchmark_time": ...}, ...}}
 
-All times are milliseconds. The format leaves this to the reader:
+A file in the format T4, which Kernel Tuner writes as output, is read as well (t4.py). All times are milliseconds. The
+format leaves this to the reader:
 
 - The space consists of what the file holds. A configuration that is not in `cache` violated the kernel's restrictions.
 - Old files name a failure in `time`, newer ones in `__error__`. In the oldest the time of a failure is 1e20. An entry
@@ -28,6 +29,7 @@ from ..errors import SpaceError, SpaceFileError, shown
 from ..measure.replay import Recorded, Recording
 from ..space import Categorical, Constraint, Knob, Ordinal, Space, Value
 from ..trial import Candidate, Phases, Status
+from .t4 import Malformed, cache_of_t4, is_t4
 
 FAILURES = {
     "InvalidConfig": Status.INSTANTIATION,
@@ -40,19 +42,6 @@ _MESSAGE = 400  # characters of a message about the content, at most
 _RATIO = 100  # recorded spaces have a ratio of 3 to 5; gzip reaches 1,000
 _SLACK = 1 << 20  # bytes: the ratio of a small file says nothing
 _OLD_FAILURE_TIME = 1e20  # milliseconds: what old versions wrote for the time of a failure
-
-
-def read_kernel_tuner(path: str | Path) -> Recording:
-    """Reads a cache file.
-
-    Args:
-        path: the file, .json or .json.gz. Its name without the suffix becomes the name of the recording.
-
-    Raises:
-        SpaceFileError: the file cannot be read, or is no cache of Kernel Tuner. One line says why.
-    """
-    path = Path(path)
-    return kernel_tuner_recording(unpacked(path), path)
 
 
 def unpacked(path: Path) -> bytes:
@@ -98,13 +87,11 @@ def kernel_tuner_recording(content: bytes, path: Path) -> Recording:
         reason = str(error).splitlines()[0]
         raise SpaceFileError(f"{path} is not JSON: {reason}; a cache that is still written to lacks its end") from error
     try:
+        if is_t4(data):
+            data = cache_of_t4(data)
         return _recording(data, path.name.removesuffix(".gz").removesuffix(".json"))
-    except (_Malformed, OverflowError, SpaceError) as error:
+    except (Malformed, OverflowError, SpaceError) as error:
         raise SpaceFileError(f"{path} is no Kernel Tuner cache: {shown(str(error), _MESSAGE)}") from error
-
-
-class _Malformed(ValueError):
-    """Says in words what is wrong with a file."""
 
 
 def _recording(data: Any, name: str) -> Recording:
@@ -113,18 +100,18 @@ def _recording(data: Any, name: str) -> Recording:
     cache = _field(data, "cache", dict, "the file")
     for key in keys:
         if not isinstance(key, str) or key not in params:
-            raise _Malformed(f"parameter {key!r} of 'tune_params_keys' has no values in 'tune_params'")
+            raise Malformed(f"parameter {key!r} of 'tune_params_keys' has no values in 'tune_params'")
     if not cache:
-        raise _Malformed("its 'cache' is empty")
-    knobs = [_knob(key, _field(params, key, list, "'tune_params'")) for key in keys]
+        raise Malformed("its 'cache' is empty")
+    knobs = [knob_of(key, _field(params, key, list, "'tune_params'")) for key in keys]
     recorded: dict[tuple[Value, ...], Recorded] = {}
     for label, entry in cache.items():
         values = tuple(_value(entry, knob, label) for knob in knobs)
         if values in recorded:
-            raise _Malformed(f"configuration {label!r} is there twice")
+            raise Malformed(f"configuration {label!r} is there twice")
         recorded[values] = _recorded(entry, label)
     if not any(configuration.seconds for configuration in recorded.values()):
-        raise _Malformed(f"none of its {len(recorded)} configurations worked")
+        raise Malformed(f"none of its {len(recorded)} configurations worked")
     kernel = data.get("kernel_name")
     sketch = kernel if isinstance(kernel, str) and kernel else name
     space = Space(sketch, knobs, [Constraint.one_of(keys, recorded)])
@@ -138,10 +125,15 @@ def _point(knobs: list[Knob], values: tuple[Value, ...]) -> tuple[int, ...]:
     )
 
 
-def _knob(name: str, values: list[Any]) -> Knob:
+def knob_of(name: str, values: list[Any]) -> Knob:
+    """A parameter of Kernel Tuner as a knob: `Ordinal` if all values are numbers, else `Categorical`.
+
+    Raises:
+        ValueError: A value is neither a number nor text.
+    """
     for value in values:
         if not isinstance(value, str) and not _is_number(value):
-            raise _Malformed(f"value {value!r} of parameter {name!r} is neither a number nor text")
+            raise Malformed(f"value {value!r} of parameter {name!r} is neither a number nor text")
     if any(isinstance(value, str) for value in values):
         return Categorical(name, values)
     return Ordinal(name, sorted(values))
@@ -154,7 +146,7 @@ def _value(entry: Any, knob: Knob, label: str) -> Value:
     try:
         return knob.value(knob.coordinates(value))
     except SpaceError as error:
-        raise _Malformed(f"{owner}: 'tune_params' does not list {value!r} for {knob.name!r}") from error
+        raise Malformed(f"{owner}: 'tune_params' does not list {value!r} for {knob.name!r}") from error
 
 
 def _recorded(entry: Mapping[str, Any], label: str) -> Recorded:
@@ -172,10 +164,10 @@ def _recorded(entry: Mapping[str, Any], label: str) -> Recorded:
         return Recorded((), Status.UNKNOWN, f"its time is {time:g}, which stands for a failure", phases)
     times = _field(entry, "times", list, owner) if "times" in entry else [time]
     if not times:
-        raise _Malformed(f"{owner} has no 'times'")
+        raise Malformed(f"{owner} has no 'times'")
     seconds = tuple(_seconds(sample, "times", owner) for sample in times)
     if min(seconds) <= 0:
-        raise _Malformed(f"{owner} has a time that is not positive: {min(times)}")
+        raise Malformed(f"{owner} has a time that is not positive: {min(times)}")
     return Recorded(seconds, phases=phases)
 
 
@@ -189,19 +181,19 @@ def _field(data: Any, name: str, kind: type | tuple[type, ...], owner: str) -> A
         owner: what the object is, for errors.
     """
     if not isinstance(data, dict):
-        raise _Malformed(f"{owner} is no JSON object")
+        raise Malformed(f"{owner} is no JSON object")
     if name not in data:
-        raise _Malformed(f"{owner} has no {name!r}")
+        raise Malformed(f"{owner} has no {name!r}")
     if not isinstance(data[name], kind):
         kinds = " or ".join(allowed.__name__ for allowed in (kind if isinstance(kind, tuple) else (kind,)))
-        raise _Malformed(f"{name!r} of {owner} must be {kinds}, not {data[name]!r:.40}")
+        raise Malformed(f"{name!r} of {owner} must be {kinds}, not {data[name]!r:.40}")
     return data[name]
 
 
 def _seconds(milliseconds: Any, name: str, owner: str) -> float:
     """The seconds of a field that holds milliseconds. `name` and `owner` are for errors."""
     if isinstance(milliseconds, bool) or not _is_number(milliseconds):
-        raise _Malformed(f"{name!r} of {owner} holds {milliseconds!r:.40}, which is no number of milliseconds")
+        raise Malformed(f"{name!r} of {owner} holds {milliseconds!r:.40}, which is no number of milliseconds")
     return float(milliseconds) / 1e3
 
 

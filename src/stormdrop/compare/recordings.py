@@ -3,6 +3,7 @@
     load("gemm.json.gz")            a Kernel Tuner cache (compare/kernel_tuner.py)
     load("records.jsonl")           what `stormdrop db export` wrote, plain or gzip
     load("records.jsonl#matmul")    one of several workloads in it
+    load("ansor.log.gz#...")        a log of Ansor or AutoTVM, or the records of MetaSchedule (compare/tvm_logs.py)
     load("analytic:lrw")            an analytic landscape (space/analytic.py), without noise
 
 Records become a ground in this way:
@@ -33,6 +34,7 @@ from ..space import Categorical, Constraint, Knob, Ordinal, Space, Value, knob_f
 from ..space.analytic import landscapes
 from ..trial import Candidate
 from .kernel_tuner import kernel_tuner_recording, unpacked
+from .tvm_logs import LoggedTrial, is_tvm_log, read_tvm_log
 
 Sessions = Sequence[tuple[StoredSession, Sequence[StoredTrial]]]
 """Sessions, each with its trials."""
@@ -47,8 +49,8 @@ def load(source: str | Path) -> Recording:
     """Loads a recording.
 
     Args:
-        source: a file of records or of Kernel Tuner, or "analytic:" with the name of a landscape. If a file of records
-            holds several workloads, "#" and the name of one follow.
+        source: a file of records, of Kernel Tuner or of TVM's tuners, or "analytic:" with the name of a landscape. If a
+            file holds several workloads, "#" and the name of one follow.
 
     Raises:
         SpaceFileError: the file cannot be read or makes no ground, or the name is unknown. One line says why.
@@ -67,6 +69,8 @@ def load(source: str | Path) -> Recording:
     except (OSError, RuntimeError) as error:  # the name is too long, or its user has no home
         raise SpaceFileError(f"{text} cannot be read: {error}") from error
     content = unpacked(path)
+    if is_tvm_log(content):
+        return _from_log(content, file, workload)
     if not content.startswith(b'{"header"') and ".jsonl" not in path.suffixes:
         return kernel_tuner_recording(content, path)
     return from_sessions(list(read_lines(io.BytesIO(content), file)), file, workload)
@@ -95,9 +99,34 @@ def from_sessions(sessions: Sessions, source: str, workload: str = "") -> Record
             not fit together.
     """
     sessions = sorted(_of_one_workload(sessions, source, workload), key=lambda entry: entry[0].created)
+    trials_by_sketch, descriptions = _by_sketch(sessions, source)
+    return _of_trials(sessions[0][0].problem.workload_name, trials_by_sketch, descriptions, source)
+
+
+def _from_log(content: bytes, source: str, workload: str) -> Recording:
+    """The recording of one workload in a log of TVM's."""
+    try:
+        trials = read_tvm_log(content)
+    except ValueError as error:
+        raise SpaceFileError(f"{source}: {shown(str(error), _MESSAGE)}") from error
+    names = list(dict.fromkeys(trial.workload for trial in trials))
+    name = _chosen(names, source, workload)
+    by_sketch: dict[str, list[LoggedTrial]] = {}
+    for trial in trials:
+        if trial.workload == name:
+            by_sketch.setdefault(trial.sketch, []).append(trial)
+    return _of_trials(name, by_sketch, {}, source)
+
+
+def _of_trials(
+    name: str,
+    trials_by_sketch: Mapping[str, Sequence[StoredTrial | LoggedTrial]],
+    descriptions: Mapping[str, Any],
+    source: str,
+) -> Recording:
+    """The recording of trials by sketch, some of whose spaces are described."""
     spaces: list[Space] = []
     recorded: dict[Candidate, Recorded] = {}
-    trials_by_sketch, descriptions = _by_sketch(sessions, source)
     for sketch, trials in trials_by_sketch.items():
         try:
             configs = [trial.config for trial in trials]
@@ -107,14 +136,14 @@ def from_sessions(sessions: Sessions, source: str, workload: str = "") -> Record
             raise SpaceFileError(
                 f"{source}: the records of sketch {shown(sketch)!r} make no space: {shown(reason, _MESSAGE)}"
             ) from error
-        trials_by_candidate: dict[Candidate, list[StoredTrial]] = {}
+        trials_by_candidate: dict[Candidate, list[StoredTrial | LoggedTrial]] = {}
         for candidate, trial in zip(candidates, trials, strict=True):
             trials_by_candidate.setdefault(candidate, []).append(trial)
         spaces.append(space)
         recorded |= {candidate: _pooled(repeats) for candidate, repeats in trials_by_candidate.items()}
     if not any(entry.seconds for entry in recorded.values()):
         raise SpaceFileError(f"{source}: none of its {len(recorded)} candidates worked")
-    return Recording(sessions[0][0].problem.workload_name, tuple(spaces), recorded)
+    return Recording(name, tuple(spaces), recorded)
 
 
 def _by_sketch(sessions: Sessions, source: str) -> tuple[dict[str, list[StoredTrial]], dict[str, Any]]:
@@ -141,7 +170,7 @@ def _by_sketch(sessions: Sessions, source: str) -> tuple[dict[str, list[StoredTr
     return trials_by_sketch, descriptions
 
 
-def _pooled(trials: Sequence[StoredTrial]) -> Recorded:
+def _pooled(trials: Sequence[StoredTrial | LoggedTrial]) -> Recorded:
     """What several trials say of their candidate together."""
     phases = trials[0].measurement.phases
     for trial in trials:
@@ -166,14 +195,19 @@ def _of_one_workload(sessions: Sessions, source: str, workload: str) -> Sessions
     keys = dict(zip(labels, problems, strict=True))
     if not keys:
         raise SpaceFileError(f"{source} holds no sessions")
-    if workload and workload not in keys:
+    key = keys[_chosen(labels, source, workload)]
+    return [(session, trials) for session, trials in sessions if _key(session.problem) == key]
+
+
+def _chosen(labels: Sequence[str], source: str, workload: str) -> str:
+    """The workload of this name, or the only one if the name is empty."""
+    if workload and workload not in labels:
         nearest = difflib.get_close_matches(workload, labels, n=1, cutoff=0.0)[0]
         raise SpaceFileError(f"{source} holds no workload {workload!r}; did you mean {shown(nearest, _MESSAGE)!r}?")
-    if not workload and len(keys) > 1:
+    if not workload and len(labels) > 1:
         listed, first = shown("; ".join(labels), 1000), shown(labels[0], _MESSAGE)
         raise SpaceFileError(f"{source} holds several workloads: {listed}. Choose one: {source}#{first}")
-    key = keys[workload or labels[0]]
-    return [(session, trials) for session, trials in sessions if _key(session.problem) == key]
+    return workload or labels[0]
 
 
 def _key(problem: Problem) -> tuple[str, str, str]:

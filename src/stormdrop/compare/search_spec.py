@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import types
-import typing
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InputError, SearchError, hint
-from ..search import Search, create, options_of
+from ..errors import InputError
+from ..search import Knowledge, Search, create, parse_search
 from ..space import Space
 
 
@@ -30,9 +28,9 @@ class SearchSpec:
     name: str
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
-    def create(self, spaces: Sequence[Space], seed: int) -> Search:
+    def create(self, spaces: Sequence[Space], seed: int, knowledge: Knowledge | None = None) -> Search:
         """The search on these spaces."""
-        return create(self.name, spaces, np.random.default_rng(seed), **self.options)
+        return create(self.name, spaces, np.random.default_rng(seed), knowledge, **self.options)
 
 
 def parse_searches(text: str) -> list[SearchSpec]:
@@ -52,41 +50,4 @@ def parse_searches(text: str) -> list[SearchSpec]:
     for label, count in Counter(labels).items():
         if count > 1:
             raise InputError(f"search {label} is given twice")
-    return [_spec(label) for label in labels]
-
-
-def _spec(label: str) -> SearchSpec:
-    name, *settings = label.split(":")
-    hints = typing.get_type_hints(options_of(name))
-    options: dict[str, Any] = {}
-    for setting in settings:
-        option, equals, value = setting.partition("=")
-        if not (option and equals and value):
-            raise SearchError(f"{label}: write an option as name=value, not {setting!r}")
-        if option not in hints:
-            raise SearchError(f"search {name!r} has no option {option!r}; {hint(option, hints)}")
-        if option in options:
-            raise SearchError(f"{label}: option {option} is given twice")
-        options[option] = _value(label, option, value, hints[option])
-    try:
-        options_of(name)(**options)
-    except TypeError as error:
-        raise SearchError(f"{label}: {error}") from error
-    return SearchSpec(label, name, options)
-
-
-def _value(label: str, option: str, text: str, hint: Any) -> Any:
-    """The value of an option, by its declared type. Raises `SearchError`."""
-    kinds = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
-    if type(None) in kinds and text.lower() == "none":
-        return None
-    if bool in kinds and text.lower() in {"true", "false"}:
-        return text.lower() == "true"
-    for kind in (int, float, str):
-        if kind in kinds:
-            try:
-                return kind(text)
-            except ValueError:
-                continue
-    wanted = " or ".join("none" if kind is type(None) else getattr(kind, "__name__", str(kind)) for kind in kinds)
-    raise SearchError(f"{label}: option {option} must be {wanted}, not {text!r}")
+    return [SearchSpec(label, *parse_search(label)) for label in labels]

@@ -13,9 +13,17 @@
 A contender is made in its own process with the number of threads. It raises `Unavailable`, with the reason, if it does
 not support the operator. Before the timing, weights are packed, and inputs get the layout that is fastest for the peer.
 Importing this package loads no peer's library, because a contender's process holds only its own.
+
+torch_operators.py, torch_models.py  torch
+onnxruntime.py                       onnxruntime
+openvino.py                          OpenVINO
+graphs.py                            the ONNX graph of an operator, for the two of them
+ours.py                              stormdrop
 """
 
 from __future__ import annotations
+
+from ...plugins import plugins
 
 OPERATOR_PEERS = {
     "torch": "stormdrop.bench.peers.torch_operators:EagerOperator",
@@ -35,3 +43,13 @@ MODEL_PEERS = {
 
 GROUPS = {"torch": ("torch", "torch-packed", "torch-compiled")}
 """Names that stand for several contenders."""
+
+
+def operator_peers() -> dict[str, str]:
+    """`OPERATOR_PEERS`, and what plug-ins add. The latter are not loaded here: their contenders do it."""
+    return {**{name: plugin.value for name, plugin in plugins("operator_peers").items()}, **OPERATOR_PEERS}
+
+
+def model_peers() -> dict[str, str]:
+    """`MODEL_PEERS`, and what plug-ins add. The latter are not loaded here: their contenders do it."""
+    return {**{name: plugin.value for name, plugin in plugins("model_peers").items()}, **MODEL_PEERS}

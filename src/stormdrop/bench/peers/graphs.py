@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..contender import Unavailable
+from ..contender import Unavailable, require_float32
 
 if TYPE_CHECKING:
     from onnx import NodeProto, TensorProto
@@ -56,10 +56,11 @@ def operator_graph(operator: str, arguments: Arguments, inputs: Sequence[Array])
         inputs: The input arrays of its workload.
 
     Raises:
-        Unavailable: There is no graph of this operator, or of its activation.
+        Unavailable: There is no graph of this operator, of its activation, or of its type.
     """
     from onnx import TensorProto, helper
 
+    require_float32(arguments)
     if operator not in _BUILDERS:
         raise Unavailable(f"there is no ONNX graph of {operator} here")
     graph = _Draft(arguments, inputs)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..contender import Unavailable
+from ..contender import Unavailable, require_float32
 
 Array = NDArray[Any]
 Arguments = Mapping[str, Any]
@@ -26,6 +26,7 @@ class _TorchOperator:
     def __init__(self, operator: str, arguments: Arguments, inputs: Sequence[Array], threads: int) -> None:
         import torch
 
+        require_float32(arguments)
         _keep_freed_memory()
         torch.set_num_threads(threads)
         torch.set_grad_enabled(False)
