@@ -28,7 +28,7 @@ End = Callable[[Document], float]
 
 _MAX_BANDS = 6  # the bands of more searches would hide each other
 _MAX_SPAN = 1e3  # the largest ratio of the ends of an axis of seconds
-_MAX_OVER = 3.0  # the upper end of an axis is at most so many optima above the optimum
+_MAX_OVER = 3.0  # the upper end of an axis, in optima above the optimum, is at most this
 
 
 def by_evaluations(document: Document) -> Figure:

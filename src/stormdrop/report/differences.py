@@ -90,3 +90,45 @@ def _ratio(log_ratios: Array) -> tuple[float | None, list[float] | None]:
     counts = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=_DRAWS)
     low, high = np.exp(np.quantile(counts @ log_ratios / n, [0.025, 0.975]))
     return float(np.exp(log_ratios.mean())), [float(low), float(high)]
+
+
+def verdict(document: Mapping[str, Any]) -> list[str]:
+    """How each other search differs from the one with the lowest mean, a line for each.
+
+    Args:
+        document: The document of `stormdrop compare --json`.
+
+    Returns:
+        The lines. The first one says so if there are too few runs for any difference to be significant.
+    """
+    means = {entry["search"]: entry["best_over_optimum"]["mean"] for entry in document["summary"]}
+    ends = {search: mean for search, mean in means.items() if mean is not None}
+    if not ends or len(document["searches"]) < 2:
+        return []
+    best = min(ends, key=ends.__getitem__)
+    pairs = document["differences"]
+    lines = []
+    if len(pairs) * _least_p(max(pair["pairs"] for pair in pairs)) >= ALPHA:
+        enough = next(n for n in itertools.count(1) if len(pairs) * _least_p(n) < ALPHA)
+        lines.append(
+            f"too few runs for a significant difference: with this number of searches it takes {enough} pairs of runs"
+        )
+    for pair in pairs:
+        if best not in (pair["a"], pair["b"]):
+            continue
+        swapped = pair["a"] == best
+        other = pair["b"] if swapped else pair["a"]
+        line = f"{other}: " if pair["significant"] else f"{other}: not significantly different from {best}, "
+        if pair["ratio"] is not None:
+            bounds = [pair["ratio"], *pair["interval"]]
+            ratio, *interval = [1 / bound for bound in bounds] if swapped else bounds
+            line += f"{ratio:.3f} times the time of {best} (95% interval {min(interval):.3f} to {max(interval):.3f}), "
+        elif pair["significant"]:
+            line += f"different from {best}, "
+        lines.append(f"{line}p = {pair['p']:.2g} over {pair['pairs']} pairs")
+    return lines
+
+
+def _least_p(pairs: int) -> float:
+    """The lowest p that a signed-rank test can have: all of `pairs` pairs agree."""
+    return float(2.0 ** (1 - pairs))

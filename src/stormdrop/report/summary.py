@@ -63,7 +63,7 @@ def name_of_optimum(grounds: Sequence[Document]) -> str:
 
 
 def checkpoints(trials: int) -> list[int]:
-    """The numbers of evaluations that a table of runs of so many trials shows: 25, 50, 100 and so on, and the last."""
+    """The numbers of evaluations that a table of runs of `trials` trials shows: 25, 50, 100 and so on, and the last."""
     marks = []
     mark = _FIRST_CHECKPOINT
     while mark < trials:
@@ -87,7 +87,7 @@ def best_at(run: Document, optimum: float | None, evaluations: ArrayLike) -> Arr
 
 
 def best_after(run: Document, optimum: float | None, seconds: ArrayLike) -> Array:
-    """How good the best candidate of a run was after so many seconds of wall time, all phases included.
+    """How good the best candidate of a run was after `seconds` of wall time, all phases included.
 
     Args:
         run: An entry of the document's `runs`.

@@ -1,0 +1,316 @@
+"""The pages. Each reads what it shows in one go, and a template writes it down. Starlette calls them in threads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from ...records.contract import State
+from ...records.reader import ModelKernel, SessionDetails
+from ...records.session_document import kept_phases
+from ...records.session_lines import SORTS, SessionFilter, SessionLine
+from ...records.trial_search import Cursor, TrialFilter, find_trials, trials_of
+from ...trial import Status
+from .. import formatting
+from .open_spans import OpenSpan, open_spans
+from .plot import Curve, Plot, plot
+from .shared import Shared
+
+PAGE = 50
+"""Lines of a table on one page."""
+
+_MOST_RUNNING = 6  # sessions at work that the first page draws
+
+
+def overview(request: Request) -> Response:
+    """The first page: what is tuned now, and what was tuned last."""
+    shared = _shared(request)
+    running = shared.reader.sessions(SessionFilter(state=State.RUNNING), limit=_MOST_RUNNING)
+    at_work = []
+    for line in running:
+        last = trials_of(shared.reader, line.number, limit=1)
+        at_work.append({"line": line, "last": last[0] if last else None, "plot": _plot_of(shared, [line])})
+    tuned = [model for model in _models(shared) if model.running]
+    spans, log_error = _spans(shared)
+    return _page(
+        request,
+        "overview.html",
+        totals=shared.reader.totals(),
+        at_work=at_work,
+        models=tuned,
+        spans=spans,
+        log_error=log_error,
+        recent=shared.reader.sessions(SessionFilter(), limit=15),
+    )
+
+
+def sessions(request: Request) -> Response:
+    """All sessions, filtered and sorted."""
+    shared, query = _shared(request), request.query_params
+    wanted, sort = session_filter(query), query.get("sort", "newest")
+    sort = sort if sort in SORTS else "newest"
+    total = shared.reader.count(wanted)
+    pages = max(1, math.ceil(total / PAGE))
+    number = min(_positive(query.get("page")), pages)
+    lines = shared.reader.sessions(wanted, sort, PAGE, (number - 1) * PAGE)
+    kept = {name: value for name, value in query.items() if name not in ("page", "token") and value}
+    return _page(
+        request,
+        "sessions.html",
+        lines=lines,
+        total=total,
+        page=number,
+        pages=pages,
+        filter=wanted,
+        sort=sort,
+        sorts=SORTS,
+        choices=shared.reader.choices(),
+        states=[state.value for state in State],
+        download=_query({name: value for name, value in kept.items() if name != "sort"}),
+        earlier=_query({**kept, "page": number - 1}) if number > 1 else None,
+        later=_query({**kept, "page": number + 1}) if number < pages else None,
+    )
+
+
+def session(request: Request) -> Response:
+    """One session: how it was tuned, its best so far, how its trials ended, and the trials."""
+    shared = _shared(request)
+    details = _session(shared, request.path_params["id"])
+    status, before = _status(request.query_params.get("status", "")), request.query_params.get("before", "")
+    position = int(before) if before.isascii() and before.isdigit() and len(before) < 10 else None
+    trials = trials_of(shared.reader, details.line.number, status, PAGE, position)
+    progress = shared.progress.of(details.line.number)
+    older = trials[-1].position if len(trials) == PAGE else None
+    return _page(
+        request,
+        "session.html",
+        details=details,
+        line=details.line,
+        progress=progress,
+        plot=_plot_of(shared, [details.line]),
+        trials=trials,
+        status=status,
+        statuses=[each.value for each in Status],
+        older=None if older is None else _query({"status": status, "before": older}),
+        phases=kept_phases(details.outcome.extra) if details.outcome else {},
+        model=details.method.get("model"),
+        starts=len(details.method.get("starts", ())),
+    )
+
+
+def trials(request: Request) -> Response:
+    """A search through the trials of all sessions."""
+    shared, query = _shared(request), request.query_params
+    wanted = trial_filter(query)
+    found = find_trials(shared.reader, wanted, Cursor.parse(query.get("after", "")), PAGE)
+    kept = {name: value for name, value in query.items() if name not in ("after", "token") and value}
+    return _page(
+        request,
+        "trials.html",
+        trials=found.trials,
+        after=None if found.after is None else _query({**kept, "after": found.after}),
+        full=len(found.trials) == PAGE,
+        filter=wanted,
+        choices=shared.reader.choices(),
+        statuses=[each.value for each in Status],
+        download=_query(kept),
+    )
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model with its kernels, as one machine has tuned them.
+
+    Attributes:
+        name: its name.
+        machine: the machine.
+        kernels: its kernels, the one that takes most of the time first.
+        seconds: the sum of the kernels that have a time; None as long as others are still to be measured.
+        baseline: the same sum with default schedules; None unless it is known of every kernel.
+        known: kernels that have a time.
+        expected: kernels that will have one in the end.
+        running: kernels that are tuned now.
+    """
+
+    name: str
+    machine: str
+    kernels: Sequence[ModelKernel]
+    seconds: float | None
+    baseline: float | None
+    known: int
+    expected: int
+    running: int
+
+
+def models(request: Request) -> Response:
+    """The models whose kernels the records hold."""
+    return _page(request, "models.html", models=_models(_shared(request)))
+
+
+def model(request: Request) -> Response:
+    """One model with its kernels."""
+    query = request.query_params
+    wanted = (query.get("name", ""), query.get("machine", ""))
+    found = [each for each in _models(_shared(request)) if (each.name, each.machine) == wanted]
+    if not found:
+        raise HTTPException(404)
+    return _page(request, "model.html", model=found[0], ratio=formatting.ratio)
+
+
+def machines(request: Request) -> Response:
+    """The machines that the records come from."""
+    return _page(request, "machines.html", machines=_shared(request).reader.machines())
+
+
+def difference(request: Request) -> Response:
+    """Two sessions side by side."""
+    shared, query = _shared(request), request.query_params
+    first, second = query.get("a", "").strip(), query.get("b", "").strip()
+    if not (first and second):
+        lines = shared.reader.sessions(SessionFilter(), limit=200)
+        return _page(request, "difference_choice.html", lines=lines, first=first, second=second)
+    details = [_session(shared, first), _session(shared, second)]
+    progress = [shared.progress.of(each.line.number) for each in details]
+    return _page(
+        request,
+        "difference.html",
+        pair=details,
+        progress=progress,
+        plot=_plot_of(shared, [each.line for each in details]),
+        settings=_differences([_setting(each) for each in details]),
+        configs=_differences([_best_config(each) for each in details], keep_equal=True),
+        statuses=sorted({*progress[0].statuses, *progress[1].statuses}),
+        ratio=formatting.ratio(details[1].line.best_seconds, details[0].line.best_seconds),
+    )
+
+
+# What a request asks for
+
+
+def session_filter(query: Mapping[str, str]) -> SessionFilter:
+    """The sessions that a request asks for. What is unknown selects all."""
+    states = {state.value: state for state in State}
+    return SessionFilter(
+        text=query.get("name", "").strip(),
+        search=query.get("search", ""),
+        machine=query.get("machine", ""),
+        target=query.get("target", ""),
+        state=states.get(query.get("state", "")),
+    )
+
+
+def trial_filter(query: Mapping[str, str]) -> TrialFilter:
+    """The trials that a request asks for. What is unknown selects all."""
+    return TrialFilter(
+        sessions=session_filter(query),
+        status=_status(query.get("status", "")),
+        text=query.get("text", "").strip(),
+        suspect=query.get("suspect") == "yes",
+    )
+
+
+def _status(text: str) -> str:
+    return text if text in {status.value for status in Status} else ""
+
+
+def _positive(text: str | None) -> int:
+    return max(1, int(text)) if text and text.isascii() and text.isdigit() and len(text) < 10 else 1
+
+
+def _query(values: Mapping[str, Any]) -> str:
+    """The end of an address, with its question mark."""
+    kept = {name: str(value) for name, value in values.items() if value not in (None, "")}
+    return f"?{urlencode(kept)}" if kept else ""
+
+
+# What pages show
+
+
+def _shared(request: Request) -> Shared:
+    shared: Shared = request.app.state.shared
+    return shared
+
+
+def _page(request: Request, template: str, **values: Any) -> Response:
+    shared = _shared(request)
+    return HTMLResponse(shared.templates.get_template(template).render(here=request.url.path, **values))
+
+
+def _session(shared: Shared, session_id: str) -> SessionDetails:
+    details = shared.reader.session(session_id)
+    if details is None:
+        raise HTTPException(404)
+    return details
+
+
+def _plot_of(shared: Shared, lines: Sequence[SessionLine]) -> Plot | None:
+    curves: list[tuple[str, Curve, float]] = []
+    for line in lines:
+        progress = shared.progress.of(line.number)
+        curves.append((line.workload_name, progress.curve, progress.elapsed))
+    return plot(curves)
+
+
+def _models(shared: Shared) -> list[Model]:
+    found = []
+    for name, by_machine in shared.reader.models().items():
+        for machine, kernels in by_machine.items():
+            seconds = [each.calls * each.line.best_seconds for each in kernels if each.line.best_seconds is not None]
+            defaults = [each.line.baseline_seconds for each in kernels]
+            baseline = None
+            if all(default is not None for default in defaults):
+                baseline = sum(each.calls * (each.line.baseline_seconds or 0.0) for each in kernels)
+            running = sum(each.line.state is State.RUNNING for each in kernels)
+            ordered = sorted(kernels, key=lambda each: -each.calls * (each.line.best_seconds or 0.0))
+            newest = max(kernels, key=lambda each: each.line.number)
+            expected = max(len(kernels), newest.together)
+            total = None if running and len(seconds) < expected else sum(seconds)
+            found.append(Model(name, machine, ordered, total, baseline, len(seconds), expected, running))
+    return sorted(found, key=lambda model: (-model.running, model.name, model.machine))
+
+
+def _spans(shared: Shared) -> tuple[list[OpenSpan], str]:
+    """What the log says is done now, and why it cannot be read."""
+    if shared.log is None:
+        return [], ""
+    try:
+        return open_spans(shared.log), ""
+    except OSError as error:
+        return [], f"{shared.log}: {error.strerror or error}"
+
+
+def _setting(details: SessionDetails) -> dict[str, Any]:
+    line = details.line
+    named = {"search": line.search, "seed": line.seed, "target": line.target, "machine": line.machine}
+    parts = {"sketch": details.sketches, "option": details.options, "method": details.method}
+    flat = {f"{part} {name}": value for part, values in parts.items() for name, value in values.items()}
+    return {**named, **{f"version of {name}": value for name, value in details.versions.items()}, **flat}
+
+
+def _best_config(details: SessionDetails) -> dict[str, Any]:
+    outcome = details.outcome
+    if outcome is None or outcome.config is None:
+        return {}
+    return {"sketch": outcome.sketch, **outcome.config}
+
+
+def _differences(pair: Sequence[Mapping[str, Any]], keep_equal: bool = False) -> list[tuple[str, str, str, bool]]:
+    """(name, first, second, whether they are equal) of what differs, or of everything."""
+    first, second = pair
+    found = []
+    for name in dict.fromkeys((*first, *second)):
+        one, other = (formatting.value(each[name]) if name in each else formatting.UNKNOWN for each in pair)
+        if keep_equal or one != other:
+            found.append((name, _cut(one), _cut(other), one == other))
+    return found
+
+
+def _cut(text: str, most: int = 300) -> str:
+    return text if len(text) <= most else f"{text[:most]}..."

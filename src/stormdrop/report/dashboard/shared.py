@@ -1,0 +1,58 @@
+"""What all requests to the dashboard share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from ...records.reader import RecordsReader
+from ...records.session_progress import ProgressOfSessions
+from ..formatting import FILTERS
+
+
+@dataclass
+class Shared:
+    """What all requests share.
+
+    Attributes:
+        reader: the records.
+        log: the log of a tuning, if one was named.
+        ending: says whether the server is about to end, which waits for its connections.
+        progress: the progress of the sessions that were looked at.
+        templates: the templates of the pages. They escape what they are given.
+    """
+
+    reader: RecordsReader
+    log: Path | None = None
+    ending: Callable[[], bool] = lambda: False
+    progress: ProgressOfSessions = field(init=False)
+    templates: Environment = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.progress = ProgressOfSessions(self.reader)
+        self.templates = Environment(
+            loader=PackageLoader("stormdrop.report.dashboard"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self.templates.filters.update(FILTERS)
+        self.templates.globals.update(log=self.log is not None)
+
+    def stamp(self) -> str:
+        """A text that changes whenever a page may look different."""
+        return json.dumps([self.reader.stamp(), self._stamp_of_log()])
+
+    def _stamp_of_log(self) -> list[float]:
+        if self.log is None:
+            return []
+        try:
+            status = self.log.stat()
+        except OSError:
+            return []
+        return [status.st_size, status.st_mtime]

@@ -1,0 +1,250 @@
+"""The documents that pages are made of, as types, and a check that a document from a file has its type.
+
+Other keys than these may be there, and are not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+from typing_extensions import NotRequired, TypedDict
+
+from ..errors import InputError, one_line
+
+T = TypeVar("T")
+
+
+class Timing(TypedDict):
+    """A median in seconds, and its 95% interval; null if it could not be measured."""
+
+    seconds: float | None
+    interval: list[float | None]
+    disturbed: NotRequired[bool]
+
+
+class Verified(TypedDict):
+    """How far a model's outputs are from a reference."""
+
+    max_error: float | None
+    against: str
+
+
+class Schedule(TypedDict):
+    """A sketch and the values of its knobs."""
+
+    sketch: str
+    config: dict[str, Any]
+
+
+class Measured(TypedDict):
+    """A schedule with its time in seconds; `speedup` is over the default schedule: ratio, low, high."""
+
+    sketch: str
+    config: dict[str, Any]
+    seconds: float
+    interval: list[float]
+    speedup: list[float] | None
+
+
+class Baseline(TypedDict):
+    """The time of the default schedule in seconds."""
+
+    seconds: float | None
+
+
+class Searched(TypedDict):
+    """What the search of a kernel tried."""
+
+    best: Measured | None
+    baseline: Baseline
+    trials: int
+    failed: int
+    reused: int
+    suspect: int
+    seconds: float
+    phases: dict[str, float]
+    statuses: dict[str, int]
+    converged: bool
+    interrupted: bool
+    disturbed: bool
+    curve: list[list[float]]
+    error: str
+    finalists: list[Measured]
+    by_sketch: list[Measured]
+
+
+class Tensor(TypedDict):
+    """An input or output."""
+
+    name: str
+    shape: list[int]
+    dtype: str
+
+
+class Work(TypedDict):
+    """What one call of a kernel computes and moves."""
+
+    key: str
+    flops: float
+    bytes: float
+    inputs: list[Tensor]
+    outputs: list[Tensor]
+
+
+class Kernel(TypedDict):
+    """A distinct kernel of a model: what its search tried, and what the model has."""
+
+    workload: Work | None
+    spaces: dict[str, float]
+    chosen: Schedule | None
+    default: NotRequired[bool]
+    won_inside: bool
+    tir: str | None
+    search: Searched | None
+
+
+class Task(TypedDict):
+    """An entry of `tasks`."""
+
+    name: str
+    weight: int
+    reason: str | None
+
+
+class KernelTime(TypedDict):
+    """A kernel inside the model: seconds of all calls of an execution, and the position of its task."""
+
+    name: str
+    calls: int
+    seconds: float
+    flops: float | None
+    bytes: float | None
+    task: int | None
+
+
+class Profile(TypedDict):
+    """Where the seconds of an execution go."""
+
+    seconds: float
+    outside: float
+    kernels: list[KernelTime]
+
+
+class Limits(TypedDict):
+    """What the machine can do per second."""
+
+    flops: float
+    bandwidth: float
+    undisturbed: bool
+
+
+class Foreign(TypedDict):
+    """A part of the model that onnxruntime runs."""
+
+    operators: dict[str, int]
+    reason: str
+    seconds: float | None
+    share: float | None
+
+
+class Replaced(TypedDict):
+    """A schedule that had to give way because the model was wrong with it."""
+
+    task: str
+    error: float | None
+    before: str
+    after: str
+
+
+class SizeOfModel(TypedDict):
+    """One of the sizes of a model."""
+
+    shapes: dict[str, list[int]]
+    latency: Timing | None
+    untuned: Timing | None
+    max_error: float | None
+
+
+class Tuning(TypedDict):
+    """The document of `stormdrop tune --json`, as the model's folder keeps it."""
+
+    created: str
+    command: str | None
+    model: str
+    target: str
+    search: str
+    seed: int
+    trials: int
+    failed: int
+    reused: int
+    suspect: int
+    seconds: float
+    phases: dict[str, float]
+    latency: Timing
+    untuned: Timing | None
+    speedup: list[float] | None
+    verified: Verified
+    tasks: list[Task]
+    kernels: list[Kernel]
+    inside: list[str]
+    replaced: list[Replaced]
+    foreign: list[Foreign]
+    sizes: list[SizeOfModel]
+    interrupted: bool
+    converged: bool
+    curve: list[list[float]]
+    machine: dict[str, Any]
+    limits: Limits | None
+    profile: Profile | None
+
+
+class Contender(TypedDict):
+    """An entry of `contenders` in the document of a bench."""
+
+    name: str
+    seconds: float
+    interval: list[float]
+    ratio: float
+    ratio_interval: list[float]
+    gflops: float | None
+    max_error: float | None
+    agrees: bool
+    versions: dict[str, str]
+    settings: dict[str, Any]
+    samples: NotRequired[list[float]]
+
+
+class Bench(TypedDict):
+    """The document of `stormdrop bench --json`."""
+
+    what: str
+    runs: int
+    disturbed: int
+    contenders: list[Contender]
+    skipped: dict[str, str]
+
+
+def checked(document: Mapping[str, Any], kind: type[T], what: str) -> T:
+    """Check that a document has the keys and types of a kind of documents.
+
+    Args:
+        document: The document.
+        kind: One of the types of this module.
+        what: What to call it in the message.
+
+    Returns:
+        The keys that the kind has; others are left out.
+
+    Raises:
+        InputError: A key is missing or has another type.
+
+    Example:
+        >>> checked({"seconds": 0.5, "interval": [0.4, 0.6], "more": 1}, Timing, "it")
+        {'seconds': 0.5, 'interval': [0.4, 0.6]}
+    """
+    try:
+        return msgspec.convert(document, kind)
+    except msgspec.ValidationError as error:
+        raise InputError(f"{what}: is no such document as a report needs: {one_line(error)}") from None

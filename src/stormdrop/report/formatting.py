@@ -1,0 +1,182 @@
+"""Numbers, times and configurations as people read them: in pages, in the dashboard and in a terminal.
+
+What is not known is None, and is shown as a dash.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timezone
+from typing import Any
+
+UNKNOWN = "–"
+
+_UNITS = (("s", 1.0), ("ms", 1e3), ("µs", 1e6))
+_ASCII = str.maketrans({"µ": "u", UNKNOWN: "-"})
+
+
+def time(seconds: float | None) -> str:
+    """A time with three significant digits and its unit.
+
+    Example:
+        >>> time(0.0012345), time(45.6e-6), time(None)
+        ('1.23 ms', '45.6 µs', '–')
+    """
+    if seconds is None or not math.isfinite(seconds):
+        return UNKNOWN
+    unit, factor = next((each for each in _UNITS if seconds * each[1] >= 1), _UNITS[-1])
+    number = seconds * factor
+    return f"{number:.3g} {unit}" if number < 1000 else f"{number:,.0f} {unit}"
+
+
+def ascii_time(seconds: float | None) -> str:
+    """A time for a terminal, which may show ASCII only.
+
+    Example:
+        >>> ascii_time(45.6e-6), ascii_time(None)
+        ('45.6 us', '-')
+    """
+    return time(seconds).translate(_ASCII)
+
+
+def interval(pair: Sequence[float | None] | None) -> str:
+    """The two ends of an interval of times.
+
+    Example:
+        >>> interval((0.001, 0.002))
+        '1 ms to 2 ms'
+    """
+    return _ends(pair, time)
+
+
+def duration(seconds: float) -> str:
+    """Wall time as people say it.
+
+    Example:
+        >>> duration(3725.0)
+        '1 h 2 min'
+        >>> duration(120.0)
+        '2 min'
+        >>> duration(0.0415)
+        '0.0415 s'
+    """
+    if seconds < 60:
+        return f"{seconds:.3g} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes = int(seconds / 60)
+    large, small = (f"{minutes} min", f"{int(seconds % 60)} s") if minutes < 60 else _hours(minutes)
+    return large if small.startswith("0 ") else f"{large} {small}"
+
+
+def _hours(minutes: int) -> tuple[str, str]:
+    return f"{minutes // 60} h", f"{minutes % 60} min"
+
+
+def when(created: str) -> str:
+    """A moment in ISO 8601 without what people do not read."""
+    return created[:19].replace("T", " ")
+
+
+def ago(moment: str, now: datetime | None = None) -> str:
+    """How long ago a moment in ISO 8601 was; empty if it is none."""
+    try:
+        begun = datetime.fromisoformat(moment)
+    except ValueError:
+        return ""
+    if begun.tzinfo is None:
+        begun = begun.replace(tzinfo=timezone.utc)
+    seconds = ((now or datetime.now(timezone.utc)) - begun).total_seconds()
+    return duration(max(0, int(seconds)))
+
+
+def ratio(numerator: float | None, denominator: float | None) -> str:
+    """How many times one time is another.
+
+    Example:
+        >>> ratio(0.003, 0.002), ratio(None, 0.002)
+        ('1.50x', '–')
+    """
+    return UNKNOWN if not numerator or not denominator else f"{numerator / denominator:.2f}x"
+
+
+def ratios(pair: Sequence[float | None] | None) -> str:
+    """The two ends of an interval of ratios.
+
+    Example:
+        >>> ratios((0.98, 1.237))
+        '0.98 to 1.24'
+    """
+    return _ends(pair, "{:.2f}".format)
+
+
+def percent(share: float | None) -> str:
+    """A share as a percentage.
+
+    Example:
+        >>> percent(0.4567), percent(0.004)
+        ('46%', '0.4%')
+    """
+    if share is None or not math.isfinite(share):
+        return UNKNOWN
+    return f"{100 * share:.0f}%" if share >= 0.1 or share == 0 else f"{100 * share:.1f}%"
+
+
+def rate(per_second: float | None) -> str:
+    """FLOP/s in GFLOP/s.
+
+    Example:
+        >>> rate(3.2e11)
+        '320'
+    """
+    return UNKNOWN if per_second is None or not math.isfinite(per_second) else f"{per_second / 1e9:.3g}"
+
+
+def count(number: float, word: str = "") -> str:
+    """A number, with its noun if there is one.
+
+    Example:
+        >>> count(1, "trial"), count(1200, "trial"), count(1234567)
+        ('1 trial', '1,200 trials', '1,234,567')
+    """
+    noun = f" {word}{'' if number == 1 else 's'}" if word else ""
+    return f"{number:,.0f}{noun}"
+
+
+def shape(extents: Sequence[int]) -> str:
+    """A shape.
+
+    Example:
+        >>> shape((1, 3, 56, 56))
+        '1×3×56×56'
+    """
+    return "×".join(map(str, extents)) or "scalar"
+
+
+def config(values: Mapping[str, Any] | None) -> str:
+    """The values of all knobs in one line.
+
+    Example:
+        >>> config({"tile": (4, 8), "unroll": 3})
+        'tile=4x8, unroll=3'
+    """
+    return ", ".join(f"{name}={value(knob)}" for name, knob in (values or {}).items())
+
+
+def value(knob: Any) -> str:
+    """The value of a knob, or of a group of them; a tile is written as 4x8x1."""
+    if isinstance(knob, Mapping):
+        return f"({config(knob)})"
+    return "x".join(map(str, knob)) if isinstance(knob, list | tuple) else str(knob)
+
+
+FILTERS: Mapping[str, Callable[..., str]] = {
+    function.__name__: function
+    for function in (time, interval, duration, when, ago, ratios, percent, rate, count, shape, config, value)
+}
+"""The filters of the templates by name."""
+
+
+def _ends(pair: Sequence[float | None] | None, show: Callable[[float], str]) -> str:
+    """The two ends of an interval, or `UNKNOWN`."""
+    known = [bound for bound in pair or () if bound is not None and math.isfinite(bound)]
+    return f"{show(known[0])} to {show(known[1])}" if len(known) == 2 else UNKNOWN

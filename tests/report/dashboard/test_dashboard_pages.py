@@ -1,0 +1,152 @@
+"""The pages and downloads of the dashboard."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import json
+from pathlib import Path
+
+import pytest
+from records_to_show import HOSTILE, client, database, opened, worked
+from starlette.testclient import TestClient
+
+from stormdrop.records import open_store
+from stormdrop.records.reader import RecordsReader
+from stormdrop.records.session_lines import SessionFilter
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return database(tmp_path / "records.db")
+
+
+@pytest.fixture
+def dashboard(path: Path) -> TestClient:
+    return client(path)
+
+
+def ids(path: Path) -> dict[str, str]:
+    """The id of each session by its name."""
+    reader = RecordsReader(path)
+    found = {line.workload_name: line.id for line in reader.sessions(SessionFilter())}
+    reader.close()
+    return found
+
+
+def text(dashboard: TestClient, address: str, code: int = 200) -> str:
+    answer = dashboard.get(address)
+    assert answer.status_code == code, answer.text
+    return answer.text
+
+
+def test_a_hostile_name_is_text_everywhere(dashboard: TestClient, path: Path) -> None:
+    hostile = ids(path)[HOSTILE]
+    with open_store(path) as store:
+        store.append(opened(store, "conv2d", model={"name": HOSTILE, "calls": 1}), 0, [worked(1.0)])
+    addresses = [
+        "/",
+        "/sessions",
+        "/trials",
+        f"/sessions/{hostile}",
+        f"/difference?a={hostile}&b={hostile}",
+        "/difference",
+        "/models",
+        "/sessions?name=%3Cscript%3Ealert",
+        "/trials?text=%3Cscript%3Ealert",
+    ]
+    for address in addresses:
+        page = text(dashboard, address)
+        assert "&lt;script&gt;alert" in page, address
+        assert "<script>alert" not in page and "<img" not in page, address
+
+
+def test_the_first_page_shows_what_is_tuned(dashboard: TestClient) -> None:
+    page = text(dashboard, "/")
+    assert "5 µs" in page and "<svg" in page and "measured last: tiled (rows=2, tile=8x2)" in page
+
+
+def test_a_session_shows_its_result(dashboard: TestClient, path: Path) -> None:
+    page = html.unescape(text(dashboard, f"/sessions/{ids(path)['conv2d']}"))
+    for words in ("1.1 ms", "1 ms to 1.2 ms (95%)", "3.3 ms", "crashed at #", "small net", "tiled(rows=4, tile=8x2)"):
+        assert words in page, words
+    assert (
+        "crashed at 17" not in text(dashboard, f"/sessions/{ids(path)['conv2d']}?status=ok").partition("<h2>Trials")[2]
+    )
+
+
+def test_filters_and_pages(dashboard: TestClient, path: Path) -> None:
+    with open_store(path) as store:
+        for number in range(60):
+            opened(store, f"kernel {number}")
+    assert "63 sessions" in text(dashboard, "/sessions")
+    assert "page 2 of 2" in text(dashboard, "/sessions?page=2")
+    assert "page 2 of 2" in text(dashboard, "/sessions?page=99")
+    assert "page 1 of 1" in text(dashboard, "/sessions?name=kernel+5&page=nonsense")
+    assert "11 sessions" in text(dashboard, "/sessions?name=kernel+5")
+    assert "1 sessions" in text(dashboard, "/sessions?state=interrupted&sort=nonsense")
+
+
+def test_a_model_is_the_sum_of_its_kernels(dashboard: TestClient) -> None:
+    assert "small net" in text(dashboard, "/models")
+    page = text(dashboard, "/model?name=small+net&machine=a+CPU,+2+cores")
+    assert "3.3 ms" in page and "9.9 ms" in page and "3.00x" in page  # three calls of 1.1 ms; of 3.3 ms
+
+
+def test_two_sessions_are_compared(dashboard: TestClient, path: Path) -> None:
+    known = ids(path)
+    page = text(dashboard, f"/difference?a={known['conv2d']}&b={known['matmul']}")
+    assert "have tuned different functions" in page
+    assert "0.00x" in page and "conv2d (A)" in page and "matmul (B)" in page
+    assert "option size" not in page  # it is equal
+    assert "method model" in page
+
+
+def test_sessions_as_csv_and_json(dashboard: TestClient) -> None:
+    answer = dashboard.get("/sessions.csv")
+    assert answer.headers["content-type"].startswith("text/csv")
+    assert answer.headers["content-disposition"] == 'attachment; filename="stormdrop-sessions.csv"'
+    rows = list(csv.DictReader(io.StringIO(answer.text)))
+    assert [row["tuned"] for row in rows] == ["conv2d", HOSTILE, "matmul"]
+    assert float(rows[0]["best_seconds"]) == 1.1e-3
+    documents = json.loads(text(dashboard, "/sessions.json?search=storm"))
+    assert [document["trials"] for document in documents] == [3, 1]
+    assert json.loads(text(dashboard, "/sessions.json?search=none")) == []
+
+
+def test_trials_as_csv_and_json(dashboard: TestClient, path: Path) -> None:
+    rows = list(csv.DictReader(io.StringIO(text(dashboard, "/trials.csv"))))
+    assert len(rows) == 5
+    (hostile,) = (row for row in rows if row["tuned"] == HOSTILE)
+    assert hostile["error"].startswith("'=1+1")  # a spreadsheet does not compute it
+    assert json.loads(rows[0]["config"]) == {"rows": 2, "tile": [8, 2]}
+    failed = json.loads(text(dashboard, "/trials.json?status=runtime&name=conv"))
+    assert [(trial["error"], trial["seconds"]) for trial in failed] == [("crashed at 17", None)]
+    own = json.loads(text(dashboard, f"/sessions/{ids(path)['conv2d']}/trials.json"))
+    assert [trial["position"] for trial in own] == [2, 1, 0]
+
+
+def test_what_is_not_there(dashboard: TestClient) -> None:
+    for address in ("/none", "/sessions/none", "/sessions/none/trials.csv", "/trials.xml", "/model?name=none"):
+        assert "There is no such page." in text(dashboard, address, 404)
+
+
+def test_a_database_that_fails_is_one_line(dashboard: TestClient, path: Path) -> None:
+    for part in path.parent.iterdir():
+        part.unlink()
+    assert "does not exist" in text(dashboard, "/sessions", 503)
+
+
+def test_a_model_has_no_time_until_each_kernel_has_one(tmp_path: Path) -> None:
+    path = tmp_path / "records.db"
+    with open_store(path) as store:
+        model = {"name": "net", "calls": 2, "kernels": 2}
+        first = opened(store, "conv2d", model=model)
+        store.append(first, 0, [worked(3e-3)])
+        with client(path) as dashboard:
+            assert "1 of 2 have a time" in text(dashboard, "/models")
+            assert "1 of 2 kernels have a time" in text(dashboard, "/")
+            store.append(opened(store, "softmax", model=model), 0, [worked(1e-3)])
+            assert "sum of 2 kernels" in text(dashboard, "/")
+            assert "8 ms" in text(dashboard, "/models")

@@ -1,0 +1,175 @@
+"""The page of a tuned model says which kernel costs most, why, how sure the speed-up is, and how to repeat it."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from report_documents import HOSTILE, METADATA, NO_KERNEL, bench, kernel, searched, session, tuning
+
+from stormdrop.errors import InputError
+from stormdrop.report.diagnosis import why_not_faster
+from stormdrop.report.documents import Bench, Tuning, checked
+from stormdrop.report.kernels import kernel_views
+from stormdrop.report.model_page import model_page
+from stormdrop.report.records_page import records_page
+from stormdrop.report.session_page import session_page
+
+
+class Elements(HTMLParser):
+    """The elements of a page with their attributes, and its text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def page_of(bench_document: dict[str, Any] | None = None, **changes: Any) -> str:
+    document = checked(tuning(**changes), Tuning, "it")
+    against = None if bench_document is None else checked(bench_document, Bench, "it")
+    return model_page(document, METADATA, "cd" * 32, "my model.sd", against)
+
+
+def assert_shows_only_text(page: str) -> None:
+    """No script, no image, no handler, nothing that is loaded, although all texts of the documents try."""
+    elements = Elements(page)
+    assert not {"script", "img", "iframe", "link", "object"} & {tag for tag, _ in elements.found}
+    attributes = [(name, value) for _, each in elements.found for name, value in each.items()]
+    assert not [name for name, _ in attributes if name.startswith("on")]
+    links = [value for name, value in attributes if name in ("src", "href", "xlink:href")]
+    assert all(str(value).startswith("#") for value in links)
+    names = [value for name, value in attributes if name == "id"]
+    assert len(set(names)) == len(names)
+    assert HOSTILE in elements.text  # as text
+    assert "49" not in re.findall(r"\$x\$ (\S+)", elements.text)  # it is not evaluated
+    policies = [str(each.get("content")) for tag, each in elements.found if tag == "meta" and "http-equiv" in each]
+    assert [policy.split(";")[0] for policy in policies] == ["default-src 'none'"]
+
+
+def test_it_answers_the_questions() -> None:
+    elements = Elements(page_of())
+    text = " ".join(elements.text.split())
+    assert "large" in text.split("Which kernel costs most?")[1][:20]
+    assert "60% of an execution" in text
+    assert "stopped by its budget after 40 candidates of 540" in text
+    assert "1.80 to 2.20 times as fast" in text
+    assert "stormdrop tune" in text
+    assert "stormdrop bench 'my model.sd'" in text
+
+
+def test_every_text_is_shown_as_text() -> None:
+    assert_shows_only_text(page_of(bench()))
+    assert_shows_only_text(session_page(session(), NO_KERNEL, None, "stormdrop report 0123"))
+    line = {"id": HOSTILE, "workload_name": HOSTILE, "search": HOSTILE, "machine": HOSTILE, "state": "finished"}
+    numbers = {"trials": 3, "failed": 1, "best_seconds": 1e-3, "baseline_seconds": None}
+    assert_shows_only_text(records_page([{**line, **numbers, "created": "2026-01-02T03:04:05"}], "stormdrop report"))
+
+
+def test_a_session_without_a_result_has_a_page() -> None:
+    page = session_page({**session(), "outcome": None, "state": "running"}, NO_KERNEL, None, "stormdrop report 0123")
+    assert "The session has no result yet; 12 candidates were tried." in page
+    assert "No candidate has worked" not in page  # three of four have
+
+
+def test_what_was_not_measured_is_not_claimed() -> None:
+    unknown = {"seconds": None, "interval": [None, None], "disturbed": True}
+    page = page_of(untuned=None, speedup=None, latency=unknown, profile=None, limits=None, curve=[])
+    text = " ".join(Elements(page).text.split())
+    assert "The speed-up over the default schedules is not known" in text
+    assert "The kernels were not timed inside the model" in text
+    assert "figures are not reliable" in text
+
+
+def test_an_interval_around_one_is_no_difference() -> None:
+    text = " ".join(Elements(page_of(speedup=[1.05, 0.98, 1.1])).text.split())
+    assert "So no difference is significant." in text
+    assert "So it is significantly faster." in " ".join(Elements(page_of()).text.split())
+
+
+def test_kernels_are_in_the_order_of_their_cost() -> None:
+    views = kernel_views(checked(tuning(), Tuning, "it"))
+    assert [view.calls for view in views] == [1, 1, 2]
+    assert [round(view.share or 0, 3) for view in views] == [0.6, 0.1, 0.05]
+    place = views[0].roofline
+    assert place is not None
+    assert place.fraction == pytest.approx(2e7 / 2e11 / 6e-4)
+    assert place.bound == "arithmetic"
+    assert views[2].roofline is not None
+    assert views[2].roofline.bound == "memory"
+
+
+@pytest.mark.parametrize(
+    ("search", "expected"),
+    [
+        (searched(converged=True), "converged after 40 candidates"),
+        (searched(converged=False), "stopped by its budget"),
+        (searched(interrupted=True), "interrupted"),
+        (searched(failed=30, error="out of registers"), "out of registers"),
+        (searched(suspect=39), "Something else used the machine during 39"),
+        (searched(1e-6), "Inside the model a call takes"),
+        (None, "plain schedule"),
+    ],
+)
+def test_why_a_kernel_is_not_faster(search: dict[str, Any] | None, expected: str) -> None:
+    one = tuning(
+        tasks=[{"name": "k", "weight": 1, "reason": None}],
+        kernels=[kernel(1e6, 1e4, search)],
+        profile={
+            "seconds": 1e-3,
+            "outside": 0.0,
+            "kernels": [{"name": "k", "calls": 1, "seconds": 2e-5, "flops": 1e6, "bytes": 1e4, "task": 0}],
+        },
+    )
+    [view] = kernel_views(checked(one, Tuning, "it"))
+    assert expected in " ".join(why_not_faster(view))
+
+
+def test_a_large_model_stays_light() -> None:
+    many = 120
+    program = "def main(x):\n" + "    x[1, 2] = T.float32(3.0) + x[2, 3]\n" * 600
+    kernels = [{**kernel(1e6, 1e4, searched()), "tir": program} for _ in range(many)]
+    profile = {
+        "seconds": 1.0,
+        "outside": 0.0,
+        "kernels": [
+            {"name": f"k{index}", "calls": 1, "seconds": 1e-3, "flops": 1e6, "bytes": 1e4, "task": index}
+            for index in range(many)
+        ],
+    }
+    tasks = [{"name": f"k{index}", "weight": 1, "reason": None} for index in range(many)]
+    page = page_of(tasks=tasks, kernels=kernels, profile=profile)
+    assert len(page.encode()) < 2_000_000
+    assert "more lines" in page
+    assert "is left out" in page
+
+
+def test_a_document_that_is_none_is_one_line() -> None:
+    with pytest.raises(InputError, match=r"it: .*kernels") as raised:
+        checked({**tuning(), "kernels": [{}]}, Tuning, "it")
+    assert "\n" not in str(raised.value)
+    with pytest.raises(InputError, match="contenders"):
+        checked({"what": "x", "runs": 1, "disturbed": 0, "skipped": {}}, Bench, "it")
+
+
+def test_equal_documents_give_equal_pages() -> None:
+    assert page_of(bench()) == page_of(bench())
+
+
+def test_a_kernel_that_kept_its_default_schedule_is_named() -> None:
+    document = tuning()
+    document["kernels"][1]["default"] = True
+    document["kernels"][1]["search"]["disturbed"] = True
+    text = " ".join(Elements(model_page(checked(document, Tuning, "it"), METADATA, "cd" * 32, "my.sd")).text.split())
+    assert "1 of 3 kernels, 60% of an execution, kept their default schedules" in text
+    assert "The model has its default schedule, because its last race was disturbed" in text
+    assert "kept their default schedules" not in Elements(page_of()).text
