@@ -6,6 +6,7 @@ import pytest
 
 from stormdrop.cli import options
 from stormdrop.errors import InputError, OperatorError
+from stormdrop.tuning.options import TuneOptions
 
 
 @pytest.mark.parametrize(
@@ -64,3 +65,39 @@ def test_a_command_that_takes_one_size() -> None:
     assert options.one_size(["x=1x3"]) == {"x": (1, 3)}
     with pytest.raises(InputError, match="dimension 0 of input x has several sizes; this command takes one"):
         options.one_size(["x=1,2x3"])
+
+
+def test_a_search_with_options_and_its_preset() -> None:
+    def of(search: str) -> TuneOptions:
+        return options.tune_options(search, 10, None, 0, False, False, None, None)
+
+    assert of("storm") == TuneOptions(search="storm", trials=10)
+    printed = of("droplet:preset=paper:confidence=0.99")
+    assert (printed.search, printed.search_options) == ("droplet", {"preset": "paper", "confidence": 0.99})
+    with pytest.raises(InputError, match=r"^search 'droplet' has no preset 'papers'; its presets are default, paper$"):
+        of("droplet:preset=papers")
+
+
+def test_where_kernels_are_measured() -> None:
+    assert options.runner_address(None, None, None) == ""
+    assert options.runner_address("127.0.0.1:9090", None, None) == "127.0.0.1:9090"
+    assert options.runner_address(None, "10.0.0.1:9190", "rasp4") == "rasp4@10.0.0.1:9190"
+    assert options.runner_address(None, None, "EPYC", "auto") == "", "--device chooses among the machines of a fleet"
+
+
+@pytest.mark.parametrize(
+    ("runner", "tracker", "device", "says"),
+    [
+        ("", None, None, "--runner '': is empty"),
+        ("host:1", "host:2", "rasp4", "different places"),
+        (None, "host:2", None, "belong together"),
+        (None, None, "rasp4", "belong together"),
+        (None, "host", "rasp4", "write HOST:PORT"),
+        (None, "host:2", "", "name the key"),
+    ],
+)
+def test_places_to_measure_that_do_not_fit(
+    runner: str | None, tracker: str | None, device: str | None, says: str
+) -> None:
+    with pytest.raises(InputError, match=says):
+        options.runner_address(runner, tracker, device)

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-import pytest
+import io
 
+import pytest
+from rich.console import Console
+
+from stormdrop.cli.live_display import LiveDisplay, sparkline
 from stormdrop.cli.progress import Reporter
+from stormdrop.tuning.result import KernelProgress, Progress
+
+KERNELS = [
+    KernelProgress("fused_conv2d_add_relu_with_a_very_long_name_indeed_of_a_kernel", 12, "done", 64, 1.25e-3),
+    KernelProgress("dense", 1, "tuning", 8, 5e-4),
+    *(KernelProgress(f"softmax{number}", 1, "waiting") for number in range(30)),
+]
 
 
 def test_progress_in_plain_lines(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,3 +30,49 @@ def test_progress_in_plain_lines(capfd: pytest.CaptureFixture[str], monkeypatch:
     out, err = capfd.readouterr()
     assert out == ""
     assert err == "tuning a nap\n3 trials (1 failed), best 500 us, 3 s, 57 s left\n"
+
+
+def test_plain_lines_are_readable_at_80_columns(capfd: pytest.CaptureFixture[str]) -> None:
+    message = "12/40 fused_conv2d_add_relu_with_a_very_long_name_indeed_of_a_kernel"
+    with Reporter(None) as report:
+        for _ in range(2):
+            report(Progress(1234, 56, 1.23e-2, 345.6, 600.0, message, "model about", KERNELS))
+    ended, line = capfd.readouterr().err.splitlines()
+    assert max(len(ended), len(line)) <= 80
+    assert ended.startswith("done 1 of 32: fused_conv2d_add") and ended.endswith("...: 1.25 ms x 12, 64 trials")
+    assert line.endswith("...: 1234 trials (56 failed), model about 12.3 ms, 346 s, 254 s left")
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_the_display_fits_the_terminal(width: int) -> None:
+    display = LiveDisplay("tuning resnet50.onnx until storm converges, 600 s at most")
+    for best in (4e-2, 2e-2):
+        display.show(Progress(80, 2, best, 30.0, 600.0, "2/32 dense", "model about", KERNELS), 0.05)
+    console = Console(file=io.StringIO(), width=width, height=20, force_terminal=True, color_system=None)
+    with console.capture() as capture:
+        console.print(display)
+    lines = capture.get().splitlines()
+    assert len(lines) < 20 and max(map(len, lines)) <= width
+    text = "\n".join(lines)
+    assert "dense" in text and "and " in text and " more" in text
+    if width >= 80:
+        first, second = (line.split() for line in lines[2:4])
+        assert first == ["dense", "1", "tuning", "8", "500", "us", "3.2%"]  # what is tuned now comes first
+        assert second[1:] == ["12", "done", "64", "1.25", "ms", "96.8%"]
+        assert "80 trials (2 failed), model about 20 ms from 40 ms" in text
+        assert "2/32 dense" in text and "30 s, 570 s left" in text and "█▁" in text
+
+
+def test_a_display_without_kernels() -> None:
+    display = LiveDisplay("")
+    console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
+    with console.capture() as capture:
+        console.print(display)
+        display.show(Progress(3, 0, None, 1.0, None), 0.0)
+        console.print(display)
+    assert [word for word in capture.get().split() if word.isalnum()] == ["3", "trials", "tuning", "1", "s"]
+
+
+def test_a_sparkline_has_so_many_points() -> None:
+    assert sparkline([1.0, 1.0]) == "▁▁"
+    assert len(sparkline([float(value) for value in range(1000)], 10)) == 10

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from command_line import environment, process, recorded_trials
 
-from stormdrop.cli import run, signals
+from stormdrop.cli import options, run, signals
 
 PROGRAM = [sys.executable, "-m", "stormdrop"]
 
@@ -145,3 +145,43 @@ def test_python_users_keep_their_own_handlers() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment())
     assert done.stdout.strip() == str(signal.SIG_DFL)
     assert process("--version").returncode == 0
+
+
+LAST_MOMENTS = """
+import atexit, os, signal, sys, time
+from stormdrop import cli
+
+def run(arguments):
+    atexit.register(lambda: (os.kill(os.getpid(), signal.SIGINT), time.sleep(0.1)))
+    return 0
+
+from stormdrop.cli import commands
+commands.run = run
+cli.main(["doctor"])
+"""
+
+
+def test_a_signal_after_the_command_has_ended_changes_nothing() -> None:
+    ended = subprocess.run([sys.executable, "-c", LAST_MOMENTS], capture_output=True, text=True, env=environment())
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_ctrl_c_while_the_database_is_closed_loses_no_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from sqlalchemy.dialects.sqlite import pysqlite
+
+    close = pysqlite.SQLiteDialect_pysqlite.do_close
+    interrupted = []
+
+    def interrupted_once(self: object, connection: object) -> None:
+        if not interrupted:
+            interrupted.append(connection)
+            raise KeyboardInterrupt
+        close(self, connection)  # type: ignore[arg-type]
+
+    with options.tuning_records(str(tmp_path / "records.db")) as store:
+        assert store.sessions() == []
+        monkeypatch.setattr(pysqlite.SQLiteDialect_pysqlite, "do_close", interrupted_once)
+    assert interrupted
+    assert capsys.readouterr().err == ""

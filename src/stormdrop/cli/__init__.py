@@ -1,11 +1,34 @@
-"""The command line: `stormdrop tune`, `tune-op`, `compile`, `run`, `bench`, `compare`, `landscape`, `operators`,
-`doctor`, `db`.
+"""The command line: `stormdrop tune`, `tune-op`, `compile`, `run`, `bench`, `compare`, `landscape`, `report`,
+`dashboard`, `operators`, `doctor`, `fleet`, `db`.
 
 Exit codes: 0 for success; 1 if something of ours failed; 2 for bad usage or bad input, with one line on standard error
 that begins with "stormdrop:"; 130 after Ctrl-C, 143 after SIGTERM and 129 after SIGHUP, with everything kept that was
 measured so far.
 
-This file imports little, so that it answers a signal from the first moment on. `commands` has the commands.
+This file imports little, so that it answers a signal from the first moment on. The commands:
+
+commands.py   all of them by name, and what bad usage means
+tuning.py     tune-op, tune
+compiling.py  compile
+running.py    run, bench, doctor
+comparing.py  compare, landscape
+reporting.py  report, and the pages that other commands write
+dashboard.py  dashboard
+fleet.py      fleet, and `--fleet`
+database.py   db
+listing.py    operators
+
+What they share:
+
+options.py       options, and how their text is read
+output.py        documents and tables
+progress.py      how far a run is, on standard error: lines, or a display
+live_display.py  that display
+watching.py      `--log` and `--trace`
+guide.py         examples and descriptions in the help
+completion.py    what a shell offers
+signals.py       signals that end a command as Ctrl-C does
+streams.py       standard output and standard error that nobody reads
 """
 
 from __future__ import annotations
@@ -20,12 +43,17 @@ from . import signals, streams
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command line and exits."""
     streams.guard()
-    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+    sys.exit(run(sys.argv[1:] if arguments is None else arguments, process_ends=True))
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Runs one command and returns its exit code. If something was wrong, it prints one line that says what."""
-    with signals.as_interrupts() as interruption:
+def run(arguments: Sequence[str], *, process_ends: bool = False) -> int:
+    """Runs one command and returns its exit code. If something was wrong, it prints one line that says what.
+
+    Args:
+        arguments: the command and its arguments.
+        process_ends: whether the process ends afterwards; it then ignores the signals that end a command.
+    """
+    with signals.as_interrupts(process_ends=process_ends) as interruption:
         try:
             code = _run(arguments)
         except KeyboardInterrupt:

@@ -10,7 +10,7 @@ import typer
 
 from .._version import __version__
 from ..errors import InputError
-from . import comparing, compiling, completion, database, listing, running, tuning
+from . import comparing, compiling, completion, dashboard, database, fleet, listing, reporting, running, tuning
 from .guide import epilog
 
 app = typer.Typer(
@@ -29,8 +29,11 @@ _COMMANDS: dict[str, Callable[..., int | None]] = {
     "bench": running.bench,
     "compare": comparing.compare,
     "landscape": comparing.landscape,
+    "report": reporting.report,
+    "dashboard": dashboard.dashboard,
     "operators": listing.operators,
     "doctor": running.doctor,
+    "fleet": fleet.fleet,
 }
 for _name, _command in _COMMANDS.items():
     app.command(_name, epilog=epilog(_name))(_command)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -12,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import InputError
-from ..search import names
 from . import completion, options, output
 from .options import JsonOption, SeedOption
 from .progress import Reporter
+from .reporting import PageOption, check_page, command_line, write_page
 from .signals import INTERRUPTED
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ SearchesOption = Annotated[
         "--search",
         metavar="NAME[:OPTION=VALUE]...,...",
         autocompletion=completion.searches,
-        help=f"Searches, separated by commas: {', '.join(names())}; with options as in droplet:test=student.",
+        help=f"Searches, separated by commas: {options.SEARCHES_HELP}.",
     ),
 ]
 
@@ -61,12 +60,14 @@ def compare(
         int, typer.Option("--jobs", metavar="N", help="How many runs on recordings go on side by side.")
     ] = 1,
     out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="The folder for plots.")] = None,
+    report: PageOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Compare searches side by side, on an operator or on recorded spaces."""
     for name, value in (("--seeds", seeds), ("--trials", trials), ("--jobs", jobs)):
         _at_least_one(name, value)
     budget = options.duration(time)
+    check_page(report, "--report")
     folder = None if out is None else _folder(out)
     with output.stdout_for_json(as_json):
         from ..compare.comparison import compare as run
@@ -76,14 +77,20 @@ def compare(
         grounds = _grounds(what)
         most = seeds * trials * len(searches) * (len(grounds) if isinstance(grounds, list) else 1)
         limits: dict[str, Any] = {"seeds": seeds, "trials": trials, "time": budget, "exact": exact, "jobs": jobs}
-        with Reporter(most, f"comparing {search} from {seeds} seeds, {trials} trials each at most") as report:
+        with Reporter(most, f"comparing {search} from {seeds} seeds, {trials} trials each at most") as progress:
             try:
-                comparison = run(grounds, searches, **limits, on_progress=report)
+                comparison = run(grounds, searches, **limits, on_progress=progress)
             except KeyboardInterrupt:
                 output.say("stormdrop: interrupted before every search had finished its first seed")
                 return INTERRUPTED
         document = comparison.to_json()
         document["files"] = [] if folder is None else _plot_comparison(document, folder)
+        if report is not None:
+            from ..report.comparison_page import comparison_page
+
+            chosen = {"search": search, "seeds": seeds, "trials": trials, "time": time, "exact": exact}
+            write_page(comparison_page(document, command_line("compare", *what, **chosen)), report)
+            document["files"].append(str(report))
     if as_json:
         output.emit(document)
     else:
@@ -116,6 +123,7 @@ def landscape(
     out: Annotated[Path, typer.Option("--out", metavar="FILE.png", help="The file of the picture.")] = Path(
         "landscape.png"
     ),
+    report: PageOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Draw the times over two knobs of a space, and the path of a search on this plane."""
@@ -125,6 +133,7 @@ def landscape(
     if out.suffix != ".png":
         raise InputError(f"--out {out}: must end in .png")
     options.writable_file(out, "--out")
+    check_page(report, "--report")
     values = options.arguments(_words(fixed or ""))
     with output.stdout_for_json(as_json):
         from ..compare.landscape import landscape as run
@@ -139,16 +148,21 @@ def landscape(
         if isinstance(grounds, list) and len(grounds) != 1:
             raise InputError(f"{what[1]}: a landscape shows one space")
         ground = grounds[0] if isinstance(grounds, list) else grounds
-        with Reporter(None, f"measuring every point of {knobs}") as report:
+        with Reporter(None, f"measuring every point of {knobs}") as progress:
             try:
                 result = run(
-                    ground, _words(knobs), searches[0], fixed=values, trials=trials, seed=seed, on_progress=report
+                    ground, _words(knobs), searches[0], fixed=values, trials=trials, seed=seed, on_progress=progress
                 )
             except KeyboardInterrupt:
                 output.say("stormdrop: interrupted before every point was measured, so nothing is drawn")
                 return INTERRUPTED
         document = {**result.to_json(), "file": str(out)}
         save(heat_map(document), out)
+        if report is not None:
+            from ..report.landscape_page import landscape_page
+
+            chosen = {"knobs": knobs, "search": search, "seed": seed, "trials": trials, "at": fixed}
+            write_page(landscape_page(document, command_line("landscape", *what, **chosen)), report)
     if as_json:
         output.emit(document)
         return 0
@@ -158,12 +172,15 @@ def landscape(
     print(f"{document['search']}: {document['evaluations']} evaluations, {ending}")
     if document["suspect"]:
         print(f"something else used the machine during {document['suspect']} measurements")
-    print(f"saved: {out}")
+    for file in (out, report):
+        if file is not None:
+            print(f"saved: {file}")
     return 0
 
 
 def print_comparison(document: Mapping[str, Any]) -> None:
     """Prints the document of a comparison: a table per ground, one over all, and how the searches differ."""
+    from ..report.differences import verdict
     from ..report.summary import name_of_optimum
 
     grounds = document["grounds"]
@@ -177,7 +194,7 @@ def print_comparison(document: Mapping[str, Any]) -> None:
     if len(grounds) > 1:
         _print_summary(f"mean over {len(grounds)} spaces", "time / optimum", seeds, document["summary"])
         print()
-    for line in _difference_lines(document):
+    for line in verdict(document):
         print(line)
     suspect = sum(run["suspect"] for run in document["runs"])
     if suspect:
@@ -203,49 +220,12 @@ def _print_summary(title: str, what: str, seeds: str, summary: Sequence[Mapping[
             ]
         )
     headings = ["", *(f"at {mark}" for mark in marks), "within 5%", "10%", "evaluations", "search ms each"]
-    print(f"{title}: {what} after so many evaluations, mean (median) of {seeds}")
+    print(f"{title}: {what} after a number of evaluations, mean (median) of {seeds}")
     output.table(headings, rows)
 
 
 def _ratio(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
-
-
-def _difference_lines(document: Mapping[str, Any]) -> list[str]:
-    """A line for every other search: how it differs from the search with the lowest mean."""
-    from ..report.differences import ALPHA
-
-    means = {entry["search"]: entry["best_over_optimum"]["mean"] for entry in document["summary"]}
-    ends = {search: mean for search, mean in means.items() if mean is not None}
-    if not ends or len(document["searches"]) < 2:
-        return []
-    best = min(ends, key=ends.__getitem__)
-    pairs = document["differences"]
-    lines = []
-    if len(pairs) * _least_p(max(pair["pairs"] for pair in pairs)) >= ALPHA:
-        enough = next(n for n in itertools.count(1) if len(pairs) * _least_p(n) < ALPHA)
-        lines.append(
-            f"too few runs for a significant difference: with so many searches it takes {enough} pairs of runs"
-        )
-    for pair in pairs:
-        if best not in (pair["a"], pair["b"]):
-            continue
-        swapped = pair["a"] == best
-        other = pair["b"] if swapped else pair["a"]
-        line = f"{other}: " if pair["significant"] else f"{other}: not significantly different from {best}, "
-        if pair["ratio"] is not None:
-            bounds = [pair["ratio"], *pair["interval"]]
-            ratio, *interval = [1 / bound for bound in bounds] if swapped else bounds
-            line += f"{ratio:.3f} times the time of {best} (95% interval {min(interval):.3f} to {max(interval):.3f}), "
-        elif pair["significant"]:
-            line += f"different from {best}, "
-        lines.append(f"{line}p = {pair['p']:.2g} over {pair['pairs']} pairs")
-    return lines
-
-
-def _least_p(pairs: int) -> float:
-    """The lowest p that a signed-rank test of so many pairs can have."""
-    return float(2.0 ** (1 - pairs))
 
 
 def _grounds(words: Sequence[str]) -> list[Recording] | Workload:

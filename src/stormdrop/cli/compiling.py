@@ -11,34 +11,35 @@ import typer
 from ..errors import ModelError
 from ..tuning.options import TuneOptions
 from . import options, output
-from .options import DatabaseOption, DenormalsOption, JsonOption, SeedOption, ShapeOption, TargetOption
+from .options import (
+    DatabaseOption,
+    DenormalsOption,
+    JsonOption,
+    NativeOption,
+    OutOption,
+    SeedOption,
+    ShapeOption,
+    TargetOption,
+)
 
 
 def compile_(
     model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The model to compile.")],
     target: TargetOption = None,
     db: DatabaseOption = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", metavar="DIR", help="Where to save the compiled model; by default MODEL.sd in the current folder."
-        ),
-    ] = None,
+    out: OutOption = None,
     seed: SeedOption = 0,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Take no schedule from earlier tunings: default schedules only.")
     ] = False,
     shape: ShapeOption = None,
-    native: Annotated[
-        bool,
-        typer.Option("--native", help="Save machine code: this needs a linker now, but no LLVM where the model runs."),
-    ] = False,
+    native: NativeOption = False,
     keep_denormals: DenormalsOption = False,
     as_json: JsonOption = False,
 ) -> int:
     """Compile an ONNX model in seconds, without measuring anything.
 
-    Kernels that were tuned before have the schedules that were found; all others have default schedules.
+    A kernel that was tuned before gets the schedule that its tuning found. All others get their default schedules.
     """
     if not model.is_file():
         raise ModelError(f"{model}: no such file")
@@ -47,12 +48,9 @@ def compile_(
     shapes = options.shapes(shape or ())
     artifact = options.artifact_folder(out or Path(f"{model.stem}.sd"), "--out")
     with output.stdout_for_json(as_json):
-        from ..machine.cpu import Target, keeping_denormals, require_cpu
         from ..model.untuned import compile_model_with
 
-        otherwise = f"target {target}: models are compiled for CPUs only; tune-op tunes operators for GPUs"
-        machine = require_cpu(Target.parse(target), otherwise)
-        machine = keeping_denormals(machine) if keep_denormals else machine
+        machine = options.model_machine(target, keep_denormals)
         with options.tuning_records(db) as store:
             result = compile_model_with(
                 model, machine, compile_options, store=store, shapes=shapes, out=artifact, native=native

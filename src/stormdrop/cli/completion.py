@@ -6,8 +6,9 @@ from pathlib import Path
 
 from ..machine.gpu import GPUS
 from ..machine.known_cpus import KNOWN_CPUS
+from ..plugins import plugins
 from ..search import names
-from .guide import OPERATORS
+from .guide import DESCRIPTIONS
 
 VARIABLE = "_STORMDROP_COMPLETE"
 """The environment variable by which a shell asks for completions."""
@@ -21,7 +22,7 @@ def searches(incomplete: str) -> list[str]:
 
 def targets(incomplete: str) -> list[str]:
     """The names of the machines."""
-    known = ["cpu", *KNOWN_CPUS, "cuda", *sorted(f"cuda/{name}" for name in GPUS)]
+    known = ["cpu", *KNOWN_CPUS, "cuda", *sorted(f"cuda/{name}" for name in GPUS), "opencl"]
     return [name for name in known if name.startswith(incomplete)]
 
 
@@ -29,9 +30,10 @@ def operators_and_files(incomplete: str) -> list[str]:
     """The names of the operators, and the files and folders here."""
     folder, slash, _ = incomplete.rpartition("/")
     found = [f"{folder}{slash}{path.name}" for path in sorted(Path(folder or slash or ".").glob("[!.]*"))]
-    return [name for name in [*OPERATORS, *found] if name.startswith(incomplete)]
+    return [name for name in [*DESCRIPTIONS, *plugins("operators"), *found] if name.startswith(incomplete)]
 
 
 def operators(incomplete: str) -> list[tuple[str, str]]:
     """The names of the operators, with what each computes."""
-    return [(name, what) for name, what in OPERATORS.items() if name.startswith(incomplete)]
+    known = {**DESCRIPTIONS, **{name: plugin.package for name, plugin in plugins("operators").items()}}
+    return [(name, what) for name, what in known.items() if name.startswith(incomplete)]

@@ -1,4 +1,4 @@
-"""`stormdrop db`: lists, exports, imports and merges the records of what was measured."""
+"""`stormdrop db`: lists, exports, imports, merges and upgrades the records of what was measured."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ TrustedOption = Annotated[
 ]
 
 app = typer.Typer(
-    help="List, export, import and merge tuning records.", pretty_exceptions_enable=False, rich_markup_mode=None
+    help="List, export, import, merge and upgrade tuning records.",
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
 )
 
 
@@ -52,12 +54,15 @@ def list_sessions(db: DatabaseOption = None, as_json: JsonOption = False) -> Non
             output.seconds(session.best_seconds),
             output.seconds(session.baseline_seconds),
             session.state.value,
-            session.created[:19].replace("T", " "),
+            _minute(session.created),
+            _minute(session.written),
             session.machine,
         ]
         for session in sessions
     ]
-    output.table(["tuned", "search", "trials", "failed", "best", "default", "state", "begun (UTC)", "machine"], rows)
+    output.table(
+        ["tuned", "search", "trials", "failed", "best", "default", "state", "begun (UTC)", "written", "machine"], rows
+    )
 
 
 @app.command("export", epilog=epilog("db export"))
@@ -103,6 +108,24 @@ def merge(
 
     with open_store(db) as store:
         _print_absorbed(merge_database(store, other, trusted=trusted), as_json)
+
+
+@app.command("upgrade", epilog=epilog("db upgrade"))
+def upgrade(db: DatabaseOption = None, as_json: JsonOption = False) -> None:
+    """Bring a database of an older version of stormdrop up to date."""
+    from ..records import upgrade_database
+
+    found, now = upgrade_database(db)
+    if as_json:
+        output.emit({"found": found, "version": now})
+    elif found == now:
+        print(f"it is up to date (version {now})")
+    else:
+        print(f"upgraded from version {found} to {now}")
+
+
+def _minute(time: str | None) -> str:
+    return "" if time is None else time[:16].replace("T", " ")
 
 
 def _print_absorbed(absorbed: Absorbed, as_json: bool) -> None:

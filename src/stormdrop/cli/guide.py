@@ -10,15 +10,18 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "stormdrop tune resnet50.onnx --time 3m --out resnet50.sd",
         "stormdrop tune bert.onnx --shape input_ids=1x128 --shape attention_mask=1x128",
         "stormdrop tune resnet50.onnx --time 3m --resume",
+        "stormdrop tune resnet50.onnx --time 3m --log tune.jsonl --trace trace.json",
     ),
     "tune-op": (
         "stormdrop tune-op matmul m=512 n=512 k=512 --time 15s",
         "stormdrop tune-op conv2d n=1 h=56 w=56 ci=64 co=64 kh=3 kw=3 pad=1 --show schedule",
         "stormdrop tune-op softmax m=512 n=1024 --search droplet --trials 100 --json",
+        "stormdrop tune-op matmul m=512 n=512 k=512 --fleet ray://head:10001",
     ),
     "compile": ("stormdrop compile resnet50.onnx --out resnet50.sd",),
     "run": (
         "stormdrop run resnet50.sd --profile",
+        "stormdrop run resnet50.sd --profile --trace trace.json",
         "stormdrop run resnet50.sd --input x.npz --output y.npz",
     ),
     "bench": (
@@ -30,16 +33,23 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "stormdrop compare space.json --search droplet,droplet:preset=paper --out plots",
     ),
     "landscape": ("stormdrop landscape analytic:lrw --knobs h,w --search droplet",),
+    "report": (
+        "stormdrop report resnet50.sd --out resnet50.html",
+        "stormdrop report --db records.db --out records.html",
+    ),
+    "dashboard": ("stormdrop dashboard", "stormdrop dashboard --db records.db --port 8080 --log tune.jsonl"),
     "operators": ("stormdrop operators", "stormdrop operators --json"),
     "doctor": ("stormdrop doctor", "stormdrop doctor --refresh --json"),
+    "fleet": ("stormdrop fleet", "stormdrop fleet ray://head:10001 --json"),
     "db list": ("stormdrop db list", "stormdrop db list --db records.db --json"),
     "db export": ("stormdrop db export records.jsonl",),
     "db import": ("stormdrop db import records.jsonl", "stormdrop db import --trusted mine.jsonl --db records.db"),
     "db merge": ("stormdrop db merge other.db --db records.db",),
+    "db upgrade": ("stormdrop db upgrade", "stormdrop db upgrade --db postgresql://me@dbhost/records"),
 }
 """Commands that work, by the command's name."""
 
-OPERATORS: dict[str, str] = {
+DESCRIPTIONS: dict[str, str] = {
     "attention_scores": "softmax of Q K^T: attention before its product with V",
     "batch_matmul": "products of pairs of matrices",
     "concatenate": "two tensors, one after the other along an axis",
@@ -57,7 +67,7 @@ OPERATORS: dict[str, str] = {
     "softmax": "softmax of each row",
     "transpose": "the axes of a tensor in another order",
 }
-"""The operators, with what each computes."""
+"""What each operator of this package computes. `operators.names()` lists those of plug-ins too."""
 
 _UNCHANGED = "\b\n"  # typer does not fill the lines of the paragraph that follows
 
@@ -70,8 +80,8 @@ def epilog(command: str) -> str:
     """
     parts = [_block("Examples", EXAMPLES[command])]
     if command == "tune-op":
-        width = max(map(len, OPERATORS))
-        lines = tuple(f"{name:<{width}}  {what}" for name, what in OPERATORS.items())
+        width = max(map(len, DESCRIPTIONS))
+        lines = tuple(f"{name:<{width}}  {what}" for name, what in DESCRIPTIONS.items())
         parts.append(_block("Operators (their arguments: stormdrop operators)", lines))
     return "\n\n".join(parts)
 

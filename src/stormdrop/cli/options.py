@@ -13,12 +13,14 @@ import typer
 from ..errors import ArtifactError, InputError, OperatorError
 from ..model.artifact_files import check_writable
 from ..model.importer.combinations import MOST_SIZES
-from ..search import names
+from ..search import names, names_with, parse_search
+from ..search.presets import PAPER
 from ..tuning.duration import seconds_of
 from ..tuning.options import TuneOptions
 from . import completion, output
 
 if TYPE_CHECKING:
+    from ..machine.cpu import Target
     from ..records import BufferedStore
 
 _SIZE = "0*[1-9][0-9]{0,17}"
@@ -36,16 +38,22 @@ TargetOption = Annotated[
         "--target",
         metavar="TARGET",
         autocompletion=completion.targets,
-        help="What to tune for: cpu (this machine's, the default), cuda, or a GPU by name.",
+        help="What to tune for: cpu (this machine's, the default), cuda, a GPU by name, or opencl.",
     ),
 ]
+SEARCHES_HELP = (
+    f"{', '.join(names())}; with options as in droplet:test=student. With the option preset=paper it is as printed in "
+    f"its paper: {', '.join(names_with(PAPER))}"
+)
+"""The searches and their presets, for the help of `--search`."""
+
 SearchOption = Annotated[
     str,
     typer.Option(
         "--search",
         metavar="NAME",
         autocompletion=completion.searches,
-        help=f"The search: one of {', '.join(names())}.",
+        help=f"The search: one of {SEARCHES_HELP}.",
     ),
 ]
 TrialsOption = Annotated[
@@ -107,12 +115,38 @@ RunnerOption = Annotated[
         help="Measure on another machine, where TVM's RPC server runs; kernels are built here.",
     ),
 ]
+TrackerOption = Annotated[
+    str | None,
+    typer.Option(
+        "--tracker",
+        metavar="HOST:PORT",
+        help="Measure on all boards of one kind that TVM's RPC tracker knows, at the same time.",
+    ),
+]
+DeviceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--device",
+        metavar="KEY",
+        help="The key of these boards at the tracker; or which machines of a fleet: the name of one, or of a kind.",
+    ),
+]
 DenormalsOption = Annotated[
     bool,
     typer.Option(
         "--keep-denormals",
         help="Compute with numbers below 1.2e-38 as IEEE 754 says, which is slow; by default they count as zero.",
     ),
+]
+OutOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--out", metavar="DIR", help="Where to save the compiled model; by default MODEL.sd in the current folder."
+    ),
+]
+NativeOption = Annotated[
+    bool,
+    typer.Option("--native", help="Save machine code: this needs a linker now, but no LLVM where the model runs."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
 ShowOption = Annotated[
@@ -158,6 +192,23 @@ def not_empty(text: str | None, option: str, example: str) -> str | None:
     return text
 
 
+def model_machine(target: str | None, keep_denormals: bool) -> Target:
+    """The CPU that a model is compiled for.
+
+    Args:
+        target: the value of --target; None for this machine.
+        keep_denormals: whether its kernels keep denormal numbers.
+
+    Raises:
+        TargetError: the target is unknown, or no CPU.
+    """
+    from ..machine.cpu import Target, keeping_denormals, require_cpu
+
+    otherwise = f"target {target}: models are compiled for CPUs only; tune-op tunes operators for GPUs"
+    machine = require_cpu(Target.parse(target), otherwise)
+    return keeping_denormals(machine) if keep_denormals else machine
+
+
 @contextlib.contextmanager
 def tuning_records(db: str | None) -> Iterator[BufferedStore]:
     """The records of a command that tunes.
@@ -180,6 +231,10 @@ def tuning_records(db: str | None) -> Iterator[BufferedStore]:
         records.BufferedStore(store, output.say) as buffered,
     ):
         yield buffered
+        with contextlib.suppress(
+            KeyboardInterrupt
+        ):  # the result is there: it is shown, and what is open is closed below
+            buffered.close()
 
 
 def arguments(words: Sequence[str]) -> dict[str, str]:
@@ -260,7 +315,8 @@ def tune_options(
     """The options of a tuning, made of those of the command line.
 
     Raises:
-        InputError: a number is out of its range, or two options contradict each other.
+        InputError: a number is out of its range, two options contradict each other, or the search, one of its options
+            or its preset is unknown.
     """
     if trials is not None and trials < 1:
         raise InputError(f"--trials {trials}: must be 1 or more")
@@ -268,8 +324,10 @@ def tune_options(
         raise InputError(f"--seed {seed}: must be 0 or more")
     if resume and fresh:
         raise InputError("--resume and --fresh contradict each other: continue an earlier run, or ignore all records")
+    name, search_options = parse_search(search)
     return TuneOptions(
-        search=search,
+        search=name,
+        search_options=search_options,
         trials=trials,
         seconds=duration(time),
         seed=seed,
@@ -314,3 +372,21 @@ def writable_file(path: Path, option: str) -> Path:
 def _check_parent(path: Path, option: str) -> None:
     if not path.absolute().parent.is_dir():
         raise InputError(f"{option} {path}: there is no directory {path.absolute().parent}")
+
+
+def runner_address(runner: str | None, tracker: str | None, device: str | None, fleet: str | None = None) -> str:
+    """Where kernels are measured: the address of a runner or of a rack of boards; empty for this machine and a fleet.
+
+    Raises:
+        InputError: the options do not fit together, or one of them is empty.
+    """
+    from ..machine.tracker import address
+
+    not_empty(runner, "--runner", "127.0.0.1:9090")
+    if (runner, tracker, fleet).count(None) < 2:
+        raise InputError("--runner, --tracker and --fleet are different places to measure at: give one of them")
+    if fleet is not None:
+        return ""  # --device chooses among its machines
+    if (tracker is None) != (device is None):
+        raise InputError("--tracker HOST:PORT and --device KEY belong together: give both")
+    return runner or "" if tracker is None or device is None else address(tracker, device)

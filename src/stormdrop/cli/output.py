@@ -15,9 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ..errors import without_passwords
-from ..tuning.duration import short
+from ..report.formatting import ascii_time
 
-seconds = short
+seconds = ascii_time
 """A time with three significant digits and its unit."""
 
 

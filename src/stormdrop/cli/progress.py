@@ -1,4 +1,4 @@
-"""Shows on standard error how far a run is: as a bar on a terminal, else as a plain line every few seconds."""
+"""Shows on standard error how far a run is: as a display that stays in place on a terminal, else as plain lines."""
 
 from __future__ import annotations
 
@@ -8,20 +8,24 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.live import Live
 
+from .live_display import LiveDisplay
 from .output import say, seconds
 
 if TYPE_CHECKING:
+    from ..tuning.result import KernelProgress
     from ..tuning.result import Progress as TuningProgress
 
 _EVERY = 5.0  # seconds between plain lines
+_WIDTH = 80  # columns that a plain line has, so that a log can be read
+_PER_SECOND = 1.0  # how often the display is drawn anew: each time costs some milliseconds beside what is measured
 
 
 class Reporter:
     """Shows the progress of a run. Call it with each `Progress`.
 
-    It is a context manager, so that the bar is removed however the run ends.
+    It is a context manager, so that the display is removed however the run ends.
     """
 
     def __init__(self, trials: int | None, opening: str = "") -> None:
@@ -34,53 +38,44 @@ class Reporter:
         """
         self._trials = trials
         self._opening = opening
-        self._bar: Progress | None = None
+        self._live: Live | None = None
         self._last = time.monotonic()
         self._message = ""
+        self._ended: set[str] = set()
+        self._display = LiveDisplay(opening)
         if sys.stderr.isatty():
-            self._bar = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                TextColumn("{task.fields[detail]}"),
-                TimeElapsedColumn(),
-                console=Console(stderr=True),
-                transient=True,
-            )
-            self._task = self._bar.add_task("tuning", total=1.0, detail="")
+            console = Console(stderr=True)
+            self._live = Live(self._display, console=console, refresh_per_second=_PER_SECOND, transient=True)
 
     def __enter__(self) -> Reporter:
-        if self._bar:
-            self._bar.start()
+        if self._live:
+            self._live.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._bar:
-            self._bar.stop()
+        if self._live:
+            self._live.stop()
 
     def __call__(self, progress: TuningProgress) -> None:
         """Shows how far the run is."""
-        if self._opening:
-            if self._bar:
-                self._bar.console.print(self._opening, markup=False, highlight=False)
-            else:
-                say(self._opening)
-            self._opening = ""
-        if self._bar:
-            self._bar.update(
-                self._task,
-                completed=self._share(progress),
-                description=progress.message or "tuning",
-                detail=_detail(progress) + _left(progress),
-            )
+        if self._live:
+            self._display.show(progress, self._share(progress))
             return
+        if self._opening:
+            say(self._opening)
+            self._opening = ""
+        for kernel in progress.kernels:
+            if kernel.state == "done" and kernel.name not in self._ended:
+                self._ended.add(kernel.name)
+                say(_of_kernel(kernel, len(self._ended), len(progress.kernels)))
         now = time.monotonic()
         new_message = bool(progress.message) and progress.message != self._message
         if new_message or now - self._last >= _EVERY:
             self._last, self._message = now, progress.message
-            prefix = f"{progress.message}: " if progress.message else ""
-            say(f"{prefix}{_detail(progress)}, {progress.elapsed:.0f} s{_left(progress)}")
+            rest = f"{_detail(progress)}, {progress.elapsed:.0f} s{_left(progress)}"
+            say(_with_name(progress.message, rest))
 
     def _share(self, progress: TuningProgress) -> float:
         """The fraction of the budget that is spent: of the time or of the trials, whichever is larger."""
@@ -104,3 +99,17 @@ def _detail(progress: TuningProgress) -> str:
     failed = f" ({progress.failed} failed)" if progress.failed else ""
     best = f", {progress.of} {seconds(progress.best_seconds)}" if progress.best_seconds else ""
     return f"{progress.trials} trials{failed}{best}"
+
+
+def _of_kernel(kernel: KernelProgress, ended: int, kernels: int) -> str:
+    """A line about a kernel whose tuning has ended."""
+    best = "nothing worked" if kernel.best_seconds is None else f"{seconds(kernel.best_seconds)} x {kernel.calls}"
+    return _with_name(f"done {ended} of {kernels}: {kernel.name}", f"{best}, {kernel.trials} trials")
+
+
+def _with_name(name: str, rest: str) -> str:
+    """A line that begins with a name, which is cut so that the line can be read at 80 columns."""
+    if not name:
+        return rest
+    room = max(12, _WIDTH - len(rest) - 2)
+    return f"{name if len(name) <= room else name[: room - 3] + '...'}: {rest}"

@@ -21,9 +21,11 @@ from ..measure.timing import MOST_ROUNDS
 from . import completion, options, output
 from .options import DatabaseOption, JsonOption, SeedOption, ShapeOption, SizeOption, TargetOption
 from .progress import Reporter
+from .reporting import PageOption, check_page, command_line, write_page
 
 if TYPE_CHECKING:
     from ..machine.peak import Peak
+    from ..machine.unit_rates import UnitRate
     from ..model.artifact import CompiledModel
     from ..model.profile import Profile
 
@@ -53,6 +55,15 @@ def run(
             help="Run the model only if its files have this digest, which `stormdrop tune` printed.",
         ),
     ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            "--trace",
+            metavar="FILE",
+            help="With --profile: write each call of the profiled executions as a trace to this file, which "
+            "https://ui.perfetto.dev shows: kernels, allocations, threads.",
+        ),
+    ] = None,
     threads: Annotated[
         int | None,
         typer.Option("--threads", metavar="N", help="The most threads that a call uses; by default one per core."),
@@ -67,6 +78,10 @@ def run(
         raise InputError("--shape: the file of --input says which size runs; leave --shape out")
     if outputs is not None:
         options.writable_file(outputs, "--output")
+    if trace is not None:
+        if not profiled:
+            raise InputError("--trace: needs --profile, whose executions it shows")
+        options.writable_file(trace, "--trace")
     with output.stdout_for_json(as_json):
         import numpy as np
 
@@ -78,7 +93,7 @@ def run(
         start = time.perf_counter()
         results = model.run(feeds)
         seconds = time.perf_counter() - start
-        profile_and_limits = _profile(model, feeds) if profiled else None
+        profile_and_limits = _profile(model, feeds, trace) if profiled else None
         if outputs is not None:
             with outputs.open("wb") as file:
                 np.savez(file, **results)  # type: ignore[arg-type]
@@ -105,8 +120,14 @@ def run(
         _print_profile(*profile_and_limits)
 
 
-def _profile(model: CompiledModel, feeds: Mapping[str, Any]) -> tuple[Profile, Peak | None]:
-    """The profile of the model, and the limits of this machine; None if they cannot be measured."""
+def _profile(model: CompiledModel, feeds: Mapping[str, Any], trace: Path | None) -> tuple[Profile, Peak | None]:
+    """The profile of the model, and the limits of this machine; None if they cannot be measured.
+
+    Args:
+        model: the model.
+        feeds: its inputs.
+        trace: the file to write a trace of the profiled executions to; None for none.
+    """
     from ..machine.cpu import Target
     from ..machine.peak import peak
     from ..model.profile import profile
@@ -116,7 +137,15 @@ def _profile(model: CompiledModel, feeds: Mapping[str, Any]) -> tuple[Profile, P
         limits = peak(Target.detect())
     except MeasureError as error:
         print(f"no roofline: {error}", file=sys.stderr)
-    return profile(model, feeds), limits
+    if trace is None:
+        return profile(model, feeds), limits
+    from ..model.call_record import CallRecorder
+    from ..report.profile_trace import write_profile_trace
+
+    recorder = CallRecorder()
+    profiled = profile(model, feeds, timer=recorder)
+    write_profile_trace(trace, model.metadata.name, profiled.to_json(), recorder.to_json(), output.say)
+    return profiled, limits
 
 
 def _print_profile(profile: Profile, limits: Peak | None) -> None:
@@ -183,11 +212,13 @@ def bench(
     db: DatabaseOption = None,
     seed: SeedOption = 0,
     shape: ShapeOption = None,
+    report: PageOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Time an operator or a model beside its peers; tune it first if it has not been tuned."""
     values, shapes = options.arguments(arguments or ()), options.one_size(shape or ())
     options.not_empty(target, "--target", "cpu")
+    check_page(report, "--report")
     names = None if against is None else [name.strip() for name in against.split(",") if name.strip()]
     with output.stdout_for_json(as_json):
         from .. import operators
@@ -201,7 +232,7 @@ def bench(
         subject = path if is_file else operators.create(what, values)
         otherwise = f"target {target}: bench times kernels for CPUs only; benchmarks/gpu/run.py times kernels for GPUs"
         machine = require_cpu(Target.parse(target), otherwise)
-        with options.tuning_records(db) as store, Reporter(None) as report:
+        with options.tuning_records(db) as store, Reporter(None) as progress:
             result = time_beside_peers(
                 subject,
                 names,
@@ -210,13 +241,22 @@ def bench(
                 shapes=shapes,
                 target=machine,
                 store=store,
-                on_progress=report,
+                on_progress=progress,
             )
         document = result.to_json()
+        if report is not None:
+            from ..report.bench_page import bench_page
+            from ..report.documents import Bench, checked
+
+            chosen = {"against": against, "rounds": rounds, "target": target, "seed": seed, "shape": shape}
+            repeat = command_line("bench", what, *(arguments or ()), **chosen)
+            write_page(bench_page(checked(document, Bench, what), repeat), report)
     if as_json:
         output.emit(document)
     else:
         print_bench(document)
+        if report is not None:
+            print(f"saved: {report}")
 
 
 def print_bench(document: Mapping[str, Any]) -> None:
@@ -253,13 +293,18 @@ def doctor(
     """Show what this machine offers: cores, vectors, caches, measured limits, versions."""
     with output.stdout_for_json(as_json):
         from ..machine.cpu import Target
-        from ..machine.gpu import target_name
+        from ..machine.gpu import GPUS, target_name
+        from ..machine.known_cpus import KNOWN_CPUS
         from ..machine.nvml import visible_gpus
+        from ..machine.opencl import opencl_devices
         from ..machine.peak import peak
+        from ..machine.unit_rates import unit_rates
+        from ..plugins import everything
         from ..records import default_path
+        from .listing import plugin_status
 
-        target, gpus = Target.detect(), visible_gpus()
-        limits = peak(target, refresh=refresh)
+        target, gpus, opencl = Target.detect(), visible_gpus(), opencl_devices()
+        limits, units = peak(target, refresh=refresh), unit_rates(target, refresh=refresh)
         others = ["apache-tvm", "apache-tvm-ffi", "numpy", "onnx", "onnxruntime", "openvino", "torch"]
         versions = {"stormdrop": __version__, **_versions(others)}
         document: dict[str, Any] = {
@@ -270,10 +315,14 @@ def doctor(
             "registers": target.registers,
             "caches": {"l1": target.l1, "l2": target.l2, "l3": target.l3},
             "peak": {"flops": limits.flops, "bandwidth": limits.bandwidth, "undisturbed": limits.undisturbed},
+            "units": [_unit(rate) for rate in units],
+            "opencl": [{**asdict(info), "target": info.target} for info in opencl],
             "gpus": [{**asdict(gpu), "target": target_name(gpu)} for gpu in gpus],
+            "other_targets": [*KNOWN_CPUS, *(f"cuda/{name}" for name in GPUS)],
             "python": platform.python_version(),
             "versions": versions,
             "database": str(default_path()),
+            "plugins": [plugin_status(plugin) for plugin in everything()],
         }
     if as_json:
         output.emit(document)
@@ -286,17 +335,47 @@ def doctor(
         ["data caches", ", ".join(f"L{level} {output.size(size)}" for level, size in _levels(target))],
         ["peak", f"{limits.flops / 1e9:.0f} GFLOP/s (float32 multiply-adds in registers, all cores)"],
         ["bandwidth", f"{limits.bandwidth / 1e9:.1f} GB/s (copy, bytes read plus written, all cores)"],
+        *([f"unit {rate.unit.name}", _unit_line(rate)] for rate in units),
+        *([f"OpenCL {info.number}", f"{info.name} ({info.target}), {info.platform}, {info.driver}"] for info in opencl),
         *([f"GPU {gpu.number}", f"{gpu.name} ({target_name(gpu) or 'no target'}), {gpu}"] for gpu in gpus),
         *([] if gpus else [["GPUs", "none; kernels for --target cuda/NAME are built and checked, but not measured"]]),
+        ["other targets", f"{', '.join(document['other_targets'])} (measured with --runner)"],
         ["Python", platform.python_version()],
         *([name, version or "not installed"] for name, version in versions.items()),
         ["database", str(default_path())],
+        *(
+            [f"plug-in {each['name']}", f"{each['group']}, of {each['package']}: {each['error'] or 'loads'}"]
+            for each in document["plugins"]
+        ),
     ]
     width = max(len(row[0]) for row in rows)
     for name, value in rows:
         print(f"{name:<{width}}  {value}")
     if not limits.undisturbed:
         print("something else used the machine while peak and bandwidth were measured: they are higher than shown")
+    if not all(rate.undisturbed for rate in units):
+        print("something else used the machine while its units were measured: some are faster than shown")
+
+
+def _unit(rate: UnitRate) -> dict[str, Any]:
+    """A unit of this machine in the document of `doctor`."""
+    unit = rate.unit
+    return {
+        "name": unit.name,
+        "operands": unit.operands,
+        "sums": unit.sums,
+        "rate": rate.rate,
+        "times_float32": rate.times_float32,
+        "undisturbed": rate.undisturbed,
+        "offered": rate.offered,
+        "reason": rate.reason or None,
+    }
+
+
+def _unit_line(rate: UnitRate) -> str:
+    """A unit of this machine in one line."""
+    speed = f": {rate.rate / 1e9:.0f} Gop/s, {rate.times_float32:.1f} times float32" if rate.rate else ""
+    return f"{rate.unit.operands} into {rate.unit.sums}{speed}; {rate.reason or 'kernels use it'}"
 
 
 def _levels(target: Any) -> Sequence[tuple[int, int]]:

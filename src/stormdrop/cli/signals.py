@@ -34,11 +34,12 @@ class Interruption:
         self.number: int | None = None
         self._count = 0
         self._last = -math.inf
+        self._over = False
 
     def __call__(self, number: int, _: FrameType | None) -> None:
         """Handles a signal."""
         now = time.monotonic()
-        if now - self._last < _SAME_SECONDS:
+        if self._over or now - self._last < _SAME_SECONDS:
             return
         self._last = now
         self.number = self.number or number
@@ -48,17 +49,25 @@ class Interruption:
             os.kill(os.getpid(), number)
         raise KeyboardInterrupt
 
+    def end(self) -> None:
+        """Lets signals do nothing from now on: the command has ended."""
+        self._over = True
+
     def exit_code(self, code: int) -> int:
         """The exit code of a command that returned this one: 143 in place of 130 after SIGTERM, 129 after SIGHUP."""
         return 128 + self.number if code == INTERRUPTED and self.number is not None else code
 
 
 @contextlib.contextmanager
-def as_interrupts() -> Iterator[Interruption]:
+def as_interrupts(*, process_ends: bool = False) -> Iterator[Interruption]:
     """While active, these signals raise KeyboardInterrupt in the main thread.
 
     A signal that is ignored stays ignored, as `nohup` wants it. In another thread than the main one nothing changes,
     because Python handles signals in the main thread only.
+
+    Args:
+        process_ends: Whether the process ends afterwards. Signals are then ignored from the end on: one that arrives
+            while Python itself ends would show a traceback, or change the exit code.
     """
     interruption = Interruption()
     if threading.current_thread() is not threading.main_thread():
@@ -72,5 +81,6 @@ def as_interrupts() -> Iterator[Interruption]:
             signal.signal(number, interruption)
         yield interruption
     finally:
+        interruption.end()
         for number, handler in handled.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_IGN if process_ends else handler)

@@ -8,16 +8,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import ModelError, StormdropError, TargetError
+from ..errors import InputError, ModelError, StormdropError, TargetError
 from ..tuning.options import DEFAULT_MODEL_SECONDS, DEFAULT_SEARCH, DEFAULT_SECONDS, TuneOptions
 from . import completion, options, output
+from .fleet import FleetOption, leased_fleet
 from .options import (
     DatabaseOption,
     DenormalsOption,
+    DeviceOption,
     FeaturesOption,
     FreshOption,
     JsonOption,
     MaxErrorOption,
+    NativeOption,
+    OutOption,
     ResumeOption,
     RunnerOption,
     SearchOption,
@@ -27,10 +31,12 @@ from .options import (
     SpaceOption,
     TargetOption,
     TimeOption,
+    TrackerOption,
     TrialsOption,
 )
 from .progress import Reporter
 from .signals import INTERRUPTED
+from .watching import LogOption, TraceOption, watched
 
 if TYPE_CHECKING:
     from ..ir.workload import Workload
@@ -60,15 +66,20 @@ def tune_op(
     space: SpaceOption = None,
     features: FeaturesOption = "knobs",
     runner: RunnerOption = None,
+    tracker: TrackerOption = None,
+    device: DeviceOption = None,
+    fleet: FleetOption = None,
     show: ShowOption = None,
     keep_denormals: DenormalsOption = False,
+    log: LogOption = None,
+    trace: TraceOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Tune one operator on this machine."""
     tune_options = options.tune_options(search, trials, time, seed, resume, fresh, max_error, space, features)
     shown = options.check_show(show)
     options.not_empty(target, "--target", "cpu")
-    options.not_empty(runner, "--runner", "127.0.0.1:9090")
+    place = options.runner_address(runner, tracker, device, fleet)
     values = options.arguments(arguments or ())
     with output.stdout_for_json(as_json):
         from .. import operators
@@ -76,14 +87,20 @@ def tune_op(
         from ..tuning.tune import tune_with
 
         workload = operators.create(operator, values)
-        machine = Target.parse(target).with_runner(runner or "")
-        machine = keeping_denormals(machine) if keep_denormals else machine
-        _measurable(workload, machine)
+        machine = Target.parse(target).with_runner(place)
         limit = _limit(tune_options, DEFAULT_SECONDS)
         opening = f"tuning {operator} {' '.join(arguments or ())} {limit}"
-        with options.tuning_records(db) as store, Reporter(trials, opening) as report:
+        with (
+            leased_fleet(fleet, device, target) as machines,
+            watched(opening, log, trace),
+            options.tuning_records(db) as store,
+            Reporter(trials, opening) as report,
+        ):
+            machine = machine if machines is None else machines.target
+            machine = keeping_denormals(machine) if keep_denormals else machine
+            _measurable(workload, machine)
             _say_if_nothing_to_resume(store, tune_options, workload.name)
-            result = tune_with(workload, machine, tune_options, store=store, on_progress=report)
+            result = tune_with(workload, machine, tune_options, store=store, on_progress=report, fleet=machines)
         document = result.to_json()
         texts = {"schedule": result.schedule, "tir": result.tir}
         extra = {word: texts[word]() for word in shown} if document.get("best") else {}
@@ -108,23 +125,19 @@ def tune(
     trials: TrialsOption = None,
     time: TimeOption = None,
     db: DatabaseOption = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", metavar="DIR", help="Where to save the compiled model; by default MODEL.sd in the current folder."
-        ),
-    ] = None,
+    out: OutOption = None,
     seed: SeedOption = 0,
     resume: ResumeOption = False,
     fresh: FreshOption = False,
     max_error: MaxErrorOption = None,
     space: SpaceOption = None,
     shape: ShapeOption = None,
-    native: Annotated[
-        bool,
-        typer.Option("--native", help="Save machine code: this needs a linker now, but no LLVM where the model runs."),
-    ] = False,
+    native: NativeOption = False,
+    fleet: FleetOption = None,
+    device: DeviceOption = None,
     keep_denormals: DenormalsOption = False,
+    log: LogOption = None,
+    trace: TraceOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Tune every kernel of an ONNX model and save the compiled model."""
@@ -134,15 +147,19 @@ def tune(
     options.not_empty(target, "--target", "cpu")
     shapes = options.shapes(shape or ())
     artifact = options.artifact_folder(out or Path(f"{model.stem}.sd"), "--out")
-    with output.stdout_for_json(as_json):
-        from ..machine.cpu import Target, keeping_denormals, require_cpu
+    if device is not None and fleet is None:
+        raise InputError("--device chooses among the machines of a fleet: give --fleet as well, or neither")
+    with output.stdout_for_json(as_json), leased_fleet(fleet, device, target) as machines:
         from ..model.tune import tune_model_with
 
-        otherwise = f"target {target}: models are compiled for CPUs only; tune-op tunes operators for GPUs"
-        machine = require_cpu(Target.parse(target), otherwise)
-        machine = keeping_denormals(machine) if keep_denormals else machine
+        machine = options.model_machine(target, keep_denormals)
         limit = _limit(tune_options, DEFAULT_MODEL_SECONDS)
-        with options.tuning_records(db) as store, Reporter(trials, f"tuning {model} {limit}") as report:
+        opening = f"tuning {model} {limit}"
+        with (
+            watched(opening, log, trace),
+            options.tuning_records(db) as store,
+            Reporter(trials, opening) as report,
+        ):
             _say_if_nothing_to_resume(store, tune_options)
             result = tune_model_with(
                 model,
@@ -153,6 +170,7 @@ def tune(
                 on_progress=report,
                 out=artifact,
                 native=native,
+                fleet=machines,
             )
         document = result.to_json()
     if as_json:
@@ -170,8 +188,11 @@ def _measurable(workload: Workload, machine: Machine) -> None:
     from ..codegen.gpu_check import cross_check
     from ..machine.contract import CUDA
     from ..machine.rpc import connect
+    from ..machine.tracker import boards, is_rack
 
-    if machine.runner:
+    if is_rack(machine.runner):
+        boards(machine.runner)
+    elif machine.runner:
         connect(machine.runner)
     if machine.device == CUDA:
         try:
@@ -300,10 +321,13 @@ def _say_what_peak_is_worth(machine: Machine) -> None:
 
     A tuning measures the peak only if that takes a small part of its time.
     """
+    from ..machine.contract import OPENCL
     from ..machine.peak import known_peak
 
     limits = known_peak(machine)
-    if limits is None and not machine.runner:
+    if limits is None and machine.device == OPENCL:
+        print("of peak: unknown, because OpenCL does not tell the limits of its devices")
+    elif limits is None and not machine.runner:
         print("of peak: unknown, because this machine's peak was not measured yet; `stormdrop doctor` measures it")
     if limits is not None and not limits.undisturbed:
         print("of peak: something else used the machine while its peak was measured; the true shares are lower")

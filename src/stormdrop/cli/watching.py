@@ -1,0 +1,64 @@
+"""`--log` and `--trace` of the commands that tune: the files that say what happens, while it happens."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .. import events
+from ..errors import InputError
+from ..report.event_log import EventLog
+from ..report.event_trace import EventTrace
+from . import options, output
+
+LogOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--log",
+        metavar="FILE",
+        help="Append what happens to this file, as JSON lines: each build, run and wait when it begins and when it "
+        "ends, so that a hang is seen.",
+    ),
+]
+TraceOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--trace",
+        metavar="FILE",
+        help="Write what happens as a trace to this file, which https://ui.perfetto.dev shows: workers, builds, runs, "
+        "the machine's lock, phases.",
+    ),
+]
+
+
+@contextlib.contextmanager
+def watched(title: str, log: Path | None, trace: Path | None) -> Iterator[None]:
+    """A context whose events are written to the files of `--log` and `--trace`.
+
+    Args:
+        title: what is tuned.
+        log: the value of --log.
+        trace: the value of --trace.
+
+    Raises:
+        InputError: a file cannot be written, or both are the same.
+    """
+    for path, option in ((log, "--log"), (trace, "--trace")):
+        if path is not None:
+            options.writable_file(path, option)
+    if log is not None and trace is not None and log.absolute() == trace.absolute():
+        raise InputError(f"--log and --trace are the same file: {log}")
+    with contextlib.ExitStack() as stack:
+        if log is not None:
+            event_log = EventLog(log, output.say)
+            stack.callback(event_log.close)
+            stack.enter_context(events.listening(event_log))
+        if trace is not None:
+            event_trace = EventTrace(trace, title, output.say)
+            stack.callback(event_trace.close)
+            stack.enter_context(events.listening(event_trace))
+        yield
