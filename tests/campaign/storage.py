@@ -9,7 +9,6 @@ import random
 import shutil
 import sqlite3
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,8 +18,9 @@ import oracle
 from contract import Case, Kind, Outcome
 from disturbed import Tuning
 from material import shared
-from postgres import Server, Unavailable, server
 from sandbox import INSIDE, End, Process, Sandbox, check_end, sandbox
+
+from stormdrop.testing.postgresql import Server, Unavailable, server
 
 RUNS = 120
 
@@ -192,7 +192,7 @@ class Postgres:
     def run(self, folder: Path) -> Outcome:
         outcome = Outcome("PostgreSQL stops answering")
         try:
-            with tempfile.TemporaryDirectory() as data, server(Path(data)) as running:
+            with server() as running:
                 self._tune(folder, outcome, running)
         except Unavailable as error:
             outcome.skipped = str(error)

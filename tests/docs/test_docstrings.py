@@ -44,6 +44,8 @@ def test_examples(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setenv("COLUMNS", "120")
     save_small_network(tmp_path / "model.onnx")  # what the examples of models read
+    if ".integrations." in name:
+        pytest.importorskip(name, reason="the other tool is not installed")
     failed, tried = doctest.testmod(
         importlib.import_module(name), optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     )
@@ -79,6 +81,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_fenced_examples(block: str, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if "native=True" in block and shutil.which("cc") is None:
         pytest.skip("no linker here: cc")
+    if "kernel_tuner" in block:
+        pytest.importorskip("kernel_tuner", reason="the example is about Kernel Tuner")
     if "import torch" in block:
         pytest.importorskip("torch", reason="the example is about torch")
     shutil.copytree(models, tmp_path, dirs_exist_ok=True)

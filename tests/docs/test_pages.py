@@ -18,10 +18,21 @@ HERE = Path(__file__).parent
 ELSEWHERE = {
     "docs/how-to/add-a-search.md": "test_guides.py",
     "docs/how-to/add-a-sketch.md": "test_guides.py",
+    "docs/how-to/emulate-an-arm-board.md": "tests/testing/test_arm_board.py",
+    "docs/how-to/write-a-plug-in.md": "tests/test_plugins.py",
     "docs/how-to/write-a-schedule.md": "test_template_page.py",
     "docs/reference/python/index.md": "one import",
 }
 """Pages whose Python blocks other tests run."""
+
+NEEDED = {
+    "import torch": "torch",
+    "import optuna": "optuna",
+    "optuna:": "optuna",
+    "import numba": "numba",
+    "import kernel_tuner": "kernel_tuner",
+}
+"""By a text in examples the package that they need. Pages with such examples are skipped without it."""
 
 SECONDS = 600
 """A page takes some ten seconds; more if other processes use the machine, since a kernel has it for itself."""
@@ -73,6 +84,13 @@ def with_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def skip_without_packages(program: str) -> None:
+    """Skips a page about a package that is not installed."""
+    for text, package in NEEDED.items():
+        if text in program:
+            pytest.importorskip(package, reason=f"the page is about {package}")
+
+
 @pytest.mark.parametrize("page", pages_with("python"), ids=name_of)
 def test_python_examples(page: Path, folder: Path, request: pytest.FixtureRequest) -> None:
     if name_of(page) in ELSEWHERE:
@@ -81,8 +99,7 @@ def test_python_examples(page: Path, folder: Path, request: pytest.FixtureReques
     if ".sd" in program:
         shutil.copytree(request.getfixturevalue("with_model"), folder, dirs_exist_ok=True)
         (folder / "squeezenet.sd").symlink_to(folder / "model.sd")
-    if "import torch" in program:
-        pytest.importorskip("torch", reason="the page is about torch")
+    skip_without_packages(program)
     (folder / "page.py").write_text(program)
     run(folder, "page.py")
 
@@ -91,5 +108,6 @@ def test_python_examples(page: Path, folder: Path, request: pytest.FixtureReques
 def test_commands(page: Path, folder: Path, request: pytest.FixtureRequest) -> None:
     if "model.sd" in "".join(blocks(page, "shell")) and "--out model.sd" not in "".join(blocks(page, "shell")):
         shutil.copytree(request.getfixturevalue("with_model"), folder, dirs_exist_ok=True)
+    skip_without_packages("".join(blocks(page, "shell")))
     (folder / "page.sh").write_text("\n".join(blocks(page, "shell")))
     assert run(folder, "page.sh")

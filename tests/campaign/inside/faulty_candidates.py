@@ -6,6 +6,7 @@ python faulty_candidates.py DATABASE SEED COUNT [KIND ...]
 from __future__ import annotations
 
 import json
+import os
 import random
 import sys
 from collections.abc import Mapping, Sequence
@@ -34,13 +35,15 @@ class Drawn:
 
     def __init__(self, kinds: Sequence[str]) -> None:
         self.kinds = list(kinds)
+        self._tuner = os.getpid()
         self._sketch = faults.ChosenFaults(faults.Plain())
 
     def space(self, workload: Any, target: Any) -> Space:
         return Space(self.name, [Categorical("candidate", tuple(range(len(self.kinds)))), Ordinal("tile", (8,))])
 
     def apply(self, workload: Any, target: Any, config: Mapping[str, Any]) -> Any:
-        fault = self.kinds[config["candidate"]]
+        # The tuner itself schedules a few points, for the fingerprint of the space. Only workers are protected.
+        fault = "none" if os.getpid() == self._tuner else self.kinds[config["candidate"]]
         return self._sketch.apply(workload, target, {"tile": config["tile"], "fault": fault})
 
 

@@ -46,7 +46,7 @@ INSTANTS = {
     "stormdrop.measure.local": [("LocalMeasurer.race", "race")],
     "stormdrop.model.builder": [("ModelBuilder.build", "compile")],
     "stormdrop.model.verify": [("Reference.check", "verify")],
-    "stormdrop.model.artifact": [("CompiledModel.save", "save")],
+    "stormdrop.model.atomic_folder": [("replace_folder", "save")],
 }
 """The functions, by module, whose calls are instants."""
 

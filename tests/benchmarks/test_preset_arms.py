@@ -1,0 +1,58 @@
+"""The benchmark of presets: its arms can be made, and an interrupted file of runs goes on."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from stormdrop.compare.search_spec import parse_searches
+from stormdrop.space import Ordinal, Space
+
+FOLDER = Path(__file__).parents[2] / "benchmarks" / "searches"
+
+
+@pytest.fixture
+def arms(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    return importlib.import_module("presets")
+
+
+def test_every_arm_is_a_search(arms: ModuleType) -> None:
+    space = Space("line", [Ordinal("x", range(9))])
+    for name, of_search in arms.ARMS.items():
+        for search in parse_searches(of_search):
+            assert search.name == name
+            assert search.create([space], 0).ask(4)
+
+
+def test_runs_are_kept_and_not_repeated(
+    arms: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also if the last line was cut off by a kill."""
+    monkeypatch.setattr(arms.recordings, "load", lambda file: arms_recording())
+    path = tmp_path / "runs.jsonl"
+    arms.recorded(path, ["grid", "random"], 2, [tmp_path])
+    whole = path.read_text()
+    runs = arms.entries(path)
+    assert [(run["arm"], run["seed"]) for run in runs] == [("grid", 0), ("random", 0), ("grid", 1), ("random", 1)]
+    path.write_text(whole[:-20])
+    assert len(arms.entries(path)) == 3
+    arms.recorded(path, ["grid", "random"], 2, [tmp_path])
+    assert path.read_text() == whole
+    arms.show_recorded(arms.entries(path))
+    assert "1.000" in capsys.readouterr().out
+    assert all(json.loads(line)["ratios"]["200"] == 1.0 for line in whole.splitlines())
+
+
+def arms_recording() -> object:
+    from stormdrop.measure.replay import Recorded, Recording
+    from stormdrop.trial import Candidate
+
+    space = Space("line", [Ordinal("x", range(9))])
+    times = np.linspace(1e-3, 2e-3, 9)
+    return Recording("line", (space,), {Candidate("line", (x,)): Recorded((float(times[x]),)) for x in range(9)})
