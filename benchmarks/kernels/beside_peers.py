@@ -39,6 +39,8 @@ def time_beside_peers(
     rounds: int,
     seed: int = 0,
     copied: float | None = None,
+    inputs: Sequence[Any] | None = None,
+    makers: Mapping[str, str] = OPERATOR_PEERS,
 ) -> dict[str, Any]:
     """Times a schedule beside the peers in interleaved rounds.
 
@@ -52,6 +54,8 @@ def time_beside_peers(
         rounds: the most rounds, even if more fit into `seconds`.
         seed: the seed of the inputs.
         copied: if given, a copy that moves so many bytes (read plus written) takes turns with the contenders.
+        inputs: the inputs; by default random ones.
+        makers: what makes each peer, by name.
 
     Returns:
         A document with the contenders, ours first. Each has its median seconds and the ratio of its time over ours,
@@ -61,12 +65,12 @@ def time_beside_peers(
     Raises:
         MeasureError: our kernel does not run.
     """
-    inputs = workload.random_inputs(seed)
+    inputs = workload.random_inputs(seed) if inputs is None else list(inputs)
     (reference,) = workload.reference(inputs)
     ours = {"workload": workload, "sketch": sketch, "config": dict(config), "inputs": inputs}
     theirs = {"operator": workload.name.split()[0], "arguments": dict(workload.arguments), "inputs": inputs}
     specs = [ContenderSpec(OURS, "stormdrop.bench.peers.ours:TunedOperator", ours)]
-    specs += [ContenderSpec(name, OPERATOR_PEERS[name], theirs) for name in against]
+    specs += [ContenderSpec(name, makers[name], theirs) for name in against]
     processes: list[ContenderProcess] = []
     errors: list[float] = []
     skipped: dict[str, str] = {}

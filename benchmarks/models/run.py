@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import math
 import shutil
-import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -30,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from common import OUT, bars, earlier_entries, machine, save
 from graphs import NAMES, graph
+from ratios import best_peer, summary
 
 import stormdrop as sd
 from stormdrop.bench.peers import MODEL_PEERS
@@ -59,7 +59,7 @@ def main() -> None:
         except StormdropError as error:
             entries[name] = {"failed": str(error)}
         entries = {model: entries[model] for model in NAMES if model in entries}
-        save(_NAME, {"machine": host, "summary": summary(entries), "models": entries})
+        save(_NAME, {"machine": host, "summary": summary(entries, LOWEST), "models": entries})
     chosen = {name: entries[name] for name in options.models if name in entries}
     show(chosen)
     if good := {name: entry for name, entry in chosen.items() if "failed" not in entry}:
@@ -112,23 +112,6 @@ def without_softmax(model: onnx.ModelProto) -> onnx.ModelProto | None:
     return short
 
 
-def summary(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The geometric mean of the best peers' times over ours, and the models below `LOWEST`."""
-    ratios = {name: _best(entry)["ratio"] for name, entry in entries.items() if "failed" not in entry and _best(entry)}
-    return {
-        "models": len(ratios),
-        "failed": [name for name, entry in entries.items() if "failed" in entry],
-        "geometric_mean": math.exp(statistics.fmean(map(math.log, ratios.values()))) if ratios else None,
-        "below": [name for name, ratio in ratios.items() if ratio < LOWEST],
-    }
-
-
-def _best(entry: Mapping[str, Any]) -> Any:
-    """The fastest peer whose output agrees with ours; None if there is none."""
-    peers = [peer for peer in entry["bench"]["contenders"][1:] if peer["agrees"]]
-    return min(peers, key=lambda peer: peer["ratio"], default=None)
-
-
 def show(entries: Mapping[str, Mapping[str, Any]]) -> None:
     """Prints a row per model, and the mean."""
     rows = []
@@ -136,7 +119,7 @@ def show(entries: Mapping[str, Mapping[str, Any]]) -> None:
         if "failed" in entry:
             rows.append([name, "failed: " + entry["failed"], *[""] * 9])
             continue
-        tuned, ours, best = entry["tuned"], entry["bench"]["contenders"][0], _best(entry)
+        tuned, ours, best = entry["tuned"], entry["bench"]["contenders"][0], best_peer(entry)
         low, high = best["ratio_interval"] if best else (math.nan, math.nan)
         others = [
             f"{peer['name']} {peer['ratio']:.2f}" for peer in entry["bench"]["contenders"][1:] if peer is not best
@@ -173,7 +156,7 @@ def show(entries: Mapping[str, Mapping[str, Any]]) -> None:
         ],
         rows,
     )
-    totals = summary(entries)
+    totals = summary(entries, LOWEST)
     if totals["geometric_mean"]:
         print(f"\n{totals['models']} models, geometric mean {totals['geometric_mean']:.3f}; ", end="")
         print(f"below {LOWEST}: {', '.join(totals['below']) or 'none'}")

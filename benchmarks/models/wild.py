@@ -15,9 +15,7 @@ end there is a row for each model: the better peer's time over ours with its int
 from __future__ import annotations
 
 import argparse
-import math
 import shutil
-import statistics
 import subprocess
 import sys
 import zipfile
@@ -29,6 +27,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from common import OUT, earlier_entries, machine, save
+from ratios import best_peer, summary
 
 import stormdrop as sd
 from stormdrop.cli.output import table
@@ -104,7 +103,7 @@ def main() -> None:
         print(name, file=sys.stderr)
         entries[name] = measure(name, options)
         entries = {model: entries[model] for model in MODELS if model in entries}
-        save(_NAME, {"machine": host, "summary": summary(entries), "models": entries})
+        save(_NAME, {"machine": host, "summary": summary(entries, LOWEST), "models": entries})
     chosen = {name: entries[name] for name in options.models if name in entries}
     show(chosen)
     sys.exit(any("failed" in entry for entry in chosen.values()))
@@ -151,31 +150,13 @@ def fetch(model: WildModel) -> Path:
     return target
 
 
-def summary(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The geometric mean of the better peer's time over ours, and the models below `LOWEST`."""
-    best = {name: _best(entry) for name, entry in entries.items()}
-    ratios = {name: peer["ratio"] for name, peer in best.items() if peer is not None}
-    return {
-        "models": len(ratios),
-        "failed": [name for name, entry in entries.items() if "failed" in entry],
-        "geometric_mean": math.exp(statistics.fmean(map(math.log, ratios.values()))) if ratios else None,
-        "below": [name for name, ratio in ratios.items() if ratio < LOWEST],
-    }
-
-
-def _best(entry: Mapping[str, Any]) -> Any:
-    """The fastest peer; None if nothing was timed."""
-    peers = entry["bench"]["contenders"][1:] if "bench" in entry else []
-    return min(peers, key=lambda peer: peer["ratio"], default=None)
-
-
 def show(entries: Mapping[str, Mapping[str, Any]]) -> None:
     """Prints a row per model, and the mean."""
     table(
         ["", "ours", "better peer over ours", "others", "tuning", "error", "by onnxruntime", "plain kernels", "status"],
         [[name, *_row(entry)] for name, entry in entries.items()],
     )
-    totals = summary(entries)
+    totals = summary(entries, LOWEST)
     if totals["geometric_mean"]:
         below = ", ".join(totals["below"]) or "none"
         print(
@@ -185,7 +166,7 @@ def show(entries: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def _row(entry: Mapping[str, Any]) -> list[str]:
-    tuned, bench, best = entry.get("tuned"), entry.get("bench"), _best(entry)
+    tuned, bench, best = entry.get("tuned"), entry.get("bench"), best_peer(entry)
     status = [entry["failed"]] if "failed" in entry else []
     row = [""] * 7
     if tuned is not None:

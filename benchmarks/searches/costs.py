@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from stormdrop.compare.search_spec import SearchSpec, parse_searches
 from stormdrop.report import style
-from stormdrop.search import names
+from stormdrop.search import names, needs_prior
 from stormdrop.space import Constraint, Ordinal, Space
 from stormdrop.testing.searches import Objective, objective_of
 from stormdrop.trial import Candidate, Trial
@@ -41,7 +41,7 @@ from stormdrop.tuning.request import BATCH
 
 Array = NDArray[np.float64]
 
-SEARCHES = ["storm:worth=0", *(name for name in names() if name != "storm")]
+SEARCHES = ["storm:worth=0", *(name for name in names() if name != "storm" and not needs_prior(name))]
 MARKS = (100, 1000, 5000)
 TARGETS = {"storm": 10.0, "nose": 10.0, "gradient": 10.0, "droplet": 1.0}
 """Milliseconds of wall time per evaluation, up to `UP_TO` evaluations."""

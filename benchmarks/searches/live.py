@@ -32,7 +32,7 @@ from stormdrop.compare.search_spec import parse_searches
 from stormdrop.report.style import COLOURS, panels
 from stormdrop.report.style import save as save_figure
 from stormdrop.report.summary import best_after
-from stormdrop.search import names
+from stormdrop.search import names, needs_prior
 from stormdrop.tuning.result import Progress
 
 KERNELS = {
@@ -41,7 +41,7 @@ KERNELS = {
     "conv1x1": sd.operators.conv2d(n=1, h=17, w=17, ci=1024, co=512, kh=1, kw=1),
 }
 # With the 300 trials of the DPAnsor paper, 10 s would leave no time to exploit; Ansor first gives a kernel 64 trials.
-SEARCHES = ",".join("dpansor:N=64" if name == "dpansor" else name for name in names())
+SEARCHES = ",".join("dpansor:N=64" if name == "dpansor" else name for name in names() if not needs_prior(name))
 NEAR = 1.03
 MARKS = (2.0, 5.0, 10.0)  # seconds
 _UNBOUNDED = 1_000_000  # trials, because time is the limit

@@ -1,0 +1,206 @@
+"""Executes schedules for GPUs on a CPU: by PoCL, by Oclgrind, and as CUDA source on the host.
+
+    python benchmarks/emulation/gpu.py                 every sketch of every operator: 50 points and the corners
+    python benchmarks/emulation/gpu.py --points 5 --only softmax
+    python benchmarks/emulation/gpu.py --how host      the CUDA source instead, compiled by g++ with sanitizers
+    python benchmarks/emulation/gpu.py --summary       only the table of what was done so far
+
+Each execution is a line of a file (`--out`), written when it is known: a run that is ended goes on where it was. The
+table says how many points were executed, and how many were wrong, raced or left their buffers. Exit code 1 if any did.
+
+PoCL and Oclgrind need the extra `opencl` and the packages pocl-opencl-icd and oclgrind; the host needs g++.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stormdrop import operators
+from stormdrop.codegen.opencl import build_opencl
+from stormdrop.errors import SpaceError, one_line
+from stormdrop.ir.reference import evaluate_graph
+from stormdrop.ir.relative_error import relative_error
+from stormdrop.ir.workload import Workload
+from stormdrop.machine.gpu import GPUS, Gpu
+from stormdrop.sketches.registry import sketches_for
+from stormdrop.space import Space
+from stormdrop.testing.cuda_on_host import SANITIZERS, execute_on_host
+from stormdrop.testing.opencl_execution import EMULATED, Execution, Job, execute
+
+CASES = (
+    "matmul m=24 n=32 k=16",
+    "matmul m=7 n=13 k=5",
+    "dense m=4 n=32 k=24 bias=1 act=relu",
+    "batch_matmul b=3 m=8 n=12 k=8",
+    "attention_scores b=2 m=8 n=12 k=8",
+    "conv1d n=1 l=16 ci=4 co=8 k=3 pad=1",
+    "conv2d n=1 h=7 w=7 ci=8 co=16 kh=3 kw=3 pad=1 bias=1 act=relu",
+    "conv2d n=1 h=6 w=6 ci=8 co=8 kh=3 kw=3 pad=1 groups=2",
+    "depthwise_conv2d n=1 h=7 w=7 ci=8 kh=3 kw=3 pad=1",
+    "pool2d n=1 h=8 w=8 c=12 kh=3 kw=3 pad=1 kind=avg",
+    "pool2d n=1 h=8 w=8 c=12 kh=2 kw=2 stride=2",
+    "global_pool2d n=1 h=5 w=5 c=12",
+    "reduce shape=50x24 axis=1",
+    "reduce shape=6x50x5 axis=1 kind=max",
+    "softmax m=6 n=50",
+    "layer_norm m=6 n=50",
+    "rms_norm m=6 n=50",
+    "elementwise shape=7x33 kind=sigmoid",
+    "transpose shape=7x12 perm=1x0",
+    "concatenate shape=5x7 shape2=5x10 axis=1",
+)
+"""Small cases, since Oclgrind interprets: each operator, with extents that do not divide."""
+
+HALF = "matmul m=32 n=48 k=32 dtype=float16"
+"""For tensor cores, which only the CUDA source has."""
+
+_HOW = ("pocl", "oclgrind", "host")
+_TOLERANCE = {"float32": 1e-4, "float16": 2e-3}
+_BATCH = 8  # executions of a process, after which they are written down
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--points", type=int, default=50, help="random points of each space")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default="", help="only cases that begin so")
+    parser.add_argument("--how", default="pocl,oclgrind", help=f"of {', '.join(_HOW)}")
+    parser.add_argument("--out", type=Path, default=Path("gpu-emulation.jsonl"))
+    parser.add_argument("--summary", action="store_true")
+    options = parser.parse_args()
+    done = read(options.out)
+    if not options.summary:
+        for how in options.how.split(","):
+            if how not in _HOW:
+                parser.error(f"--how {how}: it is one of {', '.join(_HOW)}")
+            cases = (*CASES, HALF) if how == "host" else CASES
+            for case in (case for case in cases if case.startswith(options.only)):
+                for line in check(case, how, options.points, options.seed, done):
+                    done[key(line)] = line
+                    with options.out.open("a") as file:
+                        file.write(json.dumps(line) + "\n")
+    sys.exit(summary(done.values()))
+
+
+def key(line: dict[str, Any]) -> str:
+    return json.dumps([line["case"], line["sketch"], line["point"], line["how"]])
+
+
+def read(path: Path) -> dict[str, dict[str, Any]]:
+    """What was executed before, by its key. A line that was cut off is executed again."""
+    done = {}
+    for text in path.read_text().splitlines() if path.exists() else []:
+        try:
+            line = json.loads(text)
+        except ValueError:
+            continue
+        done[key(line)] = line
+    return done
+
+
+def points_of(space: Space, count: int, seed: int) -> list[tuple[int, ...]]:
+    """The default, random points, and the corners: the default with one knob at its first or last value."""
+    rng, corners = np.random.default_rng(seed), []
+    for knob in space.knobs:
+        values = list(knob)
+        for coordinates in (values[0], values[-1]):
+            try:
+                corners.append(space.point({**space.config(space.origin), knob.name: knob.value(coordinates)}))
+            except SpaceError:  # a constraint excludes it
+                continue
+    return list(dict.fromkeys([space.origin, *corners, *(space.sample(rng) for _ in range(count))]))
+
+
+def check(case: str, how: str, count: int, seed: int, done: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Executes what was not executed before. Yields a line for each point."""
+    name, *words = case.split()
+    work = operators.create(name, dict(word.split("=") for word in words))
+    inputs = work.random_inputs(seed)
+    expected = evaluate_graph(work.graph, inputs)
+    device: Gpu = GPUS["a100"] if how == "host" else EMULATED
+    for sketch, space in sketches_for(work, device):
+        lines = [
+            {"case": case, "sketch": sketch.name, "point": list(point), "how": how}
+            for point in points_of(space, count, seed)
+        ]
+        lines = [line for line in lines if key(line) not in done]
+        for start in range(0, len(lines), _BATCH):
+            yield from executed(work, sketch, space, device, how, lines[start : start + _BATCH], inputs, expected)
+
+
+def executed(
+    work: Workload,
+    sketch: Any,
+    space: Space,
+    device: Gpu,
+    how: str,
+    lines: Sequence[dict[str, Any]],
+    inputs: Sequence[Any],
+    expected: Sequence[Any],
+) -> Iterator[dict[str, Any]]:
+    jobs, scheduled = [], []
+    shapes = [(spec.shape, spec.dtype) for spec in work.outputs]
+    for line in lines:
+        try:
+            function = sketch.apply(work, device, space.config(tuple(line["point"]))).main
+            if how == "host":
+                executions = [execute_on_host(function, device, inputs, sanitizer) for sanitizer in SANITIZERS]
+                yield verdict(line, executions, expected)
+                continue
+            jobs.append(Job(build_opencl(function, device.tvm()), inputs, shapes))
+            scheduled.append(line)
+        except Exception as error:  # noqa: BLE001  whatever is raised is what the check is to find
+            yield {**line, "failed": one_line(error)}
+    for line, execution in zip(scheduled, execute(jobs, how == "oclgrind"), strict=True):
+        yield verdict(line, [execution], expected)
+
+
+def verdict(line: dict[str, Any], executions: Sequence[Execution], expected: Sequence[Any]) -> dict[str, Any]:
+    """The line with what went wrong: `failed`, `wrong`, and `complaints`."""
+    failed = next((execution.error for execution in executions if execution.error), "")
+    wrong = any(
+        relative_error(output, wanted) > _TOLERANCE[str(output.dtype)]
+        for execution in executions
+        for output, wanted in zip(execution.outputs, expected, strict=False)
+    )
+    complaints = sorted({complaint for execution in executions for complaint in execution.complaints})
+    return {**line, "failed": failed, "wrong": wrong, "complaints": complaints}
+
+
+def summary(lines: Any) -> int:
+    """Prints a table. Returns 1 if anything went wrong, or if nothing was executed."""
+    counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    bad = []
+    for line in lines:
+        count = counts[line["how"], line["sketch"]]
+        complaints = " ".join(line.get("complaints", []))
+        count["points"] += 1
+        for word, found in (
+            ("failed", bool(line.get("failed"))),
+            ("wrong", bool(line.get("wrong"))),
+            ("races", "race" in complaints),
+            ("out of bounds", "Invalid" in complaints or "overflow" in complaints),
+            ("barriers", "divergence" in complaints or "fault" in complaints),
+        ):
+            count[word] += found
+        if line.get("failed") or line.get("wrong") or complaints:
+            bad.append(line)
+    columns = ("points", "failed", "wrong", "races", "out of bounds", "barriers")
+    print(f"| how | sketch | {' | '.join(columns)} |\n|---|---|{'---|' * len(columns)}")
+    for (how, sketch), count in sorted(counts.items()):
+        print(f"| {how} | {sketch} | {' | '.join(str(count[column]) for column in columns)} |")
+    for line in bad[:20]:
+        print(json.dumps(line))
+    return 1 if bad or not counts else 0
+
+
+if __name__ == "__main__":
+    main()
