@@ -83,7 +83,7 @@ def run(command: list[str]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Tune the compiler flags and the block sizes of c_flags.c.")
     parser.add_argument("--time", default="40s", help="stop after this time (default: 40s)")
-    parser.add_argument("--trials", type=int, help="stop after so many configurations")
+    parser.add_argument("--trials", type=int, help="stop after this number of configurations")
     arguments = parser.parse_args()
     compiler = shutil.which("gcc") or shutil.which("clang") or shutil.which("cc")
     if compiler is None:
