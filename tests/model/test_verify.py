@@ -200,3 +200,27 @@ def test_onnxruntime_may_be_as_far_away_as_it_is_from_itself(
         return
     with pytest.raises(ModelError, match="compute different results, before any kernel was chosen"):
         Reference.compute(imported_as(graph, wrong))
+
+
+def test_a_step_at_a_tie_is_right_and_another_zero_point_is_wrong() -> None:
+    """The scales are powers of two, so that many results lie halfway between two integers."""
+    w = np.random.default_rng(0).integers(-60, 60, (16, 16), "int8")
+
+    def product(scale: float, zero: int) -> onnx.ModelProto:
+        names = {
+            **{"xs": np.float32(0.5), "xz": np.uint8(0), "w": w, "ws": np.float32(0.5), "wz": np.int8(0)},
+            **{"ys": np.float32(scale), "yz": np.uint8(zero)},
+        }
+        graph = helper.make_graph(
+            [helper.make_node("QLinearMatMul", ["x", *names], ["y"])],
+            "product",
+            [helper.make_tensor_value_info("x", TensorProto.UINT8, w.shape)],
+            [helper.make_tensor_value_info("y", TensorProto.UINT8, w.shape)],
+            [numpy_helper.from_array(np.asarray(value), name) for name, value in names.items()],
+        )
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+    graph = load_graph(product(0.5, 100))
+    Reference.compute(imported_as(graph, product(0.5 * (1 + 1e-6), 100)))  # the ties are ties no more
+    with pytest.raises(ModelError, match="different results"):
+        Reference.compute(imported_as(graph, product(0.5, 101)))

@@ -1,5 +1,5 @@
-"""The command line: `stormdrop tune`, `tune-op`, `compile`, `run`, `bench`, `compare`, `landscape`, `report`,
-`dashboard`, `operators`, `doctor`, `fleet`, `db`.
+"""The command line: `stormdrop tune`, `tune-op`, `compile`, `quantize`, `run`, `bench`, `compare`, `landscape`,
+`report`, `dashboard`, `operators`, `doctor`, `fleet`, `db`.
 
 Exit codes: 0 for success; 1 if something of ours failed; 2 for bad usage or bad input, with one line on standard error
 that begins with "stormdrop:"; 130 after Ctrl-C, 143 after SIGTERM and 129 after SIGHUP, with everything kept that was
@@ -7,20 +7,22 @@ measured so far.
 
 This file imports little, so that it answers a signal from the first moment on. The commands:
 
-commands.py   all of them by name, and what bad usage means
-tuning.py     tune-op, tune
-compiling.py  compile
-running.py    run, bench, doctor
-comparing.py  compare, landscape
-reporting.py  report, and the pages that other commands write
-dashboard.py  dashboard
-fleet.py      fleet, and `--fleet`
-database.py   db
-listing.py    operators
+commands.py    all of them by name, and what bad usage means
+tuning.py      tune-op, tune
+compiling.py   compile
+quantizing.py  quantize
+running.py     run, bench, doctor
+comparing.py   compare, landscape
+reporting.py   report, and the pages that other commands write
+dashboard.py   dashboard
+fleet.py       fleet, and `--fleet`
+database.py    db
+listing.py     operators
 
 What they share:
 
 options.py       options, and how their text is read
+arrays.py        arrays in files
 output.py        documents and tables
 progress.py      how far a run is, on standard error: lines, or a display
 live_display.py  that display

@@ -10,7 +10,19 @@ import typer
 
 from .._version import __version__
 from ..errors import InputError
-from . import comparing, compiling, completion, dashboard, database, fleet, listing, reporting, running, tuning
+from . import (
+    comparing,
+    compiling,
+    completion,
+    dashboard,
+    database,
+    fleet,
+    listing,
+    quantizing,
+    reporting,
+    running,
+    tuning,
+)
 from .guide import epilog
 
 app = typer.Typer(
@@ -25,6 +37,7 @@ _COMMANDS: dict[str, Callable[..., int | None]] = {
     "tune": tuning.tune,
     "tune-op": tuning.tune_op,
     "compile": compiling.compile_,
+    "quantize": quantizing.quantize,
     "run": running.run,
     "bench": running.bench,
     "compare": comparing.compare,

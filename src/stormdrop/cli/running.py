@@ -6,7 +6,6 @@ import math
 import platform
 import sys
 import time
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib import metadata
@@ -18,7 +17,7 @@ import typer
 from .._version import __version__
 from ..errors import InputError, MeasureError, OperatorError
 from ..measure.timing import MOST_ROUNDS
-from . import completion, options, output
+from . import arrays, completion, options, output
 from .options import DatabaseOption, JsonOption, SeedOption, ShapeOption, SizeOption, TargetOption
 from .progress import Reporter
 from .reporting import PageOption, check_page, command_line, write_page
@@ -169,22 +168,11 @@ def _feeds(
     Raises:
         InputError: The file is no .npz, or the model has no such size.
     """
-    import numpy as np
-
     from ..model.verify import sample_feeds
 
     if path is None:
         return sample_feeds(model.metadata.at(size), seed)
-    try:
-        archive = np.load(path, allow_pickle=False)
-        if isinstance(archive, np.ndarray):
-            raise InputError(f"{path}: holds a single array; save the inputs by name with numpy.savez")
-        with archive:
-            return {name: archive[name] for name in archive.files}
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path}: no .npz file that can be read") from error
+    return arrays.read(path)
 
 
 def bench(

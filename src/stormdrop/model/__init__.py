@@ -2,6 +2,7 @@
 
 tune.py                                     `sd.tune_model`
 untuned.py                                  `sd.compile_model`
+quantize.py                                 `stormdrop quantize`
 importer/                                   from a user's model to a graph of tasks
 passes/                                     rewrites of a model's Relax code
 scheduler.py, gain.py, budget.py            the budget of a tuning, shared out to the tasks

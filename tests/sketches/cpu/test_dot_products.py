@@ -130,6 +130,7 @@ needs_unit = pytest.mark.skipif(
 WIDE = [
     operators.dense(37, 49, 65, bias=1, act="relu", dtype="uint8", zero_point=5),
     operators.conv2d(1, 9, 11, 20, 40, 3, 3, pad=1, bias=1, dtype="int8", zero_point=-7),
+    operators.conv2d(1, 9, 7, 12, 24, 3, 3, pad=1, dtype="int8"),  # the padding is flipped with the data
     operators.batch_matmul(2, 13, 35, 33, dtype="int8"),
 ]
 

@@ -8,6 +8,7 @@ standard.py                                       which nodes have operators of 
 sizes.py                                          which tensors are too large for this machine
 combinations.py, together.py                      the sizes that a user asks for; their graphs made one
 simplify.py, functions.py, loops.py, optimize.py  rewrites in ONNX
+qdq.py                                            layers of the QDQ form become layers of bytes
 frontend.py, converters/                          from ONNX to Relax
 not_imported.py                                   nodes that TVM's importer would get wrong
 partition.py, segments.py, trial_run.py           the parts of a model that onnxruntime runs

@@ -40,6 +40,7 @@ from ..passes.views import simplify_views, static_shape
 from .failing_operator import failing_operator, operator_of
 from .origin import Origin
 from .partition import NotNative, import_with_parts
+from .qdq import with_byte_layers
 from .sizes import is_too_large, too_large
 from .source import described
 from .tasks import Task, extract_tasks, simplify_functions
@@ -203,7 +204,7 @@ def _imported(read: OnnxGraph) -> tvm.IRModule:
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         try:
-            mod = from_onnx(read.cleaned)
+            mod = from_onnx(with_byte_layers(read.cleaned))
         except Exception as error:
             node = _node_of(error)
             if node is None:

@@ -54,7 +54,7 @@ def read_source(model: str | Path | onnx.ModelProto, shapes: Mapping[str, tuple[
         read.CopyFrom(model)
     else:
         name = Path(model).stem
-        read = _read(Path(model))
+        read = read_model(Path(model))
     _check_graph(read.graph, name)
     fill_shapes(read, shapes or {}, name)
     return Source(name, read, drop_unused_inputs(read) + fix_empty_inputs(read))
@@ -72,7 +72,7 @@ def shapes_of_sizes(model: str | Path | onnx.ModelProto, shapes: GivenShapes | N
     """
     if isinstance(model, onnx.ModelProto):
         return all_shapes(shapes, lambda: dimension_names(model), shown(model.graph.name) or "model")
-    return all_shapes(shapes, lambda: dimension_names(_read(Path(model))), Path(model).stem)
+    return all_shapes(shapes, lambda: dimension_names(read_model(Path(model))), Path(model).stem)
 
 
 def described(node: onnx.NodeProto) -> str:
@@ -81,7 +81,8 @@ def described(node: onnx.NodeProto) -> str:
     return f"{shown(node.op_type)} ({name})"
 
 
-def _read(path: Path) -> onnx.ModelProto:
+def read_model(path: Path) -> onnx.ModelProto:
+    """Read an ONNX file with its weights. Raises `ModelError`, with one line, if it cannot be read."""
     if not path.exists():
         raise ModelError(f"{path}: no such file")
     if not path.is_file():

@@ -7,16 +7,20 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from tvm import relax
-from tvm.ir import GenericConst, TensorLoad
+from tvm.ir import Call, GenericConst, TensorLoad
+from tvm.ir.prim import expr as prim
+from tvm.ir.prim.expr import FloatImm
 
 from ...errors import UnsupportedFunction
 from ...ir import reference
-from ...ir.stages import StageGraph
+from ...ir.expressions import Expr, rebuild, transform, walk
+from ...ir.stages import Stage, StageGraph
 from ...machine.threads import thread_count
 from ..expressions import calls_kernel, variables_of
 from ..foreign import foreign_arguments, foreign_index, run_part
@@ -25,6 +29,10 @@ from .samples import Feeds
 
 Array = NDArray[Any]
 
+NUDGE = 2.0**-12
+"""What float32 may add to a number of some hundreds, made of sums and products, before it is rounded to an integer."""
+
+_ROUNDING = ("nearbyint", "round")
 _VIEWS = ("relax.reshape", "relax.expand_dims", "relax.squeeze")
 
 
@@ -78,6 +86,7 @@ class ExactModel:
         keep: Collection[Any] = (),
         *,
         rounded: bool = False,
+        nudge: float = 0.0,
         results: Mapping[int, Sequence[Array]] | None = None,
     ) -> tuple[dict[str, Array], dict[Any, Array]]:
         """Compute the outputs.
@@ -86,11 +95,13 @@ class ExactModel:
             feeds: The inputs by name.
             keep: Variables whose values are wanted, too.
             rounded: Whether each tensor between two kernels is rounded to its own type, as in the compiled model.
+            nudge: What is added to each number before it is rounded to an integer, as in a quantisation.
             results: What the parts that onnxruntime runs make, by index; without them onnxruntime runs the parts.
 
         Returns:
             The outputs by name, and the values of the variables in `keep`.
         """
+        stages = self._stages if not nudge else {name: _nudged(graph, nudge) for name, graph in self._stages.items()}
         inputs = zip(self._graph.inputs, self._main.params, strict=True)
         values: dict[Any, Any] = {parameter: feeds[info.name] for info, parameter in inputs}
         kept = {variable: values[variable] for variable in keep if variable in values}
@@ -108,7 +119,7 @@ class ExactModel:
                 if results is not None and part is not None:
                     values[binding.var] = results[part][0] if len(results[part]) == 1 else tuple(results[part])
                 else:
-                    values[binding.var] = self._evaluated(binding.value, value, rounded)
+                    values[binding.var] = self._evaluated(binding.value, stages, value, rounded)
                 if binding.var in keep:
                     kept[binding.var] = values[binding.var]
                 for variable in self._ended[position]:
@@ -123,15 +134,21 @@ class ExactModel:
         calls = [(foreign_index(binding.value), binding.value) for binding in self._bindings]
         return {part: foreign_arguments(call) for part, call in calls if part is not None}
 
-    def _evaluated(self, expr: Any, value: Any, rounded: bool) -> Any:
+    @property
+    def jumps(self) -> bool:
+        """Whether the model rounds numbers to integers: then a difference in the last bit may become a whole step."""
+        values = (stage.value for graph in self._stages.values() for stage in graph.stages)
+        return any(_rounds(node) for value in values for node in walk(value))
+
+    def _evaluated(self, expr: Any, stages: Mapping[str, StageGraph], value: Any, rounded: bool) -> Any:
         part = foreign_index(expr)
         if part is not None:
             return self._by_onnxruntime(part, foreign_arguments(expr), value)
         if not isinstance(expr, relax.Call):
             return value(expr.tuple_value)[expr.index] if isinstance(expr, relax.TupleGetItem) else value(expr)
         if calls_kernel(expr):
-            stages = self._stages[expr.args[0].name_hint]
-            results = reference.evaluate_graph(stages, [value(argument) for argument in expr.args[1].fields], rounded)
+            arguments = [value(argument) for argument in expr.args[1].fields]
+            results = reference.evaluate_graph(stages[expr.args[0].name_hint], arguments, rounded)
             return results[0] if len(results) == 1 else tuple(results)
         return value(expr.args[0]).reshape([int(extent) for extent in expr.ty.shape.values])
 
@@ -193,3 +210,22 @@ class ExactModel:
         stages, arguments = self._stages[call.args[0].name_hint].stages, call.args[1].fields
         moves = all(stage.combine is None and isinstance(stage.value, TensorLoad) for stage in stages)
         return arguments[0] if moves and len(arguments) == 1 else None
+
+
+def _rounds(node: Expr) -> bool:
+    return isinstance(node, Call) and node.op.name.split(".")[-1] in _ROUNDING
+
+
+def _nudged(graph: StageGraph, nudge: float) -> StageGraph:
+    """A function that adds a number to whatever it rounds to an integer."""
+
+    def visit(node: Expr) -> Expr | None:
+        if not _rounds(node):
+            return None
+        operand = transform(node.args[0], visit)
+        return rebuild(node, [prim.Add(operand, FloatImm(str(operand.ty.dtype), nudge)), *list(node.args)[1:]])
+
+    def changed(stage: Stage) -> Stage:
+        return replace(stage, value=transform(stage.value, visit))
+
+    return graph.mapped(changed)

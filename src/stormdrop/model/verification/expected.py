@@ -17,7 +17,7 @@ from ...errors import ModelError, UnsupportedFunction
 from ..artifact import CompiledModel
 from ..importer.graph import Graph
 from .arrays import error_of, exceeds_float32, has_nan, in_layout_of, overflows, varies
-from .exact import ExactModel, Site
+from .exact import NUDGE, ExactModel, Site
 from .origins import origin_of, rounding_of_peer
 from .parts import Compared, compared_by_parts, names_of_results
 from .samples import Feeds, Sample, samples
@@ -75,7 +75,7 @@ class Expected:
         tensors: The exact tensors; without `ExactModel`, those of the peer.
         peer: The error of the peer, for the tensors that it computes.
         imported: The error of the imported graph in float64 against its origin in float64, if both are known.
-        rounded: Computes the error that rounding each tensor once makes; None if nothing is exact.
+        rounded: Computes the error that rounding explains; None if nothing is exact.
     """
 
     sample: Sample
@@ -89,7 +89,7 @@ class Expected:
         allowed = max(LEVEL, _OF_PEER * self.peer.get(name, 0.0))
         if self.rounded is None:
             return max(allowed, LEVEL_WITHOUT_EXACT)
-        return allowed if error <= allowed else max(allowed, _OF_ROUNDING * self.rounded(name))
+        return allowed if error <= allowed else max(allowed, self.rounded(name))
 
 
 class Computing:
@@ -238,7 +238,7 @@ class Computing:
             return
         outputs = {output_name(name): name for name in self.names}
         for name, error in (*expected.peer.items(), *expected.imported.items()):
-            if error <= LEVEL or error <= (allowed := max(LEVEL, _OF_ROUNDING * expected.rounded(name))):
+            if error <= LEVEL or error <= (allowed := max(LEVEL, expected.rounded(name))):
                 continue
             if name in outputs and expected.tensors[name].dtype.kind == "f":
                 own = rounding_of_peer(self.origin, expected.sample.feeds, outputs[name])
@@ -252,7 +252,12 @@ class Computing:
 
 
 class _Rounded:
-    """The error of each tensor of a sample if every tensor is rounded to float32 once; computed at the first call."""
+    """The error of each tensor of a sample that rounding explains; computed at the first call.
+
+    It is 100 times what rounding each tensor to float32 once does. A model that rounds numbers to integers, as a
+    quantised one does, may jump by a whole step where a number lies between two integers, and all that follows with it.
+    There it is 3 times what rounding does, or what happens if each of these numbers is moved up or down a little.
+    """
 
     def __init__(self, computing: Computing, sample: Sample, tensors: Mapping[str, Array]) -> None:
         self._computing, self._sample, self._tensors = computing, sample, tensors
@@ -260,12 +265,20 @@ class _Rounded:
 
     def __call__(self, name: str) -> float:
         if self._errors is None:
-            computing = self._computing
-            assert computing.exact is not None
-            keep = [variable for variable, _ in computing.inside.values()]
-            rounded = computing.named(*computing.exact.run(self._sample.feeds, keep, rounded=True))
-            self._errors = {key: error_of(rounded[key], right) for key, right in self._tensors.items()}
+            exact = self._computing.exact
+            assert exact is not None
+            runs: list[dict[str, Any]] = [{"rounded": True}]
+            if exact.jumps:
+                runs += [{"nudge": NUDGE}, {"nudge": -NUDGE}]
+            errors = [self._of_run(exact, **run) for run in runs]
+            factor = _OF_ROUNDING if len(runs) == 1 else _OF_SPREAD
+            self._errors = {key: factor * max(error[key] for error in errors) for key in self._tensors}
         return self._errors[name]
+
+    def _of_run(self, exact: ExactModel, **run: Any) -> dict[str, float]:
+        keep = [variable for variable, _ in self._computing.inside.values()]
+        tensors = self._computing.named(*exact.run(self._sample.feeds, keep, **run))
+        return {key: error_of(tensors[key], right) for key, right in self._tensors.items()}
 
 
 def output_name(name: str) -> str:

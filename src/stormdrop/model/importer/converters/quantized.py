@@ -17,6 +17,8 @@ from tvm.ir import GenericConst
 from .node import Node, const, dtype_of, limits, normalised, shape_of
 
 _BYTES = ("int8", "uint8")
+_WORD = 4  # bytes whose products are added up at a time
+_SHORT = (2, 3)  # channels of which there are too few for a word; one channel lies beside the next position's
 _INTEGERS = ("int8", "uint8", "int16", "uint16", "int32")
 
 
@@ -82,9 +84,18 @@ def _qlinear_conv(node: Node) -> Any:
 
 def _product(node: Node, left: tuple[Any, Any], right: tuple[Any, Any]) -> Any:
     """The product of two tensors with their zero points, in int32."""
-    points = [_constant_point(*operand) for operand in (left, right)]
-    if None not in points and _multiply_as_matrices(shape_of(left[0]), shape_of(right[0])):
-        return node.compute(_product_of_bytes, left[0], right[0], *points, name="matmul_of_bytes")
+    left_point, right_point = (_constant_point(*operand) for operand in (left, right))
+    matrices = _multiply_as_matrices(shape_of(left[0]), shape_of(right[0]))
+    if left_point is not None and right_point is not None and matrices:
+        middle = 128 if dtype_of(right[0]) == "uint8" else 0
+        if isinstance(right[0], GenericConst):
+            middle = right_point
+        product = node.compute(_product_of_bytes, left[0], right[0], left_point, middle, name="matmul_of_bytes")
+        if middle == right_point:
+            return product
+        sums = node.compute(_sums_of_rows, left[0], left_point, name="sums_of_rows")
+        moved = relax.op.multiply(sums, relax.const(middle - right_point, "int32"))
+        return node.emit(relax.op.add(product, node.emit(moved)))
     a = _shifted(node, left[0], None if left[1] is None else node.emit(_rows(node, left[1])))
     b = _shifted(node, *right)
     return node.emit(relax.op.matmul(a, b))
@@ -120,6 +131,21 @@ def _product_of_bytes(a: Any, b: Any, left: int, right: int) -> Any:
         return te.sum((x - left if left else x) * (y - right if right else y), axis=k)
 
     return te.compute((*a.shape[:-1], b.shape[-1]), element, name="matmul_of_bytes")
+
+
+def _sums_of_rows(a: Any, point: int) -> Any:
+    """The sum of each row of a tensor of bytes, less their zero point.
+
+    A product with b - z is the product with b - 128, plus 128 - z times these sums. Instructions for dot products take
+    b - 128, which fits a signed byte, and no other zero point of unsigned bytes.
+    """
+    k = te.reduce_axis((0, a.shape[-1]), name="k")
+
+    def element(*i: Any) -> Any:
+        x = a(*i[:-1], k).astype("int32")
+        return te.sum(x - point if point else x, axis=k)
+
+    return te.compute((*a.shape[:-1], 1), element, name="sums_of_rows")
 
 
 def _rows(node: Node, value: Any) -> Any:
@@ -168,7 +194,8 @@ def _bytes_of_convolution(
 ) -> tuple[Any, Any, list[int], Any] | None:
     """Data and weights of a convolution as bytes, its padding, and what is added to its result.
 
-    The sum of (x - z) w is that of x w, less z times the sum of w, if the padding is z.
+    The sum of (x - z) w is that of x w, less z times the sum of w, if the padding is z. Two or three channels, as of an
+    image, are padded to a word of four bytes, which is loaded at once.
 
     Returns:
         None if the zero point of the data or the weights are no constants, or if the weights less theirs are no int8.
@@ -184,12 +211,14 @@ def _bytes_of_convolution(
     if values.min(initial=0) < low or values.max(initial=0) > high:
         return None
     x, spatial = data[0], values.ndim - 2
+    sums = values.sum(axis=tuple(range(1, values.ndim)))
+    more = _WORD - values.shape[1] if values.shape[1] in _SHORT and node.attribute("group", 1) == 1 else 0
+    if more or (zero and any(pads)):
+        around = [0, 0, 0, more, *(pads[side * spatial + axis] for axis in range(spatial) for side in (0, 1))]
+        x, pads = node.emit(relax.op.nn.pad(x, around, pad_value=zero)), [0] * len(pads)
+        values = np.pad(values, [(0, 0), (0, more), *[(0, 0)] * spatial])
     if not zero:
         return x, const(values.astype("int8")), pads, None
-    if any(pads):
-        around = [0, 0, 0, 0, *(pads[side * spatial + axis] for axis in range(spatial) for side in (0, 1))]
-        x, pads = node.emit(relax.op.nn.pad(x, around, pad_value=zero)), [0] * len(pads)
-    sums = values.sum(axis=tuple(range(1, values.ndim)))
     correction = const((-zero * sums).astype("int32").reshape(1, -1, *[1] * spatial))
     return x, const(values.astype("int8")), pads, correction
 
@@ -227,7 +256,7 @@ def _quantized(node: Node, x: Any, scale: Any, zero: Any, target: str) -> Any:
     """saturate(round(x / scale) + zero point), where the scale and the zero point broadcast. No scale stands for 1."""
     dtype = "float32" if dtype_of(x) == "float16" else dtype_of(x)
     quotient = node.emit(relax.op.astype(x, dtype))
-    if scale is not None:
+    if scale is not None and not _is_one(scale):
         quotient = node.emit(relax.op.divide(quotient, relax.op.astype(scale, dtype)))
     rounded = node.emit(relax.op.round(quotient))  # to even: see `passes.legalize`
     if zero is not None:
@@ -235,6 +264,10 @@ def _quantized(node: Node, x: Any, scale: Any, zero: Any, target: str) -> Any:
     low, high = limits(target)
     bounded = relax.op.minimum(relax.op.maximum(rounded, relax.const(low, dtype)), relax.const(high, dtype))
     return node.emit(relax.op.astype(bounded, target))
+
+
+def _is_one(scale: Any) -> bool:
+    return isinstance(scale, GenericConst) and bool((scale.value.numpy() == 1).all())
 
 
 def _along(node: Node, value: Any, axis: int) -> Any:

@@ -1,0 +1,344 @@
+"""Layers of a model in the QDQ form, which are written in floats, become layers of bytes.
+
+A quantiser that writes this form leaves each layer as it is, puts `DequantizeLinear` before its inputs and
+`QuantizeLinear` behind its output. Sums of products of the bytes, which are exact, say the same:
+
+    y = Conv(DequantizeLinear(x, xs, xz), DequantizeLinear(w, ws, wz), b)
+    y = Cast(ConvInteger(x, w - wz, xz)) * (xs ws) + b
+
+The scale of a QuantizeLinear that alone reads `y`, behind nothing or a Relu, joins these factors:
+
+    q = QuantizeLinear(y, ys, yz)
+    q = QuantizeLinear(Cast(ConvInteger(x, w - wz, xz)) * (xs ws / ys) + b / ys, 1, yz)
+
+So it makes no difference who else reads a layer's input or output. A layer stays as it is written if its data or its
+weights are not dequantised from bytes, if their scales are no constants, or if the weights less their zero points are
+no int8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from .segments import Wiring
+from .standard import is_standard
+
+_MOST = 2**31 - 1  # the largest sum of products
+_SPATIAL = (1, 2)  # spatial dimensions of the convolutions that are taken
+_KEEPS_SIGNS = ("Relu",)  # f(s x) = s f(x) for each positive s
+
+Array = NDArray[Any]
+
+
+def with_byte_layers(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Rewrite the layers of a model that are written in floats and whose inputs are bytes.
+
+    Args:
+        model: A cleaned model; see `simplify.clean`. It is not changed.
+
+    Returns:
+        The model with `ConvInteger` and `MatMulInteger` in place of `Conv`, `MatMul` and `Gemm` on dequantised bytes;
+        `model` itself if it has none. The names of inputs and outputs, and of all values that are left, are the same.
+    """
+    if not any(is_standard(node, "DequantizeLinear") for node in model.graph.node):
+        return model
+    rewriting = _Rewriting(model.graph)
+    nodes = [new for node in model.graph.node for new in rewriting.replaced(node)]
+    if not rewriting.added:
+        return model
+    rewritten = onnx.ModelProto()
+    rewritten.CopyFrom(model)
+    del rewritten.graph.node[:]
+    rewritten.graph.node.extend(nodes)
+    rewritten.graph.initializer.extend(rewriting.added)
+    _drop_unread(rewritten.graph)
+    return rewritten
+
+
+def _drop_unread(graph: onnx.GraphProto) -> None:
+    """Removes the nodes and the constants that nothing reads any more: weights in floats would be computed."""
+    wiring = Wiring(graph)
+    needed, kept = set(wiring.outputs), []
+    for node, reads in zip(reversed(wiring.nodes), reversed(wiring.reads), strict=True):
+        if needed.intersection(node.output):
+            kept.append(node)
+            needed.update(reads)
+    constants = [tensor for tensor in graph.initializer if tensor.name in needed]
+    del graph.node[:], graph.initializer[:]
+    graph.node.extend(reversed(kept))
+    graph.initializer.extend(constants)
+
+
+@dataclass(frozen=True, eq=False)
+class _Data:
+    """Bytes that a DequantizeLinear makes floats of, all by one scale.
+
+    Attributes:
+        bytes: The name of the tensor.
+        zero: The name of its zero point.
+        scale: The scale.
+    """
+
+    bytes: str
+    zero: str
+    scale: float
+
+
+@dataclass(frozen=True, eq=False)
+class _Weights:
+    """Constant weights.
+
+    Attributes:
+        values: The weights less their zero points, as int8.
+        scales: A scale, or one for each output channel.
+    """
+
+    values: Array
+    scales: Array
+
+
+class _Rewriting:
+    """Rewrites the nodes of a graph one by one, in their order.
+
+    Attributes:
+        added: The constants of the new nodes.
+    """
+
+    def __init__(self, graph: onnx.GraphProto) -> None:
+        self.added: list[onnx.TensorProto] = []
+        self._wiring = Wiring(graph)
+        self._constants = {tensor.name: tensor for tensor in graph.initializer}
+        described = (*graph.input, *graph.value_info, *graph.output)
+        self._ranks = {value.name: len(value.type.tensor_type.shape.dim) for value in described}
+        self._divided: set[str] = (
+            set()
+        )  # the outputs of nodes QuantizeLinear whose input is already divided by the scale
+        self._names = {*self._constants, *self._ranks, *self._wiring.producers}
+
+    def replaced(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+        """The nodes in the place of a node."""
+        if is_standard(node, "QuantizeLinear") and node.output[0] in self._divided:
+            divided = onnx.NodeProto()
+            divided.CopyFrom(node)
+            divided.input[1] = self._constant(f"{node.output[0]}_one", np.float32(1.0))
+            return [divided]
+        layer = _LAYERS.get(node.op_type) if is_standard(node) else None
+        return (layer(self, node) if layer is not None else None) or [node]
+
+    def conv(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+        """Nodes in the place of a Conv; None if it stays."""
+        data, weights, bias = self._data(node.input[0]), self._weights(node.input[1], 0), self._bias(node, 1.0)
+        if data is None or weights is None or bias is None or weights.values.ndim - 2 not in _SPATIAL:
+            return None
+        column = (-1, *[1] * (weights.values.ndim - 2))
+        factor, added = (data.scale * weights.scales).reshape(column), bias.reshape(column)
+        return self._layer(node, "ConvInteger", data, weights.values, factor, added, node.attribute)
+
+    def matmul(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+        """Nodes in the place of a MatMul; None if it stays."""
+        data, other = self._data(node.input[0]), self._data(node.input[1])
+        if data is None:
+            return None
+        if other is not None:
+            return self._product_of_data(node, data, other)
+        weights = self._weights(node.input[1], 1)
+        if weights is None or weights.values.ndim != 2:
+            return None
+        return self._layer(node, "MatMulInteger", data, weights.values, data.scale * weights.scales, np.zeros(1))
+
+    def gemm(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+        """Nodes in the place of a Gemm with constant weights; None if it stays."""
+        attributes = {entry.name: helper.get_attribute_value(entry) for entry in node.attribute}
+        transposed = attributes.get("transB", 0)
+        data, weights = self._data(node.input[0]), self._weights(node.input[1], 0 if transposed else 1)
+        bias = self._bias(node, attributes.get("beta", 1.0))
+        if data is None or weights is None or bias is None or attributes.get("transA", 0):
+            return None
+        factor = attributes.get("alpha", 1.0) * data.scale * weights.scales
+        values = weights.values.T if transposed else weights.values
+        return self._layer(node, "MatMulInteger", data, values, factor, bias)
+
+    def _product_of_data(self, node: onnx.NodeProto, left: _Data, right: _Data) -> list[onnx.NodeProto] | None:
+        """A MatMul of two tensors that are no constants."""
+        rank = self._ranks.get(node.input[0], 0)
+        if rank < 2 or self._ranks.get(node.input[1]) != rank:
+            return None
+        sums = self._fresh(f"{node.output[0]}_sums")
+        product = helper.make_node("MatMulInteger", [left.bytes, right.bytes, left.zero, right.zero], [sums], node.name)
+        return [product, *self._scaled(node, sums, np.asarray(left.scale * right.scale), np.zeros(1))]
+
+    def _layer(
+        self,
+        node: onnx.NodeProto,
+        operator: str,
+        data: _Data,
+        weights: Array,
+        factor: Array,
+        bias: Array,
+        attributes: Sequence[onnx.AttributeProto] = (),
+    ) -> list[onnx.NodeProto] | None:
+        """The nodes of `factor * operator(data, weights) + bias`; None if the sums may leave int32."""
+        reduced = tuple(range(1, weights.ndim)) if operator == "ConvInteger" else (0,)
+        if 255 * int(np.abs(weights.astype(np.int64)).sum(axis=reduced).max(initial=0)) > _MOST:
+            return None
+        sums = self._fresh(f"{node.output[0]}_sums")
+        constant = self._constant(f"{node.output[0]}_weights", np.ascontiguousarray(weights))
+        product = helper.make_node(operator, [data.bytes, constant, data.zero], [sums], node.name)
+        product.attribute.extend(attributes)
+        return [product, *self._scaled(node, sums, factor, bias)]
+
+    def _scaled(self, node: onnx.NodeProto, sums: str, factor: Array, bias: Array) -> list[onnx.NodeProto]:
+        """The nodes that make the node's output of its sums."""
+        output = node.output[0]
+        quantize = self._only_quantized(output)
+        if quantize is not None:
+            step = self._scale_of(quantize)
+            with np.errstate(all="ignore"):
+                divided = (factor / step).astype(np.float32), (bias / step).astype(np.float32)
+            if step > 0 and all(np.isfinite(values).all() for values in divided):
+                factor, bias = divided
+                self._divided.add(quantize.output[0])
+        real = self._fresh(f"{output}_real")
+        cast = helper.make_node("Cast", [sums], [real], f"{node.name}_cast", to=TensorProto.FLOAT)
+        scale = self._constant(f"{output}_scale", factor.astype(np.float32))
+        if not bias.any():
+            return [cast, helper.make_node("Mul", [real, scale], [output], f"{node.name}_scale")]
+        scaled = self._fresh(f"{output}_scaled")
+        return [
+            cast,
+            helper.make_node("Mul", [real, scale], [scaled], f"{node.name}_scale"),
+            helper.make_node(
+                "Add",
+                [scaled, self._constant(f"{output}_bias", bias.astype(np.float32))],
+                [output],
+                f"{node.name}_bias",
+            ),
+        ]
+
+    def _only_quantized(self, name: str) -> onnx.NodeProto | None:
+        """The QuantizeLinear with one constant scale that alone reads a value, behind nothing but Relu."""
+        while name not in self._wiring.outputs and len(readers := self._wiring.readers[name]) == 1:
+            reader = self._wiring.nodes[readers[0]]
+            if list(reader.input).count(name) != 1 or reader.input[0] != name:
+                return None
+            if is_standard(reader, "QuantizeLinear"):
+                return reader if self._scale_of(reader) > 0 else None
+            if not is_standard(reader, *_KEEPS_SIGNS):
+                return None
+            name = reader.output[0]
+        return None
+
+    def _scale_of(self, node: onnx.NodeProto) -> float:
+        """The scale of a QuantizeLinear or DequantizeLinear for all elements; 0 if it is no constant or not one."""
+        scale = self._array(node.input[1], TensorProto.FLOAT)
+        if scale is None or scale.size != 1 or _attribute(node, "block_size", 0):
+            return 0.0
+        return float(scale.reshape(()))
+
+    def _dequantize(self, name: str) -> onnx.NodeProto | None:
+        """The DequantizeLinear that makes a value."""
+        position = self._wiring.producers.get(name)
+        node = None if position is None else self._wiring.nodes[position]
+        return node if node is not None and is_standard(node, "DequantizeLinear") else None
+
+    def _data(self, name: str) -> _Data | None:
+        """What a value is dequantised from, if that is bytes with one scale and one zero point."""
+        node = self._dequantize(name)
+        if node is None or len(node.input) < 3 or node.input[0] in self._constants or not self._scale_of(node):
+            return None
+        zero = self._array(node.input[2], TensorProto.INT8, TensorProto.UINT8)
+        if zero is None or zero.size != 1:
+            return None
+        return _Data(node.input[0], node.input[2], self._scale_of(node))
+
+    def _weights(self, name: str, axis: int) -> _Weights | None:
+        """Weights that are dequantised from bytes, by one scale or by one for each position on an axis."""
+        node = self._dequantize(name)
+        values = None if node is None else self._array(node.input[0], TensorProto.INT8, TensorProto.UINT8)
+        known = None if node is None or values is None else self._parameters(node, values.ndim)
+        if values is None or known is None or values.ndim < 2:
+            return None
+        scales, zeros, along = known
+        if along not in (None, axis):
+            return None
+        shape = [1] * values.ndim
+        if zeros.size > 1:
+            shape[axis] = -1
+        shifted = values.astype(np.int64) - zeros.astype(np.int64).reshape(shape)
+        limits = np.iinfo(np.int8)
+        if shifted.min(initial=0) < limits.min or shifted.max(initial=0) > limits.max:
+            return None
+        return _Weights(shifted.astype(np.int8), scales.reshape(-1))
+
+    def _bias(self, node: onnx.NodeProto, times: float) -> Array | None:
+        """The third input of a layer times a number, in float64; zero without one; None if it is no constant."""
+        if len(node.input) < 3 or not node.input[2]:
+            return np.zeros(1)
+        name = node.input[2]
+        value = self._array(name, TensorProto.FLOAT)
+        dequantize = self._dequantize(name)
+        if value is not None:
+            return times * value.astype(np.float64)
+        values = None if dequantize is None else self._array(dequantize.input[0], *_INTEGERS)
+        if dequantize is None or values is None:
+            return None
+        known = self._parameters(dequantize, values.ndim)
+        if known is None or (known[2] is not None and values.ndim != 1):
+            return None
+        scales, zeros, _ = known
+        return times * (values.astype(np.float64) - zeros.astype(np.float64).reshape(-1)) * scales.reshape(-1)
+
+    def _parameters(self, node: onnx.NodeProto, rank: int) -> tuple[Array, Array, int | None] | None:
+        """The scales in float64, the zero points and the axis of a DequantizeLinear of a constant.
+
+        The axis is None if there is one scale; the result is None if something is no constant, or goes by blocks.
+        """
+        scales = self._array(node.input[1], TensorProto.FLOAT)
+        named = len(node.input) > 2 and node.input[2]
+        zeros = self._array(node.input[2], *_INTEGERS) if named else np.zeros(1, np.int64)
+        if scales is None or zeros is None or _attribute(node, "block_size", 0):
+            return None
+        if scales.size == 1 and zeros.size == 1:
+            return scales.astype(np.float64), zeros, None
+        if scales.ndim != 1 or zeros.size not in (1, scales.size):
+            return None
+        axis = _attribute(node, "axis", 1)
+        return scales.astype(np.float64), zeros, axis % rank if rank > 1 else 0
+
+    def _array(self, name: str, *types: int) -> Array | None:
+        """The value of a constant of one of these types; None for any other value."""
+        tensor = self._constants.get(name)
+        return numpy_helper.to_array(tensor) if tensor is not None and tensor.data_type in types else None
+
+    def _constant(self, name: str, value: Any) -> str:
+        """The name of a new constant."""
+        fresh = self._fresh(name)
+        self.added.append(numpy_helper.from_array(np.asarray(value), fresh))
+        return fresh
+
+    def _fresh(self, name: str) -> str:
+        """A name that no value of the graph has yet."""
+        while name in self._names:
+            name += "_"
+        self._names.add(name)
+        return name
+
+
+def _attribute(node: onnx.NodeProto, name: str, default: int) -> int:
+    return next((int(entry.i) for entry in node.attribute if entry.name == name), default)
+
+
+_INTEGERS = (TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16, TensorProto.INT32)
+
+_LAYERS: dict[str, Callable[[_Rewriting, onnx.NodeProto], list[onnx.NodeProto] | None]] = {
+    "Conv": _Rewriting.conv,
+    "Gemm": _Rewriting.gemm,
+    "MatMul": _Rewriting.matmul,
+}

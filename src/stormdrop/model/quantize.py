@@ -1,0 +1,158 @@
+"""Quantises a float32 model by onnxruntime's quantiser, in the QDQ form, on data for its calibration."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+from numpy.typing import NDArray
+from onnx import helper, version_converter
+
+from ..errors import InputError, ModelError, one_line, shown
+from .foreign import INSTALL
+from .importer.source import read_model
+from .importer.standard import opset_of
+
+ACTIVATIONS = ("uint8", "int8")
+"""The types of the data between layers."""
+
+_LAYERS = ("Conv", "Gemm", "MatMul")
+_OPSET = 13  # the first one in which weights have a scale for each channel
+
+
+@dataclass(frozen=True)
+class QuantizedModel:
+    """What a quantisation did.
+
+    Attributes:
+        model: The file of the quantised model.
+        samples: How many samples the ranges of its tensors come from.
+        layers: Its convolutions and products of matrices.
+        quantized: How many of them read bytes.
+    """
+
+    model: str
+    samples: int
+    layers: int
+    quantized: int
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields by name."""
+        return asdict(self)
+
+
+def quantize_model(
+    model: Path,
+    data: Mapping[str, NDArray[Any]],
+    out: Path,
+    *,
+    per_channel: bool = False,
+    activations: str = "uint8",
+) -> QuantizedModel:
+    """Quantise a model: weights become int8, and the data between layers bytes, by onnxruntime's `quantize_static`.
+
+    Args:
+        model: An ONNX file.
+        data: The samples of each input by name, one after the other along the first axis. A sample has as many rows as
+            the model's input; one if that is open.
+        out: The file to write.
+        per_channel: Whether weights have a scale for each output channel, which is more exact.
+        activations: One of `ACTIVATIONS`; int8 is symmetric around 0.
+
+    Raises:
+        ModelError: onnxruntime is not installed, the model cannot be read or quantised.
+        InputError: The data are not those of the model's inputs, or an argument is wrong.
+
+    Example:
+        ```python
+        quantize_model(Path("model.onnx"), {"x": images}, Path("model.int8.onnx"), per_channel=True)
+        ```
+    """
+    if activations not in ACTIVATIONS:
+        raise InputError(f"activations {activations!r}: must be {' or '.join(ACTIVATIONS)}")
+    if importlib.util.find_spec("onnxruntime") is None:
+        raise ModelError(f"onnxruntime quantises models, and is not installed: {INSTALL}")
+    read = read_model(model)
+    samples = list(_samples(read, data))
+    try:
+        quantized = _quantized(read, samples, out.absolute().parent, per_channel, activations)
+        onnx.save(quantized, str(out))
+    except Exception as error:
+        # The quantiser, onnx and onnxruntime raise many types for a model that they do not take.
+        raise ModelError(f"{model}: cannot be quantised: {one_line(error)}") from error
+    nodes = [node for node in quantized.graph.node if node.op_type in _LAYERS]
+    made = {name for node in quantized.graph.node if node.op_type == "DequantizeLinear" for name in node.output}
+    return QuantizedModel(str(out), len(samples), len(nodes), sum(made.issuperset(node.input[:2]) for node in nodes))
+
+
+def _samples(model: onnx.ModelProto, data: Mapping[str, NDArray[Any]]) -> Iterator[dict[str, NDArray[Any]]]:
+    """The inputs of each sample. Raises `InputError` unless the data are those of the model's inputs."""
+    constants = {tensor.name for tensor in model.graph.initializer}
+    inputs = {value.name: value.type.tensor_type for value in model.graph.input if value.name not in constants}
+    if data.keys() != inputs.keys():
+        raise InputError(f"the data have {_listed(data)}; the model's inputs are {_listed(inputs)}")
+    counts: dict[str, int] = {}
+    rows: dict[str, int] = {}
+    for name, kind in inputs.items():
+        sizes, shape = [size.dim_value for size in kind.shape.dim], data[name].shape
+        rows[name] = (sizes[0] if sizes else 0) or 1
+        fits = len(shape) == len(sizes) > 0 and all(a in (0, b) for a, b in zip(sizes[1:], shape[1:], strict=True))
+        if not fits or not shape[0] or shape[0] % rows[name]:
+            wanted = "x".join(["N" if rows[name] == 1 else f"{rows[name]}N", *(str(size or "?") for size in sizes[1:])])
+            raise InputError(f"data {shown(name)!r} has the shape {'x'.join(map(str, shape))}; it must be {wanted}")
+        counts[name] = shape[0] // rows[name]
+    if len(set(counts.values())) > 1:
+        raise InputError(f"the data have different numbers of samples: {', '.join(map(str, counts.values()))}")
+    for sample in range(next(iter(counts.values()), 0)):
+        yield {
+            name: data[name][sample * rows[name] : (sample + 1) * rows[name]].astype(
+                helper.tensor_dtype_to_np_dtype(kind.elem_type)
+            )
+            for name, kind in inputs.items()
+        }
+
+
+def _listed(names: Mapping[str, Any]) -> str:
+    return ", ".join(map(shown, names)) or "none"
+
+
+def _quantized(
+    model: onnx.ModelProto, samples: list[dict[str, NDArray[Any]]], beside: Path, per_channel: bool, activations: str
+) -> onnx.ModelProto:
+    from onnxruntime import quantization
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    left = iter(samples)
+
+    class Samples(quantization.CalibrationDataReader):
+        def get_next(self) -> dict[str, NDArray[Any]] | None:
+            return next(left, None)
+
+    if opset_of(model) < _OPSET:
+        model = version_converter.convert_version(model, _OPSET)
+    kinds = {"uint8": quantization.QuantType.QUInt8, "int8": quantization.QuantType.QInt8}
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)  # the quantiser recommends what is done here
+    try:
+        with tempfile.TemporaryDirectory(prefix=".quantize-", dir=beside) as folder:
+            ready, written = Path(folder) / "ready.onnx", Path(folder) / "quantized.onnx"
+            quant_pre_process(model, str(ready), skip_symbolic_shape=True)  # folds batch norms, above all
+            quantization.quantize_static(
+                str(ready),
+                str(written),
+                Samples(),
+                quant_format=quantization.QuantFormat.QDQ,
+                per_channel=per_channel,
+                activation_type=kinds[activations],
+                weight_type=quantization.QuantType.QInt8,
+                extra_options={"ActivationSymmetric": activations == "int8"},
+            )
+            return onnx.load(str(written))
+    finally:
+        logging.disable(before)

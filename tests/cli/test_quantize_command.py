@@ -1,0 +1,91 @@
+"""`stormdrop quantize`: the model that it writes, and one line for bad input."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from command_line import complaint, document, output_of, sections_of_guide
+from onnx import TensorProto, helper, numpy_helper
+
+pytest.importorskip("onnxruntime")
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """conv, batch norm, ReLU, in an opset without scales for each channel."""
+    rng = np.random.default_rng(0)
+    constants = {"w": rng.normal(0, 0.2, (8, 3, 3, 3)), "s": np.full(8, 2.0), "b": rng.normal(0, 1, 8)}
+    constants |= {"m": np.zeros(8), "v": np.ones(8)}
+    graph = helper.make_graph(
+        [
+            helper.make_node("Conv", ["x", "w"], ["c"], "conv", pads=[1] * 4),
+            helper.make_node("BatchNormalization", ["c", "s", "b", "m", "v"], ["n"], "norm"),
+            helper.make_node("Relu", ["n"], ["y"], "relu"),
+        ],
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 8, 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 8, 8, 8])],
+        [numpy_helper.from_array(value.astype("float32"), name) for name, value in constants.items()],
+    )
+    path = tmp_path / "net.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 11)], ir_version=7), path)
+    return path
+
+
+def saved(folder: Path, **arrays: Any) -> Path:
+    np.savez(folder / "data.npz", **arrays)
+    return folder / "data.npz"
+
+
+def images(*shape: int) -> Any:
+    return np.random.default_rng(1).normal(0, 1, shape).astype("float32")
+
+
+@pytest.mark.parametrize(
+    ("flags", "scales", "kind"), [(["--per-channel"], 8, "uint8"), (["--activations", "int8"], 1, "int8")]
+)
+def test_the_model_has_its_layer_in_bytes(
+    model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], flags: list[str], scales: int, kind: str
+) -> None:
+    out, data = tmp_path / "q.onnx", saved(tmp_path, x=images(5, 3, 8, 8))
+    made = document(capfd, "quantize", model, "--data", data, "--out", out, *flags)
+    assert made == {"model": str(out), "samples": 5, "layers": 1, "quantized": 1}
+    assert all(f"`{key}`" in sections_of_guide()["quantize"] for key in made)
+    graph = onnx.load(out).graph
+    producers = {node.output[0]: node for node in graph.node}
+    constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    (conv,) = (node for node in graph.node if node.op_type == "Conv")
+    dequantized, weights = producers[conv.input[0]], producers[conv.input[1]]
+    assert constants[dequantized.input[2]].dtype == kind
+    assert constants[weights.input[0]].dtype == "int8" and constants[weights.input[1]].size == scales
+    assert {path.name for path in tmp_path.iterdir()} == {"net.onnx", "data.npz", "q.onnx"}
+
+
+def test_the_default_name(
+    model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = output_of(capfd, "quantize", model, "--data", saved(tmp_path, x=images(2, 3, 8, 8)))
+    assert "1 of 1 layers read bytes; ranges of 2 samples" in text
+    assert (tmp_path / "net.int8.onnx").is_file()
+
+
+def test_bad_input_is_one_line(model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    def line(*words: object, **arrays: Any) -> str:
+        out = tmp_path / "q.onnx"
+        text = complaint(capfd, "quantize", model, "--data", saved(tmp_path, **arrays), "--out", out, *words)
+        assert not out.exists()
+        return text
+
+    good = images(2, 3, 8, 8)
+    assert "data 'x' has the shape 2x3x9x9; it must be Nx3x8x8" in line(x=images(2, 3, 9, 9))
+    assert "the data have z; the model's inputs are x" in line(z=good)
+    assert "must be uint8 or int8" in line("--activations", "int4", x=good)
+    assert "is the model itself" in line("--out", model, x=good)
+    assert "nowhere.npz: no such file" in complaint(capfd, "quantize", model, "--data", tmp_path / "nowhere.npz")
+    assert "nowhere.onnx: no such file" in complaint(capfd, "quantize", "nowhere.onnx", "--data", model)
+    assert "no .npz file that can be read" in complaint(capfd, "quantize", model, "--data", model)
