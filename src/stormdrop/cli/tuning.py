@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import InputError, ModelError, StormdropError, TargetError
+from ..errors import ModelError, StormdropError, TargetError
 from ..tuning.options import DEFAULT_MODEL_SECONDS, DEFAULT_SEARCH, DEFAULT_SECONDS, TuneOptions
 from . import completion, options, output
 from .fleet import FleetOption, leased_fleet
@@ -133,8 +133,10 @@ def tune(
     space: SpaceOption = None,
     shape: ShapeOption = None,
     native: NativeOption = False,
-    fleet: FleetOption = None,
+    runner: RunnerOption = None,
+    tracker: TrackerOption = None,
     device: DeviceOption = None,
+    fleet: FleetOption = None,
     keep_denormals: DenormalsOption = False,
     log: LogOption = None,
     trace: TraceOption = None,
@@ -147,12 +149,11 @@ def tune(
     options.not_empty(target, "--target", "cpu")
     shapes = options.shapes(shape or ())
     artifact = options.artifact_folder(out or Path(f"{model.stem}.sd"), "--out")
-    if device is not None and fleet is None:
-        raise InputError("--device chooses among the machines of a fleet: give --fleet as well, or neither")
+    place = options.runner_address(runner, tracker, device, fleet)
     with output.stdout_for_json(as_json), leased_fleet(fleet, device, target) as machines:
         from ..model.tune import tune_model_with
 
-        machine = options.model_machine(target, keep_denormals)
+        machine = options.model_machine(target, keep_denormals).with_runner(place)
         limit = _limit(tune_options, DEFAULT_MODEL_SECONDS)
         opening = f"tuning {model} {limit}"
         with (
@@ -186,14 +187,11 @@ def _measurable(workload: Workload, machine: Machine) -> None:
     For a missing GPU the message also says whether kernels for it can be built and compute the right results.
     """
     from ..codegen.gpu_check import cross_check
+    from ..machine import rpc
     from ..machine.contract import CUDA
-    from ..machine.rpc import connect
-    from ..machine.tracker import boards, is_rack
 
-    if is_rack(machine.runner):
-        boards(machine.runner)
-    elif machine.runner:
-        connect(machine.runner)
+    if machine.runner:
+        rpc.check(machine.runner)
     if machine.device == CUDA:
         try:
             machine.machine  # noqa: B018  raises
@@ -279,6 +277,8 @@ def _print_model(document: Mapping[str, Any], out: Path, machine: Machine) -> No
     if latency.get("disturbed"):
         print("something else used the machine while the latency was measured: the figures above are not reliable")
     _print_foreign(document)
+    for sentence in document.get("left_out") or ():
+        print(f"at {machine.runner}: {sentence}")
     if document.get("fallbacks"):
         print(f"without a good sketch: {', '.join(document['fallbacks'])}")
     _print_effort(document)
