@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -38,6 +39,13 @@ from .progress import Reporter
 from .signals import INTERRUPTED
 from .watching import LogOption, TraceOption, watched
 
+NoTransferOption = Annotated[
+    bool,
+    typer.Option(
+        "--no-transfer", help="Do not begin where records of other machines, and of other shapes of the operator, say."
+    ),
+]
+
 if TYPE_CHECKING:
     from ..ir.workload import Workload
     from ..machine.contract import Machine
@@ -62,6 +70,7 @@ def tune_op(
     seed: SeedOption = 0,
     resume: ResumeOption = False,
     fresh: FreshOption = False,
+    no_transfer: NoTransferOption = False,
     max_error: MaxErrorOption = None,
     space: SpaceOption = None,
     features: FeaturesOption = "knobs",
@@ -77,6 +86,7 @@ def tune_op(
 ) -> int:
     """Tune one operator on this machine."""
     tune_options = options.tune_options(search, trials, time, seed, resume, fresh, max_error, space, features)
+    tune_options = replace(tune_options, transfer=not no_transfer)
     shown = options.check_show(show)
     options.not_empty(target, "--target", "cpu")
     place = options.runner_address(runner, tracker, device, fleet)
@@ -129,6 +139,7 @@ def tune(
     seed: SeedOption = 0,
     resume: ResumeOption = False,
     fresh: FreshOption = False,
+    no_transfer: NoTransferOption = False,
     max_error: MaxErrorOption = None,
     space: SpaceOption = None,
     shape: ShapeOption = None,
@@ -144,6 +155,7 @@ def tune(
 ) -> int:
     """Tune every kernel of an ONNX model and save the compiled model."""
     tune_options = options.tune_options(search, trials, time, seed, resume, fresh, max_error, space)
+    tune_options = replace(tune_options, transfer=not no_transfer)
     if not model.is_file():
         raise ModelError(f"{model}: no such file")
     options.not_empty(target, "--target", "cpu")
@@ -347,6 +359,7 @@ def _print_effort(document: Mapping[str, Any]) -> None:
     if reused and reused == document["trials"]:
         print("answered from earlier records; --fresh tunes again")
         return
+    _print_transfer(document)
     if reused:
         print(f"{reused} of the trials are from an earlier run")
     if document.get("suspect"):
@@ -355,3 +368,12 @@ def _print_effort(document: Mapping[str, Any]) -> None:
         print("interrupted: everything measured is kept; --resume goes on from there")
     elif document.get("converged") is False:
         print("stopped by its budget before it converged")
+
+
+def _print_transfer(document: Mapping[str, Any]) -> None:
+    """One line if records of elsewhere have said where a search began."""
+    told = [part["transfer"] for part in document.get("tasks") or [document] if part.get("transfer")]
+    if told:
+        trials, sources = sum(each["trials"] for each in told), {name for each in told for name in each["sources"]}
+        kernels = f" of {len(told)} kernels" if "tasks" in document else ""
+        print(f"the search{kernels} began where {trials} recorded trials of {', '.join(sorted(sources))} point to")

@@ -61,6 +61,7 @@ def tune_model(
     fresh: bool = False,
     max_error: float | None = None,
     sketches: str | None = None,
+    transfer: bool = True,
     shapes: GivenShapes | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     out: str | Path | None = None,
@@ -93,6 +94,7 @@ def tune_model(
         fresh: ignore all records.
         max_error: as in `tune`, for every kernel.
         sketches: as in `tune`, for every kernel.
+        transfer: as in `tune`, for every kernel.
         shapes: the sizes of inputs that the model leaves open, by the input's name. In the place of a size there may be
             several, as in `{"x": ((1, 4, 8), 3, 224, 224)}` or with `range(32, 385, 32)`: the model then runs at each.
         on_progress: is called with a `Progress` of the whole model.
@@ -127,6 +129,7 @@ def tune_model(
         fresh=fresh,
         max_error=max_error,
         sketches=sketches,
+        transfer=transfer,
     )
     with fleet_for(fleet) as leased:
         return tune_model_with(

@@ -198,7 +198,14 @@ class KernelTask:
             on_progress: is called with the progress after every batch.
         """
         use_records = not self.options.fresh
-        reuse = Reuse(resume=self.options.resume, answer=False, starts=use_records, rival=use_records, hints=hints)
+        reuse = Reuse(
+            resume=self.options.resume,
+            answer=False,
+            starts=use_records,
+            rival=use_records,
+            hints=hints,
+            transfer=use_records and self.options.transfer,
+        )
         request = self.request(math.inf, clock.perf_counter(), reuse, on_progress)
         decision = resolve(request, store)
         assert not isinstance(decision, Answered)
