@@ -9,7 +9,7 @@ tunes the kernel on the other GPU with `--trials` evaluations. Then it tunes it 
     best        the best point, as a start
     best 8      the best eight points, as starts
     prior       boosted trees fitted to all its trials, as a prior that orders the points of the opening
-    predicted   the eight points of this space that the trees expect to be the best, as starts
+    predicted   the eight points of this space that the trees expect to be the best, as starts: what `sd.tune` does
     opened      the same, and the opening has three other points in place of ten
     observed    all its trials, as observations of the Gaussian process that count for a fraction of a measurement
 
@@ -39,6 +39,7 @@ from stormdrop.surrogate import knob_encodings
 from stormdrop.surrogate.boosted import BoostedTrees
 from stormdrop.trial import Candidate, Trial
 from stormdrop.tuning.request import BATCH
+from stormdrop.tuning.transfer import STARTS, predicted_starts
 
 WAYS = ("nothing", "best", "best 8", "prior", "predicted", "opened", "observed")
 NEAR = 1.05
@@ -107,16 +108,16 @@ def searching(way: str, recording: Recording, told: Mapping[Candidate, float], s
         search = Observing(spaces, rng)
         search.elsewhere = dict(told)
         return search
-    if way in ("prior", "predicted", "opened"):
-        prior = Trees(recording, told)
-        if way == "prior":
-            return create("storm", spaces, rng, Knowledge(prior=prior))
-        every = [Candidate(space.name, point) for space in spaces for point in space.points()]
-        order = np.argsort(prior(every), kind="stable")[:8]
-        knowledge = Knowledge(starts=tuple(every[index] for index in order))
+    if way == "prior":
+        return create("storm", spaces, rng, Knowledge(prior=Trees(recording, told)))
+    if way in ("predicted", "opened"):
+        fastest = min(told.values())
+        speeds = {candidate: fastest / seconds for candidate, seconds in told.items()}
+        starts = predicted_starts(spaces, speeds, STARTS, np.random.default_rng(seed))
+        knowledge = Knowledge(starts=tuple(starts))
         return create("storm", spaces, rng, knowledge, opening=3 if way == "opened" else 10)
-    starts = {"nothing": [], "best": best[:1], "best 8": best[:8]}[way]
-    return create("storm", spaces, rng, Knowledge(starts=tuple(starts)))
+    begins = {"nothing": [], "best": best[:1], "best 8": best[:8]}[way]
+    return create("storm", spaces, rng, Knowledge(starts=tuple(begins)))
 
 
 class Trees:

@@ -63,4 +63,4 @@ def test_bad_addresses_are_one_line(tmp_path: Path, capfd: pytest.CaptureFixture
     for command in (["fleet"], ["tune-op", *SMALL, "--fleet"], ["tune", model, "--out", tmp_path / "m.sd", "--fleet"]):
         assert "fleet 'nonsense': write auto, HOST:PORT or ray://HOST:PORT" in complaint(capfd, *command, "nonsense")
     assert "--fleet '': is empty" in complaint(capfd, "tune-op", *SMALL, "--fleet", " ")
-    assert "--device chooses among the machines of a fleet" in complaint(capfd, "tune", model, "--device", "a")
+    assert "--tracker HOST:PORT and --device KEY belong together" in complaint(capfd, "tune", model, "--device", "a")

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command_line import SMALL, complaint, document, environment, process, recorded_trials
+from command_line import SMALL, complaint, document, environment, output_of, process, recorded_trials
 
 import stormdrop
 from stormdrop.cli import run, tuning
@@ -46,6 +46,16 @@ def test_what_is_known_is_answered_from_the_records(database: Path, capfd: pytes
     assert run([*words, "--trials", "2", "--time", "1m"]) == 0
     err = capfd.readouterr().err
     assert err.startswith("tuning matmul m=32 n=32 k=32 until storm converges, 2 trials or 60 s at most\n")
+
+
+def test_records_of_another_shape_say_where_to_begin(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = ["tune-op", "matmul", "m=32", "n=32", "--db", tmp_path / "r.db", "--search", "random"]
+    assert document(capfd, *words, "k=64", "--trials", 24)["transfer"] is None
+    assert document(capfd, *words, "k=32", "--trials", 4, "--no-transfer")["transfer"] is None
+    told = document(capfd, *words, "k=32", "--trials", 8)["transfer"]
+    assert told["starts"] == 2 and told["sources"] == ["matmul m=32 n=32 k=64"]
+    shown = output_of(capfd, *words, "k=32", "--trials", 8, "--seed", 1)
+    assert "answered from earlier records" in shown or "recorded trials of matmul m=32 n=32 k=64 point to" in shown
 
 
 def test_the_table_for_people(database: Path) -> None:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
-import shutil
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -26,6 +22,7 @@ from stormdrop.measure.boards import BoardsMeasurer
 from stormdrop.measure.contract import Measurer
 from stormdrop.measure.local import LocalMeasurer
 from stormdrop.sketches.registry import sketches_for
+from stormdrop.testing.rack import Rack, missing, processes_of
 from stormdrop.trial import Candidate, Measurement, Request, Status
 
 # Without TVM: the decisions
@@ -133,6 +130,16 @@ def test_measuring_may_be_stopped_before_the_end(free: list[int]) -> None:
         assert next(iter(measurer.measure(requests(1)))).ok
 
 
+def test_a_board_that_one_kernel_gave_up_is_not_tried_by_the_next(free: list[int]) -> None:
+    lost: dict[int, str] = {}
+    for gone in (Board(gone_after=0), Board()):
+        with BoardsMeasurer("key@host:1", [gone, Board(seconds=0.01)], threading.Event(), lost) as measurer:
+            assert all(measurement.ok for measurement in measurer.measure(requests(4)))
+            assert measurer.conditions() == {"boards": 2, "boards_lost": 1}
+        assert gone.asked == []
+    assert lost == {0: "MeasureError: the workers die before they run a kernel"}
+
+
 def test_addresses() -> None:
     rack = tracker.address("10.0.0.1:9190", "rasp4")
     assert tracker.is_rack(rack)
@@ -157,70 +164,12 @@ def test_a_tracker_that_is_gone_or_no_tracker_is_one_line() -> None:
 # With TVM's tracker and three servers
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
-class Rack:
-    """A tracker with three servers of the key "board"."""
-
-    def __init__(self) -> None:
-        port = free_port()
-        self.tracker = f"127.0.0.1:{port}"
-        self.address = tracker.address(self.tracker, "board")
-        self.processes = [self.start("rpc_tracker", "--port", port, "--port-end", port + 1)]
-        self.wait(lambda: tracker.boards(self.address), until=lambda error: "has no board" in str(error))
-        self.servers = []
-        for _ in range(3):
-            port = free_port()
-            words = ["--tracker", self.tracker, "--key", "board", "--port", port, "--port-end", port + 1]
-            self.servers.append(self.start("rpc_server", *words))
-        self.processes += self.servers
-        self.wait(lambda: tracker.boards(self.address).free == 3)
-
-    @staticmethod
-    def start(name: str, *words: object) -> psutil.Popen:
-        command = [sys.executable, "-m", f"tvm.exec.{name}", "--host", "127.0.0.1", *map(str, words)]
-        return psutil.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-    @staticmethod
-    def wait(what, until=lambda error: False) -> None:  # type: ignore[no-untyped-def]
-        end = time.monotonic() + 60
-        while time.monotonic() < end:
-            try:
-                if what():
-                    return
-            except TargetError as error:
-                if until(error):
-                    return
-            time.sleep(0.2)
-        raise AssertionError("the rack does not start")
-
-    @staticmethod
-    def family(server: psutil.Popen) -> list[psutil.Process]:
-        return [server, *server.children(recursive=True)]
-
-    def close(self) -> None:
-        family = [process for server in self.processes for process in self.family(server)]
-        for process in family:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
-        psutil.wait_procs(family, timeout=10)
-
-
 @pytest.fixture(scope="module")
 def rack() -> Iterator[Rack]:
-    if shutil.which("cc") is None:
-        pytest.skip("the servers link what they are sent: there is no cc on the PATH")
-    if importlib.util.find_spec("tornado") is None:
-        pytest.skip("TVM's tracker needs tornado, which is not installed")
-    started = Rack()
-    try:
+    if reason := missing():
+        pytest.skip(f"no rack can be started: {reason}")
+    with Rack(3) as started:
         yield started
-    finally:
-        started.close()
 
 
 @pytest.mark.compiles
@@ -246,10 +195,10 @@ def test_one_of_three_boards_crashes_and_one_hangs(
         measurements = measurer.measure([Request(Candidate(space.name, point), 1) for point in points])
         found = [next(measurements) for _ in range(3)]
         assert tracker.boards(rack.address).free < 3
-        for process in rack.family(hanging):
+        for process in processes_of(hanging):
             with suppress(psutil.NoSuchProcess):  # what serves one connection ends with it
                 process.suspend()
-        for process in rack.family(crashing):
+        for process in processes_of(crashing):
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         found += measurements
@@ -259,7 +208,7 @@ def test_one_of_three_boards_crashes_and_one_hangs(
         assert all(each.ok for each in measurer.race([Candidate(space.name, point) for point in points[:2]], 2))
     assert sum("is given up" in record.message for record in caplog.records) == 2
     with caplog.at_level(logging.WARNING):
-        rack.wait(lambda: tracker.boards(rack.address).free == 1)  # the lent one came back
+        rack.wait_until(lambda: rack.free == 1)  # the lent one came back
         held = tracker.connect(rack.address)
         with pytest.raises(TargetError, match=r"no board of .* became free within 1 s: all 2 are in use"):
             tracker.wait_for_boards(rack.address, seconds=1)

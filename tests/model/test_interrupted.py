@@ -16,7 +16,7 @@ from even_model import Even, measure_with
 
 from stormdrop.errors import ArtifactError
 from stormdrop.machine.cpu import Target
-from stormdrop.model import ModelResult, load, tune_model
+from stormdrop.model import ModelResult, latency, load, tune_model
 from stormdrop.model.artifact import CompiledModel
 from stormdrop.model.builder import ModelBuilder
 from stormdrop.model.compile import build
@@ -48,7 +48,7 @@ def _quick(residual: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
     measure_with(monkeypatch, Even)
     monkeypatch.setattr(tuning, "import_model", lambda *_: residual)
     monkeypatch.setattr(Reference, "compute", lambda *_: reference)
-    monkeypatch.setattr(tuning, "_LATENCY_SECONDS", 0.1)
+    monkeypatch.setattr(latency, "_LATENCY_SECONDS", 0.1)
 
 
 def tuned(target: Target, out: Path) -> ModelResult:
@@ -63,7 +63,7 @@ def tuned(target: Target, out: Path) -> ModelResult:
         (ModelBuilder, "build", 1),
         (Reference, "check", 0),
         (CompiledModel, "write_files", 0),
-        (tuning, "LoadWatch", 0),
+        (latency, "LoadWatch", 0),
     ],
     ids=["compile", "finalists", "verify", "save", "latency"],
 )

@@ -10,7 +10,7 @@ import pytest
 from even_model import Even, measure_with
 
 from stormdrop.machine.cpu import Target
-from stormdrop.model import ModelResult, load, tune_model
+from stormdrop.model import ModelResult, latency, load, tune_model
 from stormdrop.model.importer.graph import Graph
 from stormdrop.model.metadata import TensorInfo, described
 from stormdrop.records import open_store
@@ -29,7 +29,7 @@ def test_a_tuned_model(
 ) -> None:
     measure_with(monkeypatch, Even)
     monkeypatch.setattr(tuning, "import_model", lambda *_: residual)
-    monkeypatch.setattr(tuning, "_LATENCY_SECONDS", 0.1)
+    monkeypatch.setattr(latency, "_LATENCY_SECONDS", 0.1)
 
     def tuned() -> ModelResult:
         with open_store("sqlite://") as store:

@@ -60,7 +60,7 @@ def test_a_coarse_kernel_is_replaced_and_the_model_saved(
     measure_with(monkeypatch, Even)
     coarse_schedules(monkeypatch, "matmul")
     # A coarse kernel is slower, so that another finalist would take its place inside the model.
-    monkeypatch.setattr("stormdrop.model.tune.combinations_to_compare", lambda _, winners, __: [winners])
+    monkeypatch.setattr("stormdrop.model.choice.combinations_to_compare", lambda _, winners, __: [winners])
     with open_store("sqlite://") as store:
         result = tune_model(
             seed_weights(residual_model(), seed=1), target=target, trials=12, store=store, out=tmp_path / "m.sd"

@@ -13,13 +13,14 @@ from tiny_models import residual_model
 
 from stormdrop.errors import MeasureError, ModelError
 from stormdrop.machine.cpu import Target
-from stormdrop.model import tune, tune_model
+from stormdrop.model import latency, tune_model
 from stormdrop.model.artifact import CompiledModel
 from stormdrop.model.artifact_files import METADATA
 from stormdrop.model.compile import build
 from stormdrop.model.fallback import schedule_fallback
 from stormdrop.model.importer.graph import Graph
 from stormdrop.model.random_weights import seed_weights
+from stormdrop.model.tuning_run import TuningRun
 from stormdrop.model.verification.samples import random_feeds
 from stormdrop.records import open_store
 from stormdrop.sketches.contract import Variant
@@ -89,10 +90,10 @@ def test_a_latency_beside_foreign_load_is_marked(
         def suspect(self, _: object) -> bool:
             return verdicts.pop(0)
 
-    monkeypatch.setattr(tune, "LoadWatch", Watch)
+    monkeypatch.setattr(latency, "LoadWatch", Watch)
     verdicts[:] = [True, False] * 15
-    (latency,), _, disturbed = tune._latencies([(model, feeds)], 2, tune._Run(0.0, 0.0, None))
-    assert not disturbed and latency.estimate > 0
+    (found,), _, disturbed = latency.latencies([(model, feeds)], 2, TuningRun(0.0, 0.0, None))
+    assert not disturbed and found.estimate > 0
     verdicts[:] = [True] * 30
-    (latency,), _, disturbed = tune._latencies([(model, feeds)], 2, tune._Run(0.0, 0.0, None))
-    assert disturbed and latency.estimate > 0
+    (found,), _, disturbed = latency.latencies([(model, feeds)], 2, TuningRun(0.0, 0.0, None))
+    assert disturbed and found.estimate > 0

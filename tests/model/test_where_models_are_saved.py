@@ -15,7 +15,7 @@ from tiny_models import residual_model
 from stormdrop.cli import run
 from stormdrop.errors import ArtifactError
 from stormdrop.machine.cpu import Target
-from stormdrop.model import ModelResult, load, tune_model
+from stormdrop.model import ModelResult, latency, load, tune_model
 from stormdrop.model.importer.graph import Graph
 from stormdrop.model.random_weights import seed_weights
 from stormdrop.records import open_store
@@ -45,7 +45,7 @@ def test_an_interrupted_run_keeps_the_older_model(
 ) -> None:
     out = tmp_path / "m.sd"
     monkeypatch.setattr(tuning, "import_model", lambda *_: residual)  # once for both runs
-    monkeypatch.setattr(tuning, "_LATENCY_SECONDS", 0.1)
+    monkeypatch.setattr(latency, "_LATENCY_SECONDS", 0.1)
     measure_with(monkeypatch, Interrupting)
     first = tuned(target, out)
     assert first.interrupted and first.artifact == out and load(out).digest == first.digest

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import InputError, ModelError, StormdropError, TargetError
+from ..errors import ModelError, StormdropError, TargetError
 from ..tuning.options import DEFAULT_MODEL_SECONDS, DEFAULT_SEARCH, DEFAULT_SECONDS, TuneOptions
 from . import completion, options, output
 from .fleet import FleetOption, leased_fleet
@@ -38,6 +39,13 @@ from .progress import Reporter
 from .signals import INTERRUPTED
 from .watching import LogOption, TraceOption, watched
 
+NoTransferOption = Annotated[
+    bool,
+    typer.Option(
+        "--no-transfer", help="Do not begin where records of other machines, and of other shapes of the operator, say."
+    ),
+]
+
 if TYPE_CHECKING:
     from ..ir.workload import Workload
     from ..machine.contract import Machine
@@ -62,6 +70,7 @@ def tune_op(
     seed: SeedOption = 0,
     resume: ResumeOption = False,
     fresh: FreshOption = False,
+    no_transfer: NoTransferOption = False,
     max_error: MaxErrorOption = None,
     space: SpaceOption = None,
     features: FeaturesOption = "knobs",
@@ -77,6 +86,7 @@ def tune_op(
 ) -> int:
     """Tune one operator on this machine."""
     tune_options = options.tune_options(search, trials, time, seed, resume, fresh, max_error, space, features)
+    tune_options = replace(tune_options, transfer=not no_transfer)
     shown = options.check_show(show)
     options.not_empty(target, "--target", "cpu")
     place = options.runner_address(runner, tracker, device, fleet)
@@ -129,12 +139,15 @@ def tune(
     seed: SeedOption = 0,
     resume: ResumeOption = False,
     fresh: FreshOption = False,
+    no_transfer: NoTransferOption = False,
     max_error: MaxErrorOption = None,
     space: SpaceOption = None,
     shape: ShapeOption = None,
     native: NativeOption = False,
-    fleet: FleetOption = None,
+    runner: RunnerOption = None,
+    tracker: TrackerOption = None,
     device: DeviceOption = None,
+    fleet: FleetOption = None,
     keep_denormals: DenormalsOption = False,
     log: LogOption = None,
     trace: TraceOption = None,
@@ -142,17 +155,17 @@ def tune(
 ) -> int:
     """Tune every kernel of an ONNX model and save the compiled model."""
     tune_options = options.tune_options(search, trials, time, seed, resume, fresh, max_error, space)
+    tune_options = replace(tune_options, transfer=not no_transfer)
     if not model.is_file():
         raise ModelError(f"{model}: no such file")
     options.not_empty(target, "--target", "cpu")
     shapes = options.shapes(shape or ())
     artifact = options.artifact_folder(out or Path(f"{model.stem}.sd"), "--out")
-    if device is not None and fleet is None:
-        raise InputError("--device chooses among the machines of a fleet: give --fleet as well, or neither")
+    place = options.runner_address(runner, tracker, device, fleet)
     with output.stdout_for_json(as_json), leased_fleet(fleet, device, target) as machines:
         from ..model.tune import tune_model_with
 
-        machine = options.model_machine(target, keep_denormals)
+        machine = options.model_machine(target, keep_denormals).with_runner(place)
         limit = _limit(tune_options, DEFAULT_MODEL_SECONDS)
         opening = f"tuning {model} {limit}"
         with (
@@ -186,14 +199,11 @@ def _measurable(workload: Workload, machine: Machine) -> None:
     For a missing GPU the message also says whether kernels for it can be built and compute the right results.
     """
     from ..codegen.gpu_check import cross_check
+    from ..machine import rpc
     from ..machine.contract import CUDA
-    from ..machine.rpc import connect
-    from ..machine.tracker import boards, is_rack
 
-    if is_rack(machine.runner):
-        boards(machine.runner)
-    elif machine.runner:
-        connect(machine.runner)
+    if machine.runner:
+        rpc.check(machine.runner)
     if machine.device == CUDA:
         try:
             machine.machine  # noqa: B018  raises
@@ -279,6 +289,8 @@ def _print_model(document: Mapping[str, Any], out: Path, machine: Machine) -> No
     if latency.get("disturbed"):
         print("something else used the machine while the latency was measured: the figures above are not reliable")
     _print_foreign(document)
+    for sentence in document.get("left_out") or ():
+        print(f"at {machine.runner}: {sentence}")
     if document.get("fallbacks"):
         print(f"without a good sketch: {', '.join(document['fallbacks'])}")
     _print_effort(document)
@@ -347,6 +359,7 @@ def _print_effort(document: Mapping[str, Any]) -> None:
     if reused and reused == document["trials"]:
         print("answered from earlier records; --fresh tunes again")
         return
+    _print_transfer(document)
     if reused:
         print(f"{reused} of the trials are from an earlier run")
     if document.get("suspect"):
@@ -355,3 +368,12 @@ def _print_effort(document: Mapping[str, Any]) -> None:
         print("interrupted: everything measured is kept; --resume goes on from there")
     elif document.get("converged") is False:
         print("stopped by its budget before it converged")
+
+
+def _print_transfer(document: Mapping[str, Any]) -> None:
+    """One line if records of elsewhere have said where a search began."""
+    told = [part["transfer"] for part in document.get("tasks") or [document] if part.get("transfer")]
+    if told:
+        trials, sources = sum(each["trials"] for each in told), {name for each in told for name in each["sources"]}
+        kernels = f" of {len(told)} kernels" if "tasks" in document else ""
+        print(f"the search{kernels} began where {trials} recorded trials of {', '.join(sorted(sources))} point to")

@@ -7,7 +7,7 @@ sessions take turns.
 Both locks are `flock`s on files that all users of the machine share. The operating system releases them when the
 process that holds them ends, in whatever way. A process that is stopped keeps them. So whoever waits for long is told
 who holds the lock (`lock_holder.py`), and a wait may have a deadline. This needs a POSIX system. `measure/local`,
-`machine/peak`, `bench/turns`, `model/tune` and `model/profile` take the lock.
+`machine/peak`, `bench/turns`, `model/latency` and `model/profile` take the lock.
 """
 
 from __future__ import annotations

@@ -57,6 +57,21 @@ def connect(address: str) -> Any:
         raise TargetError(f"runner {address}: no TVM RPC server answers: {one_line(error)}") from error
 
 
+def check(address: str) -> None:
+    """Checks that a runner answers, or that a tracker does and knows the boards.
+
+    Args:
+        address: HOST:PORT of the runner, or the address of a rack of boards.
+
+    Raises:
+        TargetError: as in `connect` and `tracker.boards`.
+    """
+    if tracker.is_rack(address):
+        tracker.boards(address)
+    else:
+        connect(address)
+
+
 def cores(address: str) -> int:
     """The cores that a kernel uses on a runner: the threads that the runner's TVM has.
 

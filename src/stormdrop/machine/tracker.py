@@ -4,6 +4,7 @@
     ssh -N -R 9190:127.0.0.1:9190 -L 9091:127.0.0.1:9091 board1                            and so on, for each board
     python -m tvm.exec.rpc_server --host 127.0.0.1 --port 9091 --tracker 127.0.0.1:9190 --key rasp4    on the board
     stormdrop tune-op matmul ... --target cpu/neoverse-n1 --tracker 127.0.0.1:9190 --device rasp4
+    stormdrop tune resnet18.onnx --target cpu/neoverse-n1 --tracker 127.0.0.1:9190 --device rasp4
 
 A rack stands where the address of a runner stands, as KEY@HOST:PORT.
 """

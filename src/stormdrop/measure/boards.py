@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..errors import TargetError
-from ..machine.tracker import boards
+from ..machine.tracker import boards, wait_for_boards
 from .contract import Measurer
 from .places import Place, PlacesMeasurer
+from .pool import WorkerPool
 
 GIVE_UP_SECONDS = 20.0
 """Seconds without a free board after which a place that has lost its board is given up."""
@@ -31,16 +32,21 @@ class BoardsMeasurer(PlacesMeasurer):
 
     kind = "board"
 
-    def __init__(self, rack: str, measurers: Sequence[Measurer], stop: threading.Event) -> None:
+    def __init__(
+        self, rack: str, measurers: Sequence[Measurer], stop: threading.Event, lost: dict[int, str] | None = None
+    ) -> None:
         """Joins measurers of the same workload.
 
         Args:
             rack: the address of the boards, as of `machine.tracker.address`.
             measurers: one per place. They are closed together with this one.
             stop: the event that these measurers were given. It is set to make them give up, and cleared afterwards.
+            lost: why places were given up, by their position, if measurers of other workloads use the same places:
+                what one of them gives up, the others do not try again.
         """
         places = [Place(str(number), measurer) for number, measurer in enumerate(measurers, start=1)]
         super().__init__(rack, places, stop)
+        self._lost = {} if lost is None else lost
 
     def conditions(self) -> dict[str, Any]:
         """How many boards were used, and how many of their places were given up."""
@@ -48,6 +54,9 @@ class BoardsMeasurer(PlacesMeasurer):
 
     def _is_ready(self, place: Place, enough: Callable[[], bool]) -> bool:
         """Waits until a place that has lost its board may get one again. False if it was given up, or `enough()`."""
+        if (known := self._lost.get(self.places.index(place))) is not None:
+            self._give_up(place, known)
+            return False
         if place.connected:
             return True
         deadline = time.perf_counter() + GIVE_UP_SECONDS
@@ -64,3 +73,44 @@ class BoardsMeasurer(PlacesMeasurer):
                 return False
             time.sleep(_ASK_SECONDS)
         return False
+
+    def _give_up(self, place: Place, reason: str) -> None:
+        self._lost[self.places.index(place)] = reason
+        super()._give_up(place, reason)
+
+
+class HeldBoards:
+    """The boards of a rack for all kernels of a model: a worker process for each, which the kernels use in turns.
+
+    Args:
+        rack: the address of the boards.
+        cores: the cores that a kernel uses there.
+
+    Raises:
+        TargetError: no board becomes free, or the tracker or the key is gone.
+        MeasureError: no worker can be started.
+    """
+
+    def __init__(self, rack: str, cores: int) -> None:
+        self._rack, self._lost = rack, dict[int, str]()
+        self._pools: list[WorkerPool] = []
+        try:
+            for _ in range(wait_for_boards(rack)):
+                self._pools.append(WorkerPool(cores, 1))
+        except BaseException:
+            self.close()
+            raise
+
+    def measurer(self, make: Callable[[WorkerPool, threading.Event], Measurer]) -> BoardsMeasurer:
+        """A measurer of one kernel on all boards. One measurer at a time measures.
+
+        Args:
+            make: makes the measurer of a board, with its worker process and the event that makes it give up.
+        """
+        stop = threading.Event()
+        return BoardsMeasurer(self._rack, [make(pool, stop) for pool in self._pools], stop, self._lost)
+
+    def close(self) -> None:
+        """Gives the boards back."""
+        for pool in self._pools:
+            pool.close()

@@ -1,6 +1,6 @@
 """A model in, a tuned model out: graph, tasks, the compiled model and its verification.
 
-tune.py                                     `sd.tune_model`
+tune.py, tuning_run.py                      `sd.tune_model`
 untuned.py                                  `sd.compile_model`
 quantize.py                                 `stormdrop quantize`
 importer/                                   from a user's model to a graph of tasks
@@ -8,7 +8,8 @@ passes/                                     rewrites of a model's Relax code
 scheduler.py, gain.py, budget.py            the budget of a tuning, shared out to the tasks
 tuned_task.py, fallback.py                  the tasks after their tuning; a plain schedule for what no sketch takes
 expressions.py                              what is asked of the expressions of its Relax code
-selection.py                                which finalist is the fastest inside the model
+choice.py, selection.py                     which finalist is the fastest inside the model
+latency.py                                  the last timing of the model
 builder.py, compile.py, kernel_library.py   a graph with the chosen schedules, compiled
 verify.py, verification/                    whether it computes what its origin does
 repair.py, saving.py                        exact schedules for what is wrong; saving what was verified
@@ -21,6 +22,7 @@ loading.py                             loaded from there
 artifact_files.py, atomic_folder.py    the files of the folder, and how it is replaced in one step
 metadata.py                            what a model says about itself
 call_inputs.py, machines.py            the inputs of a call, and the virtual machines that serve calls
+board.py                               the same on the machine behind a runner
 foreign.py                             its parts that onnxruntime runs
 phases.py, profile.py, call_record.py  where its time goes, and that of its tuning
 random_weights.py                      weights for a model that came without

@@ -90,13 +90,17 @@ class CompiledModel:
         self.foreign = foreign or ForeignParts()
         self.digest: str | None = None
         self._executable, self._module = module, module.mod if hasattr(module, "mod") else module
+        self._make_ready()
+
+    def _make_ready(self) -> None:
+        """Links the program into this process. Raises `ArtifactError` if it cannot be."""
         try:
             self._machines = Machines(lambda: self._machine(self._new_machine()))
         except ModelError as error:
             raise ArtifactError(str(error)) from error
         except Exception as error:
             # The virtual machine raises whatever the linker of the JIT or the deserialiser raises.
-            raise ArtifactError(f"{metadata.name}: cannot be made ready to run: {one_line(error)}") from error
+            raise ArtifactError(f"{self.metadata.name}: cannot be made ready to run: {one_line(error)}") from error
 
     @classmethod
     def load(cls, folder: str | Path, digest: str | None = None, threads: int | None = None) -> CompiledModel:
@@ -122,6 +126,19 @@ class CompiledModel:
         model = cls(program, metadata, foreign=foreign, threads=threads)
         model.digest = found
         return model
+
+    def reloaded(self, folder: Path) -> CompiledModel:
+        """This model as it was saved to a folder, loaded where it runs.
+
+        Args:
+            folder: What `save` or `write_files` wrote.
+
+        Raises:
+            ArtifactError: As `load`.
+        """
+        loaded = CompiledModel.load(folder)
+        loaded.symbols = self.symbols
+        return loaded
 
     def save(self, folder: str | Path, native: bool = False) -> Path:
         """Write the model to a folder, whole or not at all. An older model there is replaced, in one step.

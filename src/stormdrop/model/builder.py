@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib import metadata as packages
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ from ..sketches.contract import AnySketch, Variant
 from ..tuning.options import TuneOptions
 from .artifact import CompiledModel
 from .artifact_files import checksum
-from .compile import PlacedVariant, apply_variants, build
+from .board import Board, BoardModel
+from .compile import CreateModel, PlacedVariant, apply_variants, build
 from .importer.combinations import GivenShapes, is_list
 from .importer.graph import Graph
 from .kernel_library import KernelLibrary
@@ -35,7 +37,7 @@ class ModelBuilder:
     """Builds the model with a schedule for each task.
 
     `winners` are what the tuning of each task found, else its default schedule. `defaults` are the default schedules;
-    for a task whose default was tried and does not work, what its tuning found.
+    for a task whose default was tried and does not work, what its tuning found. With a `board`, the models run there.
     """
 
     def __init__(
@@ -45,8 +47,10 @@ class ModelBuilder:
         target: Target,
         options: TuneOptions,
         provenance: Mapping[str, Any],
+        board: Board | None = None,
     ) -> None:
         self._graph, self._target, self._provenance = graph, target, provenance
+        self._create: CreateModel = CompiledModel if board is None else partial(BoardModel, board)
         self._library = KernelLibrary(target)
         self._work = {
             task.task.index: Work(task.kernel.workload.flops, task.kernel.workload.bytes)
@@ -70,6 +74,7 @@ class ModelBuilder:
             provenance=self._provenance,
             work=self._work,
             library=self._library,
+            create=self._create,
         )
 
     def build_keeping_denormals(self, combination: Mapping[int, Choice]) -> CompiledModel | None:
@@ -77,7 +82,8 @@ class ModelBuilder:
         if self._target.keep_denormals:
             return None
         target = replace(self._target, keep_denormals=True)
-        return build(self._graph, self._variants(combination), target, place=self._placed(combination))
+        place = self._placed(combination)
+        return build(self._graph, self._variants(combination), target, place=place, create=self._create)
 
     def scheduled(self, combination: Mapping[int, Choice]) -> tvm.IRModule:
         """The model of a combination as Relax code that calls scheduled kernels, which nothing has compiled."""

@@ -22,7 +22,7 @@ from ..sketches.contract import Variant
 from .artifact import CompiledModel
 from .expressions import calls_kernel
 from .fallback import schedule_fallback
-from .foreign import foreign_index
+from .foreign import ForeignParts, foreign_index
 from .importer.graph import Graph
 from .importer.tasks import Task
 from .kernel_library import KernelLibrary
@@ -38,6 +38,9 @@ Evaluate = Callable[[tirx.PrimFunc, Sequence[NDArray[Any]]], list[NDArray[Any]]]
 
 Transformed = dict[tuple[tvm_ffi.StructuralKey, int], GenericConst]
 """Transformed constants, by the transform and the address of the constant: several sizes of a model share them."""
+
+CreateModel = Callable[[Any, Metadata, Mapping[str, int], ForeignParts], CompiledModel]
+"""Makes a model of TVM's executable, its metadata, the task of each kernel, and the parts that onnxruntime runs."""
 
 PlacedVariant = Callable[[int, Place], Variant]
 """The variant of a task (by index) that writes its output into a slice of a wider one."""
@@ -56,6 +59,7 @@ def build(
     work: Mapping[int, Work] | None = None,
     evaluate: Evaluate | None = None,
     library: KernelLibrary | None = None,
+    create: CreateModel = CompiledModel,
 ) -> CompiledModel:
     """Compile a graph with the variants that were chosen for its tasks, for all of its sizes.
 
@@ -71,6 +75,7 @@ def build(
         evaluate: Computes the transforms of constant inputs, which are stored in the model. The default is the NumPy
             reference.
         library: Keeps the machine code of the kernels. With that of an earlier build, only what is new is compiled.
+        create: Makes the model of TVM's executable; by default one that runs in this process.
 
     Raises:
         ModelError: A variant does not fit its task, or the model cannot be compiled.
@@ -102,7 +107,8 @@ def build(
         name=graph.name,
         inputs=graph.inputs,
         outputs=graph.outputs,
-        target={**asdict(target), "features": list(target.features)},  # as JSON gives it back
+        # As JSON gives it back. Who loads the model has it on that machine, not behind a runner.
+        target={**asdict(target), "features": list(target.features), "runner": ""},
         cpu=target.cpu,
         features=needed_features(target.tvm()),
         fallbacks=tuple(fallbacks.values()),
@@ -113,7 +119,7 @@ def build(
         foreign=graph.foreign.reports,
         sizes=tuple(Size(each.inputs, each.outputs) for each in graph.sizes) if graph.others else (),
     )
-    return CompiledModel(executable, metadata, symbols, graph.foreign)
+    return create(executable, metadata, symbols, graph.foreign)
 
 
 def apply_variants(

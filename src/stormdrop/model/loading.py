@@ -21,12 +21,13 @@ from .foreign import ForeignParts
 from .metadata import Metadata, lacking_features
 
 
-def load_program(path: Path, digest: str | None = None) -> tuple[Any, Metadata, str, ForeignParts]:
+def load_program(path: Path, digest: str | None = None, here: bool = True) -> tuple[Any, Metadata, str, ForeignParts]:
     """Load the program of a saved model.
 
     Args:
         path: The folder.
         digest: The digest that the model must have. Nothing of the folder runs if it has another one.
+        here: Whether it is to run in this process. Otherwise its kernels may be for another CPU.
 
     Returns:
         TVM's module of the program, with its kernels; the metadata; the digest; the parts that onnxruntime runs.
@@ -39,7 +40,7 @@ def load_program(path: Path, digest: str | None = None) -> tuple[Any, Metadata, 
         raise InputError(f"digest {digest[:80]!r}: must be 64 hexadecimal digits, as `stormdrop tune` prints them")
     try:
         with open_files(path) as files:
-            return _load(path, files, digest)
+            return _load(path, files, digest, here)
     except (OSError, ValueError) as error:  # Python raises ValueError for a path with a NUL
         exists, is_folder = os.path.exists(path), os.path.isdir(path)  # noqa: PTH110, PTH112  these never raise
         if not is_folder:
@@ -47,13 +48,16 @@ def load_program(path: Path, digest: str | None = None) -> tuple[Any, Metadata, 
         raise ArtifactError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 
-def _load(path: Path, files: Mapping[str, BinaryIO], digest: str | None) -> tuple[Any, Metadata, str, ForeignParts]:
+def _load(
+    path: Path, files: Mapping[str, BinaryIO], digest: str | None, here: bool
+) -> tuple[Any, Metadata, str, ForeignParts]:
     """The program of a folder whose files are open."""
     metadata, checksums, found = _read_metadata(path, files)
     if digest is not None and digest.lower() != found:
         raise ArtifactError(f"{path}: has the digest {found}, not {digest}: this is another model than the one meant")
     kernels = [NATIVE] if NATIVE in checksums else [name for name in checksums if name.endswith(".bc")] or [KERNELS]
-    _check_runs_here(path, metadata, kernels[0])
+    if here:
+        _check_runs_here(path, metadata, kernels[0])
     with contextlib.ExitStack() as stack:
         copies = {}
         for name in (PROGRAM, *kernels, *(part.file for part in metadata.foreign)):
@@ -69,7 +73,8 @@ def _load(path: Path, files: Mapping[str, BinaryIO], digest: str | None) -> tupl
                 program = _loader("relax.VMExecutable")(copies[PROGRAM])
             for name in kernels:
                 program.import_module(_load_kernels(name, copies[name]))
-            _generate_code(program.imports)
+            if here:
+                _generate_code(program.imports)
         except Exception as error:
             # TVM raises whatever its deserialiser, the system's loader or LLVM's parser raises.
             raise ArtifactError(f"{path}: {name} cannot be loaded: {one_line(error)}") from error

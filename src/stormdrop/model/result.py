@@ -49,6 +49,7 @@ class ModelResult:
         speedup: the time with default schedules over that of the tuned model, at the first size; None if `untuned` is.
         foreign: the parts that onnxruntime runs, with their times.
         sizes: each size of the model, also if it is the only one.
+        left_out: what was not done because the model runs behind a runner, one sentence each.
         module: makes the model as a Relax module that calls the scheduled kernels, for tools that build it themselves.
     """
 
@@ -74,6 +75,7 @@ class ModelResult:
     foreign: Sequence[ForeignTime] = ()
     sizes: Sequence[SizeResult] = ()
     module: Callable[[], tvm.IRModule] | None = None
+    left_out: Sequence[str] = ()
 
     @property
     def trials(self) -> int:
@@ -136,6 +138,7 @@ class ModelResult:
             "fallbacks": [report.task for report in self.model.metadata.fallbacks],
             "foreign": [part.to_json() for part in self.foreign],
             "sizes": [size.to_json() for size in self.sizes],
+            "left_out": list(self.left_out),
             "interrupted": self.interrupted,
             "converged": all(task.converged for task in self.tasks),
             "curve": [list(entry) for entry in self.curve],

@@ -109,9 +109,7 @@ def save_verified(
 
     def write(new: Path) -> None:
         model.write_files(new, native)
-        loaded = CompiledModel.load(new)
-        loaded.symbols = model.symbols
-        model.metadata = replace(model.metadata, **verified(loaded))
+        model.metadata = replace(model.metadata, **verified(model.reloaded(new)))
         _, checksums, _ = Metadata.from_json((new / METADATA).read_bytes())
         text = model.metadata.to_json(checksums)
         (new / METADATA).write_text(text)

@@ -28,6 +28,8 @@ from ..errors import LockTimeout, MeasureError, UnsupportedFunction
 from ..ir.workload import Workload
 from ..machine.cpu import Target
 from ..machine.peak import known_peak
+from ..machine.tracker import is_rack
+from ..measure.boards import HeldBoards
 from ..measure.fleet import Fleet
 from ..measure.pool import WorkerPool
 from ..records import Store
@@ -70,7 +72,7 @@ def tune_tasks(
 
     Args:
         graph: the model.
-        target: the machine to tune for.
+        target: the machine to tune for; if it has a runner, with the cores that are there.
         options: how the tasks are tuned. Their bounds are those of the whole model.
         budget: what the tuning may take.
         store: the records.
@@ -80,7 +82,7 @@ def tune_tasks(
     Raises:
         InputError: a setting is bad.
     """
-    states = [_state(task, graph, target, options) for task in graph.tasks]
+    states = [_state(task, graph, target, options, runner_asked=True) for task in graph.tasks]
     ordered = sorted((state for state in states if state.kernel is not None), key=lambda state: -state.work)
     parts = shares([state.work for state in ordered])
     for position, state in enumerate(ordered):
@@ -199,13 +201,13 @@ class _State:
         return TunedTask(self.task, self.kernel, self.result, self.reason)
 
 
-def _state(task: Task, graph: Graph, target: Target, options: TuneOptions) -> _State:
+def _state(task: Task, graph: Graph, target: Target, options: TuneOptions, runner_asked: bool = False) -> _State:
     """A task with its kernel, or with the reason why it has none."""
     cold = 0 < _CACHED * target.caches < graph.constant_bytes
     try:
         workload = Workload.create(task.name, task.function, task.constants)
         own = dataclasses.replace(options, trials=None, seconds=None)
-        return _State(task, KernelTask.create(workload, target, own, cold=cold))
+        return _State(task, KernelTask.create(workload, target, own, cold=cold, runner_asked=runner_asked))
     except UnsupportedFunction as error:
         return _State(task, reason=str(error).removeprefix(f"{task.name}: "))
 
@@ -231,8 +233,12 @@ class _Scheduler:
         self._open = ExitStack()
         self._fleet = fleet
         self._pool: WorkerPool | None = None
-        if fleet is None:
-            self._pool = WorkerPool(target.cores)
+        self._boards: HeldBoards | None = None
+        if is_rack(target.runner):
+            self._boards = HeldBoards(target.runner, target.cores)
+            self._open.callback(self._boards.close)
+        elif fleet is None:
+            self._pool = WorkerPool(target.cores, 1 if target.runner else None)  # a runner has one connection at a time
             self._open.callback(self._pool.close)
         # If an earlier run of this very tuning is resumed, what it has finished is part of the budget.
         setting = (options.search, options.seed)
@@ -336,7 +342,7 @@ class _Scheduler:
         others = [*self._running, *(other for other in self._states if other.session is None)]
         hints = [fastest for other in others if (fastest := other.fastest) is not None]
         kernel = state.require_kernel
-        measured = dataclasses.replace(kernel, pool=self._pool, fleet=self._fleet)
+        measured = dataclasses.replace(kernel, pool=self._pool, fleet=self._fleet, boards=self._boards)
         session = state.session = measured.session(self._store, hints, lambda _: self._report())
         self._begun.append(state)
         if isinstance(session.searcher, TwoPhase):

@@ -7,6 +7,8 @@ take turns, and each kernel is timed in each of them. A schedule that is signifi
 takes its place; the chance of a false replacement is 5% for all tasks and combinations together. Finally, a model with
 all the replacements has to be significantly faster than the first one, over the tasks that changed.
 
+On a board, where no kernel can be timed inside the model, whole combinations are compared instead.
+
 A task has one schedule for all sizes of the model, so its time is that of its calls at all sizes together.
 """
 
@@ -20,6 +22,7 @@ from numpy.typing import NDArray
 from ..statistics import ratio_interval
 from ..tuning.race import ALPHA
 from .artifact import CompiledModel
+from .board import in_turns
 from .profile import Profile, profiles
 from .tuned_task import TunedTask
 
@@ -95,6 +98,35 @@ def fastest_combination(
     changed = [index for index in improved if improved[index] != incumbent.get(index)]
     ratio = ratio_interval(_total(before, changed), _total(after, changed))
     return (improved, candidate) if ratio.low > 1 else (incumbent, first)
+
+
+def fastest_on_board(
+    combinations: Sequence[Combination],
+    models: Sequence[CompiledModel],
+    feeds: Sequence[Mapping[str, NDArray[Any]]],
+    rounds: int,
+) -> tuple[dict[int, Choice], CompiledModel]:
+    """Find the fastest combination as a whole, on the board that runs the models: no kernel is timed inside them there.
+
+    Args:
+        combinations: What to compare; the first one is kept unless another one is significantly faster.
+        models: The model of each combination, which are `board.BoardModel`.
+        feeds: The model's inputs by name, for each of its sizes.
+        rounds: How often each model is timed.
+
+    Returns:
+        The fastest combination, and its model.
+    """
+    calls = [(model, of_size) for model in models for of_size in feeds]
+    times = in_turns(calls, rounds)
+    sizes = len(feeds)
+    seconds = [[sum(each[sizes * index : sizes * (index + 1)]) for each in times] for index in range(len(models))]
+    confidence = 1 - ALPHA / max(1, len(models) - 1)
+    faster = [
+        index for index in range(1, len(models)) if ratio_interval(seconds[0], seconds[index], confidence).low > 1
+    ]
+    best = min(faster, key=lambda index: sum(seconds[index]), default=0)
+    return dict(combinations[best]), models[best]
 
 
 def _replace_slower(

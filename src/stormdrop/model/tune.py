@@ -6,57 +6,44 @@ model -> graph of tasks -> tuned tasks -> the fastest combination of schedules -
 from __future__ import annotations
 
 import logging
-import math
 import time as clock
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext, suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from .. import events
-from ..errors import InputError, LockTimeout
+from ..errors import InputError, ModelError
+from ..machine import rpc
 from ..machine.cpu import Target, keeping_denormals
 from ..machine.fleet_identity import identify
-from ..machine.foreign_load import LoadWatch, read_counters
-from ..machine.lock import MachineLock
 from ..machine.peak import peak_within
 from ..measure.fleet import Fleet, fleet_for
-from ..measure.timing import FEWEST_ROUNDS, rounds_within
 from ..records import Store, buffered, open_store
-from ..statistics import Interval, median_interval, ratio_interval
 from ..tuning.options import DEFAULT_MODEL_SECONDS, DEFAULT_SEARCH, TuneOptions
 from ..tuning.result import Progress
-from .artifact import CompiledModel, needs_linker
+from .artifact import needs_linker
 from .artifact_files import beside_older, check_writable
+from .board import LEFT_OUT, Board
 from .budget import Budget
 from .builder import ModelBuilder, provenance_of, source_of
+from .choice import choose
 from .importer.any_model import Model, import_model
 from .importer.combinations import GivenShapes
-from .phases import timed
-from .profile import ForeignTime, Profile, foreign_times, profile
+from .importer.graph import Graph
+from .latency import inside_profile, latencies, times_of_foreign_parts
 from .repair import verified_or_repaired
 from .result import ModelResult
 from .saving import Verifier
 from .scheduler import tune_tasks
-from .selection import MAX_COMBINATIONS, Choice, combinations_to_compare, fastest_combination
 from .sized_result import size_results
-from .tuned_task import TunedTasks
 from .tuning_file import add_tuning, tuning_document
+from .tuning_run import TuningRun
 from .verification.references import with_references
-from .verify import Feeds
-
-T = TypeVar("T")
 
 _logger = logging.getLogger(__name__)
-
-_CHECKS = 0.05  # of a time budget: verification and the last timing
-_LOCK_SECONDS = 2.0  # that the machine is waited for before the last timing, even if no time is left
-_LATENCY_SECONDS = 5.0  # of the last timing, at most, except for very slow models
-_PROFILE_SECONDS = 0.5  # of the timing of the kernels inside the model, at most, except for slow models
-_EXECUTIONS = 2 * (MAX_COMBINATIONS + 2)  # of models per round, to find out which combination is the fastest
-_COMPARING = 0.3  # of the time that is left for the choice; the rest is for compiling
 
 
 def tune_model(
@@ -74,6 +61,7 @@ def tune_model(
     fresh: bool = False,
     max_error: float | None = None,
     sketches: str | None = None,
+    transfer: bool = True,
     shapes: GivenShapes | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     out: str | Path | None = None,
@@ -93,7 +81,8 @@ def tune_model(
             `torch.export.ExportedProgram`; or a Relax `tvm.IRModule`, whose function `main` is the model.
         example_inputs: the inputs of a torch module: a tuple of its positional arguments, or a mapping of those that it
             takes by name. Their values do not matter, their shapes and types do.
-        target: the CPU to tune for; this machine by default.
+        target: the CPU to tune for; this machine by default. If it has a runner (`Target.with_runner`), the model is
+            tuned, verified and timed there, and saved for it; the result's model cannot be run here.
         search: the name of the search.
         options: options of the search, by name.
         trials: the most distinct candidates to measure, over all kernels.
@@ -105,6 +94,7 @@ def tune_model(
         fresh: ignore all records.
         max_error: as in `tune`, for every kernel.
         sketches: as in `tune`, for every kernel.
+        transfer: as in `tune`, for every kernel.
         shapes: the sizes of inputs that the model leaves open, by the input's name. In the place of a size there may be
             several, as in `{"x": ((1, 4, 8), 3, 224, 224)}` or with `range(32, 385, 32)`: the model then runs at each.
         on_progress: is called with a `Progress` of the whole model.
@@ -120,6 +110,8 @@ def tune_model(
             see `verify`.
         InputError: a setting is bad.
         ArtifactError: nothing can be saved at `out`. This is checked before the tuning, too.
+        TargetError: the runner does not answer.
+        MeasureError: the runner is lost before the model is verified there.
 
     Example:
         ```python
@@ -137,6 +129,7 @@ def tune_model(
         fresh=fresh,
         max_error=max_error,
         sketches=sketches,
+        transfer=transfer,
     )
     with fleet_for(fleet) as leased:
         return tune_model_with(
@@ -172,15 +165,19 @@ def tune_model_with(
             f"a model is built and timed on this machine, which is of another kind than its fleet: {here.kind} here, "
             f"{fleet.identity.kind} there"
         )
-    run = _Run(clock.perf_counter(), options.budget(DEFAULT_MODEL_SECONDS), on_progress)
+    run = TuningRun(clock.perf_counter(), options.budget(DEFAULT_MODEL_SECONDS), on_progress)
     machine = target or Target.detect()
     if out is not None:
         check_writable(Path(out))
     if native:
-        needs_linker()
+        _check_native(machine)
+    if machine.runner:
+        rpc.check(machine.runner)
+        machine = machine.of_runner()
     with run.phase("import"):
         source = source_of(model)
         graph = import_model(model, shapes, example_inputs)
+        _check_runs(graph, machine)
     with run.phase("verify"):
         # Before anything is tuned: a model that cannot be verified is not worth it.
         graph, references = with_references(graph, options.seed)
@@ -198,24 +195,27 @@ def tune_model_with(
     for task in tuned.tasks:
         if task.reason is not None:
             _logger.info("%s: %s", task.task.name, task.reason)
-    with run.phase("compile"):
-        builder = ModelBuilder(graph, tuned.tasks, machine, options, provenance_of(source, shapes, options, tuned))
-        chosen = _choose(builder, tuned, budget, feeds, run)
-    # What an interrupted tuning found does not replace an older model, which may be better.
-    keeps_older = beside_older(Path(out)) if out is not None and run.interrupted else nullcontext(out)
-    with run.phase("verify"), keeps_older as place:
-        run.say("verifying")
-        right = Verifier(builder, references, place, native, options.seed)
-        verified = run.despite_interruption(
-            lambda: verified_or_repaired(graph, builder, chosen.model, chosen.combination, right, run.say)
-        )
-    with run.phase("latency"):
-        models = [verified.model] if chosen.untuned is None else [verified.model, chosen.untuned]
-        calls = [(model, of_size) for model in models for of_size in feeds]
-        intervals, speedup, disturbed = _latencies(calls, machine.cores, run)
-        latencies, untuned = intervals[: len(feeds)], intervals[len(feeds) :]
-        foreign = run.despite_interruption(lambda: _foreign_times(verified.model, feeds))
-        inside = run.despite_interruption(lambda: _profile(verified.model, feeds[0], run))
+    with ExitStack() as held:
+        board = held.enter_context(Board(machine.runner)) if machine.runner else None
+        with run.phase("compile"):
+            provenance = provenance_of(source, shapes, options, tuned)
+            builder = ModelBuilder(graph, tuned.tasks, machine, options, provenance, board)
+            chosen = choose(builder, tuned, budget, feeds, run)
+        # What an interrupted tuning found does not replace an older model, which may be better.
+        keeps_older = beside_older(Path(out)) if out is not None and run.interrupted else nullcontext(out)
+        with run.phase("verify"), keeps_older as place:
+            run.say("verifying")
+            right = Verifier(builder, references, place, native, options.seed)
+            verified = run.despite_interruption(
+                lambda: verified_or_repaired(graph, builder, chosen.model, chosen.combination, right, run.say)
+            )
+        with run.phase("latency"):
+            models = [verified.model] if chosen.untuned is None else [verified.model, chosen.untuned]
+            calls = [(model, of_size) for model in models for of_size in feeds]
+            intervals, speedup, disturbed = latencies(calls, machine.cores, run)
+            tuned_seconds, untuned = intervals[: len(feeds)], intervals[len(feeds) :]
+            foreign = run.despite_interruption(lambda: times_of_foreign_parts(verified.model, feeds))
+            inside = run.despite_interruption(lambda: inside_profile(verified.model, feeds[0], run))
     for replacement in verified.replaced:
         _logger.info("replaced, because the model was wrong with it: %s", replacement)
     result = ModelResult(
@@ -228,7 +228,7 @@ def tune_model_with(
         phases=run.phases,
         artifact=right.artifact,
         digest=None if right.artifact is None else verified.model.digest,
-        latency=latencies[0],
+        latency=tuned_seconds[0],
         untuned=untuned[0] if untuned else None,
         verified=right.last,
         tasks=tuned.tasks,
@@ -239,8 +239,9 @@ def tune_model_with(
         disturbed=disturbed,
         speedup=speedup if untuned else None,
         foreign=foreign,
-        sizes=size_results(graph, tuned.tasks, [each.max_error for each in right.by_size], latencies, untuned),
+        sizes=size_results(graph, tuned.tasks, [each.max_error for each in right.by_size], tuned_seconds, untuned),
         module=partial(builder.scheduled, verified.combination),
+        left_out=LEFT_OUT if machine.runner else (),
     )
     if right.artifact is None:
         return result
@@ -252,159 +253,21 @@ def tune_model_with(
     return replace(result, digest=verified.model.digest)
 
 
-# The parts of a run
+def _check_native(machine: Target) -> None:
+    """Raises `InputError` or `ArtifactError` if no native model can be saved for a machine."""
+    if machine.runner:
+        raise InputError(
+            f"a native model is linked on the machine that it is for, not here for {machine.name}: leave native out, "
+            f"load the model there and save it with native=True"
+        )
+    needs_linker()
 
 
-class _Run:
-    """The clock of a run: where its time goes, what its user is told, and whether Ctrl-C has ended it."""
-
-    def __init__(self, begin: float, seconds: float | None, on_progress: Callable[[Progress], None] | None) -> None:
-        self.begin, self.seconds = begin, seconds
-        self.phases: dict[str, float] = {}
-        self.interrupted = False
-        self._on_progress = on_progress
-        self._tuned: TunedTasks | None = None
-
-    @property
-    def end(self) -> float:
-        """When it should end, a reading of `time.perf_counter`."""
-        return math.inf if self.seconds is None else self.begin + self.seconds
-
-    def phase(self, name: str) -> AbstractContextManager[None]:
-        """A context whose wall time is counted under this name."""
-        return timed(self.phases, name)
-
-    def add(self, tuned: TunedTasks) -> None:
-        """Adds the phases of the tasks."""
-        self._tuned, self.interrupted = tuned, tuned.interrupted
-        for task in tuned.tasks:
-            for phase, seconds in task.result.phases.items() if task.result is not None else ():
-                self.phases[phase] = self.phases.get(phase, 0.0) + seconds
-
-    def despite_interruption(self, work: Callable[[], T]) -> T:
-        """What `work` returns. The first Ctrl-C of the run only begins it anew, so that what was found is saved."""
-        try:
-            return work()
-        except KeyboardInterrupt:
-            if self.interrupted:
-                raise
-            self.interrupted = True
-            return work()
-
-    def say(self, message: str) -> None:
-        """Tells the user what is done now."""
-        _logger.info("%s", message)
-        if self._on_progress is not None and self._tuned is not None:
-            results = [task.result for task in self._tuned.tasks if task.result is not None]
-            trials, failed = sum(result.trials for result in results), sum(result.failed for result in results)
-            latency = self._tuned.curve[-1][1] if self._tuned.curve else None
-            elapsed = clock.perf_counter() - self.begin
-            self._on_progress(Progress(trials, failed, latency, elapsed, self.seconds, message))
-
-
-# The choice
-
-
-@dataclass(frozen=True)
-class _Chosen:
-    """The model with the fastest combination of schedules, and the one with all default schedules, if it was built."""
-
-    model: CompiledModel
-    combination: Mapping[int, Choice]
-    untuned: CompiledModel | None
-    replaced: Sequence[str]
-
-
-def _choose(builder: ModelBuilder, tuned: TunedTasks, budget: Budget, feeds: Sequence[Feeds], run: _Run) -> _Chosen:
-    """Builds the model of all winners and, as far as the time allows, finds out what is faster inside the model."""
-    run.say("compiling")
-    start = clock.perf_counter()
-    winners = builder.winners
-    first = run.despite_interruption(lambda: builder.build(winners))
-    taken = clock.perf_counter() - start
-    alone = _Chosen(first, winners, None, [])
-    if run.interrupted:
-        return alone
-    try:
-        combinations = combinations_to_compare(tuned.tasks, winners, builder.defaults)
-        left = budget.left_before(_CHECKS)
-        seconds = sum(_execution_seconds(first, of_size) for of_size in feeds)
-        rounds = rounds_within([_EXECUTIONS * seconds], _COMPARING * left)
-        # Each further model, and the final one, take about as long to compile as the first.
-        affordable = (1 - _COMPARING) * left / taken - 1
-        combinations = combinations[: 1 + max(0, math.floor(min(affordable, len(combinations))))]
-        if len(combinations) == 1:
-            return alone
-        run.say("finalists inside the model")
-        others = [builder.build(combination) for combination in combinations[1:]]
-        final, model = fastest_combination(combinations, [first, *others], builder.build, feeds, rounds)
-    except KeyboardInterrupt:
-        run.interrupted = True
-        return alone
-    replaced = [task.task.name for task in tuned.tasks if final.get(task.task.index) != winners.get(task.task.index)]
-    return _Chosen(model, final, others[0], replaced)
-
-
-# The last timing
-
-
-def _execution_seconds(model: CompiledModel, feeds: Feeds) -> float:
-    model.run(feeds)  # loads code and memory
-    start = clock.perf_counter()
-    model.run(feeds)
-    return clock.perf_counter() - start
-
-
-def _foreign_times(model: CompiledModel, feeds: Sequence[Feeds]) -> list[ForeignTime]:
-    """The times of the parts of all sizes; of a part that several sizes have, that of the first of them."""
-    times = {each.part.file: each for of_size in reversed(feeds) for each in foreign_times(model, of_size)}
-    return [times[part.file] for part in model.foreign.reports if part.file in times]
-
-
-def _profile(model: CompiledModel, feeds: Feeds, run: _Run) -> Profile | None:
-    """The times of the kernels inside the model; None after Ctrl-C, and if another process keeps the machine."""
-    if run.interrupted:
-        return None
-    until = max(run.end, clock.perf_counter() + _LOCK_SECONDS)
-    rounds = rounds_within([3 * _execution_seconds(model, feeds)], _PROFILE_SECONDS)
-    with suppress(LockTimeout):
-        return profile(model, feeds, rounds, until)
-    return None
-
-
-def _latencies(
-    calls: Sequence[tuple[CompiledModel, Feeds]], cores: int, run: _Run
-) -> tuple[list[Interval], Interval | None, bool]:
-    """Seconds per call of models at their sizes, in turns, alone on the machine.
-
-    Also the time of the first call of the second half over that of the first call, turn by turn (the model with default
-    schedules over the tuned one, at the first size), and whether foreign load disturbed it.
-
-    A round that was disturbed is taken again, as often as there are rounds. If another process keeps the machine until
-    the run should end, the few rounds that are taken beside it count as disturbed. Ctrl-C ends the timing: what was
-    timed by then is what is known, and NaN if it is too little.
-    """
-    wanted = FEWEST_ROUNDS
-    every: list[list[float]] = []
-    quiet: list[list[float]] = []
-    try:
-        watch = LoadWatch(cores)
-        wanted = rounds_within([2 * _execution_seconds(model, feeds) for model, feeds in calls], _LATENCY_SECONDS)
-        until = max(run.end, clock.perf_counter() + _LOCK_SECONDS)
-        with suppress(LockTimeout), closing(MachineLock()) as lock, lock.exclusive(until):
-            while len(quiet) < wanted and len(every) < 2 * wanted:
-                before = read_counters()
-                # The first execution brings back what the other model's weights have driven from the caches.
-                every.append([_execution_seconds(model, feeds) for model, feeds in calls])
-                if not watch.suspect(read_counters() - before):
-                    quiet.append(every[-1])
-        while len(every) < FEWEST_ROUNDS:  # another process keeps the machine
-            every.append([_execution_seconds(model, feeds) for model, feeds in calls])
-    except KeyboardInterrupt:
-        run.interrupted = True
-    if len(every) < FEWEST_ROUNDS:
-        return [Interval(math.nan, math.nan, math.nan)] * len(calls), None, True
-    rounds = quiet if len(quiet) >= FEWEST_ROUNDS else every
-    times = list(zip(*rounds, strict=True))
-    ratio = ratio_interval(times[len(times) // 2], times[0]) if len(times) > 1 else None
-    return [median_interval(seconds) for seconds in times], ratio, len(quiet) < wanted
+def _check_runs(graph: Graph, machine: Target) -> None:
+    """Raises `ModelError` if a model cannot be verified and timed on the machine that it is for."""
+    if machine.runner and graph.foreign.reports:
+        operators = sorted({name for part in graph.foreign.reports for name in part.operators})
+        raise ModelError(
+            f"{graph.name}: onnxruntime runs {', '.join(operators)}, and TVM's server at {machine.runner} has none: "
+            f"tune the model on that machine itself"
+        )

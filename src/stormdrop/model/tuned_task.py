@@ -40,7 +40,7 @@ class TunedTask:
         keys = ("sketch", "seconds", "gflops", "percent_of_peak", "gigabytes_per_second", "config")
         if self.result is None:
             counts = {"trials": 0, "failed": 0, "reused": 0, "converged": False, "baseline": None}
-            return {**entry, **dict.fromkeys(keys), **counts, "tuning_seconds": 0.0}
+            return {**entry, **dict.fromkeys(keys), **counts, "tuning_seconds": 0.0, "transfer": None}
         document = self.result.to_json()
         best = document["best"] or {}
         return {
@@ -48,6 +48,7 @@ class TunedTask:
             **{key: best.get(key) for key in keys},
             **{key: document[key] for key in ("trials", "failed", "reused", "converged", "baseline")},
             "tuning_seconds": self.result.seconds,
+            "transfer": document["transfer"],
         }
 
 

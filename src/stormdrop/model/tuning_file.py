@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ..errors import ArtifactError, one_line
+from ..machine.cpu import Target
 from ..machine.peak import known_peak
 from ..tuning.kernel import KernelTask
 from ..tuning.options import TuneOptions
@@ -72,7 +73,7 @@ def tuning_document(
     whole = {
         "format": _FORMAT,
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "command": None if source is None else _command(source, options, shapes),
+        "command": None if source is None else _command(source, options, shapes, result.target),
         **document,
         "machine": asdict(result.target),
         "limits": None if limits is None else asdict(limits),
@@ -212,7 +213,7 @@ def _profile(profile: Profile, model: CompiledModel) -> dict[str, Any]:
     return document
 
 
-def _command(source: str, options: TuneOptions, shapes: GivenShapes | None) -> str:
+def _command(source: str, options: TuneOptions, shapes: GivenShapes | None, target: Target) -> str:
     """The command line of a tuning."""
     words = ["stormdrop", "tune", source, "--search", options.search, "--seed", str(options.seed)]
     if options.trials is not None:
@@ -226,6 +227,10 @@ def _command(source: str, options: TuneOptions, shapes: GivenShapes | None) -> s
     for name, shape in (shapes or {}).items():
         sizes = (",".join(map(str, size)) if is_list(size) else str(size) for size in shape)
         words += ["--shape", f"{name}={'x'.join(sizes)}"]
+    if target.runner:
+        words += ["--target", target.name]
+        key, _, place = target.runner.rpartition("@")
+        words += ["--tracker", place, "--device", key] if key else ["--runner", place]
     return shlex.join([*words, "--fresh"])
 
 

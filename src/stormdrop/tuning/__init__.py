@@ -6,6 +6,7 @@ options.py, duration.py  what users set
 kernel.py                a kernel as something to tune
 request.py               everything that a session needs
 reuse.py                 how the records are used for a request
+transfer.py              where a search begins, as records of elsewhere say
 session.py               the one tuning loop
 trace.py                 what a search has measured
 race.py                  the last decision: is it faster than the default?

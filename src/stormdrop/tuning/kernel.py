@@ -17,7 +17,7 @@ from ..ir.workload import Workload
 from ..machine import tracker
 from ..machine.contract import CPU, Machine
 from ..machine.cpu import Target
-from ..measure.boards import BoardsMeasurer
+from ..measure.boards import BoardsMeasurer, HeldBoards
 from ..measure.contract import Measurer
 from ..measure.fleet_machine import LocalSetup
 from ..measure.local import LocalMeasurer
@@ -70,6 +70,7 @@ class KernelTask:
         pool: the workers to measure with; they stay open.
         part_of: the model that it is a kernel of; the records keep it for people.
         fleet: the machines to measure on; they stay leased.
+        boards: the boards of a rack to measure on; they stay held.
     """
 
     workload: Workload
@@ -81,6 +82,7 @@ class KernelTask:
     pool: WorkerPool | None = None
     part_of: PartOf | None = None
     fleet: Fleet | None = None
+    boards: HeldBoards | None = None
 
     @classmethod
     def create(
@@ -94,8 +96,11 @@ class KernelTask:
         pool: WorkerPool | None = None,
         part_of: PartOf | None = None,
         fleet: Fleet | None = None,
+        runner_asked: bool = False,
     ) -> KernelTask:
         """The task for a workload or a TensorIR function; without a target it is for this machine.
+
+        Otherwise the runner of the target is asked for its cores, unless it was (`runner_asked`).
 
         Raises:
             InputError: the source of sketches is unknown, or a pool of workers or a fleet is given for a GPU.
@@ -113,7 +118,7 @@ class KernelTask:
             raise InputError(f"target {machine.name} is a GPU: each has workers of its own, pool cannot be given")
         if fleet is not None and machine.device != CPU:
             raise InputError(f"target {machine.name} is a GPU: a fleet measures on the CPUs of its machines")
-        if measurer is None and pool is None and isinstance(machine, Target):
+        if measurer is None and pool is None and not runner_asked and isinstance(machine, Target):
             machine = machine.of_runner()  # a pool's worker may hold the runner's only connection
         max_error = registry.MAX_ERROR if options.max_error is None else options.max_error
         sketches = registry.sketches_for(workload, machine, options.sketches, max_error)
@@ -193,7 +198,14 @@ class KernelTask:
             on_progress: is called with the progress after every batch.
         """
         use_records = not self.options.fresh
-        reuse = Reuse(resume=self.options.resume, answer=False, starts=use_records, rival=use_records, hints=hints)
+        reuse = Reuse(
+            resume=self.options.resume,
+            answer=False,
+            starts=use_records,
+            rival=use_records,
+            hints=hints,
+            transfer=use_records and self.options.transfer,
+        )
         request = self.request(math.inf, clock.perf_counter(), reuse, on_progress)
         decision = resolve(request, store)
         assert not isinstance(decision, Answered)
@@ -212,6 +224,8 @@ class KernelTask:
         if self.fleet is not None:
             setup = LocalSetup(self.workload, self.target, self.sketches, self.options.seed, self.cold, fastest)
             return self.fleet.measurer(setup)
+        if self.boards is not None:
+            return self.boards.measurer(lambda pool, stop: self._local(fastest, None, 1, stop, True, pool))
         if tracker.is_rack(rack := self.target.runner):
             boards, stop = tracker.wait_for_boards(rack), threading.Event()
             places = [self._local(fastest, None, 1, stop, elsewhere=True) for _ in range(boards)]
@@ -230,6 +244,7 @@ class KernelTask:
         workers: int | None = None,
         stop: threading.Event | None = None,
         elsewhere: bool = False,
+        pool: WorkerPool | None = None,
     ) -> LocalMeasurer:
         local = LocalMeasurer(
             self.workload,
@@ -238,7 +253,7 @@ class KernelTask:
             [space for _, space in self.sketches],
             workers,
             seed=self.options.seed,
-            pool=self.pool,
+            pool=self.pool if pool is None else pool,
             cold=self.cold,
             gpu=gpu,
             stop=stop,

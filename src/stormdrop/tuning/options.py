@@ -38,6 +38,7 @@ class TuneOptions:
             is `sketches.registry.MAX_ERROR`. With 0 every schedule only reorders.
         sketches: the sketches to search, or the name of a source of sketches; None is the built-in ones.
         features: what cost models see of a schedule; see `sketches.knowledge.FEATURES`.
+        transfer: begin where records of other machines, and of other shapes of the operator, say (`tuning.transfer`).
 
     Raises:
         InputError: a number is out of its range, or two options contradict each other.
@@ -53,6 +54,7 @@ class TuneOptions:
     max_error: float | None = None
     sketches: Sequence[AnySketch] | str | None = None
     features: str = "knobs"
+    transfer: bool = True
 
     def __post_init__(self) -> None:
         if self.trials is not None and self.trials < 1:

@@ -44,6 +44,7 @@ class Reuse:
         starts: begin at the results of similar problems.
         rival: let the best earlier result take part in the last race.
         hints: results of related problems, (sketch, configuration), that are not in the records yet.
+        transfer: begin where records of other machines, and of other shapes of the operator, say.
     """
 
     resume: bool = False
@@ -52,6 +53,7 @@ class Reuse:
     starts: bool = True
     rival: bool = True
     hints: Sequence[tuple[str, Config]] = ()
+    transfer: bool = False
 
 
 @dataclass(frozen=True)

@@ -196,6 +196,8 @@ class SearchResult:
         disturbed: whether something else used the machine during the last race, or left no time for it. Then no
             speedup is claimed.
         by_sketch: the fastest candidate of each sketch, by its samples in the search.
+        transfer: what records of elsewhere have given, as `tuning.transfer.Transfer.to_json` describes it; None if
+            nothing.
     """
 
     search: str
@@ -217,6 +219,7 @@ class SearchResult:
     error: str
     disturbed: bool
     by_sketch: Sequence[Best]
+    transfer: Mapping[str, Any] | None
 
     @classmethod
     def of_trace(
@@ -367,7 +370,12 @@ class TuneResult(SearchResult):
 
     def to_json(self) -> dict[str, Any]:
         """The document of `stormdrop tune-op --json`."""
-        return {"op": self.workload.name, "target": self.target.machine, **super().to_json()}
+        return {
+            "op": self.workload.name,
+            "target": self.target.machine,
+            **super().to_json(),
+            "transfer": None if self.transfer is None else dict(self.transfer),
+        }
 
     def _working_best(self) -> BestSchedule:
         if self.best is None:

@@ -26,9 +26,11 @@ from .race import FINALISTS
 from .request import CODE_GENERATION, TuningRequest
 from .result import Best, SearchResult
 from .trace import Trace
+from .transfer import STARTS, Transfer, transfer
 
 _STARTS = "starts"  # among a setting's method: where the search began, which depends on the records of that time
 MODEL = "model"  # among a setting's method: the model that a kernel was tuned for, for people who read records
+TRANSFER = "transfer"  # among a setting's method: what records of elsewhere gave, for people who read records
 _SPACES = "spaces"  # among a setting's method: the spaces in words, for people who read records
 _MOST_STARTS = 3
 _RECENT = 100  # sessions that are looked through for starts
@@ -65,10 +67,12 @@ class Fresh:
     Attributes:
         starts: the candidates at which its search begins; empty for the search's own.
         rival: the best earlier result with its seconds; None if there is none.
+        transfer: what records of elsewhere have given of the starts; None if there are none.
     """
 
     starts: Sequence[Candidate]
     rival: tuple[Candidate, float] | None
+    transfer: Transfer | None = None
 
 
 def resolve(request: TuningRequest, store: Store) -> Answered | Resume | Fresh:
@@ -94,7 +98,15 @@ def resolve(request: TuningRequest, store: Store) -> Answered | Resume | Fresh:
     if not starts and reuse.starts:
         starts = _similar(request, store)
     imported = _imported(request, store) if reuse.starts else []
-    return Fresh(list(dict.fromkeys([*imported, *starts])), rival)
+    known = list(dict.fromkeys([*imported, *starts]))
+    told = (
+        transfer(request.problem, request.spaces, store, request.setting.seed, request.trials)
+        if reuse.transfer
+        else None
+    )
+    if told is None:
+        return Fresh(known, rival)
+    return Fresh(list(dict.fromkeys([*known, *told.starts]))[: max(len(known), STARTS)], rival, told)
 
 
 def answered_result(request: TuningRequest, store: Store, answer: Answered) -> SearchResult:
@@ -125,13 +137,17 @@ def answered_result(request: TuningRequest, store: Store, answer: Answered) -> S
         converged=outcome.converged,
         interrupted=False,
         disturbed=bool(outcome.extra.get("disturbed")),
+        transfer=stored.setting.method.get(TRANSFER),
     )
 
 
-def with_starts(setting: Setting, starts: Sequence[Candidate], spaces: Mapping[str, Space]) -> Setting:
-    """The setting of a session that begins at these candidates."""
+def with_starts(
+    setting: Setting, starts: Sequence[Candidate], spaces: Mapping[str, Space], told: Transfer | None = None
+) -> Setting:
+    """The setting of a session that begins at these candidates, some of which records of elsewhere have given."""
     described = [{"sketch": start.sketch, "config": spaces[start.sketch].config(start.point)} for start in starts]
-    return dataclasses.replace(setting, method={**setting.method, _STARTS: described})
+    from_elsewhere = {} if told is None else {TRANSFER: told.to_json()}
+    return dataclasses.replace(setting, method={**setting.method, _STARTS: described, **from_elsewhere})
 
 
 def known_trials(stored: Iterable[StoredTrial], spaces: Mapping[str, Space]) -> Iterator[tuple[StoredTrial, Trial]]:
@@ -273,4 +289,4 @@ def _same_compiler(session: StoredSession, setting: Setting) -> bool:
 
 def _method(setting: Setting) -> dict[str, Any]:
     """What trials depend on besides the spaces."""
-    return {key: value for key, value in setting.method.items() if key not in (_STARTS, _SPACES, MODEL)}
+    return {key: value for key, value in setting.method.items() if key not in (_STARTS, _SPACES, MODEL, TRANSFER)}

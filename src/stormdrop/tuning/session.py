@@ -28,7 +28,7 @@ from ..trial import Candidate, Measurement, Phases, Request, Trial, within
 from . import race
 from .request import TuningRequest
 from .result import Best, Progress, SearchResult
-from .reuse import Answered, Fresh, Resume, answered_result, known_trials, resolve, with_starts
+from .reuse import TRANSFER, Answered, Fresh, Resume, answered_result, known_trials, resolve, with_starts
 from .trace import Trace
 
 MakeMeasurer = Callable[[float | None], AbstractContextManager[Measurer]]
@@ -95,6 +95,7 @@ class Session:
         self.spaces, self.trace = request.spaces, Trace()
         self._make_measurer = make_measurer
         self._to_resume = decision.session if isinstance(decision, Resume) else None
+        self._transfer = decision.transfer if isinstance(decision, Fresh) else None
         self._running_since: float | None = request.begin
         self._passed = 0.0
         self._measurements: list[Measurement] = []  # those of this run
@@ -314,9 +315,17 @@ class Session:
             converged=self.searcher.converged,
             interrupted=interrupted,
             disturbed=disturbed,
+            transfer=self._from_elsewhere,
         )
 
     # Helpers
+
+    @property
+    def _from_elsewhere(self) -> Mapping[str, Any] | None:
+        """What records of elsewhere have given, as the documents describe it."""
+        if self._to_resume is not None:
+            return self._to_resume.setting.method.get(TRANSFER)
+        return None if self._transfer is None else self._transfer.to_json()
 
     def _start_clock(self) -> None:
         if self._running_since is None:
@@ -340,7 +349,7 @@ class Session:
     def _opened(self) -> StoredSession:
         """The session in the store, opened when it is first needed."""
         if self._stored is None:
-            setting = with_starts(self.request.setting, self.searcher.knowledge.starts, self.spaces)
+            setting = with_starts(self.request.setting, self.searcher.knowledge.starts, self.spaces, self._transfer)
             self._stored = (
                 self.store.open(self.request.problem, setting)
                 if self._to_resume is None

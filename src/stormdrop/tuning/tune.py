@@ -43,6 +43,7 @@ def tune(
     sketches: Sequence[AnySketch] | str | None = None,
     max_error: float | None = None,
     features: str = "knobs",
+    transfer: bool = True,
     measurer: Measurer | None = None,
     pool: WorkerPool | None = None,
     started: float | None = None,
@@ -53,8 +54,8 @@ def tune(
 
     A finished record of the same problem is the answer if it converged, or if it had at least this budget. The result
     of an insufficient one takes part in the last race. The search begins where those of similar kernels on this
-    machine have ended. Ctrl-C ends the search and returns the best so far with `interrupted` set; everything that was
-    measured is kept.
+    machine have ended, and where records of this kernel on other machines, and of other shapes of the operator, say.
+    Ctrl-C ends the search and returns the best so far with `interrupted` set; everything that was measured is kept.
 
     Args:
         workload: an operator (`stormdrop.operators`) or any TensorIR function with static shapes.
@@ -76,6 +77,7 @@ def tune(
         features: what cost models see of a schedule: "knobs"; "analytic" features (on a GPU the seven of the AF-DS
             paper: with them `gradient` is Ansor-AF-DS and `evolutionary` Ansor-AF); "both"; or Ansor's 164 per
             statement ("statements").
+        transfer: let records of other machines and shapes say where the search begins (`stormdrop.tuning.transfer`).
         measurer: measures in place of this machine's workers.
         pool: worker processes to measure with; they stay open.
         started: when the time began, a reading of `time.perf_counter`; now by default.
@@ -110,6 +112,7 @@ def tune(
         max_error=max_error,
         sketches=sketches,
         features=features,
+        transfer=transfer,
     )
     if fleet is not None and (target, measurer, pool) != (None, None, None):
         raise InputError("fleet measures in place of this machine: leave target, measurer and pool out")
@@ -150,7 +153,13 @@ def tune_with(
 
     task = KernelTask.create(workload, target, options, measurer=measurer, pool=pool, fleet=fleet)
     use_records = not options.fresh
-    reuse = Reuse(resume=options.resume, answer=use_records, starts=use_records, rival=use_records)
+    reuse = Reuse(
+        resume=options.resume,
+        answer=use_records,
+        starts=use_records,
+        rival=use_records,
+        transfer=use_records and options.transfer,
+    )
     seconds = options.budget(DEFAULT_SECONDS)
     request = task.request(seconds, begin, reuse, on_progress, options.trials)
 

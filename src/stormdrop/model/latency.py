@@ -1,0 +1,136 @@
+"""The last timing of a tuned model: whole executions in turns, alone on the machine, and then each kernel inside it.
+
+Whole executions of a model that runs behind a runner are timed there (`board.py`).
+"""
+
+from __future__ import annotations
+
+import math
+import time as clock
+from collections.abc import Sequence
+from contextlib import closing, suppress
+
+from ..errors import LockTimeout
+from ..machine.foreign_load import LoadWatch, read_counters
+from ..machine.lock import MachineLock
+from ..measure.timing import FEWEST_ROUNDS, rounds_within
+from ..statistics import Interval, median_interval, ratio_interval
+from .artifact import CompiledModel
+from .board import BoardModel, in_turns
+from .profile import ForeignTime, Profile, foreign_times, profile
+from .tuning_run import TuningRun
+from .verify import Feeds
+
+_LOCK_SECONDS = 2.0  # that the machine is waited for before the last timing, even if no time is left
+_LATENCY_SECONDS = 5.0  # of the last timing, at most, except for very slow models
+_PROFILE_SECONDS = 0.5  # of the timing of the kernels inside the model, at most, except for slow models
+
+Call = tuple[CompiledModel, Feeds]
+"""A model, and its inputs at one of its sizes."""
+
+
+def execution_seconds(model: CompiledModel, feeds: Feeds) -> float:
+    """Seconds of one execution of a model, after another one.
+
+    Args:
+        model: the model.
+        feeds: its inputs by name.
+    """
+    if isinstance(model, BoardModel):
+        return model.stopwatch(feeds)(1)
+    model.run(feeds)  # loads code and memory
+    start = clock.perf_counter()
+    model.run(feeds)
+    return clock.perf_counter() - start
+
+
+def latencies(calls: Sequence[Call], cores: int, run: TuningRun) -> tuple[list[Interval], Interval | None, bool]:
+    """Times models at their sizes in turns, alone on the machine.
+
+    A round that was disturbed is taken again, as often as there are rounds. If another process keeps the machine until
+    the run should end, the few rounds that are taken beside it count as disturbed. Ctrl-C ends the timing: what was
+    timed by then is what is known, and NaN if it is too little.
+
+    Args:
+        calls: what is timed.
+        cores: the cores of the machine.
+        run: the run of the tuning.
+
+    Returns:
+        Seconds per call; the time of the first call of the second half over that of the first call, turn by turn (the
+        model with default schedules over the tuned one, at the first size), None if there is one call; and whether
+        foreign load disturbed it.
+    """
+    if isinstance(calls[0][0], BoardModel):
+        return *_summary(_rounds_on_board(calls, run), len(calls)), False  # nobody else has the board meanwhile
+    wanted = FEWEST_ROUNDS
+    every: list[list[float]] = []
+    quiet: list[list[float]] = []
+    try:
+        watch = LoadWatch(cores)
+        wanted = rounds_within([2 * execution_seconds(model, feeds) for model, feeds in calls], _LATENCY_SECONDS)
+        until = max(run.end, clock.perf_counter() + _LOCK_SECONDS)
+        with suppress(LockTimeout), closing(MachineLock()) as lock, lock.exclusive(until):
+            while len(quiet) < wanted and len(every) < 2 * wanted:
+                before = read_counters()
+                # The first execution brings back what the other model's weights have driven from the caches.
+                every.append([execution_seconds(model, feeds) for model, feeds in calls])
+                if not watch.suspect(read_counters() - before):
+                    quiet.append(every[-1])
+        while len(every) < FEWEST_ROUNDS:  # another process keeps the machine
+            every.append([execution_seconds(model, feeds) for model, feeds in calls])
+    except KeyboardInterrupt:
+        run.interrupted = True
+    if len(every) < FEWEST_ROUNDS:
+        return *_summary([], len(calls)), True
+    rounds = quiet if len(quiet) >= FEWEST_ROUNDS else every
+    return *_summary(rounds, len(calls)), len(quiet) < wanted
+
+
+def times_of_foreign_parts(model: CompiledModel, feeds: Sequence[Feeds]) -> list[ForeignTime]:
+    """The times of the parts of all sizes; of a part that several sizes have, that of the first of them.
+
+    Args:
+        model: the model.
+        feeds: its inputs at each size.
+    """
+    times = {each.part.file: each for of_size in reversed(feeds) for each in foreign_times(model, of_size)}
+    return [times[part.file] for part in model.foreign.reports if part.file in times]
+
+
+def inside_profile(model: CompiledModel, feeds: Feeds, run: TuningRun) -> Profile | None:
+    """The times of the kernels inside the model.
+
+    Args:
+        model: the model.
+        feeds: its inputs by name.
+        run: the run of the tuning.
+
+    Returns:
+        The times; None after Ctrl-C, if another process keeps the machine, and on a board.
+    """
+    if run.interrupted or isinstance(model, BoardModel):
+        return None
+    until = max(run.end, clock.perf_counter() + _LOCK_SECONDS)
+    rounds = rounds_within([3 * execution_seconds(model, feeds)], _PROFILE_SECONDS)
+    with suppress(LockTimeout):
+        return profile(model, feeds, rounds, until)
+    return None
+
+
+def _rounds_on_board(calls: Sequence[Call], run: TuningRun) -> list[list[float]]:
+    try:
+        seconds = [execution_seconds(model, feeds) for model, feeds in calls]
+        return in_turns(calls, rounds_within([2 * each for each in seconds], _LATENCY_SECONDS))
+    except KeyboardInterrupt:
+        run.interrupted = True
+        return []
+
+
+def _summary(rounds: Sequence[Sequence[float]], calls: int) -> tuple[list[Interval], Interval | None]:
+    """The seconds of each call, and the ratio of two of them; NaN if there were no rounds."""
+    if not rounds:
+        return [Interval(math.nan, math.nan, math.nan)] * calls, None
+    times = list(zip(*rounds, strict=True))
+    ratio = ratio_interval(times[len(times) // 2], times[0]) if len(times) > 1 else None
+    return [median_interval(seconds) for seconds in times], ratio
