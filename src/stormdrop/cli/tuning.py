@@ -131,6 +131,7 @@ def tune(
     fresh: FreshOption = False,
     max_error: MaxErrorOption = None,
     space: SpaceOption = None,
+    features: FeaturesOption = "knobs",
     shape: ShapeOption = None,
     native: NativeOption = False,
     fleet: FleetOption = None,
@@ -141,7 +142,7 @@ def tune(
     as_json: JsonOption = False,
 ) -> int:
     """Tune every kernel of an ONNX model and save the compiled model."""
-    tune_options = options.tune_options(search, trials, time, seed, resume, fresh, max_error, space)
+    tune_options = options.tune_options(search, trials, time, seed, resume, fresh, max_error, space, features)
     if not model.is_file():
         raise ModelError(f"{model}: no such file")
     options.not_empty(target, "--target", "cpu")

@@ -74,6 +74,7 @@ def tune_model(
     fresh: bool = False,
     max_error: float | None = None,
     sketches: str | None = None,
+    features: str = "knobs",
     shapes: GivenShapes | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     out: str | Path | None = None,
@@ -105,6 +106,8 @@ def tune_model(
         fresh: ignore all records.
         max_error: as in `tune`, for every kernel.
         sketches: as in `tune`, for every kernel.
+        features: as in `tune`, for every kernel. With "statements", the kernels share one cost model in
+            `evolutionary` with `preset="paper"` and in what is built on it, as in Ansor.
         shapes: the sizes of inputs that the model leaves open, by the input's name. In the place of a size there may be
             several, as in `{"x": ((1, 4, 8), 3, 224, 224)}` or with `range(32, 385, 32)`: the model then runs at each.
         on_progress: is called with a `Progress` of the whole model.
@@ -137,6 +140,7 @@ def tune_model(
         fresh=fresh,
         max_error=max_error,
         sketches=sketches,
+        features=features,
     )
     with fleet_for(fleet) as leased:
         return tune_model_with(
