@@ -10,6 +10,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+import stormdrop as sd
 from stormdrop.compare.search_spec import parse_searches
 from stormdrop.space import Ordinal, Space
 
@@ -47,6 +48,34 @@ def test_runs_are_kept_and_not_repeated(
     arms.show_recorded(arms.entries(path))
     assert "1.000" in capsys.readouterr().out
     assert all(json.loads(line)["ratios"]["200"] == 1.0 for line in whole.splitlines())
+
+
+@pytest.mark.compiles
+def test_live_runs_are_kept_raced_and_not_repeated(
+    arms: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On a real kernel. Arms take turns by seed, and a run that a kill has cut off is repeated."""
+    monkeypatch.setattr(arms, "KERNELS", {"matmul": sd.operators.matmul(16, 16, 16)})
+    path = tmp_path / "runs.jsonl"
+    arms.live(path, ["grid", "random"], 2, 0.2)
+    runs = arms.entries(path)
+    order = [("grid", 0), ("random", 0), ("grid", 1), ("random", 1)]
+    assert [(run["arm"], run["seed"]) for run in runs if "arm" in run] == order
+    assert all(run["evaluations"] >= 1 and run["seconds"] > 0 for run in runs[:4])
+    assert runs[4]["machine"]["cores"] >= 1
+    assert {tuple(point) for _, point, seconds in runs[4]["raced"] if seconds} == {
+        tuple(run["end"][1]) for run in runs[:4]
+    }
+    whole = path.read_text()
+    arms.live(path, ["grid", "random"], 2, 0.2)
+    assert path.read_text() == whole
+    lines = whole.splitlines(keepends=True)
+    path.write_text("".join(lines[:3]) + lines[3][:20])
+    arms.live(path, ["grid", "random"], 2, 0.2)
+    assert path.read_text().startswith("".join(lines[:3]))
+    assert [(run["arm"], run["seed"]) for run in arms.entries(path) if "arm" in run] == order
+    arms.show_live(arms.entries(path))
+    assert "matmul" in capsys.readouterr().out
 
 
 def arms_recording() -> object:

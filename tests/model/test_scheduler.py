@@ -17,6 +17,7 @@ from stormdrop.model import scheduler
 from stormdrop.model.budget import Budget
 from stormdrop.model.importer.graph import Graph
 from stormdrop.records import State, open_store
+from stormdrop.search.common_model import CommonCostModel
 from stormdrop.search.dpansor import DPAnsor
 from stormdrop.trial import Candidate, Measurement, Request
 from stormdrop.tuning.kernel import KernelTask
@@ -63,6 +64,37 @@ def test_trials_bound_the_whole_command(residual: Graph, target: Target, even: M
             if task.task.index in kept:
                 assert task.result is not None and task.result.reused == task.result.trials
                 assert task.result.workload.key not in {key for key, _ in even}
+
+
+def test_kernels_share_one_cost_model_if_its_features_are_comparable(
+    residual: Graph, target: Target, even: Measured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ansor's preset with its 164 features: in the first round each kernel learns from those before it."""
+    trained: list[list[int]] = []
+    train = CommonCostModel.train
+
+    def spy(self: CommonCostModel) -> None:
+        trained.append([len(member.measured) for member in self._members])
+        train(self)
+
+    monkeypatch.setattr(CommonCostModel, "train", spy)
+    search = {
+        "search": "evolutionary",
+        "search_options": {"preset": "paper", "population": 8, "generations": 1, "K": 60},
+    }
+    for features in ("statements", "knobs"):
+        with open_store("sqlite://") as store:
+            tasks = tuned(residual, target, store, of_trials(60), features=features, fresh=True, **search)
+        kernels = sum(task.kernel is not None for task in tasks)
+        assert kernels > 1
+        if features == "statements":  # all but the first kernel breed their first round
+            assert [len(known) for known in trained] == list(range(2, kernels + 1))
+            assert all(min(known[:-1]) == 60 // kernels and known[-1] == 0 for known in trained)
+        else:  # each kernel has had one round, which is random without trials of its own
+            assert not trained
+        assert len(even) == 60
+        even.clear()
+        trained.clear()
 
 
 def test_the_same_command_again_is_answered_from_the_records(residual: Graph, target: Target, even: Measured) -> None:

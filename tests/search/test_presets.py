@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from stormdrop.errors import SearchError
-from stormdrop.search import Knowledge, Search, create, names, options_of, options_with, parse_search, presets
+from stormdrop.search import Knowledge, Network, Search, create, names, options_of, options_with, parse_search, presets
 from stormdrop.search.presets import PRESETS
 from stormdrop.space import Categorical, Ordinal, Space, Tile, coordinate_neighbours, lowest
 from stormdrop.testing import SearchConformance, drive, objective_of
@@ -225,8 +225,13 @@ def test_pruning_leaves_out_what_the_prior_expects_to_be_slow() -> None:
 def test_rounds_of_ansor_share_the_trials_of_a_model() -> None:
     """min(64, K / L) (DPAnsor paper, section 3)."""
     for K, L, expected in [(1000, 20, 50), (10_000, 20, 64), (10, 20, 1), (None, 1, 64)]:
-        options = options_with("evolutionary", {"preset": "paper", "K": K, "L": L})
-        assert options.round == expected  # type: ignore[attr-defined]
+        given = create("evolutionary", [SPACE], np.random.default_rng(0), preset="paper", K=K, L=L)
+        known = Knowledge(network=Network(L, K))
+        told = create("evolutionary", [SPACE], np.random.default_rng(0), known, preset="paper")
+        assert given.round == told.round == told.turn == expected  # type: ignore[attr-defined]
+        assert create("evolutionary", [SPACE], np.random.default_rng(0), known).round == 64  # type: ignore[attr-defined]
+    shared = create("dpansor", [SPACE], np.random.default_rng(0), Knowledge(network=Network(30)), preset="paper")
+    assert shared.turn == 10  # type: ignore[attr-defined]
     explorer = dict(options_with("dpansor", {"preset": "paper", "N": 25}).explorer_options)  # type: ignore[attr-defined]
     assert explorer == {"preset": "paper", "K": 25}
 

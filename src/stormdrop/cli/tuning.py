@@ -142,6 +142,7 @@ def tune(
     no_transfer: NoTransferOption = False,
     max_error: MaxErrorOption = None,
     space: SpaceOption = None,
+    features: FeaturesOption = "knobs",
     shape: ShapeOption = None,
     native: NativeOption = False,
     runner: RunnerOption = None,
@@ -154,7 +155,7 @@ def tune(
     as_json: JsonOption = False,
 ) -> int:
     """Tune every kernel of an ONNX model and save the compiled model."""
-    tune_options = options.tune_options(search, trials, time, seed, resume, fresh, max_error, space)
+    tune_options = options.tune_options(search, trials, time, seed, resume, fresh, max_error, space, features)
     tune_options = replace(tune_options, transfer=not no_transfer)
     if not model.is_file():
         raise ModelError(f"{model}: no such file")

@@ -2,9 +2,10 @@
 
 Each task has a guaranteed part of the budget. A record answers a task if its session had at least that part. The
 tasks that are not answered use their part in a first round (at most 64 trials, as in Ansor). What is left goes, a
-slice at a time, to the task where it is expected to shorten the model most (`gain`). A task ends when its search has
-converged. The tuning ends when the budget is spent. If the budget is a time, it also ends when no task is expected to
-gain more.
+slice at a time, to the task where it is expected to shorten the model most (`gain`). A search that works in rounds of
+its own (`turn`), as Ansor as printed does, has such a round in place of the part and of the slice. A task ends when its
+search has converged. The tuning ends when the budget is spent. If the budget is a time, it also ends when no task is
+expected to gain more.
 
 `dpansor` explores in this way with its N trials, those of all tasks together, and then exploits each task until it
 converges (DPAnsor paper, section 2.3). If there are fewer trials than tasks, each task has one, because a descent
@@ -21,6 +22,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from typing_extensions import Self
 
 from .. import events
@@ -33,7 +35,9 @@ from ..measure.boards import HeldBoards
 from ..measure.fleet import Fleet
 from ..measure.pool import WorkerPool
 from ..records import Store
-from ..search import TwoPhase
+from ..search import GeneratorSearch, Network, TwoPhase
+from ..search.common_model import CommonCostModel
+from ..sketches import knowledge
 from ..tuning.kernel import KernelTask, PartOf
 from ..tuning.options import TuneOptions
 from ..tuning.result import KernelProgress, Progress, TuneResult
@@ -245,6 +249,10 @@ class _Scheduler:
         resumed = [state.result for state in states if options.resume and state.result is not None]
         self._lost = sum(result.trials for result in resumed if (result.search, result.seed) == setting)
         self._kernels = sum(state.kernel is not None for state in states)
+        common = (
+            CommonCostModel(np.random.default_rng(options.seed)) if knowledge.comparable(options.features) else None
+        )
+        self._network = Network(self._kernels, budget.trials, common)
         self._exploration: int | None = None  # trials that a search explores with, of all tasks together
         self._exploiting = False
         self._begun: list[_State] = []
@@ -301,7 +309,7 @@ class _Scheduler:
             trials, seconds = state.guaranteed
             if self._exploration is not None:
                 trials = max(1, self._exploration // self._kernels)  # a descent needs a point to begin at
-            most = math.inf if trials is None else min(trials, _FIRST_TRIALS)
+            most = math.inf if trials is None else _turn(session) or min(trials, _FIRST_TRIALS)
             self._search(state, math.inf if seconds is None else seconds - session.effort, most - session.trials)
             if state.session is not None and self._exploration is None and state.is_large:
                 self._end(state)
@@ -320,8 +328,9 @@ class _Scheduler:
             if gain == 0.0:
                 state = min(running, key=lambda state: state.require_session.trials)
             self._message = state.task.name
-            trials = min(_SLICE_TRIALS, self._exploring) if self._counted else math.inf
-            before = state.require_session.trials
+            session = state.require_session
+            trials = min(_turn(session) or _SLICE_TRIALS, self._exploring) if self._counted else math.inf
+            before = session.trials
             # If trials are what is limited, a slice of time might be over before it has measured anything new.
             self._search(state, math.inf if self._counted else self._slice, trials)
             if self._counted and state.session is not None and state.session.trials == before:
@@ -342,7 +351,9 @@ class _Scheduler:
         others = [*self._running, *(other for other in self._states if other.session is None)]
         hints = [fastest for other in others if (fastest := other.fastest) is not None]
         kernel = state.require_kernel
-        measured = dataclasses.replace(kernel, pool=self._pool, fleet=self._fleet, boards=self._boards)
+        measured = dataclasses.replace(
+            kernel, pool=self._pool, fleet=self._fleet, boards=self._boards, network=self._network
+        )
         session = state.session = measured.session(self._store, hints, lambda _: self._report())
         self._begun.append(state)
         if isinstance(session.searcher, TwoPhase):
@@ -464,6 +475,12 @@ class _Scheduler:
             budget = self._budget.seconds
             kernels = [state.so_far(state is self._now) for state in self._states]
             self._on_progress(Progress(trials, failed, latency, elapsed, budget, self._message, "model about", kernels))
+
+
+def _turn(session: Session) -> int | None:
+    """The trials of a turn, if the search has turns of its own."""
+    searcher = session.searcher
+    return searcher.turn if isinstance(searcher, GeneratorSearch) else None
 
 
 def _limits(target: Target) -> tuple[float, float]:

@@ -62,6 +62,7 @@ def tune_model(
     max_error: float | None = None,
     sketches: str | None = None,
     transfer: bool = True,
+    features: str = "knobs",
     shapes: GivenShapes | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     out: str | Path | None = None,
@@ -95,6 +96,8 @@ def tune_model(
         max_error: as in `tune`, for every kernel.
         sketches: as in `tune`, for every kernel.
         transfer: as in `tune`, for every kernel.
+        features: as in `tune`, for every kernel. With "statements", the kernels share one cost model in
+            `evolutionary` with `preset="paper"` and in what is built on it, as in Ansor.
         shapes: the sizes of inputs that the model leaves open, by the input's name. In the place of a size there may be
             several, as in `{"x": ((1, 4, 8), 3, 224, 224)}` or with `range(32, 385, 32)`: the model then runs at each.
         on_progress: is called with a `Progress` of the whole model.
@@ -130,6 +133,7 @@ def tune_model(
         max_error=max_error,
         sketches=sketches,
         transfer=transfer,
+        features=features,
     )
     with fleet_for(fleet) as leased:
         return tune_model_with(

@@ -7,6 +7,7 @@ genetic.py, annealing.py        AutoTVM's searches
 droplet.py, droplet_options.py  Droplet Search, and what can be chosen of it
 judge.py                        its decisions whether to move
 evolutionary.py, cost_model.py  Ansor's search, and what it learns from
+common_model.py                 its cost model, which kernels of a network can share
 gradient.py                     the descent of the AF-DS paper
 dpansor.py, nose.py             the searches of the DPAnsor and NoSE papers
 storm.py, proposer.py           the default search, and its proposals
@@ -14,13 +15,14 @@ roller.py                       a comparator: tiles that fit the hardware, const
 optional/                       searches of other packages, if they are installed
 """
 
-from .contract import GeneratorSearch, Knowledge, Options, Prior, Search, Steps, TwoPhase
+from .contract import GeneratorSearch, Knowledge, Network, Options, Prior, Search, Steps, TwoPhase
 from .registry import create, names, names_with, needs_prior, options_of, options_with, presets
 from .written import parse_search
 
 __all__ = [
     "GeneratorSearch",
     "Knowledge",
+    "Network",
     "Options",
     "Prior",
     "Search",

@@ -29,7 +29,7 @@ from abc import ABC, abstractmethod
 from collections import defaultdict, deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,9 @@ from ..errors import SearchError
 from ..space import Space
 from ..surrogate import Features, knob_encodings
 from ..trial import Candidate, Request, Trial
+
+if TYPE_CHECKING:
+    from .common_model import CommonCostModel
 
 _LATER = "later"
 
@@ -77,6 +80,25 @@ Prior = Callable[[Sequence[Candidate]], NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
+class Network:
+    """What a search may know of the neural network that its kernel belongs to.
+
+    Args:
+        kernels: The number of its kernels that can be tuned.
+        trials: The trials that they share; None if these are not bounded.
+        cost_model: A model that can learn from all kernels; None if their features have different columns.
+    """
+
+    kernels: int = 1
+    trials: int | None = None
+    cost_model: CommonCostModel | None = None
+
+
+ALONE = Network()
+"""A kernel that is tuned for itself."""
+
+
+@dataclass(frozen=True)
 class Knowledge:
     """What a search may be given besides its spaces. All of it is optional.
 
@@ -86,12 +108,14 @@ class Knowledge:
         starts: Candidates to begin with, the best first: those that an explorer found, or the best of similar
             kernels. A search measures them before anything else, and starts from them instead of the origins.
         unit: The numbers that the machine computes together: the lanes of a vector, or the threads of a warp.
+        network: The neural network that the kernel belongs to; by default it is tuned alone.
     """
 
     features: Features | None = None
     prior: Prior | None = None
     starts: tuple[Candidate, ...] = ()
     unit: int | None = None
+    network: Network = ALONE
 
 
 AnyOptions = Options  # inside a search class, `Options` is that class's own
@@ -237,6 +261,14 @@ class GeneratorSearch(ABC):
         self._handed_out = 0  # how many requests of the batch were handed out, in its order
         self._early: defaultdict[Candidate, deque[Trial]] = defaultdict(deque)  # trials that were told before a request
 
+    @property
+    def turn(self) -> int | None:
+        """The trials of a kernel's turn, for a caller that shares a budget among kernels; None if that may choose."""
+        return None
+
+    def note(self, trials: Sequence[Trial]) -> None:  # noqa: B027  most searches need nothing here
+        """Called with trials as soon as they are told. `steps` receives a batch when the next one is asked for."""
+
     @abstractmethod
     def steps(self) -> Steps:
         """The algorithm. A yielded batch must not be empty."""
@@ -280,6 +312,7 @@ class GeneratorSearch(ABC):
 
     def tell(self, trials: Sequence[Trial]) -> None:
         """See `Search.tell`."""
+        self.note(trials)
         for trial in trials:
             if not (
                 _filled(self._former, self._former_trials, len(self._former), trial)

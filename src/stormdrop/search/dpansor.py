@@ -126,6 +126,11 @@ class DPAnsor(GeneratorSearch):
         """See `TwoPhase`: N, which is the total of all kernels."""
         return self.options.N
 
+    @property
+    def turn(self) -> int | None:
+        """The explorer's: it is the exploration that kernels share."""
+        return self._explorer.turn if isinstance(self._explorer, GeneratorSearch) else None
+
     def allow(self, trials: int) -> None:
         """See `TwoPhase.allow`."""
         self._allowed = trials
@@ -147,6 +152,11 @@ class DPAnsor(GeneratorSearch):
                 return requests
             self._advance()
         return [] if self._exploring else super().ask(n)
+
+    def note(self, trials: Sequence[Trial]) -> None:
+        """See `GeneratorSearch.note`."""
+        if self._exploring and isinstance(self._explorer, GeneratorSearch):
+            self._explorer.note(trials)
 
     def steps(self) -> Steps:
         """Exploration, then exploitation."""

@@ -11,7 +11,9 @@ the default of TVM's auto-scheduler, which both papers ran. A round:
 4) The model, boosted trees, is trained anew with all measured candidates.
 
 In `preset=paper`, a mutation is one of Ansor's four (Figure 6 of the DPAnsor paper, `space.decisions`), a parent that
-does not mutate is copied as in TVM, and a round measures min(64, K / L) candidates (section 3).
+does not mutate is copied as in TVM, and a round measures min(64, K / L) candidates (section 3). The kernels of a neural
+network share one cost model if it sees Ansor's 164 features (`common`; Ansor, OSDI 2020, section 5.2). A kernel whose
+turn comes later then breeds its first batch, too, under what the model has learnt from the others.
 
 With the knobs' encodings as features, this is the algorithm alone. If `knowledge.features` gives Ansor's 164 features
 per statement, it is Ansor; with the seven features of section 4.1 of the AF-DS paper, it is Ansor-AF (`tune-op
@@ -28,8 +30,12 @@ What the papers leave open, or where this differs from them:
 - *Several sketches* are sampled with equal probability each, as in TVM, and compete in one population.
 - *Small spaces*: if all spaces together have at most as many points as the population, all unmeasured points are
   scored (`enumerate`). If they fit into one batch, they are measured without a model.
-- *K and L*, the trials and the kernels of a model, are options, because a search sees one kernel. `dpansor` sets K.
-- *The training set* is bounded by `BoostedTrees` at 4,000 candidates; TVM's grows with every trial.
+- *K and L*, the trials and the kernels of a network, come from `knowledge.network` with `common`. As options they
+  count before it; `dpansor` sets K.
+- *A resumed search with a common model* learns from all recorded trials at once, and then goes on. It may ask for other
+  candidates than the interrupted one would have, because that one knew other kernels' trials in another order.
+- *The training set* is bounded by `BoostedTrees` at 4,000 candidates, or 30,000 if the model is common; TVM's grows
+  with every trial.
 - *The end*: the search finishes when every point was measured. Ansor ends by its budget alone, so the search never is
   `converged`.
 """
@@ -37,15 +43,17 @@ What the papers leave open, or where this differs from them:
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate, islice, pairwise
 
 import numpy as np
 
 from ..errors import SearchError, hint
 from ..space import Space, mutated_as_ansor
-from ..trial import Candidate, Point, Request
+from ..trial import Candidate, Point, Request, Trial
+from .common_model import CommonCostModel
 from .contract import GeneratorSearch, Options, Steps, later
 from .cost_model import CostModel
 from .random import draws
@@ -68,9 +76,11 @@ class EvolutionaryOptions(Options):
         moves: "any" or "ansor": what a mutation is.
         crossover: Whether a parent that does not mutate is crossed; else it is copied.
         enumerate: Whether all points of small spaces are scored, in place of an evolution.
-        K: The trials of all kernels together, if a round is to be no larger than K / L; None if not.
-        L: The number of kernels that share them.
+        K: The trials of all kernels together, if a round is to be no larger than K / L. None for no such bound, or
+            for those of the network if `common`.
+        L: The number of kernels that share them; None for those of the network.
         mean: Whether seconds are the mean of the samples, as in TVM, not their median.
+        common: Whether the kernels of a network share their cost model and, by K / L, their trials.
 
     Raises:
         SearchError: A value is out of its range.
@@ -87,18 +97,14 @@ class EvolutionaryOptions(Options):
     crossover: bool = later(True)
     enumerate: bool = later(True)
     K: int | None = later(None)
-    L: int = later(1)
+    L: int | None = later(None)
     mean: bool = later(False)
-
-    @property
-    def round(self) -> int:
-        """The candidates of a round: `batch`, or K / L if that is less, and at least one."""
-        return self.batch if self.K is None else max(1, min(self.batch, self.K // self.L))
+    common: bool = later(False)
 
     def __post_init__(self) -> None:
         if self.moves not in MOVES:
             raise SearchError(f"evolutionary has no moves {self.moves!r}; {hint(self.moves, MOVES)}")
-        if self.L < 1 or (self.K is not None and self.K < 1):
+        if any(number is not None and number < 1 for number in (self.K, self.L)):
             raise SearchError(f"evolutionary needs K and L of at least 1, not {self.K} and {self.L}")
         if min(self.batch, self.population, self.repeats) < 1 or self.generations < 0:
             raise SearchError("evolutionary needs batch >= 1, population >= 1, generations >= 0 and repeats >= 1")
@@ -119,30 +125,62 @@ class Evolutionary(GeneratorSearch):
     can_ask_ahead = True
     options: EvolutionaryOptions
 
+    @property
+    def round(self) -> int:
+        """The candidates of a round: `batch`, or K / L if that is less, and at least one."""
+        o, network = self.options, self.knowledge.network
+        trials = network.trials if o.K is None and o.common else o.K
+        kernels = network.kernels if o.L is None else o.L
+        return o.batch if trials is None else max(1, min(o.batch, trials // kernels))
+
+    @property
+    def turn(self) -> int | None:
+        """A round, with `common`: Ansor gives rounds to kernels."""
+        return self.round if self.options.common else None
+
     def steps(self) -> Steps:
         """One batch per round."""
-        o = self.options
+        o, size = self.options, self.round
         taken = set(self.knowledge.starts)
         fresh = unmeasured(self.spaces, self.rng, taken)
-        model = CostModel(self.features, self.rng, o.mean)
-        starts = list(self.knowledge.starts)
-        batch = starts + list(islice(fresh, max(o.round - len(starts), 0)))
-        while batch:
+        model = self._model
+        if self._common is not None:  # an interrupted run that is resumed has trials already: they are all learnt from
+            taken.update(model.measured)
+            self._early.clear()
+        batch = [start for start in self.knowledge.starts if start not in model.measured]
+        while True:
+            room = size - int(o.epsilon * size) - len(batch)
+            if model.trainable and room > 0:
+                bred = self._promising(model, room, taken)
+                taken.update(bred)
+                batch += bred
+            batch += islice(fresh, max(0, size - len(batch)))
+            if not batch:
+                return
             trials = yield [Request(candidate, o.repeats) for candidate in batch]
             model.record(trials)
             batch = []
-            if model.best:
-                batch = self._promising(model, o.round - int(o.epsilon * o.round))
-                taken.update(batch)
-            batch += islice(fresh, o.round - len(batch))
 
-    def _promising(self, model: CostModel, n: int) -> list[Candidate]:
-        """At most n unmeasured candidates: those with the best scores that the evolution meets."""
+    @property
+    def _common(self) -> CommonCostModel | None:
+        return self.knowledge.network.cost_model if self.options.common else None
+
+    @cached_property
+    def _model(self) -> CostModel:
+        return CostModel(self.features, self.rng, self.options.mean, self._common)
+
+    def note(self, trials: Sequence[Trial]) -> None:
+        """Lets the other kernels learn at once, and not when this one has its next turn."""
+        if self._common is not None:
+            self._model.record(trials)
+
+    def _promising(self, model: CostModel, n: int, taken: Set[Candidate]) -> list[Candidate]:
+        """At most n candidates that are not `taken`: those with the best scores that the evolution meets."""
         o = self.options
         scores: dict[Candidate, float] = {}
         if o.enumerate and sum(space.bound for space in self.spaces) <= o.population:
             every = [Candidate(space.name, point) for space in self.spaces for point in space.points()]
-            rest = [candidate for candidate in every if candidate not in model.measured]
+            rest = [candidate for candidate in every if candidate not in taken]
             if len(rest) <= n:
                 return rest
             model.train()
@@ -156,8 +194,7 @@ class Evolutionary(GeneratorSearch):
                 fitness_values = [0 if member in model.failed else scores[member] for member in population]
                 population = self._bred(population, fitness_values)
                 _score(model, population, scores)
-        unmeasured_candidates = (candidate for candidate in scores if candidate not in model.measured)
-        return heapq.nlargest(n, unmeasured_candidates, key=scores.__getitem__)
+        return heapq.nlargest(n, (c for c in scores if c not in taken), key=scores.__getitem__)
 
     def _sampled(self, n: int) -> list[Candidate]:
         """n random candidates. Measured ones and repetitions may be among them."""

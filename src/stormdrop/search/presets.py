@@ -58,6 +58,7 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = MappingProxyType(
                 "crossover": False,
                 "enumerate": False,
                 "mean": True,
+                "common": True,
             }
         },
         # AF-DS paper: section 5 and Figure 9. Descents begin at random points; all candidates are scored.

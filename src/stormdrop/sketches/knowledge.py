@@ -21,6 +21,11 @@ FEATURES = ("knobs", "analytic", "both", "statements")
 """The kinds of features that a cost model can see; see `features`."""
 
 
+def comparable(kind: str) -> bool:
+    """Whether features of this kind have the same columns for all kernels, so that kernels can share a cost model."""
+    return kind == "statements"
+
+
 def prior(
     sketches: Sequence[tuple[AnySketch, Space]], workload: Workload, target: Machine
 ) -> Callable[[Sequence[Candidate]], NDArray[np.float64]] | None:
@@ -55,7 +60,7 @@ def unit(target: Machine) -> int:
 
 
 def features(
-    sketches: Sequence[tuple[AnySketch, Space]], workload: Workload, target: Machine, kind: str
+    sketches: Sequence[tuple[AnySketch, Space]], workload: Workload, target: Machine, kind: str, kernels: int = 1
 ) -> Features | None:
     """What a cost model sees of candidates.
 
@@ -66,6 +71,7 @@ def features(
         kind: One of `FEATURES`. "knobs" are the encodings of the knobs. "analytic" is what a sketch computes of its
             schedules, or the knobs for a sketch that is not `Described`. "both" are the knobs and the analytic
             features. "statements" are Ansor's 164 features of every statement, for which each candidate is scheduled.
+        kernels: How many kernels are tuned side by side, and share the memory for features.
 
     Returns:
         A function from candidates to their features; None for "knobs", which a cost model sees anyway.
@@ -80,7 +86,7 @@ def features(
     if kind == "statements":
         from .statement_features import statement_features  # loads much of TVM
 
-        return statement_features(sketches, workload, target)
+        return statement_features(sketches, workload, target, kernels)
 
     def describe(sketch: AnySketch, space: Space) -> Describe:
         knobs = encoded(space)

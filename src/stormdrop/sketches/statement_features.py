@@ -33,13 +33,16 @@ WIDTH = 164
 _CACHED = 20_000  # candidates, of some 10 KB each
 
 
-def statement_features(sketches: Sequence[tuple[AnySketch, Space]], workload: Workload, target: Machine) -> Features:
+def statement_features(
+    sketches: Sequence[tuple[AnySketch, Space]], workload: Workload, target: Machine, kernels: int = 1
+) -> Features:
     """A function from candidates to their features, an array of shape `(stores, 164)` for each.
 
     Args:
         sketches: Sketches with their spaces.
         workload: The function to tune.
         target: The machine to tune it for.
+        kernels: How many kernels are tuned side by side; the memory for features is shared out to them.
     """
     by_name = {space.name: (sketch, space) for sketch, space in sketches}
     extract = extractor(workload, target)
@@ -53,7 +56,7 @@ def statement_features(sketches: Sequence[tuple[AnySketch, Space]], workload: Wo
             return None
 
     def rows_of(candidates: Sequence[Candidate]) -> list[NDArray[np.float64]]:
-        if len(cache) > _CACHED:
+        if len(cache) > _CACHED // kernels:
             cache.clear()
         new = [candidate for candidate in dict.fromkeys(candidates) if candidate not in cache]
         functions = {candidate: scheduled(candidate) for candidate in new}

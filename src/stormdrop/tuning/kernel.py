@@ -23,7 +23,8 @@ from ..measure.fleet_machine import LocalSetup
 from ..measure.local import LocalMeasurer
 from ..measure.parallel import ParallelMeasurer
 from ..records import Config, Problem, Store
-from ..search import Knowledge
+from ..search import Knowledge, Network
+from ..search.contract import ALONE
 from ..sketches import knowledge, registry
 from .options import TuneOptions
 from .request import CODE_GENERATION, Reuse, TuningRequest
@@ -71,6 +72,7 @@ class KernelTask:
         part_of: the model that it is a kernel of; the records keep it for people.
         fleet: the machines to measure on; they stay leased.
         boards: the boards of a rack to measure on; they stay held.
+        network: what its search may know of the neural network that it is a kernel of.
     """
 
     workload: Workload
@@ -83,6 +85,7 @@ class KernelTask:
     part_of: PartOf | None = None
     fleet: Fleet | None = None
     boards: HeldBoards | None = None
+    network: Network = ALONE
 
     @classmethod
     def create(
@@ -146,7 +149,7 @@ class KernelTask:
         workload, target, options = self.workload, self.target, self.options
         machine = f"{target.machine}, constants from memory" if self.cold else target.machine
         versions = {name: metadata.version(name) for name in ("apache-tvm", "apache-tvm-ffi", "numpy")}
-        features = knowledge.features(self.sketches, workload, target, options.features)
+        features = knowledge.features(self.sketches, workload, target, options.features, self.network.kernels)
         return TuningRequest.create(
             Problem(workload.key, workload.text, workload.name, target.kind, machine),
             [space for _, space in self.sketches],
@@ -162,6 +165,7 @@ class KernelTask:
                 features=features,
                 prior=knowledge.prior(self.sketches, workload, target),
                 unit=knowledge.unit(target),
+                network=self.network,
             ),
             method={
                 **({} if features is None else {"features": options.features}),
