@@ -34,6 +34,8 @@ BINARY: dict[type, Callable[[Array, Array], Array]] = {
     prim.GE: np.greater_equal,
     prim.And: np.logical_and,
     prim.Or: np.logical_or,
+    prim.BitwiseAnd: np.bitwise_and,
+    prim.RShift: np.right_shift,
 }
 
 
@@ -125,6 +127,8 @@ class GridEvaluator:
     def _load(self, node: Any) -> Array:
         """The values of a load. Indices outside the buffer, which a condition guards, are clipped."""
         array = self.values[node.source]
+        if array.size == 0:  # a condition guards all loads from an empty buffer
+            return np.zeros((1,) * len(self.axes), array.dtype)
         indices = [np.clip(self(index), 0, extent - 1) for index, extent in zip(node.indices, array.shape, strict=True)]
         rank = len(self.axes)
         occupied: set[int] = set()

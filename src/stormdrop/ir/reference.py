@@ -20,7 +20,7 @@ from tvm.tirx import PrimFunc
 
 from ..errors import UnsupportedFunction
 from .expressions import children, simplified, substitute, variables, walk
-from .factors import factor_of, is_integer
+from .factors import factor_of, factors_of, is_integer
 from .grid import BINARY, INTRINSICS, Array, GridEvaluator, store
 from .stages import Axis, Stage, StageGraph, shape_of
 
@@ -28,7 +28,10 @@ _SLICE = 1 << 24  # the most elements to evaluate at once: 128 MiB of float64
 
 _PARTIAL = {"sqrt", "rsqrt", "log", "log2", "log10", "pow"}  # not defined for all real numbers
 _REDUCE: dict[str, Any] = {"sum": np.add, "product": np.multiply, "max": np.maximum, "min": np.minimum}
-_EXACT_NODES = (prim.Add, prim.Sub, prim.Mul, prim.Min, prim.Max, prim.CmpExpr, prim.LogicalExpr, prim.Select)
+_EXACT_NODES = (
+    *(prim.Add, prim.Sub, prim.Mul, prim.Min, prim.Max, prim.CmpExpr, prim.LogicalExpr, prim.Select),
+    *(prim.BitwiseAnd, prim.RShift),
+)
 
 
 def evaluate(function: PrimFunc, inputs: Sequence[Array]) -> list[Array]:
@@ -121,6 +124,12 @@ def is_exact(graph: StageGraph) -> bool:
     return True
 
 
+def codes(graph: StageGraph) -> list[Any]:
+    """The buffers whose elements are codes of weight-only quantisation: all values of their type have a meaning."""
+    factors = [factor for stage in graph.stages for factor in factors_of(stage) or ()]
+    return [factor.load.source for factor in factors if factor.beside]
+
+
 def sums_integers(graph: StageGraph) -> bool:
     """Whether a function has reductions, and all of them combine integers."""
     reduced = [str(stage.buffer.dtype) for stage in graph.stages if stage.combine is not None]
@@ -140,6 +149,10 @@ def _evaluate_stage(stage: Stage, values: Mapping[Any, Array]) -> Array:
     shape = shape_of(stage.buffer)
     kind = np.float64 if str(stage.buffer.dtype).startswith("float") else np.int64
     result = np.full(shape, np.nan if kind is np.float64 else 0, dtype=kind)
+    if any(axis.extent == 0 for axis in stage.axes):  # there are no elements, or each is the sum of none
+        if result.size:
+            store(stage, result, GridEvaluator(stage.spatial, values, {})(stage.identity), {})
+        return result
     window = _window(stage)
     if window:
         store(stage, result, _over_window(stage, window, values), {})

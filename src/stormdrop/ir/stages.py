@@ -128,7 +128,7 @@ class StageGraph:
 
     @classmethod
     def parse(cls, function: PrimFunc, gathers: bool = False) -> StageGraph:
-        """Reads a function.
+        """Reads a function, without the stages that make no element and that nobody reads.
 
         Args:
             function: the function.
@@ -150,7 +150,10 @@ class StageGraph:
         written = [stage.buffer for stage in stages]
         if len(set(written)) != len(written):
             raise UnsupportedFunction("a buffer is written by more than one block")
-        return cls(tuple(function.params), tuple(stages))
+        read = loads_of(stages)
+        empty = [item for item in stages if 0 in shape_of(item.buffer) and item.buffer not in read]
+        parameters = tuple(function.params)
+        return cls(parameters, tuple(item for item in stages if item not in empty or item.buffer in parameters))
 
     @property
     def outputs(self) -> tuple[Buffer, ...]:

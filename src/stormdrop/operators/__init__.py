@@ -11,6 +11,7 @@ of time. The inputs of a workload have the order in which the formula of the ope
     contractions.py   matmul, dense, batch_matmul, attention_scores
     windows.py        conv1d, conv2d, depthwise_conv2d, pool2d, global_pool2d
     quantized.py      types and epilogues of operators on bytes
+    weight_only.py    weight_only_dense
     rows.py           reduce, softmax, layer_norm, rms_norm
     movement.py       elementwise, transpose, concatenate
 """
@@ -21,6 +22,7 @@ from .contractions import attention_scores, batch_matmul, dense, matmul
 from .declare import OPERATORS, create, find, names, usage
 from .movement import concatenate, elementwise, transpose
 from .rows import layer_norm, reduce, rms_norm, softmax
+from .weight_only import weight_only_dense
 from .windows import conv1d, conv2d, depthwise_conv2d, global_pool2d, pool2d
 
 __all__ = [
@@ -45,4 +47,5 @@ __all__ = [
     "softmax",
     "transpose",
     "usage",
+    "weight_only_dense",
 ]

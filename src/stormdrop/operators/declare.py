@@ -28,7 +28,7 @@ from ..plugins import plugins, require
 P = ParamSpec("P")
 
 _DTYPES = ("float32",)
-_FLAGS = {"bias", "mask", "requantize", "residual", "transpose_b"}
+_FLAGS = {"bias", "mask", "requantize", "residual", "transpose_b", "zero_points"}
 _MAY_BE_ZERO = {"pad", *_FLAGS}
 _CHECKED_BY_OPERATOR = {"axis", "perm", "zero_point"}  # what they may be depends on a shape or a type
 _MOST_BYTES = 8 << 30  # of all inputs and outputs together

@@ -106,6 +106,6 @@ def product_with_codes(a: Any, code: Any, zero: Any | None, scale: Any, bits: in
             wide = (wide >> (half * 4)) & 15
         shifted = wide - (2 ** (bits - 1) if zero is None else zero[j, g].astype("int32"))
         weight = shifted.astype("float32") * scale[j, g]
-        return te.sum(a[(*row, position)] * weight, axis=reductions)
+        return te.sum(a(*row, position) * weight, axis=reductions)
 
     return element

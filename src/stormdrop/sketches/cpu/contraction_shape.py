@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from .dot_products import GROUP, DotProducts
 from .nests import load_stride
 
 _WIDENED = 3.0  # of integers: two for a product of 32 bits, one for the sum
+_DECODING = 2.5  # of a vector of codes: a load that widens, half a shift and a mask, a subtraction, a product
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +58,7 @@ class ContractionShape:
         column_itemsize: the bytes of the column operand per step and column, as it is packed.
         multiply_add: the cycles of one step of a vector, in multiply-adds of float32. An instruction that adds up
             four products of bytes starts as often as one of these.
+        decoding: the cycles that decode a vector of columns in one step, in multiply-adds of float32.
     """
 
     rows: tuple[int, ...]
@@ -71,8 +74,9 @@ class ContractionShape:
     column_stride: int
     padded_bytes: int
     itemsize: int = 4
-    column_itemsize: int = 4
+    column_itemsize: float = 4
     multiply_add: float = 1.0
+    decoding: float = 0.0
 
 
 def shape_of_contraction(
@@ -112,6 +116,8 @@ def shape_of_contraction(
     innermost = contraction.stage.reductions[-1].var
     own_itemsize = np.dtype(str(contraction.operand.source.dtype)).itemsize
     widened = is_integer(str(other.source.dtype)) and dots is None
+    column_bytes = sum(_bytes(load) for load in (contraction.operand, *contraction.beside))
+    per_step = column_bytes / (contraction.column.extent * math.prod(steps.values()))
     prologue = contraction.prologue
     return ContractionShape(
         rows=tuple(extents),
@@ -122,11 +128,17 @@ def shape_of_contraction(
         dimensions=dimensions,
         follows_columns=any(dimension.follows_columns for dimension in dimensions),
         other_bytes=itemsize * math.prod(sizes),
-        column_bytes=own_itemsize * math.prod(shape_of(contraction.operand.source)),
+        column_bytes=column_bytes,
         column_varies=contraction.packable is not None and contraction.constant is None,
         column_stride=abs(load_stride(contraction.operand, innermost) or 0) * own_itemsize,
         padded_bytes=0 if prologue is None else itemsize * math.prod(shape_of(prologue.buffer)),
         itemsize=itemsize,
-        column_itemsize=own_itemsize if dots is None else GROUP * own_itemsize,
+        column_itemsize=per_step if contraction.beside else own_itemsize * (1 if dots is None else GROUP),
         multiply_add=_WIDENED if widened else 1.0,
+        decoding=_DECODING if contraction.beside else 0.0,
     )
+
+
+def _bytes(load: Any) -> int:
+    """The size of the tensor that is loaded from."""
+    return int(np.dtype(str(load.source.dtype)).itemsize * math.prod(shape_of(load.source)))

@@ -149,7 +149,8 @@ def _step_cycles(
     # Below AVX-512 no instruction takes a scalar operand from memory: it needs a load and a register of its own.
     loads_scalars = target.lanes < _BROADCAST_LANES
     broadcast = 1.0 if loads_scalars else costs.broadcast
-    step = np.maximum(rows * vectors * shape.multiply_add, tiles.loads * costs.load + tiles.broadcasts * broadcast)
+    computed = rows * vectors * shape.multiply_add + vectors * shape.decoding
+    step = np.maximum(computed, tiles.loads * costs.load + tiles.broadcasts * broadcast)
     step = np.maximum(step, costs.latency) + costs.loop / np.minimum(knobs["unroll"], _USEFUL_UNROLL)
     if shape.follows_columns:
         # The compiler keeps what neighbouring rows share in registers, too.

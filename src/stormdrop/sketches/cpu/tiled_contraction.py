@@ -44,7 +44,8 @@ class TiledContraction:
         column: the tiled column axis.
         reductions: the number of reduction axes.
         inside: the stage of the prologue if it is part of the kernel, else None.
-        transform: packs the constant column operand ahead of time; None if the column operand is no constant.
+        transforms: for each constant input that is packed ahead of time, what packs it. They are the column operand,
+            if it is constant, and what decodes it.
     """
 
     def __init__(
@@ -63,32 +64,34 @@ class TiledContraction:
             for number, (extent, size) in enumerate(zip(extents, sizes, strict=True))
         ]
         self.column = _tiled_axis("column", contraction.column.extent, config["columns"])
-        self.transform: PrimFunc | None = None
+        self.transforms: dict[int, PrimFunc] = {}
         steps = [axis.extent for axis in contraction.stage.reductions] if dots is None else dots.extents(contraction)
         reductions = tuple(Axis(variable(f"reduce{number}"), extent, True) for number, extent in enumerate(steps))
         self.reductions = len(reductions)
         positions = self._positions(contraction, reductions)
-        packing: tuple[Stage, ...] = ()
+        packed: dict[Any, Any] = {}
+        packing: tuple[tuple[Any, tuple[Stage, ...]], ...] = ()
         value, start = substitute(contraction.stage.value, positions), contraction.stage.identity
         operand = contraction.packable
         if dots is not None:
             packed_column = _tiled_axis("pack_column", contraction.column.extent, self.column.inner.extent)
             words = packed_words(contraction, dots, packed_column, self.column, reductions, positions)
-            packing, value, start = words.stages, words.term, words.start
+            value, start = words.term, words.start
+            packing = ((contraction.operand.source, words.stages),)
         elif operand is not None and (contraction.constant is not None or config["pack"]):
-            pack, packed_load = self._pack(contraction, operand)
-            packing = (pack,)
-            packed = rewrite_loads(
-                contraction.stage.value, lambda load: packed_load if load.source.same_as(operand.source) else None
-            )
-            value = substitute(packed, positions)
+            for load in (operand, *contraction.beside):
+                stage, packed[load.source] = self._pack(contraction, load, len(packed))
+                packing += ((load.source, (stage,)),)
+            value = rewrite_loads(contraction.stage.value, lambda load: packed.get(load.source))
+            value = substitute(value, positions)
         before, parameters = list(contraction.before), list(contraction.graph.parameters)
-        if packing and operand is not None:
+        for source, stages in packing:
             if contraction.constant is None:
-                before += packing
+                before += stages
             else:
-                self.transform = StageGraph((operand.source, packing[-1].buffer), packing).function()
-                parameters[parameters.index(operand.source)] = packing[-1].buffer
+                position = parameters.index(source)
+                self.transforms[position] = StageGraph((source, stages[-1].buffer), stages).function()
+                parameters[position] = stages[-1].buffer
         accumulate = self._accumulate(contraction, reductions, value, start)
         epilogue = self._epilogue(contraction, positions, accumulate.buffer)
         self.inside = contraction.prologue if prologue_inside else None
@@ -135,8 +138,14 @@ class TiledContraction:
             positions.update((axis.var, row.position) for axis, row in zip(contraction.rows, self.rows, strict=True))
         return positions
 
-    def _pack(self, contraction: Contraction, load: Any) -> tuple[Stage, Any]:
-        """The stage that lays the column operand out as [outer..., tile, reductions..., column], and its load."""
+    def _pack(self, contraction: Contraction, load: Any, number: int) -> tuple[Stage, Any]:
+        """The stage that lays an operand out as [outer..., tile, reductions..., column], and its load.
+
+        Args:
+            contraction: the contraction.
+            load: the load of the operand.
+            number: how many operands are packed before it.
+        """
         used = {name for index in load.indices for name in variables(index)}
         old_axes = [axis for axis in (*contraction.outer, *contraction.stage.reductions) if axis.var in used]
         new_axes = [Axis(variable(f"pack{number}"), axis.extent) for number, axis in enumerate(old_axes)]
@@ -146,8 +155,9 @@ class TiledContraction:
         axes = (*leading, *column.tiles, *reduced, column.inner)
         positions = {old.var: new.var for old, new in zip(old_axes, new_axes, strict=True)}
         positions[contraction.column.var] = column.position
-        buffer = intermediate("packed", [axis.extent for axis in axes], str(load.source.dtype))
-        stage = Stage("pack", axes, buffer, tuple(axis.var for axis in axes), substitute(load, positions))
+        name = f"{number}" if number else ""
+        buffer = intermediate(f"packed{name}", [axis.extent for axis in axes], str(load.source.dtype))
+        stage = Stage(f"pack{name}", axes, buffer, tuple(axis.var for axis in axes), substitute(load, positions))
         outer = [axis.var for axis in old_axes if not axis.reduce]
         reductions = [axis.var for axis in old_axes if axis.reduce]
         indices = (*outer, self.column.tiles[0].var, *reductions, self.column.inner.var)

@@ -1,0 +1,79 @@
+"""Fully connected layers with codes for weights: what they compute, and that every point of their space is right."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from stormdrop import operators
+from stormdrop.codegen.compile import TunedKernel
+from stormdrop.errors import OperatorError
+from stormdrop.ir.workload import Workload
+from stormdrop.machine.cpu import Target
+from stormdrop.sketches.registry import sketches_for
+
+POINTS = 12
+
+
+def decoded(codes: np.ndarray, scale: np.ndarray, zero: np.ndarray, bits: int) -> np.ndarray:
+    """The weights that codes stand for, by the formula of the docstring."""
+    if bits == 4:
+        codes = np.stack([codes & 15, codes >> 4], axis=-1).reshape(len(codes), -1)
+    group = codes.shape[1] // scale.shape[1]
+    spread = np.repeat(zero.astype(np.float64), group, axis=1), np.repeat(scale.astype(np.float64), group, axis=1)
+    return (codes.astype(np.float64) - spread[0]) * spread[1]
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("zero_points", [0, 1])
+def test_the_reference_follows_the_formula(bits: int, zero_points: int) -> None:
+    workload = operators.weight_only_dense(3, 20, 64, bits, 16, zero_points, bias=1, act="relu")
+    inputs = workload.random_inputs(1)
+    a, codes, *rest = inputs
+    zero = rest.pop(0) if zero_points else np.full((20, 4), 2 ** (bits - 1), np.uint8)
+    scale, bias = rest
+    assert codes.max() > 200, "both halves of a byte are tried"
+    expected = np.maximum(a @ decoded(codes, scale, zero, bits).T + bias, 0)
+    np.testing.assert_array_equal(workload.reference(inputs)[0], expected)
+    assert workload.constants == tuple(range(1, len(inputs)))
+
+
+@pytest.mark.compiles
+@pytest.mark.parametrize(
+    "workload",
+    [
+        operators.weight_only_dense(1, 40, 64, bits=4, group=32),
+        operators.weight_only_dense(5, 33, 96, bits=4, group=32, zero_points=1, bias=1, act="silu"),
+        operators.weight_only_dense(1, 24, 128, bits=8, group=128, residual=1),
+        operators.weight_only_dense(16, 17, 30, bits=4, group=2, zero_points=1),
+        operators.weight_only_dense(3, 20, 31, bits=8, group=31, zero_points=1),
+    ],
+    ids=lambda workload: workload.name.replace(" ", "-"),
+)
+def test_points_of_the_space_are_right(workload: Workload) -> None:
+    target = Target.detect()
+    inputs = workload.random_inputs(0)
+    (expected,) = workload.reference(inputs)
+    allowed = max(workload.tolerance([expected]), 1e-5 if "silu" in workload.name else 0.0)
+    rng = np.random.default_rng(0)
+    assert sketches_for(workload, target)[0][0].name == "register_blocked"
+    for sketch, space in sketches_for(workload, target):
+        for point in {space.origin, next(iter(space.points())), *(space.sample(rng) for _ in range(POINTS))}:
+            config = space.config(point)
+            kernel = TunedKernel(workload, target, sketch.apply(workload, target, config))
+            result = kernel(*inputs)
+            error = np.abs(result - expected).max() / np.abs(expected).max()
+            assert error <= allowed, (sketch.name, config)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"bits": 3}, "bits=3 must be 4 or 8"),
+        ({"group": 24}, "group=24 must divide k=64 and be even for bits=4"),
+        ({"group": 64, "bits": 8, "zero_points": 2}, "zero_points=2 must be 0 or 1"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_one_line(arguments: dict[str, int], message: str) -> None:
+    with pytest.raises(OperatorError, match=f"^weight_only_dense: {message}$"):
+        operators.weight_only_dense(1, 8, 64, **arguments)
