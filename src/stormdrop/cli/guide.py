@@ -67,6 +67,7 @@ DESCRIPTIONS: dict[str, str] = {
     "rms_norm": "root mean square normalisation of each row",
     "softmax": "softmax of each row",
     "transpose": "the axes of a tensor in another order",
+    "weight_only_dense": "a fully connected layer with weights of 4 or 8 bits and data of floats",
 }
 """What each operator of this package computes. `operators.names()` lists those of plug-ins too."""
 

@@ -63,13 +63,13 @@ class Rack:
         self.tracker = f"127.0.0.1:{port}"
         self.address = tracker.address(self.tracker, KEY)
         self.servers: list[psutil.Popen] = []
-        self._tracker = _start("rpc_tracker", "--port", port, "--port-end", port + 1)
+        self._tracker = _start("tracker", "--port", port, "--port-end", port + 1)
         try:
             self.wait_until(self._answers)
             for _ in range(boards):
                 port = _free_port()
                 words = ["--tracker", self.tracker, "--key", KEY, "--port", port, "--port-end", port + 1]
-                self.servers.append(_start("rpc_server", *words))
+                self.servers.append(_start("server", *words))
             self.wait_until(lambda: self.free == boards)
         except BaseException:
             self.close()
@@ -130,7 +130,7 @@ def processes_of(server: psutil.Popen) -> list[psutil.Process]:
 
 
 def _start(name: str, *words: object) -> psutil.Popen:
-    command = [sys.executable, "-m", f"tvm.exec.{name}", "--host", "127.0.0.1", *map(str, words)]
+    command = [sys.executable, "-m", f"tvm.exec.rpc_{name}", "--host", "127.0.0.1", *map(str, words)]
     return psutil.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 

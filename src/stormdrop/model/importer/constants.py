@@ -12,7 +12,8 @@ from tvm.ir import GenericConst
 def without_constants(mod: tvm.IRModule) -> tuple[tvm.IRModule, dict[str, Any]]:
     """The module whose `main` takes its constants as further parameters, and the constants by the parameters' names.
 
-    `Function.bind_params` puts them back. A constant without elements stays where it is: TVM does not read files of such.
+    `Function.bind_params` puts them back. A constant without elements stays where it is, because TVM does not read it
+    from a file.
 
     Example:
         main(x): conv2d(x, <weights>)   ->   main(x, constant_0): conv2d(x, constant_0), {"constant_0": <weights>}
