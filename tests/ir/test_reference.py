@@ -105,3 +105,14 @@ def test_unknown_intrinsic_is_refused() -> None:
     function = te.create_prim_func([x, te.compute((4,), lambda i: te.atanh(x[i]), name="y")])
     with pytest.raises(UnsupportedFunction, match="atanh"):
         evaluate(function, [np.zeros(4, "float32")])
+
+
+def test_stages_without_elements_make_nothing_and_sums_of_none_are_zero() -> None:
+    """As in a model that splits a tensor into a part and the empty rest, and joins them again."""
+    x, nothing = te.placeholder((2, 3), name="x"), te.reduce_axis((0, 0), name="nothing")
+    rest = te.compute((2, 0), lambda i, j: x[i, j + 3], name="rest")
+    joined = te.compute((2, 3), lambda i, j: tirx.if_then_else(j < 3, x[i, j], rest[i, j - 3]), name="joined")
+    data = np.arange(6, dtype=np.float32).reshape(2, 3)
+    np.testing.assert_array_equal(evaluate(te.create_prim_func([x, joined]), [data])[0], data)
+    total = te.compute((2,), lambda i: te.sum(x[i, nothing], axis=nothing), name="total")
+    np.testing.assert_array_equal(evaluate(te.create_prim_func([x, total]), [data])[0], [0, 0])

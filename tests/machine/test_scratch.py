@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stormdrop.machine.scratch import scratch_folder
+from stormdrop.machine.scratch import locked_folder, remove_folder, scratch_folder
 
 _HOLDS = """
 import sys, tempfile
@@ -48,4 +48,43 @@ def test_an_error_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     with pytest.raises(KeyError):
         fail()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_signal_while_the_folder_is_removed_leaves_nothing(tmp_path: Path) -> None:
+    calls = []
+
+    def interrupted_once(folder: Path) -> None:
+        calls.append(folder)
+        if len(calls) == 1:
+            (folder / "one").unlink()
+            raise KeyboardInterrupt
+        remove_folder(folder)
+
+    def use() -> None:
+        with locked_folder(tmp_path, "scratch-", interrupted_once) as folder:
+            (folder / "one").touch()
+            (folder / "two").touch()
+
+    with pytest.raises(KeyboardInterrupt):
+        use()
+    assert len(calls) == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_signal_while_the_folder_is_made_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make = Path.mkdir
+
+    def interrupted(folder: Path, mode: int) -> None:
+        make(folder, mode)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "mkdir", interrupted)
+
+    def use() -> None:
+        with locked_folder(tmp_path, "scratch-"):
+            raise AssertionError("the folder was not made")
+
+    with pytest.raises(KeyboardInterrupt):
+        use()
     assert list(tmp_path.iterdir()) == []

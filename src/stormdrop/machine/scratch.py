@@ -9,8 +9,9 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 _PREFIX = "stormdrop-scratch-"
@@ -34,36 +35,60 @@ def scratch_folder() -> Iterator[Path]:
     """
     parent = Path(tempfile.gettempdir())
     for folder in abandoned_folders(parent, _PREFIX):
-        shutil.rmtree(folder, ignore_errors=True)  # if something stays, the next process tries again
+        remove_folder(folder)  # if something stays, the next process tries again
     with locked_folder(parent, _PREFIX) as folder:
-        try:
-            yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+        yield folder
+
+
+def remove_folder(folder: Path) -> None:
+    """Removes a folder with all that it holds, as far as that can be done; if it is gone, nothing happens."""
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
-def locked_folder(parent: Path, prefix: str) -> Iterator[Path]:
-    """A new folder that is locked as long as this context lasts and this process lives. The caller removes it.
+def locked_folder(parent: Path, prefix: str, remove: Callable[[Path], None] = remove_folder) -> Iterator[Path]:
+    """A new folder that is locked as long as this context lasts and this process lives. At the end it is removed.
+
+    It is also removed if a signal ends the context while the folder is made, or the removal itself.
 
     Args:
         parent: The folder that it stands in.
         prefix: What its name begins with.
+        remove: Removes it. It is called a second time if a signal interrupts it.
 
     Raises:
         OSError: The folder cannot be made.
     """
     while True:
-        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
-        with suppress(FileNotFoundError):  # another process took it for a killed one's, before it was locked
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-            if _try_lock(descriptor) is not False and folder.exists():
-                break
-            os.close(descriptor)
+        folder = parent / f"{prefix}{uuid.uuid4().hex}"  # known before it is made: a signal may come at once
+        descriptor = None
+        try:
+            folder.mkdir(mode=0o700)
+            descriptor = _locked(folder)
+            if descriptor is not None:
+                yield folder
+                return
+        finally:
+            try:
+                remove(folder)
+            except BaseException:
+                remove(folder)
+                raise
+            finally:
+                if descriptor is not None:
+                    os.close(descriptor)
+
+
+def _locked(folder: Path) -> int | None:
+    """The descriptor of a folder that is locked now. None if another process took it for a killed one's before."""
     try:
-        yield folder
-    finally:
-        os.close(descriptor)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except FileNotFoundError:
+        return None
+    if _try_lock(descriptor) is not False and folder.exists():
+        return descriptor
+    os.close(descriptor)
+    return None
 
 
 def abandoned_folders(parent: Path, prefix: str) -> Iterator[Path]:

@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ..machine.scratch import abandoned_folders, folders_with, locked_folder
+from ..machine.scratch import abandoned_folders, folders_with, locked_folder, remove_folder
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # of Linux's fcntl.h
 
@@ -95,18 +95,15 @@ def _scratches(path: Path) -> list[Path]:
 @contextmanager
 def _scratch(path: Path) -> Iterator[Path]:
     """A temporary folder beside `path`. While this process lives, no other one takes it for a killed one's."""
-    with locked_folder(path.parent, _prefix(path)) as scratch:
-        try:
-            yield scratch
-        finally:
-            _discard(scratch, path)
+    with locked_folder(path.parent, _prefix(path), lambda scratch: _discard(scratch, path)) as scratch:
+        yield scratch
 
 
 def _discard(scratch: Path, path: Path) -> None:
     """Remove a temporary folder. If it holds the only generation of `path`, put that back before."""
     if (scratch / "old").exists():
         _rename(scratch / "old", path)
-    shutil.rmtree(scratch, ignore_errors=True)  # if something stays, the next save tries again
+    remove_folder(scratch)  # if something stays, the next save tries again
 
 
 def _publish(new: Path, path: Path) -> None:

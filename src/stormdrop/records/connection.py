@@ -16,10 +16,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError, NoSuchModuleError, OperationalError, SQLAlchemyError
-from sqlalchemy.pool import StaticPool
+from sqlalchemy.pool import ConnectionPoolEntry, StaticPool
 
 from ..errors import StoreError
 from . import postgresql
@@ -32,6 +33,7 @@ BUSY_SECONDS = 30.0
 _WRITES = "stormdrop_writes"
 _PATIENCE = "stormdrop_patience"
 _SLICE_SECONDS = 0.25  # of a wait, during which Python handles no signal
+_OPEN: WeakKeyDictionary[Engine, set[ConnectionPoolEntry]] = WeakKeyDictionary()  # the connections of each engine
 
 
 class DatabaseFailure(StoreError):
@@ -68,7 +70,7 @@ def connect(place: str | Path | None, *, create: bool) -> tuple[Engine, Place]:
         with one_line_errors(database):
             _prepare(engine, database, create=create)
     except StoreError:
-        engine.dispose()
+        close_all(engine)
         raise
     return engine, database
 
@@ -106,7 +108,7 @@ def upgrade_database(place: str | Path | None = None) -> tuple[int, int]:
             if found < VERSION:
                 _make_tables(engine, database)
     finally:
-        engine.dispose()
+        close_all(engine)
     return found, VERSION
 
 
@@ -181,6 +183,9 @@ def _engine(url: URL, place: Place) -> Engine:
         raise StoreError(f"{place} needs the Python package {error.name}, which is not installed{extra}") from error
     except (SQLAlchemyError, ValueError, TypeError) as error:
         raise StoreError(f"{place} cannot be opened: {place.reason(str(error))}") from error
+    _OPEN[engine] = opened = set[ConnectionPoolEntry]()
+    event.listen(engine, "connect", lambda _, entry: opened.add(entry))
+    event.listen(engine, "close", lambda _, entry: opened.discard(entry))
     pool = type(engine.pool)
     logging.getLogger(f"{pool.__module__}.{pool.__name__}").addFilter(_is_no_interruption)
     if is_sqlite(url):
@@ -189,6 +194,13 @@ def _engine(url: URL, place: Place) -> Engine:
     elif engine.dialect.name == "postgresql":
         postgresql.watch(engine, _PATIENCE)
     return engine
+
+
+def close_all(engine: Engine) -> None:
+    """Closes all connections of an engine, also those that Ctrl-C has kept from coming back to its pool."""
+    engine.dispose()
+    for entry in list(_OPEN.get(engine, ())):
+        entry.close()
 
 
 def _is_no_interruption(entry: logging.LogRecord) -> bool:

@@ -15,7 +15,7 @@ from ..errors import StoreError, one_line, without_passwords
 from ..plugins import plugins, require
 from . import rows, schema
 from .codec import canonical, clean, clean_session, encode, outcome_to_json
-from .connection import BUSY_SECONDS, connect, transaction
+from .connection import BUSY_SECONDS, close_all, connect, transaction
 from .contract import (
     Absorbed,
     Dump,
@@ -95,7 +95,7 @@ class SqlStore:
         self.close()
 
     def close(self) -> None:
-        self._engine.dispose()
+        close_all(self._engine)
 
     @property
     def given(self) -> str | None:
@@ -207,7 +207,7 @@ class SqlStore:
     def _writing(self) -> Iterator[Connection]:
         """A transaction that writes. A file that was deleted or replaced is not written to: nobody would see it."""
         if self._place.identity != self._identity:
-            self._engine.dispose()
+            close_all(self._engine)
             self._engine, self._place = connect(self._given, create=True)
             self._identity = self._place.identity
         transacting = transaction(self._engine, self._place, write=True, patience=self.patience)

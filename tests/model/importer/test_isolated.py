@@ -148,3 +148,10 @@ def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert import_graph(relu).tasks
     assert modes == [0o700], "others cannot read or replace what the child has written"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_constant_without_elements_is_imported(importer: Importer) -> None:
+    nodes = [helper.make_node("LeakyRelu", ["w"], ["y"], alpha=2.0)]
+    graph = importer.load(make_model(nodes, {"w": (1, 0)}, {"x": (1, 4)}, {"y": (1, 0)}))
+    (output,) = graph.outputs
+    assert output.shape == (1, 0)

@@ -12,8 +12,7 @@ from tvm.ir import GenericConst
 def without_constants(mod: tvm.IRModule) -> tuple[tvm.IRModule, dict[str, Any]]:
     """The module whose `main` takes its constants as further parameters, and the constants by the parameters' names.
 
-    `Function.bind_params` puts them back. A constant without elements stays where it is, because TVM does not read it
-    from a file.
+    `Function.bind_params` puts them back.
 
     Example:
         main(x): conv2d(x, <weights>)   ->   main(x, constant_0): conv2d(x, constant_0), {"constant_0": <weights>}
@@ -40,8 +39,6 @@ class _Lift(relax.PyExprMutator):
     def visit_generic_const_(self, op: GenericConst) -> relax.Expr:
         if op in self._known:
             return self._known[op]
-        if 0 in op.value.shape:
-            return op
         name = f"constant_{len(self.variables)}"
         while name in self._taken:
             name += "_"

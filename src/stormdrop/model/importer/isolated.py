@@ -182,6 +182,13 @@ def _constants(folder: Path) -> Mapping[str, Any]:
     return tvm.runtime.load_param_dict_from_file(str(folder / _CONSTANTS))  # type: ignore[no-any-return]
 
 
+def _without_elements(kind: Any) -> Any:
+    """The constant of a type with no elements."""
+    import tvm
+
+    return tvm.runtime.empty([int(extent) for extent in kind.shape], str(kind.dtype))
+
+
 def _graph(imported: _Imported, source: Source, constants: Mapping[str, Any]) -> Graph:
     """The graph that the child has written."""
     import tvm
@@ -194,7 +201,10 @@ def _graph(imported: _Imported, source: Source, constants: Mapping[str, Any]) ->
     mod = tvm.ir.load_json((folder / _MODULE).read_text())
     main = mod["main"]
     variables = main.params[len(main.params) - len(imported.constants) :]
-    values = {variable: constants[name] for variable, name in zip(variables, imported.constants, strict=True)}
+    values = {
+        variable: constants[name] if name in constants else _without_elements(variable.ty)
+        for variable, name in zip(variables, imported.constants, strict=True)
+    }
     mod["main"] = main.bind_params(values)
     return Graph(
         imported.name,
@@ -273,8 +283,10 @@ class _Writer:
     def close(self, name: str) -> None:
         import tvm
 
+        # TVM cannot read those without elements. Their types stand in the module.
+        values = {key: value for key, value in self.constants.items() if 0 not in value.shape}
         try:
-            tvm.runtime.save_param_dict_to_file(self.constants, str(self.folder / _CONSTANTS))
+            tvm.runtime.save_param_dict_to_file(values, str(self.folder / _CONSTANTS))
         except (OSError, RuntimeError) as error:  # the latter is TVM's
             raise ModelError(f"{name}: its import cannot be written to {self.folder}: {one_line(error)}") from error
 
