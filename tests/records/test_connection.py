@@ -305,14 +305,23 @@ def test_a_damaged_row_of_a_session_that_is_written_is_one_line(damage: str, tmp
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="this system does not list open files in /proc")
-def test_closing_closes_connections_that_an_interruption_has_kept(tmp_path: Path) -> None:
+def test_closing_closes_connections_that_an_interruption_has_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def opened() -> list[str]:
         names = [str(entry.readlink()) for entry in list(Path("/proc/self/fd").iterdir()) if entry.is_symlink()]
         return [name for name in names if name.startswith(str(tmp_path))]
 
     store = open_store(tmp_path / "records.db")
-    kept = store._engine.connect()  # type: ignore[attr-defined]  # nobody gives it back
+    engine = store._engine  # type: ignore[attr-defined]
+
+    def interrupted(entry: object) -> None:
+        raise KeyboardInterrupt
+
+    connection = engine.connect()
+    monkeypatch.setattr(engine.pool, "_do_return_conn", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        connection.close()
     assert opened()
     store.close()
     assert opened() == []
-    assert kept is not None

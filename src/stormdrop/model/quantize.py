@@ -71,7 +71,10 @@ def quantize_model(
 
     Example:
         ```python
-        quantize_model(Path("model.onnx"), {"x": images}, Path("model.int8.onnx"), per_channel=True)
+        from pathlib import Path
+        from stormdrop.model.quantize import quantize_model
+
+        quantize_model(Path("resnet50.onnx"), {"data": images}, Path("resnet50.int8.onnx"), per_channel=True)
         ```
     """
     if activations not in ACTIVATIONS:

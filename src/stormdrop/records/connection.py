@@ -197,10 +197,11 @@ def _engine(url: URL, place: Place) -> Engine:
 
 
 def close_all(engine: Engine) -> None:
-    """Closes all connections of an engine, also those that Ctrl-C has kept from coming back to its pool."""
+    """Closes all connections of an engine that nobody uses, also what Ctrl-C has kept from coming back to its pool."""
     engine.dispose()
     for entry in list(_OPEN.get(engine, ())):
-        entry.close()
+        if not entry.in_use:
+            entry.close()
 
 
 def _is_no_interruption(entry: logging.LogRecord) -> bool:
