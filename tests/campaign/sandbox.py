@@ -220,6 +220,7 @@ class Sandbox:
             with contextlib.suppress(psutil.NoSuchProcess):
                 outcome.add(Kind.STRAY, f"process {process.pid} is left ({process.status()}): {_command(process)}")
                 process.kill()
+        psutil.wait_procs(alive, timeout=1.0)  # the locks of those that were killed are free when they have ended
         for lock in self.temporary.glob("stormdrop*.lock*"):
             if lock.is_file() and not _free(lock):
                 outcome.add(Kind.STRAY, f"the lock {lock.name} is held")
