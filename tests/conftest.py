@@ -202,3 +202,14 @@ def _command(process: psutil.Process) -> list[str]:
         return [str(process.pid), *process.cmdline()]
     except psutil.Error:
         return [str(process.pid)]
+
+
+@pytest.fixture(scope="module")
+def rack() -> Iterator[Any]:
+    """A rack of two boards on this machine. A module that wants another one has a fixture of this name itself."""
+    from stormdrop.testing.rack import Rack, missing
+
+    if reason := missing():
+        pytest.skip(f"no rack can be started: {reason}")
+    with Rack(2) as started:
+        yield started

@@ -349,8 +349,8 @@ without the training domain and without the `_expanded` forms) by operator:
 - *not run by onnxruntime*: its CPU provider does not pass the case either. These cases do not count below.
 
 Of the {count} cases that onnxruntime passes, {native} ({native_share:.1%}) are right natively and {helped}
-({helped_share:.1%}) with onnxruntime's help. {wrong} are wrong, end in a traceback, crash or hang. Shapes are fixed: an
-input that gives a shape, an axis or a size is a constant. Measured with {versions}.
+({helped_share:.1%}) with onnxruntime's help. Wrong answers, tracebacks, crashes and hangs: {wrong}.
+Shapes are fixed: an input that gives a shape, an axis or a size is a constant. Measured with {versions}.
 
 `python benchmarks/models/node_tests.py` runs the cases, and with `--table` it writes this page.
 

@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from command_line import SMALL, complaint, document, output_of
 
-from stormdrop.testing.rack import Rack, missing
+from stormdrop.testing.rack import Rack
 
 pytestmark = pytest.mark.compiles
-
-
-@pytest.fixture(scope="module")
-def rack() -> Iterator[Rack]:
-    if reason := missing():
-        pytest.skip(f"no rack can be started: {reason}")
-    with Rack(2) as started:
-        yield started
 
 
 def test_an_operator_is_tuned_on_a_rack(rack: Rack, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tarfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,17 +28,9 @@ from stormdrop.model.selection import fastest_on_board
 from stormdrop.model.tuning_file import read_tuning
 from stormdrop.model.verification.samples import random_feeds
 from stormdrop.records import open_store
-from stormdrop.testing.rack import Rack, missing
+from stormdrop.testing.rack import Rack
 
 pytestmark = pytest.mark.compiles
-
-
-@pytest.fixture(scope="module")
-def rack() -> Iterator[Rack]:
-    if reason := missing():
-        pytest.skip(f"no rack can be started: {reason}")
-    with Rack(2) as started:
-        yield started
 
 
 def test_a_model_is_tuned_on_a_rack_and_saved_for_its_boards(rack: Rack, tmp_path: Path) -> None:

@@ -150,10 +150,10 @@ class StageGraph:
         written = [stage.buffer for stage in stages]
         if len(set(written)) != len(written):
             raise UnsupportedFunction("a buffer is written by more than one block")
-        read = loads_of(stages)
-        empty = [item for item in stages if 0 in shape_of(item.buffer) and item.buffer not in read]
-        parameters = tuple(function.params)
-        return cls(parameters, tuple(item for item in stages if item not in empty or item.buffer in parameters))
+        if any(0 in shape_of(buffer) for buffer in written):
+            needed = {*function.params, *loads_of(stages)}
+            stages = [stage for stage in stages if stage.buffer in needed or 0 not in shape_of(stage.buffer)]
+        return cls(tuple(function.params), tuple(stages))
 
     @property
     def outputs(self) -> tuple[Buffer, ...]:
