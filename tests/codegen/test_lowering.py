@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tvm
 import tvm_ffi
+from tvm.script import tirx as T
 
 from stormdrop import operators
 from stormdrop.codegen.compile import TunedKernel, compile_kernel
@@ -83,3 +84,31 @@ def test_whole_vectors_are_stored_so_where_they_are_aligned(
     assert ("sfence" in code) == aligned
     cached = assembly(sketch.apply(workload, target, {**config, STORES: "cached"}).main, target.tvm())
     assert "movnt" not in cached and "sfence" not in cached
+
+
+@T.prim_func(s_tir=True)
+def rotated(x: T.Buffer((6, 32), "float32"), a: T.Buffer((6, 4), "float32"), y: T.Buffer((6, 32), "float32")):
+    for i in range(6):
+        for chunk in T.unroll(2):
+            for lane in T.vectorized(16):
+                y[i, chunk * 16 + lane] = T.if_then_else(
+                    lane % 8 >= 4,
+                    x[i, chunk * 16 + lane - 4] + a[i, lane % 8 - 4] * x[i, chunk * 16 + lane],
+                    a[i, lane % 8] * x[i, chunk * 16 + lane] - x[i, chunk * 16 + lane + 4],
+                )
+
+
+@pytest.mark.parametrize("processor", ["native", "znver4", "znver5"])
+def test_lanes_that_take_different_branches_are_computed_right(processor: str) -> None:
+    target = Target.detect()
+    if processor != "native" and "avx512" not in " ".join(target.features):
+        pytest.skip("this CPU does not run AVX-512")
+    rng = np.random.default_rng(0)
+    x, a = rng.random((6, 4, 8), dtype="float32"), rng.random((6, 1, 4), dtype="float32")
+    output = tvm.runtime.empty((6, 32), "float32")
+    tvm_target = target.tvm() if processor == "native" else tvm.target.Target({"kind": "llvm", "mcpu": processor})
+    arguments = [tvm.runtime.tensor(array) for array in (x.reshape(6, 32), a.reshape(6, 4))]
+    compile_kernel(rotated, tvm_target).call(*arguments, output)
+    first, second = x[..., :4], x[..., 4:]
+    right = np.concatenate([a * first - second, first + a * second], axis=-1).reshape(6, 32)
+    np.testing.assert_allclose(output.numpy(), right, atol=1e-6)

@@ -20,6 +20,7 @@ from stormdrop.model.fallback import schedule_fallback
 from stormdrop.model.importer.graph import Graph, load_graph
 from stormdrop.model.random_weights import seed_weights
 from stormdrop.model.verification import expected as expected_module
+from stormdrop.model.verification.samples import samples
 from stormdrop.model.verify import LEVEL, Reference
 from stormdrop.sketches.contract import Variant
 from stormdrop.sketches.registry import sketches_for
@@ -119,6 +120,35 @@ def test_a_network_that_amplifies_rounding_is_neither_refused_nor_passed_blindly
     assert fault is not None and fault.allowed < 0.5
     with pytest.raises(ModelError, match="imported graph"):
         Reference.compute(imported_as(graph, changed(cancelling_model(), "b", lambda b: b[:, ::-1])))
+
+
+def gated_model(shape: tuple[int, ...], threshold: float) -> onnx.ModelProto:
+    """x, if its mean is above a threshold; else zero."""
+    nodes = [
+        helper.make_node("ReduceMean", ["x"], ["mean"], axes=[1]),
+        helper.make_node("Sub", ["mean", "threshold"], ["above"]),
+        helper.make_node("Mul", ["above", "slope"], ["logit"]),
+        helper.make_node("Sigmoid", ["logit"], ["gate"]),
+        helper.make_node("Mul", ["gate", "x"], ["y"]),
+    ]
+    constants = {"threshold": threshold, "slope": 1e12}
+    extra = [numpy_helper.from_array(np.array([value], "float32"), name) for name, value in constants.items()]
+    return make_model(nodes, {}, {"x": shape}, {"y": shape}, extra=extra)
+
+
+def test_a_gate_that_a_long_sum_opens_may_be_open_or_closed() -> None:
+    shape = (1, 4096)
+    inputs = load_graph(gated_model(shape, 0.0)).inputs
+    (mean,) = np.mean(samples(inputs, {})[1].feeds["x"], axis=1, dtype="float64")
+
+    def explained(threshold: float) -> float:
+        graph = load_graph(gated_model(shape, threshold))
+        (expected,) = [one for one in Reference.compute(graph).expected if one.sample.name == "0 to 255"]
+        assert expected.rounded is not None
+        return expected.rounded("output 'y'")
+
+    assert explained(mean * (1 - 1e-6)) > 1.0
+    assert explained(mean * (1 - 1e-3)) < LEVEL
 
 
 def test_an_output_of_nan_alone_is_an_error_of_its_own() -> None:

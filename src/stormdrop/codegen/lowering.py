@@ -1,9 +1,12 @@
-"""How scheduled functions become machine code: TVM's passes, and six of our own.
+"""How scheduled functions become machine code: TVM's passes, and seven of our own.
 
 - Local buffers on the stack. TVM 0.27 asks its runtime for the memory of every buffer inside of a function, also of
   accumulators. Then LLVM cannot know that nothing else reads them, and stores them again and again: a matmul of 64^3
   takes 16% longer, convolutions take 4 to 11% longer. Here buffers of scope "local" are on the stack, and LLVM takes
   them from there into registers.
+- Unrolled lanes. TVM makes a loop over the lanes of a vector whose lanes take different branches of a condition. LLVM
+  22 makes vectors of such a loop again for Zen 4 and 5, and reads `x[lane % 8]` as if the modulo were not there. Here
+  these loops are unrolled, so that each index is a number.
 - Non-temporal stores. Results that are larger than the caches can be stored past them (`stores_knob`). Then a line that
   is written as a whole is not read first, and no other data leaves the caches for it. A ReLU of 64 MB takes two thirds
   of the time that it takes with ordinary stores.
@@ -27,14 +30,14 @@ from typing import Any
 import numpy as np
 import tvm
 from tvm import s_tir, tirx
-from tvm.ir import StringImm
+from tvm.ir import Call, StringImm
 from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import FloatImm, IntImm
 from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
 from tvm.sym import Analyzer
-from tvm.tirx import AttrStmt, BufferStore, Evaluate, PrimFunc, SeqStmt
+from tvm.tirx import AttrStmt, BufferStore, Evaluate, For, ForKind, PrimFunc, SeqStmt
 from tvm.tirx.compilation_pipeline import PIPELINE_MAP
-from tvm_ffi import structural_map
+from tvm_ffi import structural_map, structural_walk
 
 from ..ir.attributes import NON_TEMPORAL, UNALIGNED
 from ..ir.expressions import transform_statement
@@ -45,6 +48,7 @@ PIPELINE = "stormdrop"
 """The name under which TVM knows these passes: `tvm.tirx.build(..., pipeline=PIPELINE)`."""
 
 _FENCE = "llvm.x86.sse.sfence"
+_LANE = ".s"  # ends the names of the loops that TVM makes of vectors that it cannot vectorise
 _SHORTEST_STORE = 4  # float32 values of the shortest non-temporal store; it has to be aligned to as many
 
 
@@ -67,6 +71,7 @@ def _pipeline() -> tuple[Any, Any, Any]:
         calls.BF16ComputeLegalize(),
         calls.NarrowDataType(32),
         calls.VectorizeLoop(True),
+        _pass(_with_unrolled_lanes, "UnrolledLanes"),
         _pass(with_dot_products, "DotProducts"),
         calls.StorageRewrite(),
         loops.HoistIfThenElse(),
@@ -101,6 +106,21 @@ def _with_local_buffers_on_stack(function: PrimFunc) -> PrimFunc:
         return node
 
     return function.with_body(structural_map(function.body, ((tirx.AllocBuffer, on_stack),)))
+
+
+def _with_unrolled_lanes(function: PrimFunc) -> PrimFunc:
+    def unrolled(loop: Any) -> Any:
+        if loop.loop_var.name.endswith(_LANE) and isinstance(loop.extent, IntImm) and _chooses(loop.body):
+            return For(loop.loop_var, loop.min, loop.extent, ForKind.UNROLLED, loop.body)
+        return loop
+
+    return function.with_body(transform_statement(function.body, lambda node: node, unrolled))
+
+
+def _chooses(statement: Any) -> bool:
+    calls: list[Any] = []
+    structural_walk(statement, (Call, calls.append))
+    return any(call.op.name.split(".")[-1] == "if_then_else" for call in calls)
 
 
 def _with_bounds_first(function: PrimFunc) -> PrimFunc:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import ModelError, UnsupportedFunction
@@ -33,6 +34,7 @@ it."""
 _OF_PEER = 10.0
 _OF_ROUNDING = 100.0
 _OF_SPREAD = 3.0  # two ways to round differ by as much as each of them is wrong, or by twice as much
+_DRAWS = 4  # of noise: whether a gate opens depends on its direction
 _SLOW = 3.0  # seconds: if NumPy takes longer for the first sample, it remains the only one
 
 Array = NDArray[Any]
@@ -254,9 +256,11 @@ class Computing:
 class _Rounded:
     """The error of each tensor of a sample that rounding explains; computed at the first call.
 
-    It is 100 times what rounding each tensor to float32 once does. A model that rounds numbers to integers, as a
-    quantised one does, may jump by a whole step where a number lies between two integers, and all that follows with it.
-    There it is 3 times what rounding does, or what happens if each of these numbers is moved up or down a little.
+    It is 100 times what rounding each tensor to float32 once does, or 3 times what noise does that is as large as the
+    error of a long sum. The latter is more if a network jumps: a gate whose sigmoid takes logits of 100,000 opens or
+    closes with the last bits of its input. A model that rounds numbers to integers, as a quantised one does, may jump
+    by a whole step where a number lies between two integers, and all that follows with it. There it is 3 times what
+    rounding does, or what happens if each of these numbers is moved up or down a little.
     """
 
     def __init__(self, computing: Computing, sample: Sample, tensors: Mapping[str, Array]) -> None:
@@ -267,12 +271,18 @@ class _Rounded:
         if self._errors is None:
             exact = self._computing.exact
             assert exact is not None
-            runs: list[dict[str, Any]] = [{"rounded": True}]
+            draws = [np.random.default_rng(seed) for seed in range(_DRAWS)]
+            runs: dict[float, list[dict[str, Any]]]
             if exact.jumps:
-                runs += [{"nudge": NUDGE}, {"nudge": -NUDGE}]
-            errors = [self._of_run(exact, **run) for run in runs]
-            factor = _OF_ROUNDING if len(runs) == 1 else _OF_SPREAD
-            self._errors = {key: factor * max(error[key] for error in errors) for key in self._tensors}
+                runs = {_OF_SPREAD: [{"rounded": True}, {"nudge": NUDGE}, {"nudge": -NUDGE}]}
+            else:
+                runs = {_OF_ROUNDING: [{"rounded": True}], _OF_SPREAD: [{"noise": rng} for rng in draws]}
+            errors = [
+                {key: factor * error for key, error in self._of_run(exact, **run).items()}
+                for factor, group in runs.items()
+                for run in group
+            ]
+            self._errors = {key: max(error[key] for error in errors) for key in self._tensors}
         return self._errors[name]
 
     def _of_run(self, exact: ExactModel, **run: Any) -> dict[str, float]:
