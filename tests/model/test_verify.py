@@ -122,27 +122,27 @@ def test_a_network_that_amplifies_rounding_is_neither_refused_nor_passed_blindly
         Reference.compute(imported_as(graph, changed(cancelling_model(), "b", lambda b: b[:, ::-1])))
 
 
-def gated_model(shape: tuple[int, ...], threshold: float) -> onnx.ModelProto:
-    """x, if its mean is above a threshold; else zero."""
+def gated_model(length: int, threshold: float) -> onnx.ModelProto:
+    """1, 2, 3 and 4, if the mean of x is above a threshold; else zeros."""
     nodes = [
         helper.make_node("ReduceMean", ["x"], ["mean"], axes=[1]),
-        helper.make_node("Sub", ["mean", "threshold"], ["above"]),
-        helper.make_node("Mul", ["above", "slope"], ["logit"]),
+        helper.make_node("MatMul", ["mean", "slope"], ["product"]),
+        helper.make_node("Sub", ["product", "threshold"], ["logit"]),
         helper.make_node("Sigmoid", ["logit"], ["gate"]),
-        helper.make_node("Mul", ["gate", "x"], ["y"]),
+        helper.make_node("Mul", ["gate", "values"], ["y"]),
     ]
-    constants = {"threshold": threshold, "slope": 1e12}
-    extra = [numpy_helper.from_array(np.array([value], "float32"), name) for name, value in constants.items()]
-    return make_model(nodes, {}, {"x": shape}, {"y": shape}, extra=extra)
+    constants = {"slope": np.full((1, 4), 1e9), "threshold": np.full(4, 1e9 * threshold), "values": np.arange(1, 5)}
+    extra = [numpy_helper.from_array(value.astype("float32"), name) for name, value in constants.items()]
+    return make_model(nodes, {}, {"x": (1, length)}, {"y": (1, 4)}, extra=extra)
 
 
 def test_a_gate_that_a_long_sum_opens_may_be_open_or_closed() -> None:
-    shape = (1, 4096)
-    inputs = load_graph(gated_model(shape, 0.0)).inputs
+    length = 4096
+    inputs = load_graph(gated_model(length, 0.0)).inputs
     (mean,) = np.mean(samples(inputs, {})[1].feeds["x"], axis=1, dtype="float64")
 
     def explained(threshold: float) -> float:
-        graph = load_graph(gated_model(shape, threshold))
+        graph = load_graph(gated_model(length, threshold))
         (expected,) = [one for one in Reference.compute(graph).expected if one.sample.name == "0 to 255"]
         assert expected.rounded is not None
         return expected.rounded("output 'y'")
