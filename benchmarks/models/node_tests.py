@@ -344,7 +344,7 @@ Which operators of ONNX a model may have. The table counts the cases of ONNX's o
 without the training domain and without the `_expanded` forms) by operator:
 
 - *native*: stormdrop's own kernels are right.
-- *with onnxruntime*: right, and onnxruntime runs a part of the model. Install it with `pip install onnxruntime`.
+- *with onnxruntime*: right, and onnxruntime runs a part of the model (`pip install 'stormdrop[onnxruntime]'`).
 - *not taken*: refused with one line that says why, or not right.
 - *not run by onnxruntime*: its CPU provider does not pass the case either. These cases do not count below.
 

@@ -12,8 +12,8 @@ The ways are
 
 Each model is made with seeded weights, and batch norms with the statistics of an image, in a process of its own. The
 models of transformers have fewer layers than the published ones, so that all fit into the memory of a small machine;
-their layers are the real ones. What is done is kept in `benchmarks/out/torch_models.jsonl`, and a second run goes on
-from there.
+their layers are the real ones. What is done is kept in `benchmarks/recorded/torch_models.jsonl`, and a second run goes
+on from there.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-OUT = Path(__file__).parents[1] / "out" / "torch_models.jsonl"
+OUT = Path(__file__).parents[1] / "recorded" / "torch_models.jsonl"
 WAYS = ("compile", "module", "onnx")
 LIMIT = 600.0  # seconds that one model may take besides its tuning
+WRONG = 1e-2  # a larger error than this, relative to the largest output, is no rounding
 SIZES = {"inception_v3": 299}  # of images, if not 224
 
 TORCHVISION = (
@@ -208,7 +209,9 @@ def by_compile(name: str, options: dict[str, Any]) -> dict[str, Any]:
     eager = [str(each.message) for each in caught if "runs eagerly" in str(each.message)]
     pairs = [(a, b) for a, b in zip(ours, right, strict=True) if isinstance(a, torch.Tensor)]
     error = max(float((a - b).abs().max() / b.abs().max().clamp(min=1e-9)) for a, b in pairs)
-    return {"graphs": len(graphs), "eager": eager, "error": error}
+    compiled = [each for graph in graphs for each in graph._compiled.values() if each is not None]
+    foreign = [str(part) for each in compiled for part in each._model.metadata.foreign]
+    return {"graphs": len(graphs), "eager": eager, "error": error, "elsewhere": foreign}
 
 
 def by_module(name: str, options: dict[str, Any]) -> dict[str, Any]:
@@ -272,6 +275,14 @@ def _in_child(name: str, way: str, seconds: float) -> dict[str, Any]:
         return {"model": name, "way": way, "time": seconds, "failed": f"CRASH {run.returncode}: {last}"}
 
 
+def _outcome(entry: dict[str, Any]) -> str:
+    if "failed" in entry:
+        return "failed"
+    if not entry["error"] <= WRONG:
+        return "wrong"
+    return "eager" if entry.get("eager") else "ok"
+
+
 def _line(entry: dict[str, Any]) -> str:
     if "failed" in entry:
         what = f"FAILED {entry['failed'][:160]}"
@@ -312,7 +323,7 @@ def main() -> None:
                 entry = _in_child(name, way, seconds)
                 with OUT.open("a") as file:
                     file.write(json.dumps(entry) + "\n")
-            outcomes[way, "failed" if "failed" in entry else "eager" if entry.get("eager") else "ok"] += 1
+            outcomes[way, _outcome(entry)] += 1
             print(_line(entry), flush=True)
     print(", ".join(f"{way} {outcome}: {count}" for (way, outcome), count in sorted(outcomes.items())))
 

@@ -37,6 +37,8 @@ from stormdrop.errors import InputError, MeasureError, OperatorError, StormdropE
         (["tune-op", *SMALL, "--target", ""], "--target '': is empty; write for example --target cpu"),
         (["tune-op", *SMALL, "--runner", " "], "--runner '': is empty; write for example --runner 127.0.0.1:9090"),
         (["bench", *SMALL, "--target", ""], "--target '': is empty"),
+        (["bench", *SMALL, "--seed", "-1"], "--seed -1: must be 0 or more"),
+        (["run", "nowhere.sd", "--seed", "-1"], "--seed -1: must be 0 or more"),
         (["tune-op", *SMALL, "--runner", "nowhere"], "runner 'nowhere': write HOST:PORT, such as 127.0.0.1:9090"),
         (["tune-op", *SMALL, "--features", "knob"], "unknown features 'knob'; did you mean 'knobs'"),
         (["tune-op", *SMALL, "--target", "toaster"], "unknown target 'toaster'"),

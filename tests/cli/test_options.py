@@ -101,3 +101,8 @@ def test_places_to_measure_that_do_not_fit(
 ) -> None:
     with pytest.raises(InputError, match=says):
         options.runner_address(runner, tracker, device)
+
+
+def test_a_mistake_after_many_inputs_is_found_at_once() -> None:
+    with pytest.raises(InputError, match="write the input and its sizes"):
+        options.shapes([",".join([*(f"x{index}=1" for index in range(60)), "y"])])

@@ -98,11 +98,11 @@ def rotated(x: T.Buffer((6, 32), "float32"), a: T.Buffer((6, 4), "float32"), y: 
                 )
 
 
-@pytest.mark.parametrize("processor", ["native", "znver4", "znver5"])
+@pytest.mark.parametrize("processor", ["native", "znver4"])
 def test_lanes_that_take_different_branches_are_computed_right(processor: str) -> None:
     target = Target.detect()
-    if processor != "native" and "avx512" not in " ".join(target.features):
-        pytest.skip("this CPU does not run AVX-512")
+    if processor == "znver4" and target.mcpu not in ("znver4", "znver5"):
+        pytest.skip("this CPU may not run the code for Zen 4")
     rng = np.random.default_rng(0)
     x, a = rng.random((6, 4, 8), dtype="float32"), rng.random((6, 1, 4), dtype="float32")
     output = tvm.runtime.empty((6, 32), "float32")

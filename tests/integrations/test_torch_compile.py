@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,22 @@ def test_changed_weights_are_not_ignored(tmp_path: Path) -> None:
         torch.testing.assert_close(fast(x), module(x))
 
 
+def test_weights_that_were_replaced_are_not_ignored(tmp_path: Path) -> None:
+    module, x = network(), torch.randn(2, 8)
+    fast = compiled(module, tmp_path)
+    fast(x)
+    module[3].bias.data = module[3].bias.data + 1.0
+    with pytest.warns(RuntimeWarning, match="its weights have changed"):
+        torch.testing.assert_close(fast(x), module(x))
+
+
+def test_denormals_are_kept_if_asked_for(tmp_path: Path) -> None:
+    module, x = torch.nn.Linear(1, 1, bias=False).eval(), torch.full((1, 1), 1e-30)
+    module.weight.data[:] = 1e-10
+    assert compiled(module, tmp_path, keep_denormals=True)(x) == module(x) != 0
+    torch.compiler.reset()
+
+
 def test_what_cannot_be_compiled_runs_eagerly_and_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise ModelError("Network: operator frobnicate is not supported")
@@ -119,6 +136,8 @@ def test_options_tune_and_wrong_ones_are_one_line(tmp_path: Path) -> None:
 
 
 def test_torch_knows_the_backend_by_its_name() -> None:
-    if "stormdrop" not in torch._dynamo.list_backends():
+    installed = {entry.name for entry in entry_points(group="torch_dynamo_backends")}
+    if "stormdrop" not in installed:
         pytest.skip("the entry point is there after the next installation of the package")
+    assert "stormdrop" in torch._dynamo.list_backends()
     assert torch._dynamo.lookup_backend("stormdrop") is torch_compile.stormdrop

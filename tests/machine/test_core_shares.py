@@ -65,3 +65,34 @@ def test_a_call_that_fails_gives_its_share_back() -> None:
         raise KeyError
     with shares.taken(2) as share:
         assert share == 2
+
+
+def test_an_interrupted_waiter_leaves_the_core_to_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    shares, waiting, done = CoreShares(1), threading.Semaphore(0), []
+    wait_for = shares._freed.wait_for
+
+    def interrupted(_: object) -> None:
+        waiting.release()
+        shares._freed.wait()
+        raise KeyboardInterrupt
+
+    def first() -> None:
+        with pytest.raises(KeyboardInterrupt), shares.taken(1):
+            done.append("first")
+
+    def second() -> None:
+        with shares.taken(1):
+            done.append("second")
+
+    with shares.taken(1):
+        threads = [threading.Thread(target=work, daemon=True) for work in (first, second)]
+        monkeypatch.setattr(shares._freed, "wait_for", interrupted)
+        threads[0].start()
+        assert waiting.acquire(timeout=10)
+        monkeypatch.setattr(shares._freed, "wait_for", wait_for)
+        threads[1].start()
+        while len(shares._freed._waiters) < 2:  # type: ignore[attr-defined]
+            time.sleep(0.001)
+    for thread in threads:
+        thread.join(10)
+    assert done == ["second"]

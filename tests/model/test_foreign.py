@@ -24,7 +24,9 @@ from stormdrop.model.artifact_files import METADATA
 from stormdrop.model.compile import build
 from stormdrop.model.importer.graph import load_graph
 from stormdrop.model.profile import foreign_times
+from stormdrop.model.untuned import compile_model_with
 from stormdrop.model.verify import Reference, random_feeds
+from stormdrop.tuning.options import TuneOptions
 
 pytestmark = pytest.mark.compiles
 onnxruntime = pytest.importorskip("onnxruntime", reason="it runs the foreign parts")
@@ -48,6 +50,12 @@ def assert_right(model: CompiledModel, source: onnx.ModelProto, seed: int) -> No
     for name, right in expected(source, feeds).items():
         assert outputs[name].dtype == right.dtype
         np.testing.assert_allclose(outputs[name], right, rtol=1e-4, atol=1e-5)
+
+
+def test_compiling_names_the_parts_that_onnxruntime_runs() -> None:
+    result = compile_model_with(gelu_inside(), None, TuneOptions(fresh=True))
+    (part,) = result.to_json()["foreign"]
+    assert part["nodes"] == sum(part["operators"].values()) >= 1 and part["reason"]
 
 
 @pytest.mark.parametrize("make", MAKERS)

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
+
+
+def write(path: Path, arrays: Mapping[str, Any]) -> None:
+    """Write arrays by name as an .npz file. `numpy.savez` takes names as arguments, which excludes some names."""
+    from numpy.lib import format as npy
+
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                npy.write_array(file, array, allow_pickle=False)
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -128,8 +128,7 @@ def landscape(
 ) -> int:
     """Draw the times over two knobs of a space, and the path of a search on this plane."""
     _at_least_one("--trials", trials)
-    if seed < 0:
-        raise InputError(f"--seed {seed}: must be 0 or more")
+    options.not_negative_seed(seed)
     if out.suffix != ".png":
         raise InputError(f"--out {out}: must end in .png")
     options.writable_file(out, "--out")

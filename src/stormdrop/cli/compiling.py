@@ -43,6 +43,7 @@ def compile_(
     """
     if not model.is_file():
         raise ModelError(f"{model}: no such file")
+    options.not_negative_seed(seed)
     compile_options = TuneOptions(seed=seed, fresh=fresh)
     options.not_empty(target, "--target", "cpu")
     shapes = options.shapes(shape or ())
@@ -76,5 +77,6 @@ def _print(document: Mapping[str, Any]) -> None:
         print(f"replaced, because the model was wrong with it: {entry['before']} of {entry['task']}")
     if document["fallbacks"]:
         print(f"without a good sketch: {', '.join(document['fallbacks'])}")
+    output.foreign_parts(document["foreign"])
     print(f"{document['seconds']:.1f} s: {output.phases(document['phases'])}")
     print(f"saved: {document['artifact']}\ndigest: {document['digest']}")

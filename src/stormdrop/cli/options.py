@@ -259,17 +259,32 @@ def shapes(words: Sequence[str]) -> dict[str, tuple[int | tuple[int, ...], ...]]
     """
     by_input: dict[str, tuple[int | tuple[int, ...], ...]] = {}
     for word in words:
-        if not re.fullmatch(f"({_ONE_SHAPE})+", word, re.DOTALL):
-            raise InputError(
-                f"--shape {word}: write the input and its sizes, for example data=1x3x224x224, and a comma between "
-                f"two inputs; several sizes of a dimension as in data=1,4,8x3x224x224 or ids=1x32-384:32"
-            )
-        for name, sizes in re.findall(_ONE_SHAPE, word, re.DOTALL):
+        for name, sizes in _each_shape(word):
             if name in by_input:
                 raise InputError(f"--shape: input {name} is given twice")
             dimensions = sizes.split("x") if "x" in sizes else sizes.split(",")
             by_input[name] = tuple(_sizes(name, dimension) for dimension in dimensions)
     return by_input
+
+
+def _each_shape(word: str) -> Iterator[tuple[str, str]]:
+    """The inputs with their sizes. Raises `InputError` for a word of another form."""
+    one_shape, position = re.compile(_ONE_SHAPE, re.DOTALL), 0
+    while position < len(word) or not word:
+        match = one_shape.match(word, position)
+        if match is None:
+            raise InputError(
+                f"--shape {word}: write the input and its sizes, for example data=1x3x224x224, and a comma between "
+                f"two inputs; several sizes of a dimension as in data=1,4,8x3x224x224 or ids=1x32-384:32"
+            )
+        yield match[1], match[2]
+        position = match.end()
+
+
+def not_negative_seed(seed: int) -> None:
+    """Raise `InputError` for a negative seed."""
+    if seed < 0:
+        raise InputError(f"--seed {seed}: must be 0 or more")
 
 
 def one_size(words: Sequence[str]) -> dict[str, tuple[int, ...]]:
@@ -321,8 +336,7 @@ def tune_options(
     """
     if trials is not None and trials < 1:
         raise InputError(f"--trials {trials}: must be 1 or more")
-    if seed < 0:
-        raise InputError(f"--seed {seed}: must be 0 or more")
+    not_negative_seed(seed)
     if resume and fresh:
         raise InputError("--resume and --fresh contradict each other: continue an earlier run, or ignore all records")
     name, search_options = parse_search(search)

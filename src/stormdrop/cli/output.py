@@ -7,7 +7,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -109,3 +109,11 @@ def phases(split: Mapping[str, float]) -> str:
     """The phases with their seconds, the longest first."""
     parts = sorted(split.items(), key=lambda part: -part[1])
     return ", ".join(f"{name} {value:.1f} s" for name, value in parts)
+
+
+def foreign_parts(parts: Iterable[Mapping[str, Any]]) -> None:
+    """Print a line for each part that onnxruntime runs: its operators, and its share of the time if it was measured."""
+    for part in parts:
+        operators = ", ".join(f"{count} {name}" for name, count in part["operators"].items())
+        share = f": {part['share']:.0%} of the time" if "share" in part else ""
+        print(f"onnxruntime runs {operators}{share} ({part['reason']})")

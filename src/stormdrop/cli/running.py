@@ -72,6 +72,7 @@ def run(
     as_json: JsonOption = False,
 ) -> None:
     """Run a tuned model. This runs code of its folder: run what you trust, or give its digest."""
+    options.not_negative_seed(seed)
     size = options.one_size(shape or ())
     if size and inputs is not None:
         raise InputError("--shape: the file of --input says which size runs; leave --shape out")
@@ -82,8 +83,6 @@ def run(
             raise InputError("--trace: needs --profile, whose executions it shows")
         options.writable_file(trace, "--trace")
     with output.stdout_for_json(as_json):
-        import numpy as np
-
         from ..model import load
 
         model = load(artifact, digest, threads)
@@ -94,8 +93,7 @@ def run(
         seconds = time.perf_counter() - start
         profile_and_limits = _profile(model, feeds, trace) if profiled else None
         if outputs is not None:
-            with outputs.open("wb") as file:
-                np.savez(file, **results)  # type: ignore[arg-type]
+            arrays.write(outputs, results)
     described: dict[str, dict[str, Any]] = {
         name: {"shape": list(value.shape), "dtype": str(value.dtype)} for name, value in results.items()
     }
@@ -206,6 +204,7 @@ def bench(
     """Time an operator or a model beside its peers; tune it first if it has not been tuned."""
     values, shapes = options.arguments(arguments or ()), options.one_size(shape or ())
     options.not_empty(target, "--target", "cpu")
+    options.not_negative_seed(seed)
     check_page(report, "--report")
     names = None if against is None else [name.strip() for name in against.split(",") if name.strip()]
     with output.stdout_for_json(as_json):

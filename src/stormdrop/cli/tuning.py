@@ -289,7 +289,7 @@ def _print_model(document: Mapping[str, Any], out: Path, machine: Machine) -> No
         print(f"  by {entry['after']}")
     if latency.get("disturbed"):
         print("something else used the machine while the latency was measured: the figures above are not reliable")
-    _print_foreign(document)
+    output.foreign_parts(document.get("foreign") or ())
     for sentence in document.get("left_out") or ():
         print(f"at {machine.runner}: {sentence}")
     if document.get("fallbacks"):
@@ -320,13 +320,6 @@ def _print_sizes(document: Mapping[str, Any]) -> None:
     print()
     headings = ["size", "latency", "95% interval", "untuned", "own kernels", "shared kernels", "of the tuning"]
     output.table(headings, rows)
-
-
-def _print_foreign(document: Mapping[str, Any]) -> None:
-    """One line for each part that onnxruntime runs: its operators, and its share of the time."""
-    for part in document.get("foreign") or ():
-        operators = ", ".join(f"{count} {name}" for name, count in part["operators"].items())
-        print(f"onnxruntime runs {operators}: {part['share']:.0%} of the time ({part['reason']})")
 
 
 def _say_what_peak_is_worth(machine: Machine) -> None:

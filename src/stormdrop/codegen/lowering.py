@@ -35,7 +35,7 @@ from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import FloatImm, IntImm
 from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
 from tvm.sym import Analyzer
-from tvm.tirx import AttrStmt, BufferStore, Evaluate, For, ForKind, PrimFunc, SeqStmt
+from tvm.tirx import AttrStmt, BufferStore, Evaluate, For, ForKind, IfThenElse, PrimFunc, SeqStmt
 from tvm.tirx.compilation_pipeline import PIPELINE_MAP
 from tvm_ffi import structural_map, structural_walk
 
@@ -119,8 +119,9 @@ def _with_unrolled_lanes(function: PrimFunc) -> PrimFunc:
 
 def _chooses(statement: Any) -> bool:
     calls: list[Any] = []
-    structural_walk(statement, (Call, calls.append))
-    return any(call.op.name.split(".")[-1] == "if_then_else" for call in calls)
+    branches: list[Any] = []
+    structural_walk(statement, ((Call, calls.append), (IfThenElse, branches.append)))
+    return bool(branches) or any(call.op.name.split(".")[-1] == "if_then_else" for call in calls)
 
 
 def _with_bounds_first(function: PrimFunc) -> PrimFunc:

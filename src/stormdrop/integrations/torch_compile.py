@@ -11,6 +11,7 @@ graph that has to compute gradients, and a graph whose weights have changed sinc
 
 from __future__ import annotations
 
+import logging
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +25,8 @@ from ..tuning.options import DEFAULT_SEARCH, TuneOptions
 
 if TYPE_CHECKING:
     from ..model import CompiledModel
+
+_logger = logging.getLogger(__name__)
 
 _MOST_SIZES = 8
 """A graph that is called with more sets of sizes runs eagerly for the others, as Dynamo itself gives up after eight."""
@@ -41,7 +44,7 @@ def stormdrop(
             were found, all others default schedules. The options are
 
             - `time`, `trials`: tune each graph, with this budget for each set of sizes, as `sd.tune_model` does
-            - `search`, `seed`, `fresh`: as in `sd.tune_model`
+            - `search`, `seed`, `fresh`, `keep_denormals`: as in `sd.tune_model`
             - `db`: the database of records, a file or a URL; the user's own by default
 
     Returns:
@@ -71,21 +74,24 @@ class _Settings:
         options: The options of a tuning.
         db: The database of records; None for the default one.
         tunes: Whether anything is measured.
+        keep_denormals: Whether kernels compute with denormals.
     """
 
     options: TuneOptions
     db: str | None
     tunes: bool
+    keep_denormals: bool
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> _Settings:
-        known = ("time", "trials", "search", "seed", "fresh", "db")
+        known = ("time", "trials", "search", "seed", "fresh", "keep_denormals", "db")
         for name in given:
             if name not in known:
                 raise InputError(f"backend stormdrop has no option {name!r}; {hint(name, known)}")
-        others = {name: value for name, value in given.items() if name != "db"}
+        others = {name: value for name, value in given.items() if name not in ("keep_denormals", "db")}
         options = TuneOptions.of(**{"search": DEFAULT_SEARCH, **others})
-        return cls(options, given.get("db"), "time" in given or "trials" in given)
+        tunes, keep_denormals = "time" in given or "trials" in given, bool(given.get("keep_denormals", False))
+        return cls(options, given.get("db"), tunes, keep_denormals)
 
 
 class _Graph:
@@ -115,7 +121,11 @@ class _Graph:
         if not compiled.is_current(arguments):
             self._say("its weights have changed since it was compiled; torch.compiler.reset() compiles it anew")
             return self._graph(*arguments)
-        return compiled(arguments)
+        try:
+            return compiled(arguments)
+        except StormdropError as error:  # for example in a process that was forked after the first call
+            self._say(str(error))
+            return self._graph(*arguments)
 
     def _compile(self, arguments: Sequence[Any]) -> _Compiled | None:
         """The graph for these inputs; None if it has to run eagerly."""
@@ -146,9 +156,7 @@ class _Compiled:
             if isinstance(argument, torch.Tensor) and not constant[position]
         ]
         self._weights = [
-            (position, argument, _version(argument))
-            for position, argument in enumerate(arguments)
-            if constant[position]
+            (position, argument, _state(argument)) for position, argument in enumerate(arguments) if constant[position]
         ]
         module = _Closed(graph, arguments, self._inputs)
         self._model = _model_of(module, tuple(arguments[position] for position in self._inputs), settings)
@@ -161,7 +169,7 @@ class _Compiled:
     def is_current(self, arguments: Sequence[Any]) -> bool:
         """Whether the weights are those that were compiled."""
         return all(
-            arguments[position] is weight and _version(weight) == version for position, weight, version in self._weights
+            arguments[position] is weight and _state(weight) == state for position, weight, state in self._weights
         )
 
     def __call__(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
@@ -202,14 +210,19 @@ def _model_of(module: torch.nn.Module, inputs: tuple[Any, ...], settings: _Setti
     from ..machine import threads
 
     threads.configure()
+    from ..machine.cpu import keeping_denormals
     from ..model.tune import tune_model_with
     from ..model.untuned import compile_model_with
     from ..records import open_store
 
+    target = keeping_denormals(None) if settings.keep_denormals else None
+    make = tune_model_with if settings.tunes else compile_model_with
     with open_store(settings.db) as store:
-        if settings.tunes:
-            return tune_model_with(module, None, settings.options, example_inputs=inputs, store=store).model
-        return compile_model_with(module, None, settings.options, example_inputs=inputs, store=store).model
+        model: CompiledModel = make(module, target, settings.options, example_inputs=inputs, store=store).model
+    for part in model.metadata.foreign:
+        operators = ", ".join(f"{count} {name}" for name, count in part.operators.items())
+        _logger.info("onnxruntime runs %s of a graph (%s)", operators, part.reason)
+    return model
 
 
 def _is_weight(node: torch.fx.Node) -> bool:
@@ -228,6 +241,6 @@ def _size_of(argument: Any) -> Any:
     return (tuple(argument.shape), argument.dtype) if isinstance(argument, torch.Tensor) else argument
 
 
-def _version(weight: Any) -> int:
-    """How often a tensor was written to, as far as torch counts it."""
-    return 0 if weight.is_inference() else int(weight._version)
+def _state(weight: Any) -> tuple[int, int]:
+    """Where the elements of a tensor are, and how often they were written to, as far as torch counts it."""
+    return int(weight.data_ptr()), 0 if weight.is_inference() else int(weight._version)

@@ -31,6 +31,7 @@ def pipeline(
     search: str = DEFAULT_SEARCH,
     seed: int = 0,
     fresh: bool = False,
+    keep_denormals: bool = False,
     store: Store | None = None,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
 ) -> Callable[[tvm.IRModule], tvm.IRModule]:
@@ -45,6 +46,7 @@ def pipeline(
         search: The name of the search.
         seed: The seed of everything that is random.
         fresh: Ignore all records.
+        keep_denormals: Compute with denormals, where kernels take them for zero otherwise.
         store: Where records are kept; the user's own database by default.
         shapes: The sizes of inputs that are symbolic, by the input's name.
 
@@ -70,7 +72,7 @@ def pipeline(
         if target is not None and str(target.kind.name) != "llvm":
             raise InputError(f"relax_pipeline {NAME}: models are tuned for CPUs; the target is {target.kind.name}")
         # TVM's own lowering makes no instructions of arithmetic units.
-        machine = replace(Target.detect(), features=())
+        machine = replace(Target.detect(), features=(), keep_denormals=keep_denormals)
         result = tune_model_with(mod, machine, options, store=store, shapes=shapes)
         assert result.module is not None
         return relax.get_pipeline("default_build")(result.module())

@@ -54,4 +54,4 @@ class CoreShares:
             with self._freed:
                 self._calls -= 1
                 self._free += share
-                self._freed.notify(share)
+                self._freed.notify_all()  # also if a waiter that was notified was interrupted

@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -122,14 +123,29 @@ def _load_kernels(name: str, copy: str) -> Any:
         return tvm_ffi.load_module(library)
 
 
+_STDERR = threading.RLock()
+"""File descriptor 2 is the whole process's: two threads that exchange it at once would lose it."""
+
+
 @contextlib.contextmanager
 def without_scope_warnings() -> Iterator[None]:
-    """Drop the warning "Scope ..." that TVM writes to file descriptor 2 for every constant; pass all else on."""
-    try:
-        stderr = os.dup(2)
-    except OSError:
-        yield  # this process has no standard error
-        return
+    """Drop the warning "Scope ..." that TVM writes to file descriptor 2 for every constant; pass all else on.
+
+    One thread at a time does this; others wait.
+    """
+    with _STDERR:
+        try:
+            stderr = os.dup(2)
+        except OSError:
+            yield  # this process has no standard error
+            return
+        with _kept_from(stderr):
+            yield
+
+
+@contextlib.contextmanager
+def _kept_from(stderr: int) -> Iterator[None]:
+    """Collect what is written to file descriptor 2; pass it on to this one without the warning, and close this one."""
     with tempfile.TemporaryFile() as sink:
         os.dup2(sink.fileno(), 2)
         try:

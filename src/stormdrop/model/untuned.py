@@ -125,6 +125,10 @@ class CompileResult:
             "replaced": [replacement.to_json() for replacement in self.replaced],
             "sizes": [size.to_json() for size in self.sizes],
             "fallbacks": [report.task for report in self.model.metadata.fallbacks],
+            "foreign": [
+                {"operators": dict(part.operators), "nodes": part.nodes, "reason": part.reason}
+                for part in self.model.metadata.foreign
+            ],
         }
 
 

@@ -11,10 +11,11 @@ Compared are the outputs, and what the kernel that computes an output reads. The
 softmax: it hides errors where it saturates, and turns an error of 1e-6 in logits of 1800 into one of 1e-3. These
 tensors are taken from the running model, so that they come from the very kernels that are saved.
 
-"Near" is `LEVEL`, or more if the network itself makes more of rounding: 10 times the error of the peer, or 100 times
-what rounding each tensor to float32 once does to the exact values. So a network that amplifies rounding is neither
-refused nor let pass with whatever it computes: sums in bfloat16 are 65,000 times as coarse as those in float32. A model
-that rounds to integers, as a quantised one does, may differ by a whole step at a tie: see `expected._Rounded`.
+"Near" is `LEVEL`, or more if the network itself makes more of rounding: 10 times the error of the peer, 100 times what
+rounding each tensor to float32 once does to the exact values, or 3 times what the noise of long sums does. So a network
+that amplifies rounding is neither refused nor let pass with whatever it computes: sums in bfloat16 are 65,000 times as
+coarse as those in float32. A model that rounds to integers, as a quantised one does, may differ by a whole step at a
+tie: see `expected._Rounded`.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from onnx import helper
 from tiny_models import make_model, residual_model
 
 from stormdrop.errors import ModelError
+from stormdrop.model.importer import onnx_model
 from stormdrop.model.importer.onnx_model import load_onnx, unsupported_nodes
 from stormdrop.model.random_weights import seed_weights
 
@@ -112,3 +113,16 @@ def test_foreign_operator_that_is_never_reached_is_no_error() -> None:
     model = relu_model()
     model.graph.node.append(helper.make_node("StringNormalizer", ["x"], ["unused"], "dead"))
     assert [node.op_type for node in load_onnx(model).cleaned.graph.node] == ["Relu"]
+
+
+def test_a_model_that_its_own_clean_up_breaks_stays_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(model: onnx.ModelProto) -> onnx.ModelProto:
+        copy = onnx.ModelProto()
+        copy.CopyFrom(model)
+        copy.graph.node[0].input[0] = "nothing computes this"
+        return copy
+
+    monkeypatch.setattr(onnx_model, "clean", broken)
+    read = load_onnx(relu_model())
+    assert read.cleaned is read.source
+    assert read.unclean is not None and "nothing computes this" in read.unclean

@@ -125,3 +125,13 @@ def test_the_words_of_a_vocabulary_are_found() -> None:
             result = builder.emit_output(relax.op.take(array(11, 4), flat, axis=0))
         builder.emit_func_output(result)
     assert index_ranges(builder.get(), ["ids"]) == {"ids": 11}
+
+
+def test_an_input_that_something_is_divided_by_is_never_zero() -> None:
+    builder = relax.BlockBuilder()
+    x, y = (relax.Var(name, relax.TensorType([5], "int32")) for name in ("x", "y"))
+    with builder.function("main", [x, y]):
+        with builder.dataflow():
+            result = builder.emit_output(relax.op.floor_divide(x, y))
+        builder.emit_func_output(result)
+    assert index_ranges(builder.get(), ["x", "y"]) == {"y": (1, 3)}

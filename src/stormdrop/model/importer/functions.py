@@ -74,6 +74,24 @@ def _graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
         yield from attribute.graphs
 
 
+def names_read(node: onnx.NodeProto) -> Iterator[str]:
+    """The names of a node's inputs, and all names that its branches and bodies read."""
+    yield from node.input
+    for graph in _graphs(node):
+        yield from (output.name for output in graph.output)
+        for inner in graph.node:
+            yield from names_read(inner)
+
+
+def names_made(node: onnx.NodeProto) -> Iterator[str]:
+    """The names of a node's outputs, and all names that its branches and bodies define."""
+    yield from node.output
+    for graph in _graphs(node):
+        yield from (value.name for value in (*graph.input, *graph.initializer))
+        for inner in graph.node:
+            yield from names_made(inner)
+
+
 def _is_inlined(node: onnx.NodeProto) -> bool:
     return is_standard(node) and node.op_type in INLINED
 

@@ -13,7 +13,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-from .functions import copied_node, types_of
+from .functions import copied_node, names_made, names_read, types_of
 from .standard import is_standard, opset_of
 
 _LARGEST = 4096
@@ -126,11 +126,11 @@ class _Unrolled:
     def _step(self, step: int, inputs: Sequence[str]) -> list[str]:
         """Adds the body with these inputs; the names of its results."""
         names = dict(zip([value.name for value in self._body.input], inputs, strict=True))
-        inner = {value for node in self._body.node for value in node.output}
+        inner = {name for node in self._body.node for name in names_made(node)}
         prefix = f"{self._prefix}_{step}"
         for tensor in self._body.initializer:
             names[tensor.name] = self._constant(f"{step}_{tensor.name}", numpy_helper.to_array(tensor))
-        for name in {value for node in self._body.node for value in node.input} - inner:
+        for name in {name for node in self._body.node for name in names_read(node)} - inner:
             names.setdefault(name, name)  # of the graph around the loop
         self._nodes += [copied_node(node, names, {}, prefix) for node in self._body.node]
         return [names[value.name] for value in self._body.output]

@@ -69,7 +69,11 @@ def load_onnx(model: str | Path | onnx.ModelProto, shapes: Mapping[str, tuple[in
         unsupported = unsupported_nodes(source).values()
         unclean = next(iter(unsupported), f"it cannot be simplified: {one_line(_root(error))}")
         cleaned = source
-    _check_order(cleaned, name)
+    try:
+        _check_order(cleaned, name)
+    except ModelError as error:
+        _check_order(source, name)
+        cleaned, unclean = source, f"it cannot be simplified: {error}"
     _check_sizes(cleaned, name)
     inputs = tuple(_tensor_info(value, name) for value in cleaned.graph.input)
     outputs = tuple(value.name for value in cleaned.graph.output)

@@ -87,8 +87,8 @@ def _partly_foreign(
     _require_onnxruntime(refused)
     try:
         types = value_types(read.cleaned, read.inputs, read.name)
-    except ModelError as error:
-        raise ModelError(f"{refused}; {error}") from error
+    except ModelError:
+        return _wholly_foreign(read, convert, refused)  # a rewrite may have broken the model, and not its source
     candidates = _Candidates(read, types, reasons)
     for _ in range(_TRIES):
         native, parts = candidates.divided()

@@ -20,6 +20,7 @@ from .origin import Feeds, Outputs
 
 Shapes = Mapping[str, tuple[int, ...]]
 
+_DIVIDES = ("divide", "floor_divide", "floor_mod", "mod")
 _KEEPS_ALL = ("astype", "broadcast_to", "expand_dims", "flatten", "permute_dims", "reshape", "squeeze")
 """Relax operators whose output holds every element of their first input, and no others."""
 
@@ -91,19 +92,21 @@ def simplified(mod: tvm.IRModule) -> tvm.IRModule:
     return as_reshapes(fold_batch_norms(mod))
 
 
-def index_ranges(mod: tvm.IRModule, names: Sequence[str]) -> dict[str, int]:
-    """Find the inputs all of whose elements index a constant table, as words do a vocabulary.
+def index_ranges(mod: tvm.IRModule, names: Sequence[str]) -> dict[str, int | tuple[int, int]]:
+    """Find the inputs all of whose elements index a constant table, as words do a vocabulary, and those that divide.
 
     Args:
         mod: The module; its tables are constants.
         names: The names of the parameters of `main`.
 
     Returns:
-        The length of the table by the name of the input; the shortest one if there are several.
+        The length of the table by the name of the input, the shortest one if there are several; for an input that
+        something is divided by, the first value that it may have and the first that it may not.
     """
     main = mod["main"]
     origin: dict[Any, str] = dict(zip(main.params, names, strict=True))
-    ranges: dict[str, int] = {}
+    lengths: dict[str, int] = {}
+    divisors: dict[str, tuple[int, int]] = {}
     for block in main.body.blocks:
         for binding in block.bindings:
             call = binding.value
@@ -117,8 +120,10 @@ def index_ranges(mod: tvm.IRModule, names: Sequence[str]) -> dict[str, int]:
             if operator == "take" and isinstance(call.args[0], GenericConst) and call.args[1] in origin:
                 length = int(call.args[0].value.shape[int(call.attrs.axis or 0)])
                 name = origin[call.args[1]]
-                ranges[name] = min(length, ranges.get(name, length))
-    return ranges
+                lengths[name] = min(length, lengths.get(name, length))
+            if operator in _DIVIDES and call.args[1] in origin:
+                divisors[origin[call.args[1]]] = (1, 3)
+    return {**divisors, **lengths}
 
 
 @dataclass(eq=False)
@@ -128,10 +133,10 @@ class RelaxOrigin:
     mod: tvm.IRModule
     names: Sequence[str]
     output_names: Sequence[str]
-    ranges: Mapping[str, int]
+    ranges: Mapping[str, int | tuple[int, int]]
     _machine: Any = field(default=None, init=False)
 
-    def index_ranges(self) -> Mapping[str, int]:
+    def index_ranges(self) -> Mapping[str, int | tuple[int, int]]:
         return self.ranges
 
     def before_saturation(self) -> Mapping[str, str]:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import onnx
 
+from .functions import names_read
 from .standard import is_standard
 
 _KERNELS = {
@@ -65,7 +66,7 @@ class Wiring:
             for name in node.output
         }
         outer = {*self.producers, *self.constants, *(value.name for value in graph.input)}
-        self.reads = [[name for name in dict.fromkeys(_read(node)) if name in outer] for node in self.nodes]
+        self.reads = [[name for name in dict.fromkeys(names_read(node)) if name in outer] for node in self.nodes]
         self.outputs = [value.name for value in graph.output]
         self.readers: defaultdict[str, list[int]] = defaultdict(list)
         for position, names in enumerate(self.reads):
@@ -157,13 +158,3 @@ def _regions(wiring: Wiring, foreign: set[int], levels: dict[int, int]) -> list[
 
 def _readers(wiring: Wiring, position: int) -> list[int]:
     return [reader for name in wiring.nodes[position].output for reader in wiring.readers[name]]
-
-
-def _read(node: onnx.NodeProto) -> Iterator[str]:
-    """The names of a node's inputs, and all names that its branches and bodies read."""
-    yield from node.input
-    for attribute in node.attribute:
-        for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-            yield from (output.name for output in graph.output)
-            for inner in graph.node:
-                yield from _read(inner)

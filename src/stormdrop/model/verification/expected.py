@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -77,13 +77,14 @@ class Expected:
         tensors: The exact tensors; without `ExactModel`, those of the peer.
         peer: The error of the peer, for the tensors that it computes.
         imported: The error of the imported graph in float64 against its origin in float64, if both are known.
-        rounded: Computes the error that rounding explains; None if nothing is exact.
+        rounded: Computes the error of a tensor that rounding explains, or less if less is enough (the second argument);
+            None if nothing is exact.
     """
 
     sample: Sample
     tensors: Mapping[str, Array]
     peer: Mapping[str, float]
-    rounded: Callable[[str], float] | None
+    rounded: Callable[[str, float], float] | None
     imported: Mapping[str, float] = field(default_factory=dict)
 
     def allowed(self, name: str, error: float) -> float:
@@ -91,7 +92,7 @@ class Expected:
         allowed = max(LEVEL, _OF_PEER * self.peer.get(name, 0.0))
         if self.rounded is None:
             return max(allowed, LEVEL_WITHOUT_EXACT)
-        return allowed if error <= allowed else max(allowed, self.rounded(name))
+        return allowed if error <= allowed else max(allowed, self.rounded(name, error))
 
 
 class Computing:
@@ -240,7 +241,7 @@ class Computing:
             return
         outputs = {output_name(name): name for name in self.names}
         for name, error in (*expected.peer.items(), *expected.imported.items()):
-            if error <= LEVEL or error <= (allowed := max(LEVEL, expected.rounded(name))):
+            if error <= LEVEL or error <= (allowed := max(LEVEL, expected.rounded(name, error))):
                 continue
             if name in outputs and expected.tensors[name].dtype.kind == "f":
                 own = rounding_of_peer(self.origin, expected.sample.feeds, outputs[name])
@@ -254,36 +255,43 @@ class Computing:
 
 
 class _Rounded:
-    """The error of each tensor of a sample that rounding explains; computed at the first call.
+    """The error of each tensor of a sample that rounding explains.
 
     It is 100 times what rounding each tensor to float32 once does, or 3 times what noise does that is as large as the
     error of a long sum. The latter is more if a network jumps: a gate whose sigmoid takes logits of 100,000 opens or
     closes with the last bits of its input. A model that rounds numbers to integers, as a quantised one does, may jump
     by a whole step where a number lies between two integers, and all that follows with it. There it is 3 times what
     rounding does, or what happens if each of these numbers is moved up or down a little.
+
+    Each of these is one more execution of the model by NumPy, which is done when it is needed.
     """
 
     def __init__(self, computing: Computing, sample: Sample, tensors: Mapping[str, Array]) -> None:
         self._computing, self._sample, self._tensors = computing, sample, tensors
-        self._errors: dict[str, float] | None = None
+        self._errors = dict.fromkeys(tensors, 0.0)
+        self._runs = self._in_turn()
 
-    def __call__(self, name: str) -> float:
-        if self._errors is None:
-            exact = self._computing.exact
-            assert exact is not None
-            draws = [np.random.default_rng(seed) for seed in range(_DRAWS)]
-            runs: dict[float, list[dict[str, Any]]]
-            if exact.jumps:
-                runs = {_OF_SPREAD: [{"rounded": True}, {"nudge": NUDGE}, {"nudge": -NUDGE}]}
-            else:
-                runs = {_OF_ROUNDING: [{"rounded": True}], _OF_SPREAD: [{"noise": rng} for rng in draws]}
-            errors = [
-                {key: factor * error for key, error in self._of_run(exact, **run).items()}
-                for factor, group in runs.items()
-                for run in group
-            ]
-            self._errors = {key: max(error[key] for error in errors) for key in self._tensors}
+    def __call__(self, name: str, enough: float) -> float:
+        while not self._errors[name] >= enough:
+            errors = next(self._runs, None)
+            if errors is None:
+                break
+            self._errors = {key: max(error, errors[key]) for key, error in self._errors.items()}
         return self._errors[name]
+
+    def _in_turn(self) -> Iterator[dict[str, float]]:
+        """What each run explains, by tensor."""
+        exact = self._computing.exact
+        assert exact is not None
+        if exact.jumps:
+            for run in ({"rounded": True}, {"nudge": NUDGE}, {"nudge": -NUDGE}):
+                yield {key: _OF_SPREAD * error for key, error in self._of_run(exact, **run).items()}
+            return
+        yield {key: _OF_ROUNDING * error for key, error in self._of_run(exact, rounded=True).items()}
+        for seed in range(_DRAWS):
+            errors = self._of_run(exact, noise=np.random.default_rng(seed))
+            # A draw that leaves the range of numbers explains nothing.
+            yield {key: _OF_SPREAD * error if np.isfinite(error) else 0.0 for key, error in errors.items()}
 
     def _of_run(self, exact: ExactModel, **run: Any) -> dict[str, float]:
         keep = [variable for variable, _ in self._computing.inside.values()]
