@@ -109,6 +109,11 @@ def _with_local_buffers_on_stack(function: PrimFunc) -> PrimFunc:
 
 
 def _with_unrolled_lanes(function: PrimFunc) -> PrimFunc:
+    loops: list[Any] = []
+    structural_walk(function.body, (For, loops.append))
+    if not any(loop.loop_var.name.endswith(_LANE) for loop in loops):
+        return function
+
     def unrolled(loop: Any) -> Any:
         if loop.loop_var.name.endswith(_LANE) and isinstance(loop.extent, IntImm) and _chooses(loop.body):
             return For(loop.loop_var, loop.min, loop.extent, ForKind.UNROLLED, loop.body)

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from .graph import Graph
 
 IMPORT_SECONDS = 600.0
-"""An import that takes longer is ended. One of 1,500 nodes takes 10 to 14 s."""
+"""An import that takes longer is ended. One of 1,500 nodes takes 8 to 14 s."""
 
 _MESSAGE = 500  # characters of a message, at most
 _SERVE = f"{__name__}:serve"
