@@ -1,4 +1,4 @@
-"""The ledgers of this folder: files of JSON lines, one per point, which a run that is started again reads first."""
+"""The ledgers of long benchmarks: files of JSON lines, which a run that is started again reads first."""
 
 from __future__ import annotations
 
