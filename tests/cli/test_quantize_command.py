@@ -11,6 +11,8 @@ import pytest
 from command_line import complaint, document, output_of, sections_of_guide
 from onnx import TensorProto, helper, numpy_helper
 
+import stormdrop as sd
+
 pytest.importorskip("onnxruntime")
 
 
@@ -89,3 +91,55 @@ def test_bad_input_is_one_line(model: Path, tmp_path: Path, capfd: pytest.Captur
     assert "nowhere.npz: no such file" in complaint(capfd, "quantize", model, "--data", tmp_path / "nowhere.npz")
     assert "nowhere.onnx: no such file" in complaint(capfd, "quantize", "nowhere.onnx", "--data", model)
     assert "no .npz file that can be read" in complaint(capfd, "quantize", model, "--data", model)
+
+
+@pytest.fixture
+def product(tmp_path: Path) -> Path:
+    """A product of matrices with constant weights, and an addition."""
+    rng = np.random.default_rng(0)
+    constants = {"w": rng.normal(0, 0.2, (128, 48)), "b": rng.normal(0, 1, 48)}
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["p"], "product"), helper.make_node("Add", ["p", "b"], ["y"], "add")],
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 128])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 48])],
+        [numpy_helper.from_array(value.astype("float32"), name) for name, value in constants.items()],
+    )
+    path = tmp_path / "product.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    return path
+
+
+@pytest.mark.compiles
+@pytest.mark.parametrize(("bits", "worst"), [(4, 0.2), (8, 0.02)])
+def test_weights_alone_become_codes_that_compile_reads(
+    product: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], bits: int, worst: float
+) -> None:
+    out = tmp_path / "q.onnx"
+    made = document(capfd, "quantize", product, "--weights-only", bits, "--group", 64, "--out", out)
+    assert made == {"model": str(out), "samples": 0, "layers": 1, "quantized": 1}
+    (layer, _) = onnx.load(out).graph.node
+    settings = {entry.name: entry.i for entry in layer.attribute}
+    assert (layer.op_type, settings["bits"], settings["block_size"]) == ("MatMulNBits", bits, 64)
+    x = np.random.default_rng(2).normal(0, 1, (1, 128)).astype("float32")
+    ours, exact = (sd.compile_model(path).run({"x": x})["y"] for path in (out, product))
+    error = np.abs(ours - exact).max() / np.abs(exact).max()
+    assert 0 < error < worst, "it is the quantised product, and near the exact one"
+
+
+def test_bad_weights_only_is_one_line(
+    product: Path, model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = saved(tmp_path, x=images(1, 128))
+    for flags, expected in (
+        ([], "quantize needs either --data DATA.npz, or --weights-only 4|8"),
+        (["--data", data, "--weights-only", 4], "quantize needs either --data DATA.npz, or --weights-only 4|8"),
+        (["--data", data, "--group", 32], "--group is for --weights-only"),
+        (["--weights-only", 4, "--per-channel"], "--per-channel and --activations are for --data"),
+        (["--weights-only", 3], "bits 3: must be one of 4, 8"),
+        (["--weights-only", 4, "--group", 33], "group 33: must be one of 16, 32, 64, 128, 256"),
+    ):
+        assert expected in complaint(capfd, "quantize", product, *flags)
+    assert "has no MatMul with constant weights" in complaint(capfd, "quantize", model, "--weights-only", 4)
+    assert not list(tmp_path.glob("*.int4.onnx"))

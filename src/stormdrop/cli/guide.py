@@ -19,7 +19,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "stormdrop tune-op matmul m=512 n=512 k=512 --fleet ray://head:10001",
     ),
     "compile": ("stormdrop compile resnet50.onnx --out resnet50.sd",),
-    "quantize": ("stormdrop quantize resnet50.onnx --data images.npz --per-channel --out resnet50.int8.onnx",),
+    "quantize": (
+        "stormdrop quantize resnet50.onnx --data images.npz --per-channel --out resnet50.int8.onnx",
+        "stormdrop quantize gpt2.onnx --weights-only 4 --out gpt2.int4.onnx",
+    ),
     "run": (
         "stormdrop run resnet50.sd --profile",
         "stormdrop run resnet50.sd --profile --trace trace.json",

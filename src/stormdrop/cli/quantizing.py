@@ -15,11 +15,20 @@ from .options import JsonOption
 def quantize(
     model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The model to quantise.")],
     data: Annotated[
-        Path,
+        Path | None,
         typer.Option(
             "--data", metavar="DATA.npz", help="Samples of each input by name, one after the other on the first axis."
         ),
-    ],
+    ] = None,
+    weights_only: Annotated[
+        int | None,
+        typer.Option(
+            "--weights-only", metavar="4|8", help="Quantise the weights of matrix products alone, to so many bits."
+        ),
+    ] = None,
+    group: Annotated[
+        int | None, typer.Option("--group", metavar="N", help="Weights that share a scale, with --weights-only (32).")
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="OUT.onnx", help="The file to write; by default MODEL.int8.onnx in this folder."),
@@ -32,19 +41,32 @@ def quantize(
     ] = "uint8",
     as_json: JsonOption = False,
 ) -> None:
-    """Quantise an ONNX model to bytes with onnxruntime's quantiser, in the QDQ form, which `tune` takes."""
+    """Quantise an ONNX model with onnxruntime's quantisers: to bytes, or its weights alone (--weights-only)."""
     if not model.is_file():
         raise ModelError(f"{model}: no such file")
-    written = options.writable_file(out or Path(f"{model.stem}.int8.onnx"), "--out")
+    if (data is None) == (weights_only is None):
+        raise InputError("quantize needs either --data DATA.npz, or --weights-only 4|8")
+    if weights_only is not None and (per_channel or activations != "uint8"):
+        raise InputError("--per-channel and --activations are for --data: with --weights-only the data stay floats")
+    if weights_only is None and group is not None:
+        raise InputError("--group is for --weights-only")
+    written = options.writable_file(out or Path(f"{model.stem}.int{weights_only or 8}.onnx"), "--out")
     if written.exists() and written.samefile(model):
         raise InputError(f"--out {written}: is the model itself")
-    samples = arrays.read(data)
+    samples = None if data is None else arrays.read(data)
     with output.stdout_for_json(as_json):
-        from ..model.quantize import quantize_model
+        from ..model.quantize import quantize_model, quantize_weights
 
-        result = quantize_model(model, samples, written, per_channel=per_channel, activations=activations)
+        if samples is not None:
+            result = quantize_model(model, samples, written, per_channel=per_channel, activations=activations)
+        else:
+            result = quantize_weights(model, written, bits=weights_only or 4, group=32 if group is None else group)
     if as_json:
         output.emit(result.to_json())
     else:
-        print(f"{result.quantized} of {result.layers} layers read bytes; ranges of {result.samples} samples")
+        layers = f"{result.quantized} of {result.layers} layers"
+        if samples is not None:
+            print(f"{layers} read bytes; ranges of {result.samples} samples")
+        else:
+            print(f"{layers} have weights of {weights_only} bits")
         print(f"saved: {result.model}")

@@ -1,4 +1,4 @@
-"""Quantises a float32 model by onnxruntime's quantiser, in the QDQ form, on data for its calibration."""
+"""Quantises a float32 model by onnxruntime's quantisers: to bytes, on samples of its inputs, or its weights alone."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import importlib.util
 import logging
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,14 @@ from .importer.standard import opset_of
 ACTIVATIONS = ("uint8", "int8")
 """The types of the data between layers."""
 
+WEIGHT_BITS = (4, 8)
+"""How many bits a weight may have if the weights alone are quantised."""
+
+WEIGHT_GROUPS = (16, 32, 64, 128, 256)
+"""How many weights may share a scale then."""
+
 _LAYERS = ("Conv", "Gemm", "MatMul")
+_CODED = "MatMulNBits"  # what onnxruntime's quantiser of weights writes
 _OPSET = 13  # the first one in which weights have a scale for each channel
 
 
@@ -32,9 +40,9 @@ class QuantizedModel:
 
     Attributes:
         model: The file of the quantised model.
-        samples: How many samples the ranges of its tensors come from.
+        samples: How many samples the ranges of its tensors come from; 0 if the weights alone were quantised.
         layers: Its convolutions and products of matrices.
-        quantized: How many of them read bytes.
+        quantized: How many of them read bytes, or weights of fewer bits.
     """
 
     model: str
@@ -79,8 +87,7 @@ def quantize_model(
     """
     if activations not in ACTIVATIONS:
         raise InputError(f"activations {activations!r}: must be {' or '.join(ACTIVATIONS)}")
-    if importlib.util.find_spec("onnxruntime") is None:
-        raise ModelError(f"onnxruntime quantises models, and is not installed: {INSTALL}")
+    _require_onnxruntime()
     read = read_model(model)
     samples = list(_samples(read, data))
     try:
@@ -92,6 +99,70 @@ def quantize_model(
     nodes = [node for node in quantized.graph.node if node.op_type in _LAYERS]
     made = {name for node in quantized.graph.node if node.op_type == "DequantizeLinear" for name in node.output}
     return QuantizedModel(str(out), len(samples), len(nodes), sum(made.issuperset(node.input[:2]) for node in nodes))
+
+
+def quantize_weights(model: Path, out: Path, *, bits: int = 4, group: int = 32) -> QuantizedModel:
+    """Quantise the weights of a model's products of matrices, and nothing else, by onnxruntime's quantiser.
+
+    Each of these products becomes a `MatMulNBits`. With few rows of data, as when a language model writes a word at a
+    time, such a model is as fast as its weights can be read. It needs no data for calibration.
+
+    Args:
+        model: An ONNX file.
+        out: The file to write.
+        bits: The bits of a weight, one of `WEIGHT_BITS`. Codes of 4 bits have zero points, those of 8 bits the middle.
+        group: How many weights of a column share a scale, one of `WEIGHT_GROUPS`.
+
+    Raises:
+        ModelError: onnxruntime is not installed, the model cannot be read, or it has no product with constant weights.
+        InputError: An argument is wrong.
+
+    Example:
+        ```python
+        from pathlib import Path
+        from stormdrop.model.quantize import quantize_weights
+
+        quantize_weights(Path("bert.onnx"), Path("bert.int4.onnx"), bits=4, group=32)
+        ```
+    """
+    for name, value, known in (("bits", bits, WEIGHT_BITS), ("group", group, WEIGHT_GROUPS)):
+        if value not in known:
+            raise InputError(f"{name} {value}: must be one of {', '.join(map(str, known))}")
+    _require_onnxruntime()
+    read = read_model(model)
+    try:
+        from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
+
+        quantizer = MatMulNBitsQuantizer(read, bits=bits, block_size=group, is_symmetric=bits == 8)
+        with _quiet():
+            quantizer.process()
+        quantized: onnx.ModelProto = quantizer.model.model
+        onnx.save(quantized, str(out))
+    except Exception as error:
+        # The quantiser and onnx raise many types for a model that they do not take.
+        raise ModelError(f"{model}: cannot be quantised: {one_line(error)}") from error
+    coded = sum(node.op_type == _CODED for node in quantized.graph.node)
+    if not coded:
+        out.unlink()
+        raise ModelError(f"{model}: has no MatMul with constant weights, whose weights could be quantised")
+    others = sum(node.op_type in _LAYERS for node in quantized.graph.node)
+    return QuantizedModel(str(out), 0, coded + others, coded)
+
+
+def _require_onnxruntime() -> None:
+    if importlib.util.find_spec("onnxruntime") is None:
+        raise ModelError(f"onnxruntime quantises models, and is not installed: {INSTALL}")
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Nothing is logged: the quantisers recommend what is done here, and list every node."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def _samples(model: onnx.ModelProto, data: Mapping[str, NDArray[Any]]) -> Iterator[dict[str, NDArray[Any]]]:
@@ -140,22 +211,17 @@ def _quantized(
     if opset_of(model) < _OPSET:
         model = version_converter.convert_version(model, _OPSET)
     kinds = {"uint8": quantization.QuantType.QUInt8, "int8": quantization.QuantType.QInt8}
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)  # the quantiser recommends what is done here
-    try:
-        with tempfile.TemporaryDirectory(prefix=".quantize-", dir=beside) as folder:
-            ready, written = Path(folder) / "ready.onnx", Path(folder) / "quantized.onnx"
-            quant_pre_process(model, str(ready), skip_symbolic_shape=True)  # folds batch norms, above all
-            quantization.quantize_static(
-                str(ready),
-                str(written),
-                Samples(),
-                quant_format=quantization.QuantFormat.QDQ,
-                per_channel=per_channel,
-                activation_type=kinds[activations],
-                weight_type=quantization.QuantType.QInt8,
-                extra_options={"ActivationSymmetric": activations == "int8"},
-            )
-            return onnx.load(str(written))
-    finally:
-        logging.disable(before)
+    with _quiet(), tempfile.TemporaryDirectory(prefix=".quantize-", dir=beside) as folder:
+        ready, written = Path(folder) / "ready.onnx", Path(folder) / "quantized.onnx"
+        quant_pre_process(model, str(ready), skip_symbolic_shape=True)  # folds batch norms, above all
+        quantization.quantize_static(
+            str(ready),
+            str(written),
+            Samples(),
+            quant_format=quantization.QuantFormat.QDQ,
+            per_channel=per_channel,
+            activation_type=kinds[activations],
+            weight_type=quantization.QuantType.QInt8,
+            extra_options={"ActivationSymmetric": activations == "int8"},
+        )
+        return onnx.load(str(written))

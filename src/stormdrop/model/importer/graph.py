@@ -37,6 +37,7 @@ from ..passes.gathers import clip_indices
 from ..passes.legalize import legalize
 from ..passes.powers import expand_powers
 from ..passes.views import simplify_views, static_shape
+from .code_layers import with_code_layers
 from .failing_operator import failing_operator, operator_of
 from .origin import Origin
 from .partition import NotNative, import_with_parts
@@ -204,7 +205,7 @@ def _imported(read: OnnxGraph) -> tvm.IRModule:
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         try:
-            mod = from_onnx(with_byte_layers(read.cleaned))
+            mod = from_onnx(with_code_layers(with_byte_layers(read.cleaned)))
         except Exception as error:
             node = _node_of(error)
             if node is None:

@@ -11,6 +11,7 @@ from onnx import TensorProto, version_converter
 
 from ...errors import ModelError, one_line, shown
 from ..metadata import TensorInfo
+from .code_layers import is_code_layer, known_shapes
 from .converters.foreign import OPERATOR
 from .not_imported import refusal_reason
 from .simplify import clean
@@ -62,7 +63,8 @@ def load_onnx(model: str | Path | onnx.ModelProto, shapes: Mapping[str, tuple[in
     name = read.name
     source, unclean = _with_supported_opset(read.model, name), None
     try:
-        cleaned = clean(source)
+        with known_shapes(source):
+            cleaned = clean(source)
     except Exception as error:  # noqa: BLE001  whatever it is, the model is tried as a part that onnxruntime runs
         # onnxscript's passes raise many types, for a broken model and also for an operator that they do not know. In
         # the latter case the check of the operators has the better message.
@@ -88,7 +90,7 @@ def unsupported_nodes(model: onnx.ModelProto) -> dict[int, str]:
     for position, node in enumerate(model.graph.node):
         if (node.domain, node.op_type) in local:
             continue
-        if not is_standard(node) or node.op_type not in known:
+        if not (is_standard(node) or is_code_layer(node)) or node.op_type not in known:
             domain = "" if is_standard(node) else f"{shown(node.domain)}."
             unsupported[position] = f"operator {domain}{described(node)} is not supported"
         elif (reason := refusal_reason(node)) is not None:

@@ -29,6 +29,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from .segments import Wiring
 from .standard import is_standard
+from .unread import without_unread
 
 _MOST = 2**31 - 1  # the largest sum of products
 _SPATIAL = (1, 2)  # spatial dimensions of the convolutions that are taken
@@ -53,27 +54,7 @@ def with_byte_layers(model: onnx.ModelProto) -> onnx.ModelProto:
     nodes = [new for node in model.graph.node for new in rewriting.replaced(node)]
     if not rewriting.added:
         return model
-    rewritten = onnx.ModelProto()
-    rewritten.CopyFrom(model)
-    del rewritten.graph.node[:]
-    rewritten.graph.node.extend(nodes)
-    rewritten.graph.initializer.extend(rewriting.added)
-    _drop_unread(rewritten.graph)
-    return rewritten
-
-
-def _drop_unread(graph: onnx.GraphProto) -> None:
-    """Removes the nodes and the constants that nothing reads any more: weights in floats would be computed."""
-    wiring = Wiring(graph)
-    needed, kept = set(wiring.outputs), []
-    for node, reads in zip(reversed(wiring.nodes), reversed(wiring.reads), strict=True):
-        if needed.intersection(node.output):
-            kept.append(node)
-            needed.update(reads)
-    constants = [tensor for tensor in graph.initializer if tensor.name in needed]
-    del graph.node[:], graph.initializer[:]
-    graph.node.extend(reversed(kept))
-    graph.initializer.extend(constants)
+    return without_unread(model, nodes, rewriting.added)
 
 
 @dataclass(frozen=True, eq=False)

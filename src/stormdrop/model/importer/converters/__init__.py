@@ -11,6 +11,7 @@ conv_transpose.py  transposed convolutions
 resize.py          Resize and Upsample
 recurrent.py       RNN, GRU, LSTM
 quantized.py       quantized tensors
+codes.py           products with weights that are codes of 4 or 8 bits
 foreign.py         the nodes that stand for a foreign part
 """
 
@@ -19,10 +20,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from . import conv_transpose, elementwise, foreign, indexing, normalization, quantized, recurrent, resize
+from . import codes, conv_transpose, elementwise, foreign, indexing, normalization, quantized, recurrent, resize
 from .node import Node
 
 CONVERTERS: dict[str, Callable[[Node], Any]] = {
+    **codes.CONVERTERS,
     **conv_transpose.CONVERTERS,
     **elementwise.CONVERTERS,
     **foreign.CONVERTERS,

@@ -86,15 +86,16 @@ class Node:
         """The variable that an expression is bound to."""
         return self._builder.emit(expr)
 
-    def compute(self, function: Callable[..., Any], *arguments: Any, name: str) -> Any:
+    def compute(self, function: Callable[..., Any], *arguments: Any, name: str, **settings: Any) -> Any:
         """The result of a TensorIR function that is written in tensor expressions.
 
         Args:
             function: Gets a placeholder for each argument that is a Relax expression, and all others as they are.
             arguments: The arguments.
             name: The name of the function.
+            settings: Further arguments of `function` by name, which it gets as they are.
         """
-        return self._builder.emit_te(function, *arguments, primfunc_name_hint=name)
+        return self._builder.emit_te(function, *arguments, primfunc_name_hint=name, **settings)
 
 
 def shape_of(expr: Any) -> tuple[int, ...]:

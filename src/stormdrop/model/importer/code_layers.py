@@ -1,0 +1,272 @@
+"""Layers whose weights are codes of 4 or 8 bits, with a scale for each group of weights.
+
+    MatMulNBits(a, codes, scales, zero points)                     as onnxruntime's quantiser writes it
+    MatMul(a, DequantizeLinear(codes, scales, zero points))        as the standard has it since opset 21
+    MatMul(a, Transpose(DequantizeLinear(...)))                    with the codes transposed
+    Gemm(a, DequantizeLinear(...), b, transB=1)
+
+The last three become the first one, which the importer translates. Its weights stay codes if the data have so few rows
+that reading weights is all that takes time. With more rows they are decoded at import.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, defs, helper, numpy_helper
+
+from .segments import Wiring
+from .standard import is_standard
+from .unread import without_unread
+
+OPERATOR, DOMAIN = "MatMulNBits", "com.microsoft"
+
+_BITS = {TensorProto.INT4: 4, TensorProto.UINT4: 4, TensorProto.INT8: 8, TensorProto.UINT8: 8}
+_SIGNED = (TensorProto.INT4, TensorProto.INT8)
+_LEAST_BLOCK = 16  # weights of a group that MatMulNBits takes at least
+
+Array = NDArray[Any]
+
+
+def is_code_layer(node: onnx.NodeProto) -> bool:
+    """Whether a node is a MatMulNBits."""
+    return bool(node.domain == DOMAIN and node.op_type == OPERATOR)
+
+
+@contextmanager
+def known_shapes(model: onnx.ModelProto) -> Iterator[None]:
+    """Let onnx infer the shapes of the model's MatMulNBits, which is no operator of the standard.
+
+    Args:
+        model: The model. If it has no such node, nothing happens.
+    """
+    if not any(map(is_code_layer, model.graph.node)) or defs.has(OPERATOR, DOMAIN):
+        yield
+        return
+    schema = defs.OpSchema(
+        OPERATOR,
+        DOMAIN,
+        1,
+        type_constraints=[("T", ["tensor(float)", "tensor(float16)", "tensor(bfloat16)"], "")],
+        inputs=[
+            defs.OpSchema.FormalParameter("A", "T"),
+            defs.OpSchema.FormalParameter("B", "tensor(uint8)"),
+            defs.OpSchema.FormalParameter("scales", "T"),
+            *(
+                defs.OpSchema.FormalParameter(name, kind, param_option=defs.OpSchema.FormalParameterOption.Optional)
+                for name, kind in (("zero_points", "tensor(uint8)"), ("g_idx", "tensor(int32)"), ("bias", "T"))
+            ),
+        ],
+        outputs=[defs.OpSchema.FormalParameter("Y", "T")],
+        attributes=[
+            *(defs.OpSchema.Attribute(name, defs.OpSchema.AttrType.INT, required=True) for name in ("K", "N")),
+            *(
+                defs.OpSchema.Attribute(name, helper.make_attribute(name, default))
+                for name, default in (("bits", 4), ("block_size", 32), ("accuracy_level", 0))
+            ),
+        ],
+    )
+    schema.set_type_and_shape_inference_function(_infer)
+    defs.register_schema(schema)
+    try:
+        yield
+    finally:
+        defs.deregister_schema(OPERATOR, schema.since_version, DOMAIN)
+
+
+def _infer(context: Any) -> None:
+    """The type of a MatMulNBits: that of its data, with N columns."""
+    data = context.get_input_type(0)
+    if data is None or not data.tensor_type.HasField("shape") or not data.tensor_type.shape.dim:
+        return
+    result = onnx.TypeProto()
+    result.CopyFrom(data)
+    last = result.tensor_type.shape.dim[-1]
+    last.Clear()
+    last.dim_value = context.get_attribute("N").i
+    context.set_output_type(0, result)
+
+
+def with_code_layers(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Write the products of a model with weights that are dequantised from constant codes as MatMulNBits.
+
+    Args:
+        model: A cleaned model; see `simplify.clean`. It is not changed.
+
+    Returns:
+        The model; `model` itself if it has none of these products. The names of inputs and outputs are the same.
+    """
+    if not any(is_standard(node, "DequantizeLinear") for node in model.graph.node):
+        return model
+    rewriting = _Rewriting(model.graph)
+    nodes = [new for node in model.graph.node for new in rewriting.replaced(node)]
+    if not rewriting.added:
+        return model
+    rewritten = without_unread(model, nodes, rewriting.added)
+    rewritten.opset_import.append(helper.make_opsetid(DOMAIN, 1))
+    return rewritten
+
+
+@dataclass(frozen=True, eq=False)
+class _Codes:
+    """Weights W[n, k] = scale[n, g] (code[n, k] - zero[n, g]), where g = k // group.
+
+    Attributes:
+        codes: Unsigned codes, uint8 of shape [n, k], one in each byte.
+        zeros: The zero points, uint8 of shape [n, groups].
+        scales: The scales, float32 of shape [n, groups].
+        bits: The bits of a code.
+    """
+
+    codes: Array
+    zeros: Array
+    scales: Array
+    bits: int
+
+
+class _Rewriting:
+    """Rewrites the nodes of a graph one by one.
+
+    Attributes:
+        added: The constants of the new nodes.
+    """
+
+    def __init__(self, graph: onnx.GraphProto) -> None:
+        self.added: list[onnx.TensorProto] = []
+        self._wiring = Wiring(graph)
+        self._names = {*self._wiring.producers, *self._wiring.constants, *(value.name for value in graph.input)}
+        self._constants: Mapping[str, onnx.TensorProto] = {tensor.name: tensor for tensor in graph.initializer}
+
+    def replaced(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+        """The nodes in the place of a node."""
+        attributes = {entry.name: helper.get_attribute_value(entry) for entry in node.attribute}
+        bias: list[str] = []
+        if is_standard(node, "MatMul"):
+            codes = self._weights(node.input[1], transposed=False)
+        elif is_standard(node, "Gemm") and _is_plain(attributes):
+            codes = self._weights(node.input[1], transposed=bool(attributes.get("transB", 0)))
+            bias = list(node.input[2:])
+        else:
+            return [node]
+        if codes is None:
+            return [node]
+        (n, k), groups = codes.codes.shape, codes.scales.shape[1]
+        output = node.output[0]
+        sums = self._fresh(f"{output}_without_bias") if bias else output
+        packed = codes.codes if codes.bits == 8 else _in_halves(codes.codes)
+        constants = {
+            "codes": packed.reshape(n, groups, -1),
+            "scales": codes.scales.reshape(-1),
+            "zeros": _packed_zeros(codes).reshape(-1),
+        }
+        names = [self._fresh(f"{output}_{name}") for name in constants]
+        for name, values in zip(names, constants.values(), strict=True):
+            self.added.append(numpy_helper.from_array(np.ascontiguousarray(values), name))
+        product = helper.make_node(
+            OPERATOR,
+            [node.input[0], *names],
+            [sums],
+            node.name,
+            domain=DOMAIN,
+            K=k,
+            N=n,
+            bits=codes.bits,
+            block_size=k // groups,
+        )
+        return [product, *([helper.make_node("Add", [sums, *bias], [output], f"{node.name}_bias")] if bias else [])]
+
+    def _weights(self, name: str, transposed: bool) -> _Codes | None:
+        """The codes of a product's right side; None if it is not dequantised from constant codes in groups.
+
+        Args:
+            name: The name of the right side.
+            transposed: Whether it is [n, k], and not [k, n].
+        """
+        node = self._producer(name)
+        if node is not None and is_standard(node, "Transpose"):
+            orders = [list(entry.ints) for entry in node.attribute if entry.name == "perm"]
+            if orders not in ([], [[1, 0]]):
+                return None
+            node, transposed = self._producer(node.input[0]), not transposed
+        if node is None or not is_standard(node, "DequantizeLinear"):
+            return None
+        tensors = [self._constants.get(value) for value in node.input if value]
+        if any(tensor is None for tensor in tensors):
+            return None
+        stored, scales, *rest = [tensor for tensor in tensors if tensor is not None]
+        if stored.data_type not in _BITS or scales.data_type != TensorProto.FLOAT or len(stored.dims) != 2:
+            return None
+        attributes = {entry.name: helper.get_attribute_value(entry) for entry in node.attribute}
+        bits, along = _BITS[stored.data_type], 1 if transposed else 0  # the axis of the sum
+        shift = 2 ** (bits - 1) if stored.data_type in _SIGNED else 0
+        codes = _integers(stored) + shift
+        zeros = _integers(rest[0]) + shift if rest else np.full(tuple(scales.dims), shift)
+        scale = _by_group(numpy_helper.to_array(scales).astype(np.float32), codes.shape, attributes, along)
+        zero = _by_group(zeros, codes.shape, attributes, along)
+        if scale is None or zero is None:
+            return None
+        ordered = [values if transposed else values.T for values in (codes, scale, zero)]
+        k, groups = ordered[0].shape[1], ordered[1].shape[1]
+        if k % groups or k // groups < _LEAST_BLOCK or (k // groups) % 2:
+            return None
+        return _Codes(ordered[0].astype(np.uint8), ordered[2].astype(np.uint8), ordered[1], bits)
+
+    def _fresh(self, name: str) -> str:
+        """A name that no value of the graph has yet."""
+        while name in self._names:
+            name += "_"
+        self._names.add(name)
+        return name
+
+    def _producer(self, name: str) -> onnx.NodeProto | None:
+        position = self._wiring.producers.get(name)
+        return None if position is None else self._wiring.nodes[position]
+
+
+def _is_plain(attributes: Mapping[str, Any]) -> bool:
+    """Whether a Gemm is a product and a sum without factors."""
+    return not attributes.get("transA", 0) and attributes.get("alpha", 1.0) == attributes.get("beta", 1.0) == 1.0
+
+
+def _integers(tensor: onnx.TensorProto) -> Array:
+    values: Array = numpy_helper.to_array(tensor).astype(np.int64)
+    return values
+
+
+def _by_group(values: Array, shape: tuple[int, ...], attributes: Mapping[str, Any], along: int) -> Array | None:
+    """Scales or zero points of a DequantizeLinear, by group along this axis; None if their groups lie otherwise.
+
+    Args:
+        values: The scales or zero points.
+        shape: The shape of the codes.
+        attributes: The attributes of the DequantizeLinear.
+        along: The axis of the sum.
+    """
+    axis = attributes.get("axis", 1) % 2
+    if attributes.get("block_size", 0):
+        fits = axis == along and values.ndim == 2 and values.shape[1 - along] == shape[1 - along]
+        return values if fits and values.shape[along] * attributes["block_size"] == shape[along] else None
+    if values.size == 1:
+        values = np.full(shape[1 - along], values.reshape(()))
+    elif axis == along:
+        return None
+    return np.expand_dims(values, along)
+
+
+def _packed_zeros(codes: _Codes) -> Array:
+    """Zero points as MatMulNBits has them: two of 4 bits in a byte, and each row in bytes of its own."""
+    if codes.bits == 8:
+        return codes.zeros
+    return _in_halves(np.pad(codes.zeros, [(0, 0), (0, codes.zeros.shape[1] % 2)]))
+
+
+def _in_halves(values: Array) -> Array:
+    """Values of 4 bits, two of a row in a byte, the first one in its lower half."""
+    packed: Array = values[:, ::2] | values[:, 1::2] << 4
+    return packed
