@@ -159,6 +159,9 @@ def made(name: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
         return module.eval(), (), named
     settings: dict[str, Any] = {"init_weights": False} if name in ("googlenet", "inception_v3") else {}
     module = models.get_model(name, weights=None, **settings)
+    for part in module.modules():
+        if isinstance(part, torch.nn.Linear) and not part.weight.any():  # torchvision's ViT begins with such a head
+            torch.nn.init.normal_(part.weight, std=0.02)
     image = _image(SIZES.get(name, 224))
     return _with_statistics(module, torch.cat([image, image.flip(3)])), (image,), {}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +56,11 @@ def test_the_model_has_its_layer_in_bytes(
 ) -> None:
     out, data = tmp_path / "q.onnx", saved(tmp_path, x=images(5, 3, 8, 8))
     made = document(capfd, "quantize", model, "--data", data, "--out", out, *flags)
+    error, agreement = made.pop("error"), made.pop("agreement")
     assert made == {"model": str(out), "samples": 5, "layers": 1, "quantized": 1}
-    assert all(f"`{key}`" in sections_of_guide()["quantize"] for key in made)
+    assert 1e-4 < error < 0.05, "bytes are coarse, and near"
+    assert 0.8 < agreement < 1, "some of 320 rows of 8 numbers have two that are nearly the largest"
+    assert all(f"`{key}`" in sections_of_guide()["quantize"] for key in (*made, "error", "agreement"))
     graph = onnx.load(out).graph
     producers = {node.output[0]: node for node in graph.node}
     constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
@@ -73,6 +77,7 @@ def test_the_default_name(
     monkeypatch.chdir(tmp_path)
     text = output_of(capfd, "quantize", model, "--data", saved(tmp_path, x=images(2, 3, 8, 8)))
     assert "1 of 1 layers read bytes; ranges of 2 samples" in text
+    assert re.search(r"on these samples: error \d\.\de-\d\d against float32; the largest output is the same in", text)
     assert (tmp_path / "net.int8.onnx").is_file()
 
 
@@ -117,7 +122,8 @@ def test_weights_alone_become_codes_that_compile_reads(
 ) -> None:
     out = tmp_path / "q.onnx"
     made = document(capfd, "quantize", product, "--weights-only", bits, "--group", 64, "--out", out)
-    assert made == {"model": str(out), "samples": 0, "layers": 1, "quantized": 1}
+    unknown = {"error": None, "agreement": None}
+    assert made == {"model": str(out), "samples": 0, "layers": 1, "quantized": 1, **unknown}
     (layer, _) = onnx.load(out).graph.node
     settings = {entry.name: entry.i for entry in layer.attribute}
     assert (layer.op_type, settings["bits"], settings["block_size"]) == ("MatMulNBits", bits, 64)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..errors import InputError, ModelError
 from . import arrays, options, output
 from .options import JsonOption
+
+if TYPE_CHECKING:
+    from ..model.quantize import QuantizedModel
 
 
 def quantize(
@@ -67,6 +70,13 @@ def quantize(
         layers = f"{result.quantized} of {result.layers} layers"
         if samples is not None:
             print(f"{layers} read bytes; ranges of {result.samples} samples")
+            print(_accuracy(result))
         else:
             print(f"{layers} have weights of {weights_only} bits")
         print(f"saved: {result.model}")
+
+
+def _accuracy(result: QuantizedModel) -> str:
+    """What quantising costs, on the samples of the calibration."""
+    agreement = "" if result.agreement is None else f"; the largest output is the same in {100 * result.agreement:.1f}%"
+    return f"on these samples: error {result.error:.1e} against float32{agreement}"

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import statistics
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import helper, version_converter
 
 from ..errors import InputError, ModelError, one_line, shown
+from ..ir.relative_error import relative_error
 from .foreign import INSTALL
 from .importer.source import read_model
 from .importer.standard import opset_of
+from .verification.peer import peer_outputs
 
 ACTIVATIONS = ("uint8", "int8")
 """The types of the data between layers."""
@@ -28,6 +32,8 @@ WEIGHT_BITS = (4, 8)
 
 WEIGHT_GROUPS = (16, 32, 64, 128, 256)
 """How many weights may share a scale then."""
+
+Feeds = Mapping[str, NDArray[Any]]
 
 _LAYERS = ("Conv", "Gemm", "MatMul")
 _CODED = "MatMulNBits"  # what onnxruntime's quantiser of weights writes
@@ -43,12 +49,18 @@ class QuantizedModel:
         samples: How many samples the ranges of its tensors come from; 0 if the weights alone were quantised.
         layers: Its convolutions and products of matrices.
         quantized: How many of them read bytes, or weights of fewer bits.
+        error: The median over the samples of max|quantised - float32| / max|float32| of an output, the worst output's;
+            None without samples.
+        agreement: The share of the rows of the outputs whose largest element is at the same place as in float32
+            ("top-1 agreement"); None without samples, or if the outputs have no rows of several numbers.
     """
 
     model: str
     samples: int
     layers: int
     quantized: int
+    error: float | None = None
+    agreement: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The fields by name."""
@@ -98,7 +110,8 @@ def quantize_model(
         raise ModelError(f"{model}: cannot be quantised: {one_line(error)}") from error
     nodes = [node for node in quantized.graph.node if node.op_type in _LAYERS]
     made = {name for node in quantized.graph.node if node.op_type == "DequantizeLinear" for name in node.output}
-    return QuantizedModel(str(out), len(samples), len(nodes), sum(made.issuperset(node.input[:2]) for node in nodes))
+    count = sum(made.issuperset(node.input[:2]) for node in nodes)
+    return QuantizedModel(str(out), len(samples), len(nodes), count, *_accuracy(read, quantized, samples))
 
 
 def quantize_weights(model: Path, out: Path, *, bits: int = 4, group: int = 32) -> QuantizedModel:
@@ -147,6 +160,24 @@ def quantize_weights(model: Path, out: Path, *, bits: int = 4, group: int = 32) 
         raise ModelError(f"{model}: has no MatMul with constant weights, whose weights could be quantised")
     others = sum(node.op_type in _LAYERS for node in quantized.graph.node)
     return QuantizedModel(str(out), 0, coded + others, coded)
+
+
+def _accuracy(
+    model: onnx.ModelProto, quantized: onnx.ModelProto, samples: Sequence[Feeds]
+) -> tuple[float | None, float | None]:
+    """The error and the agreement of a quantised model on samples; see `QuantizedModel`."""
+    if not samples:
+        return None, None
+    names = [value.name for value in model.graph.output]
+    exact, coarse = (peer_outputs(each, samples, names)[0] for each in (model, quantized))
+    errors, same = [], []
+    for name in names:
+        pairs = [(ours[name], theirs[name]) for ours, theirs in zip(coarse, exact, strict=True)]
+        errors.append(statistics.median(relative_error(ours, theirs) for ours, theirs in pairs))
+        for ours, theirs in pairs:
+            if theirs.ndim and theirs.shape[-1] > 1 and np.issubdtype(theirs.dtype, np.floating):
+                same += (ours.argmax(axis=-1) == theirs.argmax(axis=-1)).ravel().tolist()
+    return max(errors, default=None), statistics.mean(same) if same else None
 
 
 def _require_onnxruntime() -> None:
