@@ -39,6 +39,7 @@ CASES = (
     "matmul m=24 n=32 k=16",
     "matmul m=7 n=13 k=5",
     "dense m=4 n=32 k=24 bias=1 act=relu",
+    "weight_only_dense m=4 n=24 k=64 group=32 bias=1",
     "batch_matmul b=3 m=8 n=12 k=8",
     "attention_scores b=2 m=8 n=12 k=8",
     "conv1d n=1 l=16 ci=4 co=8 k=3 pad=1",
