@@ -19,6 +19,8 @@ open, or what is done differently here:
   On four recorded GPU spaces, this cost droplet 4 of 12 trials more than telling it everything except the seed after
   150 trials of an evolutionary exploration, and less than half a trial after 100 random ones. Droplet ended at the
   same points.
+- *A resumed search* takes its seed from all recorded trials, also from those that its explorer has not requested again.
+  The kernels of a model share N, so a resumed one may explore a kernel for longer or shorter than it would have done.
 """
 
 from __future__ import annotations
