@@ -19,6 +19,7 @@ from tiny_models import make_model
 
 from stormdrop.errors import ArtifactError
 from stormdrop.machine.cpu import Target
+from stormdrop.model import foreign
 from stormdrop.model.artifact import CompiledModel
 from stormdrop.model.artifact_files import METADATA
 from stormdrop.model.compile import build
@@ -104,6 +105,45 @@ def test_results_are_the_callers_and_inputs_may_begin_anywhere() -> None:
     model.run(second)
     assert np.array_equal(kept, copy) and np.array_equal(kept, model.run(first)["y"])
     assert model.outputs[0].shape == (-1, 3), "the number of boxes depends on data"
+
+
+def test_large_results_are_written_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = two_segments()
+    model = compiled(source)
+    small = model.run(random_feeds(model.inputs, 2))
+    monkeypatch.setattr(foreign, "_COPIED", 0)
+    assert_right(model, source, 2)
+    assert all(np.array_equal(value, small[name]) for name, value in model.run(random_feeds(model.inputs, 2)).items())
+
+
+@pytest.mark.parametrize(("of_many", "of_one", "chosen"), [(2e-4, 1e-4, 1), (1e-4, 2e-4, None)])
+def test_a_part_has_one_thread_if_it_is_faster_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, of_many: float, of_one: float, chosen: int | None
+) -> None:
+    monkeypatch.setattr(foreign, "_in_turns", lambda sessions, inputs: [of_many, of_one])
+    graph = load_graph(two_segments())
+    graph.foreign.examples = {}
+    Reference.compute(graph)
+    assert sorted(graph.foreign.examples) == [0, 1]
+    graph.foreign.choose_threads("m", 2, keep_denormals=False)
+    assert [part.threads for part in graph.foreign.reports] == [chosen, chosen]
+    assert graph.foreign.examples is None, "arrays of a verification are not kept"
+    made: list[int] = []
+    options = foreign.session_options
+    monkeypatch.setattr(foreign, "session_options", lambda threads: made.append(threads) or options(threads))
+    build(graph, {}, Target.detect()).save(tmp_path / "m.sd")
+    loaded = CompiledModel.load(tmp_path / "m.sd", threads=2)
+    assert_right(loaded, two_segments(), 1)
+    assert made[-2:] == [chosen or 2] * 2
+
+
+def test_parts_are_timed_in_turns() -> None:
+    graph = load_graph(two_segments())
+    graph.foreign.examples = {}
+    Reference.compute(graph)
+    sessions = [graph.foreign.sessions("m", threads)[0] for threads in (1, 2)]
+    times = foreign._in_turns(sessions, graph.foreign.examples[0])
+    assert len(times) == 2 and all(0 < seconds < 1 for seconds in times)
 
 
 def test_the_times_of_the_parts() -> None:

@@ -37,16 +37,17 @@ def denormals(flushed: bool) -> Iterator[None]:
         yield
         return
     offset, bits = place
-    before = ctypes.create_string_buffer(_LARGEST)
-    _library().fegetenv(before)
-    changed = ctypes.create_string_buffer(before.raw, _LARGEST)
-    register = ctypes.c_uint32.from_buffer(changed, offset)
-    register.value = register.value | bits if flushed else register.value & ~bits
-    _library().fesetenv(changed)
+    environment = ctypes.create_string_buffer(_LARGEST)
+    _library().fegetenv(environment)
+    register = ctypes.c_uint32.from_buffer(environment, offset)
+    before = register.value
+    register.value = before | bits if flushed else before & ~bits
+    _library().fesetenv(environment)
+    register.value = before
     try:
         yield
     finally:
-        _library().fesetenv(before)
+        _library().fesetenv(environment)
 
 
 @functools.cache

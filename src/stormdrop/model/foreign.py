@@ -12,8 +12,11 @@ onnxruntime is an optional package: this module imports it when it is needed fir
 
 from __future__ import annotations
 
+import statistics
 import threading
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +34,10 @@ FUNCTION = "stormdrop.onnxruntime."
 INSTALL = "pip install 'stormdrop[onnxruntime]'"
 
 Array = NDArray[Any]
+
+_CHOOSING = 0.3  # seconds that the choice of a part's number of threads may take, unless two runs take longer
+_TURNS = 200  # runs with each number of threads, at most
+_COPIED = 1 << 17  # bytes of outputs that are copied: where they are written in place, a call takes 20 us longer
 
 
 def foreign_index(value: Any) -> int | None:
@@ -55,24 +62,26 @@ class ForeignParts:
     Attributes:
         reports: What each part consists of.
         models: The ONNX model of each part, in the order of `reports`.
+        examples: Inputs that parts had in the verification, by the index of the part; None if nobody wants them.
     """
 
     def __init__(self, reports: Sequence[ForeignPart] = (), models: Sequence[bytes] = ()) -> None:
         self.reports = tuple(reports)
         self.models = tuple(models)
-        self._sessions: dict[tuple[int, bool], list[Any]] = {}
+        self.examples: dict[int, list[Array]] | None = None
+        self._sessions: dict[tuple[int, bool], list[PartSession]] = {}
         self._lock = threading.Lock()
         _register(len(self.models))  # a virtual machine looks its functions up when it is made
 
     def __len__(self) -> int:
         return len(self.models)
 
-    def sessions(self, name: str, threads: int, keep_denormals: bool = False) -> list[Any]:
+    def sessions(self, name: str, threads: int, keep_denormals: bool = False) -> list[PartSession]:
         """The sessions of all parts, which are made at the first call.
 
         Args:
             name: The name of the model, for messages.
-            threads: How many threads a session uses.
+            threads: How many threads a session uses at most.
             keep_denormals: Its threads compute with denormals. Otherwise they flush them, as our kernels do.
 
         Raises:
@@ -83,12 +92,38 @@ class ForeignParts:
             if key not in self._sessions:
                 require_onnxruntime(name, self.reports)
                 self._sessions[key] = [
-                    _session(name, part, model, threads, keep_denormals)
+                    _session(name, part, model, min(threads, part.threads or threads), keep_denormals)
                     for part, model in zip(self.reports, self.models, strict=True)
                 ]
             return self._sessions[key]
 
-    def sessions_of(self, metadata: Metadata, threads: int) -> list[Any]:
+    def choose_threads(self, name: str, threads: int, keep_denormals: bool) -> None:
+        """Find out which parts are faster with one thread, on their `examples`, and forget these.
+
+        The caller keeps the machine idle.
+
+        Args:
+            name: The name of the model, for messages.
+            threads: The threads of a session otherwise.
+            keep_denormals: As for `sessions`.
+
+        Raises:
+            ModelError: As `sessions`.
+        """
+        chosen, examples = list(self.reports), self.examples or {}
+        self.examples = None
+        for index, inputs in examples.items() if threads > 1 else ():
+            part, model = self.reports[index], self.models[index]
+            many, one = (_session(name, part, model, count, keep_denormals) for count in (threads, 1))
+            with denormals(flushed=not keep_denormals):
+                seconds_of_many, seconds_of_one = _in_turns([many, one], inputs)
+            if seconds_of_one < seconds_of_many:
+                chosen[index] = replace(part, threads=1)
+        self.reports = tuple(chosen)
+        with self._lock:
+            self._sessions.clear()
+
+    def sessions_of(self, metadata: Metadata, threads: int) -> list[PartSession]:
         """The sessions of a compiled model, which treat denormals as its kernels do. See `sessions`."""
         return self.sessions(metadata.name, threads, _keeps_denormals(metadata))
 
@@ -116,6 +151,20 @@ class ForeignParts:
                 _running.sessions = before
 
         return call
+
+
+def _in_turns(sessions: Sequence[PartSession], inputs: Sequence[Array]) -> list[float]:
+    """The median seconds of a run of each session, after one that warms up."""
+    times: list[list[float]] = [[] for _ in sessions]
+    end = time.perf_counter() + _CHOOSING
+    for turn in range(_TURNS + 1):
+        for session, taken in zip(sessions, times, strict=True):
+            begin = time.perf_counter()
+            session.run(inputs)
+            taken.append(time.perf_counter() - begin)
+        if turn and time.perf_counter() > end:
+            break
+    return [statistics.median(taken[1:]) for taken in times]
 
 
 def _keeps_denormals(metadata: Metadata) -> bool:
@@ -156,10 +205,40 @@ def session_options(threads: int) -> Any:
     return options
 
 
-def run_part(session: Any, inputs: Sequence[Array]) -> list[Array]:
-    """The outputs of a part for inputs in order."""
-    names = (node.name for node in session.get_inputs())
-    return list(session.run(None, dict(zip(names, inputs, strict=True))))
+class PartSession:
+    """A session of onnxruntime for a part.
+
+    Args:
+        session: The session.
+
+    Attributes:
+        inputs: The names of its inputs.
+        outputs: The names of its outputs.
+    """
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+        self.inputs = [node.name for node in session.get_inputs()]
+        self.outputs = [node.name for node in session.get_outputs()]
+
+    def run(self, inputs: Sequence[Array]) -> list[Array]:
+        """The outputs for inputs in order."""
+        return list(self._session.run(self.outputs, dict(zip(self.inputs, inputs, strict=True))))
+
+    def run_into(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        """Writes the outputs for inputs in order. All arrays are contiguous."""
+        if sum(output.nbytes for output in outputs) <= _COPIED:
+            for output, value in zip(outputs, self.run(inputs), strict=True):
+                np.copyto(output, value)
+            return
+        binding = self._session.io_binding()
+        for bind, names, arrays in (
+            (binding.bind_input, self.inputs, inputs),
+            (binding.bind_output, self.outputs, outputs),
+        ):
+            for name, array in zip(names, arrays, strict=True):
+                bind(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
+        self._session.run_with_iobinding(binding)
 
 
 def session_of(model: bytes, options: Any) -> Any:
@@ -180,13 +259,13 @@ def session_of(model: bytes, options: Any) -> Any:
         return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
-def _session(name: str, part: ForeignPart, model: bytes, threads: int, keep_denormals: bool) -> Any:
+def _session(name: str, part: ForeignPart, model: bytes, threads: int, keep_denormals: bool) -> PartSession:
     options = session_options(threads)
     options.add_session_config_entry("session.set_denormal_as_zero", "0" if keep_denormals else "1")
     try:
         # The first session of a process sets the mode of the thread that makes it, and leaves it so.
         with denormals(flushed=not keep_denormals):
-            return session_of(model, options)
+            return PartSession(session_of(model, options))
     except Exception as error:
         # onnxruntime's exceptions have no base class of their own.
         raise ModelError(f"{name}: onnxruntime does not take {', '.join(part.operators)}: {one_line(error)}") from error
@@ -195,7 +274,7 @@ def _session(name: str, part: ForeignPart, model: bytes, threads: int, keep_deno
 class _Running(threading.local):
     """The sessions of the model that runs in this thread."""
 
-    sessions: Sequence[Any] | None = None
+    sessions: Sequence[PartSession] | None = None
 
 
 _running = _Running()
@@ -219,23 +298,12 @@ def _function(index: int) -> Callable[..., Any]:
     return function
 
 
-def _call(session: Any, tensors: Sequence[Any]) -> Any:
+def _call(session: PartSession, tensors: Sequence[Any]) -> Any:
     """Run a part on TVM's tensors: its inputs, and its outputs, if the program has memory for them."""
-    inputs, outputs = session.get_inputs(), session.get_outputs()
-    binding = session.io_binding()
-    for node, tensor in zip(inputs, tensors, strict=False):
-        binding.bind_input(node.name, "cpu", 0, *_memory(tensor))
-    into = tensors[len(inputs) :]
-    for position, node in enumerate(outputs):
-        memory = _memory(into[position]) if into else ()
-        binding.bind_output(node.name, "cpu", 0, *memory)
-    session.run_with_iobinding(binding)
-    if into:
+    arrays = [np.from_dlpack(tensor) for tensor in tensors]
+    inputs, outputs = arrays[: len(session.inputs)], arrays[len(session.inputs) :]
+    if outputs:
+        session.run_into(inputs, outputs)
         return None
-    results = [tvm.runtime.tensor(np.ascontiguousarray(value.numpy())) for value in binding.get_outputs()]
+    results = [tvm.runtime.tensor(np.ascontiguousarray(value)) for value in session.run(inputs)]
     return results[0] if len(results) == 1 else results
-
-
-def _memory(tensor: Any) -> tuple[Any, tuple[int, ...], int]:
-    """Type, shape and address of a tensor, as onnxruntime binds it."""
-    return np.dtype(str(tensor.dtype)).type, tuple(tensor.shape), tensor.data_ptr()

@@ -11,12 +11,14 @@ from collections.abc import Sequence
 from contextlib import closing, suppress
 
 from ..errors import LockTimeout
+from ..machine.cpu import Target
 from ..machine.foreign_load import LoadWatch, read_counters
 from ..machine.lock import MachineLock
 from ..measure.timing import FEWEST_ROUNDS, rounds_within
 from ..statistics import Interval, median_interval, ratio_interval
 from .artifact import CompiledModel
 from .board import BoardModel, in_turns
+from .importer.graph import Graph
 from .profile import ForeignTime, Profile, foreign_times, profile
 from .tuning_run import TuningRun
 from .verify import Feeds
@@ -42,6 +44,19 @@ def execution_seconds(model: CompiledModel, feeds: Feeds) -> float:
     start = clock.perf_counter()
     model.run(feeds)
     return clock.perf_counter() - start
+
+
+def choose_threads_of_parts(graph: Graph, machine: Target) -> None:
+    """Lets the parts that onnxruntime runs have one thread where they are faster with it, alone on the machine.
+
+    If another process keeps the machine, they have all threads.
+
+    Args:
+        graph: the model, after its parts have run in the verification.
+        machine: the machine.
+    """
+    with closing(MachineLock()) as lock, suppress(LockTimeout), lock.exclusive(clock.perf_counter() + _LOCK_SECONDS):
+        graph.foreign.choose_threads(graph.name, machine.cores, machine.keep_denormals)
 
 
 def latencies(calls: Sequence[Call], cores: int, run: TuningRun) -> tuple[list[Interval], Interval | None, bool]:

@@ -85,11 +85,14 @@ class ForeignPart:
         file: The name of the file that holds it as an ONNX model.
         operators: How many nodes it has of each operator.
         reason: Why it is foreign, in one line.
+        threads: The most threads that it runs with; None for as many as a call may use. A small part is faster with
+            one, because its threads would have to be woken in every call.
     """
 
     file: str
     operators: Mapping[str, _Count]
     reason: str
+    threads: _Count | None = None
 
     @property
     def nodes(self) -> int:

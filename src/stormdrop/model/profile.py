@@ -179,6 +179,7 @@ class ForeignTime:
             "operators": dict(self.part.operators),
             "nodes": self.part.nodes,
             "reason": self.part.reason,
+            "threads": self.part.threads,
             "seconds": self.seconds,
             "share": self.share,
         }

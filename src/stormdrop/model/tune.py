@@ -33,7 +33,7 @@ from .choice import choose
 from .importer.any_model import Model, import_model
 from .importer.combinations import GivenShapes
 from .importer.graph import Graph
-from .latency import inside_profile, latencies, times_of_foreign_parts
+from .latency import choose_threads_of_parts, inside_profile, latencies, times_of_foreign_parts
 from .repair import verified_or_repaired
 from .result import ModelResult
 from .saving import Verifier
@@ -182,10 +182,14 @@ def tune_model_with(
         source = source_of(model)
         graph = import_model(model, shapes, example_inputs)
         _check_runs(graph, machine)
+        graph.foreign.examples = {}
     with run.phase("verify"):
         # Before anything is tuned: a model that cannot be verified is not worth it.
         graph, references = with_references(graph, options.seed)
         feeds = [reference.feeds for reference in references]
+    if graph.foreign.reports:
+        with run.phase("race"):
+            choose_threads_of_parts(graph, machine)
     with run.phase("peak"):
         peak_within(machine, run.seconds)  # results are compared with it
     budget = Budget(options.trials, run.seconds, run.begin)

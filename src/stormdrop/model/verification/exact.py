@@ -23,7 +23,7 @@ from ...ir.expressions import Expr, rebuild, transform, walk
 from ...ir.stages import Stage, StageGraph
 from ...machine.threads import thread_count
 from ..expressions import calls_kernel, variables_of
-from ..foreign import foreign_arguments, foreign_index, run_part
+from ..foreign import foreign_arguments, foreign_index
 from ..importer.graph import Graph
 from .samples import Feeds
 
@@ -168,7 +168,10 @@ class ExactModel:
 
     def _by_onnxruntime(self, part: int, arguments: list[Any], value: Any) -> Any:
         session = self._graph.foreign.sessions(self._graph.name, thread_count())[part]
-        results = run_part(session, [np.asarray(value(field), str(field.ty.dtype)) for field in arguments])
+        inputs = [np.asarray(value(field), str(field.ty.dtype)) for field in arguments]
+        if self._graph.foreign.examples is not None:
+            self._graph.foreign.examples.setdefault(part, inputs)
+        results = session.run(inputs)
         return results[0] if len(results) == 1 else tuple(results)
 
     def _check(self, binding: Any) -> None:

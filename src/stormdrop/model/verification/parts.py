@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from ...machine.threads import thread_count
 from ..artifact import CompiledModel
-from ..foreign import FUNCTION, run_part
+from ..foreign import FUNCTION
 from ..importer.graph import Graph
 from .exact import ExactModel
 from .samples import Feeds
@@ -41,7 +41,7 @@ def names_of_results(graph: Graph) -> dict[int, list[str]]:
     if not isinstance(graph.source, onnx.ModelProto) or not graph.foreign.reports:
         return {}
     sessions = graph.foreign.sessions(graph.name, thread_count())
-    names = {part: [node.name for node in session.get_outputs()] for part, session in enumerate(sessions)}
+    names = {part: session.outputs for part, session in enumerate(sessions)}
     known = {name for node in graph.source.graph.node for name in node.output}
     return names if all(known.issuperset(made) for made in names.values()) else {}
 
@@ -72,7 +72,7 @@ def compared_by_parts(exact: ExactModel, model: CompiledModel, feeds: Feeds) -> 
         for position, (variable, value) in enumerate(zip(exact.part_arguments[part], call.inputs, strict=True)):
             if variable in kept:
                 yield Compared(f"input {position} of onnxruntime's part ({operators})", value, kept[variable])
-        again = run_part(sessions[part], call.inputs)
+        again = sessions[part].run(call.inputs)
         for position, (ours, theirs) in enumerate(zip(call.results, again, strict=True)):
             yield Compared(f"result {position} of onnxruntime's part ({operators})", ours, theirs)
     for name, value in outputs.items():
@@ -87,7 +87,7 @@ def _observed(model: CompiledModel, feeds: Feeds) -> tuple[dict[str, Array], dic
     def callback(_: Any, symbol: str, before: bool, result: Any, *arguments: Any) -> int:
         if not before and symbol.startswith(FUNCTION):
             part = int(symbol.removeprefix(FUNCTION))
-            count = len(sessions[part].get_inputs())
+            count = len(sessions[part].inputs)
             inputs = [np.array(value.numpy()) for value in arguments[:count]]
             made = arguments[count:] or ([result] if hasattr(result, "numpy") else list(result))
             calls[part] = _PartCall(inputs, [np.array(value.numpy()) for value in made])
