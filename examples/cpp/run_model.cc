@@ -79,6 +79,7 @@ std::string ReadFile(const std::string& path) {
 
 // What metadata.json says about the model, after a check that this program can run it.
 json::Object ReadMetadata(const std::string& folder) {
+  if (!std::ifstream(folder)) throw std::runtime_error(folder + ": no such folder");
   if (!std::ifstream(folder + "/metadata.json")) throw std::runtime_error(folder + ": no stormdrop model");
   ffi::String error;
   json::Value document = json::Parse(ReadFile(folder + "/metadata.json"), &error);
@@ -133,7 +134,10 @@ std::streamsize Bytes(const ffi::Tensor& tensor) {
 
 void FillInputs(const std::vector<ffi::Tensor>& inputs, const char* path) {
   std::ifstream file;
-  if (path != nullptr) file.open(path, std::ios::binary);
+  if (path != nullptr) {
+    file.open(path, std::ios::binary);
+    if (!file) throw std::runtime_error(std::string(path) + ": cannot be read");
+  }
   for (const ffi::Tensor& input : inputs) {
     auto* bytes = static_cast<char*>(input.data_ptr());
     auto size = Bytes(input);

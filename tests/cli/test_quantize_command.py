@@ -94,6 +94,7 @@ def test_bad_input_is_one_line(model: Path, tmp_path: Path, capfd: pytest.Captur
     assert "must be uint8 or int8" in line("--activations", "int4", x=good)
     assert "is the model itself" in line("--out", model, x=good)
     assert "nowhere.npz: no such file" in complaint(capfd, "quantize", model, "--data", tmp_path / "nowhere.npz")
+    assert "is a folder; give the path of an ONNX file" in complaint(capfd, "quantize", tmp_path, "--data", model)
     assert "nowhere.onnx: no such file" in complaint(capfd, "quantize", "nowhere.onnx", "--data", model)
     assert "no .npz file that can be read" in complaint(capfd, "quantize", model, "--data", model)
 

@@ -66,10 +66,11 @@ def test_bad_input_is_one_line(program: Path, model: CompiledModel, tmp_path: Pa
     (tmp_path / "damaged.sd").mkdir()
     (tmp_path / "damaged.sd" / "metadata.json").write_text("{")
     for arguments, words in [
-        ((tmp_path / "none.sd",), "none.sd: no stormdrop model"),
+        ((tmp_path / "none.sd",), "none.sd: no such folder"),
         ((tmp_path / "damaged.sd",), "damaged.sd: no stormdrop model"),
         ((bitcode,), "bitcode.sd: is no native model; save it with native=True"),
         ((native, tmp_path / "short.bin", tmp_path / "y.bin"), "short.bin: holds less than the inputs"),
+        ((native, tmp_path / "none.bin", tmp_path / "y.bin"), "none.bin: cannot be read"),
     ]:
         done = run(program, *arguments)
         assert done.returncode == 1 and done.stdout == ""

@@ -251,7 +251,11 @@ def _select_peers(against: Sequence[str] | None, known: Mapping[str, str]) -> tu
 def _not_installed(names: Sequence[str], known: Mapping[str, str]) -> dict[str, str]:
     """Why some of these peers cannot take part: the package that each is named after is not installed."""
     packages = {name: name.partition("-")[0] for name in names if known[name].startswith(f"{__package__}.peers.")}
-    return {name: f"{package} is not installed" for name, package in packages.items() if find_spec(package) is None}
+    return {
+        name: f"{package} is not installed: pip install {package}"
+        for name, package in packages.items()
+        if find_spec(package) is None
+    }
 
 
 def _plan_operator(workload: Workload, peers: Sequence[str], tuning: _TuningOptions) -> _Plan:

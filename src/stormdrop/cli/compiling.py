@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from ..errors import ModelError
 from ..tuning.options import TuneOptions
 from . import options, output
 from .options import (
@@ -41,8 +40,7 @@ def compile_(
 
     A kernel that was tuned before gets the schedule that its tuning found. All others get their default schedules.
     """
-    if not model.is_file():
-        raise ModelError(f"{model}: no such file")
+    options.onnx_file(model)
     options.not_negative_seed(seed)
     compile_options = TuneOptions(seed=seed, fresh=fresh)
     options.not_empty(target, "--target", "cpu")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..errors import ArtifactError, InputError, OperatorError
+from ..errors import ArtifactError, InputError, ModelError, OperatorError
 from ..model.artifact_files import check_writable
 from ..model.importer.combinations import MOST_SIZES
 from ..search import names, names_with, parse_search
@@ -179,6 +179,15 @@ SizeOption = Annotated[
         help="Which of the model's sizes runs, by the shape of an input; by default the first one.",
     ),
 ]
+
+
+def onnx_file(path: Path) -> Path:
+    """The path of an ONNX file. Raises `ModelError` if there is none."""
+    if path.is_dir():
+        raise ModelError(f"{path}: is a folder; give the path of an ONNX file")
+    if not path.is_file():
+        raise ModelError(f"{path}: no such file")
+    return path
 
 
 def duration(text: str | None, option: str = "--time") -> float | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..errors import InputError, ModelError
+from ..errors import InputError
 from . import arrays, options, output
 from .options import JsonOption
 
@@ -45,8 +45,7 @@ def quantize(
     as_json: JsonOption = False,
 ) -> None:
     """Quantise an ONNX model with onnxruntime's quantisers: to bytes, or its weights alone (--weights-only)."""
-    if not model.is_file():
-        raise ModelError(f"{model}: no such file")
+    options.onnx_file(model)
     if (data is None) == (weights_only is None):
         raise InputError("quantize needs either --data DATA.npz, or --weights-only 4|8")
     if weights_only is not None and (per_channel or activations != "uint8"):

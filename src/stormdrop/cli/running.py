@@ -213,7 +213,7 @@ def bench(
         from ..machine.cpu import Target, require_cpu
 
         path = Path(what)
-        is_file = path.exists() or path.suffix == ".onnx" or len(path.parts) > 1
+        is_file = path.exists() or path.suffix in (".onnx", ".sd") or len(path.parts) > 1
         if is_file and values:
             raise OperatorError(f"{what} is a model and takes no arguments such as {(arguments or [''])[0]}")
         subject = path if is_file else operators.create(what, values)

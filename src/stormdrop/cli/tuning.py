@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import ModelError, StormdropError, TargetError
+from ..errors import StormdropError, TargetError
 from ..tuning.options import DEFAULT_MODEL_SECONDS, DEFAULT_SEARCH, DEFAULT_SECONDS, TuneOptions
 from . import completion, options, output
 from .fleet import FleetOption, leased_fleet
@@ -157,8 +157,7 @@ def tune(
     """Tune every kernel of an ONNX model and save the compiled model."""
     tune_options = options.tune_options(search, trials, time, seed, resume, fresh, max_error, space, features)
     tune_options = replace(tune_options, transfer=not no_transfer)
-    if not model.is_file():
-        raise ModelError(f"{model}: no such file")
+    options.onnx_file(model)
     options.not_empty(target, "--target", "cpu")
     shapes = options.shapes(shape or ())
     artifact = options.artifact_folder(out or Path(f"{model.stem}.sd"), "--out")

@@ -231,7 +231,8 @@ class CompiledModel:
             ```
         """
         if len(arguments) > len(self.inputs):
-            raise InputError(f"{self.metadata.name} takes {len(self.inputs)} inputs, not {len(arguments)}")
+            inputs = f"{len(self.inputs)} input{'s' if len(self.inputs) != 1 else ''}"
+            raise InputError(f"{self.metadata.name} takes {inputs}, not {len(arguments)}")
         feeds = {info.name: value for info, value in zip(self.inputs, arguments, strict=False)}
         for name in sorted(feeds.keys() & named.keys()):
             raise InputError(f"{self.metadata.name}: input {name!r} is given twice")

@@ -215,13 +215,18 @@ class Metadata:
         for size in self.all_sizes:
             if all(info.shape == tuple(shapes.get(info.name, info.shape)) for info in size.inputs):
                 return replace(self, inputs=size.inputs, outputs=size.outputs)
-        raise InputError(f"{self.name} {self.lacks(shapes_in_words(shapes))}")
+        raise InputError(f"{self.name} {self.lacks(shapes_in_words(shapes), fewer_rows=False)}")
 
-    def lacks(self, wanted: str) -> str:
-        """The end of a message about a size that a model does not have."""
+    def lacks(self, wanted: str, fewer_rows: bool = True) -> str:
+        """The end of a message about a size that a model does not have.
+
+        Args:
+            wanted: The size.
+            fewer_rows: Whether the model is called, and a size may therefore have fewer rows than one of its own.
+        """
         if not self.sizes:
             return f"has no size {wanted}; it has one: {described(self.inputs)}"
-        fewer = f", and fewer rows of {', '.join(map(shown, self.batched))}" if self.batched else ""
+        fewer = f", and fewer rows of {', '.join(map(shown, self.batched))}" if self.batched and fewer_rows else ""
         return f"has no size {wanted}; its sizes are {'; '.join(sizes_in_words(self.sizes))}{fewer}"
 
     def to_json(self, checksums: Mapping[str, str]) -> str:

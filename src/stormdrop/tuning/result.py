@@ -310,7 +310,7 @@ class MinimizeResult(SearchResult):
 
     @property
     def _subject(self) -> str:
-        return self.name
+        return self.name or "a function without a name"
 
     def to_json(self) -> dict[str, Any]:
         """The result as a JSON document."""

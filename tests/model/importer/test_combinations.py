@@ -46,6 +46,9 @@ def test_other_lists_are_combined() -> None:
         ({"x": ((), 3)}, "m: dimension 0 of input 'x': the list of sizes is empty"),
         ({"x": ((1, 0), 3)}, "m: dimension 0 of input 'x': 0 is no size; a size is a whole number from 1 on"),
         ({"x": (3, (1, 2.5))}, "m: dimension 1 of input 'x': 2.5 is no size; a size is a whole number from 1 on"),
+        ({"x": (3, 2.5)}, "m: the shape of input 'x' has the size 2.5; a size is a whole number"),
+        ({"x": "3x2"}, "m: the shape of input 'x' is '3x2'; give a tuple of sizes, as in (1, 3, 224, 224)"),
+        ({"x": 3}, "m: the shape of input 'x' is 3; give a tuple of sizes, as in (1, 3, 224, 224)"),
         ({"x": (range(1, 100),)}, "m: dimension 0 of input 'x': 99 sizes are too many; 64 are possible"),
         ({"x": (range(1, 10), range(1, 11))}, "m: 90 combinations of sizes are too many; 64 are possible"),
         (

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from typing_extensions import TypeIs
@@ -46,6 +46,8 @@ def all_shapes(given: GivenShapes | None, names: Callable[[], Names], model: str
             are more than `MOST_SIZES` combinations.
     """
     shapes = given or {}
+    for key, shape in shapes.items():
+        _check(shape, f"{model}: the shape of input {shown(key)!r}")
     lists = {
         (key, axis): _sizes(size, f"{model}: dimension {axis} of input {shown(key)!r}")
         for key, shape in shapes.items()
@@ -75,6 +77,15 @@ def all_shapes(given: GivenShapes | None, names: Callable[[], Names], model: str
             }
         )
     return combined  # type: ignore[return-value]
+
+
+def _check(shape: object, where: str) -> None:
+    """Raise `ModelError` unless a shape consists of whole numbers, and of lists in the place of some."""
+    if isinstance(shape, str) or not isinstance(shape, Iterable):
+        raise ModelError(f"{where} is {shown(repr(shape))}; give a tuple of sizes, as in (1, 3, 224, 224)")
+    for size in shape:
+        if not isinstance(size, Collection) and not hasattr(size, "__index__"):
+            raise ModelError(f"{where} has the size {shown(repr(size))}; a size is a whole number")
 
 
 def is_list(size: int | Collection[int]) -> TypeIs[Collection[int]]:

@@ -35,6 +35,8 @@ def failing_operator(mod: tvm.IRModule, step: Callable[[tvm.IRModule], tvm.IRMod
 def operator_of(call: relax.Call) -> str:
     """The name of the operator or of the kernel that is called."""
     name: str = call.op.name.removeprefix("relax.")
+    if name == "call_pure_packed":  # a function of TVM's runtime, such as relax.run.nonzero
+        return str(call.args[0].global_symbol).rpartition(".")[2]
     return str(call.args[0].name_hint) if name == "call_tir" else name
 
 

@@ -134,7 +134,8 @@ def _give(value: onnx.ValueInfoProto, shape: Sequence[int], sizes: _NamedSizes, 
     dims = tensor.shape.dim
     key = shown(value.name)
     if len(shape) != len(dims):
-        raise ModelError(f"{name}: input {key!r} has {len(dims)} dimensions, not {len(shape)}")
+        known = "x".join("N" if _is_open(dim) else str(dim.dim_value) for dim in dims)
+        raise ModelError(f"{name}: input {key!r} has {len(dims)} dimensions ({known}), not {len(shape)}")
     for axis, (dim, size) in enumerate(zip(dims, shape, strict=True)):
         if dim.dim_value > 0 and dim.dim_value != size:
             raise ModelError(f"{name}: dimension {axis} of input {key!r} is {dim.dim_value}, not {size}")
