@@ -62,7 +62,18 @@ def test_other_lists_are_combined() -> None:
             "not 1,2 and 2",
         ),
     ],
-    ids=["empty", "zero", "fraction", "long", "many", "contradiction", "one and two"],
+    ids=[
+        "empty",
+        "zero",
+        "fraction",
+        "fraction alone",
+        "text",
+        "number",
+        "long",
+        "many",
+        "contradiction",
+        "one and two",
+    ],
 )
 def test_bad_sizes_are_one_line(given: Any, message: str) -> None:
     with pytest.raises(ModelError) as caught:
