@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 import time
@@ -34,7 +35,7 @@ from unittest import mock
 OUT = Path(__file__).parents[1] / "recorded" / "torch_models.jsonl"
 WAYS = ("compile", "module", "onnx")
 LIMIT = 600.0  # seconds that one model may take besides its tuning
-WRONG = 1e-2  # a larger error than this, relative to the largest output, is no rounding
+WRONG = 1e-2  # a larger error than this, relative to the largest output, is no rounding, if a peer has a smaller one
 SIZES = {"inception_v3": 299}  # of images, if not 224
 
 TORCHVISION = (
@@ -281,7 +282,9 @@ def _in_child(name: str, way: str, seconds: float) -> dict[str, Any]:
 def _outcome(entry: dict[str, Any]) -> str:
     if "failed" in entry:
         return "failed"
-    if not entry["error"] <= WRONG:
+    # On inputs of a million different sizes some of these networks have no digit that float32 keeps.
+    theirs = re.search(r"\(error of .*: (.*)\)", entry.get("against", ""))
+    if not entry["error"] <= max(WRONG, float(theirs[1]) if theirs else 0.0):
         return "wrong"
     return "eager" if entry.get("eager") else "ok"
 
