@@ -2,6 +2,7 @@
 
     python benchmarks/emulation/gpu.py                 every sketch of every operator: 50 points and the corners
     python benchmarks/emulation/gpu.py --points 5 --only softmax
+    python benchmarks/emulation/gpu.py --sources rules the sketches that rules derive, in place of ours
     python benchmarks/emulation/gpu.py --how host      the CUDA source instead, compiled by g++ with sanitizers
     python benchmarks/emulation/gpu.py --summary       only the table of what was done so far
 
@@ -73,6 +74,7 @@ def main() -> None:
     parser.add_argument("--points", type=int, default=50, help="random points of each space")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="only cases that begin so")
+    parser.add_argument("--sources", default="builtin", help="of builtin, rules (%(default)s)")
     parser.add_argument("--how", default="pocl,oclgrind", help=f"of {', '.join(_HOW)}")
     parser.add_argument("--out", type=Path, default=Path("gpu-emulation.jsonl"))
     parser.add_argument("--summary", action="store_true")
@@ -84,7 +86,7 @@ def main() -> None:
                 parser.error(f"--how {how}: it is one of {', '.join(_HOW)}")
             cases = (*CASES, HALF) if how == "host" else CASES
             for case in (case for case in cases if case.startswith(options.only)):
-                for line in check(case, how, options.points, options.seed, done):
+                for line in check(case, how, options.points, options.seed, done, options.sources.split(",")):
                     done[key(line)] = line
                     with options.out.open("a") as file:
                         file.write(json.dumps(line) + "\n")
@@ -120,14 +122,16 @@ def points_of(space: Space, count: int, seed: int) -> list[tuple[int, ...]]:
     return list(dict.fromkeys([space.origin, *corners, *(space.sample(rng) for _ in range(count))]))
 
 
-def check(case: str, how: str, count: int, seed: int, done: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def check(
+    case: str, how: str, count: int, seed: int, done: dict[str, Any], sources: Sequence[str]
+) -> Iterator[dict[str, Any]]:
     """Executes what was not executed before. Yields a line for each point."""
     name, *words = case.split()
     work = operators.create(name, dict(word.split("=") for word in words))
     inputs = work.random_inputs(seed)
     expected = evaluate_graph(work.graph, inputs)
     device: Gpu = GPUS["a100"] if how == "host" else EMULATED
-    for sketch, space in sketches_for(work, device):
+    for sketch, space in (found for source in sources for found in sketches_for(work, device, source)):
         lines = [
             {"case": case, "sketch": sketch.name, "point": list(point), "how": how}
             for point in points_of(space, count, seed)

@@ -37,8 +37,9 @@ from shapes import SHAPES
 from stormdrop.cli.output import table
 from stormdrop.machine.gpu import GPUS, Gpu
 from stormdrop.search import Knowledge, Search, create
-from stormdrop.sketches.gpu.contraction import GpuContraction, find_fused_contraction, within_limits
+from stormdrop.sketches.gpu.contraction import GpuContraction, find_fused_contraction
 from stormdrop.sketches.gpu.features import estimated_seconds
+from stormdrop.sketches.gpu.limits import within_limits
 from stormdrop.sketches.gpu.tiling import ContractionAxes, Tilings
 from stormdrop.sketches.knowledge import features as features_of
 from stormdrop.space import Space

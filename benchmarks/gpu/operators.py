@@ -1,11 +1,12 @@
 """Checks the GPU schedules of every operator without a GPU: `nvcc` compiles them, and they run as serial loops.
 
-    operators.py [--devices a100,h100] [--schedules 8] [--seed 0]
+    operators.py [--devices a100,h100] [--schedules 8] [--seed 0] [--space builtin]
 
 The default schedule and some random schedules of every sketch of every operator are lowered to CUDA source, and
 compiled for every device. They also run on the CPU, with serial loops for blocks and threads, and with plain loops in
 place of tensor cores; there they have to compute what NumPy does. `stormdrop/codegen/serial_loops.py` says what this
-does not prove. It needs `nvcc`, and takes minutes.
+does not prove. It needs `nvcc`, and takes minutes. `--space rules` checks the sketches that rules derive instead, and
+writes a file of its own.
 """
 
 from __future__ import annotations
@@ -63,9 +64,9 @@ def main() -> None:
         for arguments in cases:
             workload = operators.create(operator, dict(word.split("=") for word in arguments.split()))
             for device in (GPUS[name] for name in options.devices):
-                check = cross_check(workload, device, options.schedules, options.seed)
+                check = cross_check(workload, device, options.schedules, options.seed, options.space)
                 wrong |= not check.passed
-                names = [sketch.name for sketch, _ in sketches_for(workload, device)]
+                names = [sketch.name for sketch, _ in sketches_for(workload, device, options.space)]
                 counts = {"schedules": check.schedules, "accepted": check.accepted, "right": check.right}
                 for complaint, number in check.errors.items():
                     print(f"{workload.name}: {complaint} ({number} times)", file=sys.stderr)
@@ -73,7 +74,8 @@ def main() -> None:
                 rows.append([workload.name, device.arch, ", ".join(names), *map(str, counts.values())])
             print(workload.name, file=sys.stderr)
     table(["", "for", "sketches", "schedules", "compiled", "right as loops"], rows)
-    print(save(_NAME, {"seed": options.seed, "results": document}))
+    name = _NAME if options.space == "builtin" else f"{_NAME}_{options.space}"
+    print(save(name, {"seed": options.seed, "results": document}))
     sys.exit(wrong)
 
 
@@ -82,6 +84,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--devices", default="a100,h100", help="GPUs to compile for, separated by commas (%(default)s)")
     parser.add_argument("--schedules", type=int, default=8, help="random schedules of each sketch (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="the seed of the random schedules (%(default)s)")
+    parser.add_argument("--space", default="builtin", choices=("builtin", "rules"), help="(%(default)s)")
     options = parser.parse_args()
     options.devices = options.devices.split(",")
     if unknown := [name for name in options.devices if name not in GPUS]:

@@ -73,7 +73,9 @@ class CrossCheck:
         return ", ".join([built, accepted, right, *self.errors])
 
 
-def cross_check(workload: Workload, machine: Machine, schedules: int = 4, seed: int = 0) -> CrossCheck:
+def cross_check(
+    workload: Workload, machine: Machine, schedules: int = 4, seed: int = 0, sketches: str | None = None
+) -> CrossCheck:
     """Build and check schedules of each sketch for a GPU.
 
     Args:
@@ -81,6 +83,7 @@ def cross_check(workload: Workload, machine: Machine, schedules: int = 4, seed: 
         machine: the GPU.
         schedules: the number of schedules of each sketch: the default one and random ones.
         seed: of the random schedules and inputs.
+        sketches: where the sketches come from, such as "rules"; by default the built-in ones.
 
     Returns:
         How many schedules passed each check.
@@ -96,7 +99,7 @@ def cross_check(workload: Workload, machine: Machine, schedules: int = 4, seed: 
     compiles = shutil.which("nvcc") is not None
     count = built = accepted = right = 0
     errors: Counter[str] = Counter()
-    for sketch, space in sketches_for(workload, device):
+    for sketch, space in sketches_for(workload, device, sketches):
         points = dict.fromkeys([space.origin, *(space.sample(rng) for _ in range(schedules - 1))])
         for point in points:
             count += 1

@@ -104,8 +104,7 @@ def _from_source(source: str, workload: Workload, target: Machine) -> Sequence[A
     if source == "rules":
         from .rules import derive
 
-        message = "the rules derive sketches for CPUs; for a GPU there is builtin and meta_schedule"
-        return derive(workload, require_cpu(target, message))
+        return derive(workload, target)
     if source == "meta_schedule":
         from .meta_schedule import meta_schedule_sketches  # loads much of TVM
 

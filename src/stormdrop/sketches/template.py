@@ -27,7 +27,7 @@ from ..errors import SpaceError, UnsupportedFunction
 from ..ir.expressions import walk
 from ..ir.stages import Axis, Stage, StageGraph, intermediate, shape_of, variable
 from ..ir.workload import Workload
-from ..machine.cpu import Target
+from ..machine.contract import Machine
 from ..space import Categorical, Constraint, Knob, Ordinal, Space, Split, Tile
 from ..space.knob import Value
 from .contract import Variant
@@ -76,7 +76,7 @@ class Template:
         """Run the function, so that a template can be a step of another one."""
         self.function(schedule, knobs)
 
-    def space(self, workload: Workload, target: Target) -> Space | None:
+    def space(self, workload: Workload, target: Machine) -> Space | None:
         """The space of the declared knobs, whose origin holds their defaults.
 
         Args:
@@ -95,7 +95,7 @@ class Template:
         except UnsupportedFunction:
             return None
 
-    def apply(self, workload: Workload, target: Target, config: Mapping[str, Any]) -> Variant:
+    def apply(self, workload: Workload, target: Machine, config: Mapping[str, Any]) -> Variant:
         """The schedule at a configuration.
 
         Args:
@@ -127,7 +127,7 @@ class Template:
 
 
 @lru_cache(maxsize=256)
-def _space(sketch: Template, workload: Workload, target: Target) -> Space:
+def _space(sketch: Template, workload: Workload, target: Machine) -> Space:
     knobs = Knobs(sketch.name, workload, target, None)
     sketch.function(knobs.schedule, knobs)
     return Space(sketch.name, list(knobs.declared.values()), knobs.constraints, knobs.values)
@@ -142,7 +142,7 @@ class Knobs:
 
     Attributes:
         workload: The function that is scheduled.
-        target: The machine that it is scheduled for.
+        target: The machine that it is scheduled for: a `Target` for a CPU, a `Gpu` for a GPU.
         schedule: The schedule that the template changes.
         declared: The knobs that were declared so far, by name.
         values: Their values.
@@ -150,7 +150,7 @@ class Knobs:
 
     name: str
     workload: Workload
-    target: Target
+    target: Any
     config: Mapping[str, Value] | None
     declared: dict[str, Knob] = field(default_factory=dict)
     values: dict[str, Value] = field(default_factory=dict)

@@ -204,3 +204,13 @@ def _factorisations(n: int, levels: int) -> int:
     if levels == 0:
         return int(n == 1)
     return math.prod(math.comb(exponent + levels - 1, levels - 1) for _, exponent in _prime_exponents(n))
+
+
+def largest_divisor(extent: int, most: int) -> int:
+    """The largest divisor of `extent` that is at most `most`; 1 if `most` is less.
+
+    Args:
+        extent: A positive integer.
+        most: The bound.
+    """
+    return max(size for size in range(1, min(extent, max(1, most)) + 1) if extent % size == 0)

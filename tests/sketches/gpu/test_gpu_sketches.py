@@ -17,8 +17,9 @@ from stormdrop.ir.reference import evaluate_graph
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
 from stormdrop.machine.gpu import GPUS
-from stormdrop.sketches.gpu.contraction import GpuContraction, find_fused_contraction, within_limits
+from stormdrop.sketches.gpu.contraction import GpuContraction, find_fused_contraction
 from stormdrop.sketches.gpu.features import estimated_seconds
+from stormdrop.sketches.gpu.limits import within_limits
 from stormdrop.sketches.gpu.tiling import Tilings
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.space import Columnwise, Space

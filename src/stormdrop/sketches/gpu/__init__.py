@@ -3,6 +3,8 @@
 contraction.py  a sum of products in blocks, threads and registers
 tensor_core.py  a matmul in half precision on tensor cores
 streaming.py    everything that is no contraction
+limits.py       which tilings a GPU can run, and the default one
+tiled_loops.py  the loops of a tiled contraction
 tiling.py       the resources that a tiled contraction uses
 features.py     the features of Ansor-AF, from these resources
 intrinsics.py   TVM's tensor intrinsics, loaded fast

@@ -7,16 +7,13 @@ It is Listing 1 of the AF-DS paper. `tiling` draws the tiles and counts the reso
 - Bias, residual and activation are computed when a thread's outputs leave its registers.
 - The loops inside a thread are unrolled up to a number of steps.
 
-Hardware limits are constraints of the space. A block has at least a warp and at most the threads that the device
-allows, its shared memory fits, a thread has enough registers, a multiprocessor has enough of them for a block, and
-virtual threads are few.
+Hardware limits are constraints of the space; `limits.py` lists them.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -31,21 +28,13 @@ from ...ir.expressions import coefficients
 from ...ir.roles import multiplied_loads
 from ...ir.stages import Stage, StageGraph, shape_of
 from ...ir.workload import Workload
-from ...machine.gpu import REGISTERS_PER_THREAD, WARP, Gpu
-from ...space import Constraint, Knob, Ordinal, Space, Tile
+from ...machine.gpu import Gpu
+from ...space import Knob, Ordinal, Space, Tile
 from ..contract import Variant
-from ..rules.blocks import largest_divisor
-from .features import analytic_features, estimated_seconds
-from .tiling import THREAD, ContractionAxes, Operand, ResourceUse, Tilings
-
-_VECTORS = (1, 2, 4)  # elements that a thread fetches at a time
-_UNROLL = (0, 16, 64, 512, 1024)  # Ansor's
-_VIRTUAL_THREADS = 8
-_MAX_INNERMOST = 64
-
-# What the default is chosen from: threads of a block, the most of them along the last axis, outputs of a thread along
-# that axis and along another one, virtual threads that share the outputs along the last axis, steps that are staged.
-_THREADS, _LANES, _OUTPUTS, _VIRTUAL, _STEPS = (64, 128, 256, 512), (8, 32, 512), (1, 2, 4, 8), (1, 2), (8, 16, 32)
+from .features import analytic_features
+from .limits import MOST_INNERMOST, UNROLL, VECTORS, default_tiling, tiling_constraints
+from .tiled_loops import fetch_together, tile_and_bind
+from .tiling import THREAD, ContractionAxes, Operand, Tilings
 
 
 class GpuContraction:
@@ -83,26 +72,20 @@ class GpuContraction:
         else:
             schedule.set_scope(block, 0, "local")
             output = schedule.get_sblock(fused.epilogue.name)
-        levels = _split_and_reorder(schedule, block, fused, config)
-        spatial, steps = levels[:3], levels[3]
-        blocks, virtual, threads = (schedule.fuse(*loops) for loops in spatial)
-        for loop, axis in ((blocks, "blockIdx.x"), (virtual, "vthread.x"), (threads, "threadIdx.x")):
-            schedule.bind(loop, axis)
-        schedule.reverse_compute_at(output, threads, preserve_unit_loops=True)
+        names = (_knob_name(fused.stage, axis.var) for axis in fused.stage.axes)
+        loops = dict(zip(names, schedule.get_loops(block), strict=True))
+        tiled = tile_and_bind(schedule, loops, fused.axes, config)
+        schedule.reverse_compute_at(output, tiled.threads, preserve_unit_loops=True)
         count = math.prod(config[name][THREAD] for name, _ in fused.axes.spatial)
         for position in range(2):
             staged = schedule.cache_read(block, position, "shared")
-            schedule.compute_at(staged, steps[-1], preserve_unit_loops=True)
-            fetch = schedule.fuse(*schedule.get_loops(staged)[3 + len(steps) :])
-            _, lane, elements = schedule.split(fetch, [None, count, config[f"fetch{position}"]])
-            schedule.bind(lane, "threadIdx.x")
-            schedule.vectorize(elements)
+            fetch_together(schedule, staged, tiled.steps, count, config[f"fetch{position}"])
         for stage in fused.producers:
             schedule.compute_inline(schedule.get_sblock(stage.name))
         if config["unroll"]:
-            schedule.annotate(blocks, "pragma_auto_unroll_max_step", config["unroll"])
-            schedule.annotate(blocks, "pragma_unroll_explicit", 1)
-        schedule.decompose_reduction(block, steps[0])
+            schedule.annotate(tiled.blocks, "pragma_auto_unroll_max_step", config["unroll"])
+            schedule.annotate(tiled.blocks, "pragma_unroll_explicit", 1)
+        schedule.decompose_reduction(block, tiled.steps[0])
         return Variant(schedule.mod["main"])
 
 
@@ -178,113 +161,18 @@ def _knob_name(stage: Stage, variable: Any) -> str:
     return f"reduce{reductions.index(variable)}"
 
 
-def _split_and_reorder(
-    schedule: Schedule, block: Any, fused: FusedContraction, config: Mapping[str, Any]
-) -> list[list[Any]]:
-    """The loops of the block by level: of blocks, virtual threads, threads, staged reductions, and the rest."""
-    stage = fused.stage
-    loops = dict(zip((_knob_name(stage, axis.var) for axis in stage.axes), schedule.get_loops(block), strict=True))
-    spatial = [schedule.split(loops[name], list(config[name])) for name, _ in fused.axes.spatial]
-    reduced = [schedule.split(loops[name], list(config[name])) for name, _ in fused.axes.reductions]
-
-    def level(split_axes: Sequence[Any], number: int) -> list[Any]:
-        return [parts[number] for parts in split_axes]
-
-    levels = [level(spatial, 0), level(spatial, 1), level(spatial, 2), level(reduced, 0), level(reduced, 1)]
-    levels += [level(spatial, 3), level(reduced, 2), level(spatial, 4)]
-    schedule.reorder(*itertools.chain(*levels))
-    return levels
-
-
-def within_limits(use: ResourceUse, device: Gpu) -> Any:
-    """Whether a tiling satisfies the constraints of the space: a truth value, or shape (n,) for n tilings."""
-    return _block_fits(use, device) & _shared_fits(use, device)
-
-
-def _block_fits(use: ResourceUse, device: Gpu) -> Any:
-    fewest = min(WARP, math.prod(extent for _, extent in use.axes.spatial))
-    fits = (use.threads >= fewest) & (use.threads <= device.threads_per_block)
-    fits &= (use.virtual <= _VIRTUAL_THREADS) & (use.least_registers <= REGISTERS_PER_THREAD)
-    return fits & (-(-use.threads // WARP) <= device.warps_by_registers(use.least_registers))
-
-
-def _shared_fits(use: ResourceUse, device: Gpu) -> Any:
-    return use.shared_bytes <= device.shared_per_block
-
-
 @lru_cache(maxsize=64)
 def _space(workload: Workload, target: Gpu) -> Space | None:
     try:
         axes = find_fused_contraction(workload).axes
     except UnsupportedFunction:
         return None
-    spatial = [name for name, _ in axes.spatial]
-    names = [name for name, _ in (*axes.spatial, *axes.reductions)]
-    knobs: list[Knob] = [Tile(name, extent, 5, max_inner=_MAX_INNERMOST) for name, extent in axes.spatial]
-    knobs += [Tile(name, extent, 3, max_inner=_MAX_INNERMOST) for name, extent in axes.reductions]
-    knobs += [Ordinal(f"fetch{position}", _VECTORS) for position in range(2)]
-    knobs.append(Ordinal("unroll", _UNROLL))
-    constraints = [
-        Constraint(
-            tuple(spatial),
-            _Limit(_block_fits, spatial, target, axes),
-            f"a warp to {target.threads_per_block} threads, {_VIRTUAL_THREADS} virtual ones, their registers",
-        ),
-        Constraint(tuple(names), _Limit(_shared_fits, names, target, axes), f"{target.shared_per_block} bytes shared"),
-    ]
-    origin = _origin(axes, target)
-    if origin is None:
+    tiling = default_tiling(axes, target)
+    if tiling is None:
         return None
-    return Space(GpuContraction.name, knobs, constraints, origin)
-
-
-@dataclass(frozen=True)
-class _Limit:
-    """A constraint on the tiles of the axes that are named. The limit does not depend on the other axes."""
-
-    fits: Callable[[ResourceUse, Gpu], Any]
-    names: Sequence[str]
-    device: Gpu
-    axes: ContractionAxes
-
-    def __call__(self, *tiles: Sequence[int]) -> bool:
-        use = ResourceUse(self.axes, dict(zip(self.names, tiles, strict=True)), min)
-        return bool(self.fits(use, self.device))
-
-    def columns(self, *tiles: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """The same for n tilings at once, given factors of shape (n, 5) or (n, 3) for each axis."""
-        levels = {name: factors.T for name, factors in zip(self.names, tiles, strict=True)}
-        return np.asarray(self.fits(ResourceUse(self.axes, levels, np.minimum), self.device))
-
-
-def _origin(axes: ContractionAxes, target: Gpu) -> dict[str, Any] | None:
-    """The default configuration: the fastest of some tilings by `estimated_seconds`.
-
-    They have few threads or many, and small tiles in registers or large ones. Returns None if none of them is within
-    the limits, which happens if an extent is a large prime.
-    """
-    *others, last = [name for name, extent in axes.spatial if extent > 1] or [axes.spatial[-1][0]]
-    tilings = []
-    for second, threads, lanes, columns, virtual_threads, rows, steps in itertools.product(
-        others or [last], _THREADS, _LANES, _OUTPUTS, _VIRTUAL, _OUTPUTS, _STEPS
-    ):
-        factors: dict[str, tuple[int, ...]] = {}
-        outputs_along = {second: rows, last: columns}
-        for name, extent in reversed(axes.spatial):
-            outputs = largest_divisor(extent, outputs_along.get(name, 1))
-            virtual = largest_divisor(outputs, virtual_threads) if name == last else 1
-            across = largest_divisor(extent // outputs, min(threads, lanes) if name == last else threads)
-            threads //= across
-            factors[name] = (extent // outputs // across, virtual, across, 1, outputs // virtual)
-        for name, extent in reversed(axes.reductions):
-            inner = largest_divisor(extent, min(steps, _MAX_INNERMOST))
-            steps = max(1, steps // inner)
-            factors[name] = (extent // inner, 1, inner)
-        tilings.append(factors)
-    names = [name for name, _ in (*axes.spatial, *axes.reductions)]
-    together = Tilings(axes, {name: np.array([factors[name] for factors in tilings]) for name in names})
-    fits = within_limits(together, target)
-    if not fits.any():
-        return None
-    best = int(np.argmin(np.where(fits, estimated_seconds(together, target), np.inf)))
-    return {**tilings[best], "fetch0": 1, "fetch1": 1, "unroll": 64}
+    knobs: list[Knob] = [Tile(name, extent, 5, max_inner=MOST_INNERMOST) for name, extent in axes.spatial]
+    knobs += [Tile(name, extent, 3, max_inner=MOST_INNERMOST) for name, extent in axes.reductions]
+    knobs += [Ordinal(f"fetch{position}", VECTORS) for position in range(2)]
+    knobs.append(Ordinal("unroll", UNROLL))
+    origin = {**tiling, "fetch0": 1, "fetch1": 1, "unroll": 64}
+    return Space(GpuContraction.name, knobs, tiling_constraints(axes, target), origin)

@@ -35,8 +35,8 @@ from ...ir.workload import Workload
 from ...machine.contract import CUDA
 from ...machine.gpu import WARP, Gpu
 from ...space import Constraint, Ordinal, Space, Tile
+from ...space.tile import largest_divisor
 from ..contract import Variant
-from ..rules.blocks import largest_divisor
 from .contraction import FusedContraction, find_fused_contraction
 from .intrinsics import cuda_intrinsics
 

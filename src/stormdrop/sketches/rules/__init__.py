@@ -2,6 +2,7 @@
 
     derive       derives the sketches of a workload
     CPU_RULES    the rules for a CPU, in the order in which they are tried on each block
+    GPU_RULES    the rules for a GPU, in their order
     Rule         the base class of a rule of your own, which says whether it `Applies` and works on a `State`
     blocks       what a rule can ask about the blocks of a schedule
 
@@ -10,12 +11,15 @@ In this package:
 contract.py                           what a rule is, and the state of a derivation
 derivation.py                         from a workload to its sketches
 blocks.py                             what a rule can ask about the blocks of a schedule
-cpu.py                                the rules for a CPU, in their order
+cpu.py, gpu.py                        the rules for a CPU and for a GPU, in their order
 inline.py, location.py                where a block is computed
-tiling.py                             tiles of contractions, with what consumes them
+simplify.py                           blocks that multiply by constant matrices
+tiling.py, gpu_tiling.py              tiles of contractions, with what consumes them
 cache_write.py, rfactor.py            new blocks: a buffer for a contraction, partial results of a reduction
+registers.py, cross_thread.py         the same on a GPU: sums in registers, threads that share a reduction
 packing.py                            the layout of an operand
 parallel.py, unroll.py, vectorise.py  annotations of loops
+bind.py                               loops bound to blocks and threads
 
 Rules and their order are those of Figures 3 and 5 of the paper on Droplet Search in Ansor. As there, tile sizes are
 perfect factors of extents. docs/how-to/write-a-schedule.md says how to write a rule.
@@ -25,9 +29,11 @@ from . import blocks
 from .contract import Annotation, Applies, Nest, Place, Rule, State
 from .cpu import CPU_RULES
 from .derivation import derive
+from .gpu import GPU_RULES
 
 __all__ = [
     "CPU_RULES",
+    "GPU_RULES",
     "Annotation",
     "Applies",
     "Nest",

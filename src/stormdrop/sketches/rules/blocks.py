@@ -13,6 +13,7 @@ from tvm_ffi import structural_equal
 
 from ...ir.expressions import variables
 from ...ir.workload import Workload
+from ...space.tile import largest_divisor as largest_divisor
 from ..template import all_blocks, loads
 
 
@@ -155,11 +156,6 @@ def same(left: Sequence[Any], right: Sequence[Any]) -> bool:
 def is_plain(store: Any) -> bool:
     """Whether the indices of a store are iterators, each of them once."""
     return all(isinstance(index, Var) for index in store.indices) and len(set(store.indices)) == len(store.indices)
-
-
-def largest_divisor(extent: int, most: int) -> int:
-    """The largest divisor of `extent` that is at most `most`."""
-    return max(size for size in range(1, min(extent, max(1, most)) + 1) if extent % size == 0)
 
 
 def _sizes(schedule: Schedule, block: str) -> dict[str, int]:

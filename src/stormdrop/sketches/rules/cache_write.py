@@ -24,7 +24,7 @@ class CacheWrite(Rule):
         if not tileable(state, block) or not blocks.is_plain(blocks.store_of(schedule, block)):
             return Applies.NO
         fusible = blocks.matched_consumer(schedule, state.workload, block) is not None
-        return Applies.NO if fusible or _read_twice(state, block) else Applies.MAY
+        return Applies.NO if fusible or read_twice(state, block) else Applies.MAY
 
     def apply(self, state: State, block: str) -> None:
         copy = state.schedule.cache_write(state.schedule.get_sblock(block), 0, "global")
@@ -36,7 +36,7 @@ def tileable(state: State, block: str) -> bool:
     return blocks.reuses(state.schedule, block) and not state.noted(block, VARIES)
 
 
-def _read_twice(state: State, block: str) -> bool:
+def read_twice(state: State, block: str) -> bool:
     """Whether a consumer declares several regions of what a block writes, which TVM cannot cache."""
     buffer = blocks.store_of(state.schedule, block).buffer
     readers = [state.schedule.get(consumer) for consumer in state.schedule.get_consumers(block)]

@@ -8,8 +8,10 @@ from typing import Any
 
 from tvm.s_tir import Schedule
 
+from ...errors import TargetError
 from ...ir.workload import Workload
-from ...machine.cpu import Target
+from ...machine.cpu import Target, require_cpu
+from ...machine.gpu import Gpu
 from ..template import Knobs
 
 VARIES = "varies"
@@ -87,11 +89,30 @@ class Place:
     Attributes:
         nest: The block whose nest it is.
         knob: The name of the knob whose value is the nest's level inside of which the block is computed: 1 for the
-            outermost level, 0 if the block has a nest of its own.
+            outermost level, 0 if the block has a nest of its own. None if the place is fixed.
     """
 
     nest: str
-    knob: str
+    knob: str | None = None
+
+
+@dataclass
+class Rows:
+    """A GPU's loop over rows: over the axes that reductions share with the block that reads their results.
+
+    Attributes:
+        axes: The number of these axes, which are the first of each block.
+        loop: The loop over them, which is one.
+        lanes: The threads that share the terms of a row.
+        axis: What the loop over these threads is bound to: "threadIdx.x" or "threadIdx.y".
+        whole: Whether all threads of a block work on the same row, because it has several elements.
+    """
+
+    axes: int
+    loop: Any
+    lanes: int
+    axis: str
+    whole: bool
 
 
 @dataclass
@@ -105,6 +126,7 @@ class State:
         places: Where blocks are computed that belong to the nests of other blocks.
         factors: For blocks with multi-level tiles the tile sizes of each iterator, the outermost first.
         vectors: For blocks with multi-level tiles the loop to vectorise.
+        rows: For blocks on a GPU whose nest is a loop over rows, how threads share them.
         notes: What rules tell each other about blocks; see `note`.
     """
 
@@ -114,6 +136,7 @@ class State:
     places: dict[str, Place] = field(default_factory=dict)
     factors: dict[str, dict[str, tuple[int, ...]]] = field(default_factory=dict)
     vectors: dict[str, Any] = field(default_factory=dict)
+    rows: dict[str, Rows] = field(default_factory=dict)
     notes: dict[str, set[str]] = field(default_factory=dict)
 
     @property
@@ -123,8 +146,16 @@ class State:
 
     @property
     def target(self) -> Target:
-        """The machine that it is scheduled for."""
-        return self.knobs.target
+        """The CPU that it is scheduled for. Raises `TargetError` if the machine is none."""
+        return require_cpu(self.knobs.target, f"a rule for CPUs is applied for target {self.knobs.target.name}")
+
+    @property
+    def gpu(self) -> Gpu:
+        """The GPU that it is scheduled for. Raises `TargetError` if the machine is none."""
+        machine = self.knobs.target
+        if not isinstance(machine, Gpu):
+            raise TargetError(f"a rule for GPUs is applied for target {machine.name}")
+        return machine
 
     def note(self, block: str, word: str) -> None:
         """Attach a word to a block for other rules."""
@@ -137,4 +168,4 @@ class State:
     def at_root(self, block: str) -> bool:
         """Whether a block has a nest of its own at this configuration."""
         place = self.places.get(block)
-        return place is None or self.knobs.values[place.knob] == 0
+        return place is None or (place.knob is not None and self.knobs.values[place.knob] == 0)

@@ -9,6 +9,7 @@ from .location import ComputeLocation
 from .packing import Pack
 from .parallel import Parallel
 from .rfactor import FactorLanes, FactorTasks
+from .simplify import SimplifyTensor
 from .tiling import Tile, TileAndFuse
 from .unroll import Unroll
 from .vectorise import Vectorise
@@ -16,6 +17,7 @@ from .vectorise import Vectorise
 CPU_RULES: tuple[Rule, ...] = (
     # Structure
     Inline(),
+    SimplifyTensor(),
     FactorTasks(),
     FactorLanes(),
     CacheWrite(),

@@ -10,13 +10,15 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from tvm.s_tir import Schedule
+from tvm.tirx import ForKind
 
 from ...ir.workload import Workload
-from ...machine.cpu import Target
+from ...machine.contract import CPU, Machine
 from ..template import Knobs, Template
 from . import blocks
 from .contract import Annotation, Applies, Rule, State
 from .cpu import CPU_RULES
+from .gpu import GPU_RULES
 
 Step = tuple[Rule, str]
 """A rule and the name of the block that it is applied to."""
@@ -38,17 +40,20 @@ class Derivation:
         for rule, block in self.steps:
             rule.apply(state, block)
         for block in [name for name in blocks.names(schedule) if blocks.reduces(schedule, name)]:
-            first = next(loop.loop for loop in blocks.loops(schedule, block) if loop.reduce)
-            schedule.decompose_reduction(schedule.get_sblock(block), first)
+            reduced = [loop.loop for loop in blocks.loops(schedule, block) if loop.reduce]
+            # Where threads share the terms, TVM gives each of them an initial value when it lowers the reduction.
+            if not any(schedule.get(loop).kind == ForKind.THREAD_BINDING for loop in reduced):
+                schedule.decompose_reduction(schedule.get_sblock(block), reduced[0])
 
 
-def derive(workload: Workload, target: Target, rules: Sequence[Rule] = CPU_RULES) -> list[Template]:
+def derive(workload: Workload, target: Machine, rules: Sequence[Rule] | None = None) -> list[Template]:
     """The sketches that rules make of a workload.
 
     Args:
         workload: The function to schedule; any TensorIR function.
         target: The machine to schedule it for.
-        rules: The rules in the order in which they are tried on each block; by default those for CPUs.
+        rules: The rules in the order in which they are tried on each block; by default `CPU_RULES` for a CPU and
+            `GPU_RULES` for a GPU.
 
     Returns:
         The sketches in a fixed order. A sketch is named "rules" and after the steps in which it differs from the
@@ -60,6 +65,8 @@ def derive(workload: Workload, target: Target, rules: Sequence[Rule] = CPU_RULES
         >>> [sketch.name for sketch in sd.rules.derive(workload, sd.Target.parse("cpu/x86-64-v3"))]
         ['rules.rfactor', 'rules.lanes']
     """
+    if rules is None:
+        rules = CPU_RULES if target.device == CPU else GPU_RULES
     derivations: list[tuple[Step, ...]] = []
     optional: set[Step] = set()
     pending: list[tuple[bool, ...]] = [()]
@@ -75,7 +82,7 @@ def derive(workload: Workload, target: Target, rules: Sequence[Rule] = CPU_RULES
 
 
 def _derive_once(
-    workload: Workload, target: Target, rules: Sequence[Rule], choices: Sequence[bool]
+    workload: Workload, target: Machine, rules: Sequence[Rule], choices: Sequence[bool]
 ) -> tuple[tuple[Step, ...], list[tuple[Step, bool]]]:
     """One derivation. If a rule may apply, the next of the choices decides; without a choice left, it applies.
 

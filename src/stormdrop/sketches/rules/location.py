@@ -39,9 +39,10 @@ class ComputeLocation(Annotation):
         levels, name = state.nests[nest].levels, f"{block}_at"
         level = knobs.ordinal(name, list(range(len(levels) + 1)), default=self._default(state, block, nest))
         for consumer in blocks.consumers(schedule, block):
-            if consumer in state.places:
+            place = state.places.get(consumer)
+            if place is not None and place.knob is not None:
                 knobs.require(
-                    (name, state.places[consumer].knob),
+                    (name, place.knob),
                     lambda level, consumer_level: level <= consumer_level,
                     f"{block} is computed no deeper than {consumer}",
                 )
@@ -67,7 +68,8 @@ class ComputeLocation(Annotation):
         partial = state.noted(block, PARTS)
         if partial or tasks < state.target.cores or any(reader in state.factors for reader in readers):
             return 0
-        placed = [state.knobs.values[state.places[reader].knob] for reader in readers if reader in state.places]
+        names = [state.places[reader].knob for reader in readers if reader in state.places]
+        placed = [state.knobs.values[name] for name in names if name is not None]
         return min([len(state.nests[nest].levels), *(int(str(value)) for value in placed)])
 
 

@@ -1,0 +1,132 @@
+"""Which tilings of a contraction a GPU can run, and which of them is the default.
+
+A block has at least a warp and at most the threads that the device allows, its shared memory fits, a thread has enough
+registers, a multiprocessor has enough of them for a block, and virtual threads are few. The written sketch
+(`contraction.py`) and the rules (`sketches/rules/gpu_tiling.py`) have these limits as constraints of their spaces.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...machine.gpu import REGISTERS_PER_THREAD, WARP, Gpu
+from ...space import Constraint
+from ...space.tile import largest_divisor
+from .features import estimated_seconds
+from .tiling import ContractionAxes, ResourceUse, Tilings
+
+VECTORS = (1, 2, 4)
+"""The elements that a thread fetches at a time."""
+UNROLL = (0, 16, 64, 512, 1024)
+"""The steps to unroll: Ansor's."""
+MOST_INNERMOST = 64
+"""The largest innermost factor of an axis: Ansor's."""
+
+_VIRTUAL_THREADS = 8
+
+# What the default is chosen from: threads of a block, the most of them along the last axis, outputs of a thread along
+# that axis and along another one, virtual threads that share the outputs along the last axis, steps that are staged.
+_THREADS, _LANES, _OUTPUTS, _VIRTUAL, _STEPS = (64, 128, 256, 512), (8, 32, 512), (1, 2, 4, 8), (1, 2), (8, 16, 32)
+
+
+def within_limits(use: ResourceUse, device: Gpu) -> Any:
+    """Whether a tiling satisfies the constraints of the space: a truth value, or shape (n,) for n tilings."""
+    return _block_fits(use, device) & _shared_fits(use, device)
+
+
+def _block_fits(use: ResourceUse, device: Gpu) -> Any:
+    fewest = min(WARP, math.prod(extent for _, extent in use.axes.spatial))
+    fits = (use.threads >= fewest) & (use.threads <= device.threads_per_block)
+    fits &= (use.virtual <= _VIRTUAL_THREADS) & (use.least_registers <= REGISTERS_PER_THREAD)
+    return fits & (-(-use.threads // WARP) <= device.warps_by_registers(use.least_registers))
+
+
+def _shared_fits(use: ResourceUse, device: Gpu) -> Any:
+    return use.shared_bytes <= device.shared_per_block
+
+
+def tiling_constraints(axes: ContractionAxes, device: Gpu) -> list[Constraint]:
+    """The limits of the hardware as constraints on the knobs that are named after the axes.
+
+    Args:
+        axes: The axes of the contraction.
+        device: The GPU.
+    """
+    spatial = [name for name, _ in axes.spatial]
+    names = [name for name, _ in (*axes.spatial, *axes.reductions)]
+    return [
+        Constraint(
+            tuple(spatial),
+            _Limit(_block_fits, spatial, device, axes),
+            f"a warp to {device.threads_per_block} threads, {_VIRTUAL_THREADS} virtual ones, their registers",
+        ),
+        Constraint(tuple(names), _Limit(_shared_fits, names, device, axes), f"{device.shared_per_block} bytes shared"),
+    ]
+
+
+@dataclass(frozen=True)
+class _Limit:
+    """A constraint on the tiles of the axes that are named. The limit does not depend on the other axes."""
+
+    fits: Callable[[ResourceUse, Gpu], Any]
+    names: Sequence[str]
+    device: Gpu
+    axes: ContractionAxes
+
+    def __call__(self, *tiles: Sequence[int]) -> bool:
+        use = ResourceUse(self.axes, dict(zip(self.names, tiles, strict=True)), min)
+        return bool(self.fits(use, self.device))
+
+    def columns(self, *tiles: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """The same for n tilings at once, given factors of shape (n, 5) or (n, 3) for each axis."""
+        levels = {name: factors.T for name, factors in zip(self.names, tiles, strict=True)}
+        return np.asarray(self.fits(ResourceUse(self.axes, levels, np.minimum), self.device))
+
+
+@lru_cache(maxsize=64)
+def default_tiling(axes: ContractionAxes, device: Gpu) -> dict[str, tuple[int, ...]] | None:
+    """The default tiling of a contraction: the fastest of some tilings by `estimated_seconds`.
+
+    They have few threads or many, and small tiles in registers or large ones.
+
+    Args:
+        axes: The axes of the contraction.
+        device: The GPU.
+
+    Returns:
+        The factors by axis. None if none of the tilings is within the limits, which happens if an extent is a large
+        prime.
+    """
+    *others, last = [name for name, extent in axes.spatial if extent > 1] or [axes.spatial[-1][0]]
+    tilings = []
+    for second, threads, lanes, columns, virtual_threads, rows, steps in itertools.product(
+        others or [last], _THREADS, _LANES, _OUTPUTS, _VIRTUAL, _OUTPUTS, _STEPS
+    ):
+        factors: dict[str, tuple[int, ...]] = {}
+        outputs_along = {second: rows, last: columns}
+        for name, extent in reversed(axes.spatial):
+            outputs = largest_divisor(extent, outputs_along.get(name, 1))
+            virtual = largest_divisor(outputs, virtual_threads) if name == last else 1
+            across = largest_divisor(extent // outputs, min(threads, lanes) if name == last else threads)
+            threads //= across
+            factors[name] = (extent // outputs // across, virtual, across, 1, outputs // virtual)
+        for name, extent in reversed(axes.reductions):
+            inner = largest_divisor(extent, min(steps, MOST_INNERMOST))
+            steps = max(1, steps // inner)
+            factors[name] = (extent // inner, 1, inner)
+        tilings.append(factors)
+    names = [name for name, _ in (*axes.spatial, *axes.reductions)]
+    together = Tilings(axes, {name: np.array([factors[name] for factors in tilings]) for name in names})
+    fits = within_limits(together, device)
+    if not fits.any():
+        return None
+    best = int(np.argmin(np.where(fits, estimated_seconds(together, device), np.inf)))
+    return tilings[best]

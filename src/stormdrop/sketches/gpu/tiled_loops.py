@@ -1,0 +1,73 @@
+"""The loops of a tiled contraction on a GPU: split by level and bound to blocks and threads, and those of a fetch."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm.s_tir import Schedule
+
+from .tiling import ContractionAxes
+
+
+@dataclass(frozen=True)
+class TiledLoops:
+    """The loops that others are computed in.
+
+    Attributes:
+        blocks: The loop over the blocks of the grid.
+        threads: The loop over the threads of a block, inside the one over virtual threads.
+        steps: The loops over what is staged at a time, the outermost first.
+    """
+
+    blocks: Any
+    threads: Any
+    steps: Sequence[Any]
+
+
+def tile_and_bind(
+    schedule: Schedule, loops: Mapping[str, Any], axes: ContractionAxes, factors: Mapping[str, Sequence[int]]
+) -> TiledLoops:
+    """Split the loops of a contraction, order them as "SSSRRSRS", and bind the first three levels.
+
+    Args:
+        schedule: The schedule.
+        loops: The loop of each axis, by the axis's name.
+        axes: The axes of the contraction.
+        factors: Five factors for each spatial axis and three for each reduction, by the axis's name.
+    """
+    spatial = [schedule.split(loops[name], list(factors[name])) for name, _ in axes.spatial]
+    reduced = [schedule.split(loops[name], list(factors[name])) for name, _ in axes.reductions]
+
+    def level(split_axes: Sequence[Any], number: int) -> list[Any]:
+        return [parts[number] for parts in split_axes]
+
+    steps = level(reduced, 0)
+    outer = [level(spatial, 0), level(spatial, 1), level(spatial, 2)]
+    inner = [steps, level(reduced, 1), level(spatial, 3), level(reduced, 2), level(spatial, 4)]
+    schedule.reorder(*itertools.chain(*outer, *inner))
+    blocks, virtual, threads = (schedule.fuse(*level_loops) for level_loops in outer)
+    for loop, axis in ((blocks, "blockIdx.x"), (virtual, "vthread.x"), (threads, "threadIdx.x")):
+        schedule.bind(loop, axis)
+    return TiledLoops(blocks, threads, steps)
+
+
+def fetch_together(schedule: Schedule, copy: Any, steps: Sequence[Any], threads: int, width: int) -> None:
+    """Compute a copy inside of the loops over steps, by all threads of a block together.
+
+    Neighbouring threads fetch neighbouring vectors.
+
+    Args:
+        schedule: The schedule.
+        copy: The block that copies into shared memory.
+        steps: The loops over what is staged at a time, inside of three loops that are bound.
+        threads: The threads of a block.
+        width: The elements that a thread fetches at a time.
+    """
+    schedule.compute_at(copy, steps[-1], preserve_unit_loops=True)
+    fetch = schedule.fuse(*schedule.get_loops(copy)[3 + len(steps) :])
+    _, lane, elements = schedule.split(fetch, [None, threads, width])
+    schedule.bind(lane, "threadIdx.x")
+    schedule.vectorize(elements)
