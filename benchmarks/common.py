@@ -67,6 +67,19 @@ def save(name: str, document: dict[str, Any]) -> Path:
     return path
 
 
+def ledger_rows(path: Path) -> list[dict[str, Any]]:
+    """The lines of a ledger: a file of JSON lines, which a run that is started again reads first.
+
+    A last line that an earlier run had no time to finish is removed from the file.
+    """
+    if not path.exists():
+        return []
+    *lines, last = path.read_text().split("\n")
+    if last:
+        path.write_text("".join(f"{line}\n" for line in lines))
+    return [json.loads(line) for line in lines]
+
+
 def add_to_import_path(folder: Path) -> None:
     """Lets processes that are started from now on import the modules of `folder`."""
     folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)

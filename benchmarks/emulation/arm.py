@@ -31,9 +31,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "kernels"))
 
-from common import OUT, machine, save
+from common import OUT, ledger_rows, machine, save
 from correct import KERNELS
-from ledger import rows
 from make_arm_board import DEFAULT
 
 import stormdrop as sd
@@ -134,7 +133,7 @@ def _ledger() -> dict[Key, tuple[str, str]]:
     OUT.mkdir(exist_ok=True)
     return {
         (row["cpu"], row["kernel"], row["source"], row["sketch"], tuple(row["point"])): (row["verdict"], row["why"])
-        for row in rows(LEDGER)
+        for row in ledger_rows(LEDGER)
     }
 
 

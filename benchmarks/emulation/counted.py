@@ -26,8 +26,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import OUT, save
-from ledger import rows
+from common import OUT, ledger_rows, save
 from make_arm_board import DEFAULT
 
 import stormdrop as sd
@@ -186,7 +185,7 @@ def _draw(runs: Sequence[dict[str, Any]]) -> Path:
 def _ledger() -> Ledger:
     OUT.mkdir(exist_ok=True)
     known: Ledger = {}
-    for row in rows(LEDGER):
+    for row in ledger_rows(LEDGER):
         candidate = Candidate(row["sketch"], tuple(row["point"]))
         known[row["kernel"], candidate] = Measurement(Status(row["status"]), tuple(row["seconds"]), row["error"])
     return known

@@ -48,6 +48,7 @@ from stormdrop.cli.output import table
 from stormdrop.compare.landscape import Landscape, landscape
 from stormdrop.compare.search_run import run_search
 from stormdrop.compare.search_spec import parse_searches
+from stormdrop.ir.workload import Workload
 from stormdrop.measure.replay import Recorded, Recording
 from stormdrop.report.landscape import heat_map
 from stormdrop.report.style import save as save_figure
@@ -95,19 +96,25 @@ def main() -> None:
         if options.show or entries.get(name, {}).get("sketches") == versions:
             continue
         print(f"{name}: {text}", file=sys.stderr)
-        entries[name] = {"sketches": versions, **measure(workload, knobs, fixed)}
+        entries[name] = {"sketches": versions, **measure((workload, workload), knobs, fixed)}
         save(_NAME, {"machine": host, "kernels": entries})
     chosen = {name: entries[name] for name in options.slices if name in entries}
     if chosen:
         print(f"{host['cpu']}, {host['cores']} cores")
         show(chosen)
-        print(draw(chosen))
+        print(draw(chosen, _NAME))
 
 
-def measure(workload: Any, knobs: Sequence[str], fixed: Mapping[str, str]) -> dict[str, Any]:
-    """Measures a plane; returns it as `Landscape.to_json` does, with figures and droplet's path from the corner."""
+def measure(grounds: Sequence[Workload | Recording], knobs: Sequence[str], fixed: Mapping[str, str]) -> dict[str, Any]:
+    """Measures a plane; returns it as `Landscape.to_json` does, with figures and droplet's path from the corner.
+
+    Args:
+        grounds: the kernel, or a recording of it, for the first and for the second time that the plane is measured.
+        knobs: the two knobs.
+        fixed: values of others that differ from the default schedule.
+    """
     (droplet,) = parse_searches("droplet")
-    first, second = (landscape(workload, knobs, droplet, fixed=fixed) for _ in range(2))
+    first, second = (landscape(ground, knobs, droplet, fixed=fixed) for ground in grounds)
     noise = _noise(first.plane, second.plane)
     pooled = {
         candidate: Recorded(known.seconds + again.seconds)
@@ -328,12 +335,12 @@ def show(entries: Mapping[str, Mapping[str, Any]]) -> None:
         print(f"{_within(limit)} from the corner, of {len(rows)}: {', '.join(held)}")
 
 
-def draw(entries: Mapping[str, Mapping[str, Any]]) -> Path:
+def draw(entries: Mapping[str, Mapping[str, Any]], script: str) -> Path:
     """Writes a picture of every plane with droplet's path from the corner, and one of all planes side by side."""
     images = []
     for name, entry in entries.items():
         figure = heat_map(entry["plane"])
-        save_figure(figure, OUT / f"slice_{name}.png")
+        save_figure(figure, OUT / f"{script.removesuffix('s')}_{name}.png")
         figure.canvas.draw()
         images.append(np.asarray(figure.canvas.buffer_rgba()))
     height, width = (max(image.shape[axis] for image in images) for axis in range(2))
@@ -343,7 +350,7 @@ def draw(entries: Mapping[str, Mapping[str, Any]]) -> Path:
     ]
     columns = min(_PER_ROW, len(framed))
     framed += [np.full_like(framed[0], 255)] * (-len(framed) % columns)
-    path = OUT / f"{_NAME}.png"
+    path = OUT / f"{script}.png"
     imsave(path, np.vstack([np.hstack(framed[start : start + columns]) for start in range(0, len(framed), columns)]))
     return path
 

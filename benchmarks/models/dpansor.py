@@ -37,10 +37,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import OUT, machine
+from common import OUT, ledger_rows, machine
 from dpansor_figures import BASELINE, EXPLORED, Experiment, draw, show
 from graphs import NAMES, graph
-from ledger import rows
 from race import artifacts, race
 
 import stormdrop as sd
@@ -143,7 +142,7 @@ def _runs(options: argparse.Namespace) -> dict[str, tuple[str, dict[str, Any], i
 def _recorded(setting: Mapping[str, Any]) -> dict[str, Experiment]:
     """The experiments of this machine and setting that the ledger holds, by model."""
     experiments: dict[str, Experiment] = {}
-    for row in rows(LEDGER):
+    for row in ledger_rows(LEDGER):
         if row["setting"] == setting:
             experiment = experiments.setdefault(row["model"], Experiment(row["model"]))
             if "race" in row:

@@ -23,6 +23,7 @@ from grounds import OUT, Settings, document, geomean, loaded, save, table
 
 from stormdrop.compare.comparison import compare
 from stormdrop.compare.search_spec import parse_searches
+from stormdrop.measure.replay import Recording
 from stormdrop.report.costs import statuses, time
 from stormdrop.report.curves import by_evaluations, by_seconds
 from stormdrop.report.style import save as save_figure
@@ -57,8 +58,8 @@ def searches(settings: Settings) -> None:
         "dpansor": _dpansor(runs, optima, trials),
         "nose": {
             "over_nose": _nose_curves(runs, optima),
-            "seconds": _nose_seconds(runs),
-            "errors": _nose_errors(runs, settings.hard),
+            "seconds": nose_seconds(runs, ("nose", "genetic", "annealing")),
+            "errors": nose_errors(runs, grounds, ("nose", "genetic", "annealing", "random")),
         },
         "gradient": _gradient(runs, optima, trials),
     }
@@ -180,10 +181,11 @@ def _nose_curves(runs: Runs, optima: Mapping[str, float]) -> dict[str, dict[str,
     return curves
 
 
-def _nose_seconds(runs: Runs) -> dict[str, dict[str, float]]:
+def nose_seconds(runs: Runs, searches: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Prints where the wall time of these searches goes, and returns the seconds by search and part."""
     print("\nWhere wall time goes (Figure 6), and what the search would take of it at 0.1 s per evaluation")
     parts, rows = {}, []
-    for search in ("nose", "genetic", "annealing"):
+    for search in searches:
         group = [run for run in runs.values() if run["search"] == search]
         spent = Counter[str]()
         for run in group:
@@ -197,10 +199,11 @@ def _nose_seconds(runs: Runs) -> dict[str, dict[str, float]]:
     return parts
 
 
-def _nose_errors(runs: Runs, sources: Sequence[str]) -> dict[str, Any]:
+def nose_errors(runs: Runs, grounds: Sequence[Recording], searches: Sequence[str]) -> dict[str, Any]:
+    """Prints which shares of the searches' evaluations failed, and returns evaluations and seconds by kind of error."""
     print("\nErrors (Figures 3 and 7): shares of evaluations, and of the seconds of measuring, that failed")
     errors, rows = {}, []
-    for recording in map(loaded, sources):
+    for recording in grounds:
         failed = {c: known for c, known in recording.recorded.items() if not known.seconds}
         if not failed:
             continue
@@ -208,7 +211,7 @@ def _nose_errors(runs: Runs, sources: Sequence[str]) -> dict[str, Any]:
         lost = sum(known.phases.total for known in failed.values())
         row = [f"{len(failed) / len(recording.recorded):.1%}", f"{lost / whole:.1%}"]
         counted = {}
-        for search in ("nose", "genetic", "annealing", "random"):
+        for search in searches:
             counts, seconds = Counter[str](), Counter[str]()
             for seed in _seeds(runs):
                 counts.update(runs[recording.name, search, seed]["statuses"])
@@ -217,8 +220,7 @@ def _nose_errors(runs: Runs, sources: Sequence[str]) -> dict[str, Any]:
             row += [f"{1 - by_status['ok'] / sum(by_status.values()):.1%}" for by_status in (counts, seconds)]
         errors[recording.name] = counted
         rows.append([recording.name, *row])
-    searches = ("all points", "nose", "genetic", "annealing", "random")
-    table(["", *(f"{search}{what}" for search in searches for what in ("", " s"))], rows)
+    table(["", *(f"{search}{what}" for search in ("all points", *searches) for what in ("", " s"))], rows)
     return errors
 
 

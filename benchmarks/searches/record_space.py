@@ -3,6 +3,9 @@
 The kernel is a 3x3 convolution of the last stage of ResNet-50; its space has some 1,000 points. They are measured in
 several passes in different orders, so that the recording also holds the noise between groups. A pass takes some
 minutes. `stormdrop.compare.recordings.load` reads the file.
+
+Every measurement is written to a ledger, a file of JSON lines beside the recordings of benchmarks/out, as soon as it is
+known. A run that was ended goes on from there. `exhaustive.py` records another kernel in this way.
 """
 
 from __future__ import annotations
@@ -10,21 +13,33 @@ from __future__ import annotations
 import argparse
 import gzip
 import io
+import json
+import sys
 import time
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from common import OUT, ledger_rows
+
 import stormdrop as sd
 from stormdrop.compare import recordings
+from stormdrop.ir.workload import Workload
 from stormdrop.measure.local import LocalMeasurer
-from stormdrop.records import Filter, Outcome, Problem, Record, Setting, open_store, write_lines
+from stormdrop.records import Filter, Outcome, Problem, Record, Setting, StoredTrial, open_store, write_lines
+from stormdrop.records.codec import encode, trial_from_json, trial_to_json
+from stormdrop.sketches.contract import AnySketch
 from stormdrop.sketches.registry import sketches_for
+from stormdrop.space import Space
 from stormdrop.trial import Candidate, Request
 
 WORKLOAD = sd.operators.conv2d(n=1, h=7, w=7, ci=512, co=512, kh=3, kw=3, pad=1)
-OUT = Path(__file__).parents[2] / "examples" / "data" / "conv2d_7x7_512.jsonl.gz"
+RECORDING = Path(__file__).parents[2] / "examples" / "data" / "conv2d_7x7_512.jsonl.gz"
 REPEATS = 3  # samples of a candidate in one pass
 BATCH = 16
 
@@ -34,49 +49,118 @@ def main() -> None:
     parser.add_argument("--passes", type=int, default=3, help="how often every point is measured (%(default)s)")
     parser.add_argument("--points", type=int, help="record this many random points only, to try it")
     parser.add_argument("--seed", type=int, default=0, help="the seed of the orders (%(default)s)")
-    parser.add_argument("--out", type=Path, default=OUT, help="the file to write (%(default)s)")
+    parser.add_argument("--out", type=Path, default=RECORDING, help="the file to write (%(default)s)")
     arguments = parser.parse_args()
-
     target = sd.Target.detect()
-    sketches, spaces = zip(*sketches_for(WORKLOAD, target), strict=True)
-    rng = np.random.default_rng(arguments.seed)
+    ledger = OUT / f"{arguments.out.name.split('.')[0]}.ledger.jsonl"
+    sketches = sketches_for(WORKLOAD, target)
+    seed, passes = arguments.seed, arguments.passes
+    record(WORKLOAD, target, sketches, ledger, arguments.out, points=arguments.points, passes=passes, seed=seed)
+    show(arguments.out)
+
+
+def record(
+    workload: Workload,
+    target: sd.Target,
+    sketches: Sequence[tuple[AnySketch, Space]],
+    ledger: Path,
+    out: Path,
+    *,
+    points: int | None = None,
+    passes: int = 1,
+    seed: int = 0,
+) -> None:
+    """Measures points of spaces, and writes them as a recording as soon as all are there.
+
+    Ends the program with one line if the ledger holds measurements of something else.
+
+    Args:
+        workload: the kernel.
+        target: this machine.
+        sketches: its sketches with their spaces.
+        ledger: the file to which measurements are written as they come, and from which a run goes on.
+        out: the recording.
+        points: so many random points are measured; all by default.
+        passes: how often each is measured.
+        seed: the seed of the points that are picked and of the orders.
+    """
+    spaces = [space for _, space in sketches]
+    rng = np.random.default_rng(seed)
     candidates = [Candidate(space.name, point) for space in spaces for point in space.points()]
-    candidates = [candidates[i] for i in rng.permutation(len(candidates))[: arguments.points]]
-    by_name = {space.name: space for space in spaces}
-    problem = Problem(WORKLOAD.key, WORKLOAD.text, WORKLOAD.name, f"llvm {target.mcpu}", target.machine)
+    candidates = [candidates[i] for i in rng.permutation(len(candidates))[:points]]
+    todo = [(number, candidates[i]) for number in range(passes) for i in rng.permutation(len(candidates))]
+    problem = Problem(workload.key, workload.text, workload.name, f"llvm {target.mcpu}", target.machine)
     setting = Setting(
         search="all points",
-        seed=arguments.seed,
+        seed=seed,
         sketches={space.name: space.fingerprint for space in spaces},
         method={
-            "passes": arguments.passes,
+            "passes": passes,
             "repeats": REPEATS,
             "spaces": {space.name: space.describe() for space in spaces},
         },
         versions={name: metadata.version(name) for name in ("apache-tvm", "apache-tvm-ffi", "numpy")},
     )
-    begin = time.perf_counter()
-    with open_store("sqlite://") as store, LocalMeasurer(WORKLOAD, target, sketches, spaces) as measurer:
-        session = store.open(problem, setting)
-        for number in range(arguments.passes):
-            order = [candidates[i] for i in rng.permutation(len(candidates))]
-            for start in range(0, len(order), BATCH):
-                batch = order[start : start + BATCH]
-                measured = list(measurer.measure([Request(candidate, REPEATS) for candidate in batch]))
-                elapsed = time.perf_counter() - begin
-                records = [
-                    Record(candidate.sketch, by_name[candidate.sketch].config(candidate.point), measurement, elapsed)
-                    for candidate, measurement in zip(batch, measured, strict=True)
-                ]
-                store.append(session, start // BATCH, records)
-                print(f"\rpass {number + 1}: {start + len(batch)} of {len(order)}, {elapsed:.0f} s", end="", flush=True)
+    identity = {
+        "workload": problem.workload_key,
+        "machine": f"{problem.target}, {problem.machine}",
+        "points": len(candidates),
+        **{name: getattr(setting, name) for name in ("seed", "sketches", "versions")},
+        "passes": passes,
+    }
+    known = _known(ledger, identity, setting.sketches)
+    begin = time.perf_counter() - (known[-1].elapsed if known else 0.0)
+    if len(known) < len(todo):
+        measurer = LocalMeasurer(workload, target, [sketch for sketch, _ in sketches], spaces)
+        with measurer, ledger.open("a") as file:
+            for trial in _measured(measurer, spaces, todo, len(known), setting.sketches, begin):
+                file.write(encode(trial_to_json(trial)) + "\n")
+                file.flush()
+                known.append(trial)
         print()
+    with open_store("sqlite://") as store:
+        session = store.open(problem, setting)
+        for start in range(0, len(known), BATCH):
+            records = [Record(t.sketch, t.config, t.measurement, t.elapsed) for t in known[start : start + BATCH]]
+            store.append(session, start // BATCH, records)
         store.finish(session, Outcome())
         lines = io.BytesIO()
         write_lines(store.dump(Filter()), lines)
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_bytes(gzip.compress(lines.getvalue(), mtime=0))
-    show(arguments.out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_bytes(gzip.compress(lines.getvalue(), mtime=0))
+
+
+def _known(ledger: Path, identity: dict[str, Any], fingerprints: Any) -> list[StoredTrial]:
+    """What an earlier run has measured. A new ledger gets its first line, which says what it is of."""
+    header, *rows = ledger_rows(ledger) or [None]
+    if header is None:
+        ledger.parent.mkdir(parents=True, exist_ok=True)
+        ledger.write_text(json.dumps(identity) + "\n")
+    elif header != identity:
+        parts = [part for part in identity if header.get(part) != identity[part]]
+        sys.exit(f"{ledger} was begun with other {', '.join(parts)}: move it away first")
+    return [trial_from_json(row, position, fingerprints) for position, row in enumerate(rows)]
+
+
+def _measured(
+    measurer: LocalMeasurer,
+    spaces: Sequence[Space],
+    todo: Sequence[tuple[int, Candidate]],
+    done: int,
+    fingerprints: Any,
+    begin: float,
+) -> Iterator[StoredTrial]:
+    """Measures what is left to do, and yields each trial as soon as it is known."""
+    by_name = {space.name: space for space in spaces}
+    for start in range(done, len(todo), BATCH):
+        batch = [candidate for _, candidate in todo[start : start + BATCH]]
+        measured = measurer.measure([Request(candidate, REPEATS) for candidate in batch])
+        for position, (candidate, measurement) in enumerate(zip(batch, measured, strict=True), start):
+            config = by_name[candidate.sketch].config(candidate.point)
+            elapsed = time.perf_counter() - begin
+            fingerprint = fingerprints[candidate.sketch]
+            yield StoredTrial(position // BATCH, position, candidate.sketch, fingerprint, config, measurement, elapsed)
+        print(f"\rpass {todo[position][0] + 1}: {position + 1} of {len(todo)}, {elapsed:.0f} s", end="", flush=True)
 
 
 def show(path: Path) -> None:

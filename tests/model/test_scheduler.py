@@ -17,6 +17,7 @@ from stormdrop.model import scheduler
 from stormdrop.model.budget import Budget
 from stormdrop.model.importer.graph import Graph
 from stormdrop.records import State, open_store
+from stormdrop.search import annealing
 from stormdrop.search.common_model import CommonCostModel
 from stormdrop.search.dpansor import DPAnsor
 from stormdrop.trial import Candidate, Measurement, Request
@@ -95,6 +96,28 @@ def test_kernels_share_one_cost_model_if_its_features_are_comparable(
         assert len(even) == 60
         even.clear()
         trained.clear()
+
+
+def test_autotvm_s_transfer_tunes_one_kernel_after_the_other(
+    residual: Graph, target: Target, even: Measured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Annealing's preset with features that are comparable: what the kernels before have measured trains a base."""
+    known: list[list[int]] = []
+    training_set = CommonCostModel.training_set
+
+    def spy(self: CommonCostModel, without: Any = None) -> Any:
+        known.append([len(member.measured) for member in self._members if member is not without])
+        return training_set(self, without)
+
+    monkeypatch.setattr(CommonCostModel, "training_set", spy)
+    monkeypatch.setattr(annealing, "_TEACHERS", 20)
+    search = {"search": "annealing", "search_options": {"preset": "paper", "chains": 4, "iterations": 2}}
+    with open_store("sqlite://") as store:
+        tasks = tuned(residual, target, store, of_trials(60), features="statements", fresh=True, **search)
+    kernels = sum(task.kernel is not None for task in tasks)
+    assert kernels > 1
+    assert known == [[60 // kernels] * before for before in range(kernels)]
+    assert len(even) == 60
 
 
 def test_the_same_command_again_is_answered_from_the_records(residual: Graph, target: Target, even: Measured) -> None:

@@ -3,9 +3,9 @@
 Each task has a guaranteed part of the budget. A record answers a task if its session had at least that part. The
 tasks that are not answered use their part in a first round (at most 64 trials, as in Ansor). What is left goes, a
 slice at a time, to the task where it is expected to shorten the model most (`gain`). A search that works in rounds of
-its own (`turn`), as Ansor as printed does, has such a round in place of the part and of the slice. A task ends when its
-search has converged. The tuning ends when the budget is spent. If the budget is a time, it also ends when no task is
-expected to gain more.
+its own (`turn`), as Ansor as printed does, and AutoTVM with transfer, has such a round in place of the part and of
+the slice. A task ends when its search has converged. The tuning ends when the budget is spent. If the budget is a
+time, it also ends when no task is expected to gain more.
 
 `dpansor` explores in this way with its N trials, those of all tasks together, and then exploits each task until it
 converges (DPAnsor paper, section 2.3). If there are fewer trials than tasks, each task has one, because a descent

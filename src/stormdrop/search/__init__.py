@@ -4,6 +4,7 @@ contract.py, registry.py        what a search is, and searches by name
 presets.py, written.py          each search as its paper prints it; a search with options as people write it
 grid.py, random.py              baselines
 genetic.py, annealing.py        AutoTVM's searches
+chains.py                       the points that annealing moves
 droplet.py, droplet_options.py  Droplet Search, and what can be chosen of it
 judge.py                        its decisions whether to move
 evolutionary.py, cost_model.py  Ansor's search, and what it learns from

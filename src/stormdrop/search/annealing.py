@@ -15,6 +15,7 @@ after 30. A round:
 The first batch is random, and so is every batch until a candidate works. What the papers leave open, or where this
 differs from AutoTVM:
 
+- *Transfer* (`transfer`; NoSE paper, footnote 2; AutoTVM's `load_history`): see below.
 - *Features* are the knobs' encodings unless others are given. AutoTVM's default describes loops.
 - *Several sketches*: a chain stays in the sketch in which it starts. Chains start at points drawn from the union of
   all spaces.
@@ -22,40 +23,54 @@ differs from AutoTVM:
 - *The objective* "pack-sum" is Ansor's.
 - *The end*: the search finishes when every point was measured. It never is `converged`.
 
-A round scores up to 64,000 points. They are kept as arrays of integers, because to change and encode them one by one
-takes five times as long. With the knobs' encodings, a request costs 2 to 5 ms of one core in the spaces of kernels,
-also after 1,000 trials. It costs up to 20 ms if a list of points leaves 1% of the combinations.
+With `transfer`, what the kernels of a neural network that were tuned before have measured trains a base model, when
+this kernel's first batch is asked for. That batch is planned by the base, and each later model corrects it
+(`surrogate.transferred_trees`). A kernel's turn is its share of the trials, so that kernels are tuned one after the
+other. As in AutoTVM, there is no base with fewer than 500 candidates. It needs features that are the same for all
+kernels: Ansor's, by `--features statements`. With others, and for a kernel alone, it does nothing. Here too, something
+differs from AutoTVM:
+
+- *Who teaches*: all kernels of the network. AutoTVM takes those of the same template with as many loops.
+- *Targets* are throughputs as shares of the best one of the same kernel, because a search does not know a kernel's
+  operations. AutoTVM has FLOP/s as shares of the best of all kernels.
+- *Records*: kernels that records answer teach nothing. AutoTVM reads the log of the earlier kernels.
+- *The number of trees* of the base is that of the others. AutoTVM has up to 400 for it.
+- *A resumed search* learns from all its recorded trials at once, and from the kernels that run before it. It may ask
+  for other candidates than the interrupted one would have. Two runs with the same seed and the same measurements of
+  all kernels, in the same order, ask for the same candidates.
+
+A round scores up to 64,000 points. With the knobs' encodings, a request costs 2 to 5 ms of one core in the spaces of
+kernels, also after 1,000 trials. It costs up to 20 ms if a list of points leaves 1% of the combinations.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import accumulate, chain, islice, pairwise
+from functools import cached_property
+from itertools import islice
 from typing import cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import SearchError, hint
-from ..space import Space
-from ..surrogate import Features
 from ..surrogate.boosted import BoostedTrees, TreeObjective
-from ..trial import Candidate, Point, Request
+from ..surrogate.transferred_trees import TransferredTrees
+from ..trial import Candidate, Request, Trial
+from .chains import Chains, Rows
+from .common_model import MOST, CommonCostModel
 from .contract import GeneratorSearch, Options, Steps, later
-from .genetic import fitness
+from .cost_model import TrainingSet
 from .random import draws, exhausted
 
 Array = NDArray[np.float64]
-Rows = NDArray[np.intp]
 
 OBJECTIVES: tuple[str, ...] = get_args(TreeObjective)
 
-_CACHED = 100_000  # candidates whose features (other than encodings) are cached, as in AutoTVM
-_TRIES = (1, 2, 4, 8, 16)  # mutations that are tried at once for each point, until one is inside of the space
+_TEACHERS = 500  # candidates of other kernels without which there is no transfer, as in AutoTVM
 
 
 @dataclass(frozen=True)
@@ -74,6 +89,7 @@ class AnnealingOptions(Options):
         temperature: The temperature at the first step, in units of the model's score.
         repeats: Samples per candidate.
         mean: Whether the seconds are the mean of the samples, as in AutoTVM, not their median.
+        transfer: Whether the kernels of a network that were tuned before teach a base model.
 
     Raises:
         SearchError: The objective is unknown, or a value is out of its range.
@@ -89,6 +105,7 @@ class AnnealingOptions(Options):
     temperature: float = 1.0
     repeats: int = 3
     mean: bool = later(False)
+    transfer: bool = later(False)
 
     def __post_init__(self) -> None:
         if self.objective not in OBJECTIVES:
@@ -116,32 +133,79 @@ class Annealing(GeneratorSearch):
     Options = AnnealingOptions
     options: AnnealingOptions
 
+    @property
+    def turn(self) -> int | None:
+        """With transfer, all of a kernel's share of the trials: AutoTVM tunes one kernel after the other."""
+        network = self.knowledge.network
+        if self._others is None or network.trials is None:
+            return None
+        return max(1, network.trials // network.kernels)
+
+    def note(self, trials: Sequence[Trial]) -> None:
+        """Lets kernels whose turn comes later learn from all trials, also from those of the last batch."""
+        if self._others is not None:
+            self._known.record(trials)
+
     def steps(self) -> Steps:
         """One batch per round."""
-        o = self.options
-        starts = list(self.knowledge.starts)
-        taken = set(starts)
+        o, known = self.options, self._known
+        base = self._base()
+        if self._others is not None:  # an interrupted run that is resumed has trials already: they are all learnt from
+            self._early.clear()
+        starts = [start for start in self.knowledge.starts if start not in known.measured]
+        taken = {*starts, *known.measured}
         fresh = draws(self.spaces, self.rng, taken)
-        batch = [*starts, *islice(fresh, max(o.plan_size - len(starts), 0))]
+        first = base is None and not known.measured
+        batch = [*starts, *islice(fresh, max(o.plan_size - len(starts), 0) if first else 0)]
         chain_starts = [*starts, *islice(draws(self.spaces, self.rng, set(starts)), o.chains)]
-        chains = _Chains(self.spaces, chain_starts[: o.chains], self.knowledge.features)
-        model = BoostedTrees(self.rng, objective=cast(TreeObjective, o.objective))
-        features: list[Array] = []
-        throughputs: list[float] = []
+        chains = Chains(self.spaces, chain_starts[: o.chains], self.knowledge.features)
+        model = TransferredTrees(BoostedTrees(self.rng, objective=cast(TreeObjective, o.objective)), base)
+        if not first:
+            batch += self._next(model, chains, taken, fresh, max(o.plan_size - len(starts), 0))
         while batch:
             trials = yield [Request(candidate, o.repeats) for candidate in batch]
+            known.record(trials)
             if exhausted(self.spaces, taken):
                 return
-            features += self.features(batch)
-            throughputs += [fitness(trial, o.mean) for trial in trials]
-            plan: list[Candidate] = []
-            if any(throughputs):
-                model.fit(features, np.array(throughputs))
-                plan = self._plan(model, chains, taken)
-            taken.update(plan)
-            batch = [*plan, *islice(fresh, o.plan_size - len(plan))]
+            batch = self._next(model, chains, taken, fresh, o.plan_size)
 
-    def _plan(self, model: BoostedTrees, chains: _Chains, taken: Set[Candidate]) -> list[Candidate]:
+    @property
+    def _others(self) -> CommonCostModel | None:
+        """Where the other kernels of the network are found; None without transfer."""
+        return self.knowledge.network.cost_model if self.options.transfer else None
+
+    @cached_property
+    def _known(self) -> TrainingSet:
+        known = TrainingSet(self.features, self.options.mean)
+        if self._others is not None:
+            self._others.join(known)
+        return known
+
+    def _base(self) -> BoostedTrees | None:
+        """A model of what the other kernels have measured so far; None if that is too little."""
+        if self._others is None:
+            return None
+        features, targets = self._others.training_set(without=self._known)
+        if len(targets) < _TEACHERS:
+            return None
+        base = BoostedTrees(self.rng, objective=cast(TreeObjective, self.options.objective), most=MOST)
+        base.fit(features, targets)
+        return base
+
+    def _next(
+        self, model: TransferredTrees, chains: Chains, taken: set[Candidate], fresh: Iterator[Candidate], n: int
+    ) -> list[Candidate]:
+        """At most n candidates: those that the model plans, as soon as one of this kernel works, and random ones."""
+        known = self._known
+        plan: list[Candidate] = []
+        if known.best:
+            model.fit(known.training_rows(), np.array(list(known.measured.values())))
+        if known.best or not known.measured:  # without trials, the base plans
+            plan = self._plan(model, chains, taken)[:n]
+        taken.update(plan)
+        return [*plan, *islice(fresh, n - len(plan))]
+
+    def _plan(self, model: TransferredTrees, chains: Chains, taken: Set[Candidate]) -> list[Candidate]:
         """The best candidates that the chains meet, the best first: at most those of a batch that are not random."""
         o = self.options
         best = _Best(math.ceil(o.plan_size * (o.diversity_filter_ratio or 1)), taken)
@@ -187,7 +251,7 @@ class _Best:
         self._heap: list[tuple[float, Candidate]] = []  # a heap whose first entry is the worst
         self._seen: set[Candidate] = set()
 
-    def offer(self, scores: Array, rows: list[Rows], chains: _Chains) -> bool:
+    def offer(self, scores: Array, rows: list[Rows], chains: Chains) -> bool:
         """Consider the chains' `rows` with these scores. Returns whether any of them is among the best now."""
         better = False
         floor = self._heap[0][0] if len(self._heap) == self._n else -math.inf
@@ -207,125 +271,3 @@ class _Best:
     def ranked(self) -> list[Candidate]:
         """The n best candidates, the best first."""
         return [candidate for _, candidate in sorted(self._heap, reverse=True)]
-
-
-class _Chains:
-    """The Markov chains. `rows` holds their points: one array of shape `(chains, knobs)` per space, see `_Table`.
-
-    Args:
-        spaces: The spaces of the candidates.
-        candidates: Where the chains start, one chain per candidate.
-        features: What a model sees of a candidate; if None, the knobs' encodings.
-    """
-
-    def __init__(self, spaces: Sequence[Space], candidates: Sequence[Candidate], features: Features | None) -> None:
-        self._tables = [_Table(space) for space in spaces]
-        self.rows = [
-            table.rows([candidate.point for candidate in candidates if candidate.sketch == table.name])
-            for table in self._tables
-        ]
-        # Of each chain the index of its space and its row there.
-        self._places = [(space, row) for space, rows in enumerate(self.rows) for row in range(len(rows))]
-        self._features = None if features is None else lru_cache(_CACHED)(lambda candidate: features([candidate])[0])
-
-    def propose(self, rng: np.random.Generator) -> list[Rows]:
-        """A random step of each chain."""
-        return [table.mutated(rows, rng) for table, rows in zip(self._tables, self.rows, strict=True)]
-
-    def move(self, accepted: NDArray[np.bool_], rows: list[Rows]) -> None:
-        """Make the accepted steps to `rows`; `accepted` is a mask of shape `(chains,)` for all spaces."""
-        masks = np.split(accepted, np.cumsum([len(rows_of_space) for rows_of_space in self.rows])[:-1])
-        self.rows = [np.where(mask[:, None], new, old) for mask, new, old in zip(masks, rows, self.rows, strict=True)]
-
-    def candidate(self, index: int, rows: list[Rows]) -> Candidate:
-        """The candidate of a chain."""
-        space, row = self._places[index]
-        return Candidate(self._tables[space].name, self._tables[space].point(rows[space][row].tolist()))
-
-    def features(self, rows: list[Rows]) -> list[Array]:
-        """One array of shape `(rows, d)` per chain."""
-        if self._features is not None:
-            return [self._features(self.candidate(index, rows)) for index in range(len(self._places))]
-        return list(self._encodings(rows)[:, None, :])
-
-    def _encodings(self, rows: list[Rows]) -> Array:
-        """The features of `knob_encodings` for all chains at once: shape `(chains, d)`."""
-        blocks = [table.encodings(rows_of_space) for table, rows_of_space in zip(self._tables, rows, strict=True)]
-        if len(blocks) == 1:
-            return blocks[0]
-        wide = np.zeros((len(self._places), len(blocks) + sum(block.shape[1] for block in blocks)))
-        top, left = 0, len(blocks)
-        for space, block in enumerate(blocks):
-            bottom, right = top + block.shape[0], left + block.shape[1]
-            wide[top:bottom, space] = 1.0
-            wide[top:bottom, left:right] = block
-            top, left = bottom, right
-        return wide
-
-
-class _Table:
-    """A space as integers: a row is a point, a column is a knob, an entry is the rank of the knob's value."""
-
-    def __init__(self, space: Space) -> None:
-        self.name = space.name
-        self._space = space
-        self._coords = [list(knob) for knob in space.knobs]
-        self._ranks = [{coords: rank for rank, coords in enumerate(listed)} for listed in self._coords]
-        self._values = [[knob.value(coords) for coords in knob] for knob in space.knobs]
-        self._codes = [np.array([knob.encode(coords) for coords in knob]) for knob in space.knobs]
-        self._counts = np.array([knob.count for knob in space.knobs])
-        self._free = np.flatnonzero(self._counts > 1)  # the knobs that have another value
-        position = {knob.name: index for index, knob in enumerate(space.knobs)}
-        self._tests = [
-            (constraint.predicate, [position[name] for name in constraint.knobs]) for constraint in space.constraints
-        ]
-        ends = accumulate((len(knob.sizes) for knob in space.knobs), initial=0)
-        self._slices = [slice(begin, end) for begin, end in pairwise(ends)]  # of each knob in a point
-
-    def rows(self, points: Sequence[Point]) -> Rows:
-        """The rows of points, shape `(n, knobs)`."""
-        rows = [
-            [ranks[point[place]] for ranks, place in zip(self._ranks, self._slices, strict=True)] for point in points
-        ]
-        return np.array(rows, np.intp).reshape(len(points), len(self._slices))
-
-    def point(self, row: list[int]) -> Point:
-        """The point of a row."""
-        return tuple(chain.from_iterable(coords[rank] for coords, rank in zip(self._coords, row, strict=True)))
-
-    def encodings(self, rows: Rows) -> Array:
-        """What `Space.encodings` returns for the points of the rows, shape `(n, d)`."""
-        codes = [code[column] for code, column in zip(self._codes, rows.T, strict=True)]
-        return np.hstack([np.zeros((len(rows), 0)), *codes])
-
-    def mutated(self, rows: Rows, rng: np.random.Generator) -> Rows:
-        """For each row another one that differs in one knob; the knob and its new value are drawn uniformly.
-
-        This is `Space.mutate` for many rows, with another order of draws. The space itself mutates the rows for which
-        all draws were outside.
-        """
-        mutated: Rows = rows.copy()
-        todo = np.arange(len(rows))
-        for tries in _TRIES if len(self._free) else ():
-            sources = np.repeat(todo, tries)
-            changed = self._free[rng.integers(len(self._free), size=len(sources))]
-            counts = self._counts[changed]
-            drawn, index = rows[sources], np.arange(len(sources))
-            drawn[index, changed] = (drawn[index, changed] + rng.integers(1, counts)) % counts
-            inside = self._inside(drawn, changed)
-            mutated[sources[inside]] = drawn[inside]
-            todo = np.setdiff1d(todo, sources[inside])
-            if not len(todo):
-                break
-        for row in todo.tolist():
-            mutated[row] = self.rows([self._space.mutate(self.point(rows[row].tolist()), rng)])[0]
-        return mutated
-
-    def _inside(self, rows: Rows, changed: Rows) -> NDArray[np.bool_]:
-        """Which rows are inside of the space, if all were before one knob of each row (`changed`) was changed."""
-        inside = np.ones(len(rows), bool)
-        for predicate, used in self._tests:
-            due = np.flatnonzero(inside & (changed[:, None] == used).any(axis=1))
-            columns = [map(self._values[knob].__getitem__, rows[due, knob].tolist()) for knob in used]
-            inside[due] = list(map(predicate, *columns))
-        return inside

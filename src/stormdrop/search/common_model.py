@@ -1,7 +1,8 @@
 """One cost model for all kernels of a neural network: boosted trees that are trained with the trials of every kernel.
 
 Source: Ansor (OSDI 2020), section 5.2: throughputs are divided by the best one of the same kernel, and the trees are
-trained anew each time.
+trained anew each time. AutoTVM has a model per kernel; what the kernels before it have measured is the training set of
+that model's base (`annealing`), which takes it from here.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from ..surrogate.boosted import BoostedTrees
 from ..trial import Candidate
 
-_MOST = 30_000
+MOST = 30_000
 """Candidates that a model of several kernels is trained with at most; Ansor's section 5.2 expects fewer."""
 
 
@@ -47,7 +48,7 @@ class CommonCostModel:
         most: The largest number of candidates that it is trained with; see `BoostedTrees`.
     """
 
-    def __init__(self, rng: np.random.Generator, most: int = _MOST) -> None:
+    def __init__(self, rng: np.random.Generator, most: int = MOST) -> None:
         self._trees = BoostedTrees(rng, objective="pack-sum", most=most)
         self._members: list[Member] = []
 
@@ -60,15 +61,27 @@ class CommonCostModel:
         """Whether a candidate of any kernel has worked."""
         return any(member.best for member in self._members)
 
-    def train(self) -> None:
-        """Train anew with all measured candidates of all kernels. At least one of them must have worked."""
+    def training_set(self, without: Member | None = None) -> tuple[list[NDArray[np.float64]], NDArray[np.float64]]:
+        """What the kernels have measured.
+
+        Args:
+            without: A kernel that is left out.
+
+        Returns:
+            The features of n candidates, and their throughputs as shares of the best one of the same kernel, shape
+            `(n,)`. Kernels of which nothing has worked are not among them.
+        """
         rows: list[NDArray[np.float64]] = []
         targets: list[float] = []
         for member in self._members:
-            if member.best:  # without a best one there is nothing to divide by, and failures have no weight anyway
+            if member is not without and member.best:  # without a best one there is nothing to divide by
                 rows += member.training_rows()
                 targets += [throughput / member.best for throughput in member.measured.values()]
-        self._trees.fit(rows, np.array(targets))
+        return rows, np.array(targets)
+
+    def train(self) -> None:
+        """Train anew with all measured candidates of all kernels. At least one of them must have worked."""
+        self._trees.fit(*self.training_set())
 
     def predict(self, rows: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
         """Estimated throughputs as shares of the best measured one of the same kernel, shape `(n,)`."""

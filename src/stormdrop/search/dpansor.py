@@ -130,8 +130,9 @@ class DPAnsor(GeneratorSearch):
 
     @property
     def turn(self) -> int | None:
-        """The explorer's: it is the exploration that kernels share."""
-        return self._explorer.turn if isinstance(self._explorer, GeneratorSearch) else None
+        """The explorer's, but no more than a kernel's share of N: it is the exploration that kernels share."""
+        turn = self._explorer.turn if isinstance(self._explorer, GeneratorSearch) else None
+        return None if turn is None else min(turn, max(1, self.options.N // self.knowledge.network.kernels))
 
     def allow(self, trials: int) -> None:
         """See `TwoPhase.allow`."""

@@ -80,7 +80,17 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = MappingProxyType(
         "nose": {PAPER: {"population": 100, "offspring": 1.5, "elite": 0.3, "mutation": 0.3, "k": 9, "mean": True}},
         # AutoTVM's tuners with their defaults, as the Droplet Search, DPAnsor and NoSE papers compare with them.
         "genetic": {PAPER: {"population": 100, "elite": 3, "mutation": 0.1, "redraw": True, "mean": True}},
-        "annealing": {PAPER: {"objective": "rank", "plan_size": 64, "epsilon": 0.05, "early_stop": 30, "mean": True}},
+        # XGB with its transfer from task to task, as in footnote 2 of the NoSE paper.
+        "annealing": {
+            PAPER: {
+                "objective": "rank",
+                "plan_size": 64,
+                "epsilon": 0.05,
+                "early_stop": 30,
+                "mean": True,
+                "transfer": True,
+            }
+        },
         "grid": {PAPER: {"order": "autotvm"}},
         "random": {PAPER: {"repeats": 3}},
     }

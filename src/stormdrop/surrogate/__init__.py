@@ -3,6 +3,7 @@
 features.py             what a surrogate sees of a candidate
 gaussian.py, levels.py  a Gaussian process, and how it sees points
 boosted.py              boosted trees
+transferred_trees.py    boosted trees that correct what other kernels have taught
 neighbours.py           the nearest neighbours
 """
 

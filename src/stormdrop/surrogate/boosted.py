@@ -78,23 +78,28 @@ class BoostedTrees:
         self._most = most
         self._booster: xgboost.Booster | None = None
 
-    def fit(self, features: Sequence[Array], targets: Array) -> None:
+    def fit(self, features: Sequence[Array], targets: Array, margins: Array | None = None) -> None:
         """Train anew.
 
         Args:
             features: One array of shape `(rows, d)` per candidate.
             targets: The throughputs, shape `(n,)`; higher ones are better.
+            margins: Scores of the candidates that the trees only correct, shape `(n,)`; zeros by default. `predict`
+                leaves them out.
 
         Raises:
-            ValueError: There is no candidate, or there are not as many targets as candidates.
+            ValueError: There is no candidate, or there are not as many targets or margins as candidates.
         """
         import xgboost
 
         if len(features) != len(targets) or not len(targets):
             raise ValueError(f"trees need as many targets as candidates, not {len(targets)} for {len(features)}")
+        if margins is not None and len(margins) != len(targets):
+            raise ValueError(f"trees need as many margins as candidates, not {len(margins)} for {len(features)}")
         if len(targets) > self._most:
             picked = self._picked(targets)
             features, targets = [features[i] for i in picked], targets[picked]
+            margins = None if margins is None else margins[picked]
         targets = targets / (targets.max() or 1.0)
         counts = np.array([len(rows) for rows in features])
         weights = targets if self._objective == "pack-sum" else np.ones(len(targets))
@@ -106,6 +111,7 @@ class BoostedTrees:
             np.repeat(targets, counts),
             weight=None if ranked else np.repeat(weights, counts),  # the weights of a ranking would be per group
             group=[len(targets)] if ranked else None,
+            base_margin=margins if single else None,  # else the objective adds them, once for each candidate
             nthread=1,
         )
         parameters = {
@@ -115,7 +121,7 @@ class BoostedTrees:
             "seed": int(self._rng.integers(2**31)),
             "nthread": 1,
         }
-        objective = None if single else self._summed(counts, targets, weights)
+        objective = None if single else self._summed(counts, targets, weights, 0.0 if margins is None else margins)
         self._booster = xgboost.train(parameters, data, self._rounds, obj=objective)
         self.fitted = True
 
@@ -145,11 +151,13 @@ class BoostedTrees:
         others = self._rng.choice(order[half:], self._most - half, replace=False)
         return np.sort(np.concatenate([order[:half], others]))
 
-    def _summed(self, counts: NDArray[np.intp], targets: Array, weights: Array) -> Callable[..., tuple[Array, Array]]:
+    def _summed(
+        self, counts: NDArray[np.intp], targets: Array, weights: Array, margins: Array | float
+    ) -> Callable[..., tuple[Array, Array]]:
         """An objective for XGBoost: the first and second derivative per row of the loss of the summed scores."""
 
         def derivatives(scores: Array, _: xgboost.DMatrix) -> tuple[Array, Array]:
-            sums = _sums(scores, counts)
+            sums = _sums(scores, counts) + margins
             if self._objective == "rank":
                 gradient, hessian = self._pairwise(sums, targets)
             else:

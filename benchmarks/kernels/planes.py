@@ -1,0 +1,90 @@
+"""The 17 x 17 planes of the Droplet Search paper: is there a way from the canonical kernel to the best of the plane?
+
+    planes.py [--planes mm2d_ijk,conv3_ij] [--show]
+
+Section 4.1 and Figure 10: a matrix product (mm2d) and a convolution (conv3), whose two innermost loops are tiled with
+0, 8, 16, ..., 128. `plain_loops.py` says what of them is the paper's and what is ours. The paper has six machines and
+shows nine planes; here there are three planes of this machine. A plane is measured twice, every point in each of two
+random orders; then `slices.py`, which explains the columns, descends from every point.
+
+Every measurement is kept in benchmarks/out/plane_NAME_1.ledger.jsonl and _2 as soon as it is known, and a run that was
+ended goes on from there. The kernels run on one core, up to a second each. Run it on an idle machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(1, str(Path(__file__).parents[1] / "searches"))
+
+import plain_loops
+from common import OUT, add_to_import_path, earlier_entries, machine, save
+from record_space import record
+from slices import draw, measure, show
+
+import stormdrop as sd
+from stormdrop.compare import recordings
+from stormdrop.ir.workload import Workload
+from stormdrop.sketches.fingerprint import space_of
+from stormdrop.sketches.template import Template
+
+PLANES: Mapping[str, tuple[Callable[[], Workload], Template]] = {
+    "mm2d_ijk": (plain_loops.mm2d, plain_loops.ijk),
+    "mm2d_ikj": (plain_loops.mm2d, plain_loops.ikj),
+    "conv3_ij": (plain_loops.conv3, plain_loops.ij),
+}
+"""By name: the kernel, and its loops."""
+
+_NAME = "planes"
+
+
+def main() -> None:
+    options = _options()
+    host = machine()
+    entries = earlier_entries(_NAME, host)
+    add_to_import_path(Path(__file__).parent)  # the workers import the templates
+    for name in options.planes:
+        kernel, loops = PLANES[name]
+        if not options.show:
+            entries[name] = measured(name, kernel(), loops)
+            save(_NAME, {"machine": host, "kernels": entries})
+    chosen = {name: entries[name] for name in options.planes if name in entries}
+    if not chosen:
+        sys.exit(f"none of {', '.join(options.planes)} was measured yet: run this script without --show")
+    print(f"{host['cpu']}, {host['cores']} cores")
+    show(chosen)
+    print(draw(chosen, _NAME))
+
+
+def measured(name: str, workload: Workload, loops: Template, folder: Path = OUT) -> dict[str, Any]:
+    """Measures a plane twice, as far as that is not done, and describes it as `slices.measure` does."""
+    target = sd.Target.detect()
+    space = space_of(loops, workload, target)
+    if space is None:
+        raise ValueError(f"{loops.name} does not take {workload.name}")
+    files = [folder / f"plane_{name}_{number}.jsonl.gz" for number in (1, 2)]
+    for seed, file in enumerate(files):
+        ledger = file.with_name(file.name.replace(".jsonl.gz", ".ledger.jsonl"))
+        record(workload, target, [(loops, space)], ledger, file, seed=seed)
+    knobs = [knob.name for knob in space.knobs]
+    return measure([recordings.load(file) for file in files], knobs, {})
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--planes", default=",".join(PLANES), help="planes, separated by commas (%(default)s)")
+    parser.add_argument("--show", action="store_true", help="print and draw what is saved, and measure nothing")
+    options = parser.parse_args()
+    options.planes = options.planes.split(",")
+    if unknown := [name for name in options.planes if name not in PLANES]:
+        sys.exit(f"there is no plane {unknown[0]}; the planes are {', '.join(PLANES)}")
+    return options
+
+
+if __name__ == "__main__":
+    main()
