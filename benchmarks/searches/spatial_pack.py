@@ -8,8 +8,8 @@ points. The paper ran the template of CUDA, which has eight knobs and 844,800 po
 reasons:
 
 - *instantiation*: the template itself refuses a loop of more than 16 steps that is to be unrolled, and vectors of other
-  than 1, 2, 4, 8 or 16 lanes, after they were asked for. Both messages and both limits are AutoTVM's: 16 steps
-  (`max_unroll`) in the version of TVM 0.5, which the paper ran, and the lanes (`vec_size`) of its templates for Mali.
+  than 1, 2, 4, 8 or 16 lanes, after they were asked for. AutoTVM's annotations have such limits (`max_unroll` and
+  `vec_size`) and refuse with these messages. The numbers are ours, because the paper prints none.
 - *compilation*: unrolled loops inside of each other make code that LLVM does not translate within the time limit.
 
 What differs from AutoTVM's: the padded images are read where they are, not from a copy in which the windows overlap.
