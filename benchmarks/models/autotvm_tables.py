@@ -33,7 +33,8 @@ def model_table(entries: Entries, models: Sequence[str], arms: Sequence[str]) ->
         fastest = min(times.values(), key=lambda figures: figures["seconds"])
         for name, figures in times.items():
             low, high = figures["speed_interval"]
-            own = [tunings[layer["key"], name] for layer in layers if (layer["key"], name) in tunings]
+            keys = dict.fromkeys(layer["key"] for layer in layers)
+            own = [tunings[key, name] for key in keys if (key, name) in tunings]
             seconds = sum(entry["search_seconds"] for entry in own)
             measured, failed = (sum(entry[key] for entry in own) for key in ("measured", "failed"))
             converged = sum(entry["converged"] for entry in own)
@@ -62,7 +63,8 @@ def layer_table(entries: Entries, models: Sequence[str], arms: Sequence[str]) ->
     for model in models:
         of_model = [entry for entry in entries if entry.get("model") == model]
         layers = next((entry["layers"] for entry in reversed(of_model) if "layers" in entry), [])
-        races = {entry["layer"]: entry["race"] or {} for entry in entries if "layer" in entry}
+        wanted = [entry for entry in entries if "layer" in entry and entry["arms"] == list(arms)]
+        races = {entry["layer"]: entry["race"] or {} for entry in wanted}
         lines = [[f"{model}: kernel", "points", *arms], ["---"] * (len(arms) + 2)]
         sums = {arm: [0.0, 0.0, 0] for arm in arms}
         for layer in layers:
@@ -75,7 +77,7 @@ def layer_table(entries: Entries, models: Sequence[str], arms: Sequence[str]) ->
             cells = []
             for arm in arms:
                 if arm not in times or fastest is None:
-                    cells.append("failed" if arm in own else "")
+                    cells.append("failed" if arm in own and own[arm]["best"] is None else "")
                     continue
                 seconds, effort = times[arm]["seconds"], own[arm]
                 sums[arm] = [a + b for a, b in zip(sums[arm], _cell(seconds, effort), strict=True)]

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import math
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import stormdrop as sd
 from stormdrop.bench.contender import ContenderSpec, Unavailable
 from stormdrop.bench.contender_process import ContenderProcess
-from stormdrop.bench.turns import take_turns
+from stormdrop.bench.turns import TURN, take_turns
 from stormdrop.errors import MeasureError
 from stormdrop.ir.relative_error import relative_error
+from stormdrop.measure.timing import TimingPlan
 from stormdrop.statistics import median_interval, ratio_interval, student
 
 PAPER_SAMPLES = 3
 """The samples of a contender that the Droplet Search paper compares (section 4.3, Figure 18)."""
+
+_SHORT = 3.0  # seconds; rounds of usual turns are about five times as long
 
 
 def artifacts(folder: Path, names: Sequence[str], feeds: Mapping[str, Any]) -> list[ContenderSpec]:
@@ -48,13 +53,13 @@ def race(specs: Sequence[ContenderSpec], reference: str, rounds: int) -> dict[st
         for spec in specs:
             try:
                 processes.append(stack.enter_context(ContenderProcess(spec, sd.Target.detect().cores)))
-            except Unavailable as reason:
+            except (Unavailable, MeasureError) as reason:
                 print(f"{spec.name} takes no part: {reason}", file=sys.stderr)
         right = next((process.outputs() for process in processes if process.name == reference), None)
         if right is None:
             raise MeasureError(f"{reference}, which the others are compared with, takes no part")
         errors = {process.name: _error(process.outputs(), right) for process in processes}
-        times = take_turns(processes, rounds)
+        times = take_turns(processes, rounds, _plan(processes))
     seconds_of = dict(zip((process.name for process in processes), times.seconds, strict=True))
     results: dict[str, Any] = {"disturbed": times.disturbed}
     for name, seconds in seconds_of.items():
@@ -83,6 +88,14 @@ def similar(a: Sequence[float], b: Sequence[float], alpha: float = 0.05) -> bool
     """
     a, b = a[:PAPER_SAMPLES], b[:PAPER_SAMPLES]
     return not (student(a, b, alpha / 2) or student(b, a, alpha / 2))
+
+
+def _plan(processes: Sequence[ContenderProcess]) -> TimingPlan:
+    """How long a turn is. Turns have single samples if a round of these, which does not count here, is long already."""
+    single = replace(TURN, repeats=1)
+    begin = time.perf_counter()
+    take_turns(processes, 1, single)
+    return TURN if time.perf_counter() - begin <= _SHORT else single
 
 
 def _error(outputs: Sequence[Any], right: Sequence[Any]) -> float:
