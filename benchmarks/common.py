@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import metadata
@@ -14,6 +15,8 @@ from typing import Any
 from stormdrop import Target, peak
 
 OUT = Path(__file__).parent / "out"
+
+_PACKAGES = ("stormdrop", "apache-tvm", "torch", "onnxruntime", "openvino", "tensorflow-cpu")
 
 
 def machine() -> dict[str, Any]:
@@ -26,7 +29,7 @@ def machine() -> dict[str, Any]:
         "peak_gflops": limits.flops / 1e9,
         "bandwidth_gbs": limits.bandwidth / 1e9,
         "python": platform.python_version(),
-        "versions": {name: _version(name) for name in ("stormdrop", "apache-tvm", "torch", "onnxruntime", "openvino")},
+        "versions": {name: _version(name) for name in _PACKAGES},
     }
 
 
@@ -67,8 +70,8 @@ def save(name: str, document: dict[str, Any]) -> Path:
     return path
 
 
-def ledger_rows(path: Path) -> list[dict[str, Any]]:
-    """The lines of a ledger: a file of JSON lines, which a run that is started again reads first.
+def kept_lines(path: Path) -> list[dict[str, Any]]:
+    """The entries of a file that has one JSON document a line, which a run that is started again reads first.
 
     A last line that an earlier run had no time to finish is removed from the file.
     """
@@ -78,6 +81,40 @@ def ledger_rows(path: Path) -> list[dict[str, Any]]:
     if last:
         path.write_text("".join(f"{line}\n" for line in lines))
     return [json.loads(line) for line in lines]
+
+
+def keep_line(path: Path, entry: Mapping[str, Any]) -> None:
+    """Appends an entry to such a file, in place of a line that was cut off."""
+    path.parent.mkdir(exist_ok=True)
+    text = path.read_text() if path.exists() else ""
+    whole = text[: text.rfind("\n") + 1]
+    if whole != text:
+        path.write_text(whole)
+    with path.open("a") as file:
+        file.write(json.dumps(entry) + "\n")
+
+
+def in_child(script: str, arguments: Sequence[str], limit: float) -> dict[str, Any]:
+    """What a script prints as its last line, in a process of its own: a JSON document.
+
+    Args:
+        script: the path of the script.
+        arguments: what it is called with.
+        limit: the most seconds that it may take.
+
+    Returns:
+        The document; or under "failed" why there is none.
+    """
+    command = [sys.executable, script, *arguments]
+    try:
+        run = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
+    except subprocess.TimeoutExpired:
+        return {"failed": f"takes more than {limit:.0f} s"}
+    try:
+        return dict(json.loads(run.stdout.splitlines()[-1]))
+    except (IndexError, ValueError):
+        last = (run.stderr.strip().splitlines() or ["it says nothing"])[-1]
+        return {"failed": f"CRASH {run.returncode}: {last}"}
 
 
 def add_to_import_path(folder: Path) -> None:

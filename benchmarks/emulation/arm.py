@@ -31,7 +31,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "kernels"))
 
-from common import OUT, ledger_rows, machine, save
+from common import OUT, kept_lines, machine, save
 from correct import KERNELS
 from make_arm_board import DEFAULT
 
@@ -133,7 +133,7 @@ def _ledger() -> dict[Key, tuple[str, str]]:
     OUT.mkdir(exist_ok=True)
     return {
         (row["cpu"], row["kernel"], row["source"], row["sketch"], tuple(row["point"])): (row["verdict"], row["why"])
-        for row in ledger_rows(LEDGER)
+        for row in kept_lines(LEDGER)
     }
 
 

@@ -26,7 +26,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import OUT, ledger_rows, save
+from common import OUT, kept_lines, save
 from make_arm_board import DEFAULT
 
 import stormdrop as sd
@@ -185,7 +185,7 @@ def _draw(runs: Sequence[dict[str, Any]]) -> Path:
 def _ledger() -> Ledger:
     OUT.mkdir(exist_ok=True)
     known: Ledger = {}
-    for row in ledger_rows(LEDGER):
+    for row in kept_lines(LEDGER):
         candidate = Candidate(row["sketch"], tuple(row["point"]))
         known[row["kernel"], candidate] = Measurement(Status(row["status"]), tuple(row["seconds"]), row["error"])
     return known

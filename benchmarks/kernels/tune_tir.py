@@ -31,7 +31,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import metaschedule_peer
-from common import OUT, add_to_import_path, machine
+from common import OUT, add_to_import_path, keep_line, kept_lines, machine
 from shapes import SHAPES, Shape, chosen
 
 import stormdrop as sd
@@ -66,37 +66,20 @@ def main() -> None:
         for seed in range(options.seeds):
             for shape in shapes:
                 complete(options.file, shape, seed, options.trials, options.rounds)
-    show(entries(options.file))
-
-
-def entries(path: Path) -> list[dict[str, Any]]:
-    """What is saved. A last line that was cut off by a kill is left out."""
-    if not path.exists():
-        return []
-    return [json.loads(line) for line in path.read_text().split("\n")[:-1] if line]
+    show(kept_lines(options.file))
 
 
 def complete(path: Path, shape: Shape, seed: int, trials: int, rounds: int) -> None:
     """Tunes a shape with the strategies that are missing, and races the results."""
     key = {"shape": shape.name, "seed": seed, "trials": trials}
-    saved = [each for each in entries(path) if all(each[name] == value for name, value in key.items())]
+    saved = [each for each in kept_lines(path) if all(each[name] == value for name, value in key.items())]
     done = {each["strategy"]: each for each in saved if "strategy" in each}
     for strategy in STRATEGIES:
         if strategy not in done:
             done[strategy] = {**key, "strategy": strategy, **tuned(shape, strategy, seed, trials)}
-            append(path, done[strategy])
+            keep_line(path, done[strategy])
     if not any("race" in each for each in saved):
-        append(path, {**key, "machine": machine(), "race": raced(shape, done, rounds)})
-
-
-def append(path: Path, entry: Mapping[str, Any]) -> None:
-    """Adds a line. What an earlier run has left of a line goes first."""
-    text = path.read_text() if path.exists() else ""
-    whole = text[: text.rfind("\n") + 1]
-    if whole != text:
-        path.write_text(whole)
-    with path.open("a") as lines:
-        lines.write(json.dumps(entry) + "\n")
+        keep_line(path, {**key, "machine": machine(), "race": raced(shape, done, rounds)})
 
 
 def tuned(shape: Shape, strategy: str, seed: int, trials: int) -> dict[str, Any]:

@@ -28,7 +28,6 @@ cores. Run it on an idle machine.
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import sys
 from collections.abc import Mapping
@@ -37,7 +36,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import OUT, ledger_rows, machine
+from common import OUT, keep_line, kept_lines, machine
 from dpansor_figures import BASELINE, EXPLORED, Experiment, draw, show
 from graphs import NAMES, graph
 from race import artifacts, race
@@ -63,11 +62,13 @@ def main() -> None:
                 continue
             print(f"{model}: {run}", file=sys.stderr, flush=True)
             experiment.runs[run] = tune(model, run, search, settings, trials, options)
-            _append({"model": model, "run": run, "setting": setting, "figures": experiment.runs[run]})
+            keep_line(LEDGER, {"model": model, "run": run, "setting": setting, "figures": experiment.runs[run]})
         if not set(runs) <= set(experiment.race):
             feeds = random_feeds(sd.load(_FOLDER / model / BASELINE).inputs, options.seed)
             experiment.race = race(artifacts(_FOLDER / model, list(runs), feeds), BASELINE, options.rounds)
-            _append({"model": model, "race": experiment.race, "setting": setting, "versions": host["versions"]})
+            keep_line(
+                LEDGER, {"model": model, "race": experiment.race, "setting": setting, "versions": host["versions"]}
+            )
     done = [experiments[model] for model in options.models if model in experiments and experiments[model].race]
     if not done:
         sys.exit(f"nothing is recorded in {LEDGER} for this machine and these models")
@@ -142,7 +143,7 @@ def _runs(options: argparse.Namespace) -> dict[str, tuple[str, dict[str, Any], i
 def _recorded(setting: Mapping[str, Any]) -> dict[str, Experiment]:
     """The experiments of this machine and setting that the ledger holds, by model."""
     experiments: dict[str, Experiment] = {}
-    for row in ledger_rows(LEDGER):
+    for row in kept_lines(LEDGER):
         if row["setting"] == setting:
             experiment = experiments.setdefault(row["model"], Experiment(row["model"]))
             if "race" in row:
@@ -150,11 +151,6 @@ def _recorded(setting: Mapping[str, Any]) -> dict[str, Experiment]:
             else:
                 experiment.runs[row["run"]] = row["figures"]
     return experiments
-
-
-def _append(row: Mapping[str, Any]) -> None:
-    with LEDGER.open("a") as file:
-        file.write(json.dumps(row) + "\n")
 
 
 def _options() -> argparse.Namespace:

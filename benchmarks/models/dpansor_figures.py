@@ -8,6 +8,8 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
+from scipy.stats import mannwhitneyu
+
 from stormdrop.cli.output import table
 from stormdrop.report.style import COLOURS, panels, save
 
@@ -64,7 +66,7 @@ def show(experiment: Experiment) -> None:
                 run,
                 f"{1e3 * raced['seconds']:.2f} ms",
                 f"{raced['speed']:.3f} ({low:.3f} to {high:.3f})",
-                "" if run == BASELINE else _verdict(raced),
+                "" if run == BASELINE else _verdict(raced, experiment.race[BASELINE]),
                 f"{figures['seconds']:.0f} s",
                 f"{experiment.tuning_speed(run):.2f}",
                 f"{figures['trials']} ({figures['failed']} failed)",
@@ -91,11 +93,12 @@ def show(experiment: Experiment) -> None:
     _show_exploiters(experiment)
 
 
-def _verdict(raced: Mapping[str, Any]) -> str:
+def _verdict(raced: Mapping[str, Any], baseline: Mapping[str, Any]) -> str:
     """What Wilcoxon's rank-sum test says about a run's model."""
-    if raced["p"] >= CERTAIN:
-        return f"no difference (p = {raced['p']:.2g})"
-    return f"{'faster' if raced['speed'] > 1 else 'slower'} (p = {raced['p']:.1g})"
+    p = float(mannwhitneyu(raced["samples"], baseline["samples"]).pvalue)
+    if p >= CERTAIN:
+        return f"no difference (p = {p:.2g})"
+    return f"{'faster' if raced['speed'] > 1 else 'slower'} (p = {p:.1g})"
 
 
 def _show_exploiters(experiment: Experiment) -> None:

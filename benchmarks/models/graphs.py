@@ -11,9 +11,9 @@ import io
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import onnx
+from torch_modules import torchvision_models
 
 from stormdrop.model.random_weights import seed_weights
 
@@ -33,26 +33,26 @@ SEQUENCE = 128
 
 
 def _resnet18() -> tuple[Any, tuple[Any, ...]]:
-    return _torchvision().resnet18(weights=None), _image(224)
+    return torchvision_models().resnet18(weights=None), _image(224)
 
 
 def _mobilenet_v2() -> tuple[Any, tuple[Any, ...]]:
-    return _torchvision().mobilenet_v2(weights=None), _image(224)
+    return torchvision_models().mobilenet_v2(weights=None), _image(224)
 
 
 def _inception_v3() -> tuple[Any, tuple[Any, ...]]:
-    return _torchvision().inception_v3(weights=None, init_weights=False, aux_logits=False), _image(299)
+    return torchvision_models().inception_v3(weights=None, init_weights=False, aux_logits=False), _image(299)
 
 
 def _vit_small() -> tuple[Any, tuple[Any, ...]]:
     small = {"patch_size": 16, "num_layers": 12, "num_heads": 6, "hidden_dim": 384, "mlp_dim": 1536}
-    return _torchvision().VisionTransformer(224, **small), _image(224)
+    return torchvision_models().VisionTransformer(224, **small), _image(224)
 
 
 def _bert_base() -> tuple[Any, tuple[Any, ...]]:
     import torch
 
-    _torchvision()  # transformers imports it if it is installed
+    torchvision_models()  # transformers imports it if it is installed
     from transformers import BertConfig, BertModel
 
     class ByName(torch.nn.Module):
@@ -68,13 +68,6 @@ def _bert_base() -> tuple[Any, tuple[Any, ...]]:
 
     tokens = torch.ones((1, SEQUENCE), dtype=torch.int64)
     return ByName(), (tokens, torch.ones_like(tokens))
-
-
-def _torchvision() -> Any:
-    """torchvision's models, without its own operators: those for CUDA cannot be loaded beside a torch for CPUs."""
-    with mock.patch("torch.library.register_fake", return_value=lambda function: function):
-        import torchvision.models
-    return torchvision.models
 
 
 def _image(size: int) -> tuple[Any, ...]:
@@ -114,11 +107,25 @@ def open_graph(name: str) -> onnx.ModelProto:
 
 
 def _exported(name: str, axes: Mapping[str, Mapping[int, str]] | None = None) -> onnx.ModelProto:
-    """A model that torch exports; `axes` are the open dimensions of its inputs and outputs, which take these names."""
+    """One of `MADE`; `axes` are the open dimensions of its inputs and outputs, which take these names."""
     import torch
 
     torch.manual_seed(0)
-    module, example = MADE[name]()
+    return seed_weights(onnx_of(*MADE[name](), axes), seed=0)
+
+
+def onnx_of(
+    module: Any, example: tuple[Any, ...], axes: Mapping[str, Mapping[int, str]] | None = None
+) -> onnx.ModelProto:
+    """A module as ONNX, in inference mode and with its weights.
+
+    Args:
+        module: a module of torch.
+        example: its inputs.
+        axes: the open dimensions of its inputs and outputs, which take these names.
+    """
+    import torch
+
     names = list(axes or {})
     named: dict[str, Any] = {}
     if axes:
@@ -128,5 +135,6 @@ def _exported(name: str, axes: Mapping[str, Mapping[int, str]] | None = None) ->
             "dynamic_axes": {key: dict(value) for key, value in axes.items()},
         }
     file = io.BytesIO()
+    # onnx2torch, by which torch takes part as a peer, knows no reductions of opset 18, which the newer exporter needs.
     torch.onnx.export(module.eval(), example, file, dynamo=False, opset_version=17, do_constant_folding=True, **named)
-    return seed_weights(onnx.load_from_string(file.getvalue()), seed=0)
+    return onnx.load_from_string(file.getvalue())

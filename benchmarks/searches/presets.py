@@ -15,7 +15,6 @@ is there is balanced. `--show` prints what is there.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +22,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from grounds import DATA, OUT, caches, geomean, machine, share_cores, table
+from grounds import DATA, OUT, caches, geomean, keep_line, kept_lines, machine, share_cores, table
 from live import KERNELS
 
 import stormdrop as sd
@@ -77,24 +76,16 @@ def main() -> None:
         live(path, arms, options.seeds, options.time) if options.live else recorded(
             path, arms, options.seeds, caches(options.data)
         )
-    done = entries(path)
+    done = kept_lines(path)
     if not done:
         sys.exit(f"{path} holds no runs yet: run this script without --show")
     show_live(done) if options.live else show_recorded(done)
 
 
-def entries(path: Path) -> list[dict[str, Any]]:
-    """The runs that are there. A last line that was cut off by a kill is left out."""
-    if not path.exists():
-        return []
-    lines = path.read_text().split("\n")
-    return [json.loads(line) for line in lines[:-1] if line]
-
-
 def recorded(path: Path, arms: Sequence[str], seeds: int, files: Sequence[Path]) -> None:
     """Runs the arms on recordings."""
     grounds = [RecordedGround(recordings.load(file), Limits(TRIALS)) for file in files]
-    done = {(run["ground"], run["arm"], run["seed"]) for run in entries(path)}
+    done = {(run["ground"], run["arm"], run["seed"]) for run in kept_lines(path)}
     for seed in range(seeds):
         for arm in arms:
             (search,) = parse_searches(arm)
@@ -105,7 +96,7 @@ def recorded(path: Path, arms: Sequence[str], seeds: int, files: Sequence[Path])
                 optimum, (times,) = ground.true_times([trace], race=False)
                 assert optimum is not None
                 ratios = dict(zip(MARKS, _at_marks(trace, times, optimum[1]), strict=True))
-                _append(path, {**_run(ground.name, arm, seed, trace), "ratios": ratios})
+                keep_line(path, {**_run(ground.name, arm, seed, trace), "ratios": ratios})
 
 
 def _at_marks(trace: Trace, times: Sequence[float | None], optimum: float) -> Iterator[float | None]:
@@ -124,13 +115,6 @@ def _run(ground: str, arm: str, seed: int, trace: Trace) -> dict[str, Any]:
         "converged": trace.converged,
         "version": sd.__version__,
     }
-
-
-def _append(path: Path, run: Mapping[str, Any]) -> None:
-    if path.exists() and not path.read_text().endswith("\n"):  # the line that a kill has cut off
-        path.write_text(path.read_text().rpartition("\n")[0] + "\n")
-    with path.open("a") as file:
-        file.write(json.dumps(run) + "\n")
 
 
 def show_recorded(runs: Sequence[Mapping[str, Any]]) -> None:
@@ -166,7 +150,7 @@ def live(path: Path, arms: Sequence[str], seeds: int, seconds: float) -> None:
     host = machine()
     print(f"{host['cpu']}, {host['cores']} cores, {host['versions']}")
     for name, workload in KERNELS.items():
-        runs = [run for run in entries(path) if run["ground"] == name]
+        runs = [run for run in kept_lines(path) if run["ground"] == name]
         done = {(run["arm"], run["seed"]) for run in runs if "arm" in run}
         missing = [(arm, seed) for seed in range(seeds) for arm in arms if (arm, seed) not in done]
         if not missing and any("raced" in run for run in runs):
@@ -177,13 +161,13 @@ def live(path: Path, arms: Sequence[str], seeds: int, seconds: float) -> None:
                 trace = ground.run(search, seed)
                 end = trace.leads[-1].candidate if trace.leads else None
                 point = None if end is None else [end.sketch, list(end.point)]
-                _append(path, {**_run(name, arm, seed, trace), "end": point, "seconds": sum(trace.seconds)})
-            _append(path, {"ground": name, "machine": host, "raced": _race(path, name, ground)})
+                keep_line(path, {**_run(name, arm, seed, trace), "end": point, "seconds": sum(trace.seconds)})
+            keep_line(path, {"ground": name, "machine": host, "raced": _race(path, name, ground)})
 
 
 def _race(path: Path, name: str, ground: MachineGround) -> list[list[Any]]:
     """The seconds of all results of a kernel, each group of kernels in turns: [sketch, point, seconds]."""
-    ends = [run["end"] for run in entries(path) if run["ground"] == name and run.get("end")]
+    ends = [run["end"] for run in kept_lines(path) if run["ground"] == name and run.get("end")]
     candidates = [Candidate(sketch, tuple(point)) for sketch, point in ends]
     distinct = list(dict.fromkeys(candidates))
     raced: list[list[Any]] = []

@@ -25,7 +25,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import OUT, ledger_rows
+from common import OUT, kept_lines
 
 import stormdrop as sd
 from stormdrop.compare import recordings
@@ -132,7 +132,7 @@ def record(
 
 def _known(ledger: Path, identity: dict[str, Any], fingerprints: Any) -> list[StoredTrial]:
     """What an earlier run has measured. A new ledger gets its first line, which says what it is of."""
-    header, *rows = ledger_rows(ledger) or [None]
+    header, *rows = kept_lines(ledger) or [None]
     if header is None:
         ledger.parent.mkdir(parents=True, exist_ok=True)
         ledger.write_text(json.dumps(identity) + "\n")

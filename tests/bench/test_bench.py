@@ -15,6 +15,9 @@ def test_names_of_peers() -> None:
     assert bench._select_peers(["torch"], bench.operator_peers()) == (["torch", "torch-packed"], {})
     assert bench._select_peers(None, bench.model_peers())[0] == ["onnxruntime", "openvino", "torch", "torch-compiled"]
     assert bench._select_peers(["torch"], bench.model_peers()) == (["torch", "torch-compiled"], {})
+    both = ["tensorflow", "tensorflow-xla"]
+    assert bench._select_peers(["tensorflow"], bench.operator_peers()) == (both, {})
+    assert bench._select_peers(["tensorflow"], bench.model_peers())[1].keys() == {"tensorflow"}
     names, skipped = bench._select_peers(["onnxruntime", "torch-packed"], bench.model_peers())
     assert names == ["onnxruntime"]
     assert "torch-packed does not run ONNX models" in skipped["torch-packed"]

@@ -39,13 +39,13 @@ def test_runs_are_kept_and_not_repeated(
     path = tmp_path / "runs.jsonl"
     arms.recorded(path, ["grid", "random"], 2, [tmp_path])
     whole = path.read_text()
-    runs = arms.entries(path)
+    runs = arms.kept_lines(path)
     assert [(run["arm"], run["seed"]) for run in runs] == [("grid", 0), ("random", 0), ("grid", 1), ("random", 1)]
     path.write_text(whole[:-20])
-    assert len(arms.entries(path)) == 3
+    assert len(arms.kept_lines(path)) == 3
     arms.recorded(path, ["grid", "random"], 2, [tmp_path])
     assert path.read_text() == whole
-    arms.show_recorded(arms.entries(path))
+    arms.show_recorded(arms.kept_lines(path))
     assert "1.000" in capsys.readouterr().out
     assert all(json.loads(line)["ratios"]["200"] == 1.0 for line in whole.splitlines())
 
@@ -58,7 +58,7 @@ def test_live_runs_are_kept_raced_and_not_repeated(
     monkeypatch.setattr(arms, "KERNELS", {"matmul": sd.operators.matmul(16, 16, 16)})
     path = tmp_path / "runs.jsonl"
     arms.live(path, ["grid", "random"], 2, 0.2)
-    runs = arms.entries(path)
+    runs = arms.kept_lines(path)
     order = [("grid", 0), ("random", 0), ("grid", 1), ("random", 1)]
     assert [(run["arm"], run["seed"]) for run in runs if "arm" in run] == order
     assert all(run["evaluations"] >= 1 and run["seconds"] > 0 for run in runs[:4])
@@ -73,8 +73,8 @@ def test_live_runs_are_kept_raced_and_not_repeated(
     path.write_text("".join(lines[:3]) + lines[3][:20])
     arms.live(path, ["grid", "random"], 2, 0.2)
     assert path.read_text().startswith("".join(lines[:3]))
-    assert [(run["arm"], run["seed"]) for run in arms.entries(path) if "arm" in run] == order
-    arms.show_live(arms.entries(path))
+    assert [(run["arm"], run["seed"]) for run in arms.kept_lines(path) if "arm" in run] == order
+    arms.show_live(arms.kept_lines(path))
     assert "matmul" in capsys.readouterr().out
 
 

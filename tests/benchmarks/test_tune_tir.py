@@ -35,12 +35,12 @@ def test_it_goes_on_where_it_was_ended(
     path, shape = tmp_path / "runs.jsonl", script.SHAPES["M0"]
     script.complete(path, shape, 0, 256, 3)
     whole = path.read_text()
-    assert asked == ["evolutionary", "storm"] and len(script.entries(path)) == 3
+    assert asked == ["evolutionary", "storm"] and len(script.kept_lines(path)) == 3
     script.complete(path, shape, 0, 256, 3)
     assert path.read_text() == whole and len(asked) == 2
     path.write_text(whole[: whole.index('"storm"')])  # killed while it wrote the second line
     script.complete(path, shape, 0, 256, 3)
     assert asked == ["evolutionary", "storm", "storm"]
     assert path.read_text() == whole
-    script.show(script.entries(path))
+    script.show(script.kept_lines(path))
     assert "geometric mean: 1.250" in capsys.readouterr().out

@@ -188,7 +188,9 @@ def bench(
     against: Annotated[
         str | None,
         typer.Option(
-            "--against", metavar="NAME,...", help="Peers: onnxruntime, openvino, torch; by default all of them."
+            "--against",
+            metavar="NAME,...",
+            help="Peers, such as onnxruntime, openvino, torch and tensorflow; all by default.",
         ),
     ] = None,
     rounds: Annotated[

@@ -4,6 +4,8 @@
                 torch-packed    weights packed ahead by oneDNN, activation and residual fused
                 onnxruntime     a graph of one operator, channels second, all graph optimisations, bound output
                 openvino        the same graph, images mostly channels last, float32, latency hint, bound tensors
+                tensorflow      a tf.function of one operator, images channels-last, weights as constants
+                tensorflow-xla  the same, compiled by XLA
     models      onnxruntime     all graph optimisations, all cores
                 openvino        float32, latency hint, all cores
                 torch           eager, images channels-last
@@ -17,6 +19,7 @@ Importing this package loads no peer's library, because a contender's process ho
 torch_operators.py, torch_models.py  torch
 onnxruntime.py                       onnxruntime
 openvino.py                          OpenVINO
+tensorflow_operators.py              TensorFlow, for operators: nothing converts ONNX for its present version
 graphs.py                            the ONNX graph of an operator, for the two of them
 ours.py                              stormdrop
 """
@@ -30,6 +33,8 @@ OPERATOR_PEERS = {
     "torch-packed": "stormdrop.bench.peers.torch_operators:PackedOperator",
     "onnxruntime": "stormdrop.bench.peers.onnxruntime:OnnxruntimeOperator",
     "openvino": "stormdrop.bench.peers.openvino:OpenvinoOperator",
+    "tensorflow": "stormdrop.bench.peers.tensorflow_operators:TensorflowOperator",
+    "tensorflow-xla": "stormdrop.bench.peers.tensorflow_operators:XlaOperator",
 }
 """The peers of operators: the maker of each contender, by name. See `ContenderSpec.maker`."""
 
@@ -41,7 +46,7 @@ MODEL_PEERS = {
 }
 """The peers of ONNX models: what makes each contender, by name."""
 
-GROUPS = {"torch": ("torch", "torch-packed", "torch-compiled")}
+GROUPS = {"torch": ("torch", "torch-packed", "torch-compiled"), "tensorflow": ("tensorflow", "tensorflow-xla")}
 """Names that stand for several contenders."""
 
 

@@ -32,14 +32,27 @@ class EagerModel:
 
         torch.set_num_threads(threads)
         torch.set_grad_enabled(False)
+        given = onnx.load_from_string(model)
+        self.versions = {"torch": torch.__version__, "onnx2torch": packages.version("onnx2torch")}
+        self.settings = {"threads": threads, "compiled": self.compiled}
         # In the cleaned graph, constants are folded and dropouts are gone: onnx2torch supports more such graphs, and
-        # they run faster.
-        graph = load_onnx(onnx.load_from_string(model)).cleaned
-        try:
-            module = onnx2torch.convert(graph).eval()
-        except Exception as error:
-            # It raises NotImplementedError for an unknown operator; its converters may raise anything.
-            raise Unavailable(f"onnx2torch does not convert the model: {one_line(error)}") from error
+        # they run faster. But it has reshapes in place of flattening, which torch's compiler does not always trace.
+        reasons = []
+        for graph in (load_onnx(given).cleaned, given):
+            try:
+                self._prepare(torch, onnx2torch, graph, inputs)
+                self.run()
+            except Exception as error:  # noqa: BLE001
+                # onnx2torch raises NotImplementedError for an unknown operator; its converters, the graph's operators
+                # and the compiler may raise anything.
+                reasons.append(one_line(error))
+            else:
+                return
+        raise Unavailable(f"torch does not run the model: {reasons[0]}")
+
+    def _prepare(self, torch: Any, onnx2torch: Any, graph: Any, inputs: Mapping[str, Array]) -> None:
+        """Make a module of an ONNX graph, and its inputs."""
+        module = onnx2torch.convert(graph).eval()
         weights = {tensor.name for tensor in graph.graph.initializer}
         names = [value.name for value in graph.graph.input if value.name not in weights]
         tensors = [torch.from_numpy(inputs[name]) for name in names]
@@ -50,13 +63,6 @@ class EagerModel:
                 for tensor in tensors
             ]
         self._module, self._inputs = self._compile(torch, module), tensors
-        self.versions = {"torch": torch.__version__, "onnx2torch": packages.version("onnx2torch")}
-        self.settings = {"threads": threads, "compiled": self.compiled}
-        try:
-            self.run()
-        except Exception as error:
-            # The graph's operators and the compiler may raise anything at their first run.
-            raise Unavailable(f"torch does not run the model: {one_line(error)}") from error
 
     def _compile(self, torch: Any, module: Any) -> Any:
         return module

@@ -27,7 +27,7 @@ class _TorchOperator:
         import torch
 
         require_float32(arguments)
-        _keep_freed_memory()
+        keep_freed_memory()
         torch.set_num_threads(threads)
         torch.set_grad_enabled(False)
         self.versions = {"torch": torch.__version__}
@@ -163,7 +163,7 @@ class PackedOperator(_TorchOperator):
 _CONVOLUTIONS = ("conv1d", "conv2d", "depthwise_conv2d")
 
 
-def _keep_freed_memory() -> None:
+def keep_freed_memory() -> None:
     """Make glibc keep freed memory, because eager operators allocate their results.
 
     By default it returns a block of 32 MiB or more to the system and maps it anew each time: a ReLU of 50 MB took

@@ -1,0 +1,126 @@
+"""The benchmark of AutoTVM's way of tuning: it goes on where it was ended, and its tables say what is kept."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "benchmarks"
+ARMS = ["droplet", "grid"]
+SETTING = {"trials": 7, "seed": 0}
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    for folder in (FOLDER, FOLDER / "models"):
+        monkeypatch.syspath_prepend(str(folder))
+    return importlib.import_module("autotvm")
+
+
+@pytest.fixture
+def asked(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is tuned and raced, in its order. Nothing is tuned in truth: grid finds nothing that works for "b"."""
+    layers = [_layer(script, 0, "a", 2, True), _layer(script, 1, "b", 1, True), _layer(script, 2, "pool", 1, False)]
+    log: list[str] = []
+
+    def tuned(workload: Any, arm: str, trials: int, seed: int, target: Any) -> dict[str, Any]:
+        log.append(f"{workload.name} {arm}")
+        works = (workload.name, arm) != ("b", "grid")
+        best = {"sketch": "register_blocked", "config": {}} if works else None
+        counts = {"space": 99, "search_seconds": 30.0, "measured": trials, "failed": 0, "converged": works, "curve": []}
+        return {"best": best, "error": "" if works else "it does not compile", **counts}
+
+    def race_layer(workload: Any, found: Any, options: Any) -> dict[str, Any]:
+        log.append(f"race {workload.name}")
+        return {arm: _figures(1e-3 * (1 + (arm == "grid"))) for arm, best in found.items() if best} | {"disturbed": 0}
+
+    def race_models(*_: Any) -> dict[str, Any]:
+        log.append("race of models")
+        models = {name: {"error": 1e-6, "replaced": []} for name in (script.UNTUNED, *ARMS)}
+        models["grid"]["without"] = ["b"]
+        times = {script.UNTUNED: 9e-3, "droplet": 4e-3, "grid": 4.0001e-3}
+        return {"models": models, "race": {name: _figures(each) for name, each in times.items()} | {"disturbed": 1}}
+
+    monkeypatch.setattr(script, "exported", lambda model, path: None)
+    monkeypatch.setattr(script, "import_model", lambda source: SimpleNamespace(tasks=layers))
+    monkeypatch.setattr(script, "layers_of", lambda graph, target: layers)
+    monkeypatch.setattr(script, "machine", dict)
+    for function in (tuned, race_layer, race_models):
+        monkeypatch.setattr(script, function.__name__, function)
+    return log
+
+
+def test_it_goes_on_where_it_was_ended(script: ModuleType, asked: list[str], tmp_path: Path) -> None:
+    options = _options(tmp_path)
+    script.complete("vgg16", options, SETTING)
+    assert asked == ["a droplet", "a grid", "b droplet", "b grid", "race a", "race b", "race of models"]
+    whole = options.file.read_text()
+    script.complete("vgg16", options, SETTING)
+    assert options.file.read_text() == whole and len(asked) == 7
+    lines = whole.splitlines(keepends=True)
+    options.file.write_text("".join(lines[:3]) + lines[3][:30])
+    script.complete("vgg16", options, SETTING)
+    assert asked[7:] == ["b droplet", "b grid", "race a", "race b", "race of models"]
+    assert options.file.read_text() == whole
+
+
+def test_kernels_of_another_model_are_not_tuned_again(script: ModuleType, asked: list[str], tmp_path: Path) -> None:
+    options = _options(tmp_path)
+    script.complete("vgg16", options, SETTING)
+    script.complete("bert_base", options, SETTING)
+    assert asked[7:] == ["race of models"]  # the paper's Figure 18 has no layers of BERT
+
+
+def test_the_tables_tell_failures_and_what_is_similar(script: ModuleType, asked: list[str], tmp_path: Path) -> None:
+    options = _options(tmp_path)
+    script.complete("vgg16", options, SETTING)
+    entries = script.kept_lines(options.file)
+    rows = [line.split(" | ") for line in script.model_table(entries, ["vgg16", "bert_base"], ARMS).splitlines()]
+    untuned, droplet, grid, missing = rows[2:]
+    assert (untuned[2], droplet[2], grid[2]) == ("9.00 ms", "4.00 ms =", "4.00 ms =")
+    assert droplet[4:6] == ["1.0 min", "14 (0 failed), 2 of 2 kernels converged"]
+    assert "nothing works for b" in grid[6] and "1 rounds disturbed" in grid[6]
+    assert "no race yet" in missing[1]
+    rows = [line.strip("| ").split(" | ") for line in script.layer_table(entries, ["vgg16"], ARMS).splitlines()]
+    assert rows[2:] == [
+        ["a (2 calls)", "99", "1.000 ms =, 30 s, 7", "2.000 ms, 30 s, 7"],
+        ["b (1 call)", "99", "1.000 ms =, 30 s, 7", "failed"],
+        ["sum", "", "2.000 ms, 60 s, 14", "2.000 ms, 30 s, 7"],
+    ]
+
+
+@pytest.mark.compiles
+def test_a_kernel_is_tuned_by_every_search(script: ModuleType) -> None:
+    """In truth, on one that is small. Each search measures in the template's space alone."""
+    import stormdrop as sd
+
+    workload = sd.operators.matmul(8, 32, 16)
+    for arm in script.SEARCHES:
+        found = script.tuned(workload, arm, 2, 0, sd.Target.detect())
+        assert found["measured"] == 2 and found["best"] is not None, (arm, found["error"])
+        assert (found["best"]["sketch"] == "register_blocked") == (arm != script.ANSOR)
+
+
+def test_the_test_of_the_paper(script: ModuleType) -> None:
+    similar = importlib.import_module("race").similar
+    assert similar([1.0, 1.1, 0.9, 5.0], [1.05, 0.95, 1.0, 9.0])  # three samples count
+    assert not similar([1.0, 1.001, 1.002], [1.1, 1.101, 1.102])
+    assert not similar([1.1, 1.101, 1.102], [1.0, 1.001, 1.002])
+
+
+def _layer(script: ModuleType, index: int, name: str, weight: int, template: bool) -> Any:
+    return script.Layer(index, SimpleNamespace(key=f"key of {name}", name=name), weight, template)
+
+
+def _figures(seconds: float) -> dict[str, Any]:
+    samples = [seconds, 1.001 * seconds, 0.999 * seconds]
+    return {"seconds": seconds, "samples": samples, "speed": 1.0, "speed_interval": [0.9, 1.1]}
+
+
+def _options(folder: Path) -> argparse.Namespace:
+    return argparse.Namespace(searches=ARMS, trials=7, seed=0, rounds=3, file=folder / "kept.jsonl")
