@@ -169,7 +169,8 @@ def made(name: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     models = torchvision_models()  # transformers imports torchvision, too
     if name in TRANSFORMERS:
         module, named = TRANSFORMERS[name]()
-        return module.eval(), (), named
+        twice = {key: torch.cat([value, value.flip(-1)]) for key, value in named.items()}
+        return _with_statistics(module, **twice), (), named
     if name in OF_THE_PAPERS:
         image = _image()
         return _with_statistics(OF_THE_PAPERS[name](), torch.cat([image, image.flip(3)])), (image,), {}
@@ -182,8 +183,8 @@ def made(name: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     return _with_statistics(module, torch.cat([image, image.flip(3)])), (image,), {}
 
 
-def _with_statistics(module: Any, images: Any) -> Any:
-    """A module in inference mode whose batch norms have the statistics of two images.
+def _with_statistics(module: Any, *images: Any, **named: Any) -> Any:
+    """A module in inference mode whose batch norms have the statistics of two images, in a call with these inputs.
 
     With those of a fresh module activations vanish layer by layer, until every output is a constant. Then nothing that
     is wrong with a layer could be seen.
@@ -195,7 +196,7 @@ def _with_statistics(module: Any, images: Any) -> Any:
         norm.momentum = None  # the statistics of this batch alone
     if norms:
         with torch.no_grad():
-            module.train()(images)
+            module.train()(*images, **named)
     return module.eval()
 
 
