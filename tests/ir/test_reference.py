@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import tvm
@@ -116,3 +118,12 @@ def test_stages_without_elements_make_nothing_and_sums_of_none_are_zero() -> Non
     np.testing.assert_array_equal(evaluate(te.create_prim_func([x, joined]), [data])[0], data)
     total = te.compute((2,), lambda i: te.sum(x[i, nothing], axis=nothing), name="total")
     np.testing.assert_array_equal(evaluate(te.create_prim_func([x, total]), [data])[0], [0, 0])
+
+
+def test_a_division_by_zero_is_infinite_and_no_warning() -> None:
+    a, b = (te.placeholder((3,), "float32", name=name) for name in "ab")
+    function = te.create_prim_func([a, b, te.compute((3,), lambda i: a[i] / b[i])])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        (result,) = evaluate(function, [np.float32([1, -1, 0]), np.zeros(3, "float32")])
+    np.testing.assert_array_equal(result, [np.inf, -np.inf, np.nan])

@@ -107,7 +107,8 @@ class GridEvaluator:
             return np.where(self(node.condition), self(node.true_value), self(node.false_value))
         if isinstance(node, prim.Div):
             left, right = self(node.a), self(node.b)
-            return np.divide(left, right) if left.dtype.kind == "f" else np.fix(left / right).astype(np.int64)
+            with np.errstate(all="ignore"):  # a kernel does not warn of a division by zero either
+                return np.divide(left, right) if left.dtype.kind == "f" else np.fix(left / right).astype(np.int64)
         if type(node) in BINARY:
             return BINARY[type(node)](self(node.a), self(node.b))
         if isinstance(node, Call):
