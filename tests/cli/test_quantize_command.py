@@ -145,8 +145,15 @@ def test_bad_weights_only_is_one_line(
         (["--data", data, "--group", 32], "--group is for --weights-only"),
         (["--weights-only", 4, "--per-channel"], "--per-channel and --activations are for --data"),
         (["--weights-only", 3], "bits 3: must be one of 4, 8"),
+        (["--weights-only", 0], "bits 0: must be one of 4, 8"),
         (["--weights-only", 4, "--group", 33], "group 33: must be one of 16, 32, 64, 128, 256"),
     ):
         assert expected in complaint(capfd, "quantize", product, *flags)
-    assert "has no MatMul with constant weights" in complaint(capfd, "quantize", model, "--weights-only", 4)
+    kept = tmp_path / "kept.onnx"
+    kept.write_bytes(b"older")
+    document(capfd, "quantize", product, "--weights-only", 4, "--out", "coded.onnx")
+    for which in (model, "coded.onnx"):
+        text = complaint(capfd, "quantize", which, "--weights-only", 4, "--out", kept)
+        assert "has no MatMul with constant weights in floats" in text
+    assert kept.read_bytes() == b"older"
     assert not list(tmp_path.glob("*.int4.onnx"))

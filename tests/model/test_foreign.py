@@ -17,13 +17,14 @@ from foreign_models import GELU, boxes_at_the_end, gelu_inside, only_a_loop, two
 from onnx import helper
 from tiny_models import make_model
 
-from stormdrop.errors import ArtifactError
+from stormdrop.errors import ArtifactError, LockTimeout
 from stormdrop.machine.cpu import Target
 from stormdrop.model import foreign
 from stormdrop.model.artifact import CompiledModel
 from stormdrop.model.artifact_files import METADATA
 from stormdrop.model.compile import build
 from stormdrop.model.importer.graph import load_graph
+from stormdrop.model.latency import choose_threads_of_parts
 from stormdrop.model.profile import foreign_times
 from stormdrop.model.untuned import compile_model_with
 from stormdrop.model.verify import Reference, random_feeds
@@ -120,14 +121,13 @@ def test_large_results_are_written_in_place(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_part_has_one_thread_if_it_is_faster_so(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, of_many: float, of_one: float, chosen: int | None
 ) -> None:
-    monkeypatch.setattr(foreign, "_in_turns", lambda sessions, inputs: [of_many, of_one])
+    monkeypatch.setattr(foreign, "_in_turns", lambda sessions, inputs, seconds: [of_many, of_one])
     graph = load_graph(two_segments())
     graph.foreign.examples = {}
     Reference.compute(graph)
     assert sorted(graph.foreign.examples) == [0, 1]
     graph.foreign.choose_threads("m", 2, keep_denormals=False)
     assert [part.threads for part in graph.foreign.reports] == [chosen, chosen]
-    assert graph.foreign.examples is None, "arrays of a verification are not kept"
     made: list[int] = []
     options = foreign.session_options
     monkeypatch.setattr(foreign, "session_options", lambda threads: made.append(threads) or options(threads))
@@ -137,12 +137,25 @@ def test_a_part_has_one_thread_if_it_is_faster_so(
     assert made[-2:] == [chosen or 2] * 2
 
 
+def test_arrays_of_the_verification_are_not_kept_even_if_the_machine_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = load_graph(two_segments())
+
+    def taken(*_: object) -> None:
+        raise LockTimeout("the machine was not free in time")
+
+    for choose in (taken, lambda *_: None):
+        graph.foreign.examples = {0: [np.zeros(3)]}
+        monkeypatch.setattr(graph.foreign, "choose_threads", choose)
+        choose_threads_of_parts(graph, Target.detect())
+        assert graph.foreign.examples is None
+
+
 def test_parts_are_timed_in_turns() -> None:
     graph = load_graph(two_segments())
     graph.foreign.examples = {}
     Reference.compute(graph)
     sessions = [graph.foreign.sessions("m", threads)[0] for threads in (1, 2)]
-    times = foreign._in_turns(sessions, graph.foreign.examples[0])
+    times = foreign._in_turns(sessions, graph.foreign.examples[0], 0.1)
     assert len(times) == 2 and all(0 < seconds < 1 for seconds in times)
 
 

@@ -39,7 +39,6 @@ def test_the_discount_halves_every_64_trials_until_the_base_is_dropped() -> None
 def test_without_trials_the_base_predicts() -> None:
     base, (unseen, _) = base_of(1), data(50, 1, 2)
     model = TransferredTrees(trees(), base)
-    assert model.fitted
     assert np.array_equal(model.predict(unseen), base.predict(unseen))
 
 
@@ -79,7 +78,6 @@ def test_a_base_that_has_faded_makes_no_difference() -> None:
 def test_without_a_base_it_is_the_trees_alone() -> None:
     features, targets = data(100, 2, 3)
     model, alone = TransferredTrees(trees()), trees()
-    assert not model.fitted
     model.fit(features, targets)
     alone.fit(features, targets)
     assert np.array_equal(model.predict(features), alone.predict(features))

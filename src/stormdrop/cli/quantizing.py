@@ -34,7 +34,9 @@ def quantize(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="OUT.onnx", help="The file to write; by default MODEL.int8.onnx in this folder."),
+        typer.Option(
+            "--out", metavar="OUT.onnx", help="The file to write; by default MODEL.int8.onnx, or MODEL.int4.onnx, here."
+        ),
     ] = None,
     per_channel: Annotated[
         bool, typer.Option("--per-channel", help="A scale for each output channel of the weights: more exact.")
@@ -52,7 +54,8 @@ def quantize(
         raise InputError("--per-channel and --activations are for --data: with --weights-only the data stay floats")
     if weights_only is None and group is not None:
         raise InputError("--group is for --weights-only")
-    written = options.writable_file(out or Path(f"{model.stem}.int{weights_only or 8}.onnx"), "--out")
+    bits = 8 if weights_only is None else weights_only
+    written = options.writable_file(out or Path(f"{model.stem}.int{bits}.onnx"), "--out")
     if written.exists() and written.samefile(model):
         raise InputError(f"--out {written}: is the model itself")
     samples = None if data is None else arrays.read(data)
@@ -62,7 +65,7 @@ def quantize(
         if samples is not None:
             result = quantize_model(model, samples, written, per_channel=per_channel, activations=activations)
         else:
-            result = quantize_weights(model, written, bits=weights_only or 4, group=32 if group is None else group)
+            result = quantize_weights(model, written, bits=bits, group=32 if group is None else group)
     if as_json:
         output.emit(result.to_json())
     else:
@@ -71,11 +74,13 @@ def quantize(
             print(f"{layers} read bytes; ranges of {result.samples} samples")
             print(_accuracy(result))
         else:
-            print(f"{layers} have weights of {weights_only} bits")
+            print(f"{layers} have weights of {bits} bits")
         print(f"saved: {result.model}")
 
 
 def _accuracy(result: QuantizedModel) -> str:
-    """What quantising costs, on the samples of the calibration."""
+    """What quantising costs, on samples of the calibration."""
+    if result.error is None:
+        return "not compared with float32: onnxruntime does not run one of the models"
     agreement = "" if result.agreement is None else f"; the largest output is the same in {100 * result.agreement:.1f}%"
     return f"on these samples: error {result.error:.1e} against float32{agreement}"

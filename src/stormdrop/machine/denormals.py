@@ -41,12 +41,12 @@ def denormals(flushed: bool) -> Iterator[None]:
     _library().fegetenv(environment)
     register = ctypes.c_uint32.from_buffer(environment, offset)
     before = register.value
-    register.value = before | bits if flushed else before & ~bits
-    _library().fesetenv(environment)
-    register.value = before
     try:
+        register.value = before | bits if flushed else before & ~bits
+        _library().fesetenv(environment)
         yield
     finally:
+        register.value = before
         _library().fesetenv(environment)
 
 

@@ -35,7 +35,9 @@ INSTALL = "pip install 'stormdrop[onnxruntime]'"
 
 Array = NDArray[Any]
 
-_CHOOSING = 0.3  # seconds that the choice of a part's number of threads may take, unless two runs take longer
+_CHOOSING = (
+    0.5  # seconds that the choice of the parts' numbers of threads may take, unless two runs of each take longer
+)
 _TURNS = 200  # runs with each number of threads, at most
 _COPIED = 1 << 17  # bytes of outputs that are copied: where they are written in place, a call takes 20 us longer
 
@@ -98,9 +100,7 @@ class ForeignParts:
             return self._sessions[key]
 
     def choose_threads(self, name: str, threads: int, keep_denormals: bool) -> None:
-        """Find out which parts are faster with one thread, on their `examples`, and forget these.
-
-        The caller keeps the machine idle.
+        """Find out which parts are faster with one thread, on their `examples`. The caller keeps the machine idle.
 
         Args:
             name: The name of the model, for messages.
@@ -111,12 +111,12 @@ class ForeignParts:
             ModelError: As `sessions`.
         """
         chosen, examples = list(self.reports), self.examples or {}
-        self.examples = None
         for index, inputs in examples.items() if threads > 1 else ():
             part, model = self.reports[index], self.models[index]
-            many, one = (_session(name, part, model, count, keep_denormals) for count in (threads, 1))
+            many = self.sessions(name, threads, keep_denormals)[index]
+            one = _session(name, part, model, 1, keep_denormals)
             with denormals(flushed=not keep_denormals):
-                seconds_of_many, seconds_of_one = _in_turns([many, one], inputs)
+                seconds_of_many, seconds_of_one = _in_turns([many, one], inputs, _CHOOSING / len(examples))
             if seconds_of_one < seconds_of_many:
                 chosen[index] = replace(part, threads=1)
         self.reports = tuple(chosen)
@@ -153,10 +153,10 @@ class ForeignParts:
         return call
 
 
-def _in_turns(sessions: Sequence[PartSession], inputs: Sequence[Array]) -> list[float]:
+def _in_turns(sessions: Sequence[PartSession], inputs: Sequence[Array], seconds: float) -> list[float]:
     """The median seconds of a run of each session, after one that warms up."""
     times: list[list[float]] = [[] for _ in sessions]
-    end = time.perf_counter() + _CHOOSING
+    end = time.perf_counter() + seconds
     for turn in range(_TURNS + 1):
         for session, taken in zip(sessions, times, strict=True):
             begin = time.perf_counter()
@@ -229,7 +229,9 @@ class PartSession:
         """Writes the outputs for inputs in order. All arrays are contiguous."""
         if sum(output.nbytes for output in outputs) <= _COPIED:
             for output, value in zip(outputs, self.run(inputs), strict=True):
-                np.copyto(output, value)
+                if value.shape != output.shape:
+                    raise ValueError(f"onnxruntime makes {value.shape} of what should be {output.shape}")
+                np.copyto(output, value, casting="no")
             return
         binding = self._session.io_binding()
         for bind, names, arrays in (
@@ -305,5 +307,5 @@ def _call(session: PartSession, tensors: Sequence[Any]) -> Any:
     if outputs:
         session.run_into(inputs, outputs)
         return None
-    results = [tvm.runtime.tensor(np.ascontiguousarray(value)) for value in session.run(inputs)]
+    results = [tvm.runtime.tensor(np.asarray(value, order="C")) for value in session.run(inputs)]
     return results[0] if len(results) == 1 else results

@@ -55,8 +55,12 @@ def choose_threads_of_parts(graph: Graph, machine: Target) -> None:
         graph: the model, after its parts have run in the verification.
         machine: the machine.
     """
-    with closing(MachineLock()) as lock, suppress(LockTimeout), lock.exclusive(clock.perf_counter() + _LOCK_SECONDS):
-        graph.foreign.choose_threads(graph.name, machine.cores, machine.keep_denormals)
+    end = clock.perf_counter() + _LOCK_SECONDS
+    try:
+        with closing(MachineLock()) as lock, suppress(LockTimeout), lock.exclusive(end):
+            graph.foreign.choose_threads(graph.name, machine.cores, machine.keep_denormals)
+    finally:
+        graph.foreign.examples = None
 
 
 def latencies(calls: Sequence[Call], cores: int, run: TuningRun) -> tuple[list[Interval], Interval | None, bool]:

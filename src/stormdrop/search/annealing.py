@@ -157,7 +157,8 @@ class Annealing(GeneratorSearch):
         fresh = draws(self.spaces, self.rng, taken)
         first = base is None and not known.measured
         batch = [*starts, *islice(fresh, max(o.plan_size - len(starts), 0) if first else 0)]
-        chain_starts = [*starts, *islice(draws(self.spaces, self.rng, set(starts)), o.chains)]
+        begun = self.knowledge.starts
+        chain_starts = [*begun, *islice(draws(self.spaces, self.rng, set(begun)), o.chains)]
         chains = Chains(self.spaces, chain_starts[: o.chains], self.knowledge.features)
         model = TransferredTrees(BoostedTrees(self.rng, objective=cast(TreeObjective, o.objective)), base)
         if not first:

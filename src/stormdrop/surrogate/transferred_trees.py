@@ -46,11 +46,6 @@ class TransferredTrees:
         self._base = base
         self._weight = 1.0  # of the base
 
-    @property
-    def fitted(self) -> bool:
-        """Whether there is anything to predict with: a base, or trees that were fitted."""
-        return self._base is not None or self._trees.fitted
-
     def fit(self, features: Sequence[NDArray[np.float64]], targets: NDArray[np.float64]) -> None:
         """Train the kernel's trees anew, see `BoostedTrees.fit`. The base stays as it is."""
         self._weight = discount(len(targets))

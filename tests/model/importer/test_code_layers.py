@@ -156,6 +156,16 @@ def blocked(kind: str, layer: str, zeros: bool, block: int = BLOCK) -> tuple[Any
     return model_of(nodes, constants, 2), weights
 
 
+def test_a_gemm_without_its_bias_and_codes_for_other_types() -> None:
+    model, _ = blocked("int4", "gemm", zeros=False)
+    (gemm,) = (node for node in model.graph.node if node.op_type == "Gemm")
+    gemm.input[2] = ""
+    (coded,) = (node for node in with_code_layers(model).graph.node if node.op_type == OPERATOR)
+    assert list(coded.output) == list(gemm.output) and len(coded.input) == 4
+    model.graph.node[0].attribute.append(helper.make_attribute("output_dtype", TensorProto.FLOAT16))
+    assert with_code_layers(model) is model
+
+
 @pytest.mark.compiles
 @pytest.mark.parametrize("layer", ["matmul", "transpose", "gemm"])
 @pytest.mark.parametrize(

@@ -109,7 +109,6 @@ def _dense(tf: Any, arguments: Arguments, first: list[Array], others: Sequence[A
 def _conv1d(tf: Any, arguments: Arguments, first: list[Array], others: Sequence[Array]) -> Built:
     weight = others[0] if arguments["layout"].endswith("C") else np.moveaxis(others[0], 1, -1)
     kernel = np.ascontiguousarray(np.moveaxis(weight, 0, -1))[np.newaxis]  # [1, k, ci / groups, co]
-
     stride, dilation, pad = [1, arguments["stride"]], [1, arguments["dilation"]], arguments["pad"]
     padding = [[0, 0], [0, 0], [pad, pad], [0, 0]] if pad else "VALID"
 

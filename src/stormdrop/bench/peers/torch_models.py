@@ -38,9 +38,9 @@ class EagerModel:
         # In the cleaned graph, constants are folded and dropouts are gone: onnx2torch supports more such graphs, and
         # they run faster. But it has reshapes in place of flattening, which torch's compiler does not always trace.
         reasons = []
-        for graph in (load_onnx(given).cleaned, given):
+        for cleaned in (True, False):
             try:
-                self._prepare(torch, onnx2torch, graph, inputs)
+                self._prepare(torch, onnx2torch, load_onnx(given).cleaned if cleaned else given, inputs)
                 self.run()
             except Exception as error:  # noqa: BLE001
                 # onnx2torch raises NotImplementedError for an unknown operator; its converters, the graph's operators
@@ -48,7 +48,7 @@ class EagerModel:
                 reasons.append(one_line(error))
             else:
                 return
-        raise Unavailable(f"torch does not run the model: {reasons[0]}")
+        raise Unavailable(f"torch does not run the model: {'; as it was written: '.join(reasons)}")
 
     def _prepare(self, torch: Any, onnx2torch: Any, graph: Any, inputs: Mapping[str, Array]) -> None:
         """Make a module of an ONNX graph, and its inputs."""

@@ -11,6 +11,7 @@ that reading weights is all that takes time. With more rows they are decoded at 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,7 +30,10 @@ OPERATOR, DOMAIN = "MatMulNBits", "com.microsoft"
 
 _BITS = {TensorProto.INT4: 4, TensorProto.UINT4: 4, TensorProto.INT8: 8, TensorProto.UINT8: 8}
 _SIGNED = (TensorProto.INT4, TensorProto.INT8)
+_REALS = ["tensor(float)", "tensor(float16)", "tensor(bfloat16)"]
 _LEAST_BLOCK = 16  # weights of a group that MatMulNBits takes at least
+
+_reading = threading.Lock()  # what onnx knows of operators is the same for all threads
 
 Array = NDArray[Any]
 
@@ -46,21 +50,35 @@ def known_shapes(model: onnx.ModelProto) -> Iterator[None]:
     Args:
         model: The model. If it has no such node, nothing happens.
     """
-    if not any(map(is_code_layer, model.graph.node)) or defs.has(OPERATOR, DOMAIN):
+    if not any(map(is_code_layer, model.graph.node)):
         yield
         return
+    with _reading:
+        if defs.has(OPERATOR, DOMAIN):
+            yield
+            return
+        schema = _schema()
+        defs.register_schema(schema)
+        try:
+            yield
+        finally:
+            defs.deregister_schema(OPERATOR, schema.since_version, DOMAIN)
+
+
+def _schema() -> Any:
+    """What onnx has to know of a MatMulNBits."""
     schema = defs.OpSchema(
         OPERATOR,
         DOMAIN,
         1,
-        type_constraints=[("T", ["tensor(float)", "tensor(float16)", "tensor(bfloat16)"], "")],
+        type_constraints=[("T", _REALS, ""), ("Z", ["tensor(uint8)", *_REALS], "")],
         inputs=[
             defs.OpSchema.FormalParameter("A", "T"),
             defs.OpSchema.FormalParameter("B", "tensor(uint8)"),
             defs.OpSchema.FormalParameter("scales", "T"),
             *(
                 defs.OpSchema.FormalParameter(name, kind, param_option=defs.OpSchema.FormalParameterOption.Optional)
-                for name, kind in (("zero_points", "tensor(uint8)"), ("g_idx", "tensor(int32)"), ("bias", "T"))
+                for name, kind in (("zero_points", "Z"), ("g_idx", "tensor(int32)"), ("bias", "T"))
             ),
         ],
         outputs=[defs.OpSchema.FormalParameter("Y", "T")],
@@ -73,11 +91,7 @@ def known_shapes(model: onnx.ModelProto) -> Iterator[None]:
         ],
     )
     schema.set_type_and_shape_inference_function(_infer)
-    defs.register_schema(schema)
-    try:
-        yield
-    finally:
-        defs.deregister_schema(OPERATOR, schema.since_version, DOMAIN)
+    return schema
 
 
 def _infer(context: Any) -> None:
@@ -109,7 +123,8 @@ def with_code_layers(model: onnx.ModelProto) -> onnx.ModelProto:
     if not rewriting.added:
         return model
     rewritten = without_unread(model, nodes, rewriting.added)
-    rewritten.opset_import.append(helper.make_opsetid(DOMAIN, 1))
+    if all(entry.domain != DOMAIN for entry in rewritten.opset_import):
+        rewritten.opset_import.append(helper.make_opsetid(DOMAIN, 1))
     return rewritten
 
 
@@ -151,35 +166,24 @@ class _Rewriting:
             codes = self._weights(node.input[1], transposed=False)
         elif is_standard(node, "Gemm") and _is_plain(attributes):
             codes = self._weights(node.input[1], transposed=bool(attributes.get("transB", 0)))
-            bias = list(node.input[2:])
+            bias = [name for name in node.input[2:] if name]
         else:
             return [node]
         if codes is None:
             return [node]
         (n, k), groups = codes.codes.shape, codes.scales.shape[1]
-        output = node.output[0]
-        sums = self._fresh(f"{output}_without_bias") if bias else output
         packed = codes.codes if codes.bits == 8 else _in_halves(codes.codes)
         constants = {
             "codes": packed.reshape(n, groups, -1),
             "scales": codes.scales.reshape(-1),
             "zeros": _packed_zeros(codes).reshape(-1),
         }
-        names = [self._fresh(f"{output}_{name}") for name in constants]
+        names = [self._fresh(f"{node.output[0]}_{name}") for name in constants]
         for name, values in zip(names, constants.values(), strict=True):
             self.added.append(numpy_helper.from_array(np.ascontiguousarray(values), name))
-        product = helper.make_node(
-            OPERATOR,
-            [node.input[0], *names],
-            [sums],
-            node.name,
-            domain=DOMAIN,
-            K=k,
-            N=n,
-            bits=codes.bits,
-            block_size=k // groups,
-        )
-        return [product, *([helper.make_node("Add", [sums, *bias], [output], f"{node.name}_bias")] if bias else [])]
+        sizes = {"K": k, "N": n, "bits": codes.bits, "block_size": k // groups}
+        inputs = [node.input[0], *names, *(["", *bias] if bias else [])]
+        return [helper.make_node(OPERATOR, inputs, node.output, node.name, domain=DOMAIN, **sizes)]
 
     def _weights(self, name: str, transposed: bool) -> _Codes | None:
         """The codes of a product's right side; None if it is not dequantised from constant codes in groups.
@@ -203,6 +207,8 @@ class _Rewriting:
         if stored.data_type not in _BITS or scales.data_type != TensorProto.FLOAT or len(stored.dims) != 2:
             return None
         attributes = {entry.name: helper.get_attribute_value(entry) for entry in node.attribute}
+        if attributes.get("output_dtype", 0) not in (TensorProto.UNDEFINED, TensorProto.FLOAT):
+            return None
         bits, along = _BITS[stored.data_type], 1 if transposed else 0  # the axis of the sum
         shift = 2 ** (bits - 1) if stored.data_type in _SIGNED else 0
         codes = _integers(stored) + shift
@@ -213,7 +219,7 @@ class _Rewriting:
             return None
         ordered = [values if transposed else values.T for values in (codes, scale, zero)]
         k, groups = ordered[0].shape[1], ordered[1].shape[1]
-        if k % groups or k // groups < _LEAST_BLOCK or (k // groups) % 2:
+        if k % groups or k // groups < _LEAST_BLOCK or (bits == 4 and k // groups % 2):  # two codes share a byte
             return None
         return _Codes(ordered[0].astype(np.uint8), ordered[2].astype(np.uint8), ordered[1], bits)
 

@@ -36,7 +36,8 @@ def with_references(graph: Graph, seed: int) -> tuple[Graph, list[Reference]]:
             raise
         _logger.warning("%s; it is imported as an ONNX model instead", error)
         try:
-            graph = other()
+            examples, graph = graph.foreign.examples, other()
+            graph.foreign.examples = None if examples is None else {}
             return graph, [Reference.compute(graph, seed)]
         except ModelError as second:
             raise ModelError(f"{error}; imported as an ONNX model: {second}") from second
