@@ -28,3 +28,16 @@ def save_small_network(path: Path, image: str = "x", batch: int | str = 1) -> No
         [numpy_helper.from_array(rng.normal(size=shape).astype("float32"), name) for name, shape in weights.items()],
     )
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
+
+
+def save_small_product(path: Path) -> None:
+    """Writes a product of matrices with constant weights as an ONNX file."""
+    weights = np.random.default_rng(0).normal(size=(64, 32)).astype("float32")
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        "product",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 64))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, (1, 32))],
+        [numpy_helper.from_array(weights, "w")],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from pages import PACKAGE
 from small_budgets import small_budget
-from small_network import save_small_network
+from small_network import save_small_network, save_small_product
 
 import stormdrop as sd
 from stormdrop.tuning.options import TuneOptions
@@ -69,8 +69,9 @@ def fenced() -> list[object]:
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the model of the examples, before and after its tuning."""
+    """A folder with the models of the examples, one of them before and after its tuning."""
     folder = tmp_path_factory.mktemp("models")
+    save_small_product(folder / "bert.onnx")
     save_small_network(folder / "resnet50.onnx", image="data")
     sd.tune_model(folder / "resnet50.onnx", trials=4, out=folder / "resnet50.sd")
     return folder

@@ -182,7 +182,7 @@ def test_wrong_inputs(model: CompiledModel, feeds: dict[str, np.ndarray], words:
 
 def test_too_many_inputs(model: CompiledModel) -> None:
     x = random_feeds(model.inputs)["x"]
-    with pytest.raises(InputError, match="takes 1 inputs, not 2"):
+    with pytest.raises(InputError, match="takes 1 input, not 2"):
         model(x, x)
     with pytest.raises(InputError, match="given twice"):
         model(x, x=x)

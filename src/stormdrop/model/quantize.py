@@ -248,12 +248,14 @@ def _quantized(
         def get_next(self) -> dict[str, NDArray[Any]] | None:
             return next(left, None)
 
-    if opset_of(model) < _OPSET:
-        model = version_converter.convert_version(model, _OPSET)
+    own = onnx.ModelProto()
+    own.CopyFrom(model)  # the quantiser moves the weights of what it gets to files
+    if opset_of(own) < _OPSET:
+        own = version_converter.convert_version(own, _OPSET)
     kinds = {"uint8": quantization.QuantType.QUInt8, "int8": quantization.QuantType.QInt8}
     with _quiet(), tempfile.TemporaryDirectory(prefix=".quantize-", dir=beside) as folder:
         ready, written = Path(folder) / "ready.onnx", Path(folder) / "quantized.onnx"
-        quant_pre_process(model, str(ready), skip_symbolic_shape=True)  # folds batch norms, above all
+        quant_pre_process(own, str(ready), skip_symbolic_shape=True)  # folds batch norms, above all
         quantization.quantize_static(
             str(ready),
             str(written),
