@@ -10,7 +10,7 @@ combinations.py, together.py                      the sizes that a user asks for
 simplify.py, functions.py, loops.py, optimize.py  rewrites in ONNX
 qdq.py                                            layers of the QDQ form become layers of bytes
 code_layers.py                                    layers whose weights are codes of 4 or 8 bits
-unread.py                                         removes what nothing reads any more
+rewriting.py                                      what both of these share
 frontend.py, converters/                          from ONNX to Relax
 not_imported.py                                   nodes that TVM's importer would get wrong
 partition.py, segments.py, trial_run.py           the parts of a model that onnxruntime runs

@@ -22,9 +22,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, defs, helper, numpy_helper
 
-from .segments import Wiring
+from .rewriting import Rewriting
 from .standard import is_standard
-from .unread import without_unread
 
 OPERATOR, DOMAIN = "MatMulNBits", "com.microsoft"
 
@@ -118,12 +117,8 @@ def with_code_layers(model: onnx.ModelProto) -> onnx.ModelProto:
     """
     if not any(is_standard(node, "DequantizeLinear") for node in model.graph.node):
         return model
-    rewriting = _Rewriting(model.graph)
-    nodes = [new for node in model.graph.node for new in rewriting.replaced(node)]
-    if not rewriting.added:
-        return model
-    rewritten = without_unread(model, nodes, rewriting.added)
-    if all(entry.domain != DOMAIN for entry in rewritten.opset_import):
+    rewritten = _CodeLayers(model).rewritten()
+    if rewritten is not model and all(entry.domain != DOMAIN for entry in rewritten.opset_import):
         rewritten.opset_import.append(helper.make_opsetid(DOMAIN, 1))
     return rewritten
 
@@ -145,18 +140,8 @@ class _Codes:
     bits: int
 
 
-class _Rewriting:
-    """Rewrites the nodes of a graph one by one.
-
-    Attributes:
-        added: The constants of the new nodes.
-    """
-
-    def __init__(self, graph: onnx.GraphProto) -> None:
-        self.added: list[onnx.TensorProto] = []
-        self._wiring = Wiring(graph)
-        self._names = {*self._wiring.producers, *self._wiring.constants, *(value.name for value in graph.input)}
-        self._constants: Mapping[str, onnx.TensorProto] = {tensor.name: tensor for tensor in graph.initializer}
+class _CodeLayers(Rewriting):
+    """Writes products with weights that are dequantised by groups as MatMulNBits."""
 
     def replaced(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
         """The nodes in the place of a node."""
@@ -178,9 +163,7 @@ class _Rewriting:
             "scales": codes.scales.reshape(-1),
             "zeros": _packed_zeros(codes).reshape(-1),
         }
-        names = [self._fresh(f"{node.output[0]}_{name}") for name in constants]
-        for name, values in zip(names, constants.values(), strict=True):
-            self.added.append(numpy_helper.from_array(np.ascontiguousarray(values), name))
+        names = [self.constant(f"{node.output[0]}_{name}", values) for name, values in constants.items()]
         sizes = {"K": k, "N": n, "bits": codes.bits, "block_size": k // groups}
         inputs = [node.input[0], *names, *(["", *bias] if bias else [])]
         return [helper.make_node(OPERATOR, inputs, node.output, node.name, domain=DOMAIN, **sizes)]
@@ -192,15 +175,15 @@ class _Rewriting:
             name: The name of the right side.
             transposed: Whether it is [n, k], and not [k, n].
         """
-        node = self._producer(name)
+        node = self.producer(name)
         if node is not None and is_standard(node, "Transpose"):
             orders = [list(entry.ints) for entry in node.attribute if entry.name == "perm"]
             if orders not in ([], [[1, 0]]):
                 return None
-            node, transposed = self._producer(node.input[0]), not transposed
+            node, transposed = self.producer(node.input[0]), not transposed
         if node is None or not is_standard(node, "DequantizeLinear"):
             return None
-        tensors = [self._constants.get(value) for value in node.input if value]
+        tensors = [self.constants.get(value) for value in node.input if value]
         if any(tensor is None for tensor in tensors):
             return None
         stored, scales, *rest = [tensor for tensor in tensors if tensor is not None]
@@ -222,17 +205,6 @@ class _Rewriting:
         if k % groups or k // groups < _LEAST_BLOCK or (bits == 4 and k // groups % 2):  # two codes share a byte
             return None
         return _Codes(ordered[0].astype(np.uint8), ordered[2].astype(np.uint8), ordered[1], bits)
-
-    def _fresh(self, name: str) -> str:
-        """A name that no value of the graph has yet."""
-        while name in self._names:
-            name += "_"
-        self._names.add(name)
-        return name
-
-    def _producer(self, name: str) -> onnx.NodeProto | None:
-        position = self._wiring.producers.get(name)
-        return None if position is None else self._wiring.nodes[position]
 
 
 def _is_plain(attributes: Mapping[str, Any]) -> bool:

@@ -27,9 +27,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from .segments import Wiring
+from .rewriting import Rewriting
 from .standard import is_standard
-from .unread import without_unread
 
 _MOST = 2**31 - 1  # the largest sum of products
 _SPATIAL = (1, 2)  # spatial dimensions of the convolutions that are taken
@@ -50,11 +49,7 @@ def with_byte_layers(model: onnx.ModelProto) -> onnx.ModelProto:
     """
     if not any(is_standard(node, "DequantizeLinear") for node in model.graph.node):
         return model
-    rewriting = _Rewriting(model.graph)
-    nodes = [new for node in model.graph.node for new in rewriting.replaced(node)]
-    if not rewriting.added:
-        return model
-    return without_unread(model, nodes, rewriting.added)
+    return _ByteLayers(model).rewritten()
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,30 +80,21 @@ class _Weights:
     scales: Array
 
 
-class _Rewriting:
-    """Rewrites the nodes of a graph one by one, in their order.
+class _ByteLayers(Rewriting):
+    """Writes layers in floats whose inputs are bytes as layers of bytes."""
 
-    Attributes:
-        added: The constants of the new nodes.
-    """
-
-    def __init__(self, graph: onnx.GraphProto) -> None:
-        self.added: list[onnx.TensorProto] = []
-        self._wiring = Wiring(graph)
-        self._constants = {tensor.name: tensor for tensor in graph.initializer}
-        described = (*graph.input, *graph.value_info, *graph.output)
+    def __init__(self, model: onnx.ModelProto) -> None:
+        super().__init__(model)
+        described = (*model.graph.input, *model.graph.value_info, *model.graph.output)
         self._ranks = {value.name: len(value.type.tensor_type.shape.dim) for value in described}
-        self._divided: set[str] = (
-            set()
-        )  # the outputs of nodes QuantizeLinear whose input is already divided by the scale
-        self._names = {*self._constants, *self._ranks, *self._wiring.producers}
+        self._divided: set[str] = set()  # the outputs of QuantizeLinear whose input is already divided by the scale
 
     def replaced(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
         """The nodes in the place of a node."""
         if is_standard(node, "QuantizeLinear") and node.output[0] in self._divided:
             divided = onnx.NodeProto()
             divided.CopyFrom(node)
-            divided.input[1] = self._constant(f"{node.output[0]}_one", np.float32(1.0))
+            divided.input[1] = self.constant(f"{node.output[0]}_one", np.float32(1.0))
             return [divided]
         layer = _LAYERS.get(node.op_type) if is_standard(node) else None
         return (layer(self, node) if layer is not None else None) or [node]
@@ -151,7 +137,7 @@ class _Rewriting:
         rank = self._ranks.get(node.input[0], 0)
         if rank < 2 or self._ranks.get(node.input[1]) != rank:
             return None
-        sums = self._fresh(f"{node.output[0]}_sums")
+        sums = self.fresh(f"{node.output[0]}_sums")
         product = helper.make_node("MatMulInteger", [left.bytes, right.bytes, left.zero, right.zero], [sums], node.name)
         return [product, *self._scaled(node, sums, np.asarray(left.scale * right.scale), np.zeros(1))]
 
@@ -169,8 +155,8 @@ class _Rewriting:
         reduced = tuple(range(1, weights.ndim)) if operator == "ConvInteger" else (0,)
         if 255 * int(np.abs(weights.astype(np.int64)).sum(axis=reduced).max(initial=0)) > _MOST:
             return None
-        sums = self._fresh(f"{node.output[0]}_sums")
-        constant = self._constant(f"{node.output[0]}_weights", np.ascontiguousarray(weights))
+        sums = self.fresh(f"{node.output[0]}_sums")
+        constant = self.constant(f"{node.output[0]}_weights", np.ascontiguousarray(weights))
         product = helper.make_node(operator, [data.bytes, constant, data.zero], [sums], node.name)
         product.attribute.extend(attributes)
         return [product, *self._scaled(node, sums, factor, bias)]
@@ -186,18 +172,18 @@ class _Rewriting:
             if step > 0 and all(np.isfinite(values).all() for values in divided):
                 factor, bias = divided
                 self._divided.add(quantize.output[0])
-        real = self._fresh(f"{output}_real")
+        real = self.fresh(f"{output}_real")
         cast = helper.make_node("Cast", [sums], [real], f"{node.name}_cast", to=TensorProto.FLOAT)
-        scale = self._constant(f"{output}_scale", factor.astype(np.float32))
+        scale = self.constant(f"{output}_scale", factor.astype(np.float32))
         if not bias.any():
             return [cast, helper.make_node("Mul", [real, scale], [output], f"{node.name}_scale")]
-        scaled = self._fresh(f"{output}_scaled")
+        scaled = self.fresh(f"{output}_scaled")
         return [
             cast,
             helper.make_node("Mul", [real, scale], [scaled], f"{node.name}_scale"),
             helper.make_node(
                 "Add",
-                [scaled, self._constant(f"{output}_bias", bias.astype(np.float32))],
+                [scaled, self.constant(f"{output}_bias", bias.astype(np.float32))],
                 [output],
                 f"{node.name}_bias",
             ),
@@ -205,8 +191,8 @@ class _Rewriting:
 
     def _only_quantized(self, name: str) -> onnx.NodeProto | None:
         """The QuantizeLinear with one constant scale that alone reads a value, behind nothing but Relu."""
-        while name not in self._wiring.outputs and len(readers := self._wiring.readers[name]) == 1:
-            reader = self._wiring.nodes[readers[0]]
+        while name not in self.wiring.outputs and len(readers := self.wiring.readers[name]) == 1:
+            reader = self.wiring.nodes[readers[0]]
             if list(reader.input).count(name) != 1 or reader.input[0] != name:
                 return None
             if is_standard(reader, "QuantizeLinear"):
@@ -225,14 +211,13 @@ class _Rewriting:
 
     def _dequantize(self, name: str) -> onnx.NodeProto | None:
         """The DequantizeLinear that makes a value."""
-        position = self._wiring.producers.get(name)
-        node = None if position is None else self._wiring.nodes[position]
+        node = self.producer(name)
         return node if node is not None and is_standard(node, "DequantizeLinear") else None
 
     def _data(self, name: str) -> _Data | None:
         """What a value is dequantised from, if that is bytes with one scale and one zero point."""
         node = self._dequantize(name)
-        if node is None or len(node.input) < 3 or node.input[0] in self._constants or not self._scale_of(node):
+        if node is None or len(node.input) < 3 or node.input[0] in self.constants or not self._scale_of(node):
             return None
         zero = self._array(node.input[2], TensorProto.INT8, TensorProto.UINT8)
         if zero is None or zero.size != 1:
@@ -295,21 +280,8 @@ class _Rewriting:
 
     def _array(self, name: str, *types: int) -> Array | None:
         """The value of a constant of one of these types; None for any other value."""
-        tensor = self._constants.get(name)
+        tensor = self.constants.get(name)
         return numpy_helper.to_array(tensor) if tensor is not None and tensor.data_type in types else None
-
-    def _constant(self, name: str, value: Any) -> str:
-        """The name of a new constant."""
-        fresh = self._fresh(name)
-        self.added.append(numpy_helper.from_array(np.asarray(value), fresh))
-        return fresh
-
-    def _fresh(self, name: str) -> str:
-        """A name that no value of the graph has yet."""
-        while name in self._names:
-            name += "_"
-        self._names.add(name)
-        return name
 
 
 def _attribute(node: onnx.NodeProto, name: str, default: int) -> int:
@@ -318,8 +290,8 @@ def _attribute(node: onnx.NodeProto, name: str, default: int) -> int:
 
 _INTEGERS = (TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16, TensorProto.INT32)
 
-_LAYERS: dict[str, Callable[[_Rewriting, onnx.NodeProto], list[onnx.NodeProto] | None]] = {
-    "Conv": _Rewriting.conv,
-    "Gemm": _Rewriting.gemm,
-    "MatMul": _Rewriting.matmul,
+_LAYERS: dict[str, Callable[[_ByteLayers, onnx.NodeProto], list[onnx.NodeProto] | None]] = {
+    "Conv": _ByteLayers.conv,
+    "Gemm": _ByteLayers.gemm,
+    "MatMul": _ByteLayers.matmul,
 }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ...ir.expressions import walk
 from ...ir.roles import worth_copying
@@ -28,52 +30,33 @@ class Inline(Rule):
             return Applies.MUST
         schedule = state.schedule
         store = blocks.store_of(schedule, block)
-        if (
-            blocks.reduces(schedule, block)
-            or blocks.is_output(schedule, state.workload, block)
-            or state.noted(block, COPY)
-        ):
+        kept = blocks.is_output(schedule, state.workload, block) or state.noted(block, COPY)
+        if kept or blocks.reduces(schedule, block) or not blocks.is_plain(store):
             return Applies.NO
         readers = blocks.consumers(schedule, block)
-        if not readers or not blocks.is_plain(store) or any(blocks.reuses(schedule, reader) for reader in readers):
-            return Applies.NO
         loads = [load for reader in readers for load in blocks.reads(schedule, reader)]
         copies = sum(load.source.same_as(store.buffer) for load in loads)
-        reduced = any(blocks.reduces(schedule, reader) for reader in readers)
-        return Applies.MUST if worth_copying(store.value, copies, reduced) else Applies.NO
+        return Applies.MUST if copies and self._pays(state, store.value, readers, copies) else Applies.NO
+
+    def _pays(self, state: State, value: Any, readers: Sequence[str], copies: int) -> bool:
+        """Whether a value that its readers load at so many places is better computed there."""
+        if any(blocks.reuses(state.schedule, reader) for reader in readers):
+            return False
+        return worth_copying(value, copies, any(blocks.reduces(state.schedule, reader) for reader in readers))
 
     def apply(self, state: State, block: str) -> None:
         state.schedule.compute_inline(block)
 
 
 @dataclass(frozen=True)
-class InlineAll(Rule):
+class InlineAll(Inline):
     """The same for GPUs, where Ansor inlines every block that does not reduce, also padding and costly functions.
 
     What a contraction stages in shared memory is computed while it is fetched. A value that would be copied many times
     is not inlined, because a chain of squares would double with every link: this limit is not Ansor's.
     """
 
-    name = "inline"
     most_nodes: int = 256
 
-    def applies(self, state: State, block: str) -> Applies:
-        if state.noted(block, CONSTANT):
-            return Applies.MUST
-        schedule = state.schedule
-        store = blocks.store_of(schedule, block)
-        if (
-            blocks.reduces(schedule, block)
-            or blocks.is_output(schedule, state.workload, block)
-            or state.noted(block, COPY)
-            or not blocks.is_plain(store)
-        ):
-            return Applies.NO
-        readers = blocks.consumers(schedule, block)
-        loads = [load for reader in readers for load in blocks.reads(schedule, reader)]
-        copies = sum(load.source.same_as(store.buffer) for load in loads)
-        small = copies <= 1 or copies * sum(1 for _ in walk(store.value)) <= self.most_nodes
-        return Applies.MUST if copies and small else Applies.NO
-
-    def apply(self, state: State, block: str) -> None:
-        state.schedule.compute_inline(block)
+    def _pays(self, state: State, value: Any, readers: Sequence[str], copies: int) -> bool:
+        return copies == 1 or copies * sum(1 for _ in walk(value)) <= self.most_nodes
