@@ -49,6 +49,24 @@ def residual_model() -> onnx.ModelProto:
     return make_model(nodes, weights, {"x": (1, 3, 8, 8)}, {"y": (1, 10)})
 
 
+def attention_model() -> onnx.ModelProto:
+    """Scores, softmax, values, a projection with a residual, and a layer norm."""
+    nodes = [
+        *(helper.make_node("MatMul", ["x", f"w{part}"], [part]) for part in "qkv"),
+        helper.make_node("Transpose", ["k"], ["t"], perm=[0, 2, 1]),
+        helper.make_node("MatMul", ["q", "t"], ["s"]),
+        helper.make_node("Softmax", ["s"], ["p"], axis=-1),
+        helper.make_node("MatMul", ["p", "v"], ["a"]),
+        helper.make_node("MatMul", ["a", "wo"], ["o"]),
+        helper.make_node("Add", ["o", "x"], ["r"]),
+        helper.make_node("LayerNormalization", ["r", "g"], ["n"], axis=-1),
+        helper.make_node("MatMul", ["n", "wh"], ["y"]),
+    ]
+    weights: dict[str, tuple[int, ...]] = {f"w{part}": (32, 32) for part in "qkvo"}
+    weights |= {"wh": (32, 10), "g": (32,)}
+    return make_model(nodes, weights, {"x": (1, 12, 32)}, {"y": (1, 12, 10)}, opset=17)
+
+
 def zoo_model(name: str) -> onnx.ModelProto:
     """A graph of the ONNX model zoo, as shipped inside the onnx package."""
     return onnx.load(Path(onnx.__file__).parent / f"backend/test/data/light/light_{name}.onnx")

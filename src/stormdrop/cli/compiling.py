@@ -8,14 +8,16 @@ from typing import Annotated, Any
 
 import typer
 
-from ..tuning.options import TuneOptions
+from ..tuning.options import FLOAT32, TuneOptions
 from . import options, output
 from .options import (
     DatabaseOption,
     DenormalsOption,
     JsonOption,
+    MaxErrorOption,
     NativeOption,
     OutOption,
+    PrecisionOption,
     SeedOption,
     ShapeOption,
     TargetOption,
@@ -33,6 +35,8 @@ def compile_(
     ] = False,
     shape: ShapeOption = None,
     native: NativeOption = False,
+    precision: PrecisionOption = FLOAT32,
+    max_error: MaxErrorOption = None,
     keep_denormals: DenormalsOption = False,
     as_json: JsonOption = False,
 ) -> int:
@@ -42,7 +46,7 @@ def compile_(
     """
     options.onnx_file(model)
     options.not_negative_seed(seed)
-    compile_options = TuneOptions(seed=seed, fresh=fresh)
+    compile_options = TuneOptions(seed=seed, fresh=fresh, precision=precision, max_error=max_error)
     options.not_empty(target, "--target", "cpu")
     shapes = options.shapes(shape or ())
     artifact = options.artifact_folder(out or Path(f"{model.stem}.sd"), "--out")
@@ -71,6 +75,7 @@ def _print(document: Mapping[str, Any]) -> None:
         print(f"sizes: {'; '.join(output.shapes(size['shapes']) for size in document['sizes'])}")
     verified = document["verified"]
     print(f"verified: error {verified['max_error']:.1e} against {verified['against']}")
+    output.precision(document["precision"])
     for entry in document["replaced"]:
         print(f"replaced, because the model was wrong with it: {entry['before']} of {entry['task']}")
     if document["fallbacks"]:

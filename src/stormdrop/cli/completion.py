@@ -8,6 +8,7 @@ from ..machine.gpu import GPUS
 from ..machine.known_cpus import KNOWN_CPUS
 from ..plugins import plugins
 from ..search import names
+from ..tuning.options import PRECISIONS
 from .guide import DESCRIPTIONS
 
 VARIABLE = "_STORMDROP_COMPLETE"
@@ -24,6 +25,11 @@ def targets(incomplete: str) -> list[str]:
     """The names of the machines."""
     known = ["cpu", *KNOWN_CPUS, "cuda", *sorted(f"cuda/{name}" for name in GPUS), "opencl"]
     return [name for name in known if name.startswith(incomplete)]
+
+
+def precisions(incomplete: str) -> list[str]:
+    """What a model may compute in."""
+    return [name for name in PRECISIONS if name.startswith(incomplete)]
 
 
 def operators_and_files(incomplete: str) -> list[str]:

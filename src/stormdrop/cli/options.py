@@ -132,6 +132,16 @@ DeviceOption = Annotated[
         help="The key of these boards at the tracker; or which machines of a fleet: the name of one, or of a kind.",
     ),
 ]
+PrecisionOption = Annotated[
+    str,
+    typer.Option(
+        "--precision",
+        metavar="WHAT",
+        help="What the model computes in: float32; bf16, with the factors of all layers but the last in bfloat16; or "
+        "auto, with those of as many layers as --max-error allows (1e-2 by default).",
+        autocompletion=completion.precisions,
+    ),
+]
 DenormalsOption = Annotated[
     bool,
     typer.Option(

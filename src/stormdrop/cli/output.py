@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..errors import without_passwords
-from ..report.formatting import ascii_time
+from ..report.formatting import ascii_time, precision_in_words
 
 seconds = ascii_time
 """A time with three significant digits and its unit."""
@@ -109,6 +109,12 @@ def phases(split: Mapping[str, float]) -> str:
     """The phases with their seconds, the longest first."""
     parts = sorted(split.items(), key=lambda part: -part[1])
     return ", ".join(f"{name} {value:.1f} s" for name, value in parts)
+
+
+def precision(entry: Mapping[str, Any] | None) -> None:
+    """Print which layers of a model are in bfloat16, if any may be."""
+    if entry is not None:
+        print(f"precision: {precision_in_words(entry)}")
 
 
 def foreign_parts(parts: Iterable[Mapping[str, Any]]) -> None:

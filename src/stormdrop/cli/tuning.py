@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import StormdropError, TargetError
-from ..tuning.options import DEFAULT_MODEL_SECONDS, DEFAULT_SEARCH, DEFAULT_SECONDS, TuneOptions
+from ..tuning.options import DEFAULT_MODEL_SECONDS, DEFAULT_SEARCH, DEFAULT_SECONDS, FLOAT32, TuneOptions
 from . import completion, options, output
 from .fleet import FleetOption, leased_fleet
 from .options import (
@@ -23,6 +23,7 @@ from .options import (
     MaxErrorOption,
     NativeOption,
     OutOption,
+    PrecisionOption,
     ResumeOption,
     RunnerOption,
     SearchOption,
@@ -145,6 +146,7 @@ def tune(
     features: FeaturesOption = "knobs",
     shape: ShapeOption = None,
     native: NativeOption = False,
+    precision: PrecisionOption = FLOAT32,
     runner: RunnerOption = None,
     tracker: TrackerOption = None,
     device: DeviceOption = None,
@@ -156,7 +158,7 @@ def tune(
 ) -> int:
     """Tune every kernel of an ONNX model and save the compiled model."""
     tune_options = options.tune_options(search, trials, time, seed, resume, fresh, max_error, space, features)
-    tune_options = replace(tune_options, transfer=not no_transfer)
+    tune_options = replace(tune_options, transfer=not no_transfer, precision=precision)
     options.onnx_file(model)
     options.not_empty(target, "--target", "cpu")
     shapes = options.shapes(shape or ())
@@ -282,6 +284,7 @@ def _print_model(document: Mapping[str, Any], out: Path, machine: Machine) -> No
     verified = document.get("verified")
     if verified:
         print(f"\nverified: error {verified['max_error']:.1e} against {verified['against']}")
+    output.precision(document.get("precision"))
     for entry in document.get("replaced") or ():
         error = "" if entry["error"] is None else f" (error {entry['error']:.1e})"
         print(f"replaced, because the model was wrong with it: {entry['before']}{error} of {entry['task']}")

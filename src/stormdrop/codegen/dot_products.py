@@ -1,12 +1,15 @@
-"""Dot products of bytes become the machine's instructions, and words become loads.
+"""Dot products of bytes and of bfloat16 become the machine's instructions, and words become loads.
 
-A sketch writes `stormdrop_word(a[i], a[i + 1], a[i + 2], a[i + 3])` for a word of bytes, and LLVM's instruction over
-words for a dot product: `sum + vpdpbusd(0, word, words)`. Each is one lane until the loops are vectorised. This pass
-then
+A sketch writes `stormdrop_word(a[i], a[i + 1], a[i + 2], a[i + 3])` for a word of bytes, or with two arguments for one
+of bfloat16, and LLVM's instruction over words for a dot product: `sum + vpdpbusd(0, word, words)`. Each is one lane
+until the loops are vectorised. This pass then
 
 - adds the products to the sum by the instruction itself: `vpdpbusd(sum, word, words)`,
-- takes the instruction of the vector's length, and hands the operands over as the bytes that it wants,
-- loads a word at once if its bytes lie side by side, and otherwise composes it.
+- takes the instruction of the vector's length, and hands the operands over as the bytes or the bfloat16 that it wants,
+- loads a word at once if its elements lie side by side, and otherwise composes it.
+
+TVM cannot name LLVM's type for bfloat16. Therefore those instructions stand in functions in LLVM's language, which LLVM
+inlines.
 """
 
 from __future__ import annotations
@@ -15,19 +18,22 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
+import numpy as np
 from tvm import tirx
-from tvm.ir import Call, TensorLoad
+from tvm.ir import Call, StringImm, TensorLoad
 from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import IntImm
 from tvm.sym import Analyzer
-from tvm.tirx import PrimFunc
+from tvm.tirx import AttrStmt, PrimFunc
 from tvm_ffi import structural_map, structural_walk
 
 from ..errors import UnsupportedFunction
 from ..ir.attributes import WORD
 
-_X86 = "llvm.x86.avx512.vpdpbusd"
-_NAMES = (f"{_X86}.512", "llvm.aarch64.neon.sdot", "llvm.aarch64.neon.udot", "llvm.aarch64.neon.usdot")
+_X86 = ("llvm.x86.avx512.vpdpbusd", "llvm.x86.avx512bf16.dpbf16ps")
+_ARM = tuple(f"llvm.aarch64.neon.{name}" for name in ("sdot", "udot", "usdot", "bfdot"))
+_OF_BFLOAT16 = (f"{_X86[1]}.512", _ARM[3])
+_NAMES = (*(f"{name}.512" for name in _X86), *_ARM)
 _FEWEST_LANES = 4
 
 
@@ -44,12 +50,16 @@ def with_dot_products(function: PrimFunc) -> PrimFunc:
     if not any(map(_is_word, calls)):
         return function
     # Checked before the rewrite: an error from inside of TVM's `structural_map` corrupts the memory of the process.
-    lanes = [_lanes(call) for call in calls if _dot_name(call) is not None]
-    if lanes and min(lanes) < _FEWEST_LANES:
-        raise UnsupportedFunction(f"a dot product of bytes has {min(lanes)} lanes: it needs {_FEWEST_LANES} or more")
+    dots = sorted({(name, _lanes(call)) for call in calls if (name := _dot_name(call)) is not None})
+    least = min((lanes for _, lanes in dots), default=_FEWEST_LANES)
+    if least < _FEWEST_LANES:
+        raise UnsupportedFunction(f"a dot product has {least} lanes: it needs {_FEWEST_LANES} or more")
     body = structural_map(function.body, ((Call, _with_word), (prim.Add, _with_instruction)))
     if any(_dot_name(call) is not None for call in _calls(body)):
-        raise UnsupportedFunction("a dot product of bytes is not added to a sum")
+        raise UnsupportedFunction("a dot product is not added to a sum")
+    definitions = [_definition(name, lanes) for name, lanes in dots if name in _OF_BFLOAT16]
+    if definitions:
+        body = AttrStmt(IntImm("int32", 0), "pragma_import_llvm", StringImm("\n".join(definitions)), body)
     return function.with_body(body)
 
 
@@ -94,24 +104,50 @@ def _with_instruction(node: Any) -> Any:
 
 def _instruction(name: str, total: Any, words: Sequence[Any]) -> Any:
     lanes = _lanes(total)
+    if name in _OF_BFLOAT16:
+        return tirx.call_pure_extern(f"float32x{lanes}", _function(lanes), total, *words)
     operands = [tirx.reinterpret(f"int8x{4 * lanes}", word) for word in words]
-    if name.startswith(_X86):
-        name = f"{_X86}.{32 * lanes}"
-    return tirx.call_llvm_pure_intrin(f"int32x{lanes}", name, total, *operands)
+    return tirx.call_llvm_pure_intrin(f"int32x{lanes}", _of_length(name, lanes), total, *operands)
+
+
+def _of_length(name: str, lanes: int) -> str:
+    """The instruction for vectors of this many words."""
+    return name.removesuffix("512") + str(32 * lanes) if name.endswith(".512") else name
+
+
+def _function(lanes: int) -> str:
+    return f"stormdrop_dot_bfloat16_{lanes}"
+
+
+def _definition(name: str, lanes: int) -> str:
+    """The function that adds dot products of bfloat16, whose words come as integers, to sums."""
+    instruction = _of_length(name, lanes)
+    if name in _ARM:
+        instruction += f".v{lanes}f32.v{2 * lanes}bf16"
+    sums, words, factors = f"<{lanes} x float>", f"<{lanes} x i32>", f"<{2 * lanes} x bfloat>"
+    return f"""declare {sums} @{instruction}({sums}, {factors}, {factors})
+        define linkonce_odr {sums} @{_function(lanes)}({sums} %sum, {words} %a, {words} %b) alwaysinline {{
+            %left = bitcast {words} %a to {factors}
+            %right = bitcast {words} %b to {factors}
+            %result = call {sums} @{instruction}({sums} %sum, {factors} %left, {factors} %right)
+            ret {sums} %result
+        }}"""
 
 
 def _with_word(call: Any) -> Any:
-    """A load, or what composes the bytes, in place of a word."""
+    """A load, or what composes the elements, in place of a word."""
     if not _is_word(call):
         return call
     elements = list(call.args[1:])
-    if len(elements) == 4 and _side_by_side(elements):
+    bits = 8 * np.dtype(str(elements[0].ty.dtype)).itemsize
+    if len(elements) * bits == 32 and _side_by_side(elements):
         first = elements[0]
-        return tirx.reinterpret("int32", first.source[prim.Ramp(first.indices[0], IntImm("int32", 1), 4)])
+        ramp = prim.Ramp(first.indices[0], IntImm("int32", 1), len(elements))
+        return tirx.reinterpret("int32", first.source[ramp])
     word: Any = IntImm("int32", 0)
     for number, element in enumerate(elements):
-        byte = prim.Cast("int32", tirx.reinterpret("uint8", element))
-        word = tirx.bitwise_or(word, tirx.shift_left(byte, IntImm("int32", 8 * number)))
+        digit = prim.Cast("int32", tirx.reinterpret(f"uint{bits}", element))
+        word = tirx.bitwise_or(word, tirx.shift_left(digit, IntImm("int32", bits * number)))
     return word
 
 

@@ -1,4 +1,4 @@
-"""How scheduled functions become machine code: TVM's passes, and seven of our own.
+"""How scheduled functions become machine code: TVM's passes, and eight of our own.
 
 - Local buffers on the stack. TVM 0.27 asks its runtime for the memory of every buffer inside of a function, also of
   accumulators. Then LLVM cannot know that nothing else reads them, and stores them again and again: a matmul of 64^3
@@ -17,7 +17,8 @@
 - Unaligned parameters. TVM assumes that the memory of every parameter begins at a multiple of 64 bytes. Parameters that
   the attribute `UNALIGNED` names may begin at any element.
 - Denormals: kernels flush them, or keep them if the target says so; see `denormals`.
-- Dot products of bytes by the machine's instructions for them; see `dot_products`.
+- bfloat16 as its bits; see `bfloat16`.
+- Dot products of bytes and of bfloat16 by the machine's instructions for them; see `dot_products`.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from tvm_ffi import structural_map, structural_walk
 
 from ..ir.attributes import NON_TEMPORAL, UNALIGNED
 from ..ir.expressions import transform_statement
+from .bfloat16 import with_bits
 from .denormals import with_mode_for_denormals
 from .dot_products import with_dot_products
 
@@ -68,7 +70,7 @@ def _pipeline() -> tuple[Any, Any, Any]:
         loops.StmtSimplify(),
         loops.LowerOpaqueBlock(),
         calls.FlattenBuffer(),
-        calls.BF16ComputeLegalize(),
+        _pass(with_bits, "BFloat16"),
         calls.NarrowDataType(32),
         calls.VectorizeLoop(True),
         _pass(_with_unrolled_lanes, "UnrolledLanes"),

@@ -9,5 +9,7 @@ elementary.py              exp, sigmoid, tanh and erf as arithmetic that runs in
 reference.py, grid.py      what a function should compute, by NumPy
 rounding.py                how far rounding may take its outputs
 relative_error.py          how far an output is from the reference
+dtypes.py                  element types by their names
+lowered.py                 a function whose parameters are stored in bfloat16
 attributes.py              what a sketch or a model asks of code generation
 """

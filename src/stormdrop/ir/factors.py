@@ -1,6 +1,7 @@
 """The factors of a contraction: loads, which may be widened to the type of the sums, less a zero point, or decoded.
 
     float32        A[i, k]                       B[k, j]
+    bfloat16       float32(A[i, k])              float32(B[k, j])
     bytes          int32(A[i, k])                int32(B[k, j])
     quantised      int32(A[i, k]) - 3            int32(B[k, j])
     weight-only    A[i, k]                       float32(int32(B[k, j]) - zero[group, j]) * scale[group, j]
@@ -19,6 +20,7 @@ from tvm.ir import TensorLoad
 from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import IntImm
 
+from .dtypes import is_integer
 from .expressions import Expr, loads_in
 from .stages import Stage
 
@@ -84,8 +86,3 @@ def factors_of(stage: Stage) -> tuple[Factor, Factor] | None:
     if left is None or right is None or left.load.source.same_as(right.load.source):
         return None
     return left, right
-
-
-def is_integer(dtype: str) -> bool:
-    """Whether a type is one of integers; booleans are not."""
-    return dtype.startswith(("int", "uint"))

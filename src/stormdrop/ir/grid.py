@@ -13,6 +13,7 @@ from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import FloatImm, IntImm
 
 from ..errors import UnsupportedFunction
+from .dtypes import is_float
 from .stages import Axis, Stage
 
 Array = NDArray[Any]
@@ -116,6 +117,8 @@ class GridEvaluator:
             if name in INTRINSICS:
                 with np.errstate(all="ignore"):
                     return INTRINSICS[name](*(self(argument) for argument in node.args))
+            if name == "reinterpret":
+                return self._reinterpreted(node)
             raise UnsupportedFunction(f"the NumPy reference does not know the intrinsic {node.op.name}")
         raise UnsupportedFunction(f"the NumPy reference does not know {type(node).__name__}")
 
@@ -123,7 +126,12 @@ class GridEvaluator:
         value, dtype = self(node.value), str(node.ty.dtype)
         if dtype == "bool":
             return value.astype(bool)
-        return value.astype(np.float64) if dtype.startswith("float") else np.trunc(value).astype(np.int64)
+        return value.astype(np.float64) if is_float(dtype) else np.trunc(value).astype(np.int64)
+
+    def _reinterpreted(self, node: Any) -> Array:
+        """The bits of a number as an integer of as many bits."""
+        value = self(node.args[0]).astype(str(node.args[0].ty.dtype))
+        return value.view(str(node.ty.dtype)).astype(np.int64)
 
     def _load(self, node: Any) -> Array:
         """The values of a load. Indices outside the buffer, which a condition guards, are clipped."""

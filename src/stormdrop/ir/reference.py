@@ -19,8 +19,9 @@ from tvm.ir.prim.expr import FloatImm, IntImm
 from tvm.tirx import PrimFunc
 
 from ..errors import UnsupportedFunction
+from .dtypes import is_float, is_integer
 from .expressions import children, simplified, substitute, variables, walk
-from .factors import factor_of, factors_of, is_integer
+from .factors import factor_of, factors_of
 from .grid import BINARY, INTRINSICS, Array, GridEvaluator, store
 from .stages import Axis, Stage, StageGraph, shape_of
 
@@ -137,17 +138,18 @@ def sums_integers(graph: StageGraph) -> bool:
 
 
 def _narrowed(array: Array, dtype: str, rounded: bool) -> Array:
-    return array.astype(dtype) if rounded or not dtype.startswith("float") else array
+    return array.astype(dtype) if rounded or not is_float(dtype) else array
 
 
 def _wide(array: Array) -> Array:
-    kind = np.float64 if array.dtype.kind == "f" else np.int64 if array.dtype.kind in "iu" else bool
+    dtype = str(array.dtype)
+    kind = np.float64 if is_float(dtype) else np.int64 if is_integer(dtype) else bool
     return array.astype(kind, copy=False)
 
 
 def _evaluate_stage(stage: Stage, values: Mapping[Any, Array]) -> Array:
     shape = shape_of(stage.buffer)
-    kind = np.float64 if str(stage.buffer.dtype).startswith("float") else np.int64
+    kind = np.float64 if is_float(str(stage.buffer.dtype)) else np.int64
     result = np.full(shape, np.nan if kind is np.float64 else 0, dtype=kind)
     if any(axis.extent == 0 for axis in stage.axes):  # there are no elements, or each is the sum of none
         if result.size:

@@ -29,8 +29,9 @@ from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import IntImm
 
 from ..errors import UnsupportedFunction
+from .dtypes import BFLOAT16, is_integer
 from .expressions import Expr, coefficients, simplified, substitute, transform, variables, walk
-from .factors import factors_of, is_integer
+from .factors import factors_of
 from .stages import Axis, Stage, StageGraph, shape_of, variable
 
 _MOST_NODES = 64  # of the copies that inlining makes of a value with several loads
@@ -162,12 +163,12 @@ def multiplied_loads(stage: Stage) -> tuple[Any, Any] | None:
 def is_contraction(stage: Stage) -> bool:
     """Whether a stage sums the product of two loads of different buffers, over at least one spatial axis.
 
-    Both are in the type of the sums, or they are integers that are widened to it (see `factors`).
+    Both are in the type of the sums, or they are integers or bfloat16 that are widened to it (see `factors`).
     """
     factors = factors_of(stage)
     if factors is None or not stage.spatial:
         return False
-    return all(not factor.widened or is_integer(factor.dtype) for factor in factors)
+    return all(not factor.widened or is_integer(factor.dtype) or factor.dtype == BFLOAT16 for factor in factors)
 
 
 def _factor_loads(stage: Stage) -> tuple[Any, Any]:

@@ -29,6 +29,7 @@ from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import FloatImm
 
 from ..errors import UnsupportedFunction
+from .dtypes import is_float, limits
 from .expressions import children, loads_in, rebuild, walk
 from .reference import evaluate_graph
 from .stages import Stage, StageGraph
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 _LAMBDA = 10.0
-_DECADES = {"float16": (-2.0, 0.5), "float32": (-3.0, 3.0), "float64": (-3.0, 3.0)}
+_DECADES = {"float16": (-2.0, 0.5), "bfloat16": (-3.0, 3.0), "float32": (-3.0, 3.0), "float64": (-3.0, 3.0)}
 """The decimal logarithms of the least and the largest magnitude. Sums of products of float16 must not overflow."""
 
 _ZEROS = 0.05  # the share of elements that are zero
@@ -93,20 +94,32 @@ def rounding_bounds(workload: Workload, inputs: Sequence[Array]) -> list[Array]:
     magnitudes = evaluate_graph(StageGraph(graph.parameters, stages), [np.abs(array) for array in inputs])
     if not all(np.isfinite(magnitude).all() for magnitude in magnitudes):
         raise UnsupportedFunction(f"{workload.name} overflows for numbers of different magnitudes")
-    tiny = max(float(np.finfo(spec.dtype).tiny) for spec in workload.outputs)  # results below it may become zero
+    tiny = max(float(limits(spec.dtype).tiny) for spec in workload.outputs)  # results below it may become zero
     return [(share * magnitude.astype(np.float32) + tiny).astype(np.float32) for magnitude in magnitudes]
 
 
 def _unit_roundings(stage: Stage) -> float:
-    """The error of one stage in relation to its magnitude: sqrt of the number of its roundings, times their size."""
+    """The error of one stage in relation to its magnitude: sqrt of the number of its roundings, times their size.
+
+    A result that is converted to a type with fewer digits at the end is computed in the type that it had. Two numbers
+    that are nearly equal may then be rounded to neighbours.
+    """
     terms = math.prod(axis.extent for axis in stage.reductions)
     operations = sum(isinstance(node, _ROUNDING) for node in walk(stage.value))
-    unit = float(np.finfo(str(stage.buffer.dtype)).eps) / 2
-    return _LAMBDA * math.sqrt(terms + operations + 1) * unit
+    step, last = _step(stage.value), 0.0
+    if isinstance(stage.value, prim.Cast) and is_float(str(stage.value.value.ty.dtype)):
+        before = _step(stage.value.value)
+        step, last = (before, step) if before < step else (step, 0.0)
+    return _LAMBDA * math.sqrt(terms + operations + 1) * step / 2 + last
+
+
+def _step(value: Any) -> float:
+    """The distance from 1 to the next number of the type of a value."""
+    return float(limits(str(value.ty.dtype)).eps)
 
 
 def _magnitude_stage(stage: Stage) -> Stage:
-    if not str(stage.buffer.dtype).startswith("float") or stage.combine == "product":
+    if not is_float(str(stage.buffer.dtype)) or stage.combine == "product":
         raise UnsupportedFunction(f"the rounding of stage {stage.name} has no bound")
     if stage.combine is None:
         return replace(stage, value=_magnitude(stage.value))
@@ -128,7 +141,7 @@ def _magnitude(node: Any) -> Any:
         return prim.Max(_magnitude(node.a), _magnitude(node.b))
     if isinstance(node, prim.Div) and isinstance(node.b, FloatImm):
         return prim.Div(_magnitude(node.a), _magnitude(node.b))
-    if isinstance(node, _MONOTONE) and str(node.ty.dtype).startswith("float"):
+    if isinstance(node, _MONOTONE) and is_float(str(node.ty.dtype)):
         return rebuild(node, [_magnitude(child) for child in children(node)])
     if isinstance(node, Call) and node.op.name.split(".")[-1] in {"fabs", "abs"}:
         return _magnitude(node.args[0])

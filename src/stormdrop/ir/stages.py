@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import tvm
 from tvm import tirx
 from tvm.ir import Range, TensorLoad, Var
@@ -29,6 +28,7 @@ from tvm.s_tir import SBlock, SBlockRealize
 from tvm.tirx import AttrStmt, BufferRegion, BufferStore, For, IterVar, PrimFunc, SeqStmt, decl_buffer
 
 from ..errors import UnsupportedFunction
+from .dtypes import limits
 from .expressions import Expr, loads_in, rewrite_loads, substitute, walk
 
 Buffer = Any
@@ -348,8 +348,7 @@ def _is_neutral(combine: str, value: Expr) -> bool:
     number, dtype = value.value, str(value.ty.dtype)
     if combine in {"sum", "product"}:
         return bool(number == (0 if combine == "sum" else 1))
-    limits = np.finfo(dtype) if dtype.startswith("float") else np.iinfo(dtype)
-    return bool(number <= limits.min if combine == "max" else number >= limits.max)
+    return bool(number <= limits(dtype).min if combine == "max" else number >= limits(dtype).max)
 
 
 def _writes_axes(stage: Stage) -> bool:

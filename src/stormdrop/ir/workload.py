@@ -19,6 +19,7 @@ from tvm.tirx import PrimFunc
 
 from ..errors import UnsupportedFunction
 from . import reference
+from .dtypes import is_float, limits
 from .expressions import children, rebuild, rewrite_loads, walk
 from .stages import Axis, Buffer, Stage, StageGraph, intermediate, shape_of, variable
 
@@ -86,7 +87,7 @@ class Workload:
         wide = [str(stage.buffer.name) for stage in graph.stages if str(stage.buffer.dtype) == "int64"]
         if wide:
             raise UnsupportedFunction(f"{wide[0]} holds 64-bit integers: use 32 bits")
-        workload = cls(name, _canonical(graph).function(), tuple(sorted(constants)), dict(arguments or {}))
+        workload = cls(name, canonical(graph).function(), tuple(sorted(constants)), dict(arguments or {}))
         bad = [index for index in workload.constants if not 0 <= index < len(workload.inputs)]
         if bad:
             raise UnsupportedFunction(f"constant inputs {bad} of a function with {len(workload.inputs)} inputs")
@@ -177,7 +178,7 @@ class Workload:
                 limits = np.iinfo(spec.dtype)
                 least, most = (limits.min, limits.max) if kind == "integers" else (max(limits.min, -3), 3)
                 return rng.integers(least, most, size=spec.shape, dtype=spec.dtype, endpoint=True)
-            if not spec.dtype.startswith("float"):
+            if not is_float(spec.dtype):
                 return rng.integers(0, 4, size=spec.shape, dtype=np.int8).astype(spec.dtype)
             if kind == "integers":
                 return rng.integers(-3, 4, size=spec.shape, dtype=np.int8).astype(spec.dtype)
@@ -202,19 +203,20 @@ class Workload:
 
         Returns:
             0 (bit-identical) if the function computes with integers only, or if integers stay exact in float32; else
-            1e-4, or one step of an output of integers that were rounded.
+            1e-4, or one step of an output that was rounded to integers or to a type with fewer digits.
         """
         largest = [float(np.max(np.abs(output), initial=0.0)) for output in outputs]
         if reference.is_exact(self.graph) and (self._integer or all(value < 2**24 for value in largest)):
             return 0.0
         steps = [1 / value for value, spec in zip(largest, self.outputs, strict=True) if value and "int" in spec.dtype]
+        steps += [float(limits(spec.dtype).eps) for spec in self.outputs if is_float(spec.dtype)]
         return max([1e-4, *steps])
 
     @property
     def _integer(self) -> bool:
         """Whether no stage computes with floats."""
         buffers = [*self.graph.inputs, *(stage.buffer for stage in self.graph.stages)]
-        return not any(str(buffer.dtype).startswith("float") for buffer in buffers)
+        return not any(is_float(str(buffer.dtype)) for buffer in buffers)
 
     def __getstate__(self) -> dict[str, Any]:
         return {
@@ -252,8 +254,8 @@ def _operations(stage: Stage) -> int:
     return per_element * math.prod(axis.extent for axis in stage.axes)
 
 
-def _canonical(graph: StageGraph) -> StageGraph:
-    """The same stages under names that depend on nothing but their order."""
+def canonical(graph: StageGraph) -> StageGraph:
+    """The same stages under names that depend on nothing but their order, with indices of 32 bits."""
     buffers: dict[Any, Buffer] = {}
     inputs, outputs = graph.inputs, graph.outputs
     for prefix, parameters in (("x", inputs), ("y", outputs)):

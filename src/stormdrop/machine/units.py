@@ -39,14 +39,14 @@ class Unit:
 UNITS = (
     Unit("avx512_vnni", ("avx512vnni",), X86, "uint8 x int8", "int32", 128, used=True),
     Unit("avx_vnni", ("avxvnni",), X86, "uint8 x int8", "int32", 64, used=True),
-    Unit("avx512_bf16", ("avx512bf16",), X86, "bfloat16", "float32", 64),
+    Unit("avx512_bf16", ("avx512bf16",), X86, "bfloat16", "float32", 64, used=True),
     Unit("avx512_fp16", ("avx512fp16",), X86, "float16", "float16", 64),
     Unit("amx_int8", ("amx-tile", "amx-int8"), X86, "uint8 x int8", "int32", 2 * 16 * 16 * 64),
     Unit("amx_bf16", ("amx-tile", "amx-bf16"), X86, "bfloat16", "float32", 2 * 16 * 16 * 32),
     Unit("amx_fp16", ("amx-tile", "amx-fp16"), X86, "float16", "float32", 2 * 16 * 16 * 32),
     Unit("asimddp", ("dotprod",), ARM, "int8", "int32", 32, used=True),
     Unit("i8mm", ("i8mm",), ARM, "uint8 x int8", "int32", 64, used=True),
-    Unit("bf16", ("bf16",), ARM, "bfloat16", "float32", 32),
+    Unit("bf16", ("bf16",), ARM, "bfloat16", "float32", 32, used=True),
 )
 """The units that are known, by families of CPUs."""
 

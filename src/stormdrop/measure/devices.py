@@ -26,6 +26,7 @@ from tvm.support import tar
 
 from ..codegen.compile import Kernel, load_kernel
 from ..errors import one_line
+from ..ir.dtypes import BFLOAT16
 from ..machine import nvml
 from ..machine.contract import CUDA, OPENCL, Machine
 from ..machine.rpc import connect
@@ -128,10 +129,10 @@ class CpuDevice:
             whole.fill(_GUARD_BYTE)
             self._guards += [whole[:_GUARD], whole[_GUARD + size :]]
             views.append(whole[_GUARD : _GUARD + size].view(dtype).reshape(shape))
-        return [tvm.runtime.from_dlpack(view) for view in views], views
+        return [tvm.runtime.from_dlpack(_exchanged(view)) for view in views], views
 
     def view(self, tensor: Any) -> Array:
-        view: Array = np.from_dlpack(tensor)
+        view: Array = tensor.numpy() if str(tensor.dtype) == BFLOAT16 else np.from_dlpack(tensor)
         return view
 
     def trespass(self) -> str:
@@ -285,6 +286,11 @@ class GpuDevice(_EvaluatorDevice):
 
     def clock(self) -> int:
         return nvml.current_clock(self._number)
+
+
+def _exchanged(view: Array) -> Array:
+    """An array as other libraries take it: bfloat16, of which NumPy's exchange knows nothing, as integers."""
+    return view.view(np.uint16) if str(view.dtype) == BFLOAT16 else view
 
 
 def device_of(target: Machine) -> ExecutionDevice:

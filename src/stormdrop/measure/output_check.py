@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..ir.dtypes import is_float, limits, native
+
 Array = NDArray[Any]
 
 _SENTINEL = 1.2345e30  # in float outputs before a kernel writes them
@@ -18,10 +20,10 @@ def fill(view: Array) -> None:
     The values are finite, because NaN and infinity may be expected. They have both signs, because a maximum or a
     minimum over the old values would hide one of them.
     """
-    if view.dtype.kind != "f":
+    if not is_float(str(view.dtype)):
         view.fill(True if view.dtype.kind == "b" else 0x55)
         return
-    sentinel = min(_SENTINEL, 0.7 * float(np.finfo(view.dtype).max))
+    sentinel = min(_SENTINEL, 0.7 * float(limits(str(view.dtype)).max))
     view.fill(sentinel)
     view.reshape(-1)[1::2] = -sentinel
 
@@ -44,6 +46,7 @@ def difference(name: str, actual: Array, expected: Array, tolerance: float) -> s
         >>> difference("c", np.array([1.0, 2.5]), np.array([1.0, 2.0]), tolerance=0.1)
         'c[1] is 2.5, not 2; 1 of 2 elements differ by more than 0.2'
     """
+    actual, expected = native(actual), native(expected)
     if _surely_close(actual, expected, tolerance):
         return ""
     ours, theirs = actual.astype(np.float64), expected.astype(np.float64)
@@ -80,6 +83,7 @@ def excess(name: str, actual: Array, expected: Array, allowed: Array) -> str:
         >>> excess("c", np.array([1.0, 2.5]), np.array([1.0, 2.0]), allowed=np.array([0.1, 0.1]))
         'c[1] is 2.5, not 2 (0.1 may be lost by rounding); 1 of 2 elements differ by more than rounding allows'
     """
+    actual, expected = native(actual), native(expected)
     with np.errstate(all="ignore"):
         gap = np.abs(actual - expected)  # in the type of the output, in which close numbers differ exactly
         wrong = ~(gap <= allowed)  # true for NaN as well

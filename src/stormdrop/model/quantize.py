@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import helper, version_converter
@@ -23,6 +22,7 @@ from .foreign import INSTALL
 from .importer.code_layers import is_code_layer
 from .importer.source import read_model
 from .importer.standard import opset_of
+from .verification.arrays import same_top
 from .verification.peer import peer_outputs
 
 ACTIVATIONS = ("uint8", "int8")
@@ -179,13 +179,12 @@ def _accuracy(
     exact, coarse = (peer_outputs(each, compared, names)[0] for each in (model, quantized)) if compared else ((), ())
     if not exact or len(exact) != len(coarse):  # onnxruntime does not run one of them
         return None, None
-    errors, same = [], []
+    errors, same = [], list[bool]()
     for name in names:
         pairs = [(ours[name], theirs[name]) for ours, theirs in zip(coarse, exact, strict=True)]
         errors.append(statistics.median(relative_error(ours, theirs) for ours, theirs in pairs))
         for ours, theirs in pairs:
-            if theirs.ndim and theirs.shape[-1] > 1 and np.issubdtype(theirs.dtype, np.floating):
-                same += (ours.argmax(axis=-1) == theirs.argmax(axis=-1)).ravel().tolist()
+            same += same_top(ours, theirs)
     return max(errors, default=None), statistics.mean(same) if same else None
 
 

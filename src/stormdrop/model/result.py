@@ -14,6 +14,7 @@ from ..machine.cpu import Target
 from ..report.formatting import ascii_time
 from ..statistics import Interval
 from .artifact import CompiledModel
+from .lowering import PrecisionReport
 from .metadata import sizes_in_words
 from .profile import ForeignTime
 from .repair import Replacement
@@ -49,6 +50,7 @@ class ModelResult:
         speedup: the time with default schedules over that of the tuned model, at the first size; None if `untuned` is.
         foreign: the parts that onnxruntime runs, with their times.
         sizes: each size of the model, also if it is the only one.
+        precision: which of its layers are in bfloat16; None if it is in float32.
         left_out: what was not done because the model runs behind a runner, one sentence each.
         module: makes the model as a Relax module that calls the scheduled kernels, for tools that build it themselves.
     """
@@ -76,6 +78,7 @@ class ModelResult:
     sizes: Sequence[SizeResult] = ()
     module: Callable[[], tvm.IRModule] | None = None
     left_out: Sequence[str] = ()
+    precision: PrecisionReport | None = None
 
     @property
     def trials(self) -> int:
@@ -93,6 +96,7 @@ class ModelResult:
             f"latency   {time}{untuned}",
             *self._size_lines(),
             f"verified  error {self.verified.max_error:.1e} against {self.verified.against}",
+            *([] if self.precision is None else [f"precision {self.precision}"]),
             f"search    {self.search}: {work}{', interrupted' if self.interrupted else ''}",
             *([f"replaced  {len(self.replaced)} schedules"] if self.replaced else []),
             *([] if self.artifact is None else [f"saved     {self.artifact}"]),
@@ -132,6 +136,7 @@ class ModelResult:
             "untuned": None if self.untuned is None else timing(self.untuned),
             "speedup": None if self.speedup is None else list(self.speedup),
             "verified": {"max_error": self.verified.max_error, "against": self.verified.against},
+            "precision": None if self.precision is None else self.precision.to_json(),
             "tasks": [task.to_json() for task in self.tasks],
             "inside": list(self.inside),
             "replaced": [replacement.to_json() for replacement in self.replaced],

@@ -22,7 +22,7 @@ from ..machine.fleet_identity import identify
 from ..machine.peak import peak_within
 from ..measure.fleet import Fleet, fleet_for
 from ..records import Store, buffered, open_store
-from ..tuning.options import DEFAULT_MODEL_SECONDS, DEFAULT_SEARCH, TuneOptions
+from ..tuning.options import DEFAULT_MODEL_SECONDS, DEFAULT_SEARCH, FLOAT32, TuneOptions
 from ..tuning.result import Progress
 from .artifact import needs_linker
 from .artifact_files import beside_older, check_writable
@@ -34,6 +34,7 @@ from .importer.any_model import Model, import_model
 from .importer.combinations import GivenShapes
 from .importer.graph import Graph
 from .latency import choose_threads_of_parts, inside_profile, latencies, times_of_foreign_parts
+from .lowering import in_precision
 from .repair import verified_or_repaired
 from .result import ModelResult
 from .saving import Verifier
@@ -67,6 +68,7 @@ def tune_model(
     on_progress: Callable[[Progress], None] | None = None,
     out: str | Path | None = None,
     native: bool = False,
+    precision: str = FLOAT32,
     keep_denormals: bool = False,
     fleet: Fleet | str | None = None,
 ) -> ModelResult:
@@ -104,6 +106,9 @@ def tune_model(
         out: the folder to save the model to. If it holds an older model and Ctrl-C ends the tuning, the model is saved
             beside it; the result's `artifact` says where.
         native: save machine code in place of LLVM bitcode; see `CompiledModel.save`.
+        precision: what the model computes in: "float32"; "bf16", with the factors of all contractions but the last in
+            bfloat16 and their sums in float32; or "auto", with as many of them as `max_error` allows. That is then
+            the error of the model's outputs, 1e-2 by default. Inputs and outputs stay in float32.
         keep_denormals: as in `tune`, for every kernel.
         fleet: machines to measure kernels on, as in `tune`. They have to be of this machine's kind, because the whole
             model is built and timed here.
@@ -134,6 +139,7 @@ def tune_model(
         sketches=sketches,
         transfer=transfer,
         features=features,
+        precision=precision,
     )
     with fleet_for(fleet) as leased:
         return tune_model_with(
@@ -186,7 +192,10 @@ def tune_model_with(
     with run.phase("verify"):
         # Before anything is tuned: a model that cannot be verified is not worth it.
         graph, references = with_references(graph, options.seed)
+        lowering = in_precision(graph, references, options)
+        graph, references = lowering.graph, lowering.references
         feeds = [reference.feeds for reference in references]
+        options = lowering.of_kernels(options)
     if graph.foreign.reports:
         with run.phase("race"):
             choose_threads_of_parts(graph, machine)
@@ -217,6 +226,7 @@ def tune_model_with(
             verified = run.despite_interruption(
                 lambda: verified_or_repaired(graph, builder, chosen.model, chosen.combination, right, run.say)
             )
+            precision = run.despite_interruption(lambda: lowering.report(verified.model, options.seed))
         with run.phase("latency"):
             models = [verified.model] if chosen.untuned is None else [verified.model, chosen.untuned]
             calls = [(model, of_size) for model in models for of_size in feeds]
@@ -250,6 +260,7 @@ def tune_model_with(
         sizes=size_results(graph, tuned.tasks, [each.max_error for each in right.by_size], tuned_seconds, untuned),
         module=partial(builder.scheduled, verified.combination),
         left_out=LEFT_OUT if machine.runner else (),
+        precision=precision,
     )
     if right.artifact is None:
         return result

@@ -29,7 +29,7 @@ from ..errors import ArtifactError, one_line
 from ..machine.cpu import Target
 from ..machine.peak import known_peak
 from ..tuning.kernel import KernelTask
-from ..tuning.options import TuneOptions
+from ..tuning.options import FLOAT32, TuneOptions
 from .artifact import CompiledModel
 from .artifact_files import METADATA, TUNING, checksum, open_files
 from .atomic_folder import replace_folder
@@ -220,6 +220,8 @@ def _command(source: str, options: TuneOptions, shapes: GivenShapes | None, targ
         words += ["--trials", str(options.trials)]
     if options.seconds is not None:
         words += ["--time", f"{options.seconds:g}s"]
+    if options.precision != FLOAT32:
+        words += ["--precision", options.precision]
     if options.max_error is not None:
         words += ["--max-error", f"{options.max_error:g}"]
     if isinstance(options.sketches, str):

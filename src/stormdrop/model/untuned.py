@@ -14,12 +14,13 @@ from typing import Any
 
 from ..machine.cpu import Target, keeping_denormals
 from ..records import Store, buffered, open_store
-from ..tuning.options import TuneOptions
+from ..tuning.options import FLOAT32, TuneOptions
 from .artifact import CompiledModel, needs_linker
 from .artifact_files import check_writable
 from .builder import ModelBuilder, provenance_of, source_of
 from .importer.any_model import Model, import_model
 from .importer.combinations import GivenShapes
+from .lowering import PrecisionReport, in_precision
 from .phases import timed
 from .repair import Replacement, verified_or_repaired
 from .saving import Verifier
@@ -41,6 +42,7 @@ def compile_model(
     shapes: GivenShapes | None = None,
     out: str | Path | None = None,
     native: bool = False,
+    precision: str = FLOAT32,
     keep_denormals: bool = False,
 ) -> CompiledModel:
     """Compile a model in seconds: nothing is measured.
@@ -59,6 +61,7 @@ def compile_model(
             several, as in `{"x": ((1, 4, 8), 3, 224, 224)}` or with `range(32, 385, 32)`: the model then runs at each.
         out: The folder to save the model to.
         native: Save machine code in place of LLVM bitcode; see `CompiledModel.save`.
+        precision: As in `tune_model`.
         keep_denormals: As in `tune_model`.
 
     Raises:
@@ -71,7 +74,7 @@ def compile_model(
         outputs = model(images)
         ```
     """
-    options = TuneOptions(seed=seed, fresh=fresh)
+    options = TuneOptions(seed=seed, fresh=fresh, precision=precision)
     machine = keeping_denormals(target) if keep_denormals else target
     return compile_model_with(
         model, machine, options, example_inputs=example_inputs, store=store, shapes=shapes, out=out, native=native
@@ -93,6 +96,7 @@ class CompileResult:
         tasks: Its tasks, with their results if the records have any.
         replaced: Schedules that had to give way because the model was wrong with them.
         sizes: Each size of the model, also if it is the only one.
+        precision: Which of its layers are in bfloat16; None if it is in float32.
     """
 
     model: CompiledModel
@@ -105,6 +109,7 @@ class CompileResult:
     tasks: tuple[TunedTask, ...]
     replaced: tuple[Replacement, ...]
     sizes: tuple[SizeResult, ...] = ()
+    precision: PrecisionReport | None = None
 
     def __repr__(self) -> str:
         exact = f"error {self.verified.max_error:.1e} against {self.verified.against}"
@@ -120,6 +125,7 @@ class CompileResult:
             "artifact": None if self.artifact is None else str(self.artifact),
             "digest": None if self.artifact is None else self.model.digest,
             "verified": {"max_error": self.verified.max_error, "against": self.verified.against},
+            "precision": None if self.precision is None else self.precision.to_json(),
             "kernels": len(self.tasks),
             "recorded": [task.task.name for task in self.tasks if task.result is not None],
             "replaced": [replacement.to_json() for replacement in self.replaced],
@@ -155,6 +161,9 @@ def compile_model_with(
         graph = import_model(model, shapes, example_inputs)
     with timed(phases, "verify"):
         graph, references = with_references(graph, options.seed)
+        lowering = in_precision(graph, references, options)
+        graph, references = lowering.graph, lowering.references
+        options = lowering.of_kernels(options)
     with timed(phases, "schedule"):
         if options.fresh:
             tuned = recorded_tasks(graph, machine, options, None)
@@ -168,6 +177,7 @@ def compile_model_with(
     with timed(phases, "verify"):
         right = Verifier(builder, references, out, native, options.seed)
         verified = verified_or_repaired(graph, builder, built, builder.winners, right, lambda _: None)
+        report = lowering.report(verified.model, options.seed)
     return CompileResult(
         model=verified.model,
         name=graph.name,
@@ -179,4 +189,5 @@ def compile_model_with(
         tasks=tuple(tuned.tasks),
         replaced=verified.replaced,
         sizes=size_results(graph, tuned.tasks, [each.max_error for each in right.by_size]),
+        precision=report,
     )

@@ -7,25 +7,27 @@ from typing import Any
 
 from tvm import te
 
+from ..ir.dtypes import BFLOAT16
 from .declare import Definition, operator
 from .epilogue import ACTIVATIONS, with_epilogue
 from .quantized import BYTES, check_quantized, factor, is_bytes, second_dtype, with_quantized_epilogue
 from .rows import softmax_of
 
-_DTYPES = ("float32", "float16", *BYTES)
+_DTYPES = ("float32", "float16", BFLOAT16, *BYTES)
 
 
 @operator(dtype=_DTYPES)
 def matmul(m: int, n: int, k: int, dtype: str = "float32") -> Definition:
     """Product of two matrices, of which neither is constant: C[m, n] = A[m, k] B[k, n].
 
-    Products of float16 are summed up in float32, those of bytes in int32, which is then the type of C.
+    Products of float16 and bfloat16 are summed up in float32, those of bytes in int32, which is then the type of C.
 
     Args:
         m: rows of A and C.
         n: columns of B and C.
         k: columns of A and rows of B, which the sum runs over.
-        dtype: "float32" or "float16", the type of A, B and C; or "int8" or "uint8", the type of A, with a B of int8.
+        dtype: "float32", "float16" or "bfloat16", the type of A, B and C; or "int8" or "uint8", the type of A, with a B
+            of int8.
 
     Raises:
         OperatorError: an argument is not as described above, or the tensors take more than 8 GiB together.
@@ -42,7 +44,7 @@ def matmul(m: int, n: int, k: int, dtype: str = "float32") -> Definition:
     return Definition([a, b], _narrow(c, dtype))
 
 
-@operator(act=tuple(ACTIVATIONS), dtype=("float32", *BYTES))
+@operator(act=tuple(ACTIVATIONS), dtype=("float32", BFLOAT16, *BYTES))
 def dense(
     m: int,
     n: int,
@@ -69,8 +71,8 @@ def dense(
         residual: 1 adds an input of shape [m, n] before the activation, 0 does not.
         zero_point: what is subtracted from each element of A; for bytes only.
         requantize: 1 makes C int8, or uint8 after relu; 0 leaves it in int32. For bytes only.
-        dtype: "float32"; or "int8" or "uint8", the type of A, with W in int8. Bytes have no residual, and the
-            activations none and relu.
+        dtype: "float32"; "bfloat16", the type of A, W, residual and C, with sums and a bias in float32; or "int8" or
+            "uint8", the type of A, with W in int8. Bytes have no residual, and the activations none and relu.
 
     Raises:
         OperatorError: an argument is not as described above, or the tensors take more than 8 GiB together.
@@ -93,14 +95,14 @@ def dense(
     c = te.compute((m, n), product, name="dense")
     if is_bytes(dtype):
         return with_quantized_epilogue([a, w], c, 1, bias, act, requantize)
-    return with_epilogue([a, w], c, 1, bias, act, residual)
+    return with_epilogue([a, w], c, 1, bias, act, residual, dtype)
 
 
 @operator(dtype=_DTYPES)
 def batch_matmul(b: int, m: int, n: int, k: int, transpose_b: int = 0, dtype: str = "float32") -> Definition:
     """Products of pairs of matrices, of which neither is constant: C[b, m, n] = A[b, m, k] B[b, k, n].
 
-    Products of float16 are summed up in float32, those of bytes in int32, which is then the type of C.
+    Products of float16 and bfloat16 are summed up in float32, those of bytes in int32, which is then the type of C.
 
     Args:
         b: the number of products.
@@ -108,7 +110,8 @@ def batch_matmul(b: int, m: int, n: int, k: int, transpose_b: int = 0, dtype: st
         n: columns of B and C.
         k: columns of A and rows of B, which the sum runs over.
         transpose_b: 1 if B has the shape [b, n, k], 0 if it has the shape [b, k, n].
-        dtype: "float32" or "float16", the type of A, B and C; or "int8" or "uint8", the type of A, with a B of int8.
+        dtype: "float32", "float16" or "bfloat16", the type of A, B and C; or "int8" or "uint8", the type of A, with a B
+            of int8.
 
     Raises:
         OperatorError: an argument is not as described above, or the tensors take more than 8 GiB together.
@@ -175,6 +178,4 @@ def _batch_matmul(b: int, m: int, n: int, k: int, transpose_b: int, dtype: str) 
 
 def _narrow(value: Any, dtype: str) -> Any:
     """The result in the type of the operands; sums of bytes stay in int32."""
-    if dtype == "float32" or is_bytes(dtype):
-        return value
-    return te.compute(value.shape, lambda *i: value(*i).astype(dtype), name="rounded")
+    return value if is_bytes(dtype) else with_epilogue([], value, 0, 0, "none", dtype=dtype).output

@@ -35,7 +35,9 @@ x relu6(x + 3) / 6 (arXiv:1905.02244, section 5.2).
 """
 
 
-def with_epilogue(inputs: list[Any], value: Any, channel: int, bias: int, act: str, residual: int = 0) -> Definition:
+def with_epilogue(
+    inputs: list[Any], value: Any, channel: int, bias: int, act: str, residual: int = 0, dtype: str = "float32"
+) -> Definition:
     """Adds an epilogue to a contraction: act(value + bias + residual).
 
     Args:
@@ -45,18 +47,23 @@ def with_epilogue(inputs: list[Any], value: Any, channel: int, bias: int, act: s
         bias: 1 adds a constant bias, which becomes the next input, 0 does not.
         act: the activation, one of `ACTIVATIONS`.
         residual: 1 adds a tensor of the value's shape, which becomes the last input, 0 does not.
+        dtype: the type of the result and of the residual.
     """
     constants = (1, 2) if bias else (1,)
-    if not bias and not residual and act == "none":
+    narrow = dtype != value.dtype
+    if not bias and not residual and act == "none" and not narrow:
         return Definition(inputs, value, constants)
     bias_input = te.placeholder((value.shape[channel],), value.dtype, name="bias") if bias else None
-    residual_input = te.placeholder(value.shape, value.dtype, name="residual") if residual else None
+    residual_input = te.placeholder(value.shape, dtype, name="residual") if residual else None
 
     def element(*i: Any) -> Any:
         total = value[i]
         if bias_input is not None:
             total = total + bias_input[i[channel]]
-        return ACTIVATIONS[act](total if residual_input is None else total + residual_input[i])
+        if residual_input is not None:
+            total = total + (residual_input[i].astype(value.dtype) if narrow else residual_input[i])
+        result = ACTIVATIONS[act](total)
+        return result.astype(dtype) if narrow else result
 
     added = [tensor for tensor in (bias_input, residual_input) if tensor is not None]
     return Definition([*inputs, *added], te.compute(value.shape, element, name="epilogue"), constants)

@@ -12,6 +12,7 @@ import numpy as np
 from tvm import te, tirx
 
 from ..errors import OperatorError
+from ..ir.dtypes import BFLOAT16, is_float
 from .declare import Definition, operator
 from .epilogue import ACTIVATIONS, with_epilogue
 from .quantized import BYTES, check_quantized, factor, is_bytes, second_dtype, with_quantized_epilogue
@@ -69,7 +70,7 @@ def conv1d(
     return with_epilogue(inputs, c, layout.index("C"), bias, act)
 
 
-@operator(act=tuple(ACTIVATIONS), layout=_IMAGES, dtype=("float32", *BYTES))
+@operator(act=tuple(ACTIVATIONS), layout=_IMAGES, dtype=("float32", BFLOAT16, *BYTES))
 def conv2d(
     n: int,
     h: int,
@@ -114,8 +115,9 @@ def conv2d(
         residual: 1 adds an input of the output's shape before the activation, 0 does not.
         zero_point: what is subtracted from each element of the images; for bytes only.
         requantize: 1 makes the output int8, or uint8 after relu; 0 leaves it in int32. For bytes only.
-        dtype: "float32"; or "int8" or "uint8", the type of the images, with weights in int8. Bytes have no residual,
-            and the activations none and relu.
+        dtype: "float32"; "bfloat16", the type of images, weights, residual and output, with sums and a bias in float32;
+            or "int8" or "uint8", the type of the images, with weights in int8. Bytes have no residual, and the
+            activations none and relu.
 
     Raises:
         OperatorError: an argument is not as described above, the window does not fit into the padded image, or the
@@ -132,7 +134,7 @@ def conv2d(
     inputs, c = _convolution(n, (h, w), ci, co, window, stride, pad, dilation, groups, layout, dtype, zero_point)
     if is_bytes(dtype):
         return with_quantized_epilogue(inputs, c, layout.index("C"), bias, act, requantize)
-    return with_epilogue(inputs, c, layout.index("C"), bias, act, residual)
+    return with_epilogue(inputs, c, layout.index("C"), bias, act, residual, dtype)
 
 
 @operator(act=tuple(ACTIVATIONS), layout=_IMAGES)
@@ -354,7 +356,7 @@ def _pad(x: Any, pad: int, layout: str, value: float) -> Any:
         return tirx.if_then_else(
             tirx.all(*inside),
             x[tuple(source)],
-            tirx.const(value if str(x.dtype).startswith("float") else int(value), x.dtype),
+            tirx.const(value if is_float(str(x.dtype)) else int(value), x.dtype),
         )
 
     return te.compute(shape, padded, name="pad")

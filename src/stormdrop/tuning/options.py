@@ -12,6 +12,10 @@ from .duration import seconds_of
 if TYPE_CHECKING:
     from ..sketches.contract import AnySketch
 
+FLOAT32, BF16, AUTO = "float32", "bf16", "auto"
+PRECISIONS = (FLOAT32, BF16, AUTO)
+"""What a model may compute in; see `model.lowering`."""
+
 DEFAULT_SEARCH = "storm"
 """The search that is used if none is named."""
 
@@ -38,6 +42,7 @@ class TuneOptions:
             is `sketches.registry.MAX_ERROR`. With 0 every schedule only reorders.
         sketches: the sketches to search, or the name of a source of sketches; None is the built-in ones.
         features: what cost models see of a schedule; see `sketches.knowledge.FEATURES`.
+        precision: what a model computes in, one of `PRECISIONS`. With "auto", `max_error` is that of the model.
         transfer: begin where records of other machines, and of other shapes of the operator, say (`tuning.transfer`).
 
     Raises:
@@ -54,6 +59,7 @@ class TuneOptions:
     max_error: float | None = None
     sketches: Sequence[AnySketch] | str | None = None
     features: str = "knobs"
+    precision: str = FLOAT32
     transfer: bool = True
 
     def __post_init__(self) -> None:
@@ -65,6 +71,8 @@ class TuneOptions:
             raise InputError(
                 "resume and fresh exclude each other: continue a session, or tune as if nothing were known"
             )
+        if self.precision not in PRECISIONS:
+            raise InputError(f"precision {self.precision!r}: must be {', '.join(PRECISIONS[:-1])} or {PRECISIONS[-1]}")
         if self.max_error is not None and not 0 <= self.max_error < 1:
             raise InputError(f"max_error={self.max_error} must be from 0 to less than 1")
 

@@ -1,4 +1,4 @@
-"""Contractions of bytes by dot products: which instruction they take, and that every point of the space is exact."""
+"""Contractions by dot products of bytes and bfloat16: their instructions, and that every point of a space is exact."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from stormdrop import operators
 from stormdrop.codegen.compile import TunedKernel
 from stormdrop.ir.reference import evaluate
 from stormdrop.ir.roles import find_contraction
+from stormdrop.ir.rounding import rounding_bounds, varied_inputs
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
+from stormdrop.measure.output_check import excess
 from stormdrop.sketches.cpu.dot_products import DotProducts, dot_products
 from stormdrop.sketches.cpu.register_blocked import RegisterBlocked
 from stormdrop.sketches.registry import sketches_for
@@ -36,6 +38,7 @@ def known(name: str, *features: str) -> Target:
 
 
 VNNI, AVX_VNNI = known("cpu/x86-64-v4", "avx512vnni"), known("cpu/x86-64-v3", "avxvnni")
+BF16, ARM_BF16 = known("cpu/x86-64-v4", "avx512bf16"), known("cpu/neoverse-n2", "bf16")
 DOTPROD, I8MM = known("cpu/cortex-a76", "dotprod"), known("cpu/neoverse-n2", "dotprod", "i8mm")
 
 
@@ -93,9 +96,15 @@ def test_signs_and_zero_points_find_their_instruction(
         (operators.dense(4, 3, 16, dtype="uint8"), VNNI),  # fewer columns than the shortest vector has lanes
         (operators.dense(4, 32, 33100, dtype="uint8"), VNNI),  # the sums may overflow
         (product("uint8", "int8", (0, 1)), VNNI),  # -128 - 1 is no byte
+        (operators.dense(4, 32, 16, dtype="bfloat16"), VNNI),
+        (operators.dense(4, 32, 16, dtype="uint8"), BF16),
+        (operators.dense(4, 32, 16, dtype="bfloat16"), known("cpu/x86-64-v4", "amx-bf16", "avx512bf16")),
         (operators.depthwise_conv2d(1, 9, 9, 32, 3, 3), VNNI),
     ],
-    ids=["floats", "no unit", "shorter vectors", "few columns", "overflow", "zero point", "depthwise"],
+    ids=[
+        *("floats", "no unit", "shorter vectors", "few columns", "overflow", "zero point"),
+        *("bfloat16 without its unit", "bytes without theirs", "a slow unit beside tiles", "depthwise"),
+    ],
 )
 def test_other_functions_have_none(workload: Workload, target: Target) -> None:
     assert dots_of(workload, target) is None
@@ -198,6 +207,85 @@ def test_requantised_sums_round_halves_to_even_and_clip(act: str) -> None:
         exact(workload, inputs, config)
 
 
+needs_bfloat16 = pytest.mark.skipif(
+    dots_of(operators.dense(4, 32, 16, dtype="bfloat16"), TARGET) is None,
+    reason="this machine has no fast unit for dot products of bfloat16",
+)
+
+WIDE_BFLOAT16 = [
+    operators.dense(37, 49, 65, bias=1, act="relu", residual=1, dtype="bfloat16"),
+    operators.conv2d(1, 9, 11, 20, 40, 3, 3, pad=1, bias=1, dtype="bfloat16"),
+    operators.conv2d(1, 10, 10, 7, 24, 3, 3, stride=2, dtype="bfloat16"),
+    operators.batch_matmul(2, 13, 35, 33, dtype="bfloat16"),
+    operators.batch_matmul(2, 13, 35, 33, transpose_b=1, dtype="bfloat16"),
+]
+
+
+@needs_bfloat16
+@pytest.mark.compiles
+@pytest.mark.parametrize("workload", WIDE_BFLOAT16, ids=lambda workload: workload.name)
+def test_random_points_and_corners_of_bfloat16_are_exact(workload: Workload) -> None:
+    inputs = workload.random_inputs(3)  # small integers, whose sums are exact
+    for config in points(workload, POINTS):
+        exact(workload, inputs, config)
+
+
+@pytest.mark.compiles
+@pytest.mark.parametrize("k", [1, 31, 33, 65])
+@pytest.mark.parametrize("n", [1, 17])
+def test_awkward_sizes_of_bfloat16_are_exact(n: int, k: int) -> None:
+    workload = operators.dense(7, n, k, dtype="bfloat16")
+    for config in points(workload, 1):
+        exact(workload, workload.random_inputs(1), config)
+
+
+@pytest.mark.compiles
+@pytest.mark.parametrize("target", [TARGET, replace(TARGET, features=())], ids=["with the unit", "without it"])
+def test_real_numbers_are_added_up_in_float32(target: Target) -> None:
+    workload = operators.dense(9, 32, 500, dtype="bfloat16")
+    inputs = varied_inputs(workload, 0)
+    ((expected,), (allowed,)) = workload.reference(inputs), rounding_bounds(workload, inputs)
+    space = SKETCH.space(workload, target)
+    assert space is not None
+    kernel = TunedKernel(workload, target, SKETCH.apply(workload, target, space.config(space.origin)))
+    assert excess("y", kernel(*inputs), expected, allowed) == ""
+    coarse = np.zeros((9, 32), "bfloat16")
+    for step in range(500):
+        coarse = (coarse + inputs[0][:, step, None] * inputs[1][:, step]).astype("bfloat16")
+    assert excess("y", coarse, expected, allowed) != ""  # the bound tells sums in bfloat16 from those in float32
+
+
+def test_packed_words_hold_pairs_of_bfloat16() -> None:
+    workload = operators.dense(4, 16, 5, dtype="bfloat16")
+    config = {"rows": 4, "columns": 16, "block": 1, "unroll": 1, "order": "columns"}
+    transform = SKETCH.apply(workload, BF16, config).transforms[1]
+    weights = np.random.default_rng(0).standard_normal((16, 5)).astype("bfloat16")
+    (packed,) = evaluate(transform, [weights])
+    assert packed.shape == (1, 3, 16) and packed.dtype == np.int32
+    pairs = packed[0].view("uint16").reshape(3, 16, 2)
+    bits = weights.view("uint16")
+    np.testing.assert_array_equal(pairs[0], bits[:, :2])
+    # The last group begins one step earlier, and what the group before it has is zero in it.
+    np.testing.assert_array_equal(pairs[2], np.stack([np.zeros(16), bits[:, 4]], axis=1))
+
+
+@pytest.mark.compiles
+@pytest.mark.parametrize(
+    ("target", "instruction"),
+    [(BF16, r"vdpbf16ps\t%zmm"), (ARM_BF16, r"bfdot\tv")],
+    ids=["avx512_bf16", "bf16"],
+)
+@pytest.mark.parametrize("kind", ["dense", "matmul", "conv2d", "1x1"])
+def test_the_innermost_loop_has_the_instruction_for_bfloat16(kind: str, target: Target, instruction: str) -> None:
+    workload = {
+        "dense": operators.dense(64, 64, 128, dtype="bfloat16"),
+        "matmul": operators.matmul(64, 64, 128, dtype="bfloat16"),
+        "conv2d": operators.conv2d(1, 14, 14, 64, 64, 3, 3, pad=1, dtype="bfloat16"),
+        "1x1": operators.conv2d(1, 14, 14, 64, 64, 1, 1, dtype="bfloat16"),
+    }[kind]
+    check_instruction(workload, target, instruction)
+
+
 @pytest.mark.compiles
 @pytest.mark.parametrize(
     ("target", "instruction"),
@@ -214,6 +302,11 @@ def test_the_innermost_loop_has_the_instruction(kind: str, target: Target, instr
         "conv2d": operators.conv2d(1, 14, 14, 64, 64, 3, 3, pad=1, dtype="uint8"),
         "1x1": operators.conv2d(1, 14, 14, 64, 64, 1, 1, dtype="uint8"),
     }[kind]
+    check_instruction(workload, target, instruction)
+
+
+def check_instruction(workload: Workload, target: Target, instruction: str) -> None:
+    """Checks that each accumulator of the default schedule has its instruction."""
     (sketch, space), *_ = sketches_for(workload, target)
     assert sketch.name == SKETCH.name
     config = space.config(space.origin)

@@ -17,6 +17,7 @@ import tvm
 from tvm import relax, tirx
 
 from ...errors import UnsupportedFunction
+from ...ir.dtypes import is_float, limits
 from ...ir.reference import evaluate
 from ...ir.stages import shape_of
 from ..expressions import calls_kernel, variables_of
@@ -109,10 +110,10 @@ def _concatenates(function: tirx.PrimFunc, parts: int) -> bool:
         return False
     if sum(shape[-1] for shape in shapes[:-1]) != shapes[-1][-1] or len({shape[:-1] for shape in shapes}) != 1:
         return False
-    dtype = np.dtype(str(function.params[0].dtype))
-    if dtype.kind not in "fi":
+    dtype = str(function.params[0].dtype)
+    if not is_float(dtype) and not dtype.startswith("int"):
         return False
-    largest = float(np.finfo(dtype).max if dtype.kind == "f" else np.iinfo(dtype).max)
+    largest = float(limits(dtype).max)
     sizes = [int(np.prod(shape)) for shape in shapes[:-1]]
     values = np.split(largest * np.linspace(-0.5, 0.5, sum(sizes)), np.cumsum(sizes)[:-1])
     inputs = [part.astype(dtype).reshape(shape) for part, shape in zip(values, shapes, strict=False)]

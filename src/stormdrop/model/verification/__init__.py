@@ -8,6 +8,7 @@ arrays.py      how far one array is from another, and what it holds
 exact.py       what NumPy computes of the import, in float64
 references.py  these, at all sizes of a model
 kernels.py     what each kernel of a compiled model reads and writes, and how exact it is
+lowered.py     what a model in bfloat16 should compute, and how far it is from float32
 parts.py       models of which onnxruntime runs a part
 rows.py        whether the rows of a batch are independent
 """

@@ -23,6 +23,14 @@ def error_of(value: Array, right: Array) -> float:
     return relative_error(value, right, _LEAST)
 
 
+def same_top(value: Array, right: Array) -> list[bool]:
+    """Of each row of two outputs, whether the largest element is at the same place; empty if they have no rows."""
+    if not right.ndim or right.shape[-1] < 2 or not np.issubdtype(right.dtype, np.floating):
+        return []
+    same: list[bool] = (value.argmax(axis=-1) == right.argmax(axis=-1)).ravel().tolist()
+    return same
+
+
 def overflows(value: Array, exact: Array) -> bool:
     """Whether a value is infinite somewhere where the exact one is not."""
     if np.size(value) != exact.size:

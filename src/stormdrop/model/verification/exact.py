@@ -19,6 +19,7 @@ from tvm.ir.prim.expr import FloatImm
 
 from ...errors import UnsupportedFunction
 from ...ir import reference
+from ...ir.dtypes import is_float
 from ...ir.expressions import Expr, rebuild, transform, walk
 from ...ir.stages import Stage, StageGraph
 from ...machine.threads import thread_count
@@ -236,7 +237,7 @@ def _with_noise(value: Any, rng: np.random.Generator) -> Any:
     """
     if isinstance(value, tuple):
         return tuple(_with_noise(part, rng) for part in value)
-    return value * (1 + NOISE * rng.uniform(-1, 1, value.shape)) if value.dtype.kind == "f" else value
+    return value * (1 + NOISE * rng.uniform(-1, 1, value.shape)) if is_float(str(value.dtype)) else value
 
 
 def _rounds(node: Expr) -> bool:

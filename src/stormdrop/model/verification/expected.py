@@ -114,14 +114,7 @@ class Computing:
             self.exact: ExactModel | None = ExactModel(graph)
         except UnsupportedFunction:
             self.exact = None
-        self.inside: dict[str, tuple[Any, Site]] = {
-            f"input {site.argument} of {graph.tasks[site.task].name} for output {output!r}": (
-                variable,
-                site,
-            )
-            for output, read in (self.exact.before if self.exact else {}).items()
-            for variable, site in read
-        }
+        self.inside = {} if self.exact is None else read_before_outputs(graph, self.exact)
 
     def expected(self) -> tuple[list[Expected], str]:
         """What the tensors of each sample should be, for those samples that can be used, and who computed it.
@@ -252,6 +245,15 @@ class Computing:
                     f"{self.graph.name}: the imported graph and {against} compute different results, before any kernel "
                     f"was chosen: {fault}"
                 )
+
+
+def read_before_outputs(graph: Graph, exact: ExactModel) -> dict[str, tuple[Any, Site]]:
+    """What the last kernels of a graph read, by what it is called: the variable, and where it is read."""
+    return {
+        f"input {site.argument} of {graph.tasks[site.task].name} for output {output!r}": (variable, site)
+        for output, read in exact.before.items()
+        for variable, site in read
+    }
 
 
 class _Rounded:

@@ -9,14 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from ...ir.dtypes import BFLOAT16, is_integer
 from ...ir.expressions import coefficients
-from ...ir.factors import is_integer
 from ...ir.roles import Contraction
 from ...ir.stages import shape_of
-from .dot_products import GROUP, DotProducts
+from .dot_products import DotProducts
 from .nests import load_stride
 
 _WIDENED = 3.0  # of integers: two for a product of 32 bits, one for the sum
+_SHIFTED = 2.0  # of a vector of bfloat16: a load that widens, and a shift
 _DECODING = 2.5  # of a vector of codes: a load that widens, half a shift and a mask, a subtraction, a product
 
 
@@ -57,7 +58,7 @@ class ContractionShape:
         itemsize: the bytes of an element of the other operand.
         column_itemsize: the bytes of the column operand per step and column, as it is packed.
         multiply_add: the cycles of one step of a vector, in multiply-adds of float32. An instruction that adds up
-            four products of bytes starts as often as one of these.
+            several products starts as often as one of these.
         decoding: the cycles that decode a vector of columns in one step, in multiply-adds of float32.
     """
 
@@ -87,8 +88,8 @@ def shape_of_contraction(
     Args:
         contraction: the contraction.
         extents: the extents of its row axes as they are tiled.
-        dots: how instructions for four products at a time compute it; None if each step is one multiply-add. With them
-            a step is a group of four.
+        dots: how instructions for several products at a time compute it; None if each step is one multiply-add. With
+            them a step is a group.
 
     Returns:
         The shape.
@@ -116,6 +117,7 @@ def shape_of_contraction(
     innermost = contraction.stage.reductions[-1].var
     own_itemsize = np.dtype(str(contraction.operand.source.dtype)).itemsize
     widened = is_integer(str(other.source.dtype)) and dots is None
+    shifted = str(contraction.operand.source.dtype) == BFLOAT16 and dots is None
     column_bytes = sum(_bytes(load) for load in (contraction.operand, *contraction.beside))
     per_step = column_bytes / (contraction.column.extent * math.prod(steps.values()))
     prologue = contraction.prologue
@@ -133,9 +135,9 @@ def shape_of_contraction(
         column_stride=abs(load_stride(contraction.operand, innermost) or 0) * own_itemsize,
         padded_bytes=0 if prologue is None else itemsize * math.prod(shape_of(prologue.buffer)),
         itemsize=itemsize,
-        column_itemsize=per_step if contraction.beside else own_itemsize * (1 if dots is None else GROUP),
+        column_itemsize=per_step if contraction.beside else own_itemsize * (1 if dots is None else dots.group),
         multiply_add=_WIDENED if widened else 1.0,
-        decoding=_DECODING if contraction.beside else 0.0,
+        decoding=_DECODING if contraction.beside else _SHIFTED if shifted else 0.0,
     )
 
 

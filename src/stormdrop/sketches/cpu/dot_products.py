@@ -1,18 +1,21 @@
-"""Contractions of bytes by instructions that add up four products at a time.
+"""Contractions of bytes and of bfloat16 by instructions that add up several products at a time.
 
-    vpdpbusd, sdot, udot, usdot       sum[j] += a[0] b[j, 0] + a[1] b[j, 1] + a[2] b[j, 2] + a[3] b[j, 3]
+    vpdpbusd, sdot, udot, usdot    bytes       sum[j] += a[0] b[j, 0] + a[1] b[j, 1] + a[2] b[j, 2] + a[3] b[j, 3]
+    vdpbf16ps, bfdot               bfloat16    sum[j] += a[0] b[j, 0] + a[1] b[j, 1]
 
-Four steps of one reduction make a *group*, and four bytes a *word* of 32 bits. The data's word is loaded as it lies in
-memory and broadcast. The column operand is packed into words, with the columns of a group contiguous, so that the loops
-are those of float32 with one element per word:
+Four or two steps of one reduction make a *group*, and their factors a *word* of 32 bits. The data's word is loaded as
+it lies in memory and broadcast. The column operand is packed into words, with the columns of a group contiguous, so
+that the loops are those of float32 with one element per word. For bytes:
 
     packed[tile, 1 + group, column] = bytes 4 group ... 4 group + 3 of the column operand
     accumulators[row, column] = packed[tile, 0, column]                          if there is a correction, else 0
     accumulators[row, column] += dot(word of data[row, 4 group ...], packed[tile, 1 + group, column])
 
-- If four does not divide the reduction, the last group begins earlier, so that no load reaches beyond the data. The
-  bytes that it shares with the group before it are zero in the packed operand. A reduction of less than four steps has
-  one group, whose word is made of the bytes that there are.
+- If the group does not divide the reduction, the last one begins earlier, so that no load reaches beyond the data. The
+  factors that it shares with the group before it are zero in the packed operand. A reduction of fewer steps has one
+  group, whose word is made of the factors that there are.
+- bfloat16 is summed up in float32. CPUs with tiles for bfloat16 (AMX) have vdpbf16ps at half the rate of float32: there
+  it is not taken.
 - The first operand of vpdpbusd is unsigned and its second one signed. If both are signed, the data are moved by 128,
   which is one bit of each byte, and so is their zero point.
 - A zero point z of the data is a correction: sum (a - z) b = sum a b - z sum b. The sums of the column operand are
@@ -26,19 +29,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from tvm import tirx
 from tvm.ir.prim import expr as prim
-from tvm.ir.prim.expr import IntImm
+from tvm.ir.prim.expr import FloatImm, IntImm
 
 from ...ir.attributes import WORD
+from ...ir.dtypes import BFLOAT16
 from ...ir.expressions import Expr, substitute, unraveled, variables
 from ...ir.factors import Factor, factors_of
 from ...ir.roles import Contraction, contiguous
 from ...ir.stages import Axis, Stage, intermediate, variable
 from ...machine.cpu import Target
-
-GROUP = 4
-"""The products that one instruction adds to each sum."""
 
 _SIGN_BITS = -0x7F7F7F80  # 0x80808080: the highest bit of each byte of a word
 _LARGEST_PRODUCT = 255 * 255
@@ -50,11 +52,19 @@ _INSTRUCTIONS: tuple[tuple[str, int, Mapping[tuple[str, str], str]], ...] = (
     ("avxvnni", 8, _X86),
     ("dotprod", 4, {("s", "s"): "llvm.aarch64.neon.sdot", ("u", "u"): "llvm.aarch64.neon.udot"}),
     ("i8mm", 4, {("u", "s"): "llvm.aarch64.neon.usdot"}),
+    ("avx512bf16", 16, {("b", "b"): "llvm.x86.avx512bf16.dpbf16ps.512"}),
+    ("bf16", 4, {("b", "b"): "llvm.aarch64.neon.bfdot"}),
 )
-"""An extension by LLVM's name, the float32 lanes of targets that use it, and its instructions by signs of operands."""
+"""An extension by LLVM's name, the float32 lanes of targets that use it, and its instructions by kinds of operands.
 
-# The type in which a byte less its zero point fits, by its own type and the zero point.
-_SIGNS = {("int8", 0): "s", ("uint8", 0): "u", ("uint8", 128): "s", ("int8", -128): "u"}
+The kinds are bytes with a sign (s) and without one (u), and bfloat16 (b).
+"""
+
+_SLOW_WITH = {"avx512bf16": "amx-bf16"}  # an extension, and another one beside which it is not worth while
+
+# The kind of data, and the kind in which a column operand less its zero point fits.
+_OWN_KINDS = {"int8": "s", "uint8": "u", BFLOAT16: "b"}
+_KINDS = {("int8", 0): "s", ("uint8", 0): "u", ("uint8", 128): "s", ("int8", -128): "u", (BFLOAT16, 0): "b"}
 
 
 @dataclass(frozen=True)
@@ -68,6 +78,7 @@ class DotProducts:
         flipped: Whether the highest bit of each byte of the data is flipped, which moves it by 128.
         zero_point: What is subtracted from the data as the instruction sees them.
         axis: The position of the reduction whose steps are grouped.
+        group: The products that one instruction adds to each sum.
     """
 
     feature: str
@@ -76,6 +87,12 @@ class DotProducts:
     flipped: bool
     zero_point: int
     axis: int
+    group: int
+
+    @property
+    def sums(self) -> str:
+        """The type of the sums."""
+        return "float32" if self.group == 2 else "int32"
 
     @property
     def corrected(self) -> bool:
@@ -85,7 +102,7 @@ class DotProducts:
     def extents(self, contraction: Contraction) -> list[int]:
         """The extents of the reductions, that of the grouped one in groups."""
         extents = [axis.extent for axis in contraction.stage.reductions]
-        extents[self.axis] = -(-extents[self.axis] // GROUP)
+        extents[self.axis] = -(-extents[self.axis] // self.group)
         return extents
 
 
@@ -97,25 +114,28 @@ def dot_products(contraction: Contraction, target: Target) -> DotProducts | None
         target: the machine; its `features` say which instructions it has.
 
     Returns:
-        None if there is no instruction for it: the factors are no bytes, their sums are not in int32 or may overflow,
-        the column operand cannot be packed or has a zero point that does not fit, or the machine lacks the unit.
+        None if there is no instruction for it: the factors are neither bytes nor bfloat16, sums of bytes are not in
+        int32 or may overflow, the column operand cannot be packed or has a zero point that does not fit, or the
+        machine lacks the unit.
     """
     stage = contraction.stage
     data, columns = _data_and_columns(contraction)
     steps = math.prod(axis.extent for axis in stage.reductions)
     if contraction.packable is None or contraction.column.extent < _NARROWEST:
         return None
-    if str(stage.buffer.dtype) != "int32" or steps * _LARGEST_PRODUCT >= 2**31:
-        return None
     if any(contraction.column.var in variables(index) for index in contraction.other.indices):
         return None
-    sign = _SIGNS.get((columns.dtype, columns.zero_point))
-    chosen = None if sign is None else _instruction(data.dtype, sign, target)
+    kind = _KINDS.get((columns.dtype, columns.zero_point))
+    chosen = None if kind is None else _instruction(data.dtype, kind, target)
     if chosen is None:
         return None
     feature, instruction, data_first, flipped = chosen
+    group = 4 // np.dtype(data.dtype).itemsize
     moved = (128 if data.dtype == "int8" else -128) if flipped else 0
-    return DotProducts(feature, instruction, data_first, flipped, data.zero_point + moved, _grouped_axis(contraction))
+    axis = _grouped_axis(contraction, group)
+    dots = DotProducts(feature, instruction, data_first, flipped, data.zero_point + moved, axis, group)
+    overflows = dots.sums == "int32" and steps * _LARGEST_PRODUCT >= 2**31
+    return None if overflows or str(stage.buffer.dtype) != dots.sums else dots
 
 
 def _data_and_columns(contraction: Contraction) -> tuple[Factor, Factor]:
@@ -126,32 +146,33 @@ def _data_and_columns(contraction: Contraction) -> tuple[Factor, Factor]:
 
 
 def _instruction(data: str, columns: str, target: Target) -> tuple[str, str, bool, bool] | None:
-    """The extension and the instruction for data of a type and columns of a sign.
+    """The extension and the instruction for data of a type and columns of a kind.
 
     With them: whether the data come first, and whether they flip.
     """
-    own = {"int8": "s", "uint8": "u"}.get(data)
+    own = _OWN_KINDS.get(data)
     if own is None:
         return None
-    other = "u" if own == "s" else "s"
-    for sign in (own, other):  # as they are if possible
+    flipped = {"s": "u", "u": "s"}.get(own, own)
+    for kind in dict.fromkeys((own, flipped)):  # as they are if possible
         for feature, lanes, instructions in _INSTRUCTIONS:
-            if feature not in target.features or lanes != target.lanes:
+            slow = _SLOW_WITH.get(feature) in target.features
+            if feature not in target.features or lanes != target.lanes or slow:
                 continue
-            for pair, data_first in (((sign, columns), True), ((columns, sign), False)):
+            for pair, data_first in (((kind, columns), True), ((columns, kind), False)):
                 if pair in instructions:
-                    return feature, instructions[pair], data_first, sign != own
+                    return feature, instructions[pair], data_first, kind != own
     return None
 
 
-def _grouped_axis(contraction: Contraction) -> int:
+def _grouped_axis(contraction: Contraction, group: int) -> int:
     """The reduction along which the data are contiguous, if it fills a group; else the one that wastes least."""
     reductions = contraction.stage.reductions
 
     def preference(position: int) -> tuple[bool, float, int]:
         axis = reductions[position]
-        whole = contiguous(contraction.other, axis.var) and axis.extent >= GROUP
-        return whole, axis.extent / (-(-axis.extent // GROUP) * GROUP), position
+        whole = contiguous(contraction.other, axis.var) and axis.extent >= group
+        return whole, axis.extent / (-(-axis.extent // group) * group), position
 
     return max(range(len(reductions)), key=preference)
 
@@ -224,9 +245,9 @@ def packed_words(
         step = step * extent + axis.var
     words = (_data_word(contraction, dots, data, reductions, positions), packed(step + first if first else step))
     operands = words if dots.data_first else words[::-1]
-    term = tirx.call_llvm_pure_intrin("int32", dots.instruction, IntImm("int32", 0), *operands)
-    start = packed(IntImm("int32", 0)) if first else IntImm("int32", 0)
-    return PackedWords((*before, pack), term, start)
+    zero = FloatImm("float32", 0.0) if dots.sums == "float32" else IntImm("int32", 0)
+    term = tirx.call_llvm_pure_intrin(dots.sums, dots.instruction, zero, *operands)
+    return PackedWords((*before, pack), term, packed(IntImm("int32", 0)) if first else zero)
 
 
 def _column_sums(contraction: Contraction, columns: Factor, leading: Sequence[Axis]) -> Stage:
@@ -247,12 +268,12 @@ def _wide(factor: Factor) -> Expr:
 
 
 def _starts(dots: DotProducts, contraction: Contraction, group: Expr) -> tuple[Expr, int]:
-    """Where the bytes of a group begin on the grouped axis, and how many there are."""
+    """Where the factors of a group begin on the grouped axis, and how many there are."""
     extent = contraction.stage.reductions[dots.axis].extent
-    if extent < GROUP:
+    if extent < dots.group:
         return IntImm("int32", 0), extent
-    start = group * GROUP
-    return (start if extent % GROUP == 0 else prim.Min(start, IntImm("int32", extent - GROUP))), GROUP
+    start = group * dots.group
+    return (start if extent % dots.group == 0 else prim.Min(start, IntImm("int32", extent - dots.group))), dots.group
 
 
 def _word(
@@ -266,14 +287,21 @@ def _word(
     for number in range(count):
         where = {axis.var: position for axis, position in zip(reductions, at, strict=True)}
         where[reductions[dots.axis].var] = start + number
-        byte = substitute(_wide(columns), {**places, **where})
-        if reductions[dots.axis].extent % GROUP and count == GROUP:
-            byte = tirx.if_then_else(start + number >= group * GROUP, byte, IntImm("int32", 0))
-        # The highest byte has the sign of the word.
-        low = 128 if number == GROUP - 1 else 0
-        digit = prim.FloorMod(byte + low if low else byte, IntImm("int32", 256))
-        word = word + (digit - low if low else digit) * (1 << 8 * number)
+        # The highest digit has the sign of the word.
+        digit = substitute(_digit(columns, number == dots.group - 1), {**places, **where})
+        if reductions[dots.axis].extent % dots.group and count == dots.group:
+            digit = tirx.if_then_else(start + number >= group * dots.group, digit, IntImm("int32", 0))
+        word = word + digit * (1 << 32 // dots.group * number)
     return word
+
+
+def _digit(columns: Factor, signed: bool) -> Expr:
+    """The bits of an element of the column operand as a number, from 0 on or with a sign."""
+    if columns.dtype == BFLOAT16:
+        return prim.Cast("int32", tirx.reinterpret("int16" if signed else "uint16", columns.load))
+    low = 128 if signed else 0
+    digit = prim.FloorMod(_wide(columns) + low if low else _wide(columns), IntImm("int32", 256))
+    return digit - low if low else digit
 
 
 def _data_word(

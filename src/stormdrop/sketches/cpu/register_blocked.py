@@ -11,8 +11,8 @@ The column operand is packed so that the columns of a tile are contiguous per re
 ahead of time, another operand by a stage of its own or not at all. If a tile does not divide an extent, the last tile
 overlaps the one before it: it starts at `extent - tile`, computes some elements twice, and needs neither a predicate
 nor padding. If every access takes some row axes as whole consecutive dimensions (a 1x1 convolution), they are one axis.
-Products of bytes are added up four at a time if the machine has a unit for that (see `dot_products`). What decodes a
-quantised column operand (scales, zero points) is packed as it is.
+Products of bytes and of bfloat16 are added up several at a time if the machine has a unit for that (see
+`dot_products`). What decodes a quantised column operand (scales, zero points) is packed as it is.
 
 This module holds the knobs; `tiled_contraction` builds and schedules the function.
 """

@@ -36,7 +36,7 @@ class TiledContraction:
         contraction: what the function computes.
         config: the sizes of the tiles and of the blocks of tiles, and whether to pack; see `RegisterBlocked.space`.
         prologue_inside: whether the stage that makes the other operand (padding) is part of the kernel.
-        dots: how instructions for four products at a time compute it; None if each step is one multiply-add.
+        dots: how instructions for several products at a time compute it; None if each step is one multiply-add.
 
     Attributes:
         outer: the axes that are not tiled.

@@ -1,0 +1,135 @@
+"""What a model that was lowered to bfloat16 should compute, and how far that is from the model in float32.
+
+    lowered graph       --NumPy, float64-->   exact tensors, for the weights that the model has
+    compiled model      --its kernels-->      our tensors      the kernels are right if these are near the exact ones
+    model in float32    --float64-->          the error of the lowered model, which its user has to accept
+
+"Near" is 3 times what rounding each tensor between two kernels to its type does to the exact ones: two ways to round
+differ by about as much as each of them is wrong. Kernels that add up in bfloat16, or that read a wrong weight, are
+further off.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from numpy.typing import NDArray
+
+from ...errors import ModelError, UnsupportedFunction
+from ..artifact import CompiledModel
+from ..importer.graph import Graph
+from ..verify import Reference
+from .arrays import error_of, exceeds_float32, has_nan, same_top
+from .exact import ExactModel
+from .expected import Expected, output_name, read_before_outputs
+from .origins import origin_of
+from .samples import Feeds, Sample, random_feeds
+
+_OF_ROUNDING = 3.0
+_ROWS = 32  # inputs on which the model is compared with that in float32
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """How far a lowered model is from the one in float32.
+
+    Attributes:
+        error: The median over 32 random inputs of max|lowered - float32| / max|float32|, for the worst output.
+        agreement: The share of the rows of the outputs whose largest element is at the same place ("top-1 agreement");
+            None if the outputs have no rows of several numbers.
+    """
+
+    error: float
+    agreement: float | None
+
+
+def lowered_reference(graph: Graph, original: Reference) -> Reference:
+    """What a lowered model should compute.
+
+    Args:
+        graph: The lowered model, at one size.
+        original: What the model in float32 should compute at this size.
+
+    Raises:
+        ModelError: The model cannot be verified: NumPy does not know one of its functions, or it leaves the range of
+            its numbers.
+    """
+    exact = exact_model(graph)
+    inside = read_before_outputs(graph, exact)
+
+    def named(results: tuple[Mapping[str, Array], Mapping[Any, Array]]) -> dict[str, Array]:
+        outputs, kept = results
+        found = {name: kept[variable] for name, (variable, _) in inside.items() if variable in kept}
+        return {**{output_name(name): value for name, value in outputs.items()}, **found}
+
+    keep = [variable for variable, _ in inside.values()]
+
+    def expected(sample: Sample) -> Expected | None:
+        tensors = named(exact.run(sample.feeds, keep))
+        if any(has_nan(value) or exceeds_float32(value) for value in tensors.values()):
+            return None
+
+        @cache
+        def rounded() -> Mapping[str, float]:
+            values = named(exact.run(sample.feeds, keep, rounded=True))
+            return {name: error_of(values[name], right) for name, right in tensors.items()}
+
+        return Expected(sample, tensors, {}, lambda name, _: _OF_ROUNDING * rounded()[name])
+
+    usable = [one for one in (expected(each.sample) for each in original.expected) if one is not None]
+    if not usable:
+        raise ModelError(f"{graph.name}: in bfloat16 its outputs hold NaN or leave the range of numbers")
+    sites = {name: site for name, (_, site) in inside.items()}
+    return Reference(original.feeds, "NumPy in float64, for weights in bfloat16", usable, sites)
+
+
+def exact_model(graph: Graph) -> ExactModel:
+    """The model by NumPy.
+
+    Raises:
+        ModelError: NumPy does not know one of its functions.
+    """
+    try:
+        return ExactModel(graph)
+    except UnsupportedFunction as error:
+        raise ModelError(f"{graph.name}: cannot be verified in bfloat16: {error}; tune it in float32") from error
+
+
+def expected_error(graph: Graph, original: Reference) -> float:
+    """The error that a lowered model will have against the one in float32, on the first sample, found out by NumPy.
+
+    Args:
+        graph: The lowered model, at one size.
+        original: What the model in float32 should compute.
+    """
+    one = original.expected[0]
+    outputs, _ = exact_model(graph).run(one.sample.feeds, rounded=True)
+    return max(error_of(value, one.tensors[output_name(name)]) for name, value in outputs.items())
+
+
+def accuracy_of(model: CompiledModel, graph: Graph, seed: int) -> Accuracy:
+    """Compare a lowered model with the one in float32, which another runtime computes.
+
+    Args:
+        model: The lowered model.
+        graph: The model in float32.
+        seed: Seeds the inputs.
+    """
+    origin = origin_of(graph.source)
+    ranges = origin.index_ranges()
+    feeds: Sequence[Feeds] = [random_feeds(graph.inputs, seed + number, ranges) for number in range(_ROWS)]
+    names = [info.name for info in graph.outputs]
+    theirs, _ = origin.outputs(feeds, names)
+    ours = [model.run(one) for one in feeds[: len(theirs)]]
+    errors, same = [], list[bool]()
+    for name in names:
+        pairs = [(mine[name], other[name]) for mine, other in zip(ours, theirs, strict=True)]
+        errors.append(statistics.median(error_of(mine, other) for mine, other in pairs))
+        same += [each for mine, other in pairs for each in same_top(mine, other)]
+    return Accuracy(max(errors, default=0.0), statistics.mean(same) if same else None)

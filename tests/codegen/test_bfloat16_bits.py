@@ -1,0 +1,72 @@
+"""bfloat16 in compiled kernels: widened and rounded to the last bit as `ml_dtypes` does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from tvm import te, tirx
+
+from stormdrop.codegen.bfloat16 import with_bits
+from stormdrop.codegen.compile import TunedKernel
+from stormdrop.errors import UnsupportedFunction
+from stormdrop.ir.dtypes import BFLOAT16
+from stormdrop.ir.workload import Workload
+from stormdrop.machine.cpu import Target
+from stormdrop.sketches.registry import sketches_for
+
+pytestmark = pytest.mark.compiles
+TARGET = Target.detect()
+
+
+def compiled(*tensors: Any) -> TunedKernel:
+    """The kernel of a function in TVM's tensor expressions with its default schedule."""
+    workload = Workload.create("converted", te.create_prim_func(list(tensors)))
+    (sketch, space), *_ = sketches_for(workload, TARGET)
+    return TunedKernel(workload, TARGET, sketch.apply(workload, TARGET, space.config(space.origin)))
+
+
+def every_kind() -> NDArray[np.float32]:
+    """Numbers at and beside every kind of boundary: ties, the largest, infinity, NaN of both signs, zeros."""
+    upper = np.arange(0, 1 << 16, 37, dtype=np.uint32) << 16
+    lower = np.array([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF], np.uint32)
+    special = np.array([0, 0x80000000, 0x7F7FFFFF, 0x7F800000, 0xFF800000, 0x7F800001, 0xFFFFFFFF], np.uint32)
+    words = np.concatenate([(upper[:, None] | lower).ravel(), special])
+    return words.view(np.float32)
+
+
+def test_numbers_are_rounded_to_the_nearest_and_nan_stays_nan() -> None:
+    values = every_kind()
+    x = te.placeholder((values.size,), "float32", name="x")
+    kernel = compiled(x, te.compute(x.shape, lambda i: x[i].astype(BFLOAT16), name="y"))
+    found = kernel(values)
+    with np.errstate(invalid="ignore"):
+        expected = values.astype(BFLOAT16)
+    nan = np.isnan(values)
+    assert nan.any() and np.isnan(found[nan].astype("float32")).all()
+    np.testing.assert_array_equal(found[~nan].view("uint16"), expected[~nan].view("uint16"))
+
+
+def test_numbers_are_widened_as_they_are() -> None:
+    values = np.arange(1 << 16, dtype=np.uint16).view(BFLOAT16)
+    x = te.placeholder((values.size,), BFLOAT16, name="x")
+    kernel = compiled(x, te.compute(x.shape, lambda i: x[i].astype("float32"), name="y"))
+    np.testing.assert_array_equal(kernel(values).view("uint32"), values.view("uint16").astype("uint32") << 16)
+
+
+def test_a_condition_chooses_between_bits() -> None:
+    x = te.placeholder((5, 7), BFLOAT16, name="x")
+    zero = tirx.const(0.0, BFLOAT16)
+    padded = te.compute((7, 7), lambda i, j: tirx.if_then_else(tirx.all(i >= 1, i < 6), x[i - 1, j], zero), name="y")
+    values = np.random.default_rng(0).standard_normal((5, 7)).astype(BFLOAT16)
+    found = compiled(x, padded)(values)
+    np.testing.assert_array_equal(found.view("uint16"), np.pad(values.view("uint16"), ((1, 1), (0, 0))))
+
+
+def test_arithmetic_in_bfloat16_is_refused() -> None:
+    x = te.placeholder((8,), BFLOAT16, name="x")
+    doubled = te.create_prim_func([x, te.compute((8,), lambda i: x[i] + x[i], name="y")])
+    with pytest.raises(UnsupportedFunction, match="convert the operands to float32"):
+        with_bits(doubled)

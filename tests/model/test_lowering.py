@@ -1,0 +1,80 @@
+"""Models in bfloat16, from the file to the verified artifact."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from faulty_kernels import coarse
+from tiny_models import attention_model, residual_model
+
+import stormdrop as sd
+from stormdrop.errors import InputError
+from stormdrop.machine.cpu import Target
+from stormdrop.model.builder import TaskSchedules
+from stormdrop.model.random_weights import seed_weights
+from stormdrop.model.untuned import CompileResult, compile_model_with
+from stormdrop.sketches.contract import Variant
+from stormdrop.tuning.options import TuneOptions
+
+pytestmark = pytest.mark.compiles
+
+
+def compiled(model: Any, **options: Any) -> CompileResult:
+    return compile_model_with(model, Target.detect(), TuneOptions(fresh=True, **options))
+
+
+@pytest.mark.parametrize("model", [residual_model(), attention_model()], ids=["residual", "attention"])
+def test_a_model_in_bfloat16_is_verified_against_its_own_weights(model: Any) -> None:
+    result = compiled(seed_weights(model, seed=1), precision="bf16")
+    assert result.verified.fault is None and "weights in bfloat16" in result.verified.against
+    assert result.precision is not None
+    assert len(result.precision.layers) > len(result.precision.low) > 0
+    assert 1e-5 < result.precision.accuracy.error < 2e-2
+    assert not result.replaced
+    entry = result.to_json()["precision"]
+    assert entry["asked"] == "bf16" and entry["bfloat16"] == list(result.precision.low)
+
+
+def test_the_caller_sees_float32_and_the_artifact_says_the_precision(tmp_path: Path) -> None:
+    source = seed_weights(residual_model(), seed=1)
+    model = sd.compile_model(source, precision="bf16", out=tmp_path / "m.sd")
+    x = np.random.default_rng(0).standard_normal((1, 3, 8, 8)).astype(np.float32)
+    found, exact = model(x), sd.compile_model(source)(x)
+    assert found.dtype == np.float32
+    error = np.abs(found - exact).max() / np.abs(exact).max()
+    assert 1e-5 < error < 2e-2
+    loaded = sd.load(tmp_path / "m.sd")
+    np.testing.assert_array_equal(loaded(x), found)
+    assert loaded.metadata.provenance["precision"] == "bf16"
+
+
+def test_sums_in_bfloat16_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One kernel cuts its sums to bfloat16 after each step; its replacement adds up in float32."""
+    true_variant = TaskSchedules.variant
+
+    def variant(self: TaskSchedules, choice: Any, where: Any = None) -> Variant:
+        made = true_variant(self, choice, where)
+        return coarse(made) if "matmul" in self.task.task.name else made
+
+    monkeypatch.setattr(TaskSchedules, "variant", variant)
+    result = compiled(seed_weights(attention_model(), seed=1), precision="bf16")
+    assert result.replaced and all("matmul" in replaced.task for replaced in result.replaced)
+
+
+def test_auto_lowers_as_many_layers_as_the_error_allows() -> None:
+    source = seed_weights(residual_model(), seed=1)
+    none = compiled(source, precision="auto", max_error=1e-7)
+    assert none.precision is not None and none.precision.low == ()
+    assert none.verified.max_error < 1e-4 and "weights in bfloat16" not in none.verified.against
+    everything = compiled(source, precision="auto", max_error=0.5)
+    in_full = compiled(source, precision="bf16")
+    assert everything.precision is not None and in_full.precision is not None
+    assert everything.precision.low == in_full.precision.low != ()
+
+
+def test_an_unknown_precision_is_one_line() -> None:
+    with pytest.raises(InputError, match="precision 'int4': must be float32, bf16 or auto"):
+        sd.compile_model(residual_model(), precision="int4")
