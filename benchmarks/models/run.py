@@ -1,13 +1,17 @@
 """Tunes fourteen models from nothing, and times each beside all its peers, in interleaved rounds.
 
     run.py [--models resnet50,squeezenet] [--time 600] [--rounds 15] [--against openvino] [--resume] [--show]
+           [--precision bf16]
 
 The figures of a model are: the seconds and candidates of its tuning; its latency beside the peers; its error against
 onnxruntime, before the softmax if there is one at the end; the share of time outside of kernels; and the share of time
 that the machine's limits explain, with every kernel at its roofline (at most all of its time, because arrays may stay
-in caches). Every model is saved in benchmarks/out/models.json as soon as it is done, with its profile and its curve, so
-an interrupted run goes on with `--resume`. `--show` prints and draws what is saved. Artifacts and records are saved in
-benchmarks/out/models.
+in caches). With `--precision bf16` or `auto` the error is that against float32 on random inputs, with the top-1
+agreement, and OpenVINO and torch compute in bfloat16, too.
+
+Every model is saved in benchmarks/out/models.json (models_bf16.json, models_auto.json) as soon as it is done, with its
+profile and its curve, so an interrupted run goes on with `--resume`. `--show` prints and draws what is saved. Artifacts
+and records are saved in a folder of the same name.
 
 With ten minutes of tuning for each, all fourteen models take up to three hours. Run it on an idle machine.
 """
@@ -38,16 +42,17 @@ from stormdrop.errors import StormdropError
 from stormdrop.machine.peak import peak
 from stormdrop.model.profile import profile
 from stormdrop.model.verify import random_feeds, verify
+from stormdrop.tuning.options import FLOAT32, PRECISIONS
 
 LOWEST = 0.97
 _NAME = "models"
-_FOLDER = OUT / _NAME
 
 
 def main() -> None:
     options = _options()
     host = machine()
-    entries = earlier_entries(_NAME, host, "models")
+    saved = _NAME if options.precision == FLOAT32 else f"{_NAME}_{options.precision}"
+    entries = earlier_entries(saved, host, "models")
     print(f"{host['cpu']}, {host['cores']} cores, {host['versions']}")
     for name in options.models:
         known = entries.get(name)
@@ -55,21 +60,20 @@ def main() -> None:
             continue
         print(name, file=sys.stderr)
         try:
-            entries[name] = measure(name, options)
+            entries[name] = measure(name, options, OUT / saved / name)
         except StormdropError as error:
             entries[name] = {"failed": str(error)}
         entries = {model: entries[model] for model in NAMES if model in entries}
-        save(_NAME, {"machine": host, "summary": summary(entries, LOWEST), "models": entries})
+        save(saved, {"machine": host, "summary": summary(entries, LOWEST), "models": entries})
     chosen = {name: entries[name] for name in options.models if name in entries}
     show(chosen)
     if good := {name: entry for name, entry in chosen.items() if "failed" not in entry}:
-        print(draw(good, host))
+        print(draw(good, f"time over ours, {options.precision}, batch 1, on {host['cpu']}", saved))
     sys.exit(any("failed" in entry for entry in chosen.values()))
 
 
-def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Tunes and times one model; returns its entry. Its artifact and its records stay on disk."""
-    folder = _FOLDER / name
+def measure(name: str, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Tunes and times one model; returns its entry. Its artifact and its records stay in the folder."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     model = graph(name)
@@ -77,12 +81,21 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     onnx.save(model, source)
     with sd.open_store(f"sqlite:///{folder / 'records.sqlite'}") as store:
         tuned = sd.tune_model(
-            source, time=options.time, seed=options.seed, search=options.search, out=artifact, store=store, fresh=True
+            source,
+            time=options.time,
+            seed=options.seed,
+            search=options.search,
+            precision=options.precision,
+            out=artifact,
+            store=store,
+            fresh=True,
         )
         bench = sd.bench(artifact, options.against, rounds=options.rounds, store=store)
         logits = without_softmax(model)
         error = tuned.verified.max_error
-        if logits is not None:
+        if tuned.precision is not None:
+            error = tuned.precision.accuracy.error
+        elif logits is not None:
             short = sd.tune_model(logits, trials=1, seed=options.seed, search=options.search, store=store).model
             error = max(error, verify(short, logits, options.seed).max_error)
     inside = profile(tuned.model, random_feeds(tuned.model.inputs, options.seed))
@@ -133,7 +146,7 @@ def show(entries: Mapping[str, Mapping[str, Any]]) -> None:
                 ", ".join(others + [f"{peer} {why[:40]}" for peer, why in entry["bench"]["skipped"].items()]),
                 f"{tuned['seconds']:.0f} s, {tuned['trials']} trials",
                 f"{1e3 * tuned['untuned']['seconds']:.2f} ms" if tuned["untuned"] else "no time for it",
-                f"{entry['error']:.1e}",
+                _error(entry),
                 f"{outside:.1%}",
                 f"{entry['roofline']:.0%}",
                 str(len(tuned["fallbacks"])),
@@ -162,12 +175,18 @@ def show(entries: Mapping[str, Mapping[str, Any]]) -> None:
         print(f"below {LOWEST}: {', '.join(totals['below']) or 'none'}")
 
 
-def draw(entries: Mapping[str, Mapping[str, Any]], host: Mapping[str, Any]) -> Path:
+def _error(entry: Mapping[str, Any]) -> str:
+    """The error of a model, with its top-1 agreement with float32 if it is in another precision."""
+    precision = entry["tuned"].get("precision")
+    agreement = None if precision is None else precision["agreement"]
+    return f"{entry['error']:.1e}" + ("" if agreement is None else f", top-1 {agreement:.0%}")
+
+
+def draw(entries: Mapping[str, Mapping[str, Any]], title: str, saved: str) -> Path:
     """Draws bars of the time of every peer over ours."""
     names: Sequence[str] = [name for name in MODEL_PEERS if any(_ratio(entry, name) for entry in entries.values())]
     series = {name: [_ratio(entry, name) or math.nan for entry in entries.values()] for name in names}
-    title = f"time over ours, float32, batch 1, on {host['cpu']}"
-    return bars(_NAME, title, "their time / ours", list(entries), series)
+    return bars(saved, title, "their time / ours", list(entries), series)
 
 
 def _ratio(entry: Mapping[str, Any], peer: str) -> float | None:
@@ -182,6 +201,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--against", default=",".join(MODEL_PEERS), help="peers, separated by commas (%(default)s)")
     parser.add_argument("--search", default="storm", help="the search to tune with (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="the seed of everything random (%(default)s)")
+    parser.add_argument("--precision", choices=PRECISIONS, default=FLOAT32, help="what models compute in (%(default)s)")
     parser.add_argument("--resume", action="store_true", help="skip the models that are saved already")
     parser.add_argument("--show", action="store_true", help="print and draw what is saved, and measure nothing")
     options = parser.parse_args()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from ..errors import InputError, MeasureError
+from ..ir.dtypes import is_float, limits
 from ..ir.relative_error import relative_error
 from ..machine.scratch import scratch_folder
 from ..measure.timing import MOST_ROUNDS
 from ..report.formatting import ascii_time
 from ..statistics import median_interval, ratio_interval
+from ..tuning.options import BF16, FLOAT32
 from .contender import ContenderSpec, Unavailable
 from .contender_process import ContenderProcess
-from .peers import GROUPS, model_peers, operator_peers
+from .peers import GROUPS, IN_BFLOAT16, model_peers, operator_peers
 from .turns import take_turns
 
 if TYPE_CHECKING:
@@ -41,6 +43,9 @@ ROUNDS = MOST_ROUNDS
 TOLERANCE = 1e-3
 """The relative error up to which two contenders agree: float32, with sums in any order."""
 
+TOLERANCE_OF_BFLOAT16 = 5e-2
+"""The same in bfloat16, of which two models round differently."""
+
 
 @dataclass(frozen=True)
 class Standing:
@@ -57,6 +62,7 @@ class Standing:
         versions: The versions of its libraries, by name.
         settings: How it ran, such as threads and layouts.
         samples: Its time in each round, in seconds per execution.
+        tolerance: The error up to which it agrees with the reference.
     """
 
     name: str
@@ -68,11 +74,12 @@ class Standing:
     versions: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     samples: Sequence[float] = ()
+    tolerance: float = TOLERANCE
 
     @property
     def agrees(self) -> bool:
-        """Whether its outputs are those of the reference, within the rounding of float32."""
-        return self.error <= TOLERANCE
+        """Whether its outputs are those of the reference, within the rounding of the type that is computed in."""
+        return self.error <= self.tolerance
 
 
 @dataclass(frozen=True, repr=False)
@@ -144,6 +151,7 @@ def bench(
     rounds: int = ROUNDS,
     seed: int = 0,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
+    precision: str = FLOAT32,
     target: Target | None = None,
     store: Store | None = None,
     on_progress: Callable[[Any], None] | None = None,
@@ -161,6 +169,8 @@ def bench(
         seed: Seeds the inputs and the tuning.
         shapes: The shapes of inputs whose shape an ONNX file leaves open, by input name. Of a saved model with several
             sizes, those of the size that is timed, by default the first.
+        precision: What an ONNX file is tuned to compute in, as in `tune_model`. Beside a model in bfloat16, OpenVINO
+            and torch compute in bfloat16, too; onnxruntime has no such kernels for CPUs.
         target: The machine to tune for. The default is this machine.
         store: The records of earlier tunings. The default is the default database.
         on_progress: Called with the progress of the tuning.
@@ -194,7 +204,7 @@ def bench(
     if against and not peers:  # said before anything is tuned
         raise InputError("; ".join(f"{name}: {reason}" for name, reason in skipped.items()))
     with scratch_folder() as scratch:
-        tuning = _TuningOptions(machine, seed, store, on_progress, scratch, shapes)
+        tuning = _TuningOptions(machine, seed, store, on_progress, scratch, shapes, precision)
         if isinstance(what, Workload):
             plan = _plan_operator(what, peers, tuning)
         else:
@@ -212,6 +222,7 @@ class _TuningOptions:
     on_progress: Callable[[Any], None] | None
     scratch: Path
     shapes: Mapping[str, tuple[int, ...]] | None
+    precision: str
 
 
 @dataclass(frozen=True)
@@ -224,6 +235,7 @@ class _Plan:
         reference: The outputs to compare with; None if these are our own.
         skipped: Why peers cannot take part, by name.
         flops: Floating-point operations of one execution; 0 if unknown.
+        tolerance: The error up to which contenders agree.
     """
 
     what: str
@@ -231,6 +243,7 @@ class _Plan:
     reference: Sequence[Array] | None
     skipped: Mapping[str, str]
     flops: float = 0.0
+    tolerance: float = TOLERANCE
 
 
 def _select_peers(against: Sequence[str] | None, known: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
@@ -270,7 +283,13 @@ def _plan_operator(workload: Workload, peers: Sequence[str], tuning: _TuningOpti
     theirs = {"operator": workload.name.split()[0], "arguments": dict(workload.arguments), "inputs": inputs}
     contenders = [ContenderSpec(OURS, "stormdrop.bench.peers.ours:TunedOperator", ours)]
     contenders += [ContenderSpec(peer, operator_peers()[peer], theirs) for peer in peers]
-    return _Plan(workload.name, contenders, workload.reference(inputs), {}, workload.flops)
+    tolerance = max(TOLERANCE, *(_step(spec.dtype) for spec in workload.outputs))
+    return _Plan(workload.name, contenders, workload.reference(inputs), {}, workload.flops, tolerance)
+
+
+def _step(dtype: str) -> float:
+    """The distance from 1 to the next number of a type of floats; 0 for other types."""
+    return float(limits(dtype).eps) if is_float(dtype) else 0.0
 
 
 def _plan_model(path: Path, peers: Sequence[str], tuning: _TuningOptions) -> _Plan:
@@ -290,6 +309,7 @@ def _plan_model(path: Path, peers: Sequence[str], tuning: _TuningOptions) -> _Pl
             seed=tuning.seed,
             store=tuning.store,
             shapes=tuning.shapes,
+            precision=tuning.precision,
             on_progress=tuning.on_progress,
             out=artifact,
         ).model
@@ -304,8 +324,13 @@ def _plan_model(path: Path, peers: Sequence[str], tuning: _TuningOptions) -> _Pl
         reason = f"the ONNX file that {path} was made from has changed since ({source})"
         return _Plan(str(path), contenders, None, dict.fromkeys(peers, reason))
     theirs = {"model": _with_sizes(source, size), "inputs": feeds}
-    contenders += [ContenderSpec(peer, model_peers()[peer], theirs) for peer in peers]
-    return _Plan(str(path), contenders, None, {})
+    if model.metadata.provenance.get("precision", FLOAT32) == FLOAT32:
+        contenders += [ContenderSpec(peer, model_peers()[peer], theirs) for peer in peers]
+        return _Plan(str(path), contenders, None, {})
+    for peer in peers:
+        low = {"precision": BF16} if peer in IN_BFLOAT16 else {}
+        contenders.append(ContenderSpec(peer, model_peers()[peer], {**theirs, **low}))
+    return _Plan(str(path), contenders, None, {}, tolerance=TOLERANCE_OF_BFLOAT16)
 
 
 def _with_sizes(source: Path, size: Metadata) -> bytes:
@@ -345,7 +370,10 @@ def _run(plan: _Plan, threads: int, rounds: int, skipped: Mapping[str, str]) -> 
         reference = outputs[0] if plan.reference is None else plan.reference
         times = take_turns(processes, rounds)
         standings = tuple(
-            _standing(process, times.seconds[0], times.seconds[index], _error(reference, outputs[index]))
+            replace(
+                _standing(process, times.seconds[0], times.seconds[index], _error(reference, outputs[index])),
+                tolerance=plan.tolerance,
+            )
             for index, process in enumerate(processes)
         )
     finally:

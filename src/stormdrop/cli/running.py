@@ -17,8 +17,9 @@ import typer
 from .._version import __version__
 from ..errors import InputError, MeasureError, OperatorError
 from ..measure.timing import MOST_ROUNDS
+from ..tuning.options import FLOAT32
 from . import arrays, completion, options, output
-from .options import DatabaseOption, JsonOption, SeedOption, ShapeOption, SizeOption, TargetOption
+from .options import DatabaseOption, JsonOption, PrecisionOption, SeedOption, ShapeOption, SizeOption, TargetOption
 from .progress import Reporter
 from .reporting import PageOption, check_page, command_line, write_page
 
@@ -200,6 +201,7 @@ def bench(
     db: DatabaseOption = None,
     seed: SeedOption = 0,
     shape: ShapeOption = None,
+    precision: PrecisionOption = FLOAT32,
     report: PageOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -228,6 +230,7 @@ def bench(
                 rounds=rounds,
                 seed=seed,
                 shapes=shapes,
+                precision=precision,
                 target=machine,
                 store=store,
                 on_progress=progress,
@@ -238,6 +241,8 @@ def bench(
             from ..report.documents import Bench, checked
 
             chosen = {"against": against, "rounds": rounds, "target": target, "seed": seed, "shape": shape}
+            if precision != FLOAT32:
+                chosen["precision"] = precision
             repeat = command_line("bench", what, *(arguments or ()), **chosen)
             write_page(bench_page(checked(document, Bench, what), repeat), report)
     if as_json:

@@ -7,8 +7,8 @@
                 tensorflow      a tf.function of one operator, images channels-last, weights as constants
                 tensorflow-xla  the same, compiled by XLA
     models      onnxruntime     all graph optimisations, all cores
-                openvino        float32, latency hint, all cores
-                torch           eager, images channels-last
+                openvino        float32 or bfloat16, latency hint, all cores
+                torch           eager, float32 or bfloat16, images channels-last
                 torch-compiled  compiled by torch's inductor, weights frozen
     ours        TunedOperator, TunedModel
 
@@ -45,6 +45,9 @@ MODEL_PEERS = {
     "torch-compiled": "stormdrop.bench.peers.torch_models:InductorModel",
 }
 """The peers of ONNX models: what makes each contender, by name."""
+
+IN_BFLOAT16 = ("openvino", "torch", "torch-compiled")
+"""The peers of ONNX models that take `precision="bf16"`."""
 
 GROUPS = {"torch": ("torch", "torch-packed", "torch-compiled"), "tensorflow": ("tensorflow", "tensorflow-xla")}
 """Names that stand for several contenders."""

@@ -1,4 +1,4 @@
-"""OpenVINO as a contender, for operators and for models, in float32."""
+"""OpenVINO as a contender, for operators in float32, and for models."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...tuning.options import BF16, FLOAT32
 from .graphs import OperatorGraph, operator_graph
 
 Array = NDArray[Any]
+
+_HINTS = {FLOAT32: "f32", BF16: "bf16"}  # OpenVINO's names
 
 
 class OpenvinoOperator:
@@ -55,13 +58,14 @@ class OpenvinoOperator:
 class OpenvinoModel:
     """An ONNX model, given as a serialised file."""
 
-    def __init__(self, model: bytes, inputs: Mapping[str, Array], threads: int) -> None:
+    def __init__(self, model: bytes, inputs: Mapping[str, Array], threads: int, precision: str = FLOAT32) -> None:
         import openvino
 
-        self._request = _compile(openvino.Core().read_model(model), threads).create_infer_request()
+        hint = _HINTS[precision]
+        self._request = _compile(openvino.Core().read_model(model), threads, hint).create_infer_request()
         self._inputs = dict(inputs)
         self.versions = {"openvino": openvino.__version__}
-        self.settings = {"threads": threads, "precision": "f32", "hint": "latency"}
+        self.settings = {"threads": threads, "precision": hint, "hint": "latency"}
 
     def run(self) -> object:
         return self._request.infer(self._inputs, share_inputs=True)
@@ -83,12 +87,12 @@ def _channels_last(graph: OperatorGraph) -> Any:
     return steps.build()
 
 
-def _compile(model: Any, threads: int) -> Any:
+def _compile(model: Any, threads: int, precision: str = "f32") -> Any:
     import openvino
 
     config = {
         "INFERENCE_NUM_THREADS": threads,
-        "INFERENCE_PRECISION_HINT": "f32",
+        "INFERENCE_PRECISION_HINT": precision,
         "PERFORMANCE_HINT": "LATENCY",
     }
     return openvino.Core().compile_model(model, "CPU", config)

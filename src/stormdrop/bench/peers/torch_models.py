@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ...errors import one_line
 from ...model.importer.onnx_model import load_onnx
+from ...tuning.options import BF16, FLOAT32
 from ..contender import Unavailable
 
 Array = NDArray[Any]
@@ -22,7 +23,7 @@ class EagerModel:
 
     compiled: ClassVar[bool] = False
 
-    def __init__(self, model: bytes, inputs: Mapping[str, Array], threads: int) -> None:
+    def __init__(self, model: bytes, inputs: Mapping[str, Array], threads: int, precision: str = FLOAT32) -> None:
         import onnx
         import torch
 
@@ -34,7 +35,7 @@ class EagerModel:
         torch.set_grad_enabled(False)
         given = onnx.load_from_string(model)
         self.versions = {"torch": torch.__version__, "onnx2torch": packages.version("onnx2torch")}
-        self.settings = {"threads": threads, "compiled": self.compiled}
+        self.settings = {"threads": threads, "compiled": self.compiled, "precision": precision}
         # In the cleaned graph, constants are folded and dropouts are gone: onnx2torch supports more such graphs, and
         # they run faster. But it has reshapes in place of flattening, which torch's compiler does not always trace.
         reasons = []
@@ -56,6 +57,9 @@ class EagerModel:
         weights = {tensor.name for tensor in graph.graph.initializer}
         names = [value.name for value in graph.graph.input if value.name not in weights]
         tensors = [torch.from_numpy(inputs[name]) for name in names]
+        if self.settings["precision"] == BF16:
+            module = module.to(torch.bfloat16)
+            tensors = [tensor.to(torch.bfloat16) if tensor.is_floating_point() else tensor for tensor in tensors]
         if any(tensor.ndim == 4 for tensor in tensors):
             module = module.to(memory_format=torch.channels_last)
             tensors = [
@@ -73,7 +77,8 @@ class EagerModel:
     def outputs(self) -> list[Array]:
         results = self._module(*self._inputs)
         values = list(results) if isinstance(results, tuple | list) else [results]
-        return [np.ascontiguousarray(value.numpy()) for value in values]
+        numbers = [value.float() if value.is_floating_point() else value for value in values]
+        return [np.ascontiguousarray(value.numpy()) for value in numbers]
 
 
 class InductorModel(EagerModel):
