@@ -18,6 +18,7 @@ from ..errors import TargetError
 from ..ir.attributes import NEEDS
 from ..machine.contract import Machine
 from ..machine.detect import host_features
+from ..machine.tiles import permit
 
 
 def needed_features(function: PrimFunc) -> frozenset[str]:
@@ -41,18 +42,22 @@ def check_target(function: PrimFunc, target: Any) -> None:
 
 
 def check_host(function: PrimFunc, machine: Machine) -> None:
-    """Checks that this CPU has what a function needs, if the kernel is to run in this process.
+    """Checks that this CPU has what a function needs, and permits it, if the kernel is to run in this process.
 
     Args:
         function: a scheduled function.
         machine: the machine that it is for. Another one, which has a runner, is not checked.
 
     Raises:
-        TargetError: this CPU lacks an extension.
+        TargetError: this CPU lacks an extension, or the operating system does not permit it.
     """
     needed = needed_features(function)
     if needed and not machine.runner:
         _check(needed, _host(), "this CPU")
+        try:
+            permit(needed)
+        except OSError as error:
+            raise TargetError(f"the kernel needs tile registers, and {error.strerror}") from error
 
 
 @cache

@@ -9,6 +9,7 @@ detect.py, cpu_flags.py  what this machine's CPU is, and what it can do
 rpc.py, tracker.py       another machine that runs kernels, and a rack of them
 fleet_identity.py        what makes two machines of a fleet equal
 units.py                 the arithmetic units of CPUs, such as those for dot products of bytes
+tiles.py                 the permission to use tile registers
 unit_loops.py            the loops that measure these units
 unit_rates.py            how fast they are here, and which are offered
 peak.py                  the measured limits of this machine

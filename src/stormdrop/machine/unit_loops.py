@@ -12,7 +12,6 @@ each core. `units` says what is done with the rates.
 
 from __future__ import annotations
 
-import ctypes
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from numpy.typing import NDArray
 
 from .cpu import Target
 from .peak import accumulators, best_window
+from .tiles import ask_for_tiles
 from .units import Unit
 
 _NAME = "stormdrop_unit"
@@ -33,7 +33,6 @@ _RUNS, _PATIENCE = 40, 0.2
 _VEX_REGISTERS = 16  # that instructions of AVX-VNNI reach, also on a CPU with 32
 _CONFIG = 64  # bytes of a tile configuration
 _TILE = 1024  # bytes of a tile
-_SYS_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA = 158, 0x1023, 18
 
 # By unit: LLVM's types of an accumulator and of the operands, LLVM's name of the instruction, and NumPy's type (or
 # bfloat16) of an element of the operands.
@@ -207,7 +206,7 @@ def compiled_loop(loop: Loop, target: Target) -> Callable[[int], float]:
     import tvm
 
     if loop.tiles:
-        _ask_for_tiles()
+        ask_for_tiles()
     kernel = tvm.compile(tvm.IRModule({"main": loop_function(loop, target.cores)}), target.tvm()).jit()["main"]
     x = tvm.runtime.tensor(loop.operands)
     out = tvm.runtime.tensor(np.zeros((target.cores, 2 * _TILE), "uint8"))
@@ -236,13 +235,6 @@ def rate_of(loop: Loop, run: Callable[[int], float], cores: int) -> tuple[float,
     steps = max(1, int(steps * _SECONDS / seconds))
     seconds, undisturbed = best_window(lambda: run(steps), cores, _RUNS, _PATIENCE)
     return float(cores * steps * loop.instructions * loop.operations) / seconds, undisturbed
-
-
-def _ask_for_tiles() -> None:
-    """Asks Linux for tile registers, which it gives to processes that ask."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.syscall(_SYS_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA):
-        raise OSError(ctypes.get_errno(), "the operating system does not permit tile registers")
 
 
 def serve_rates(connection: Connection, target: Target, units: Sequence[Unit]) -> None:

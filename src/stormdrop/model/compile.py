@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -15,9 +15,11 @@ from tvm import relax, tirx
 from tvm.ir import GenericConst
 from tvm.relax import vm_build
 
+from ..codegen.needed_features import needed_features as units_of
 from ..errors import ModelError, one_line
 from ..ir.attributes import UNALIGNED
 from ..machine.cpu import Target
+from ..machine.tiles import permit
 from ..sketches.contract import Variant
 from .artifact import CompiledModel
 from .expressions import calls_kernel
@@ -96,6 +98,10 @@ def build(
         mods.append(mod)
         fallbacks |= {report.task: report for report in plain}
         symbols |= kernels
+    functions = (function for mod in mods for function in mod.functions.values())
+    units = {name for each in functions if isinstance(each, tirx.PrimFunc) for name in units_of(each)}
+    if not target.runner:
+        _permit(graph.name, units)
     by_kernels = [_read_by_kernels_only(each, mod) for each, mod in zip(graph.sizes, mods, strict=True)]
     anywhere = set.intersection(*by_kernels)
     try:
@@ -117,9 +123,18 @@ def build(
         anywhere=tuple(info.name for info in graph.inputs if info.name in anywhere),
         ignored=graph.ignored,
         foreign=graph.foreign.reports,
+        units=tuple(sorted(units)),
         sizes=tuple(Size(each.inputs, each.outputs) for each in graph.sizes) if graph.others else (),
     )
     return create(executable, metadata, symbols, graph.foreign)
+
+
+def _permit(model: str, units: Collection[str]) -> None:
+    """Asks for what kernels need of the operating system. Raises `ModelError` if it refuses."""
+    try:
+        permit(units)
+    except OSError as error:
+        raise ModelError(f"{model}: its kernels need tile registers, and {error.strerror}") from error
 
 
 def apply_variants(

@@ -17,6 +17,7 @@ import tvm_ffi
 
 from ..errors import ArtifactError, InputError, one_line
 from ..machine.scratch import scratch_folder
+from ..machine.tiles import permit
 from .artifact_files import KERNELS, METADATA, NATIVE, PROGRAM, open_files, private_copy
 from .foreign import ForeignParts
 from .metadata import Metadata, lacking_features
@@ -98,6 +99,10 @@ def _check_runs_here(path: Path, metadata: Metadata, kernels: str) -> None:
     lacking = lacking_features(metadata.features)
     if lacking:
         raise ArtifactError(f"{path}: was made for {metadata.cpu}; this CPU lacks {', '.join(lacking)}")
+    try:
+        permit(metadata.units)
+    except OSError as error:
+        raise ArtifactError(f"{path}: its kernels need tile registers, and {error.strerror}") from error
     if kernels != NATIVE and _loader("ll") is None:
         raise ArtifactError(f"{path}: holds LLVM bitcode, and this TVM has no LLVM; save the model with native=True")
 

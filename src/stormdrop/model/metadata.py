@@ -173,6 +173,7 @@ class Metadata:
         sizes: The sizes, if there are several. `inputs` and `outputs` are those of the first.
         batched: The inputs along whose first axis a call may have fewer rows than a size: the model was checked to
             compute each row of its outputs from the same row of these inputs. Empty if it was not, or did not pass.
+        units: The extensions of arithmetic units that some kernel cannot do without, by LLVM's names.
         stormdrop: The version of stormdrop that made the model.
         tvm: The version of TVM that made the model.
     """
@@ -191,6 +192,7 @@ class Metadata:
     foreign: tuple[ForeignPart, ...] = ()
     sizes: tuple[Size, ...] = ()
     batched: tuple[str, ...] = ()
+    units: tuple[str, ...] = ()
     stormdrop: str = __version__
     tvm: str = tvm.__version__
 
@@ -240,7 +242,7 @@ class Metadata:
             ValueError: `provenance` holds a number that is not finite.
         """
         fields = asdict(self)
-        for name in ("sizes", "batched"):  # without them the file of one size is as it was before there were several
+        for name in ("sizes", "batched", "units"):  # without them the file is as earlier versions wrote it
             if not fields[name]:
                 del fields[name]
         document = {"format": _FORMAT, "digest": _NO_DIGEST, **fields, "checksums": dict(checksums)}

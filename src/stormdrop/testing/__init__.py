@@ -32,6 +32,7 @@ arm_board.py         an emulated ARM board
 rack.py              boards behind TVM's RPC tracker
 opencl_execution.py  OpenCL kernels on a CPU
 cuda_on_host.py      CUDA source on the cores of this machine
+emulated_tiles.py    the tile instructions of AMX as loops
 
 `drive` runs a search on an objective without a machine, and `objective_of` makes such an objective from a formula.
 `sketches`, `faults` and `assembly` import TVM and are therefore not imported by this package.

@@ -4,6 +4,7 @@ register_blocked.py                  the register-blocked contraction: which fun
 tiled_contraction.py                 its stages and their schedule
 dot_products.py                      its inner statement for bytes
 cost_model.py, contraction_shape.py  what to expect of it before anything is measured
+tiles/                               contractions by the tile registers of AMX
 winograd/                            convolutions of stride 1 with fewer multiplications
 streaming.py                         everything else: its knobs
 nests.py, groups.py                  its loop nests, and which of them share a loop

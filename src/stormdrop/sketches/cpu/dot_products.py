@@ -43,7 +43,7 @@ from ...ir.stages import Axis, Stage, intermediate, variable
 from ...machine.cpu import Target
 
 _SIGN_BITS = -0x7F7F7F80  # 0x80808080: the highest bit of each byte of a word
-_LARGEST_PRODUCT = 255 * 255
+LARGEST_PRODUCT = 255 * 255
 _NARROWEST = 4  # lanes of the shortest vector that such an instruction takes
 
 _X86 = {("u", "s"): "llvm.x86.avx512.vpdpbusd.512"}
@@ -119,7 +119,7 @@ def dot_products(contraction: Contraction, target: Target) -> DotProducts | None
         machine lacks the unit.
     """
     stage = contraction.stage
-    data, columns = _data_and_columns(contraction)
+    data, columns = data_and_columns(contraction)
     steps = math.prod(axis.extent for axis in stage.reductions)
     if contraction.packable is None or contraction.column.extent < _NARROWEST:
         return None
@@ -134,11 +134,12 @@ def dot_products(contraction: Contraction, target: Target) -> DotProducts | None
     moved = (128 if data.dtype == "int8" else -128) if flipped else 0
     axis = _grouped_axis(contraction, group)
     dots = DotProducts(feature, instruction, data_first, flipped, data.zero_point + moved, axis, group)
-    overflows = dots.sums == "int32" and steps * _LARGEST_PRODUCT >= 2**31
+    overflows = dots.sums == "int32" and steps * LARGEST_PRODUCT >= 2**31
     return None if overflows or str(stage.buffer.dtype) != dots.sums else dots
 
 
-def _data_and_columns(contraction: Contraction) -> tuple[Factor, Factor]:
+def data_and_columns(contraction: Contraction) -> tuple[Factor, Factor]:
+    """The factors of a contraction: the data, and the operand that varies along the columns."""
     factors = factors_of(contraction.stage)
     assert factors is not None
     left, right = factors
@@ -178,11 +179,28 @@ def _grouped_axis(contraction: Contraction, group: int) -> int:
 
 
 @dataclass(frozen=True)
-class PackedWords:
-    """The column operand in words.
+class PackedColumns:
+    """The column operand in words: [outer..., tile, group, column].
 
     Attributes:
         stages: What makes it: the sums of the columns if there is a correction, and the packing.
+        buffer: What holds it.
+        leading: The axes of the contraction that come first in it.
+        first: The number of its first group: 1 if the correction comes before it.
+    """
+
+    stages: tuple[Stage, ...]
+    buffer: Any
+    leading: tuple[Axis, ...]
+    first: int
+
+
+@dataclass(frozen=True)
+class PackedWords:
+    """The column operand in words, and what a contraction does with it.
+
+    Attributes:
+        stages: What makes it.
         term: What the accumulators sum: the dot product of a group.
         start: What they start from.
     """
@@ -213,7 +231,34 @@ def packed_words(
     Returns:
         The stages of the packing, and the term and the start of the contraction in terms of its tiled axes.
     """
-    data, columns = _data_and_columns(contraction)
+    data, _ = data_and_columns(contraction)
+    extents = dots.extents(contraction)
+    columns = packed_columns(contraction, dots, column)
+    first = columns.first
+
+    def packed(at: Expr) -> Expr:
+        indices = (*(positions[axis.var] for axis in columns.leading), tile.tiles[0].var, at, tile.inner.var)
+        return columns.buffer[indices]
+
+    step: Expr = IntImm("int32", 0)
+    for axis, extent in zip(reductions, extents, strict=True):
+        step = step * extent + axis.var
+    words = (_data_word(contraction, dots, data, reductions, positions), packed(step + first if first else step))
+    operands = words if dots.data_first else words[::-1]
+    zero = FloatImm("float32", 0.0) if dots.sums == "float32" else IntImm("int32", 0)
+    term = tirx.call_llvm_pure_intrin(dots.sums, dots.instruction, zero, *operands)
+    return PackedWords(columns.stages, term, packed(IntImm("int32", 0)) if first else zero)
+
+
+def packed_columns(contraction: Contraction, dots: DotProducts, column: Any) -> PackedColumns:
+    """Packs the column operand of a contraction into words.
+
+    Args:
+        contraction: the contraction, whose column operand is packable.
+        dots: how it is computed.
+        column: its tiled column axis: the axes over tiles and inside of one, and the position.
+    """
+    _, columns = data_and_columns(contraction)
     used = {name for index in columns.load.indices for name in variables(index)}
     leading = [axis for axis in contraction.outer if axis.var in used]
     renamed = {axis.var: Axis(variable(f"pack{number}"), axis.extent) for number, axis in enumerate(leading)}
@@ -235,19 +280,7 @@ def packed_words(
         value = tirx.if_then_else(row.var < 1, sums * -dots.zero_point, value)
     buffer = intermediate("packed", [axis.extent for axis in axes], "int32")
     pack = Stage("pack", axes, buffer, tuple(axis.var for axis in axes), value)
-
-    def packed(at: Expr) -> Expr:
-        indices = (*(positions[axis.var] for axis in leading), tile.tiles[0].var, at, tile.inner.var)
-        return buffer[indices]
-
-    step: Expr = IntImm("int32", 0)
-    for axis, extent in zip(reductions, extents, strict=True):
-        step = step * extent + axis.var
-    words = (_data_word(contraction, dots, data, reductions, positions), packed(step + first if first else step))
-    operands = words if dots.data_first else words[::-1]
-    zero = FloatImm("float32", 0.0) if dots.sums == "float32" else IntImm("int32", 0)
-    term = tirx.call_llvm_pure_intrin(dots.sums, dots.instruction, zero, *operands)
-    return PackedWords((*before, pack), term, packed(IntImm("int32", 0)) if first else zero)
+    return PackedColumns((*before, pack), buffer, tuple(leading), first)
 
 
 def _column_sums(contraction: Contraction, columns: Factor, leading: Sequence[Axis]) -> Stage:

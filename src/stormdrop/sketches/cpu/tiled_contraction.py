@@ -60,10 +60,10 @@ class TiledContraction:
         block = config["block"] if len(extents) == 1 else None
         self.outer = [Axis(variable(f"outer{number}"), axis.extent) for number, axis in enumerate(contraction.outer)]
         self.rows = [
-            _tiled_axis(f"row{number}", extent, size, block)
+            tiled_axis(f"row{number}", extent, size, block)
             for number, (extent, size) in enumerate(zip(extents, sizes, strict=True))
         ]
-        self.column = _tiled_axis("column", contraction.column.extent, config["columns"])
+        self.column = tiled_axis("column", contraction.column.extent, config["columns"])
         self.transforms: dict[int, PrimFunc] = {}
         steps = [axis.extent for axis in contraction.stage.reductions] if dots is None else dots.extents(contraction)
         reductions = tuple(Axis(variable(f"reduce{number}"), extent, True) for number, extent in enumerate(steps))
@@ -74,7 +74,7 @@ class TiledContraction:
         value, start = substitute(contraction.stage.value, positions), contraction.stage.identity
         operand = contraction.packable
         if dots is not None:
-            packed_column = _tiled_axis("pack_column", contraction.column.extent, self.column.inner.extent)
+            packed_column = tiled_axis("pack_column", contraction.column.extent, self.column.inner.extent)
             words = packed_words(contraction, dots, packed_column, self.column, reductions, positions)
             value, start = words.term, words.start
             packing = ((contraction.operand.source, words.stages),)
@@ -151,7 +151,7 @@ class TiledContraction:
         new_axes = [Axis(variable(f"pack{number}"), axis.extent) for number, axis in enumerate(old_axes)]
         leading = [new for new, old in zip(new_axes, old_axes, strict=True) if not old.reduce]
         reduced = [new for new, old in zip(new_axes, old_axes, strict=True) if old.reduce]
-        column = _tiled_axis("pack_column", contraction.column.extent, self.column.inner.extent)
+        column = tiled_axis("pack_column", contraction.column.extent, self.column.inner.extent)
         axes = (*leading, *column.tiles, *reduced, column.inner)
         positions = {old.var: new.var for old, new in zip(old_axes, new_axes, strict=True)}
         positions[contraction.column.var] = column.position
@@ -190,7 +190,7 @@ class TiledContraction:
 
 
 @dataclass(frozen=True, eq=False)
-class _TiledAxis:
+class TiledAxis:
     """An axis that is divided into tiles: the axes over tiles, the axis inside of one, and the position on the axis."""
 
     tiles: tuple[Axis, ...]
@@ -198,7 +198,7 @@ class _TiledAxis:
     position: Expr
 
 
-def _tiled_axis(name: str, extent: int, size: int, block: int | None = None) -> _TiledAxis:
+def tiled_axis(name: str, extent: int, size: int, block: int | None = None) -> TiledAxis:
     """Tiles of one size, in blocks of `block` tiles if that is given.
 
     If the size does not divide the extent, the last tiles overlap those before them.
@@ -212,7 +212,7 @@ def _tiled_axis(name: str, extent: int, size: int, block: int | None = None) -> 
         tile = tiles[0].var * block + tiles[1].var
     inner = Axis(variable(name), size)
     start = tile_start(tile, size, extent, math.prod(axis.extent for axis in tiles))
-    return _TiledAxis(tiles, inner, start + inner.var)
+    return TiledAxis(tiles, inner, start + inner.var)
 
 
 def scheduled_kernel(

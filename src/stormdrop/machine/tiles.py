@@ -1,0 +1,40 @@
+"""The permission to use tile registers, which Linux gives to a process that asks for it.
+
+Without it the first instruction on tiles ends the process by a signal. A process that was started by another one has to
+ask itself; a fork inherits the permission.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable
+from functools import cache
+
+_SYS_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA = 158, 0x1023, 18
+TILES = "amx-tile"
+"""LLVM's name of the extension."""
+
+
+@cache
+def ask_for_tiles() -> None:
+    """Asks for tile registers, for all threads of this process.
+
+    Raises:
+        OSError: the operating system does not permit them.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.syscall(_SYS_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA):
+        raise OSError(ctypes.get_errno(), "the operating system does not permit tile registers")
+
+
+def permit(features: Iterable[str]) -> None:
+    """Asks for tile registers if a kernel needs them.
+
+    Args:
+        features: LLVM's names of the extensions that the kernel needs.
+
+    Raises:
+        OSError: the operating system does not permit them.
+    """
+    if TILES in set(features):
+        ask_for_tiles()

@@ -1,0 +1,63 @@
+"""What to expect of a contraction by tiles before anything is measured.
+
+    per tile of words    the products of the step's tiles (16 cycles each), or the loads of their operands (8 cycles
+                         each, more from beyond the first cache), whichever is most
+    per step             sums stored and loaded again, and the epilogue of each vector
+
+The figures are of a Sapphire Rapids (`docs/explanation/kernels.md`). Cycles are those of one core that starts one
+multiply-add of float32 vectors per cycle, as in the model of `register_blocked`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....ir.roles import Contraction
+from ....machine.cpu import Target
+from ..dot_products import DotProducts
+from ..tiled_contraction import row_extents
+from .instructions import TILE, WORD_BYTES
+from .loops import depth_of
+
+_PRODUCT, _LOAD, _STORE, _EPILOGUE = 16.0, 8.0, 16.0, 4.0  # cycles of a tile; the last of a vector
+_L2, _MEMORY = 40.0, 8.0  # bytes per cycle from there
+_TASK = 500.0
+_USABLE = 0.8  # the share of a cache that is found again
+
+
+def cycles(
+    contraction: Contraction, dots: DotProducts, knobs: Mapping[str, NDArray[Any]], target: Target
+) -> NDArray[np.float64]:
+    """The expected cycles of n configurations.
+
+    Args:
+        contraction: the contraction.
+        dots: how tiles multiply it.
+        knobs: n values of each knob, by name.
+        target: the machine.
+    """
+    extents, depth = row_extents(contraction), depth_of(contraction, dots)
+    words = math.prod(dots.extents(contraction))
+    rows, row_tiles, column_tiles = (knobs[name] for name in ("rows", "row_tiles", "column_tiles"))
+    sizes = [row_tiles, rows] if len(extents) == 2 else [row_tiles * rows]
+    row_steps = np.prod([np.ceil(extent / size) for extent, size in zip(extents, sizes, strict=True)], axis=0)
+    panels = np.ceil(contraction.column.extent / (TILE * column_tiles))
+    steps = math.prod(axis.extent for axis in contraction.outer) * row_steps * panels
+    panel = WORD_BYTES * TILE * column_tiles * words
+    data = WORD_BYTES * rows * row_tiles * words
+    # A step that walks through rows finds its panel again, one that walks through columns its data.
+    by_column = knobs["order"] == "columns"
+    again, fresh = np.where(by_column, panel, data), np.where(by_column, data, panel)
+    everything = np.where(by_column, data * row_steps, panel * panels)
+    near = np.where(again + fresh <= _USABLE * target.l1, 0.0, again / _L2)
+    far = fresh / np.where(everything <= _USABLE * target.l2, _L2, _MEMORY)
+    computed = words / depth * np.maximum(_PRODUCT * row_tiles * column_tiles, _LOAD * (row_tiles + column_tiles))
+    end = row_tiles * column_tiles * (_STORE + _EPILOGUE * rows)
+    tasks = np.minimum(steps, target.cores * knobs["tasks"])
+    rounds = np.ceil(tasks / target.cores) * np.ceil(steps / tasks)
+    return np.asarray(rounds * (np.maximum(computed, near + far) + end) + _TASK * tasks, dtype=np.float64)

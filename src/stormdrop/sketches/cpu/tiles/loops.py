@@ -1,0 +1,230 @@
+"""The loops of a contraction by tiles in one configuration; `sketch` draws them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from tvm.ir.prim.expr import IntImm
+from tvm.tirx import BufferStore, For, ForKind, IfThenElse, SeqStmt
+
+from ....ir.attributes import NEEDS
+from ....ir.elementary import expand_for_cpu
+from ....ir.expressions import Expr, rewrite_loads, substitute, tile_start, unraveled
+from ....ir.roles import Contraction
+from ....ir.stages import StageGraph, assemble, intermediate, loads_of, variable
+from ....machine.cpu import Target
+from ...contract import Variant
+from ..dot_products import DotProducts, packed_columns
+from ..loops import default_loops
+from ..nest_rewrites import unravel_axes
+from ..nests import load_stride
+from ..tiled_contraction import row_extents, tiled_axis
+from . import instructions
+from .instructions import CONFIGURATION_WORDS, TILE, WORD_BYTES
+
+
+class TileLoops:
+    """One contraction; `variant` is the result.
+
+    Args:
+        contraction: the contraction.
+        dots: how its column operand becomes words; the grouped reduction is the last one, and groups divide it.
+        target: the machine.
+        config: the values of the knobs, see `Tiles.space`.
+
+    The buffers:
+
+    - `packed` is the column operand [outer..., column tile, word, column].
+    - `scratch` holds the sums of one step, from which vectors store the results.
+    """
+
+    def __init__(self, contraction: Contraction, dots: DotProducts, target: Target, config: Mapping[str, Any]) -> None:
+        self.contraction, self.dots, self.target = contraction, dots, target
+        self.rows: int = config["rows"]
+        self.row_tiles: int = config["row_tiles"]
+        self.column_tiles: int = config["column_tiles"]
+        self.by_column: bool = config["order"] == "columns"
+        self.extents = row_extents(contraction)
+        self.depth = depth_of(contraction, dots)
+        width = TILE * self.column_tiles
+        self.column = tiled_axis("pack_column", contraction.column.extent, width)
+        self.columns = packed_columns(contraction, dots, self.column)
+        self.scratch = intermediate("scratch", [self.row_tiles * self.rows, width], dots.sums, "local")
+        self.words = intermediate("tile_configuration", [CONFIGURATION_WORDS], "int32", "local")
+        # Tiles of rows in a step, and steps along each row axis. With two row axes, the tiles of a step lie one below
+        # the other in the first one.
+        self.step = [self.row_tiles, self.rows] if len(self.extents) == 2 else [self.row_tiles * self.rows]
+        self.counts = [-(-extent // size) for extent, size in zip(self.extents, self.step, strict=True)]
+        self.outer = [axis.extent for axis in contraction.outer]
+        self.panels = -(-contraction.column.extent // width)
+        self.total = math.prod(self.outer) * math.prod(self.counts) * self.panels
+        self.tasks = min(self.total, target.cores * config["tasks"])
+
+    def variant(self) -> Variant:
+        """The scheduled function between the stages before and after it, and what packs constant columns."""
+        contraction, graph = self.contraction, self.contraction.graph
+        epilogue, source = contraction.epilogue, contraction.operand.source
+        before, parameters, transforms = list(contraction.before), list(graph.parameters), {}
+        if contraction.constant is None:
+            before += self.columns.stages
+        else:
+            position = parameters.index(source)
+            packing = StageGraph((source, self.columns.buffer), self.columns.stages)
+            parameters[position], transforms[position] = self.columns.buffer, packing.function()
+        read = {contraction.other.source, self.columns.buffer}
+        kept = {*parameters, *read}
+        first, made = default_loops(before, kept | loads_of([epilogue], contraction.after), self.target)
+        last, made_after = default_loops(contraction.after, kept | loads_of([epilogue], before), self.target)
+        buffers = [self.scratch, self.words]
+        if epilogue.buffer not in parameters:
+            buffers.append(epilogue.buffer)
+        main = assemble(parameters, (*made, *made_after), [*first, self._tasks(), *last], buffers)
+        return Variant(expand_for_cpu(main).with_attr(NEEDS, ["amx-tile", self.dots.feature]), transforms)
+
+    def _tasks(self) -> Any:
+        """Parallel tasks of about as many steps each. Tiles belong to the thread that has configured them."""
+        each = -(-self.total // self.tasks)
+
+        def task(number: Expr) -> Any:
+            def step(position: Expr) -> Any:
+                at = number * each + position
+                body = self._step(at)
+                return body if self.tasks * each == self.total else IfThenElse(at < self.total, body, None)
+
+            sums = self.row_tiles * self.column_tiles
+            configured = instructions.configure(self.words, self.rows, self.depth, sums, self.row_tiles)
+            return SeqStmt([*configured, _loop(each, step), instructions.release()])
+
+        return _loop(self.tasks, task, ForKind.PARALLEL)
+
+    def _step(self, number: Expr) -> Any:
+        """The results of some tiles of rows and columns."""
+        if self.by_column:
+            panel, *rest = unraveled(number, [self.panels, *self.outer, *self.counts])
+        else:
+            *rest, panel = unraveled(number, [*self.outer, *self.counts, self.panels])
+        outer = {axis.var: index for axis, index in zip(self.contraction.outer, rest[: len(self.outer)], strict=True)}
+        numbers = zip(rest[len(self.outer) :], self.step, self.extents, self.counts, strict=True)
+        starts = [tile_start(*each) for each in numbers]
+        sums = [(row, column) for row in range(self.row_tiles) for column in range(self.column_tiles)]
+        stores = [
+            instructions.store(
+                self._sums(row, column), self.scratch[row * self.rows, column * TILE], WORD_BYTES * self._width
+            )
+            for row, column in sums
+        ]
+        clear = [instructions.clear(self._sums(row, column)) for row, column in sums]
+        return SeqStmt([*clear, self._products(outer, starts, panel), *stores, self._results(outer, starts, panel)])
+
+    def _products(self, outer: Mapping[Any, Expr], starts: Sequence[Expr], panel: Expr) -> Any:
+        """Loops over the reductions around the products of the tiles."""
+        contraction = self.contraction
+        *others, grouped = contraction.stage.reductions
+        words = grouped.extent // self.dots.group
+        data = contraction.other
+        row_variable = contraction.rows[-1].var
+        stride = load_stride(data, row_variable)
+        assert stride is not None  # `applies` has asked
+        itemsize = WORD_BYTES // self.dots.group
+        leading = [outer[axis.var] for axis in self.columns.leading]
+
+        def innermost(steps: Sequence[Expr]) -> Any:
+            *positions, step = steps
+            at = {axis.var: position for axis, position in zip(others, positions, strict=True)}
+            at[grouped.var] = step * (self.depth * self.dots.group)
+            word: Expr = IntImm("int32", 0)
+            for axis, position in zip(others, positions, strict=True):
+                word = word * axis.extent + position
+            word = word * words + step * self.depth + self.columns.first
+            statements = []
+            for column in range(self.column_tiles):
+                element = self._packed(leading, panel, word, IntImm("int32", column * TILE))
+                statements.append(instructions.load(self._columns(column), element, WORD_BYTES * self._width))
+            for row in range(self.row_tiles):
+                where = {**outer, **self._row(starts, row, IntImm("int32", 0)), **at}
+                statements.append(instructions.load(self._data(row), substitute(data, where), stride * itemsize))
+                for column in range(self.column_tiles):
+                    tiles = (self._sums(row, column), self._data(row), self._columns(column))
+                    statements.append(instructions.multiply(self.dots.instruction, *tiles))
+            return SeqStmt(statements)
+
+        return _nested([*(axis.extent for axis in others), words // self.depth], innermost)
+
+    def _results(self, outer: Mapping[Any, Expr], starts: Sequence[Expr], panel: Expr) -> Any:
+        """Stores the results of a step: the epilogue of its sums."""
+        contraction = self.contraction
+        epilogue, result = contraction.epilogue, contraction.stage.buffer
+        lanes = math.gcd(self._width, self.target.lanes)
+        leading = [outer[axis.var] for axis in self.columns.leading]
+        start = tile_start(panel, self._width, contraction.column.extent, self.panels)
+
+        def store(tile: int, row: Expr, inner: Expr) -> Any:
+            mapping = {**outer, **self._row(starts, tile, row), contraction.column.var: start + inner}
+            total = self.scratch[row + tile * self.rows, inner]
+            if self.columns.first:
+                total = total + self._packed(leading, panel, IntImm("int32", 0), inner)
+            # Two steps: a load of the result has to be recognised before its indices change.
+            value = rewrite_loads(epilogue.value, lambda load: total if load.source.same_as(result) else None)
+            indices = [substitute(index, mapping) for index in epilogue.indices]
+            return BufferStore(epilogue.buffer, substitute(value, mapping), indices)
+
+        def vectors(tile: int, row: Expr) -> Any:
+            def vector(number: Expr) -> Any:
+                return _loop(lanes, lambda lane: store(tile, row, number * lanes + lane), ForKind.VECTORIZED)
+
+            return _loop(self._width // lanes, vector, ForKind.UNROLLED)
+
+        loops = [_loop(self.rows, partial(vectors, tile)) for tile in range(self.row_tiles)]
+        return loops[0] if len(loops) == 1 else SeqStmt(loops)
+
+    def _packed(self, leading: Sequence[Expr], panel: Expr, word: Expr, column: Expr) -> Expr:
+        """A word of the column operand."""
+        indices = (*leading, panel, word, column)
+        return self.columns.buffer[indices]
+
+    def _row(self, starts: Sequence[Expr], tile: int, row: Expr) -> dict[Any, Expr]:
+        """The positions on the row axes of a row of one of the tiles of a step."""
+        if len(starts) == 2:
+            first, last = self.contraction.rows
+            return {first.var: starts[0] + tile, last.var: starts[1] + row}
+        position = starts[0] + (row + tile * self.rows)
+        if self.contraction.flat:
+            return unravel_axes(self.contraction.rows, position)
+        return {self.contraction.rows[0].var: position}
+
+    @property
+    def _width(self) -> int:
+        """The columns of a step."""
+        return TILE * self.column_tiles
+
+    def _sums(self, row: int, column: int) -> int:
+        return row * self.column_tiles + column
+
+    def _data(self, row: int) -> int:
+        return self.row_tiles * self.column_tiles + row
+
+    def _columns(self, column: int) -> int:
+        return self.row_tiles * self.column_tiles + self.row_tiles + column
+
+
+def depth_of(contraction: Contraction, dots: DotProducts) -> int:
+    """The words in a row of a tile of data: the most that divide those of the grouped reduction."""
+    words = contraction.stage.reductions[-1].extent // dots.group
+    return max(depth for depth in range(1, min(words, TILE) + 1) if words % depth == 0)
+
+
+def _loop(extent: int, body: Callable[[Expr], Any], kind: Any = ForKind.SERIAL) -> Any:
+    index = variable("i")
+    return For(index, 0, extent, kind, body(index))
+
+
+def _nested(extents: Sequence[int], body: Callable[[Sequence[Expr]], Any]) -> Any:
+    """Serial loops, the first one outermost, around a statement."""
+    indices = [variable("k") for _ in extents]
+    statement = body(indices)
+    for index, extent in zip(reversed(indices), reversed(extents), strict=True):
+        statement = For(index, 0, extent, ForKind.SERIAL, statement)
+    return statement

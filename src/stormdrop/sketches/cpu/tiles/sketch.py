@@ -1,0 +1,162 @@
+"""Contractions of bfloat16 and of bytes by the tile registers of AMX: matmul, dense, batch_matmul, convolutions.
+
+    for tasks:                                                       parallel
+        configure the tiles
+        for steps of some tiles of rows and of columns:
+            sums = 0                                                 tile registers
+            for reductions, the words of the last one in tiles:
+                load tiles of columns, tiles of data
+                sums += data * columns
+            scratch = sums
+            output = epilogue(scratch)                               vectors: bias, residual, activation, rounding
+
+The column operand is packed into words, as for dot products (`dot_products`), ahead of time if it is constant. The data
+are read where they are: their last reduction has to be contiguous, and the rows of a tile at one distance from each
+other. Padding is computed before. Tiles that do not divide an extent overlap, as those of `register_blocked` do.
+
+A machine without tiles has no such schedule. What AMX needs of the operating system is in `machine.tiles`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....errors import UnsupportedFunction
+from ....ir.expressions import variables
+from ....ir.roles import Contraction, contiguous, find_contraction
+from ....ir.workload import Workload
+from ....machine.cpu import Target
+from ....space import Categorical, Constraint, Ordinal, Space
+from ...contract import Variant
+from ..dot_products import LARGEST_PRODUCT, DotProducts, data_and_columns
+from ..nests import load_stride
+from ..tiled_contraction import row_extents
+from . import cost_model
+from .instructions import REGISTERS, TILE, product_of
+from .loops import TileLoops
+
+_WASTE = 1.25  # tiles may compute up to this many times the elements
+_PER_STEP = (1, 2, 3, 4)
+_TASKS = (1, 2, 4)
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """A sketch for contractions on machines with AMX, see the module."""
+
+    name: ClassVar[str] = "tiles"
+    max_error: ClassVar[float] = 0.0
+
+    def space(self, workload: Workload, target: Target) -> Space | None:
+        """The tilings that fit the eight registers; None for a function without such a contraction.
+
+        The knobs:
+
+        - `rows`: rows of a tile
+        - `row_tiles`, `column_tiles`: tiles of a step
+        - `order`: whether the steps of a task walk through rows or through columns first
+        - `tasks`: parallel tasks per core
+        """
+        return _space(workload, target)
+
+    def estimate(self, workload: Workload, target: Target, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
+        """The expected cycles of n configurations, see `cost_model.cycles`."""
+        contraction, dots = _contraction(workload, target)
+        return cost_model.cycles(contraction, dots, knobs, target)
+
+    def apply(self, workload: Workload, target: Target, config: Mapping[str, Any]) -> Variant:
+        """The schedule at a configuration.
+
+        Raises:
+            UnsupportedFunction: the function has no such contraction, or the machine has no tiles.
+        """
+        contraction, dots = _contraction(workload, target)
+        return TileLoops(contraction, dots, target, config).variant()
+
+
+@lru_cache(maxsize=64)
+def _contraction(workload: Workload, target: Target) -> tuple[Contraction, DotProducts]:
+    """The contraction of a workload, and how tiles multiply it. Raises `UnsupportedFunction`."""
+    contraction = find_contraction(workload.graph, workload.constants)
+    dots = tile_products(contraction, target)
+    if dots is None:
+        raise UnsupportedFunction(f"{workload.name} is no contraction for the tiles of {target.name}")
+    return contraction, dots
+
+
+def tile_products(contraction: Contraction, target: Target) -> DotProducts | None:
+    """How the tiles of a machine multiply a contraction; None if they do not, see the module."""
+    data, columns = data_and_columns(contraction)
+    product = product_of(data.dtype, columns.dtype, target)
+    if product is None or contraction.packable is None or contraction.column.extent < TILE:
+        return None
+    feature, instruction = product
+    *_, grouped = contraction.stage.reductions
+    group = 4 // np.dtype(data.dtype).itemsize
+    dots = DotProducts(feature, instruction, True, False, data.zero_point, len(contraction.stage.reductions) - 1, group)
+    steps = math.prod(axis.extent for axis in contraction.stage.reductions)
+    stride = load_stride(contraction.other, contraction.rows[-1].var)
+    read_in_rows = contiguous(contraction.other, grouped.var) and stride is not None and stride > 0
+    by_column = any(contraction.column.var in variables(index) for index in contraction.other.indices)
+    overflows = dots.sums == "int32" and steps * LARGEST_PRODUCT >= 2**31
+    fits = read_in_rows and not by_column and not overflows and not columns.zero_point
+    return dots if fits and grouped.extent % group == 0 and str(contraction.stage.buffer.dtype) == dots.sums else None
+
+
+@lru_cache(maxsize=64)
+def _space(workload: Workload, target: Target) -> Space | None:
+    if "amx-tile" not in target.features:
+        return None
+    try:
+        contraction, _ = _contraction(workload, target)
+    except UnsupportedFunction:
+        return None
+    extents, columns = row_extents(contraction), contraction.column.extent
+    several = len(extents) == 2
+
+    def fits(rows: int, row_tiles: int) -> bool:
+        """Whether the rows of a step are there, and whether steps compute few of them twice."""
+        step = [row_tiles, rows] if several else [row_tiles * rows]
+        return all(size <= extent for size, extent in zip(step, extents, strict=True)) and all(
+            -(-extent // size) * size <= _WASTE * extent for size, extent in zip(step, extents, strict=True)
+        )
+
+    def columns_fit(column_tiles: int) -> bool:
+        width = TILE * column_tiles
+        return width <= columns and (column_tiles == 1 or -(-columns // width) * width <= _WASTE * columns)
+
+    rows = [size for size in _row_sizes(extents[-1]) if fits(size, 1)] or [min(TILE, extents[-1])]
+    knobs = [
+        Ordinal("rows", rows),
+        Ordinal("row_tiles", [count for count in _PER_STEP if any(fits(size, count) for size in rows)] or [1]),
+        Ordinal("column_tiles", [count for count in _PER_STEP if columns_fit(count)]),
+        Categorical("order", ["columns", "rows"]),
+        Ordinal("tasks", _TASKS),
+    ]
+    constraints = [
+        Constraint(
+            ("row_tiles", "column_tiles"),
+            lambda rows, columns: rows * columns + rows + columns <= REGISTERS,
+            f"sums, data and columns fit {REGISTERS} tiles",
+        ),
+        Constraint(
+            ("rows", "row_tiles"), lambda rows, row_tiles: row_tiles == 1 or fits(rows, row_tiles), "rows of a step"
+        ),
+    ]
+    space = Space(Tiles.name, knobs, constraints)
+    points = list(space.points())
+    expected = Tiles().estimate(workload, target, space.columns(points))
+    return Space(Tiles.name, knobs, constraints, origin=space.config(points[int(np.argmin(expected))]))
+
+
+def _row_sizes(extent: int) -> list[int]:
+    """Rows of a tile: for each number of tiles the smallest size that covers the extent."""
+    sizes = {-(-extent // count) for count in range(1, extent + 1)}
+    return sorted(size for size in sizes if size <= TILE)

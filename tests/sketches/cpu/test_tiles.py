@@ -1,0 +1,119 @@
+"""Contractions by the tiles of AMX: executed by loops in place of the instructions, and compiled for a CPU with AMX."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stormdrop import operators
+from stormdrop.errors import UnsupportedFunction
+from stormdrop.ir.workload import Workload
+from stormdrop.machine.cpu import Target
+from stormdrop.sketches.contract import Variant
+from stormdrop.sketches.cpu.tiles.instructions import configuration
+from stormdrop.sketches.cpu.tiles.sketch import Tiles
+from stormdrop.sketches.registry import sketches_for
+from stormdrop.testing.assembly import assembly
+from stormdrop.testing.emulated_tiles import emulated
+from stormdrop.testing.sketches import run, some_points
+
+SKETCH = Tiles()
+TARGET = Target.detect()
+V4 = Target.parse("cpu/x86-64-v4")
+assert isinstance(V4, Target)
+AMX = replace(V4, cores=2, features=("amx-bf16", "amx-int8", "amx-tile", "avx512bf16", "avx512vnni"))
+POINTS = 12
+
+WORKLOADS = [
+    operators.dense(37, 49, 64, bias=1, act="relu", residual=1, dtype="bfloat16"),
+    operators.dense(37, 49, 66, dtype="bfloat16"),  # 33 words: tiles of 11
+    operators.matmul(20, 48, 32, dtype="bfloat16"),
+    operators.batch_matmul(2, 13, 35, 34, transpose_b=1, dtype="bfloat16"),
+    operators.conv2d(1, 9, 11, 24, 40, 3, 3, pad=1, bias=1, dtype="bfloat16"),
+    operators.conv2d(1, 10, 10, 6, 24, 3, 3, stride=2, dtype="bfloat16"),
+    operators.conv2d(2, 7, 7, 64, 32, 1, 1, act="relu", bias=1, dtype="bfloat16"),
+    operators.dense(19, 33, 68, bias=1, act="relu", dtype="uint8", zero_point=5),
+    operators.conv2d(1, 9, 11, 20, 40, 3, 3, pad=1, dtype="int8", zero_point=-7),
+    operators.conv2d(1, 8, 8, 16, 32, 1, 1, dtype="uint8", requantize=1, bias=1, act="relu"),
+    operators.batch_matmul(2, 13, 35, 36, dtype="int8"),
+]
+
+
+def space_of(workload: Workload) -> Any:
+    space = SKETCH.space(workload, AMX)
+    assert space is not None
+    return space
+
+
+@pytest.mark.compiles
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)
+def test_every_point_computes_the_contraction(workload: Workload) -> None:
+    space, inputs = space_of(workload), workload.random_inputs(1)
+    (expected,) = workload.reference(inputs)
+    for point in some_points(space, POINTS):
+        config = space.config(point)
+        variant = SKETCH.apply(workload, AMX, config)
+        (found,) = run(Variant(emulated(variant.main), variant.transforms), workload, TARGET, inputs)
+        np.testing.assert_array_equal(found, expected, err_msg=str(config))
+
+
+@pytest.mark.compiles
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)
+def test_llvm_makes_tile_instructions_for_a_machine_that_has_them(workload: Workload) -> None:
+    space = space_of(workload)
+    config = space.config(space.origin)
+    text = assembly(SKETCH.apply(workload, AMX, config).main, AMX.tvm())
+    count = len(re.findall(r"\ttdp(bf16ps|b[su]{2}d)\t", text))
+    assert count >= config["row_tiles"] * config["column_tiles"]
+    assert len(re.findall(r"\tldtilecfg\t", text)) == len(re.findall(r"\ttilerelease", text)) > 0
+
+
+@pytest.mark.parametrize(
+    ("workload", "target"),
+    [
+        (operators.dense(32, 32, 64, dtype="bfloat16"), V4),
+        (operators.dense(32, 32, 64), AMX),
+        (operators.dense(32, 15, 64, dtype="bfloat16"), AMX),
+        (operators.dense(32, 32, 65, dtype="bfloat16"), AMX),
+        (operators.conv2d(1, 8, 8, 16, 32, 3, 3, layout="NCHW", dtype="bfloat16"), AMX),
+        (operators.dense(4, 32, 33100, dtype="uint8"), AMX),
+        (operators.softmax(32, 32), AMX),
+    ],
+    ids=["no tiles", "float32", "few columns", "odd reduction", "channels second", "overflow", "softmax"],
+)
+def test_other_functions_have_no_such_space(workload: Workload, target: Target) -> None:
+    assert SKETCH.space(workload, target) is None
+    with pytest.raises(UnsupportedFunction):
+        SKETCH.apply(workload, target, {"rows": 1, "row_tiles": 1, "column_tiles": 1, "order": "rows", "tasks": 1})
+
+
+def test_it_is_the_first_sketch_where_the_machine_has_tiles() -> None:
+    workload = operators.dense(64, 64, 64, dtype="bfloat16")
+    assert next(sketch.name for sketch, _ in sketches_for(workload, AMX)) == "tiles"
+    assert "tiles" not in [sketch.name for sketch, _ in sketches_for(workload, V4)]
+
+
+def test_a_configuration_is_what_the_manual_says() -> None:
+    words = configuration(rows=14, depth=12, sums=4, data=2)
+    described = words.view("uint8")
+    assert described[0] == 1 and not described[1:16].any()
+    assert described[16:32].view("uint16").tolist() == [64, 64, 64, 64, 48, 48, 64, 64]
+    assert described[48:56].tolist() == [14, 14, 14, 14, 14, 14, 12, 12]
+
+
+@pytest.mark.compiles
+def test_a_missing_unit_costs_one_candidate() -> None:
+    from stormdrop.codegen.compile import TunedKernel
+    from stormdrop.errors import TargetError
+
+    if "amx-tile" in TARGET.features:
+        pytest.skip("this machine has tiles")
+    workload = operators.dense(32, 32, 64, dtype="bfloat16")
+    space = space_of(workload)
+    variant = SKETCH.apply(workload, AMX, space.config(space.origin))
+    with pytest.raises(TargetError, match="amx-"):
+        TunedKernel(workload, TARGET, variant)
