@@ -41,6 +41,7 @@ def time_beside_peers(
     copied: float | None = None,
     inputs: Sequence[Any] | None = None,
     makers: Mapping[str, str] = OPERATOR_PEERS,
+    tolerance: float = TOLERANCE,
 ) -> dict[str, Any]:
     """Times a schedule beside the peers in interleaved rounds.
 
@@ -56,6 +57,7 @@ def time_beside_peers(
         copied: if given, a copy that moves so many bytes (read plus written) takes turns with the contenders.
         inputs: the inputs; by default random ones.
         makers: what makes each peer, by name.
+        tolerance: the error up to which a contender agrees with NumPy.
 
     Returns:
         A document with the contenders, ours first. Each has its median seconds and the ratio of its time over ours,
@@ -97,7 +99,7 @@ def time_beside_peers(
             **_figures(taken, times.seconds[0]),
             "name": process.name,
             "max_error": error,
-            "agrees": error <= TOLERANCE,
+            "agrees": error <= tolerance,
             "versions": process.versions,
             "settings": process.settings,
         }

@@ -94,6 +94,7 @@ def measure(workload: Any, kind: Kind, options: argparse.Namespace) -> dict[str,
         rounds=options.rounds,
         inputs=kind.inputs(workload),
         makers=kind.peers,
+        tolerance=kind.error,
     )
     return {"workload": workload.name, "flops": workload.flops, "trials": result.trials, "bench": bench}
 

@@ -53,7 +53,7 @@ from stormdrop.errors import InputError, MeasureError, OperatorError, StormdropE
         (["tune-op", "matmul", "m=32", "n=32", "k"], "argument 'k': write name=value"),
         (["tune-op", "matmul", "m=32", "n=32", "k=3", "k=4"], "argument k is given twice"),
         (["tune-op", "reduce", "shape=4xax4", "axis=1"], "is not a list of whole numbers such as 128x512"),
-        (["tune-op", *SMALL, "dtype=bfloat16"], "dtype=bfloat16 is not supported yet"),
+        (["tune-op", *SMALL, "dtype=float64"], "dtype=float64 is not supported yet"),
         (["bench", *SMALL, "--against", "torhc"], "unknown peer 'torhc'"),
         (["bench", *SMALL, "--rounds", "1"], "rounds 1: an interval needs 2 or more"),
         (["bench", "nowhere.onnx"], "nowhere.onnx"),

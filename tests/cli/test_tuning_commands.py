@@ -89,6 +89,33 @@ def test_native_model_of_a_size_that_was_left_open(tmp_path: Path, capfd: pytest
     )
 
 
+def test_a_model_is_tuned_in_bfloat16(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [4, 32]) for name in "xy")
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node("MatMul", ["r", "w"], ["m"]),
+        helper.make_node("Relu", ["m"], ["s"]),
+        helper.make_node("MatMul", ["s", "w"], ["y"]),
+    ]
+    weights = np.random.default_rng(0).standard_normal((32, 32)).astype("float32")
+    graph = helper.make_graph(nodes, "two", [x], [y], [numpy_helper.from_array(weights, "w")])
+    path, out = tmp_path / "two.onnx", tmp_path / "two.sd"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
+    words = ["tune", path, "--trials", 1, "--out", out, "--db", f"sqlite:///{tmp_path / 'records.db'}"]
+    tuned = document(capfd, *words, "--precision", "auto", "--max-error", "0.1")
+    assert (tuned["precision"]["asked"], tuned["precision"]["layers"], tuned["precision"]["bfloat16"]) == ("auto", 2, 1)
+    assert 1e-5 < tuned["precision"]["error"] < 0.1
+    assert run([*map(str, words), "--precision", "bf16"]) == 0
+    assert "precision: 1 of 2 layers in bfloat16; error " in capfd.readouterr().out
+    assert "precision 'half': must be float32, bf16 or auto" in complaint(capfd, *words, "--precision", "half")
+    assert "precision bf16 is for ONNX files: a saved model has its own" in complaint(
+        capfd, "bench", out, "--precision", "bf16"
+    )
+
+
 def test_resume_without_an_interrupted_run_is_said_at_the_beginning(
     database: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,9 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from tvm import te, tirx
 
-from stormdrop.codegen.bfloat16 import with_bits
 from stormdrop.codegen.compile import TunedKernel
-from stormdrop.errors import UnsupportedFunction
 from stormdrop.ir.dtypes import BFLOAT16
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
@@ -65,8 +63,30 @@ def test_a_condition_chooses_between_bits() -> None:
     np.testing.assert_array_equal(found.view("uint16"), np.pad(values.view("uint16"), ((1, 1), (0, 0))))
 
 
-def test_arithmetic_in_bfloat16_is_refused() -> None:
-    x = te.placeholder((8,), BFLOAT16, name="x")
-    doubled = te.create_prim_func([x, te.compute((8,), lambda i: x[i] + x[i], name="y")])
-    with pytest.raises(UnsupportedFunction, match="convert the operands to float32"):
-        with_bits(doubled)
+def test_arithmetic_is_done_in_float32_and_rounded_once() -> None:
+    x = te.placeholder((64,), BFLOAT16, name="x")
+    y = te.compute((64,), lambda i: tirx.max(x[i] * x[i] + x[63 - i], tirx.const(0.5, BFLOAT16)), name="y")
+    values = np.random.default_rng(0).standard_normal(64).astype(BFLOAT16)
+    wide = values.astype("float32")
+    expected = np.maximum(wide * wide + wide[::-1], 0.5).astype(BFLOAT16)
+    np.testing.assert_array_equal(compiled(x, y)(values).view("uint16"), expected.view("uint16"))
+
+
+def test_numbers_are_compared_and_converted_as_numbers() -> None:
+    x = te.placeholder((64,), BFLOAT16, name="x")
+    values = (10 * np.random.default_rng(0).standard_normal(64)).astype(BFLOAT16)
+    positive = te.compute((64,), lambda i: tirx.Select(x[i] > tirx.const(0.0, BFLOAT16), 1.0, 0.0), name="y")
+    np.testing.assert_array_equal(compiled(x, positive)(values), (values > 0).astype("float32"))
+    whole = te.compute((64,), lambda i: x[i].astype("int32"), name="y")
+    np.testing.assert_array_equal(compiled(x, whole)(values), values.astype("int32"))
+    counts = te.placeholder((64,), "int32", name="n")
+    numbers = np.arange(-32, 32, dtype="int32") * 1001
+    found = compiled(counts, te.compute((64,), lambda i: counts[i].astype(BFLOAT16), name="y"))(numbers)
+    np.testing.assert_array_equal(found.view("uint16"), numbers.astype(BFLOAT16).view("uint16"))
+
+
+def test_a_value_that_is_rounded_on_the_way_stays_rounded() -> None:
+    x = te.placeholder((64,), "float32", name="x")
+    values = np.random.default_rng(0).standard_normal(64).astype("float32")
+    kernel = compiled(x, te.compute((64,), lambda i: x[i].astype(BFLOAT16).astype("float32"), name="y"))
+    np.testing.assert_array_equal(kernel(values), values.astype(BFLOAT16).astype("float32"))

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from faulty_kernels import coarse
+from foreign_models import boxes_at_the_end
+from sized_models import pooled_model
 from tiny_models import attention_model, residual_model
 
 import stormdrop as sd
-from stormdrop.errors import InputError
+from stormdrop.errors import InputError, ModelError
 from stormdrop.machine.cpu import Target
 from stormdrop.model.builder import TaskSchedules
 from stormdrop.model.random_weights import seed_weights
@@ -35,7 +38,7 @@ def test_a_model_in_bfloat16_is_verified_against_its_own_weights(model: Any) -> 
     assert 1e-5 < result.precision.accuracy.error < 2e-2
     assert not result.replaced
     entry = result.to_json()["precision"]
-    assert entry["asked"] == "bf16" and entry["bfloat16"] == list(result.precision.low)
+    assert entry["asked"] == "bf16" and entry["bfloat16"] == len(result.precision.low) < entry["layers"]
 
 
 def test_the_caller_sees_float32_and_the_artifact_says_the_precision(tmp_path: Path) -> None:
@@ -54,14 +57,17 @@ def test_the_caller_sees_float32_and_the_artifact_says_the_precision(tmp_path: P
 def test_sums_in_bfloat16_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """One kernel cuts its sums to bfloat16 after each step; its replacement adds up in float32."""
     true_variant = TaskSchedules.variant
+    chosen: list[str] = []
 
     def variant(self: TaskSchedules, choice: Any, where: Any = None) -> Variant:
-        made = true_variant(self, choice, where)
-        return coarse(made) if "matmul" in self.task.task.name else made
+        made, name = true_variant(self, choice, where), self.task.task.name
+        if not chosen and "matmul" in name:
+            chosen.append(name)
+        return coarse(made) if name in chosen else made
 
     monkeypatch.setattr(TaskSchedules, "variant", variant)
     result = compiled(seed_weights(attention_model(), seed=1), precision="bf16")
-    assert result.replaced and all("matmul" in replaced.task for replaced in result.replaced)
+    assert [replaced.task for replaced in result.replaced] == chosen
 
 
 def test_auto_lowers_as_many_layers_as_the_error_allows() -> None:
@@ -75,6 +81,37 @@ def test_auto_lowers_as_many_layers_as_the_error_allows() -> None:
     assert everything.precision.low == in_full.precision.low != ()
 
 
+def test_auto_takes_some_of_the_layers_if_all_are_too_many() -> None:
+    source = seed_weights(attention_model(), seed=1)
+    in_full = compiled(source, precision="bf16").precision
+    assert in_full is not None
+    errors = []
+    for share in (0.5, 0.7, 0.9):
+        part = compiled(source, precision="auto", max_error=share * in_full.accuracy.error).precision
+        assert part is not None and len(part.low) <= len(in_full.low)
+        errors.append(len(part.low))
+    assert errors == sorted(errors) and errors[0] < len(in_full.low)
+
+
+def test_a_model_with_parts_of_onnxruntime_is_refused_by_name() -> None:
+    pytest.importorskip("onnxruntime")
+    with pytest.raises(ModelError, match=r"onnxruntime runs .*: such a model cannot be verified in bfloat16"):
+        compiled(boxes_at_the_end(), precision="bf16")
+
+
 def test_an_unknown_precision_is_one_line() -> None:
     with pytest.raises(InputError, match="precision 'int4': must be float32, bf16 or auto"):
         sd.compile_model(residual_model(), precision="int4")
+
+
+def test_a_machine_without_the_unit_is_told_so(caplog: pytest.LogCaptureFixture) -> None:
+    target = replace(Target.detect(), features=())
+    compile_model_with(pooled_model(), target, TuneOptions(fresh=True, precision="bf16"), shapes={"x": (1, 3, 8, 8)})
+    assert "has no fast unit for bfloat16" in caplog.text
+
+
+def test_all_sizes_are_verified() -> None:
+    options = TuneOptions(fresh=True, precision="bf16")
+    result = compile_model_with(pooled_model(), Target.detect(), options, shapes={"x": ((1, 4), 3, 8, 8)})
+    assert len(result.sizes) == 2 and result.verified.fault is None
+    assert result.precision is not None and result.precision.low

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from onnx import helper
@@ -12,7 +14,7 @@ from stormdrop.ir.dtypes import BFLOAT16
 from stormdrop.model.importer.graph import Graph, load_graph
 from stormdrop.model.importer.isolated import import_graph
 from stormdrop.model.importer.tasks import kernel_calls
-from stormdrop.model.precision import last_layers, layers, lowered
+from stormdrop.model.precision import lowered
 from stormdrop.model.random_weights import seed_weights
 from stormdrop.model.verification.exact import ExactModel
 from stormdrop.model.verification.samples import random_feeds
@@ -30,66 +32,107 @@ def difference(graph: Graph, low: Graph) -> float:
     return max(float(np.abs(rounded[name] - value).max() / np.abs(value).max()) for name, value in exact.items())
 
 
+def reads_of(graph: Graph, name: str) -> list[str]:
+    """The types of what the kernels with this in their names read first, in order."""
+    calls = [call for call in kernel_calls(graph.mod) if name in call.args[0].name_hint]
+    return [str(call.args[1].fields[0].ty.dtype) for call in calls]
+
+
+def chain_of_convolutions(count: int, outputs: Sequence[str] = ()) -> Graph:
+    """1x1 convolutions one after the other; all but the last two have the same function."""
+    names = ["x", *(f"c{number}" for number in range(1, count)), "y"]
+    nodes = [helper.make_node("Conv", [names[number], f"w{number}"], [names[number + 1]]) for number in range(count)]
+    shape: tuple[int | str, ...] = (1, 16, 8, 8)
+    weights: dict[str, tuple[int, ...]] = {f"w{number}": (16, 16, 1, 1) for number in range(count)}
+    made = make_model(nodes, weights, {"x": shape}, dict.fromkeys(("y", *outputs), shape))
+    return load_graph(seed_weights(made, seed=1))
+
+
 def test_what_contractions_multiply_is_in_bfloat16(residual: Graph) -> None:
     """The last layer, which makes the output of the model, stays as it is."""
-    last = last_layers(residual)
-    names = {task.index: task.name for task in residual.tasks}
-    assert [names[index] for index in last] == [names[layers(residual)[-1]]]
-    low, done = lowered(residual, last)
-    assert done == set(layers(residual)) - last
-    assert types_of(low)[0] == BFLOAT16 and types_of(low)[-1] == "float32"
-    assert 1e-4 < difference(residual, low) < 2e-2
+    low = lowered(residual)
+    assert len(low.layers) == 3 and list(low.low) == list(low.layers[:2])
+    assert types_of(low.graph)[0] == BFLOAT16 and types_of(low.graph)[-1] == "float32"
+    assert 1e-4 < difference(residual, low.graph) < 2e-2
 
 
 def test_scores_and_sums_before_a_normalisation_stay_in_float32() -> None:
     graph = load_graph(seed_weights(attention_model(), seed=1))
-    low, done = lowered(graph, last_layers(graph))
-    stored = {call.args[0].name_hint: str(call.ty.dtype) for call in kernel_calls(low.mod)}
-    softmax = [dtype for name, dtype in stored.items() if "softmax" in name]
-    assert softmax == [BFLOAT16]  # its result is a factor; what it reads is none
-    reads = {str(call.args[1].fields[0].ty.dtype) for call in kernel_calls(low.mod) if "softmax" in str(call.args[0])}
-    assert reads == {"float32"}
-    assert done and 1e-4 < difference(graph, low) < 2e-2
+    low = lowered(graph)
+    stored = {call.args[0].name_hint: str(call.ty.dtype) for call in kernel_calls(low.graph.mod)}
+    assert [dtype for name, dtype in stored.items() if "softmax" in name] == [BFLOAT16]  # its result is a factor
+    assert reads_of(low.graph, "softmax") == ["float32"]
+    assert low.low and 1e-4 < difference(graph, low.graph) < 2e-2
+
+
+def test_layers_of_one_function_are_lowered_one_by_one() -> None:
+    graph = chain_of_convolutions(5)
+    low = lowered(graph)
+    assert len(set(low.layers)) == 1 and len(low.layers) == 5
+    assert len(low.low) == 4
+    assert reads_of(low.graph, "conv2d") == [BFLOAT16] * 4 + ["float32"]
 
 
 def test_with_all_layers_kept_nothing_changes(residual: Graph) -> None:
-    low, done = lowered(residual, layers(residual))
-    assert not done and types_of(low) == types_of(residual)
-    assert difference(residual, low) < 1e-6
+    low = lowered(residual, lowered(residual).layers)
+    assert not low.low and types_of(low.graph) == types_of(residual)
+    assert difference(residual, low.graph) < 1e-6
 
 
 def test_a_value_that_the_caller_reads_stays_in_float32() -> None:
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["c"]),
-        helper.make_node("Relu", ["c"], ["r"]),
-        helper.make_node("Conv", ["r", "v"], ["d"]),
-        helper.make_node("Conv", ["d", "u"], ["y"]),
-    ]
-    weights: dict[str, tuple[int, ...]] = dict.fromkeys("wvu", (16, 16, 1, 1))
-    shape: tuple[int | str, ...] = (1, 16, 8, 8)
-    outputs = {"y": shape, "r": shape}
-    graph = load_graph(seed_weights(make_model(nodes, weights, {"x": shape}, outputs), seed=1))
-    low, _ = lowered(graph, ())
-    convolutions = [call for call in kernel_calls(low.mod) if "conv2d" in call.args[0].name_hint]
-    reads = [str(call.args[1].fields[0].ty.dtype) for call in convolutions]
-    assert reads == [BFLOAT16, "float32", BFLOAT16]  # the second one reads `r`, which is an output
-    assert 1e-5 < difference(graph, low) < 2e-2
+    graph = chain_of_convolutions(4, outputs=["c1"])
+    low = lowered(graph)
+    assert reads_of(low.graph, "conv2d") == [BFLOAT16, "float32", BFLOAT16, "float32"]
+    assert 1e-5 < difference(graph, low.graph) < 2e-2
 
 
 def test_all_sizes_are_lowered_alike() -> None:
     graph = import_graph(pooled_model(), {"x": ((1, 4), 3, 8, 8)})
-    low, done = lowered(graph, ())
-    assert done and len(low.sizes) == 2
-    assert all(each.tasks is low.tasks for each in low.sizes)
-    for before, after in zip(graph.sizes, low.sizes, strict=True):
+    low = lowered(graph)
+    assert low.low and len(low.graph.sizes) == 2
+    assert all(each.tasks is low.graph.tasks for each in low.graph.sizes)
+    for before, after in zip(graph.sizes, low.graph.sizes, strict=True):
         assert 1e-5 < difference(before, after) < 2e-2
 
 
 @pytest.mark.parametrize("kept", [0, 1])
 def test_a_kept_layer_reads_float32(residual: Graph, kept: int) -> None:
-    index = layers(residual)[kept]
-    low, done = lowered(residual, {index})
-    assert index not in done
-    function = next(task.function for task in residual.tasks if task.index == index)
-    assert {str(parameter.dtype) for parameter in function.params} == {"float32"}
-    assert difference(residual, low) < 2e-2
+    layers = lowered(residual).layers
+    low = lowered(residual, {layers[kept]})
+    assert list(low.low) == [layers[1 - kept]]
+    assert reads_of(low.graph, "conv2d")[kept] == "float32"
+    assert difference(residual, low.graph) < 2e-2
+
+
+def test_a_concatenation_is_in_one_type() -> None:
+    """Its result is read by a layer that is kept: its parts stay in float32, too."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w1"], ["a"]),
+        helper.make_node("Conv", ["x", "w2"], ["b"], kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+        helper.make_node("Concat", ["a", "b"], ["c"], axis=1),
+        helper.make_node("Conv", ["c", "w3"], ["d"]),
+        helper.make_node("Relu", ["d"], ["e"]),
+        helper.make_node("Conv", ["e", "w4"], ["y"]),
+    ]
+    weights: dict[str, tuple[int, ...]] = {
+        "w1": (16, 16, 1, 1),
+        "w2": (16, 16, 3, 3),
+        "w3": (16, 32, 1, 1),
+        "w4": (8, 16, 1, 1),
+    }
+    made = make_model(nodes, weights, {"x": (1, 16, 8, 8)}, {"y": (1, 8, 8, 8)})
+    graph = load_graph(seed_weights(made, seed=1))
+    low = lowered(graph)
+    (after,) = [call for call in kernel_calls(low.graph.mod) if "concat" in call.args[0].name_hint]
+    types = {str(field.ty.dtype) for field in after.args[1].fields} | {str(after.ty.dtype)}
+    assert types == {BFLOAT16}
+    third = next(index for index in low.layers if _reads_channels(graph, index) == 32)
+    kept = lowered(graph, {third})
+    (after,) = [call for call in kernel_calls(kept.graph.mod) if "concat" in call.args[0].name_hint]
+    types = {str(field.ty.dtype) for field in after.args[1].fields} | {str(after.ty.dtype)}
+    assert types == {"float32"}
+
+
+def _reads_channels(graph: Graph, index: int) -> int:
+    task = next(task for task in graph.tasks if task.index == index)
+    return int(task.function.params[0].shape[-1])

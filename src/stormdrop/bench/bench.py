@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from ..errors import InputError, MeasureError
-from ..ir.dtypes import is_float, limits
 from ..ir.relative_error import relative_error
 from ..machine.scratch import scratch_folder
 from ..measure.timing import MOST_ROUNDS
@@ -44,7 +43,7 @@ TOLERANCE = 1e-3
 """The relative error up to which two contenders agree: float32, with sums in any order."""
 
 TOLERANCE_OF_BFLOAT16 = 5e-2
-"""The same in bfloat16, of which two models round differently."""
+"""The same for models in bfloat16, which round at different places."""
 
 
 @dataclass(frozen=True)
@@ -169,8 +168,8 @@ def bench(
         seed: Seeds the inputs and the tuning.
         shapes: The shapes of inputs whose shape an ONNX file leaves open, by input name. Of a saved model with several
             sizes, those of the size that is timed, by default the first.
-        precision: What an ONNX file is tuned to compute in, as in `tune_model`. Beside a model in bfloat16, OpenVINO
-            and torch compute in bfloat16, too; onnxruntime has no such kernels for CPUs.
+        precision: What an ONNX file is tuned to compute in, as in `tune_model`. Beside a model with layers in bfloat16,
+            OpenVINO and torch compute in bfloat16, too; onnxruntime has no such kernels for CPUs.
         target: The machine to tune for. The default is this machine.
         store: The records of earlier tunings. The default is the default database.
         on_progress: Called with the progress of the tuning.
@@ -179,7 +178,8 @@ def bench(
         The median time of each contender, its ratio to ours, both with 95% intervals, and its error.
 
     Raises:
-        InputError: `what` is none of these, a peer is unknown, or `rounds` is below 2.
+        InputError: `what` is none of these, a peer is unknown, `rounds` is below 2, or a precision is given for
+            something else than an ONNX file.
         MeasureError: Our own kernel does not run, or a contender dies in one of its turns.
 
     Example:
@@ -196,6 +196,9 @@ def bench(
 
     if rounds < 2:
         raise InputError(f"rounds {rounds}: an interval needs 2 or more")
+    if precision != FLOAT32 and (isinstance(what, Workload) or Path(what).is_dir()):
+        has = "an operator has its dtype" if isinstance(what, Workload) else "a saved model has its own"
+        raise InputError(f"precision {precision} is for ONNX files: {has}")
     machine = target or Target.detect()
     known = operator_peers() if isinstance(what, Workload) else model_peers()
     peers, skipped = _select_peers(against, known)
@@ -283,13 +286,8 @@ def _plan_operator(workload: Workload, peers: Sequence[str], tuning: _TuningOpti
     theirs = {"operator": workload.name.split()[0], "arguments": dict(workload.arguments), "inputs": inputs}
     contenders = [ContenderSpec(OURS, "stormdrop.bench.peers.ours:TunedOperator", ours)]
     contenders += [ContenderSpec(peer, operator_peers()[peer], theirs) for peer in peers]
-    tolerance = max(TOLERANCE, *(_step(spec.dtype) for spec in workload.outputs))
+    tolerance = max(TOLERANCE, workload.step)
     return _Plan(workload.name, contenders, workload.reference(inputs), {}, workload.flops, tolerance)
-
-
-def _step(dtype: str) -> float:
-    """The distance from 1 to the next number of a type of floats; 0 for other types."""
-    return float(limits(dtype).eps) if is_float(dtype) else 0.0
 
 
 def _plan_model(path: Path, peers: Sequence[str], tuning: _TuningOptions) -> _Plan:
@@ -324,7 +322,7 @@ def _plan_model(path: Path, peers: Sequence[str], tuning: _TuningOptions) -> _Pl
         reason = f"the ONNX file that {path} was made from has changed since ({source})"
         return _Plan(str(path), contenders, None, dict.fromkeys(peers, reason))
     theirs = {"model": _with_sizes(source, size), "inputs": feeds}
-    if model.metadata.provenance.get("precision", FLOAT32) == FLOAT32:
+    if "precision" not in model.metadata.provenance:
         contenders += [ContenderSpec(peer, model_peers()[peer], theirs) for peer in peers]
         return _Plan(str(path), contenders, None, {})
     for peer in peers:

@@ -87,7 +87,7 @@ MaxErrorOption = Annotated[
         "--max-error",
         metavar="E",
         help="The largest error, relative to the largest output, of kernels that compute in another way (Winograd): "
-        "1e-4 by default; 0 excludes such kernels.",
+        "1e-4 by default; 0 excludes such kernels. With --precision auto that of the model's outputs, 1e-2 by default.",
     ),
 ]
 SpaceOption = Annotated[
@@ -138,7 +138,7 @@ PrecisionOption = Annotated[
         "--precision",
         metavar="WHAT",
         help="What the model computes in: float32; bf16, with the factors of all layers but the last in bfloat16; or "
-        "auto, with those of as many layers as --max-error allows (1e-2 by default).",
+        "auto, with those of the most expensive layers, as many as --max-error allows (1e-2 by default).",
         autocompletion=completion.precisions,
     ),
 ]

@@ -2,9 +2,10 @@
 
     float32(x[i])        becomes   reinterpret(uint32(x[i]) << 16)
     y[i] = bfloat16(v)   becomes   y[i] = the upper half of v, rounded to the nearest, ties to even; NaN stays NaN
+    y[i] = x[i] + x[j]   becomes   the same with the sum in float32
 
-LLVM makes vectors of both. TVM has passes of its own for this (`BF16ComputeLegalize`), but those turn every local
-buffer of bfloat16 into one of float32, which takes twice the memory, and of which no dot product of bfloat16 can read.
+LLVM makes vectors of all of them. TVM has passes of its own for this (`BF16ComputeLegalize`), but those turn every
+local buffer of bfloat16 into one of float32. That takes twice the memory, and a dot product of bfloat16 cannot read it.
 """
 
 from __future__ import annotations
@@ -18,9 +19,8 @@ from tvm.ir.prim.expr import FloatImm, IntImm
 from tvm.tirx import AllocBuffer, BufferStore, DeclBuffer, Evaluate, PrimFunc, SeqStmt
 from tvm_ffi import structural_walk
 
-from ..errors import UnsupportedFunction
 from ..ir.dtypes import BFLOAT16
-from ..ir.expressions import Expr, transform, transform_statement
+from ..ir.expressions import Expr, children, rebuild, transform, transform_statement
 from ..ir.stages import shape_of
 
 _BITS = "uint16"
@@ -34,18 +34,17 @@ def with_bits(function: PrimFunc) -> PrimFunc:
 
     Args:
         function: the function. Its buffers have one dimension.
-
-    Raises:
-        UnsupportedFunction: it computes in bfloat16. Operands have to be converted to float32.
     """
     found: list[Any] = []
-    structural_walk(function.body, ((AllocBuffer, found.append), (DeclBuffer, found.append)))
-    buffers = [*function.params, *(statement.buffer for statement in found)]
-    if not any(str(buffer.dtype) == BFLOAT16 for buffer in buffers):
+    kinds = ((AllocBuffer, found.append), (DeclBuffer, found.append), (prim.Cast, found.append))
+    structural_walk(function.body, kinds)
+    values = [*function.params, *(node.ty if isinstance(node, prim.Cast) else node.buffer for node in found)]
+    if not any(str(value.dtype) == BFLOAT16 for value in values):
         return function
     bits = _Bits()
     body = transform_statement(function.body, bits.statement)
-    declared = [DeclBuffer(new, data=old.data) for old, new in bits.buffers.items() if old in set(function.params)]
+    parameters = set(function.params)
+    declared = [DeclBuffer(new, data=old.data) for old, new in bits.buffers.items() if old in parameters]
     return function.with_body(SeqStmt([*declared, body]) if declared else body)
 
 
@@ -82,11 +81,16 @@ class _Bits:
         """An expression without bfloat16 in it. One of type bfloat16 becomes its bits."""
 
         def visit(item: Expr) -> Expr | None:
-            if isinstance(item, prim.Cast) and _is_bfloat16(item.value):
-                return _widened(self.bits(item.value))
             if isinstance(item, prim.Let):
                 return prim.Let(item.var, self.value(item.value), self.value(item.body))
-            return self.bits(item) if _is_bfloat16(item) else None
+            if _is_bfloat16(item):
+                return self.bits(item)
+            if isinstance(item, prim.Cast) and _is_bfloat16(item.value):
+                wide = self.float32(item.value)
+                return wide if str(item.ty.dtype) == "float32" else prim.Cast(item.ty, wide)
+            if isinstance(item, prim.CmpExpr) and _is_bfloat16(item.a):
+                return type(item)(self.float32(item.a), self.float32(item.b))
+            return None
 
         return transform(node, visit)
 
@@ -97,17 +101,33 @@ class _Bits:
         if isinstance(node, FloatImm):
             return _rounded(FloatImm("float32", float(node.value)))
         if isinstance(node, prim.Cast):
-            return _rounded(self.value(node.value))
+            value = self.value(node.value)
+            return _rounded(value if str(value.ty.dtype) == "float32" else prim.Cast("float32", value))
         if isinstance(node, prim.Select):
             return prim.Select(self.value(node.condition), self.bits(node.true_value), self.bits(node.false_value))
-        if isinstance(node, Call) and node.op.name.split(".")[-1] == "if_then_else":
+        if _is_if_then_else(node):
             condition, *values = node.args
             return tirx.if_then_else(self.value(condition), *map(self.bits, values))
-        raise UnsupportedFunction(f"{type(node).__name__} in bfloat16: convert the operands to float32")
+        return _rounded(self.float32(node))
+
+    def float32(self, node: Expr) -> Expr:
+        """An expression of type bfloat16 in float32: arithmetic is done in it, everything else is widened."""
+        if isinstance(node, FloatImm):
+            return FloatImm("float32", float(node.value))
+        if isinstance(node, TensorLoad | prim.Cast | prim.Select) or _is_if_then_else(node):
+            return _widened(self.bits(node))
+        operands = [self.float32(each) if _is_bfloat16(each) else self.value(each) for each in children(node)]
+        if isinstance(node, Call):
+            return Call(node.op, operands, attrs=node.attrs, ret_ty=FloatImm("float32", 0.0).ty)
+        return rebuild(node, operands)
 
 
 def _is_bfloat16(node: Expr) -> bool:
     return str(getattr(node.ty, "dtype", "")) == BFLOAT16
+
+
+def _is_if_then_else(node: Expr) -> bool:
+    return isinstance(node, Call) and node.op.name.split(".")[-1] == "if_then_else"
 
 
 def _widened(bits: Expr) -> Expr:

@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 
 BFLOAT16 = "bfloat16"
 
+INFINITE = 1e30
+"""A constant beyond it stands for an infinity, such as the padding of a maximum."""
+
 
 def is_float(dtype: str) -> bool:
     """Whether a type is one of floating-point numbers."""

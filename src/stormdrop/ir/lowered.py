@@ -18,13 +18,11 @@ from tvm.ir import Call, TensorLoad
 from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import FloatImm
 
-from .dtypes import BFLOAT16
+from .dtypes import BFLOAT16, INFINITE
 from .expressions import Expr, children, rewrite_loads, substitute
 from .factors import factors_of
 from .roles import is_contraction
 from .stages import Axis, Stage, StageGraph, intermediate, shape_of, variable
-
-_INFINITE = 1e30  # a constant beyond it stands for an infinity, such as the padding of a maximum
 
 
 def in_bfloat16(graph: StageGraph, positions: Collection[int]) -> StageGraph:
@@ -80,7 +78,7 @@ def _chooses(node: Expr) -> bool:
     if _is_selection(node):
         return all(map(_chooses, children(node)[1:]))
     if isinstance(node, FloatImm):
-        return float(node.value) == 0.0 or abs(float(node.value)) > _INFINITE
+        return float(node.value) == 0.0 or abs(float(node.value)) > INFINITE
     return isinstance(node, TensorLoad)
 
 

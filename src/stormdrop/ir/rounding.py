@@ -29,7 +29,7 @@ from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import FloatImm
 
 from ..errors import UnsupportedFunction
-from .dtypes import is_float, limits
+from .dtypes import INFINITE, is_float, limits
 from .expressions import children, loads_in, rebuild, walk
 from .reference import evaluate_graph
 from .stages import Stage, StageGraph
@@ -45,7 +45,6 @@ _DECADES = {"float16": (-2.0, 0.5), "bfloat16": (-3.0, 3.0), "float32": (-3.0, 3
 
 _ZEROS = 0.05  # the share of elements that are zero
 _PERIOD = 8  # one element in eight is its neighbour negated
-_LIMIT = 1e30  # a constant beyond it stands for an infinity, such as the padding of a maximum, and is never rounded
 _MONOTONE = (prim.Add, prim.Mul, prim.Max, prim.Cast)  # magnitudes of the operands give one of the result
 _ROUNDING = (prim.Add, prim.Sub, prim.Mul, prim.Div, prim.Cast)
 
@@ -106,6 +105,8 @@ def _unit_roundings(stage: Stage) -> float:
     """
     terms = math.prod(axis.extent for axis in stage.reductions)
     operations = sum(isinstance(node, _ROUNDING) for node in walk(stage.value))
+    if not operations and stage.combine in (None, "max", "min"):
+        return 0.0  # it moves elements, or takes the largest
     step, last = _step(stage.value), 0.0
     if isinstance(stage.value, prim.Cast) and is_float(str(stage.value.value.ty.dtype)):
         before = _step(stage.value.value)
@@ -134,7 +135,7 @@ def _magnitude(node: Any) -> Any:
         return node
     if isinstance(node, FloatImm):
         value = abs(float(node.value))
-        return FloatImm(str(node.ty.dtype), 0.0 if value > _LIMIT else value)
+        return FloatImm(str(node.ty.dtype), 0.0 if value > INFINITE else value)
     if isinstance(node, prim.Sub):
         return prim.Add(_magnitude(node.a), _magnitude(node.b))
     if isinstance(node, prim.Min):

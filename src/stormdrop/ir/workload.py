@@ -209,8 +209,22 @@ class Workload:
         if reference.is_exact(self.graph) and (self._integer or all(value < 2**24 for value in largest)):
             return 0.0
         steps = [1 / value for value, spec in zip(largest, self.outputs, strict=True) if value and "int" in spec.dtype]
-        steps += [float(limits(spec.dtype).eps) for spec in self.outputs if is_float(spec.dtype)]
-        return max([1e-4, *steps])
+        return max([1e-4, self.step, *steps])
+
+    def tolerance_of(self, max_error: float, otherwise: float) -> float:
+        """The greatest max|difference| / max|reference| of a kernel that a sketch makes.
+
+        Args:
+            max_error: the error of the sketch; 0 if its schedules only reorder.
+            otherwise: the tolerance of a schedule that only reorders. If one computes in another way, numbers that are
+                nearly equal may also be rounded to neighbours.
+        """
+        return max(otherwise, max_error + self.step) if max_error else otherwise
+
+    @property
+    def step(self) -> float:
+        """The distance from 1 to the next number, in the output whose type has the fewest digits; 0 without floats."""
+        return max((float(limits(spec.dtype).eps) for spec in self.outputs if is_float(spec.dtype)), default=0.0)
 
     @property
     def _integer(self) -> bool:

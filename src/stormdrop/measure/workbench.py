@@ -277,7 +277,7 @@ class Workbench:
         again with the right inputs.
         """
         self._step("check")
-        tolerance = max(self._tolerance, self._built[key].max_error)
+        tolerance = self._tolerance_of(key)
         wrong = self._difference(tolerance)
         if wrong and self._restore():
             self._execute_into_sentinels(self._call(key))
@@ -295,13 +295,16 @@ class Workbench:
         self._step("check")
         self._device.pull(self._outputs, self._views)
         outside = self._device.trespass()
-        wrong = self._difference(max(self._tolerance, self._built[key].max_error)) or outside
+        wrong = self._difference(self._tolerance_of(key)) or outside
         # Elsewhere than in this process the inputs would have to be copied back each time.
         if self._device.in_process and self._restore_inputs():
             wrong = "the kernel writes to its inputs"
         if wrong:
             self._restore()  # it may have written to the inputs and to the constants
         return wrong
+
+    def _tolerance_of(self, key: Key) -> float:
+        return self.workload.tolerance_of(self._built[key].max_error, self._tolerance)
 
     def _restore(self) -> bool:
         """Corrects inputs that a candidate wrote to, and drops the prepared constants.

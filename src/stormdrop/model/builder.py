@@ -14,7 +14,7 @@ import tvm
 from ..errors import SpaceError
 from ..machine.cpu import Target
 from ..sketches.contract import AnySketch, Variant
-from ..tuning.options import FLOAT32, TuneOptions
+from ..tuning.options import TuneOptions
 from .artifact import CompiledModel
 from .artifact_files import checksum
 from .board import Board, BoardModel
@@ -220,8 +220,6 @@ def provenance_of(
         "trials": sum(task.result.trials for task in tuned.tasks if task.result is not None),
         "versions": {name: packages.version(name) for name in ("apache-tvm", "apache-tvm-ffi", "numpy", "onnx")},
     }
-    if options.precision != FLOAT32:
-        provenance["precision"] = options.precision
     if shapes:
         provenance["shapes"] = {
             name: [[int(one) for one in size] if is_list(size) else size for size in shape]

@@ -7,6 +7,9 @@ from typing import Any
 import tvm
 from tvm import relax
 
+VIEWS = ("relax.reshape", "relax.expand_dims", "relax.squeeze")
+"""The operators that give a tensor another shape, and leave its elements where they are."""
+
 
 def calls_kernel(expr: Any) -> bool:
     """Whether an expression is the call of a TensorIR function: `R.call_tir(function, (arguments), types)`."""

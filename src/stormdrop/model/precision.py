@@ -1,19 +1,20 @@
 """A model of float32 that computes in bfloat16 where it may.
 
-    x (float32) -> conv (weights in float32) -> bfloat16 -> conv (weights in bfloat16) -> float32 -> dense -> y
+    x (float32) -> transpose -> bfloat16 -> conv (weights in bfloat16) -> bfloat16 -> conv -> float32 -> dense -> y
 
 The factors of contractions are stored in bfloat16: weights, and what other kernels make. Every kernel computes in
 float32 and rounds its result once, if that is such a factor. Whatever nothing multiplies stays in float32: the sums
-that a normalisation reads, the scores before a softmax, inputs and outputs of the model. So do the factors of *layers*
-that are kept, and of those whose data others read or make as well: the caller of the model, parts that onnxruntime
-runs, and functions that we do not read.
+that a normalisation reads, the scores before a softmax, inputs and outputs of the model.
+
+A *layer* is a call of a kernel with a contraction. The last layers before the outputs stay in float32. So do those
+whose data others read or make as well: the caller of the model, and functions that we do not read.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,43 +28,42 @@ from ..ir.lowered import factor_positions, in_bfloat16, keeps_elements
 from ..ir.roles import is_contraction
 from ..ir.stages import StageGraph
 from ..ir.workload import canonical
-from .expressions import calls_kernel, variables_of
+from .expressions import VIEWS, calls_kernel, variables_of
 from .importer.graph import Graph
 from .importer.tasks import extract_tasks
 from .passes.rewriting import constant, rewrite_main
 
-_VIEWS = ("relax.reshape", "relax.expand_dims", "relax.squeeze")
 
-
-def lowered(graph: Graph, kept: Collection[int]) -> tuple[Graph, frozenset[int]]:
+@dataclass(frozen=True, eq=False)
+class Lowered:
     """A graph whose layers compute in bfloat16.
+
+    Attributes:
+        graph: The graph.
+        layers: The indices of the tasks of all layers of the model in float32, at all of its sizes.
+        low: Those of the layers that are in bfloat16.
+    """
+
+    graph: Graph
+    layers: Sequence[int]
+    low: Sequence[int]
+
+
+def lowered(graph: Graph, kept: Collection[int] = ()) -> Lowered:
+    """Lower the layers of a model to bfloat16.
 
     Args:
         graph: The model in float32, at all of its sizes.
-        kept: The indices of the tasks with contractions that stay in float32.
-
-    Returns:
-        The graph, and the indices of the tasks of `graph` whose contractions are in bfloat16 now.
+        kept: The indices of tasks whose layers stay in float32. The last layers always do.
     """
     values = [_Values(each, kept) for each in graph.sizes]
     constants: dict[int, GenericConst] = {}  # shared by all sizes
     mods = [each.rewritten(constants) for each in values]
     tasks = extract_tasks(*mods)
     sizes = [replace(each, mod=mod, tasks=tasks, others=()) for each, mod in zip(graph.sizes, mods, strict=True)]
-    return replace(sizes[0], others=tuple(sizes[1:])), frozenset().union(*(each.low for each in values))
-
-
-def layers(graph: Graph) -> list[int]:
-    """The indices of the tasks with contractions, in the order of the model."""
-    return [task.index for task in graph.tasks if _contracts(_stages(task.function))]
-
-
-def last_layers(graph: Graph) -> frozenset[int]:
-    """The indices of the tasks with the last contractions before the outputs of a model."""
-    found: set[int] = set()
-    for each in graph.sizes:
-        found |= _Values(each, ()).last_layers()
-    return frozenset(found)
+    layers = [index for each in values for index in each.layers]
+    low = [index for each in values for index in each.low]
+    return Lowered(replace(sizes[0], others=tuple(sizes[1:])), layers, low)
 
 
 def _stages(function: Any) -> StageGraph | None:
@@ -73,15 +73,12 @@ def _stages(function: Any) -> StageGraph | None:
         return None
 
 
-def _contracts(stages: StageGraph | None) -> bool:
-    return stages is not None and any(map(is_contraction, stages.stages))
-
-
 class _Values:
     """The values between the kernels of a graph at one size, and which of them are stored in bfloat16.
 
     Attributes:
-        low: The indices of the tasks whose contractions multiply bfloat16; known after `rewritten`.
+        layers: The indices of the tasks of its layers, in order.
+        low: Those of the layers that multiply bfloat16; known after `rewritten`.
     """
 
     def __init__(self, graph: Graph, kept: Collection[int]) -> None:
@@ -95,28 +92,15 @@ class _Values:
             for variable, function in graph.mod.functions.items()
             if variable.name_hint in self._tasks
         }
-        self._factors = {
-            name: [] if stages is None or self._tasks[name] in kept else factor_positions(stages)
-            for name, stages in self._functions.items()
+        layers = {variable: value for variable, value in self._made.items() if self._contracts(value)}
+        self.layers = [self._tasks[value.args[0].name_hint] for value in layers.values()]
+        self.low: list[int] = []
+        last = self._last_layers()
+        self._kept = {
+            variable
+            for variable, value in layers.items()
+            if variable in last or self._tasks[value.args[0].name_hint] in kept
         }
-        self._kept = {name for name, index in self._tasks.items() if index in kept}
-        self.low: set[int] = set()
-
-    def last_layers(self) -> set[int]:
-        """The indices of the tasks that make an output, with no other contraction after their own."""
-        found: set[int] = set()
-        waiting, seen = variables_of(self._main.body.body), set[Any]()
-        while waiting:
-            variable = waiting.pop()
-            if variable in seen or variable not in self._made:
-                continue
-            seen.add(variable)
-            value = self._made[variable]
-            if calls_kernel(value) and _contracts(self._functions[value.args[0].name_hint]):
-                found.add(self._tasks[value.args[0].name_hint])
-            else:
-                waiting += variables_of(value)
-        return found
 
     def rewritten(self, constants: dict[int, GenericConst]) -> tvm.IRModule:
         """The module with these values in bfloat16.
@@ -127,6 +111,31 @@ class _Values:
         mutator = _Lowered(self._mod, self._signatures(), self._functions, constants)
         return relax.transform.DeadCodeElimination()(rewrite_main(self._mod, mutator))
 
+    def _contracts(self, value: Any) -> bool:
+        """Whether a value is the call of a kernel with a contraction."""
+        stages = self._functions[value.args[0].name_hint] if calls_kernel(value) else None
+        return stages is not None and any(map(is_contraction, stages.stages))
+
+    def _last_layers(self) -> set[Any]:
+        """The variables of the layers that are followed by no other one on a way to an output."""
+        found, seen = set[Any](), set[Any]()
+        waiting = variables_of(self._main.body.body)
+        while waiting:
+            variable = waiting.pop()
+            if variable in seen or variable not in self._made:
+                continue
+            seen.add(variable)
+            if self._contracts(self._made[variable]):
+                found.add(variable)
+            else:
+                waiting += variables_of(self._made[variable])
+        return found
+
+    def _factors(self, call: Any) -> list[tuple[int, int]]:
+        """The positions of the arguments of a kernel's call that are multiplied."""
+        stages = self._functions[call.args[0].name_hint]
+        return [] if stages is None else factor_positions(stages)
+
     def _signatures(self) -> dict[Any, tuple[int, ...]]:
         """By the call of each kernel, the positions of its arguments and its result that are in bfloat16."""
         stored = self._stored()
@@ -136,11 +145,11 @@ class _Values:
                 continue
             arguments = list(call.args[1].fields)
             positions = {position for position, argument in enumerate(arguments) if argument in stored}
-            name = call.args[0].name_hint
-            for pair in self._factors[name]:
-                if all(isinstance(arguments[one], GenericConst) or one in positions for one in pair):
-                    positions.update(pair)
-                    self.low.add(self._tasks[name])
+            pairs = [] if variable in self._kept else self._factors(call)
+            low = [pair for pair in pairs if all(_is_constant(arguments[one]) or one in positions for one in pair)]
+            positions.update(one for pair in low for one in pair)
+            if low:
+                self.low.append(self._tasks[call.args[0].name_hint])
             if variable in stored:
                 positions.add(len(arguments))
             signatures[call] = tuple(sorted(positions))
@@ -148,16 +157,21 @@ class _Values:
 
     def _stored(self) -> set[Any]:
         """The variables that are stored in bfloat16."""
-        stored = {variable for variable in self._wanted() if self._may_make(self._made.get(variable))}
-        stored -= self._returned()
-        for value in self._made.values():
-            stored -= set(self._needed_in_float32(value))
+        barred = self._returned()
+        for variable, value in self._made.items():
+            barred.update(self._needed_in_float32(variable, value))
         groups = list(self._groups())
-        while True:  # a view is what it views, and both factors of a contraction are alike
-            apart = {variable for group in groups if not stored.issuperset(group) for variable in group} & stored
-            if not apart:
+        while True:
+            wanted = self._wanted(barred) - barred
+            stored = {each for each in wanted if self._may_make(self._made.get(each))}
+            # A view is what it views, and both factors of a contraction are alike.
+            for group in groups:
+                if not stored.issuperset(group):
+                    stored.difference_update(group)
+            # What is not stored in bfloat16 after all asks for nothing: what it is made of may be in float32, too.
+            if wanted == stored:
                 return stored
-            stored -= apart
+            barred |= wanted - stored
 
     def _returned(self) -> set[Any]:
         """The variables whose elements are those of outputs, perhaps after a kernel has moved them."""
@@ -177,19 +191,25 @@ class _Values:
         stages = self._functions[call.args[0].name_hint]
         return stages is not None and keeps_elements(stages)
 
-    def _wanted(self) -> set[Any]:
-        """The variables that contractions multiply, perhaps after a kernel has moved their elements."""
+    def _wanted(self, barred: Collection[Any]) -> set[Any]:
+        """The variables that contractions multiply, perhaps after a kernel has moved their elements.
+
+        Args:
+            barred: Variables that stay in float32.
+        """
         wanted: set[Any] = set()
         for variable, value in reversed(self._made.items()):
-            if _is_view(value) and variable in wanted:
+            moved = variable in wanted and variable not in barred
+            if _is_view(value) and moved:
                 wanted.add(value.args[0])
             if not calls_kernel(value):
                 continue
-            name, arguments = value.args[0].name_hint, list(value.args[1].fields)
-            if variable in wanted and self._keeps_elements(value):
-                wanted.update(argument for argument in arguments if not isinstance(argument, GenericConst))
-            for pair in self._factors[name]:
-                wanted.update(arguments[one] for one in pair if not isinstance(arguments[one], GenericConst))
+            arguments = list(value.args[1].fields)
+            if moved and self._keeps_elements(value):
+                wanted.update(argument for argument in arguments if not _is_constant(argument))
+            if variable not in self._kept:
+                factors = [arguments[one] for pair in self._factors(value) for one in pair]
+                wanted.update(factor for factor in factors if not _is_constant(factor))
         return wanted
 
     def _may_make(self, value: Any) -> bool:
@@ -200,33 +220,35 @@ class _Values:
             return self._functions[value.args[0].name_hint] is not None
         return _is_view(value)
 
-    def _needed_in_float32(self, value: Any) -> Iterable[Any]:
-        """The variables that a value must read in float32."""
+    def _needed_in_float32(self, variable: Any, value: Any) -> Iterable[Any]:
+        """The variables that what makes a variable must read in float32."""
         if _is_view(value):
             return ()
-        name = value.args[0].name_hint if calls_kernel(value) else None
-        if name is None or self._functions[name] is None:
+        if not calls_kernel(value) or self._functions[value.args[0].name_hint] is None:
             return variables_of(value)
-        if name not in self._kept:
+        if variable not in self._kept:
             return ()
         arguments = list(value.args[1].fields)
-        stages = self._functions[name]
-        assert stages is not None
-        return [arguments[one] for pair in factor_positions(stages) for one in pair if arguments[one] in self._made]
+        factors = [arguments[one] for pair in self._factors(value) for one in pair]
+        return [factor for factor in factors if not _is_constant(factor)]
 
     def _groups(self) -> Iterable[list[Any]]:
         """Variables that are stored alike."""
-        for variable, value in self._made.items():
+        for variable, value in reversed(self._made.items()):
             if _is_view(value):
                 yield [variable, value.args[0]]
-            elif calls_kernel(value):
+            elif calls_kernel(value) and variable not in self._kept:
                 arguments = list(value.args[1].fields)
-                for pair in self._factors[value.args[0].name_hint]:
-                    yield [arguments[one] for one in pair if not isinstance(arguments[one], GenericConst)]
+                for pair in self._factors(value):
+                    yield [arguments[one] for one in pair if not _is_constant(arguments[one])]
 
 
 def _is_view(value: Any) -> bool:
-    return isinstance(value, relax.Call) and getattr(value.op, "name", "") in _VIEWS
+    return isinstance(value, relax.Call) and getattr(value.op, "name", "") in VIEWS
+
+
+def _is_constant(value: Any) -> bool:
+    return isinstance(value, GenericConst)
 
 
 @relax.expr_functor.mutator
@@ -251,7 +273,7 @@ class _Lowered(relax.PyExprMutator):
             return call
         name, arguments = call.args[0].name_hint, list(call.args[1].fields)
         for position in positions:
-            if position < len(arguments) and isinstance(arguments[position], GenericConst):
+            if position < len(arguments) and _is_constant(arguments[position]):
                 arguments[position] = self._constant(arguments[position])
         (result,) = call.ty_args
         if len(arguments) in positions:

@@ -95,7 +95,7 @@ def tune_model(
         store: where records are kept; the user's own database by default.
         resume: continue the latest unfinished sessions of the same kernels and setting.
         fresh: ignore all records.
-        max_error: as in `tune`, for every kernel.
+        max_error: as in `tune`, for every kernel; with `precision="auto"` the error of the model's outputs.
         sketches: as in `tune`, for every kernel.
         transfer: as in `tune`, for every kernel.
         features: as in `tune`, for every kernel. With "statements", the kernels share one cost model in
@@ -107,8 +107,8 @@ def tune_model(
             beside it; the result's `artifact` says where.
         native: save machine code in place of LLVM bitcode; see `CompiledModel.save`.
         precision: what the model computes in: "float32"; "bf16", with the factors of all contractions but the last in
-            bfloat16 and their sums in float32; or "auto", with as many of them as `max_error` allows. That is then
-            the error of the model's outputs, 1e-2 by default. Inputs and outputs stay in float32.
+            bfloat16 and their sums in float32; or "auto", with those of the most expensive layers, as many as
+            `max_error` allows (1e-2 by default). Inputs and outputs stay in float32.
         keep_denormals: as in `tune`, for every kernel.
         fleet: machines to measure kernels on, as in `tune`. They have to be of this machine's kind, because the whole
             model is built and timed here.
@@ -192,10 +192,10 @@ def tune_model_with(
     with run.phase("verify"):
         # Before anything is tuned: a model that cannot be verified is not worth it.
         graph, references = with_references(graph, options.seed)
-        lowering = in_precision(graph, references, options)
+        lowering = in_precision(graph, references, options, machine)
         graph, references = lowering.graph, lowering.references
         feeds = [reference.feeds for reference in references]
-        options = lowering.of_kernels(options)
+        of_kernels = lowering.of_kernels()
     if graph.foreign.reports:
         with run.phase("race"):
             choose_threads_of_parts(graph, machine)
@@ -207,7 +207,7 @@ def tune_model_with(
         buffered(opened) as records,
         events.span("tune", "phases", model=graph.name, kernels=len(graph.tasks)),
     ):
-        tuned = tune_tasks(graph, machine, options, budget, records, on_progress, fleet)
+        tuned = tune_tasks(graph, machine, of_kernels, budget, records, on_progress, fleet)
     run.add(tuned)
     for task in tuned.tasks:
         if task.reason is not None:
@@ -215,8 +215,8 @@ def tune_model_with(
     with ExitStack() as held:
         board = held.enter_context(Board(machine.runner)) if machine.runner else None
         with run.phase("compile"):
-            provenance = provenance_of(source, shapes, options, tuned)
-            builder = ModelBuilder(graph, tuned.tasks, machine, options, provenance, board)
+            provenance = {**provenance_of(source, shapes, options, tuned), **lowering.provenance}
+            builder = ModelBuilder(graph, tuned.tasks, machine, of_kernels, provenance, board)
             chosen = choose(builder, tuned, budget, feeds, run)
         # What an interrupted tuning found does not replace an older model, which may be better.
         keeps_older = beside_older(Path(out)) if out is not None and run.interrupted else nullcontext(out)
@@ -226,7 +226,7 @@ def tune_model_with(
             verified = run.despite_interruption(
                 lambda: verified_or_repaired(graph, builder, chosen.model, chosen.combination, right, run.say)
             )
-            precision = run.despite_interruption(lambda: lowering.report(verified.model, options.seed))
+            precision = run.despite_interruption(lambda: lowering.report(verified.model))
         with run.phase("latency"):
             models = [verified.model] if chosen.untuned is None else [verified.model, chosen.untuned]
             calls = [(model, of_size) for model in models for of_size in feeds]

@@ -42,6 +42,7 @@ def compile_model(
     shapes: GivenShapes | None = None,
     out: str | Path | None = None,
     native: bool = False,
+    max_error: float | None = None,
     precision: str = FLOAT32,
     keep_denormals: bool = False,
 ) -> CompiledModel:
@@ -61,6 +62,7 @@ def compile_model(
             several, as in `{"x": ((1, 4, 8), 3, 224, 224)}` or with `range(32, 385, 32)`: the model then runs at each.
         out: The folder to save the model to.
         native: Save machine code in place of LLVM bitcode; see `CompiledModel.save`.
+        max_error: As in `tune_model`.
         precision: As in `tune_model`.
         keep_denormals: As in `tune_model`.
 
@@ -74,7 +76,7 @@ def compile_model(
         outputs = model(images)
         ```
     """
-    options = TuneOptions(seed=seed, fresh=fresh, precision=precision)
+    options = TuneOptions(seed=seed, fresh=fresh, max_error=max_error, precision=precision)
     machine = keeping_denormals(target) if keep_denormals else target
     return compile_model_with(
         model, machine, options, example_inputs=example_inputs, store=store, shapes=shapes, out=out, native=native
@@ -161,23 +163,23 @@ def compile_model_with(
         graph = import_model(model, shapes, example_inputs)
     with timed(phases, "verify"):
         graph, references = with_references(graph, options.seed)
-        lowering = in_precision(graph, references, options)
+        lowering = in_precision(graph, references, options, machine)
         graph, references = lowering.graph, lowering.references
-        options = lowering.of_kernels(options)
+        of_kernels = lowering.of_kernels()
     with timed(phases, "schedule"):
         if options.fresh:
-            tuned = recorded_tasks(graph, machine, options, None)
+            tuned = recorded_tasks(graph, machine, of_kernels, None)
         else:
             with open_store(None) if store is None else nullcontext(store) as opened, buffered(opened) as records:
-                tuned = recorded_tasks(graph, machine, options, records)
+                tuned = recorded_tasks(graph, machine, of_kernels, records)
     with timed(phases, "compile"):
-        provenance = {**provenance_of(source, shapes, options, tuned), "search": None}
-        builder = ModelBuilder(graph, tuned.tasks, machine, options, provenance)
+        provenance = {**provenance_of(source, shapes, options, tuned), **lowering.provenance, "search": None}
+        builder = ModelBuilder(graph, tuned.tasks, machine, of_kernels, provenance)
         built = builder.build(builder.winners)
     with timed(phases, "verify"):
         right = Verifier(builder, references, out, native, options.seed)
         verified = verified_or_repaired(graph, builder, built, builder.winners, right, lambda _: None)
-        report = lowering.report(verified.model, options.seed)
+        report = lowering.report(verified.model)
     return CompileResult(
         model=verified.model,
         name=graph.name,

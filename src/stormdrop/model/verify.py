@@ -74,6 +74,8 @@ class Reference:
         expected: The tensors of each sample that can be used.
         sites: Where the compiled model's kernels read the tensors that are no outputs, by what they are called.
         by_parts: Compares a model's tensors before and after the parts that onnxruntime runs; None if it has none.
+        kernels: Finds the error of each kernel by itself, on what it reads while the model runs on the first sample, by
+            its name; None if the outputs are enough.
     """
 
     feeds: Feeds
@@ -81,6 +83,7 @@ class Reference:
     expected: Sequence[Expected]
     sites: Mapping[str, Site] = field(default_factory=dict)
     by_parts: Callable[[CompiledModel, Feeds], Iterable[Compared]] | None = None
+    kernels: Callable[[CompiledModel, Feeds], Mapping[str, float]] | None = None
 
     @classmethod
     def compute(cls, graph: Graph, seed: int = 0) -> Reference:
@@ -125,6 +128,10 @@ class Reference:
                 allowed = LEVEL_WITHOUT_EXACT if by_parts else expected.allowed(name, error)
                 if not error <= allowed and (worst is None or error / allowed > worst.error / worst.allowed):
                     worst = Fault(name, expected.sample, error, allowed)
+        if worst is None and self.kernels is not None:
+            for name, error in self.kernels(model, self.feeds).items():
+                if not error <= LEVEL and (worst is None or error > worst.error):
+                    worst = Fault(f"kernel {name} on what it reads", self.expected[0].sample, error, LEVEL)
         return Verification(largest, self.against, worst)
 
 

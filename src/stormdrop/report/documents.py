@@ -31,6 +31,17 @@ class Verified(TypedDict):
     against: str
 
 
+class Precision(TypedDict):
+    """Which layers of a model are in bfloat16, and what that costs."""
+
+    asked: str
+    layers: int
+    bfloat16: int
+    tasks: list[str]
+    error: float
+    agreement: float | None
+
+
 class Schedule(TypedDict):
     """A sketch and the values of its knobs."""
 
@@ -186,6 +197,7 @@ class Tuning(TypedDict):
     untuned: Timing | None
     speedup: list[float] | None
     verified: Verified
+    precision: NotRequired[Precision | None]
     tasks: list[Task]
     kernels: list[Kernel]
     inside: list[str]

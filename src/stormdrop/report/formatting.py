@@ -176,13 +176,16 @@ def precision_in_words(entry: Mapping[str, Any]) -> str:
     """
     agreement = entry["agreement"]
     top = "" if agreement is None else f", top-1 agreement {agreement:.0%}"
-    layers = f"{len(entry['bfloat16'])} of {entry['layers']} layers in bfloat16"
+    layers = f"{entry['bfloat16']} of {entry['layers']} layers in bfloat16"
     return f"{layers}; error {entry['error']:.1e} against float32{top}"
 
 
 FILTERS: Mapping[str, Callable[..., str]] = {
     function.__name__: function
-    for function in (time, interval, duration, when, ago, ratios, percent, rate, count, shape, config, value)
+    for function in (
+        *(time, interval, duration, when, ago, ratios, percent, rate, count, shape, config, value),
+        precision_in_words,
+    )
 }
 """The filters of the templates by name."""
 

@@ -9,6 +9,7 @@ import numpy as np
 import tvm
 
 from ..codegen.compile import compile_kernel
+from ..ir.dtypes import is_float
 from ..ir.reference import evaluate
 from ..ir.workload import Workload
 from ..machine.cpu import Target
@@ -80,7 +81,7 @@ def check_point(sketch: Sketch[Target], workload: Workload, target: Target, spac
     inputs = workload.random_inputs(1)
     expected = workload.reference(inputs)
     actual = run(variant, workload, target, inputs)
-    tolerance = max(workload.tolerance(expected), sketch.max_error)
+    tolerance = workload.tolerance_of(sketch.max_error, workload.tolerance(expected))
     case = f"{sketch.name} {config} on {workload.name}"
     for ours, theirs in zip(actual, expected, strict=True):
         finite = np.isfinite(theirs)
@@ -113,4 +114,4 @@ def run(variant: Variant, workload: Workload, target: Target, inputs: list[Any])
 
 
 def _unwritten(dtype: str) -> float:
-    return float("nan") if dtype.startswith("float") else 85
+    return float("nan") if is_float(dtype) else 85

@@ -39,6 +39,7 @@ CONVOLUTIONS = [
     _conv(1, 14, 9, 16, 24, kh=5, kw=1, pad=0, bias=1),
     _conv(1, 8, 7, 8, 16, kh=3, kw=5, pad=1, layout="NCHW"),
     operators.conv1d(2, 19, 16, 24, 3, pad=1, bias=1, act="relu"),
+    _conv(1, 14, 13, 32, 40, bias=1, residual=1, act="relu", dtype="bfloat16"),
 ]
 FILTERS = [Filter(m, r) for m in (1, 2, 4) for r in (1, 3, 5, 7) if m + r - 1 in POINTS]
 

@@ -110,8 +110,8 @@ def _concatenates(function: tirx.PrimFunc, parts: int) -> bool:
         return False
     if sum(shape[-1] for shape in shapes[:-1]) != shapes[-1][-1] or len({shape[:-1] for shape in shapes}) != 1:
         return False
-    dtype = str(function.params[0].dtype)
-    if not is_float(dtype) and not dtype.startswith("int"):
+    dtype, *others = {str(parameter.dtype) for parameter in function.params}
+    if others or (not is_float(dtype) and not dtype.startswith("int")):
         return False
     largest = float(limits(dtype).max)
     sizes = [int(np.prod(shape)) for shape in shapes[:-1]]

@@ -24,8 +24,18 @@ def error_of(value: Array, right: Array) -> float:
 
 
 def same_top(value: Array, right: Array) -> list[bool]:
-    """Of each row of two outputs, whether the largest element is at the same place; empty if they have no rows."""
-    if not right.ndim or right.shape[-1] < 2 or not np.issubdtype(right.dtype, np.floating):
+    """Of each row of two outputs, whether the largest element is at the same place.
+
+    Args:
+        value: An output.
+        right: What it is compared with.
+
+    Returns:
+        Nothing if they have no rows of several numbers, or different shapes.
+    """
+    if value.shape != right.shape or not right.ndim or right.shape[-1] < 2:
+        return []
+    if not np.issubdtype(right.dtype, np.floating):
         return []
     same: list[bool] = (value.argmax(axis=-1) == right.argmax(axis=-1)).ravel().tolist()
     return same

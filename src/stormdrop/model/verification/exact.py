@@ -23,7 +23,7 @@ from ...ir.dtypes import is_float
 from ...ir.expressions import Expr, rebuild, transform, walk
 from ...ir.stages import Stage, StageGraph
 from ...machine.threads import thread_count
-from ..expressions import calls_kernel, variables_of
+from ..expressions import VIEWS, calls_kernel, variables_of
 from ..foreign import foreign_arguments, foreign_index
 from ..importer.graph import Graph
 from .samples import Feeds
@@ -38,7 +38,6 @@ NOISE = 2.0**-18
 terms showed 2e-6."""
 
 _ROUNDING = ("nearbyint", "round")
-_VIEWS = ("relax.reshape", "relax.expand_dims", "relax.squeeze")
 
 
 class Site(NamedTuple):
@@ -185,7 +184,7 @@ class ExactModel:
                     self._stages[name] = StageGraph.parse(self._graph.mod[name], gathers=True)
                     reference.check_supported(self._stages[name])
                 return
-            if getattr(expr.op, "name", "") in _VIEWS or foreign_index(expr) is not None:
+            if getattr(expr.op, "name", "") in VIEWS or foreign_index(expr) is not None:
                 return
         elif isinstance(binding, relax.VarBinding) and isinstance(
             expr, relax.TupleGetItem | relax.Tuple | relax.Var | GenericConst

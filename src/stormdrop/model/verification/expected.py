@@ -33,7 +33,7 @@ it."""
 
 _OF_PEER = 10.0
 _OF_ROUNDING = 100.0
-_OF_SPREAD = 3.0  # two ways to round differ by as much as each of them is wrong, or by twice as much
+OF_SPREAD = 3.0  # two ways to round differ by as much as each of them is wrong, or by twice as much
 _DRAWS = 4  # of noise: whether a gate opens depends on its direction
 _SLOW = 3.0  # seconds: if NumPy takes longer for the first sample, it remains the only one
 
@@ -194,8 +194,7 @@ class Computing:
 
     def named(self, outputs: Mapping[str, Array], kept: Mapping[Any, Array]) -> dict[str, Array]:
         """The tensors that `ExactModel.run` returns, by what they are called in messages."""
-        inside = {name: kept[variable] for name, (variable, _) in self.inside.items() if variable in kept}
-        return {**{output_name(name): value for name, value in outputs.items()}, **inside}
+        return named_tensors(self.inside, outputs, kept)
 
     def _peer_errors(self, peer: Mapping[str, Array], tensors: Mapping[str, Array]) -> dict[str, float]:
         errors = {output_name(name): error_of(peer[name], tensors[output_name(name)]) for name in self.names}
@@ -238,7 +237,7 @@ class Computing:
                 continue
             if name in outputs and expected.tensors[name].dtype.kind == "f":
                 own = rounding_of_peer(self.origin, expected.sample.feeds, outputs[name])
-                allowed = max(allowed, _OF_SPREAD * own)
+                allowed = max(allowed, OF_SPREAD * own)
             if not error <= allowed:
                 fault = Fault(name, expected.sample, error, allowed)
                 raise WrongImport(
@@ -254,6 +253,20 @@ def read_before_outputs(graph: Graph, exact: ExactModel) -> dict[str, tuple[Any,
         for output, read in exact.before.items()
         for variable, site in read
     }
+
+
+def named_tensors(
+    inside: Mapping[str, tuple[Any, Site]], outputs: Mapping[str, Array], kept: Mapping[Any, Array]
+) -> dict[str, Array]:
+    """Tensors by what they are called in messages.
+
+    Args:
+        inside: What `read_before_outputs` found.
+        outputs: The outputs by name.
+        kept: The values of variables of the graph.
+    """
+    found = {name: kept[variable] for name, (variable, _) in inside.items() if variable in kept}
+    return {**{output_name(name): value for name, value in outputs.items()}, **found}
 
 
 class _Rounded:
@@ -287,13 +300,13 @@ class _Rounded:
         assert exact is not None
         if exact.jumps:
             for run in ({"rounded": True}, {"nudge": NUDGE}, {"nudge": -NUDGE}):
-                yield {key: _OF_SPREAD * error for key, error in self._of_run(exact, **run).items()}
+                yield {key: OF_SPREAD * error for key, error in self._of_run(exact, **run).items()}
             return
         yield {key: _OF_ROUNDING * error for key, error in self._of_run(exact, rounded=True).items()}
         for seed in range(_DRAWS):
             errors = self._of_run(exact, noise=np.random.default_rng(seed))
             # A draw that leaves the range of numbers explains nothing.
-            yield {key: _OF_SPREAD * error if np.isfinite(error) else 0.0 for key, error in errors.items()}
+            yield {key: OF_SPREAD * error if np.isfinite(error) else 0.0 for key, error in errors.items()}
 
     def _of_run(self, exact: ExactModel, **run: Any) -> dict[str, float]:
         keep = [variable for variable, _ in self._computing.inside.values()]

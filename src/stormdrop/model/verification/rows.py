@@ -20,8 +20,8 @@ from ..artifact import CompiledModel
 from ..metadata import Size
 from .samples import Feeds, sample_feeds
 
-_LEVEL = 1e-3
-"""The largest error between the same rows at two sizes: their kernels round differently."""
+_LEVEL, _LEVEL_OF_BFLOAT16 = 1e-3, 5e-2
+"""The largest error between the same rows at two sizes, whose kernels round differently, by the precision."""
 
 _MOST_CHECKED = 8  # numbers of rows that are checked for each size; they are spread evenly if there are more
 
@@ -95,7 +95,8 @@ def _checked_counts(smaller: int, rows: int) -> Iterator[int]:
 def _agrees(model: CompiledModel, feeds: Feeds, outputs: Feeds, count: int, names: Sequence[str]) -> bool:
     """Whether a smaller size computes the same for the first rows."""
     fewer = model.run({name: value[:count] if name in names else value for name, value in feeds.items()})
-    return all(relative_error(fewer[name], value[:count]) <= _LEVEL for name, value in outputs.items())
+    level = _LEVEL_OF_BFLOAT16 if "precision" in model.metadata.provenance else _LEVEL
+    return all(relative_error(fewer[name], value[:count]) <= level for name, value in outputs.items())
 
 
 def _same(value: NDArray[Any], right: NDArray[Any]) -> bool:

@@ -14,8 +14,9 @@ that the loops are those of float32 with one element per word. For bytes:
 - If the group does not divide the reduction, the last one begins earlier, so that no load reaches beyond the data. The
   factors that it shares with the group before it are zero in the packed operand. A reduction of fewer steps has one
   group, whose word is made of the factors that there are.
-- bfloat16 is summed up in float32. CPUs with tiles for bfloat16 (AMX) have vdpbf16ps at half the rate of float32: there
-  it is not taken.
+- bfloat16 is summed up in float32. CPUs that have AMX or float16, too, start vdpbf16ps at a quarter of the rate of
+  float32: there it is not taken. It always takes denormals for zero: a target that keeps them has none of it.
+- An infinity in bfloat16 that two groups share is multiplied by zero in one of them, and makes NaN of the sum.
 - The first operand of vpdpbusd is unsigned and its second one signed. If both are signed, the data are moved by 128,
   which is one bit of each byte, and so is their zero point.
 - A zero point z of the data is a correction: sum (a - z) b = sum a b - z sum b. The sums of the column operand are
@@ -60,7 +61,7 @@ _INSTRUCTIONS: tuple[tuple[str, int, Mapping[tuple[str, str], str]], ...] = (
 The kinds are bytes with a sign (s) and without one (u), and bfloat16 (b).
 """
 
-_SLOW_WITH = {"avx512bf16": "amx-bf16"}  # an extension, and another one beside which it is not worth while
+_SLOW_WITH = {"avx512bf16": {"amx-bf16", "avx512fp16"}}  # an extension, and those beside which it is slow
 
 # The kind of data, and the kind in which a column operand less its zero point fits.
 _OWN_KINDS = {"int8": "s", "uint8": "u", BFLOAT16: "b"}
@@ -149,7 +150,7 @@ def data_and_columns(contraction: Contraction) -> tuple[Factor, Factor]:
 def _instruction(data: str, columns: str, target: Target) -> tuple[str, str, bool, bool] | None:
     """The extension and the instruction for data of a type and columns of a kind.
 
-    With them: whether the data come first, and whether they flip.
+    The other two values say whether the data come first, and whether they are flipped.
     """
     own = _OWN_KINDS.get(data)
     if own is None:
@@ -157,13 +158,19 @@ def _instruction(data: str, columns: str, target: Target) -> tuple[str, str, boo
     flipped = {"s": "u", "u": "s"}.get(own, own)
     for kind in dict.fromkeys((own, flipped)):  # as they are if possible
         for feature, lanes, instructions in _INSTRUCTIONS:
-            slow = _SLOW_WITH.get(feature) in target.features
-            if feature not in target.features or lanes != target.lanes or slow:
+            slow = not _SLOW_WITH.get(feature, set()).isdisjoint(target.features)
+            flushes = own == _OWN_KINDS[BFLOAT16] and target.keep_denormals
+            if feature not in target.features or lanes != target.lanes or slow or flushes:
                 continue
             for pair, data_first in (((kind, columns), True), ((columns, kind), False)):
                 if pair in instructions:
                     return feature, instructions[pair], data_first, kind != own
     return None
+
+
+def multiplies_bfloat16(target: Target) -> bool:
+    """Whether a machine has instructions for dot products of bfloat16 that are faster than those of float32."""
+    return _instruction(BFLOAT16, _OWN_KINDS[BFLOAT16], target) is not None
 
 
 def _grouped_axis(contraction: Contraction, group: int) -> int:

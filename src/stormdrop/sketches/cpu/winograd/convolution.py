@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from ....errors import UnsupportedFunction
+from ....ir.dtypes import BFLOAT16
 from ....ir.expressions import coefficients, variables
 from ....ir.roles import Contraction, contiguous, find_contraction
 from ....ir.stages import Axis, Stage, intermediate, shape_of, variable
@@ -67,15 +68,16 @@ def find_convolution(workload: Workload) -> Convolution:
     """Find the convolution of a workload.
 
     Raises:
-        UnsupportedFunction: the workload has no convolution of stride 1 by constant weights in float32.
+        UnsupportedFunction: the workload has no convolution of stride 1 by constant weights in float32 or bfloat16.
     """
     contraction = find_contraction(workload.graph, workload.constants)
     stage, weight = contraction.stage, contraction.packable
     if contraction.constant is None or weight is None:
         raise UnsupportedFunction("the weights must be a constant that only the convolution reads")
     data = contraction.other
-    if {str(buffer.dtype) for buffer in (data.source, weight.source, stage.buffer)} != {"float32"}:
-        raise UnsupportedFunction("a Winograd convolution must be in float32")
+    factors = {str(load.source.dtype) for load in (data, weight)}
+    if str(stage.buffer.dtype) != "float32" or not factors <= {"float32", BFLOAT16}:
+        raise UnsupportedFunction("a Winograd convolution must add up in float32")
     image, plain = _windows(stage, data)
     windowed = [axis for pair in image for axis in pair]
     channels = [axis for axis in stage.reductions if axis not in windowed]

@@ -95,7 +95,7 @@ class WinogradLoops:
         half = _buffer("half", [down.alpha, across.r, channels, outputs])
         e, x, c, o, r = _axes(e=down.alpha, x=across.r, c=channels, o=outputs, r=-down.r)
         taps = {ry.var: r.var, rx.var: x.var, conv.channel.var: c.var, conv.column.var: o.var}
-        value = g_down.buffer[e.var, r.var] * substitute(conv.weight, taps)
+        value = g_down.buffer[e.var, r.var] * _wide(substitute(conv.weight, taps))
         rows = Stage("rows", (e, x, c, o, r), half, (e.var, x.var, c.var, o.var), value, "sum", _ZERO)
         t, e, v, c, o, r = _axes(
             t=self.column_tiles, e=down.alpha, v=across.alpha, c=channels, o=self.columns, r=-across.r
@@ -151,7 +151,7 @@ class WinogradLoops:
 
         def element(row: int, column: Expr, lane: Expr) -> Expr:
             window = {ry.var: _int(row), rx.var: column, conv.channel.var: chunk * self.width + lane}
-            return substitute(conv.data, {**position.corner, **window})
+            return _wide(substitute(conv.data, {**position.corner, **window}))
 
         def down(column: Expr, lane: Expr) -> Any:
             values = rows_of_input(self.down, [element(row, column, lane) for row in range(self.down.alpha)])
@@ -307,6 +307,11 @@ def _element(matrix: Matrix, row: Expr, column: Expr) -> Expr:
     for (i, j), element in np.ndenumerate(matrix):
         value = prim.Select(tirx.all(row == i, column == j), tirx.const(float(element), "float32"), value)
     return value
+
+
+def _wide(load: Expr) -> Expr:
+    """An element of the images or of the weights in float32."""
+    return load if str(load.ty.dtype) == "float32" else prim.Cast("float32", load)
 
 
 def _axes(**extents: int) -> list[Axis]:

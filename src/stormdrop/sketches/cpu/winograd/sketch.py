@@ -15,7 +15,8 @@ The transformed inputs and the products of a block stay in the second-level cach
             M[P, alpha^2, columns] = accumulators
         output[., columns] = epilogue(A^T M A)                      bias, residual, activation
 
-U, the transformed weights, is computed ahead of time in float64. If m does not divide an extent, the last tiles overlap
+Images and weights in bfloat16 are widened where they are read; everything in between is float32. U, the transformed
+weights, is computed ahead of time in float64. If m does not divide an extent, the last tiles overlap
 those before them. They compute some outputs twice, rounded differently, and store only those that no tile before them
 stores. So every run gives the same result. Blocks and row tiles that overlap compute the same values twice.
 """
@@ -88,7 +89,7 @@ class Winograd:
         """The schedule at a configuration.
 
         Raises:
-            UnsupportedFunction: the function is no convolution of stride 1 by constant weights in float32.
+            UnsupportedFunction: the function is no convolution of stride 1 by constant weights in float32 or bfloat16.
         """
         return WinogradLoops(find_convolution(workload), self.m, target, config).variant()
 
