@@ -6,8 +6,8 @@
 
 "Near" is 1e-4, or 3 times what rounding each tensor between two kernels to its type does to the exact ones: two ways to
 round differ by about as much as each of them is wrong. Behind the rounding of a deep network one coarse kernel could
-hide. Therefore each kernel that reads or writes bfloat16 is compared by itself as well, on what it reads while the model
-runs: it may be off by 1e-4 and one step of its result's type.
+hide. Therefore each kernel that reads or writes bfloat16 is compared by itself as well, on what it reads while the
+model runs: it may be off by 1e-4 and one step of its result's type.
 """
 
 from __future__ import annotations
