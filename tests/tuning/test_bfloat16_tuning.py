@@ -21,7 +21,7 @@ def test_a_workload_in_bfloat16_is_tuned_and_recorded() -> None:
     assert result.best is not None and result.failed == 0
     assert session.workload_name == WORKLOAD.name
     inputs = WORKLOAD.random_inputs(5)
-    found = result.kernel()(*inputs)
+    found = result.kernel(*inputs)
     (expected,) = WORKLOAD.reference(inputs)
     assert str(found.dtype) == "bfloat16"
     np.testing.assert_array_equal(found.astype("float32"), expected.astype("float32"))
