@@ -15,7 +15,6 @@ from ..space import Space
 from .contract import AnySketch, Sketch
 from .cpu.register_blocked import RegisterBlocked, few_columns
 from .cpu.streaming import Streaming
-from .cpu.tiles.sketch import Tiles
 from .cpu.winograd.sketch import Winograd
 from .fingerprint import space_of
 from .gpu.contraction import GpuContraction
@@ -79,7 +78,7 @@ def cpu_sketches(max_error: float = MAX_ERROR) -> tuple[Sketch[Target], ...]:
         PluginError: A plug-in does not load, or is no sketch.
     """
     inexact = (Winograd(4, max_error), Winograd(2, max_error)) if max_error else ()
-    return (Tiles(), RegisterBlocked(), *inexact, Streaming(), *_of_plugins("cpu_sketches"))
+    return (RegisterBlocked(), *inexact, Streaming(), *_of_plugins("cpu_sketches"))
 
 
 def gpu_sketches() -> tuple[Sketch[Gpu], ...]:

@@ -4,8 +4,9 @@
                          each, more from beyond the first cache), whichever is most
     per step             sums stored and loaded again, and the epilogue of each vector
 
-The figures are of a Sapphire Rapids (`docs/explanation/kernels.md`). Cycles are those of one core that starts one
-multiply-add of float32 vectors per cycle, as in the model of `register_blocked`.
+The figures are what the instructions take on a Sapphire Rapids; the model itself was not compared with measurements.
+Cycles are those of one core that starts one multiply-add of float32 vectors per cycle, as in the model of
+`register_blocked`.
 """
 
 from __future__ import annotations

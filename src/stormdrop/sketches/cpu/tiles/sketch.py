@@ -14,7 +14,9 @@ The column operand is packed into words, as for dot products (`dot_products`), a
 are read where they are: their last reduction has to be contiguous, and the rows of a tile at one distance from each
 other. Padding is computed before. Tiles that do not divide an extent overlap, as those of `register_blocked` do.
 
-A machine without tiles has no such schedule. What AMX needs of the operating system is in `machine.tiles`.
+A machine without tiles has no such schedule. What AMX needs of the operating system is in `machine.tiles`. The sketch
+is not among the built-in ones: its schedules were executed by loops in the place of the instructions
+(`testing.emulated_tiles`) and compiled, but none ran on a machine with AMX yet.
 """
 
 from __future__ import annotations
