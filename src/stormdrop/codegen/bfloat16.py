@@ -20,7 +20,7 @@ from tvm.tirx import AllocBuffer, BufferStore, DeclBuffer, Evaluate, PrimFunc, S
 from tvm_ffi import structural_walk
 
 from ..ir.dtypes import BFLOAT16
-from ..ir.expressions import Expr, children, rebuild, transform, transform_statement
+from ..ir.expressions import Expr, children, is_selection, rebuild, transform, transform_statement
 from ..ir.stages import shape_of
 
 _BITS = "uint16"
@@ -103,18 +103,17 @@ class _Bits:
         if isinstance(node, prim.Cast):
             value = self.value(node.value)
             return _rounded(value if str(value.ty.dtype) == "float32" else prim.Cast("float32", value))
-        if isinstance(node, prim.Select):
-            return prim.Select(self.value(node.condition), self.bits(node.true_value), self.bits(node.false_value))
-        if _is_if_then_else(node):
-            condition, *values = node.args
-            return tirx.if_then_else(self.value(condition), *map(self.bits, values))
+        if is_selection(node):
+            condition, *values = children(node)
+            select = prim.Select if isinstance(node, prim.Select) else tirx.if_then_else
+            return select(self.value(condition), *map(self.bits, values))
         return _rounded(self.float32(node))
 
     def float32(self, node: Expr) -> Expr:
         """An expression of type bfloat16 in float32: arithmetic is done in it, everything else is widened."""
         if isinstance(node, FloatImm):
             return FloatImm("float32", float(node.value))
-        if isinstance(node, TensorLoad | prim.Cast | prim.Select) or _is_if_then_else(node):
+        if isinstance(node, TensorLoad | prim.Cast) or is_selection(node):
             return _widened(self.bits(node))
         operands = [self.float32(each) if _is_bfloat16(each) else self.value(each) for each in children(node)]
         if isinstance(node, Call):
@@ -124,10 +123,6 @@ class _Bits:
 
 def _is_bfloat16(node: Expr) -> bool:
     return str(getattr(node.ty, "dtype", "")) == BFLOAT16
-
-
-def _is_if_then_else(node: Expr) -> bool:
-    return isinstance(node, Call) and node.op.name.split(".")[-1] == "if_then_else"
 
 
 def _widened(bits: Expr) -> Expr:

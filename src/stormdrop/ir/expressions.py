@@ -53,6 +53,11 @@ def children(node: Expr) -> list[Expr]:
     raise UnsupportedFunction(f"expression of kind {type(node).__name__}")
 
 
+def is_selection(node: Expr) -> bool:
+    """Whether an expression chooses between two values: a `Select`, or a call of `if_then_else`."""
+    return isinstance(node, prim.Select) or (isinstance(node, Call) and node.op.name.split(".")[-1] == "if_then_else")
+
+
 def rebuild(node: Expr, operands: list[Expr]) -> Expr:
     """The same expression over other operands, in the order of `children`."""
     if isinstance(node, prim.Cast):

@@ -19,7 +19,7 @@ from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import FloatImm
 
 from .dtypes import BFLOAT16, INFINITE
-from .expressions import Expr, children, rewrite_loads, substitute
+from .expressions import Expr, children, is_selection, rewrite_loads, substitute
 from .factors import factors_of
 from .roles import is_contraction
 from .stages import Axis, Stage, StageGraph, intermediate, shape_of, variable
@@ -75,7 +75,7 @@ def _chooses(node: Expr) -> bool:
     """Whether a value is that of a load, zero or infinite."""
     if isinstance(node, prim.Max | prim.Min):
         return _chooses(node.a) and _chooses(node.b)
-    if _is_selection(node):
+    if is_selection(node):
         return all(map(_chooses, children(node)[1:]))
     if isinstance(node, FloatImm):
         return float(node.value) == 0.0 or abs(float(node.value)) > INFINITE
@@ -101,11 +101,7 @@ def _only_moves(stage: Stage) -> bool:
 def _is_moved(node: Expr) -> bool:
     if isinstance(node, FloatImm):
         return float(node.value) == 0.0
-    return isinstance(node, TensorLoad) or (_is_selection(node) and all(map(_is_moved, children(node)[1:])))
-
-
-def _is_selection(node: Expr) -> bool:
-    return isinstance(node, prim.Select) or (isinstance(node, Call) and node.op.name.split(".")[-1] == "if_then_else")
+    return isinstance(node, TensorLoad) or (is_selection(node) and all(map(_is_moved, children(node)[1:])))
 
 
 def _moved(node: Expr, stored: dict[Any, Any]) -> Expr:

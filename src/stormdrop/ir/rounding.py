@@ -30,7 +30,7 @@ from tvm.ir.prim.expr import FloatImm
 
 from ..errors import UnsupportedFunction
 from .dtypes import INFINITE, is_float, limits
-from .expressions import children, loads_in, rebuild, walk
+from .expressions import children, is_selection, loads_in, rebuild, walk
 from .reference import evaluate_graph
 from .stages import Stage, StageGraph
 
@@ -146,12 +146,8 @@ def _magnitude(node: Any) -> Any:
         return rebuild(node, [_magnitude(child) for child in children(node)])
     if isinstance(node, Call) and node.op.name.split(".")[-1] in {"fabs", "abs"}:
         return _magnitude(node.args[0])
-    condition, *values = children(node) if _is_selection(node) else [node]
+    condition, *values = children(node) if is_selection(node) else [node]
     # A condition on values jumps where it changes, so that the smallest rounding can make a large difference.
     if not values or loads_in(condition):
         raise UnsupportedFunction(f"the rounding of {type(node).__name__} has no bound")
     return rebuild(node, [condition, *map(_magnitude, values)])
-
-
-def _is_selection(node: Any) -> bool:
-    return isinstance(node, prim.Select) or (isinstance(node, Call) and node.op.name.split(".")[-1] == "if_then_else")
