@@ -10,6 +10,8 @@ import ctypes
 from collections.abc import Iterable
 from functools import cache
 
+from ..errors import TargetError
+
 _SYS_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA = 158, 0x1023, 18
 TILES = "amx-tile"
 """LLVM's name of the extension."""
@@ -34,7 +36,10 @@ def permit(features: Iterable[str]) -> None:
         features: LLVM's names of the extensions that the kernel needs.
 
     Raises:
-        OSError: the operating system does not permit them.
+        TargetError: the operating system does not permit them.
     """
     if TILES in set(features):
-        ask_for_tiles()
+        try:
+            ask_for_tiles()
+        except OSError as error:
+            raise TargetError(f"the kernel needs tile registers, and {error.strerror}") from error

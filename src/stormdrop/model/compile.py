@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -81,6 +81,7 @@ def build(
 
     Raises:
         ModelError: A variant does not fit its task, or the model cannot be compiled.
+        TargetError: The operating system does not permit an arithmetic unit that a kernel needs.
     """
     library = library or KernelLibrary(target)
     transformed: Transformed = {}
@@ -101,7 +102,7 @@ def build(
     functions = (function for mod in mods for function in mod.functions.values())
     units = {name for each in functions if isinstance(each, tirx.PrimFunc) for name in units_of(each)}
     if not target.runner:
-        _permit(graph.name, units)
+        permit(units)
     by_kernels = [_read_by_kernels_only(each, mod) for each, mod in zip(graph.sizes, mods, strict=True)]
     anywhere = set.intersection(*by_kernels)
     try:
@@ -127,14 +128,6 @@ def build(
         sizes=tuple(Size(each.inputs, each.outputs) for each in graph.sizes) if graph.others else (),
     )
     return create(executable, metadata, symbols, graph.foreign)
-
-
-def _permit(model: str, units: Collection[str]) -> None:
-    """Asks for what kernels need of the operating system. Raises `ModelError` if it refuses."""
-    try:
-        permit(units)
-    except OSError as error:
-        raise ModelError(f"{model}: its kernels need tile registers, and {error.strerror}") from error
 
 
 def apply_variants(

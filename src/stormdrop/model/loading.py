@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 import tvm
 import tvm_ffi
 
-from ..errors import ArtifactError, InputError, one_line
+from ..errors import ArtifactError, InputError, TargetError, one_line
 from ..machine.scratch import scratch_folder
 from ..machine.tiles import permit
 from .artifact_files import KERNELS, METADATA, NATIVE, PROGRAM, open_files, private_copy
@@ -101,8 +101,8 @@ def _check_runs_here(path: Path, metadata: Metadata, kernels: str) -> None:
         raise ArtifactError(f"{path}: was made for {metadata.cpu}; this CPU lacks {', '.join(lacking)}")
     try:
         permit(metadata.units)
-    except OSError as error:
-        raise ArtifactError(f"{path}: its kernels need tile registers, and {error.strerror}") from error
+    except TargetError as error:
+        raise ArtifactError(f"{path}: {error}") from error
     if kernels != NATIVE and _loader("ll") is None:
         raise ArtifactError(f"{path}: holds LLVM bitcode, and this TVM has no LLVM; save the model with native=True")
 
