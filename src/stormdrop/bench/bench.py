@@ -42,8 +42,8 @@ ROUNDS = MOST_ROUNDS
 TOLERANCE = 1e-3
 """The relative error up to which two contenders agree: float32, with sums in any order."""
 
-TOLERANCE_OF_BFLOAT16 = 5e-2
-"""The same for models in bfloat16, which round at different places."""
+TOLERANCE_OF_ROUNDING = 5e-2
+"""The same for models in bfloat16 and in bytes, which contenders round to at different places."""
 
 
 @dataclass(frozen=True)
@@ -291,8 +291,11 @@ def _plan_operator(workload: Workload, peers: Sequence[str], tuning: _TuningOpti
 
 
 def _plan_model(path: Path, peers: Sequence[str], tuning: _TuningOptions) -> _Plan:
+    import onnx
+
     from ..model import load, tune_model
     from ..model.artifact_files import checksum
+    from ..model.importer.qdq import rounds_to_bytes
     from ..model.verify import sample_feeds
 
     if path.is_dir():
@@ -322,13 +325,12 @@ def _plan_model(path: Path, peers: Sequence[str], tuning: _TuningOptions) -> _Pl
         reason = f"the ONNX file that {path} was made from has changed since ({source})"
         return _Plan(str(path), contenders, None, dict.fromkeys(peers, reason))
     theirs = {"model": _with_sizes(source, size), "inputs": feeds}
-    if "precision" not in model.metadata.provenance:
-        contenders += [ContenderSpec(peer, model_peers()[peer], theirs) for peer in peers]
-        return _Plan(str(path), contenders, None, {})
+    lowered = "precision" in model.metadata.provenance
     for peer in peers:
-        low = {"precision": BF16} if peer in IN_BFLOAT16 else {}
+        low = {"precision": BF16} if lowered and peer in IN_BFLOAT16 else {}
         contenders.append(ContenderSpec(peer, model_peers()[peer], {**theirs, **low}))
-    return _Plan(str(path), contenders, None, {}, tolerance=TOLERANCE_OF_BFLOAT16)
+    rounds = lowered or rounds_to_bytes(onnx.load_from_string(theirs["model"]))
+    return _Plan(str(path), contenders, None, {}, tolerance=TOLERANCE_OF_ROUNDING if rounds else TOLERANCE)
 
 
 def _with_sizes(source: Path, size: Metadata) -> bytes:

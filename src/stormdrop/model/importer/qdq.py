@@ -34,7 +34,19 @@ _MOST = 2**31 - 1  # the largest sum of products
 _SPATIAL = (1, 2)  # spatial dimensions of the convolutions that are taken
 _KEEPS_SIGNS = ("Relu",)  # f(s x) = s f(x) for each positive s
 
+_ROUNDING = ("QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul")
+"""The operators of the standard that round numbers to bytes."""
+
 Array = NDArray[Any]
+
+
+def rounds_to_bytes(model: onnx.ModelProto) -> bool:
+    """Whether a model rounds data to bytes, so that two right ways to compute it may differ by steps of them.
+
+    Args:
+        model: An ONNX model.
+    """
+    return any(is_standard(node, name) for node in model.graph.node for name in _ROUNDING)
 
 
 def with_byte_layers(model: onnx.ModelProto) -> onnx.ModelProto:
