@@ -24,6 +24,7 @@ from .progress import Reporter
 from .reporting import PageOption, check_page, command_line, write_page
 
 if TYPE_CHECKING:
+    from ..machine.memory_rates import MemoryRates
     from ..machine.peak import Peak
     from ..machine.unit_rates import UnitRate
     from ..model.artifact import CompiledModel
@@ -287,8 +288,10 @@ def doctor(
     """Show what this machine offers: cores, vectors, caches, measured limits, versions."""
     with output.stdout_for_json(as_json):
         from ..machine.cpu import Target
+        from ..machine.detect import data_caches
         from ..machine.gpu import GPUS, target_name
         from ..machine.known_cpus import KNOWN_CPUS
+        from ..machine.memory_rates import memory_rates
         from ..machine.nvml import visible_gpus
         from ..machine.opencl import opencl_devices
         from ..machine.peak import peak
@@ -299,6 +302,7 @@ def doctor(
 
         target, gpus, opencl = Target.detect(), visible_gpus(), opencl_devices()
         limits, units = peak(target, refresh=refresh), unit_rates(target, refresh=refresh)
+        memory, (l1, l2, l3) = memory_rates(target, refresh=refresh), data_caches()
         others = ["apache-tvm", "apache-tvm-ffi", "numpy", "onnx", "onnxruntime", "openvino", "torch"]
         versions = {"stormdrop": __version__, **_versions(others)}
         document: dict[str, Any] = {
@@ -307,8 +311,9 @@ def doctor(
             "cores": target.cores,
             "lanes": target.lanes,
             "registers": target.registers,
-            "caches": {"l1": target.l1, "l2": target.l2, "l3": target.l3},
+            "caches": {"l1": l1, "l2": l2, "l3": l3},
             "peak": {"flops": limits.flops, "bandwidth": limits.bandwidth, "undisturbed": limits.undisturbed},
+            "memory": asdict(memory),
             "units": [_unit(rate) for rate in units],
             "opencl": [{**asdict(info), "target": info.target} for info in opencl],
             "gpus": [{**asdict(gpu), "target": target_name(gpu)} for gpu in gpus],
@@ -326,9 +331,11 @@ def doctor(
         ["compiled for", target.mcpu],
         ["cores", str(target.cores)],
         ["vectors", f"{target.registers} registers of {target.lanes} float32"],
-        ["data caches", ", ".join(f"L{level} {output.size(size)}" for level, size in _levels(target))],
+        ["data caches", f"L1 {output.size(l1)}, L2 {output.size(l2)}, L3 {output.size(l3)}, as reported"],
+        ["caches hold", f"{memory.cached / 2**20:.0f} MiB in all, by the rate of reading"],
         ["peak", f"{limits.flops / 1e9:.0f} GFLOP/s (float32 multiply-adds in registers, all cores)"],
         ["bandwidth", f"{limits.bandwidth / 1e9:.1f} GB/s (copy, bytes read plus written, all cores)"],
+        ["memory", _memory_line(memory)],
         *([f"unit {rate.unit.name}", _unit_line(rate)] for rate in units),
         *([f"OpenCL {info.number}", f"{info.name} ({info.target}), {info.platform}, {info.driver}"] for info in opencl),
         *([f"GPU {gpu.number}", f"{gpu.name} ({target_name(gpu) or 'no target'}), {gpu}"] for gpu in gpus),
@@ -347,6 +354,8 @@ def doctor(
         print(f"{name:<{width}}  {value}")
     if not limits.undisturbed:
         print("something else used the machine while peak and bandwidth were measured: they are higher than shown")
+    if not memory.undisturbed:
+        print("something else used the machine while its memory was measured: it is faster than shown")
     if not all(rate.undisturbed for rate in units):
         print("something else used the machine while its units were measured: some are faster than shown")
 
@@ -372,8 +381,10 @@ def _unit_line(rate: UnitRate) -> str:
     return f"{rate.unit.operands} into {rate.unit.sums}{speed}; {rate.reason or 'kernels use it'}"
 
 
-def _levels(target: Any) -> Sequence[tuple[int, int]]:
-    return [(1, target.l1), (2, target.l2), (3, target.l3)]
+def _memory_line(memory: MemoryRates) -> str:
+    """How fast arrays in memory are read, in one line."""
+    huge = f" ({memory.huge_pages / 1e9:.1f} from huge pages)" if memory.huge_pages else ""
+    return f"read at {memory.read[-1] / 1e9:.1f} GB/s{huge}, {1e9 * memory.latency:.0f} ns for a load by itself"
 
 
 def _versions(names: Sequence[str]) -> dict[str, str | None]:

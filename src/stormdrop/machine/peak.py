@@ -132,12 +132,31 @@ def peak_within(target: Machine, seconds: float | None) -> Peak | None:
         seconds: The wall seconds of the tuning; None is no bound.
     """
     known = known_peak(target)
-    if known is not None or (seconds is not None and seconds * _SHARE < _COST):
+    if known is not None or not affordable(_COST, seconds):
         return known
     try:
-        return peak(target, deadline=math.inf if seconds is None else time.perf_counter() + _SHARE * seconds)
+        return peak(target, deadline=deadline_of(seconds))
     except (MeasureError, TargetError):  # a tuning does without them
         return None
+
+
+def affordable(cost: float, seconds: float | None) -> bool:
+    """Whether a measurement of the machine takes a small part of a tuning's time.
+
+    Args:
+        cost: Seconds of the measurement.
+        seconds: Those of the tuning; None is no bound.
+    """
+    return seconds is None or cost <= seconds * _SHARE
+
+
+def deadline_of(seconds: float | None) -> float:
+    """Until when a tuning waits for the machine to measure it: a reading of `time.perf_counter`.
+
+    Args:
+        seconds: The wall seconds of the tuning; None is no bound.
+    """
+    return math.inf if seconds is None else time.perf_counter() + _SHARE * seconds
 
 
 def cache_path(target: Target) -> Path:

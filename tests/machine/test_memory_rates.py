@@ -1,0 +1,178 @@
+"""The rates of memory and caches: that the kernels do what is counted, and that the rates are kept and used."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import platformdirs
+import pytest
+import tvm
+
+from stormdrop.errors import MeasureError
+from stormdrop.machine import memory_rates as module
+from stormdrop.machine.cpu import Target
+from stormdrop.machine.detect import cpu_model, data_caches, third_level_caches
+from stormdrop.machine.memory_rates import (
+    MemoryRates,
+    chain_function,
+    copy_function,
+    known_cached,
+    last_cache,
+    memory_rates,
+    read_function,
+    with_measured_caches,
+)
+from stormdrop.machine.peak import compile_function
+
+CORES, LANES = 2, 8
+BLOCK = 8 * LANES
+
+
+def compiled(function: object) -> object:
+    return compile_function(function, Target.detect().mcpu, CORES).jit()["main"]
+
+
+def work(blocks: int, times: int) -> object:
+    return tvm.runtime.tensor(np.array([blocks, times], "int32"))
+
+
+@pytest.mark.compiles
+def test_reading_adds_up_the_first_blocks_again_and_again() -> None:
+    x = np.random.default_rng(0).uniform(0, 1, (CORES, 4 * BLOCK)).astype("float32")
+    sums = tvm.runtime.tensor(np.zeros((CORES, BLOCK), "float32"))
+    compiled(read_function(CORES, 4 * BLOCK, LANES))(tvm.runtime.tensor(x), sums, work(3, 5))  # type: ignore[operator]
+    expected = 5 * x.reshape(CORES, 4, BLOCK)[:, :3].sum(axis=1)
+    np.testing.assert_allclose(sums.numpy(), expected, rtol=1e-5)
+
+
+@pytest.mark.compiles
+def test_copying_writes_the_first_blocks_and_no_more() -> None:
+    x = np.random.default_rng(0).uniform(0, 1, (CORES, 4 * BLOCK)).astype("float32")
+    y = tvm.runtime.tensor(np.zeros_like(x))
+    compiled(copy_function(CORES, 4 * BLOCK, LANES))(tvm.runtime.tensor(x), y, work(3, 2))  # type: ignore[operator]
+    expected = np.where(np.arange(4 * BLOCK) < 3 * BLOCK, x + 1, 0)
+    np.testing.assert_array_equal(y.numpy(), expected.astype("float32"))
+
+
+@pytest.mark.compiles
+def test_the_chain_goes_on_where_the_last_call_ended() -> None:
+    chain, place = np.array([2, 0, 3, 1], "int32"), tvm.runtime.tensor(np.zeros(1, "int32"))
+    follow = compiled(chain_function(4, 3))
+    places = []
+    for _ in range(4):
+        follow(tvm.runtime.tensor(chain), place)  # type: ignore[operator]
+        places.append(int(place.numpy()[0]))
+    assert places == [1, 3, 2, 0]
+
+
+SIZES = [1, 2, 4, 8, 16, 32, 64]
+
+
+@pytest.mark.parametrize(
+    ("rates", "third", "cached"),
+    [
+        pytest.param([90, 90, 40, 40, 10, 10, 10], 60, 11, id="half way between 8 and 16, in logarithms"),
+        pytest.param([90, 90, 40, 40, 40, 40, 10], 20, 22, id="no more than is reported"),
+        pytest.param([90, 90, 11, 10, 10, 10, 10], 60, 2, id="a third level as slow as memory"),
+        pytest.param([90, 90, 40, 40, 40, 10, 10], 0, 2, id="no third level"),
+        pytest.param([90, 90, 40, 15, 40, 10, 10], 60, 23, id="one disturbed size"),
+        pytest.param([10, 10, 10, 10, 10, 10, 10], 60, 2, id="no cache at all"),
+    ],
+)
+def test_the_caches_end_where_the_rate_falls_to_that_of_memory(rates: list[float], third: int, cached: int) -> None:
+    assert last_cache(SIZES, rates, 2, third) == cached
+
+
+RATES = MemoryRates((1 << 20, 1 << 28), (9e10, 1e10), (5e10, 1e10), 1.1e10, 1e-7, 6 << 20)
+
+
+@pytest.fixture
+def measurements(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[MemoryRates]:
+    """What the next measurements find, in order; what is left was not asked for. Nothing is kept yet."""
+    queue = [RATES, dataclasses.replace(RATES, cached=7 << 20)]
+    monkeypatch.setattr(module, "measured_in_child", lambda *_: queue.pop(0))
+    monkeypatch.setattr(module, "_measured", {})
+    monkeypatch.setattr(platformdirs, "user_cache_dir", lambda *_, **__: str(tmp_path))
+    # With a lock of its own: other tests may measure at the same time.
+    monkeypatch.setattr("stormdrop.machine.lock.default_lock_path", lambda: tmp_path / "lock")
+    return queue
+
+
+def test_rates_are_kept_and_measured_again_if_asked(measurements: list[MemoryRates]) -> None:
+    here = Target.detect()
+    assert known_cached(here.cpu, here.cores) is None
+    assert memory_rates(here) == memory_rates(here) == RATES
+    module._measured.clear()
+    assert memory_rates(here) == RATES  # from the file
+    assert memory_rates(here, refresh=True).cached == 7 << 20
+    assert known_cached(here.cpu, here.cores) == 7 << 20
+    assert not measurements
+
+
+@pytest.mark.parametrize("damage", ["", "{}", "[1, 2]", '{"sizes": 1}', "null"])
+def test_a_damaged_file_is_measured_anew(measurements: list[MemoryRates], damage: str) -> None:
+    here = Target.detect()
+    memory_rates(here)
+    module._measured.clear()
+    module._path(here.cpu, here.cores).write_text(damage)
+    assert memory_rates(here).cached == 7 << 20
+
+
+def test_a_disturbed_measurement_stays_in_this_process(measurements: list[MemoryRates]) -> None:
+    measurements[0] = dataclasses.replace(RATES, undisturbed=False)
+    here = Target.detect()
+    assert memory_rates(here).cached == 6 << 20
+    assert memory_rates(here).cached == 6 << 20
+    assert len(measurements) == 1
+    assert known_cached(here.cpu, here.cores) is None  # a dip looks like the end of a cache
+    assert not module._path(here.cpu, here.cores).exists()
+
+
+def test_this_machine_has_the_caches_that_were_measured(
+    measurements: list[MemoryRates], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stormdrop.machine.cpu.data_caches", lambda: (48 << 10, 1 << 20, 480 << 20))
+    monkeypatch.setattr("stormdrop.machine.cpu.third_level_caches", lambda: 1)
+    reported = dataclasses.replace(Target.detect(), cores=2)
+    assert reported.l3 == 480 << 20
+    measured = with_measured_caches(reported, None)
+    assert isinstance(measured, Target)
+    assert (measured.l2, measured.l3, measured.caches) == (1 << 20, 4 << 20, 6 << 20)
+    assert measured.machine == reported.machine  # what was recorded stays valid
+    module._measured.clear()
+    assert dataclasses.replace(Target.detect(), cores=2).with_known_caches() == measured
+    assert len(measurements) == 1
+
+
+def test_a_short_tuning_measures_nothing(measurements: list[MemoryRates]) -> None:
+    here = Target.detect()
+    assert with_measured_caches(here, 10.0) == here
+    assert len(measurements) == 2
+
+
+def test_another_machine_is_taken_as_it_is(measurements: list[MemoryRates]) -> None:
+    board, emulated = Target.detect().with_runner("board:9090"), Target.parse("cpu/cortex-a72")
+    gpu = Target.parse("cuda/a100")
+    assert [with_measured_caches(machine, None) for machine in (board, emulated, gpu)] == [board, emulated, gpu]
+    assert isinstance(emulated, Target)
+    with pytest.raises(MeasureError, match="cpu/cortex-a72 cannot be measured here: it is another machine"):
+        memory_rates(emulated)
+    assert len(measurements) == 2
+
+
+@pytest.mark.alone
+@pytest.mark.compiles
+def test_this_machine_is_measured_in_sensible_units() -> None:
+    here = Target.detect()
+    _, l2, l3 = data_caches()
+    second, third = here.cores * l2, third_level_caches() * l3
+    shape = {**module.shape_of(here), "l2s": second, "l3s": third}
+    rates = module.measured_in_child(f"{module.__name__}:serve_memory_rates", shape, MemoryRates, "measuring")
+    assert list(rates.sizes) == sorted(rates.sizes)
+    assert rates.read[0] > rates.read[-1] > 1e8
+    assert all(1e8 < rate < 1e13 for rate in rates.copy)
+    assert 1e-9 < rates.latency < 1e-5
+    assert second <= rates.cached <= second + third
+    assert module._path(cpu_model(), here.cores).name.endswith(".json")
