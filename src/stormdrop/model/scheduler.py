@@ -86,7 +86,7 @@ def tune_tasks(
     Raises:
         InputError: a setting is bad.
     """
-    states = [_state(task, graph, target, options, runner_asked=True) for task in graph.tasks]
+    states = _states(graph, target, options, runner_asked=True)
     ordered = sorted((state for state in states if state.kernel is not None), key=lambda state: -state.work)
     parts = shares([state.work for state in ordered])
     for position, state in enumerate(ordered):
@@ -117,7 +117,7 @@ def recorded_tasks(graph: Graph, target: Target, options: TuneOptions, store: St
         store: the records. Any finished session answers, however short it was. With None all tasks have their default
             schedules.
     """
-    states = [_state(task, graph, target, options) for task in graph.tasks]
+    states = _states(graph, target, options)
     for state in states:
         if state.kernel is not None:
             state.result = None if store is None else state.kernel.answered(store, 0, None)
@@ -205,15 +205,20 @@ class _State:
         return TunedTask(self.task, self.kernel, self.result, self.reason)
 
 
-def _state(task: Task, graph: Graph, target: Target, options: TuneOptions, runner_asked: bool = False) -> _State:
-    """A task with its kernel, or with the reason why it has none."""
+def _states(graph: Graph, target: Target, options: TuneOptions, runner_asked: bool = False) -> list[_State]:
+    """The tasks of a graph, each with its kernel, or with the reason why it has none."""
     cold = 0 < _CACHED * target.caches < graph.constant_bytes
-    try:
-        workload = Workload.create(task.name, task.function, task.constants)
-        own = dataclasses.replace(options, trials=None, seconds=None)
-        return _State(task, KernelTask.create(workload, target, own, cold=cold, runner_asked=runner_asked))
-    except UnsupportedFunction as error:
-        return _State(task, reason=str(error).removeprefix(f"{task.name}: "))
+    own = dataclasses.replace(options, trials=None, seconds=None)
+    states = []
+    for task in graph.tasks:
+        try:
+            workload = Workload.create(task.name, task.function, task.constants)
+            kernel = KernelTask.create(workload, target, own, cold=cold, runner_asked=runner_asked)
+        except UnsupportedFunction as error:
+            states.append(_State(task, reason=str(error).removeprefix(f"{task.name}: ")))
+        else:
+            states.append(_State(task, kernel))
+    return states
 
 
 class _Scheduler:

@@ -81,9 +81,11 @@ def _space(workload: Workload, target: Target) -> Space:
         knobs.append(Categorical("padding", ["apart", "inside"]))
     graph = _inlined(workload, origin.get("padding") == "inside")
     groups = _groups(graph, target, together=True)
-    nests = [nest_loops for _, loops in _loops(groups, target, origin) for nest_loops in loops]
+    sizes, together = _sizes(target, origin), _loops(groups, target, origin)
+    nests = [nest_loops for _, loops in together for nest_loops in loops]
     small = sum(nest.size for nest in nests) <= _SMALL
-    if any(group.shared for group in groups):
+    shares = any(group.shared for group in groups)
+    if shares:
         knobs.append(Categorical("together", [0, 1]))
     if any(nest.transposes for nest in nests):
         knobs += [Ordinal("across", [4, 8, 16, 32]), Ordinal("columns", [4, 8, 16])]
@@ -98,8 +100,9 @@ def _space(workload: Workload, target: Target) -> Space:
     if cores > 1 and any(leaves_cores_idle(nest, cores) for nest in nests):
         knobs.append(Ordinal("parts", [1, cores, 2 * cores, 4 * cores]))
         origin["parts"] = 1 if small else 2 * cores
-    together = _loops(groups, target, origin)
-    separate = _loops(_groups(graph, target, together=False), target, origin)
+    if _sizes(target, origin) != sizes:
+        together = _loops(groups, target, origin)
+    separate = _loops(_groups(graph, target, together=False), target, origin) if shares else together
     most = max(1, *(len(loops[0].outer) for _, loops in separate))
     shared = max(1, *(1 if group.shared else len(loops[0].outer) for group, loops in together))
     if shared < most:
