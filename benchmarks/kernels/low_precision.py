@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from beside_peers import time_beside_peers
 from common import add_to_import_path, earlier_entries, machine, save
-from shapes import SHAPES, Shape, chosen
+from shapes import MICRO, SHAPES, SKINNY, Shape, chosen
 
 import stormdrop as sd
 from stormdrop.cli.output import table
@@ -40,7 +40,6 @@ from stormdrop.machine.unit_rates import unit_rates
 
 _PRODUCTS = ("matmul", "dense", "batch_matmul", "conv2d")
 _CLOSE = 0.95  # the least ratio that counts as no slower than the peer
-_MICRO = "K"  # the names of the micro-kernels begin with it
 
 
 @dataclass(frozen=True)
@@ -191,7 +190,7 @@ KINDS = {
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--type", choices=list(KINDS), required=True)
-    every = [name for name in SHAPES if not name.startswith(_MICRO)]
+    every = [name for name, shape in SHAPES.items() if shape.origin not in (MICRO, SKINNY)]
     parser.add_argument("--shapes", type=chosen, default=every)
     parser.add_argument("--against", type=_peers, default=[])
     parser.add_argument("--time", type=float, default=20.0, help="seconds of tuning per shape")

@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 
 from common import keep_line, kept_lines, machine
 from race import race, similar
-from shapes import SHAPES, chosen
+from shapes import MICRO, SHAPES, chosen
 
 import stormdrop as sd
 from stormdrop.bench.bench import TOLERANCE
@@ -41,7 +41,7 @@ from stormdrop.bench.peers import OPERATOR_PEERS
 from stormdrop.compare.search_spec import SearchSpec, parse_searches
 
 KEPT = Path(__file__).parents[1] / "recorded" / "microkernels.jsonl"
-MICRO = [name for name, shape in SHAPES.items() if shape.origin == "micro-kernel"]
+MICRO_KERNELS = [name for name, shape in SHAPES.items() if shape.origin == MICRO]
 SEARCHES = (
     "droplet:preset=paper,annealing:preset=paper,evolutionary:preset=paper,dpansor:preset=paper:N=100,"
     "dpansor:preset=paper:N=300,storm"
@@ -144,7 +144,7 @@ def table(entries: Sequence[Mapping[str, Any]]) -> str:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shapes", default=",".join(MICRO), help="kernels, separated by commas (%(default)s)")
+    parser.add_argument("--shapes", default=",".join(MICRO_KERNELS), help="kernels, separated by commas (%(default)s)")
     parser.add_argument("--searches", default=SEARCHES, help="searches, separated by commas (%(default)s)")
     parser.add_argument("--trials", type=int, default=1000, help="the most candidates of a tuning (%(default)s)")
     parser.add_argument("--rounds", type=int, default=15, help="rounds of a race (%(default)s)")
@@ -154,7 +154,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--again", action="store_true", help="tune and race again what is kept")
     parser.add_argument("--table", action="store_true", help="print what is kept, and measure nothing")
     options = parser.parse_args()
-    options.shapes, options.searches = chosen(options.shapes, MICRO), parse_searches(options.searches)
+    options.shapes, options.searches = chosen(options.shapes, MICRO_KERNELS), parse_searches(options.searches)
     options.against = [peer for peer in options.against.split(",") if peer]
     if unknown := [peer for peer in options.against if peer not in OPERATOR_PEERS]:
         sys.exit(f"there is no peer {unknown[0]}; the peers are {', '.join(OPERATOR_PEERS)}")

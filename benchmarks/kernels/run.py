@@ -1,4 +1,4 @@
-"""Tunes 56 kernels from nothing, and times each beside all its peers, in interleaved rounds.
+"""Tunes 68 kernels from nothing, and times each beside all its peers, in interleaved rounds.
 
     run.py [--shapes R2,Y3,M] [--time 20] [--rounds 15] [--against torch,onnxruntime] [--search storm] [--resume]
 
@@ -10,7 +10,7 @@ kernels_direct.json; shapes that have no such sketch are taken from kernels.json
 
 The bytes of a kernel are every input and output once. Memory-bound kernels whose bytes fit into the caches (all L2 and
 the L3 together) are listed separately. If the bytes of a memory-bound kernel do not fit, a copy of as many bytes takes
-turns with the contenders, and the share of the bandwidth is the copy's time over ours. 56 shapes take half an hour. Run
+turns with the contenders, and the share of the bandwidth is the copy's time over ours. 68 shapes take 40 minutes. Run
 it on an idle machine.
 """
 

@@ -1,4 +1,4 @@
-"""The 56 kernels of the benchmark, float32.
+"""The 68 kernels of the benchmark, float32.
 
     M0..M5, Y0..Y10, R0..R12   the 30 of Table 1 of Li et al., Accelerated Auto-Tuning of GPU Kernels for Tensor
                                Computations (ICS 2024): matmuls of BERT, convolutions of YOLO-9000 and ResNet-50
@@ -6,6 +6,8 @@
                                Scheduling (ACM TACO 2024), Figure 17
     MB, DN, IN, BE, VT         20 of MobileNetV2, DenseNet-121, Inception-v3, BERT-base (128 tokens) and ViT-small
                                (197 tokens, 6 heads): shapes with odd extents, and what moves data more than it computes
+    S0..S11                    12 skinny products, of 1, 4 and 16 rows: what decoders of language models compute, with
+                               weights that are transposed and constant (dense), or neither (matmul)
 
 Convolutions are NHWC. They have a bias and an activation if the network has them behind the convolution (batch norms
 are folded). The convolutions of Table 1 are plain in the paper; here they have a bias and a ReLU, as in both networks.
@@ -62,7 +64,7 @@ def moved(workload: Workload) -> float:
 
 
 _TABLE_1 = "Table 1"
-_MICRO = "micro-kernel"
+MICRO, SKINNY = "micro-kernel", "skinny"
 
 
 def _table_1() -> list[Shape]:
@@ -127,12 +129,12 @@ def _window(size: int, stride: int = 1, pad: int = 0) -> dict[str, Any]:
 
 def _micro() -> list[Shape]:
     return [
-        Shape("K0", _MICRO, "matmul", dict(m=16, n=1024, k=1024)),
-        Shape("K1", _MICRO, "conv2d", {**_image(28, 128, batch=128), **_window(3, pad=1), "co": 128}),
-        Shape("K2", _MICRO, "depthwise_conv2d", {**_image(83, 84, batch=128), **_window(5, 2, 2)}),
-        Shape("K3", _MICRO, "pool2d", {**_image(83, 168, batch=128, key="c"), **_window(1, 2), "kind": "avg"}),
-        Shape("K4", _MICRO, "reduce", dict(shape=(128, 512, 1024), axis=2)),
-        Shape("K5", _MICRO, "elementwise", dict(shape=(4096, 4096))),
+        Shape("K0", MICRO, "matmul", dict(m=16, n=1024, k=1024)),
+        Shape("K1", MICRO, "conv2d", {**_image(28, 128, batch=128), **_window(3, pad=1), "co": 128}),
+        Shape("K2", MICRO, "depthwise_conv2d", {**_image(83, 84, batch=128), **_window(5, 2, 2)}),
+        Shape("K3", MICRO, "pool2d", {**_image(83, 168, batch=128, key="c"), **_window(1, 2), "kind": "avg"}),
+        Shape("K4", MICRO, "reduce", dict(shape=(128, 512, 1024), axis=2)),
+        Shape("K5", MICRO, "elementwise", dict(shape=(4096, 4096))),
     ]
 
 
@@ -165,7 +167,13 @@ def _networks() -> list[Shape]:
     ]
 
 
-SHAPES = {shape.name: shape for shape in (*_table_1(), *_micro(), *_networks())}
+def _skinny() -> list[Shape]:
+    weights = [("dense", 768, 768), ("dense", 4096, 4096), ("matmul", 4096, 1024), ("matmul", 11008, 4096)]
+    layers = [(operator, dict(m=m, n=n, k=k)) for m in (1, 4, 16) for operator, n, k in weights]
+    return [Shape(f"S{index}", SKINNY, operator, arguments) for index, (operator, arguments) in enumerate(layers)]
+
+
+SHAPES = {shape.name: shape for shape in (*_table_1(), *_micro(), *_networks(), *_skinny())}
 """All shapes by name."""
 
 

@@ -25,13 +25,14 @@ def results(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("results")
 
 
-def test_there_are_56_different_kernels(shapes: ModuleType) -> None:
+def test_there_are_68_different_kernels(shapes: ModuleType) -> None:
     workloads = {name: shape.workload() for name, shape in shapes.SHAPES.items()}
-    assert len(workloads) == 56
-    assert len({workload.key for workload in workloads.values()}) == 56
+    assert len(workloads) == 68
+    assert len({workload.key for workload in workloads.values()}) == 68
     assert workloads["Y6"].outputs[0].shape == (1, 68, 68, 512)
     assert workloads["R0"].outputs[0].shape == (1, 112, 112, 64)
     assert workloads["K2"].outputs[0].shape == (128, 42, 42, 84)
+    assert workloads["S11"].outputs[0].shape == (16, 11008)
     assert workloads["IN3"].outputs[0].shape == (1, 17, 17, 192)
 
 

@@ -20,7 +20,7 @@ This module holds the knobs; `tiled_contraction` builds and schedules the functi
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -44,6 +44,8 @@ from .tiled_contraction import TiledContraction, row_extents, scheduled_kernel
 
 _WASTE = 1.16  # a tiling may compute up to this many times the elements
 _MOST_ROWS = 14  # of a tile along one of two row axes
+_FEW_ROWS = 4  # of all: registers are left for wide tiles, which read longer pieces of the column operand's rows
+_VECTORS, _WIDE = (1, 2, 3, 4), (6, 8, 12)  # of a tile's columns
 _BLOCKS = (1, 2, 4, 8, 16, 32, 64)
 _UNROLLS = (1, 2, 3, 4, 5, 6, 7, 8)
 
@@ -157,7 +159,8 @@ def _tile_knobs(contraction: Contraction, target: Target, dots: bool) -> tuple[l
     names = ["rows"] if len(extents) == 1 else ["rows_outer", "rows"]
     most = target.registers - 2 if len(extents) == 1 else _MOST_ROWS
     knobs: list[Knob] = [Ordinal(name, _row_tiles(extent, most)) for name, extent in zip(names, extents, strict=True)]
-    columns = _column_tiles(contraction.column.extent, target.lanes)
+    vectors = _VECTORS + (_WIDE if math.prod(extents) <= _FEW_ROWS else ())
+    columns = _column_tiles(contraction.column.extent, target.lanes, vectors)
     knobs.append(Ordinal("columns", [size for size in columns if not dots or math.gcd(size, target.lanes) >= 4]))
     constraints = [
         Constraint(
@@ -182,11 +185,11 @@ def _row_tiles(extent: int, most: int) -> list[int]:
     )
 
 
-def _column_tiles(extent: int, lanes: int) -> list[int]:
-    """Column tiles: multiples of the vector length, or of half of it if that divides the extent."""
+def _column_tiles(extent: int, lanes: int, vectors: Sequence[int]) -> list[int]:
+    """Column tiles: so many vectors, or one to three vectors and a half if that divides the extent."""
     if extent < lanes:
         return [1 << (extent.bit_length() - 1)]
-    sizes = [lanes * count for count in (1, 2, 3, 4) if lanes * count <= extent]
+    sizes = [lanes * count for count in vectors if lanes * count <= extent]
     sizes += [size for size in range(lanes // 2, 4 * lanes, lanes // 2) if size > lanes and extent % size == 0]
     fitting = [size for size in sizes if -(-extent // size) * size <= _WASTE * extent]
     return sorted(set(fitting or sizes[:1]))
