@@ -1,31 +1,35 @@
-"""The 30 shapes of Table 1 of the AF-DS paper on a GPU: its four systems beside storm, MetaSchedule and torch.
+"""The 30 shapes of Table 1 of the AF-DS paper on a GPU: its four systems beside ROLLER, storm, MetaSchedule and torch.
 
-    run.py [--shapes M0,R2] [--minutes 1,2] [--runs 3] [--small] [--resume] [--show]
+    run.py [--shapes M0,R2] [--minutes 1,2] [--trials 1000] [--runs 3] [--small] [--resume] [--show]
 
-Every shape is tuned from nothing, `--runs` times with different seeds:
+Every shape is tuned from nothing, `--runs` times with different seeds. The searches are as the paper prints them
+(`preset=paper`, populations of 2,048), and convolutions are plain, as in Table 1:
 
-    AF-DS, 1 and 2 minutes    `gradient` with the seven analytical features
-    AF and DS alone           `evolutionary` with the seven features, and `gradient` with the 164 per statement, for the
-                              longest of these times (Figures 6 and 11 of the paper have 2 minutes)
-    storm                     our default search, for the same time
-    MetaSchedule              TVM's own search, for the same time (it finishes its batch of 64)
-    Ansor                     `evolutionary` with the 164 features per statement, for the same time (the paper has 1,000
-                              trials); its population is a sixteenth of Ansor's, because features take 10 ms each
+    Ansor          `evolutionary` with the 164 features of a statement
+    Ansor-AF       `evolutionary` with the seven analytical features
+    Ansor-DS       `gradient` with the 164 features
+    Ansor-AF-DS    `gradient` with the seven features
+                   each of the four for 1 and 2 minutes, and for 1,000 trials (Figures 6, 11 and 12)
+    ROLLER         `roller`, a construction in its manner; its best 50 are measured (Figure 12)
+    storm          our default search, for the longest of these times
+    MetaSchedule   TVM's own search, for the same time (it finishes its batch of 64)
 
 All their kernels and those of torch (cuBLAS, cuDNN, float32 without TF32) then take turns in one process, timed by CUDA
-events. Kernels of torch run back to back in a CUDA graph, and also as they are called from Python (`eager`).
-Convolutions run in both layouts, with bias and ReLU in cuDNN's kernel (`fused`) or after it. The figures are the speeds
-over the fastest of torch's kernels and over Ansor's, the seconds and candidates of tuning by network (Table 2 of the
-paper), and the variability of runs, (max - min) / max of their speeds (equation 1, Table 3).
+events, where the paper has Nsight Compute. Kernels of torch run back to back in a CUDA graph, and also as they are
+called from Python (`eager`). Convolutions run in both layouts. The figures are the speeds over the fastest of torch's
+kernels and over those of Ansor after all its trials (arithmetic means of the runs, then geometric means of the shapes),
+the seconds and candidates of tuning by network (Table 2), and the variability of the runs, (max - min) / max of their
+speeds, as geometric means by network (equation 1, Table 3).
 
-Every shape is saved in benchmarks/out/gpu.json as soon as it is done. All shapes take 20 hours. `--small` has two
-shapes, one run, half a minute each, and is saved in gpu_small.json; a tuning that would not end within nine minutes is
-left out.
+Every shape is saved in benchmarks/out/gpu.json as soon as it is done. All shapes take days. `--small` has two shapes,
+one run, half a minute each and no runs by trials, and is saved in gpu_small.json; a tuning that would not end within
+nine minutes is left out.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import math
 import statistics
@@ -41,7 +45,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "kernels"))
 
 import metaschedule_peer
 from common import OUT, bars, earlier_entries, machine, save
-from shapes import SHAPES, chosen
+from shapes import SHAPES, Shape, chosen
 
 import stormdrop as sd
 from stormdrop.cli.output import table
@@ -57,8 +61,16 @@ NETWORKS = {"M": "BERT", "Y": "YOLO-9000", "R": "ResNet-50"}
 SMALL = ["M0", "R2"]
 _SMALL_SECONDS = 9 * 60
 _RACE_SECONDS = 30  # that the race of a shape may take
-_ANSOR = "Ansor"
-_POPULATION = 128
+_SYSTEMS = {
+    "Ansor": ("evolutionary", "statements"),
+    "Ansor-AF": ("evolutionary", "analytic"),
+    "Ansor-DS": ("gradient", "statements"),
+    "Ansor-AF-DS": ("gradient", "analytic"),
+}
+"""The search and the features of the paper's systems."""
+
+_BEST = 50  # of ROLLER's kernels
+_LEAST = 1e-4  # that runs differ by, for the geometric mean
 _ROUNDS = 15
 _SAMPLE = 5e-3  # seconds of a sample
 _IN_GRAPH = 20  # executions of a torch kernel per launch
@@ -74,23 +86,23 @@ def main() -> None:
         path = OUT / f"{name}.json"
         if not path.exists():
             sys.exit(f"nothing has been measured yet: there is no {path}")
-        show(name, json.loads(path.read_text())["shapes"])
+        show(name, json.loads(path.read_text())["shapes"], _by_trials("Ansor", options))
         return
     device = Target.parse("cuda")
     assert isinstance(device, Gpu)
     device.tvm()  # makes CUDA number GPUs as the driver does, before torch begins to use it
     host = {**machine(), **_torch(), "gpu": device.machine, "conditions": device.conditions}
     entries = earlier_entries(name, host, "shapes", same=("cpu", "cores", "gpu"))
-    setting = {"minutes": options.minutes, "runs": options.runs}
+    setting = {"minutes": options.minutes, "trials": options.trials, "runs": options.runs}
     end = time.monotonic() + _SMALL_SECONDS if options.small else math.inf
     for position, shape in enumerate(options.shapes):
         known = entries.get(shape, {})
-        if options.resume and known.get("times") and all(known[key] == value for key, value in setting.items()):
+        if options.resume and known.get("times") and all(known.get(key) == value for key, value in setting.items()):
             continue
         left = (end - time.monotonic()) / (len(options.shapes) - position)
         entries[shape] = {**setting, **measure(shape, device, options, time.monotonic() + left)}
         save(name, {"machine": host, "shapes": entries})
-    show(name, {shape: entries[shape] for shape in options.shapes if shape in entries})
+    show(name, {shape: entries[shape] for shape in options.shapes if shape in entries}, _by_trials("Ansor", options))
 
 
 def _torch() -> dict[str, Any]:
@@ -109,29 +121,32 @@ def measure(name: str, device: Gpu, options: argparse.Namespace, end: float) -> 
 
     A tuning that fails, or would not end before `end`, is in `efforts` with the reason, and has no kernel.
     """
-    workload = SHAPES[name].workload()
+    workload = plain(SHAPES[name])
     longest = max(options.minutes)
-    kinds: dict[str, tuple[float, Callable[[int], Tuned]]] = {}
-    for minutes in options.minutes:
-        kinds[f"AF-DS, {minutes:g} min"] = (
-            minutes,
-            lambda seed, minutes=minutes: ours("gradient", "analytic", minutes, seed),
-        )
-    kinds["AF"] = longest, lambda seed: ours("evolutionary", "analytic", longest, seed)
-    kinds["DS"] = longest, lambda seed: ours("gradient", "statements", longest, seed)
-    kinds["storm"] = longest, lambda seed: ours("storm", "knobs", longest, seed)
-    kinds[_ANSOR] = longest, lambda seed: ours("evolutionary", "statements", longest, seed, population=_POPULATION)
+    kinds: dict[str, tuple[float, Callable[[int], Tuned]]] = {}  # with the minutes that it takes; 0 if nobody knows
+
+    def add(kind: str, search: str, features: str, minutes: float = 0.0, trials: int = 0, **own: Any) -> None:
+        kinds[kind] = minutes, lambda seed: ours(search, features, own, minutes, trials, seed)
+
+    for system, (search, features) in _SYSTEMS.items():
+        for minutes in options.minutes:
+            add(f"{system}, {minutes:g} min", search, features, minutes, preset="paper")
+        if options.trials:
+            add(_by_trials(system, options), search, features, trials=options.trials, preset="paper")
+    add(f"ROLLER's best {_BEST}", "roller", "knobs", trials=_BEST, measured=_BEST)
+    add("storm", "storm", "knobs", longest)
     kinds["MetaSchedule"] = longest, lambda seed: theirs(longest, seed)  # the last one, because it ends late
 
-    def ours(search: str, features: str, minutes: float, seed: int, **search_options: Any) -> Tuned:
+    def ours(search: str, features: str, own: Mapping[str, Any], minutes: float, trials: int, seed: int) -> Tuned:
         with sd.open_store("sqlite://") as store:
             result = sd.tune(
                 workload,
                 target=device,
                 search=search,
-                options=search_options,
+                options=own,
                 features=features,
-                time=60 * minutes,
+                time=60 * minutes or None,
+                trials=trials or None,
                 seed=seed,
                 store=store,
                 fresh=True,
@@ -168,6 +183,17 @@ def measure(name: str, device: Gpu, options: argparse.Namespace, end: float) -> 
     except Exception as error:  # noqa: BLE001  as above
         print(f"{name}: the race failed: {error}", file=sys.stderr, flush=True)
         return {"efforts": efforts, "times": {}, "failed": one_line(error)}
+
+
+def _by_trials(system: str, options: argparse.Namespace) -> str:
+    """The name of a system's arm that is bounded by trials; by the longest time if none is."""
+    return f"{system}, {options.trials} trials" if options.trials else f"{system}, {max(options.minutes):g} min"
+
+
+def plain(shape: Shape) -> Any:
+    """The function of a shape, without bias and activation."""
+    arguments = {name: value for name, value in shape.arguments.items() if name not in ("bias", "act")}
+    return dataclasses.replace(shape, arguments=arguments).workload()
 
 
 def race(workload: Any, kernels: Mapping[str, Any], device: Gpu) -> dict[str, list[float]]:
@@ -234,7 +260,7 @@ def events(torch: Any, call: Callable[[], object], number: int) -> float:
 
 
 def torch_calls(workload: Any, tensors: Sequence[Any]) -> dict[str, Callable[[], object]]:
-    """torch's calls: a matmul, or a convolution in both layouts, with bias and ReLU in cuDNN's kernel and after it."""
+    """torch's calls: a matmul, or a convolution in both layouts."""
     import torch
 
     arguments = workload.arguments
@@ -242,21 +268,25 @@ def torch_calls(workload: Any, tensors: Sequence[Any]) -> dict[str, Callable[[],
         a, b = tensors
         out = torch.matmul(a, b)
         return {"torch": lambda: torch.matmul(a, b, out=out)}
-    x, weight, bias = tensors
+    x, weight = tensors
     stride, pad = [arguments["stride"]] * 2, [arguments["pad"]] * 2
 
     calls: dict[str, Callable[[], object]] = {}
     for layout, name in ((torch.contiguous_format, "torch"), (torch.channels_last, "torch NHWC")):
         data = x.permute(0, 3, 1, 2).contiguous(memory_format=layout)
         kernel = weight.permute(0, 3, 1, 2).contiguous(memory_format=layout)
-        inputs = data, kernel, bias, stride, pad
-        calls[name] = lambda inputs=inputs: torch.relu_(torch.conv2d(*inputs))
-        calls[f"{name} fused"] = lambda inputs=inputs: torch.cudnn_convolution_relu(*inputs, [1, 1], 1)
+        calls[name] = lambda data=data, kernel=kernel: torch.conv2d(data, kernel, None, stride, pad)
     return calls
 
 
-def show(name: str, entries: Mapping[str, Any]) -> None:
-    """Prints a row per shape and a table of the means of the networks, and draws bars of these means."""
+def show(name: str, entries: Mapping[str, Any], against: str) -> None:
+    """Prints a row per shape and a table of the means of the networks, and draws bars of these means.
+
+    Args:
+        name: the name of the file of the bars.
+        entries: the shapes.
+        against: the arm that the others are compared with, besides torch.
+    """
     kinds = list(dict.fromkeys(label.partition(" #")[0] for entry in entries.values() for label in entry["efforts"]))
     rows: list[list[str]] = []
     speeds: dict[str, dict[str, float]] = {}  # over torch, by shape and kind
@@ -275,12 +305,12 @@ def show(name: str, entries: Mapping[str, Any]) -> None:
                 row.append("-")
                 continue
             ratios = [ratio_interval(reference, times[label]).estimate for label in labels]
-            speeds[shape][kind] = statistics.median(ratios)
+            speeds[shape][kind] = statistics.fmean(ratios)
             variable[kind][shape] = (max(ratios) - min(ratios)) / max(ratios)
             spent[kind] += [entry["efforts"][label] for label in labels]
             row.append(f"{speeds[shape][kind]:.3f} ({variable[kind][shape]:.1%})")
         rows.append(row)
-    table(["", "torch", *kinds], rows, "speed over torch's (cuBLAS, cuDNN; no TF32), median of the runs; variability")
+    table(["", "torch", *kinds], rows, "speed over torch's (cuBLAS, cuDNN; no TF32), mean of the runs; variability")
     groups = {network: [shape for shape in speeds if shape[0] == letter] for letter, network in NETWORKS.items()}
     groups = {network: shapes for network, shapes in groups.items() if shapes} | {"all": list(speeds)}
     rows = []
@@ -289,18 +319,24 @@ def show(name: str, entries: Mapping[str, Any]) -> None:
         over_torch = [
             _mean([speeds[shape][kind] for shape in shapes if kind in speeds[shape]]) for shapes in groups.values()
         ]
-        both = [[shape for shape in shapes if {kind, _ANSOR} <= set(speeds[shape])] for shapes in groups.values()]
-        over_ansor = [_mean([speeds[shape][kind] / speeds[shape][_ANSOR] for shape in shapes]) for shapes in both]
+        both = [[shape for shape in shapes if {kind, against} <= set(speeds[shape])] for shapes in groups.values()]
+        over_ansor = [_mean([speeds[shape][kind] / speeds[shape][against] for shape in shapes]) for shapes in both]
+        varied = [
+            _mean([max(_LEAST, variable[kind][shape]) for shape in shapes if shape in variable[kind]])
+            for shapes in groups.values()
+        ]
         if spent[kind]:
             means[kind] = over_torch
             efforts = spent[kind]
             seconds, trials = (statistics.fmean(effort[what] for effort in efforts) for what in ("seconds", "trials"))
-            effort = [f"{statistics.fmean(variable[kind].values()):.1%}", f"{seconds:.0f} s", f"{trials:.0f}"]
-            rows.append([kind, *(f"{a:.3f} / {b:.3f}" for a, b in zip(over_torch, over_ansor, strict=True)), *effort])
+            figures = zip(over_torch, over_ansor, varied, strict=True)
+            rows.append(
+                [kind, *(f"{a:.3f} / {b:.3f}, {c:.1%}" for a, b, c in figures), f"{seconds:.0f} s", f"{trials:.0f}"]
+            )
     table(
-        ["", *groups, "variability", "tuning", "candidates"],
+        ["", *groups, "tuning", "candidates"],
         rows,
-        f"geometric means of the speeds over torch's / over {_ANSOR}'s; mean variability",
+        f"geometric means of the speeds over torch's / over those of {against}, and of the variability",
     )
     if means:
         print(bars(name, "Speed over torch (cuBLAS, cuDNN; no TF32)", "geometric mean", list(groups), means))
@@ -320,6 +356,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--minutes", default=[1.0, 2.0], type=_minutes, help="minutes of tuning, separated by commas (1,2)"
     )
+    parser.add_argument("--trials", type=int, default=1000, help="of the runs by trials; 0 for none (%(default)s)")
     parser.add_argument("--runs", type=int, default=3, help="runs of each tuning, with different seeds (%(default)s)")
     parser.add_argument("--small", action="store_true", help=f"{' and '.join(SMALL)}, one run of half a minute each")
     parser.add_argument("--resume", action="store_true", help="skip the shapes that are saved already")
@@ -327,7 +364,7 @@ def _options() -> argparse.Namespace:
     options = parser.parse_args()
     options.shapes = SMALL if options.small else chosen(options.shapes, TABLE_1)
     options.minutes = [0.5] if options.small else options.minutes
-    options.runs = 1 if options.small else options.runs
+    options.runs, options.trials = (1, 0) if options.small else (options.runs, options.trials)
     return options
 
 

@@ -20,7 +20,7 @@ Point = tuple[int, ...]
 
 
 class Status(enum.Enum):
-    """How a measurement ended: the taxonomy of Table I of the NoSE paper, with its timeout split into two."""
+    """How a measurement ended: the taxonomy of Table I of the NoSE paper."""
 
     OK = "ok"
     INSTANTIATION = "instantiation"  # the sketch could not be applied
