@@ -67,9 +67,8 @@ class OnnxruntimeCodes:
             raise Unavailable(f"MatMulNBits takes groups of powers of two, not of {group}")
         n, groups = scale.shape
         blocks = codes.reshape(n, groups, group * bits // 8)
-        node = helper.make_node(
-            "MatMulNBits", ["x", "b", "s"], ["y"], domain="com.microsoft", K=k, N=n, bits=bits, block_size=group
-        )
+        settings = {"K": k, "N": n, "bits": bits, "block_size": group, "accuracy_level": 1}  # sums in float32
+        node = helper.make_node("MatMulNBits", ["x", "b", "s"], ["y"], domain="com.microsoft", **settings)
         graph = helper.make_graph(
             [node],
             "codes",

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -91,16 +92,16 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     source, quantized, artifact = folder / "model.onnx", folder / "model.int8.onnx", folder / "model.sd"
-    model, shapes = MODELS[name].made(), MODELS[name].shapes
-    onnx.save(model, source)
+    shapes = MODELS[name].shapes
     try:
+        onnx.save(MODELS[name].made(), source)
         made = quantize_model(source, samples(source, shapes, options.seed), quantized, per_channel=True)
         with sd.open_store(f"sqlite:///{folder / 'records.sqlite'}") as store:
             tuned = sd.tune_model(
                 quantized, time=options.time, seed=options.seed, shapes=shapes, out=artifact, store=store, fresh=True
             ).to_json()
             bench = sd.bench(artifact, options.against, rounds=options.rounds, store=store).to_json()
-    except StormdropError as error:
+    except (StormdropError, OSError, subprocess.CalledProcessError) as error:
         return {"failed": str(error)}
     for contender in bench["contenders"]:
         del contender["samples"]

@@ -13,16 +13,16 @@ import tvm
 from stormdrop.errors import MeasureError
 from stormdrop.machine import memory_rates as module
 from stormdrop.machine.cpu import Target
-from stormdrop.machine.detect import cpu_model, data_caches, third_level_caches
 from stormdrop.machine.memory_rates import (
     MemoryRates,
+    cached_bytes,
     chain_function,
     copy_function,
     known_cached,
     last_cache,
+    measure_caches_within,
     memory_rates,
     read_function,
-    with_measured_caches,
 )
 from stormdrop.machine.peak import compile_function
 
@@ -67,18 +67,21 @@ def test_the_chain_goes_on_where_the_last_call_ended() -> None:
     assert places == [1, 3, 2, 0]
 
 
-SIZES = [1, 2, 4, 8, 16, 32, 64]
+SIZES = [1, 2, 4, 8, 16, 32, 64, 128, 256]
 
 
 @pytest.mark.parametrize(
     ("rates", "third", "cached"),
     [
-        pytest.param([90, 90, 40, 40, 10, 10, 10], 60, 11, id="half way between 8 and 16, in logarithms"),
-        pytest.param([90, 90, 40, 40, 40, 40, 10], 20, 22, id="no more than is reported"),
-        pytest.param([90, 90, 11, 10, 10, 10, 10], 60, 2, id="a third level as slow as memory"),
-        pytest.param([90, 90, 40, 40, 40, 10, 10], 0, 2, id="no third level"),
-        pytest.param([90, 90, 40, 15, 40, 10, 10], 60, 23, id="one disturbed size"),
-        pytest.param([10, 10, 10, 10, 10, 10, 10], 60, 2, id="no cache at all"),
+        pytest.param([90, 90, 40, 40, 10, 10, 10, 10, 10], 60, 11, id="half way between 8 and 16, in logarithms"),
+        pytest.param([90, 90, 40, 40, 40, 40, 10, 10, 10], 20, 22, id="no more than is reported"),
+        pytest.param([90, 90, 11, 10, 10, 10, 10, 10, 10], 60, 2, id="a third level as slow as memory"),
+        pytest.param([90, 90, 40, 40, 40, 10, 10, 10, 10], 0, 2, id="no third level"),
+        pytest.param([90, 90, 40, 40, 15, 40, 10, 10, 10], 60, 45, id="one slow size"),
+        pytest.param([90, 90, 40, 40, 10, 10, 10, 10, 40], 60, 62, id="one fast size in memory"),
+        pytest.param([10, 10, 10, 10, 10, 10, 10, 10, 10], 60, 2, id="no cache at all"),
+        pytest.param([90, 90, 40, 40, 40, 40, 40, 40, 40], 200, 202, id="no array lies in memory"),
+        pytest.param([90, 90, 40, 40, 10, 10, 10, 10, 10], 1, 3, id="a third level smaller than the second"),
     ],
 )
 def test_the_caches_end_where_the_rate_falls_to_that_of_memory(rates: list[float], third: int, cached: int) -> None:
@@ -100,74 +103,77 @@ def measurements(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Memory
     return queue
 
 
-def test_rates_are_kept_and_measured_again_if_asked(measurements: list[MemoryRates]) -> None:
-    here = Target.detect()
-    assert known_cached(here.cpu, here.cores) is None
+@pytest.fixture
+def here() -> Target:
+    """This machine, as if it reported a large cache of its host."""
+    return dataclasses.replace(Target.detect(), cores=2, l2=1 << 20, l3=480 << 20, l3s=1)
+
+
+def test_rates_are_kept_and_measured_again_if_asked(measurements: list[MemoryRates], here: Target) -> None:
+    assert known_cached(here) is None
     assert memory_rates(here) == memory_rates(here) == RATES
     module._measured.clear()
     assert memory_rates(here) == RATES  # from the file
     assert memory_rates(here, refresh=True).cached == 7 << 20
-    assert known_cached(here.cpu, here.cores) == 7 << 20
+    assert known_cached(here) == 7 << 20
     assert not measurements
 
 
 @pytest.mark.parametrize("damage", ["", "{}", "[1, 2]", '{"sizes": 1}', "null"])
-def test_a_damaged_file_is_measured_anew(measurements: list[MemoryRates], damage: str) -> None:
-    here = Target.detect()
+def test_a_damaged_file_is_measured_anew(measurements: list[MemoryRates], here: Target, damage: str) -> None:
     memory_rates(here)
     module._measured.clear()
-    module._path(here.cpu, here.cores).write_text(damage)
+    module._path(here).write_text(damage)
     assert memory_rates(here).cached == 7 << 20
 
 
-def test_a_disturbed_measurement_stays_in_this_process(measurements: list[MemoryRates]) -> None:
+def test_a_disturbed_measurement_stays_in_this_process(measurements: list[MemoryRates], here: Target) -> None:
     measurements[0] = dataclasses.replace(RATES, undisturbed=False)
-    here = Target.detect()
     assert memory_rates(here).cached == 6 << 20
     assert memory_rates(here).cached == 6 << 20
     assert len(measurements) == 1
-    assert known_cached(here.cpu, here.cores) is None  # a dip looks like the end of a cache
-    assert not module._path(here.cpu, here.cores).exists()
+    assert known_cached(here) is None  # a dip looks like the end of a cache
+    assert not module._path(here).exists()
 
 
-def test_this_machine_has_the_caches_that_were_measured(
-    measurements: list[MemoryRates], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("stormdrop.machine.cpu.data_caches", lambda: (48 << 10, 1 << 20, 480 << 20))
-    monkeypatch.setattr("stormdrop.machine.cpu.third_level_caches", lambda: 1)
-    reported = dataclasses.replace(Target.detect(), cores=2)
-    assert reported.l3 == 480 << 20
-    measured = with_measured_caches(reported, None)
-    assert isinstance(measured, Target)
-    assert (measured.l2, measured.l3, measured.caches) == (1 << 20, 4 << 20, 6 << 20)
-    assert measured.machine == reported.machine  # what was recorded stays valid
-    module._measured.clear()
-    assert dataclasses.replace(Target.detect(), cores=2).with_known_caches() == measured
+def test_what_was_measured_counts_and_the_machine_stays_the_same(measurements: list[MemoryRates], here: Target) -> None:
+    before = Target.detect()
+    assert cached_bytes(here) == here.caches == 482 << 20
+    measure_caches_within(here, None)
+    assert cached_bytes(here) == 6 << 20
+    assert Target.detect() == before  # spaces, records and fleets depend on it
+    measure_caches_within(here, None)  # it is known
     assert len(measurements) == 1
 
 
-def test_a_short_tuning_measures_nothing(measurements: list[MemoryRates]) -> None:
-    here = Target.detect()
-    assert with_measured_caches(here, 10.0) == here
+def test_a_short_tuning_measures_nothing(measurements: list[MemoryRates], here: Target) -> None:
+    measure_caches_within(here, 10.0)
+    assert len(measurements) == 2
+    assert cached_bytes(here) == here.caches
+
+
+def test_nothing_is_measured_without_a_third_level(measurements: list[MemoryRates], here: Target) -> None:
+    measure_caches_within(dataclasses.replace(here, l3=0), None)
     assert len(measurements) == 2
 
 
-def test_another_machine_is_taken_as_it_is(measurements: list[MemoryRates]) -> None:
-    board, emulated = Target.detect().with_runner("board:9090"), Target.parse("cpu/cortex-a72")
-    gpu = Target.parse("cuda/a100")
-    assert [with_measured_caches(machine, None) for machine in (board, emulated, gpu)] == [board, emulated, gpu]
+def test_another_machine_is_taken_as_it_is(measurements: list[MemoryRates], here: Target) -> None:
+    memory_rates(here)
+    board, emulated = here.with_runner("board:9090"), Target.parse("cpu/cortex-a72")
     assert isinstance(emulated, Target)
+    for machine in (board, emulated, Target.parse("cuda/a100")):
+        measure_caches_within(machine, None)
+    assert (cached_bytes(board), cached_bytes(emulated)) == (here.caches, emulated.caches)
     with pytest.raises(MeasureError, match="cpu/cortex-a72 cannot be measured here: it is another machine"):
         memory_rates(emulated)
-    assert len(measurements) == 2
+    assert len(measurements) == 1
 
 
 @pytest.mark.alone
 @pytest.mark.compiles
 def test_this_machine_is_measured_in_sensible_units() -> None:
     here = Target.detect()
-    _, l2, l3 = data_caches()
-    second, third = here.cores * l2, third_level_caches() * l3
+    second, third = here.cores * here.l2, here.l3s * here.l3
     shape = {**module.shape_of(here), "l2s": second, "l3s": third}
     rates = module.measured_in_child(f"{module.__name__}:serve_memory_rates", shape, MemoryRates, "measuring")
     assert list(rates.sizes) == sorted(rates.sizes)
@@ -175,4 +181,3 @@ def test_this_machine_is_measured_in_sensible_units() -> None:
     assert all(1e8 < rate < 1e13 for rate in rates.copy)
     assert 1e-9 < rates.latency < 1e-5
     assert second <= rates.cached <= second + third
-    assert module._path(cpu_model(), here.cores).name.endswith(".json")

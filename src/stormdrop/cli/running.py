@@ -288,7 +288,6 @@ def doctor(
     """Show what this machine offers: cores, vectors, caches, measured limits, versions."""
     with output.stdout_for_json(as_json):
         from ..machine.cpu import Target
-        from ..machine.detect import data_caches
         from ..machine.gpu import GPUS, target_name
         from ..machine.known_cpus import KNOWN_CPUS
         from ..machine.memory_rates import memory_rates
@@ -302,7 +301,7 @@ def doctor(
 
         target, gpus, opencl = Target.detect(), visible_gpus(), opencl_devices()
         limits, units = peak(target, refresh=refresh), unit_rates(target, refresh=refresh)
-        memory, (l1, l2, l3) = memory_rates(target, refresh=refresh), data_caches()
+        memory = memory_rates(target, refresh=refresh)
         others = ["apache-tvm", "apache-tvm-ffi", "numpy", "onnx", "onnxruntime", "openvino", "torch"]
         versions = {"stormdrop": __version__, **_versions(others)}
         document: dict[str, Any] = {
@@ -311,7 +310,7 @@ def doctor(
             "cores": target.cores,
             "lanes": target.lanes,
             "registers": target.registers,
-            "caches": {"l1": l1, "l2": l2, "l3": l3},
+            "caches": {"l1": target.l1, "l2": target.l2, "l3": target.l3},
             "peak": {"flops": limits.flops, "bandwidth": limits.bandwidth, "undisturbed": limits.undisturbed},
             "memory": asdict(memory),
             "units": [_unit(rate) for rate in units],
@@ -331,7 +330,7 @@ def doctor(
         ["compiled for", target.mcpu],
         ["cores", str(target.cores)],
         ["vectors", f"{target.registers} registers of {target.lanes} float32"],
-        ["data caches", f"L1 {output.size(l1)}, L2 {output.size(l2)}, L3 {output.size(l3)}, as reported"],
+        ["data caches", f"L1 {output.size(target.l1)}, L2 {output.size(target.l2)}, L3 {output.size(target.l3)}"],
         ["caches hold", f"{memory.cached / 2**20:.0f} MiB in all, by the rate of reading"],
         ["peak", f"{limits.flops / 1e9:.0f} GFLOP/s (float32 multiply-adds in registers, all cores)"],
         ["bandwidth", f"{limits.bandwidth / 1e9:.1f} GB/s (copy, bytes read plus written, all cores)"],

@@ -12,7 +12,6 @@ from . import gpu, rpc
 from .contract import CPU, Machine
 from .detect import cpu_family, cpu_model, data_caches, host_features, llvm_host, third_level_caches, vector_unit
 from .known_cpus import KNOWN_CPUS
-from .memory_rates import known_cached
 from .opencl import parse_opencl
 from .threads import thread_count
 from .units import features_of_family, unit_features
@@ -125,8 +124,7 @@ class Target:
     def detect(cls) -> Target:
         """This machine.
 
-        Its cores are those that this process may use, or as many as the environment variable TVM_NUM_THREADS says. Its
-        third-level cache is as large as `memory_rates` has measured it to be. Before that, it is what is reported.
+        Its cores are those that this process may use, or as many as the environment variable TVM_NUM_THREADS says.
 
         Example:
             >>> import stormdrop as sd
@@ -137,8 +135,7 @@ class Target:
         lanes, registers = vector_unit(features)
         l1, l2, l3 = data_caches()
         l3s, units = third_level_caches(), unit_features(host_features(), cpu_family())
-        reported = cls("cpu", cpu_model(), mcpu, thread_count(), lanes, registers, l1, l2, l3, l3s=l3s, features=units)
-        return reported.with_known_caches()
+        return cls("cpu", cpu_model(), mcpu, thread_count(), lanes, registers, l1, l2, l3, l3s=l3s, features=units)
 
     def __repr__(self) -> str:
         where = f" at {self.runner}" if self.runner else ""
@@ -169,15 +166,11 @@ class Target:
 
     @property
     def caches(self) -> int:
-        """The total size of all second- and third-level caches in bytes; 0 if that is unknown."""
-        return self.cores * self.l2 + self.l3s * self.l3
+        """The total size of all second- and third-level caches in bytes, as reported; 0 if that is unknown.
 
-    def with_known_caches(self) -> Target:
-        """This machine with a third-level cache as large as it was measured to be; itself if it was not measured."""
-        cached = known_cached(self.cpu, self.cores)
-        if cached is None:
-            return self
-        return replace(self, l3=min(self.l3, max(0, cached - self.cores * self.l2) // self.l3s))
+        A virtual machine reports those of its host; `memory_rates.cached_bytes` says what was measured.
+        """
+        return self.cores * self.l2 + self.l3s * self.l3
 
     def with_runner(self, address: str) -> Target:
         """The same machine, measured through a runner.

@@ -3,8 +3,8 @@
 A virtual machine reports the last cache of its host, of which it has a share that nobody states. So a loop reads arrays
 of growing size again and again, on all cores. As long as they stay in a cache it is faster than memory is. The size at
 which its rate falls to the geometric mean of the last cache's and the memory's is what the caches hold
-(`MemoryRates.cached`). Everything that decides by the sizes of caches uses that: `Target.detect` takes it from the file
-that keeps it.
+(`MemoryRates.cached`). What decides whether a model's weights stay in the caches uses that (`cached_bytes`). The
+sketches make their spaces for what is reported, so that a space and its records do not depend on a measurement.
 
 The arrays have pages as the system gives them. The largest is read from huge pages, too. A chain of loads, each of
 which needs the one before, gives the latency of the memory.
@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import math
 import mmap
+import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -23,7 +24,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import MeasureError
-from .detect import data_caches, third_level_caches
 from .kept_measurements import keep, kept, kept_file
 from .lock import MachineLock
 from .memory import available_memory
@@ -34,17 +34,20 @@ if TYPE_CHECKING:
     from .cpu import Target
 
 _METHOD = 1  # part of the key of what is kept: raise it when what is measured changes
-_LEAST, _MOST = 64 << 10, 512 << 20  # bytes of all cores' arrays together
+_LEAST, _MOST = 64 << 10, 1 << 30  # bytes of all cores' arrays together
 _RATIO = math.sqrt(2)  # from one size to the next
 _BEYOND = 4  # the largest array, in sizes of the reported last cache
 _FAR = 128 << 20  # bytes that suffice to leave an ordinary cache
 _DISTINCT = 1.25  # times as fast as memory: what is slower than that is no cache worth the name
+_SURELY = 1.5  # times what all caches hold: such an array does not lie in them
+_FARTHEST = 3  # sizes whose median rate is that of memory
 _VECTORS = 8  # registers that add up what is read
 _WINDOW = 1e-3  # seconds of a run, at least
 _RUNS, _PATIENCE = 5, 0.1
-_COST = 5.0  # seconds, about, of a measurement
+_COST = 6.0  # seconds, about, of a measurement
 _LINE = 64  # bytes that a cache loads at once
 _LOADS = 100_000  # of the chain in a run
+_THP = Path("/sys/kernel/mm/transparent_hugepage/enabled")  # whether Linux gives huge pages to whoever asks
 
 
 @dataclass(frozen=True)
@@ -91,12 +94,11 @@ def memory_rates(target: Target, refresh: bool = False, deadline: float = math.i
     """
     if target.runner or target.triple:
         raise MeasureError(f"the memory of {target.name} cannot be measured here: it is another machine")
-    path = _path(target.cpu, target.cores)
+    path = _path(target)
     known = None if refresh else _read(path) or _measured.get(path)
     if known is not None:
         return known
-    _, l2, l3 = data_caches()
-    shape = {**shape_of(target), "l2s": target.cores * l2, "l3s": third_level_caches() * l3}
+    shape = {**shape_of(target), "l2s": target.cores * target.l2, "l3s": target.l3s * target.l3}
     with contextlib.closing(MachineLock()) as lock, lock.exclusive(deadline):
         serve = f"{__name__}:serve_memory_rates"
         rates = _measured[path] = measured_in_child(serve, shape, MemoryRates, "measuring this machine's memory")
@@ -106,34 +108,41 @@ def memory_rates(target: Target, refresh: bool = False, deadline: float = math.i
     return rates
 
 
-def with_measured_caches(target: Machine, seconds: float | None) -> Machine:
-    """A machine with the caches that it really has, if they are known or cost a small part of a tuning's time.
+def measure_caches_within(target: Machine, seconds: float | None) -> None:
+    """Measure what this machine's caches hold, unless it is known, if that takes a small part of a tuning's time.
 
     Args:
-        target: The machine, with the number of cores to use.
+        target: The machine, with the number of cores to use. Another machine than this one is not measured.
         seconds: The wall seconds of the tuning; None is no bound.
-
-    Returns:
-        This machine with what was measured in the place of what is reported; any other machine as it is.
     """
     from .cpu import Target
 
-    if not isinstance(target, Target) or target.runner or target.triple:
-        return target
-    if known_cached(target.cpu, target.cores) is None and affordable(_COST, seconds):
+    if not isinstance(target, Target) or target.runner or target.triple or not target.l3:
+        return
+    if known_cached(target) is None and affordable(_COST, seconds):
         with contextlib.suppress(MeasureError):  # a tuning does with what is reported
             memory_rates(target, deadline=deadline_of(seconds))
-    return target.with_known_caches()
 
 
-def known_cached(cpu: str, cores: int) -> int | None:
-    """The bytes that the caches of this machine hold, if they were measured undisturbed; it measures nothing.
+def cached_bytes(target: Target) -> int:
+    """The bytes that the caches of a machine hold: as measured, if it is this one and was measured, or as reported.
+
+    What a tuning records does not depend on it: spaces are made for what is reported.
 
     Args:
-        cpu: The CPU's model, as `detect.cpu_model` says it.
-        cores: The number of cores that kernels use.
+        target: The machine, with the number of cores to use.
     """
-    path = _path(cpu, cores)
+    known = None if target.runner or target.triple else known_cached(target)
+    return target.caches if known is None else min(known, target.caches)
+
+
+def known_cached(target: Target) -> int | None:
+    """The bytes that this machine's caches hold, if they were measured undisturbed; it measures nothing.
+
+    Args:
+        target: This machine, with the number of cores to use.
+    """
+    path = _path(target)
     known = _read(path) or _measured.get(path)
     return known.cached if known is not None and known.undisturbed else None
 
@@ -148,28 +157,32 @@ def last_cache(sizes: Sequence[int], read: Sequence[float], second: int, third: 
         third: Bytes of all third-level caches as they are reported; 0 if there are none.
 
     Returns:
-        At least `second`, and at most what both levels are reported to hold.
+        At least `second`, and at most what both levels are reported to hold. That is also the answer if the rates do
+        not tell: if the largest array may lie in the caches, or the third level is smaller than the second.
 
     Example:
-        >>> last_cache([1, 2, 4, 8, 16, 32], [9.0, 9.0, 8.0, 8.0, 2.0, 2.0], second=2, third=28)
+        >>> last_cache([1, 2, 4, 8, 16, 32], [9.0, 9.0, 8.0, 8.0, 2.0, 2.0], second=2, third=14)
         11
     """
-    if not third:
-        return second
-    # Twice the second level is the first size that lies in the third.
-    near = next((rate for size, rate in zip(sizes, read, strict=True) if size >= 2 * second), read[-1])
-    far = read[-1]
+    whole = second + third
+    if third < second or sizes[-1] < _SURELY * whole:
+        return whole
+    inside_third = min(2 * second, math.sqrt(second * whole))  # bytes of an array that lies in the third level
+    near = next(rate for size, rate in zip(sizes, read, strict=True) if size >= inside_third)
+    far = statistics.median(read[-_FARTHEST:])
     if near < _DISTINCT * far:
         return second
     middle = math.sqrt(near * far)
     end = max(index for index, rate in enumerate(read) if rate >= middle)
+    if end == len(read) - 1:  # one fast window in memory
+        return whole
     steps = math.log(read[end] / middle) / math.log(read[end] / read[end + 1])
-    inside = sizes[end] * (sizes[end + 1] / sizes[end]) ** steps
-    return max(second, min(round(inside), second + third))
+    inside: float = sizes[end] * (sizes[end + 1] / sizes[end]) ** steps
+    return max(second, min(round(inside), whole))
 
 
-def _path(cpu: str, cores: int) -> Path:
-    return kept_file("memory", [_METHOD, cpu, cores, list(data_caches()), third_level_caches()])
+def _path(target: Target) -> Path:
+    return kept_file("memory", [_METHOD, target.cpu, target.cores, target.l1, target.l2, target.l3, target.l3s])
 
 
 def _read(path: Path) -> MemoryRates | None:
@@ -177,7 +190,7 @@ def _read(path: Path) -> MemoryRates | None:
         document = kept(path)
         lists = {name: tuple(document[name]) for name in ("sizes", "read", "copy")}
         rates = MemoryRates(**{**document, **lists})
-        return rates if rates.cached > 0 and len(rates.sizes) == len(rates.read) == len(rates.copy) else None
+        return rates if rates.cached >= 0 and len(rates.sizes) == len(rates.read) == len(rates.copy) else None
     except (TypeError, KeyError):
         return None  # never measured, or the file is damaged
 
@@ -296,7 +309,7 @@ def serve_memory_rates(connection: Connection, shape: Mapping[str, Any]) -> None
     cores, lanes = int(shape["cores"]), int(shape["lanes"])
     second, third = int(shape["l2s"]), int(shape["l3s"])
     block = 4 * _VECTORS * lanes  # bytes
-    largest = min(max(_BEYOND * (second + third), _FAR), _MOST, available_memory() // 4)
+    largest = max(_LEAST, min(max(_BEYOND * (second + third), _FAR), _MOST, available_memory() // 8))
     steps = max(1, round(math.log(largest / _LEAST, _RATIO)))
     rows = [max(1, round(largest / _RATIO**step / cores / block)) for step in range(steps, -1, -1)]  # blocks of a core
     length = rows[-1] * block // 4
@@ -304,20 +317,24 @@ def serve_memory_rates(connection: Connection, shape: Mapping[str, Any]) -> None
     def compiled(function: Any) -> Any:
         return compile_function(function, shape["mcpu"], cores).jit()["main"]
 
-    x = tvm.runtime.tensor(np.ones((cores, length), "float32"))
     sums = tvm.runtime.tensor(np.zeros((cores, block // 4), "float32"))
     reads = compiled(read_function(cores, length, lanes))
-    read = [_rate(lambda work: reads(x, sums, work), blocks, cores * blocks * block, cores) for blocks in rows]
+
+    def read_rates(x: Any, rows: Sequence[int]) -> list[tuple[float, bool]]:
+        return [_rate(lambda work: reads(x, sums, work), blocks, cores * blocks * block, cores) for blocks in rows]
+
+    read = read_rates(tvm.runtime.tensor(np.ones((cores, length), "float32")), rows)
+    pages = _huge_pages(cores, length)
+    huge = 0.0 if pages is None else read_rates(pages, rows[-1:])[0][0]
+    del pages  # the next arrays are as large
     half = max(1, length // 2 // (block // 4)) * (block // 4)
-    first, second_half = (tvm.runtime.tensor(np.ones((cores, half), "float32")) for _ in range(2))
     copies = compiled(copy_function(cores, half, lanes))
-    copy = [
-        _rate(lambda work: copies(first, second_half, work), blocks, 2 * cores * blocks * block, cores)
-        for blocks in (max(1, count // 2) for count in rows)
-    ]
-    huge, pages = 0.0, _huge_pages(cores, length)
-    if pages is not None:
-        huge, _ = _rate(lambda work: reads(pages, sums, work), rows[-1], cores * rows[-1] * block, cores)
+
+    def copy_rates(x: Any, y: Any) -> list[tuple[float, bool]]:
+        halves = [max(1, count // 2) for count in rows]
+        return [_rate(lambda work: copies(x, y, work), blocks, 2 * cores * blocks * block, cores) for blocks in halves]
+
+    copy = copy_rates(*(tvm.runtime.tensor(np.ones((cores, half), "float32")) for _ in range(2)))
     sizes = [cores * blocks * block for blocks in rows]
     rates = [rate for rate, _ in read]
     undisturbed = all(calm for _, calm in (*read, *copy))
@@ -342,16 +359,19 @@ def _rate(run: Callable[[Any], object], blocks: int, size: int, cores: int) -> t
     def work(times: int) -> Any:
         return tvm.runtime.tensor(np.array([blocks, times], "int32"))
 
-    times, seconds = 1, 0.0
-    while seconds < _WINDOW:
-        times = max(2 * times, min(math.ceil(times * 1.2 * _WINDOW / seconds), 1 << 20)) if seconds else 1
+    times, given = 1, work(1)
+    run(given)  # starts the threads
+    while (seconds := _seconds(run, given)) < _WINDOW:
+        times = max(2 * times, min(math.ceil(times * 1.2 * _WINDOW / seconds), 1 << 20))
         given = work(times)
-        begin = time.perf_counter()
-        run(given)
-        seconds = time.perf_counter() - begin
-    given = work(times)
     best, undisturbed = best_window(lambda: run(given), cores, fewest=_RUNS, patience=_PATIENCE)
     return times * size / best, undisturbed
+
+
+def _seconds(run: Callable[[Any], object], given: Any) -> float:
+    begin = time.perf_counter()
+    run(given)
+    return time.perf_counter() - begin
 
 
 def _huge_pages(cores: int, length: int) -> Any:
@@ -359,7 +379,7 @@ def _huge_pages(cores: int, length: int) -> Any:
     import numpy as np
     import tvm
 
-    if not hasattr(mmap, "MADV_HUGEPAGE"):
+    if not hasattr(mmap, "MADV_HUGEPAGE") or not _THP.exists() or "[never]" in _THP.read_text():
         return None
     pages = mmap.mmap(-1, 4 * cores * length)
     try:

@@ -29,6 +29,7 @@ from .. import events
 from ..errors import LockTimeout, MeasureError, UnsupportedFunction
 from ..ir.workload import Workload
 from ..machine.cpu import Target
+from ..machine.memory_rates import cached_bytes
 from ..machine.peak import known_peak
 from ..machine.tracker import is_rack
 from ..measure.boards import HeldBoards
@@ -207,7 +208,7 @@ class _State:
 
 def _states(graph: Graph, target: Target, options: TuneOptions, runner_asked: bool = False) -> list[_State]:
     """The tasks of a graph, each with its kernel, or with the reason why it has none."""
-    cold = 0 < _CACHED * target.caches < graph.constant_bytes
+    cold = 0 < _CACHED * cached_bytes(target) < graph.constant_bytes
     own = dataclasses.replace(options, trials=None, seconds=None)
     states = []
     for task in graph.tasks:
@@ -498,6 +499,6 @@ def _least_seconds(workload: Workload, target: Target, limits: tuple[float, floa
     """The least seconds of a call at the machine's limits. What fits the caches needs no memory."""
     flops, bandwidth = limits
     # The bandwidth was measured by a copy, whose lines are read before they are written, and perhaps in a bad moment.
-    moved = workload.bytes / bandwidth / _FASTER if workload.bytes > target.caches else 0.0
+    moved = workload.bytes / bandwidth / _FASTER if workload.bytes > cached_bytes(target) else 0.0
     at_once = _BYTES_AT_ONCE if any(spec.dtype in {"int8", "uint8"} for spec in workload.inputs) else 1.0
     return max(workload.flops / flops / (_FEWER if transformed else 1.0) / at_once, moved)

@@ -19,7 +19,7 @@ from ..errors import InputError, ModelError
 from ..machine import rpc
 from ..machine.cpu import Target, keeping_denormals
 from ..machine.fleet_identity import identify
-from ..machine.memory_rates import with_measured_caches
+from ..machine.memory_rates import measure_caches_within
 from ..machine.peak import peak_within
 from ..measure.fleet import Fleet, fleet_for
 from ..records import Store, buffered, open_store
@@ -202,9 +202,7 @@ def tune_model_with(
             choose_threads_of_parts(graph, machine)
     with run.phase("peak"):
         peak_within(machine, run.seconds)  # results are compared with it
-        machine = with_measured_caches(
-            machine, run.seconds
-        )  # whether weights stay in them decides how kernels are timed
+        measure_caches_within(machine, run.seconds)  # kernels are timed with weights that stay in them, or not
     budget = Budget(options.trials, run.seconds, run.begin)
     with (
         open_store(None) if store is None else nullcontext(store) as opened,
