@@ -111,6 +111,7 @@ def test_a_worker_killed_while_it_builds_is_nobodys_fault(
     hung, other = measurements
     killer.join()
     assert hung.status is Status.BUILD_TIMEOUT and "still applying the sketch after 4 s" in hung.error
+    assert hung.phases.schedule >= 4.0 and hung.phases.build == 0.0  # its seconds count where time is summed up
     assert other.ok
 
 

@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from ..errors import MeasureError
-from ..trial import Status
+from ..trial import Phases, Status
 from .job_clock import JobClock
 from .job_events import JobEvents
 from .jobs import Answer, Build, Built, Data, Failed, Job, Key, Load, NoDevice, Reals, Step, Verify
@@ -279,14 +279,16 @@ class Dispatcher:
             return None
         self._rest(worker)
         activity, status = _ACTIVITY[pending.phase], _STATUS.get(pending.phase, Status.RUNTIME)
+        spent = Phases(**{pending.phase: pending.clock.used})
         if isinstance(message, Unreadable):
-            return Failed(status, f"the worker sent bytes that are no message while {activity}: {message.reason}")
+            error = f"the worker sent bytes that are no message while {activity}: {message.reason}"
+            return Failed(status, error, spent)
         if readable:
             end = worker.wait()
             outside = not end.startswith("exit code") and end not in _OWN_SIGNALS
-            return Failed(status, f"the worker ended with {end} while {activity}", transient=outside)
+            return Failed(status, f"the worker ended with {end} while {activity}", spent, transient=outside)
         late = Status.BUILD_TIMEOUT if pending.phase in _STATUS else Status.RUN_TIMEOUT
-        return Failed(late, f"still {activity} after {pending.limit:.3g} s", transient=True)
+        return Failed(late, f"still {activity} after {pending.limit:.3g} s", spent, transient=True)
 
     def _wait_for_workers(self, pending: dict[Worker, _Pending]) -> list[Worker]:
         """Waits for a message of a worker that starts or is at work, or until a clock has something to say.

@@ -43,6 +43,11 @@ class JobClock:
         self._delays: dict[str, float] = {}
 
     @property
+    def used(self) -> float:
+        """The seconds that the job has taken so far."""
+        return self._used
+
+    @property
     def left(self) -> float:
         """Seconds until the next call of `add` is due: the limit or the next reading."""
         return max(0.0, min(self._limit - self._used, INTERVAL - self._since_reading))
