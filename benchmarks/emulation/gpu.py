@@ -157,8 +157,7 @@ def executed(
         try:
             function = sketch.apply(work, device, space.config(tuple(line["point"]))).main
             if how == "host":
-                executions = [execute_on_host(function, device, inputs, sanitizer) for sanitizer in SANITIZERS]
-                yield verdict(line, executions, expected)
+                yield verdict(line, execute_on_host(function, device, inputs, SANITIZERS), expected)
                 continue
             jobs.append(Job(build_opencl(function, device.tvm()), inputs, shapes))
             scheduled.append(line)

@@ -116,7 +116,7 @@ class OpenvinoCodes:
         centred = ops.subtract(ops.convert(weights, "f32"), ops.convert(zero, "f32"))
         scaled = ops.multiply(centred, ops.constant(scale[:, :, None]))
         matrix = ops.reshape(scaled, ops.constant(np.array([n, groups * group])), special_zero=False)
-        x = ops.parameter(data.shape, "f32")
+        x = ops.parameter(list(data.shape), openvino.Type.f32)
         model = openvino.Model([ops.matmul(x, matrix, transpose_a=False, transpose_b=True)], [x])
         hints = {
             "INFERENCE_NUM_THREADS": threads,

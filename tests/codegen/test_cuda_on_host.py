@@ -30,7 +30,9 @@ def run(work: Workload, sanitizer: str = "", find: str = "", put: str = "", **kn
         assert find in source
         return source.replace(find, put, 1)
 
-    return execute_on_host(sketch.apply(work, A100, config).main, A100, work.random_inputs(0), sanitizer, edit)
+    function = sketch.apply(work, A100, config).main
+    (execution,) = execute_on_host(function, A100, work.random_inputs(0), (sanitizer,), edit)
+    return execution
 
 
 def is_right(work: Workload, execution: Execution) -> bool:
