@@ -33,6 +33,7 @@ class Surface:
     chain                   share of points with a chain of ever faster neighbours to a point within 5%
     to_optimum              share of points with such a chain to the optimum itself
     descent                 share of points from which steepest descent ends within 5%
+    nearer                  share of points that are fewer steps away from the origin than the optimum is
     origin_...              the same for the origin (or the first point, if the origin failed); `origin_end` is the time
                             at which its steepest descent ends, over the optimum
     """
@@ -43,6 +44,7 @@ class Surface:
     chain: float
     descent: float
     to_optimum: float
+    nearer: float
     origin_chain: bool
     origin_to_optimum: bool
     origin_end: float
@@ -65,6 +67,8 @@ def surface(times: Mapping[Point, float], neighbours: Callable[[Point], Sequence
         if times[point] == best or any(p in optimal for p in faster):
             optimal.add(point)
     share = 1 / len(times)
+    steps = {point: sum(abs(a - b) for a, b in zip(point, origin, strict=True)) for point in times}
+    optimum = min(times, key=times.__getitem__)
     return Surface(
         points=len(times),
         minima=len(minima),
@@ -72,6 +76,7 @@ def surface(times: Mapping[Point, float], neighbours: Callable[[Point], Sequence
         chain=share * len(close),
         descent=share * sum(end <= CLOSE for end in ends.values()),
         to_optimum=share * len(optimal),
+        nearer=share * sum(steps[point] < steps[optimum] for point in times),
         origin_chain=origin in close,
         origin_to_optimum=origin in optimal,
         origin_end=ends[origin],
@@ -84,7 +89,18 @@ def expectation(settings: Settings) -> None:
     tasks = itertools.product(settings.sources, ("student", "ours"), (False, True), range(5 * settings.seeds))
     descents = spread(_descent, tasks, settings.jobs)
     print(f"\nThe droplet expectation: chains and steepest descents of all points; ends within {CLOSE - 1:.0%}")
-    headings = ["", "points", "minima", "close", "origin: chain", "to optimum", "end", "all: chain", "descent"]
+    headings = [
+        "",
+        "points",
+        "minima",
+        "close",
+        "origin: chain",
+        "to optimum",
+        "end",
+        "all: chain",
+        "descent",
+        "nearer",
+    ]
     table(headings, [_row(ground) for ground in grounds])
     print(f"\nDroplet Search with the recorded noise: ends within {CLOSE - 1:.0%}, and evaluations")
     rows = []
@@ -121,7 +137,7 @@ def _row(ground: Mapping[str, Any]) -> list[str]:
         "yes" if ground["origin_to_optimum"] else "no",
         f"{ground['origin_end']:.2f}",
     ]
-    return [ground["ground"], *counts, *origin, f"{ground['chain']:.0%}", f"{ground['descent']:.0%}"]
+    return [ground["ground"], *counts, *origin, *(f"{ground[key]:.0%}" for key in ("chain", "descent", "nearer"))]
 
 
 def _ground(source: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,11 +20,11 @@ pytestmark = pytest.mark.compiles
 TARGET = Target.detect()
 
 
-def compiled(*tensors: Any) -> TunedKernel:
+def compiled(*tensors: Any, target: Target = TARGET) -> TunedKernel:
     """The kernel of a function in TVM's tensor expressions with its default schedule."""
     workload = Workload.create("converted", te.create_prim_func(list(tensors)))
-    (sketch, space), *_ = sketches_for(workload, TARGET)
-    return TunedKernel(workload, TARGET, sketch.apply(workload, TARGET, space.config(space.origin)))
+    (sketch, space), *_ = sketches_for(workload, target)
+    return TunedKernel(workload, target, sketch.apply(workload, target, space.config(space.origin)))
 
 
 def every_kind() -> NDArray[np.float32]:
@@ -35,13 +36,30 @@ def every_kind() -> NDArray[np.float32]:
     return words.view(np.float32)
 
 
-def test_numbers_are_rounded_to_the_nearest_and_nan_stays_nan() -> None:
-    values = every_kind()
+def target_with(unit: bool, keep_denormals: bool) -> Target:
+    """This machine, with or without an instruction that rounds to bfloat16."""
+    units = {"avx512bf16", "bf16"}
+    if unit and not units.intersection(TARGET.features):
+        pytest.skip("this CPU has no instruction that rounds to bfloat16")
+    features = tuple(name for name in TARGET.features if unit or name not in units)
+    return replace(TARGET, features=features, keep_denormals=keep_denormals)
+
+
+@pytest.mark.parametrize("unit", [False, True], ids=["by integers", "by the unit"])
+@pytest.mark.parametrize("keep_denormals", [False, True], ids=["flush", "keep"])
+@pytest.mark.parametrize("size", [None, 1, 5, 100])
+def test_numbers_are_rounded_to_the_nearest_and_nan_stays_nan(
+    unit: bool, keep_denormals: bool, size: int | None
+) -> None:
+    values = every_kind()[:size] if size is None else every_kind()[-size:]
     x = te.placeholder((values.size,), "float32", name="x")
-    kernel = compiled(x, te.compute(x.shape, lambda i: x[i].astype(BFLOAT16), name="y"))
-    found = kernel(values)
+    y = te.compute(x.shape, lambda i: x[i].astype(BFLOAT16), name="y")
+    found = compiled(x, y, target=target_with(unit, keep_denormals))(values)
     with np.errstate(invalid="ignore"):
         expected = values.astype(BFLOAT16)
+    if unit and not keep_denormals:
+        small = np.abs(values) < np.finfo("float32").tiny
+        expected[small] = np.copysign(0, values[small]).astype(BFLOAT16)
     nan = np.isnan(values)
     assert nan.any() and np.isnan(found[nan].astype("float32")).all()
     np.testing.assert_array_equal(found[~nan].view("uint16"), expected[~nan].view("uint16"))

@@ -1,32 +1,42 @@
 """bfloat16 becomes its bits: integers of 16 bits, which are widened to float32 by a shift, and rounded to the nearest.
 
     float32(x[i])        becomes   reinterpret(uint32(x[i]) << 16)
-    y[i] = bfloat16(v)   becomes   y[i] = the upper half of v, rounded to the nearest, ties to even; NaN stays NaN
+    y[i] = bfloat16(v)   becomes   y[i] = round(v), to the nearest, ties to even; NaN stays NaN
     y[i] = x[i] + x[j]   becomes   the same with the sum in float32
 
-LLVM makes vectors of all of them. TVM has passes of its own for this (`BF16ComputeLegalize`), but those turn every
-local buffer of bfloat16 into one of float32. That takes twice the memory, and a dot product of bfloat16 cannot read it.
+TVM has passes of its own for this (`BF16ComputeLegalize`), but those turn every local buffer of bfloat16 into one of
+float32. That takes twice the memory, and a dot product of bfloat16 cannot read it.
+
+`round` is nine instructions for integers, or one of the CPU (AVX512-BF16, ARM's bf16 extension), which takes denormals
+for zeros: it is used where kernels flush them. TVM cannot name LLVM's type for bfloat16. Therefore the instruction
+stands in a function in LLVM's language, which LLVM inlines; its vectors are known once the loops are vectors, so
+`with_rounding` comes after TVM's vectorisation.
 """
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from tvm import tirx
-from tvm.ir import Call, TensorLoad, Var
+from tvm.ir import Call, StringImm, TensorLoad, Var
 from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import FloatImm, IntImm
-from tvm.tirx import AllocBuffer, BufferStore, DeclBuffer, Evaluate, PrimFunc, SeqStmt
-from tvm_ffi import structural_walk
+from tvm.target import codegen
+from tvm.tirx import AllocBuffer, AttrStmt, BufferStore, DeclBuffer, Evaluate, PrimFunc, SeqStmt
+from tvm_ffi import structural_map, structural_walk
 
 from ..ir.dtypes import BFLOAT16
 from ..ir.expressions import Expr, children, is_selection, rebuild, transform, transform_statement
 from ..ir.stages import shape_of
+from ..machine.cpu import KEEP_DENORMALS
 
 _BITS = "uint16"
 _EXPONENT = 0x7F800000  # the bits of infinity; those of a NaN are larger
 _HALF = 0x7FFF  # one less than half of the last digit that stays
 _QUIET = 0x40  # the digit that every NaN keeps
+_UNITS = {"avx512bf16", "bf16"}  # LLVM's names of the extensions that have the instruction, on x86 and ARM
+_MARK = "llvm.x86.avx512bf16.cvtneps2bf16.512"  # stands for that function: TVM makes vectors of intrinsics
 
 
 def with_bits(function: PrimFunc) -> PrimFunc:
@@ -41,7 +51,9 @@ def with_bits(function: PrimFunc) -> PrimFunc:
     values = [*function.params, *(node.ty if isinstance(node, prim.Cast) else node.buffer for node in found)]
     if not any(str(value.dtype) == BFLOAT16 for value in values):
         return function
-    bits = _Bits()
+    target = function.attrs["target"]
+    features = {str(name) for name in codegen.llvm_get_cpu_features(target)}
+    bits = _Bits(bool(_UNITS & features) and KEEP_DENORMALS not in target.keys)
     body = transform_statement(function.body, bits.statement)
     parameters = set(function.params)
     declared = [DeclBuffer(new, data=old.data) for old, new in bits.buffers.items() if old in parameters]
@@ -51,11 +63,15 @@ def with_bits(function: PrimFunc) -> PrimFunc:
 class _Bits:
     """Rewrites statements.
 
+    Args:
+        unit: Whether an instruction of the CPU rounds.
+
     Attributes:
         buffers: The buffer of bits for each buffer of bfloat16.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, unit: bool) -> None:
+        self.unit = unit
         self.buffers: dict[Any, Any] = {}
 
     def statement(self, node: Any) -> Any:
@@ -99,15 +115,15 @@ class _Bits:
         if isinstance(node, TensorLoad):
             return self.buffer(node.source)[tuple(self.value(index) for index in node.indices)]
         if isinstance(node, FloatImm):
-            return _rounded(FloatImm("float32", float(node.value)))
+            return self.rounded(FloatImm("float32", float(node.value)))
         if isinstance(node, prim.Cast):
             value = self.value(node.value)
-            return _rounded(value if str(value.ty.dtype) == "float32" else prim.Cast("float32", value))
+            return self.rounded(value if str(value.ty.dtype) == "float32" else prim.Cast("float32", value))
         if is_selection(node):
             condition, *values = children(node)
             select = prim.Select if isinstance(node, prim.Select) else tirx.if_then_else
             return select(self.value(condition), *map(self.bits, values))
-        return _rounded(self.float32(node))
+        return self.rounded(self.float32(node))
 
     def float32(self, node: Expr) -> Expr:
         """An expression of type bfloat16 in float32: arithmetic is done in it, everything else is widened."""
@@ -120,6 +136,20 @@ class _Bits:
             return Call(node.op, operands, attrs=node.attrs, ret_ty=FloatImm("float32", 0.0).ty)
         return rebuild(node, operands)
 
+    def rounded(self, value: Expr) -> Expr:
+        """The bits of a float32, rounded to bfloat16."""
+        if isinstance(value, FloatImm) and float(value.value) == 0.0:
+            return IntImm(_BITS, 0)
+        if self.unit:
+            return tirx.call_llvm_pure_intrin(_BITS, _MARK, value)
+        word = Var("word", "uint32")
+        upper = tirx.shift_right(word, _unsigned(16))
+        odd = tirx.bitwise_and(upper, _unsigned(1))
+        nearest = tirx.shift_right(word + _unsigned(_HALF) + odd, _unsigned(16))
+        is_nan = tirx.bitwise_and(word, _unsigned(0x7FFFFFFF)) > _unsigned(_EXPONENT)
+        rounded = prim.Select(is_nan, tirx.bitwise_or(upper, _unsigned(_QUIET)), nearest)
+        return prim.Let(word, tirx.reinterpret("uint32", value), prim.Cast(_BITS, rounded))
+
 
 def _is_bfloat16(node: Expr) -> bool:
     return str(getattr(node.ty, "dtype", "")) == BFLOAT16
@@ -130,18 +160,58 @@ def _widened(bits: Expr) -> Expr:
     return tirx.reinterpret("float32", tirx.shift_left(prim.Cast("uint32", bits), _unsigned(16)))
 
 
-def _rounded(value: Expr) -> Expr:
-    """The bits of a float32, rounded to bfloat16."""
-    if isinstance(value, FloatImm) and float(value.value) == 0.0:
-        return IntImm(_BITS, 0)
-    word = Var("word", "uint32")
-    upper = tirx.shift_right(word, _unsigned(16))
-    odd = tirx.bitwise_and(upper, _unsigned(1))
-    nearest = tirx.shift_right(word + _unsigned(_HALF) + odd, _unsigned(16))
-    is_nan = tirx.bitwise_and(word, _unsigned(0x7FFFFFFF)) > _unsigned(_EXPONENT)
-    rounded = prim.Select(is_nan, tirx.bitwise_or(upper, _unsigned(_QUIET)), nearest)
-    return prim.Let(word, tirx.reinterpret("uint32", value), prim.Cast(_BITS, rounded))
-
-
 def _unsigned(number: int) -> IntImm:
     return IntImm("uint32", number)
+
+
+def with_rounding(function: PrimFunc) -> PrimFunc:
+    """A vectorised function in which the CPU's instruction rounds to bfloat16, where `with_bits` has chosen it.
+
+    Args:
+        function: what `with_bits` has made, with its loops as vectors.
+    """
+    calls: list[Any] = []
+    structural_walk(function.body, (Call, calls.append))
+    lengths = sorted({lanes_of(call) for call in calls if _is_rounding(call)})
+    if not lengths:
+        return function
+
+    def visit(call: Any) -> Any:
+        if not _is_rounding(call):
+            return call
+        return tirx.call_pure_extern(call.ty.dtype, _function(lanes_of(call)), call.args[1])
+
+    code = StringImm("\n".join(map(_definition, lengths)))
+    body = structural_map(function.body, ((Call, visit),))
+    return function.with_body(AttrStmt(IntImm("int32", 0), "pragma_import_llvm", code, body))
+
+
+def lanes_of(node: Expr) -> int:
+    """The number of lanes of an expression.
+
+    Args:
+        node: the expression.
+    """
+    return int(str(node.ty.dtype).partition("x")[2] or 1)
+
+
+@cache
+def _number_of_mark() -> int:
+    return int(tirx.call_llvm_pure_intrin(_BITS, _MARK, FloatImm("float32", 0.0)).args[0])
+
+
+def _is_rounding(call: Any) -> bool:
+    return call.op.name == "tirx.call_llvm_pure_intrin" and int(call.args[0]) == _number_of_mark()
+
+
+def _function(lanes: int) -> str:
+    return f"stormdrop_round_bfloat16_{lanes}"
+
+
+def _definition(lanes: int) -> str:
+    real, low, bits = (f"<{lanes} x {kind}>" if lanes > 1 else kind for kind in ("float", "bfloat", "i16"))
+    return f"""define linkonce_odr {bits} @{_function(lanes)}({real} %value) alwaysinline {{
+            %rounded = fptrunc {real} %value to {low}
+            %bits = bitcast {low} %rounded to {bits}
+            ret {bits} %bits
+        }}"""

@@ -29,6 +29,7 @@ from tvm_ffi import structural_map, structural_walk
 
 from ..errors import UnsupportedFunction
 from ..ir.attributes import WORD
+from .bfloat16 import lanes_of
 
 _X86 = ("llvm.x86.avx512.vpdpbusd", "llvm.x86.avx512bf16.dpbf16ps")
 _ARM = tuple(f"llvm.aarch64.neon.{name}" for name in ("sdot", "udot", "usdot", "bfdot"))
@@ -50,7 +51,7 @@ def with_dot_products(function: PrimFunc) -> PrimFunc:
     if not any(map(_is_word, calls)):
         return function
     # Checked before the rewrite: an error from inside of TVM's `structural_map` corrupts the memory of the process.
-    dots = sorted({(name, _lanes(call)) for call in calls if (name := _dot_name(call)) is not None})
+    dots = sorted({(name, lanes_of(call)) for call in calls if (name := _dot_name(call)) is not None})
     least = min((lanes for _, lanes in dots), default=_FEWEST_LANES)
     if least < _FEWEST_LANES:
         raise UnsupportedFunction(f"a dot product has {least} lanes: it needs {_FEWEST_LANES} or more")
@@ -76,10 +77,6 @@ def _names_by_number() -> dict[int, str]:
     return {int(tirx.call_llvm_pure_intrin("int32", name, *zeros).args[0]): name for name in _NAMES}
 
 
-def _lanes(node: Any) -> int:
-    return int(str(node.ty.dtype).partition("x")[2] or 1)
-
-
 def _is_word(call: Any) -> bool:
     return call.op.name == "tirx.call_pure_extern" and str(call.args[0].value) == WORD
 
@@ -103,7 +100,7 @@ def _with_instruction(node: Any) -> Any:
 
 
 def _instruction(name: str, total: Any, words: Sequence[Any]) -> Any:
-    lanes = _lanes(total)
+    lanes = lanes_of(total)
     if name in _OF_BFLOAT16:
         return tirx.call_pure_extern(f"float32x{lanes}", _function(lanes), total, *words)
     operands = [tirx.reinterpret(f"int8x{4 * lanes}", word) for word in words]

@@ -42,7 +42,7 @@ from tvm_ffi import structural_map, structural_walk
 
 from ..ir.attributes import NON_TEMPORAL, UNALIGNED
 from ..ir.expressions import transform_statement
-from .bfloat16 import with_bits
+from .bfloat16 import with_bits, with_rounding
 from .denormals import with_mode_for_denormals
 from .dot_products import with_dot_products
 
@@ -75,6 +75,7 @@ def _pipeline() -> tuple[Any, Any, Any]:
         calls.VectorizeLoop(True),
         _pass(_with_unrolled_lanes, "UnrolledLanes"),
         _pass(with_dot_products, "DotProducts"),
+        _pass(with_rounding, "Rounding"),
         calls.StorageRewrite(),
         loops.HoistIfThenElse(),
         calls.UnrollLoop(),

@@ -91,7 +91,8 @@ def test_every_point_has_a_cost_and_the_origin_the_least(workload: Workload, tar
     assert space.contains(space.origin)
     assert list(space.points())[int(np.argmin(costs))] == space.origin
     rows, vectors = accumulators(space.config(space.origin), target)
-    assert rows * vectors + vectors < target.registers
+    in_a_cache = workload.name.startswith("matmul m=1 ")  # whole rows of an operand that is read as it lies
+    assert (rows * vectors + vectors < target.registers) != in_a_cache
 
 
 @pytest.mark.parametrize("target", [AVX512, AVX2, NEON], ids=["AVX-512", "AVX2", "NEON"])

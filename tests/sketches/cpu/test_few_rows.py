@@ -15,6 +15,10 @@ from stormdrop.testing.sketches import check_point
 WIDE = replace(Target.parse("cpu/x86-64-v4"), lanes=16, registers=32)
 
 
+REGISTERS = 192
+"""The columns of the widest tile whose accumulators are in registers of 16 lanes."""
+
+
 def columns(workload: Workload, target: Target) -> list[int]:
     space = RegisterBlocked().space(workload, target)
     assert space is not None
@@ -23,16 +27,35 @@ def columns(workload: Workload, target: Target) -> list[int]:
 
 
 def test_few_rows_have_wide_tiles_and_many_have_not() -> None:
-    assert columns(operators.matmul(1, 4096, 1024), WIDE) == [16, 32, 48, 64, 96, 128, 192]
-    assert max(columns(operators.matmul(4, 4096, 1024), WIDE)) == 192
-    assert max(columns(operators.matmul(5, 4096, 1024), WIDE)) == 64
+    two_cores = replace(WIDE, cores=2)
+    in_registers = [16, 32, 48, 64, 96, 128, REGISTERS]
+    assert columns(operators.dense(1, 4096, 1024), two_cores) == in_registers
+    assert columns(operators.matmul(1, 4096, 1024), two_cores) == [*in_registers, 512, 1024, 2048]
+    assert columns(operators.matmul(5, 4096, 1024), two_cores) == [16, 32, 48, 64, 512, 1024, 2048]
+    assert max(columns(operators.matmul(17, 4096, 1024), two_cores)) == 64
+
+
+def test_tiles_in_a_cache_read_the_operand_as_it_lies_and_fit() -> None:
+    target = replace(WIDE, cores=2)
+    space = RegisterBlocked().space(operators.matmul(16, 8192, 64), target)
+    assert space is not None
+    configs = [space.config(point) for point in space.points()]
+    wide = [config for config in configs if config["columns"] > 64]
+    assert wide and not any(config["pack"] for config in wide)
+    assert max(4 * config["rows"] * config["columns"] for config in wide) <= target.l2 // 2
+
+
+def test_a_row_with_weights_in_memory_begins_with_tiles_in_a_cache() -> None:
+    target = replace(WIDE, cores=2, l2=1 << 20, l3=1 << 25)
+    space = RegisterBlocked().space(operators.matmul(1, 11008, 4096), target)
+    assert space is not None and space.config(space.origin)["columns"] > REGISTERS
 
 
 def test_a_wide_tile_fits_the_registers() -> None:
     space = RegisterBlocked().space(operators.matmul(4, 4096, 1024), WIDE)
     assert space is not None
     configs = [space.config(point) for point in space.points()]
-    assert {config["rows"] for config in configs if config["columns"] == 192} == {1}
+    assert {config["rows"] for config in configs if config["columns"] == REGISTERS} == {1}
     assert {config["rows"] for config in configs if config["columns"] == 96} == {1, 2, 4}
 
 
@@ -46,4 +69,21 @@ def test_the_widest_tiles_are_right(rows: int, n: int) -> None:
     points = sorted(space.points(), key=lambda point: -space.config(point)["columns"])
     assert space.config(points[0])["columns"] > 4 * target.lanes
     for point in points[:2]:
+        check_point(sketch, workload, target, space, point)
+
+
+@pytest.mark.compiles
+@pytest.mark.parametrize("rows", [1, 3, 16])
+@pytest.mark.parametrize("n", [1024, 1500])
+@pytest.mark.parametrize("order", ["columns", "rows", "mixed"])
+def test_tiles_in_a_cache_are_right(rows: int, n: int, order: str) -> None:
+    sketch, target, workload = RegisterBlocked(), replace(Target.detect(), cores=2), operators.matmul(rows, n, 24)
+    space = sketch.space(workload, target)
+    assert space is not None
+    chosen = [
+        point
+        for point in space.points()
+        if (config := space.config(point))["columns"] > 12 * target.lanes and config["order"] == order
+    ]
+    for point in (chosen[0], chosen[len(chosen) // 2], chosen[-1]):
         check_point(sketch, workload, target, space, point)

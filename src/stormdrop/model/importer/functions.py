@@ -29,7 +29,6 @@ INLINED = frozenset(
 )
 """Operators of ONNX that are always replaced by their bodies."""
 
-_HALVES = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
 _DEPTH = 8  # bodies within bodies
 _SMALL = 64  # elements of an initializer whose value a shape may depend on
 
@@ -99,27 +98,9 @@ def _is_inlined(node: onnx.NodeProto) -> bool:
 def _inlined(
     node: onnx.NodeProto, opset: int, types: Mapping[str, onnx.TypeProto], prefix: str
 ) -> list[onnx.NodeProto]:
-    """The nodes that stand for a node. A body on halves is computed in float32, as onnxruntime does."""
-    if not _is_inlined(node):
-        return [node]
-    wide, before, after = onnx.NodeProto(), [], []
-    wide.CopyFrom(node)
-    known = dict(types)
-    half = known[node.input[0]].tensor_type.elem_type if node.input[0] in known else None
-    if half in _HALVES:
-        for index, name in enumerate(node.input):
-            if name and name in known and known[name].tensor_type.elem_type == half:
-                wide.input[index] = f"{prefix}_wide_{name}"
-                known[wide.input[index]] = onnx.TypeProto()
-                known[wide.input[index]].CopyFrom(known[name])
-                known[wide.input[index]].tensor_type.elem_type = onnx.TensorProto.FLOAT
-                before.append(helper.make_node("Cast", [name], [wide.input[index]], to=onnx.TensorProto.FLOAT))
-        for index, name in enumerate(node.output):
-            if name:
-                wide.output[index] = f"{prefix}_wide_{name}"
-                after.append(helper.make_node("Cast", [wide.output[index]], [name], to=half))
-    body = _body(wide, opset, known)
-    return [node] if body is None else [*before, *_renamed(wide, body, prefix), *after]
+    """The nodes that stand for a node."""
+    body = _body(node, opset, types) if _is_inlined(node) else None
+    return [node] if body is None else _renamed(node, body, prefix)
 
 
 def _body(node: onnx.NodeProto, opset: int, types: Mapping[str, onnx.TypeProto]) -> onnx.FunctionProto | None:

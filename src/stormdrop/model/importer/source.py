@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError, Message
 
 from ...errors import ModelError, one_line, shown
 from .combinations import GivenShapes, Shapes, all_shapes
+from .halves import compute_in_float32
 from .inputs import dimension_names, drop_unused_inputs, fill_shapes, fix_empty_inputs
 
 
@@ -28,7 +29,7 @@ class Source:
     Attributes:
         name: The name of the model: that of its file, or that of its graph.
         model: The model, with the sizes of its inputs filled in, without the inputs that nothing uses and those that
-            have no elements.
+            have no elements. What it stored as halves is float32.
         ignored: The names of the inputs that the model is without.
     """
 
@@ -56,6 +57,7 @@ def read_source(model: str | Path | onnx.ModelProto, shapes: Mapping[str, tuple[
         name = Path(model).stem
         read = read_model(Path(model))
     _check_graph(read.graph, name)
+    compute_in_float32(read)
     fill_shapes(read, shapes or {}, name)
     return Source(name, read, drop_unused_inputs(read) + fix_empty_inputs(read))
 

@@ -13,6 +13,7 @@ from ...ir.dtypes import BFLOAT16, is_integer
 from ...ir.expressions import coefficients
 from ...ir.roles import Contraction
 from ...ir.stages import shape_of
+from ...machine.cpu import Target
 from .dot_products import DotProducts
 from .nests import load_stride
 
@@ -78,6 +79,20 @@ class ContractionShape:
     column_itemsize: float = 4
     multiply_add: float = 1.0
     decoding: float = 0.0
+
+
+def fits_registers(rows: Any, columns: Any, target: Target) -> Any:
+    """Whether the accumulators of a tile, a row of columns and one more vector fit the register file.
+
+    Args:
+        rows: the rows of a tile, or those of n tiles.
+        columns: its columns, or those of n tiles.
+        target: the machine.
+
+    Returns:
+        A boolean, or n of them.
+    """
+    return (rows + 1) * np.ceil(columns / target.lanes) < target.registers
 
 
 def shape_of_contraction(

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...machine.cpu import Target
-from .contraction_shape import ContractionShape
+from .contraction_shape import ContractionShape, fits_registers
 
 Floats = NDArray[np.float64]
 
@@ -39,6 +39,7 @@ _LINE, _SETS = 64, 64  # bytes of a cache line; sets of a first cache (32 KiB in
 _ROWS_PER_SET = 11  # rows that can share a set: those beyond the ways are not all needed at once
 _USABLE = 0.9  # the share of a first or second cache that is found again
 _FAR_STRIDE = 2048  # bytes from one step's columns to the next's, from which on nothing fetches them ahead
+_SCATTERED = 2.0  # times that such pieces take, from where they do not fit
 
 
 @dataclass(frozen=True)
@@ -66,9 +67,11 @@ class Costs:
 class _Tiles:
     """What the tiles of n configurations compute and move; each attribute has a value per configuration.
 
-    A tile reads `data` bytes of the other operand and a `panel` of the column operand. Both were read before. How far
-    away they are is the number of bytes that went through the caches since then: `data_distance` for the data;
-    `near_distance` for the panel in a share `near_share` of the tiles, and `far_distance` in all others.
+    A tile whose `accumulators` (bytes) are `in_cache`, not in registers, loads and stores them in each unrolled step.
+    It reads `data` bytes of the other operand and a `panel` of the column operand. Both were read before. How far away
+    they are is the number of bytes that went through the caches since then: `data_distance` for the data;
+    `near_distance` for the panel in a share `near_share` of the tiles, and `far_distance` in all others. A panel that
+    is `scattered` is in pieces that are too far apart to be fetched ahead.
     """
 
     def __init__(self, shape: ContractionShape, knobs: Mapping[str, NDArray[Any]], target: Target) -> None:
@@ -88,6 +91,8 @@ class _Tiles:
         in_registers = knobs["prologue"] == "tile" if shape.padded_bytes else np.zeros(len(self.columns), bool)
         all_loads = self.vectors * (1 + self.rows) if shape.follows_columns else self.vectors
         self.loads = np.where(in_registers, self.vectors, all_loads)
+        self.in_cache = ~fits_registers(self.rows, self.columns, target)
+        self.accumulators = 4.0 * self.rows * self.columns
         self.broadcasts = 0 if shape.follows_columns else self.rows
 
         self.data = _data_bytes(shape, self.sizes, self.columns)
@@ -99,12 +104,15 @@ class _Tiles:
         self.data_distance = self.panel + passing
         self.near_distance = self.panel + self.data
         self.far_distance = np.where(self.by_row, all_columns + self.data, all_columns + self.block_data)
+        # Pieces of rows that lie far apart are not fetched ahead.
+        apart = (knobs["pack"] == 0) & ~self.in_cache if shape.column_varies else np.zeros(len(self.columns), bool)
+        self.scattered = apart & (self.panel > target.l1 / 2) & (shape.column_stride >= _FAR_STRIDE)
         self.near_share = np.where(self.by_column, 1.0, np.where(mixed, 1 - 1 / per_block, 0.0))
 
     def moved(self, cost: Callable[[Floats], Floats]) -> Floats:
         """What a tile reads, each byte at the cost that it has at its distance."""
         panel = self.near_share * cost(self.near_distance) + (1 - self.near_share) * cost(self.far_distance)
-        return self.data * cost(self.data_distance) + self.panel * panel
+        return self.data * cost(self.data_distance) + self.panel * panel * np.where(self.scattered, _SCATTERED, 1.0)
 
 
 def cycles(
@@ -123,7 +131,6 @@ def cycles(
     """
     tiles = _Tiles(shape, knobs, target)
     step = _step_cycles(tiles, shape, knobs, target, costs)
-    tile = shape.steps * step + costs.store * tiles.rows * tiles.vectors
 
     def per_byte(distance: Floats) -> Floats:
         """Cycles per byte that was read `distance` bytes ago: those of the first cache that still holds it."""
@@ -131,6 +138,9 @@ def cycles(
         beyond_l1 = np.where(distance < _USABLE * target.l2, 1 / costs.l2, outside)
         return np.where(distance < _USABLE * target.l1, 0.0, beyond_l1)
 
+    # What a step adds up in a cache is written and read again.
+    step = step + np.where(tiles.in_cache, 2 * tiles.accumulators * per_byte(tiles.accumulators) / knobs["unroll"], 0)
+    tile = shape.steps * step + costs.store * tiles.rows * np.where(tiles.in_cache, 1, tiles.vectors)
     moved = tiles.moved(per_byte)
     total = tiles.count * (np.maximum(tile, moved) + costs.exposed * moved) + tiles.tasks * costs.task
     if shape.column_varies:
@@ -150,7 +160,8 @@ def _step_cycles(
     loads_scalars = target.lanes < _BROADCAST_LANES
     broadcast = 1.0 if loads_scalars else costs.broadcast
     computed = rows * vectors * shape.multiply_add + vectors * shape.decoding
-    step = np.maximum(computed, tiles.loads * costs.load + tiles.broadcasts * broadcast)
+    again = np.where(tiles.in_cache, 2 * rows * vectors / knobs["unroll"], 0)  # accumulators from the first cache
+    step = np.maximum(computed, (tiles.loads + again) * costs.load + tiles.broadcasts * broadcast)
     step = np.maximum(step, costs.latency) + costs.loop / np.minimum(knobs["unroll"], _USEFUL_UNROLL)
     if shape.follows_columns:
         # The compiler keeps what neighbouring rows share in registers, too.
@@ -160,12 +171,10 @@ def _step_cycles(
             # With one vector per row LLVM holds several steps at once; with more, some scalars beside them.
             several_steps = (vectors == 1) & (knobs["unroll"] > 1)
             live = np.where(several_steps, 2 * rows + 1, (rows + 1) * vectors + target.registers // 8 - 1)
-            step = step + costs.spill * np.maximum(0, live - target.registers)
+            step = step + np.where(tiles.in_cache, 0, costs.spill * np.maximum(0, live - target.registers))
         conflicts = [_conflicts(shape.strides, sizes) for sizes in _as_tuples(tiles.sizes)]
         step = step + costs.conflict * np.array(conflicts)
-    if shape.column_varies:
-        spread = (knobs["pack"] == 0) & (tiles.panel > target.l1 / 2) & (shape.column_stride >= _FAR_STRIDE)
-        step = step + np.where(spread, costs.stride * vectors, 0)
+    step = step + np.where(tiles.scattered, costs.stride * vectors, 0)
     return np.asarray(step, dtype=np.float64)
 
 

@@ -18,6 +18,7 @@ from ...ir.expressions import Expr, rewrite_loads, substitute, tile_start, varia
 from ...ir.roles import Contraction
 from ...ir.stages import Axis, Stage, StageGraph, assemble, intermediate, loads_of, variable
 from ...machine.cpu import Target
+from .contraction_shape import fits_registers
 from .dot_products import DotProducts, packed_words
 from .loops import default_loops
 from .nest_rewrites import unravel_axes
@@ -245,6 +246,7 @@ def _schedule_tiles(
     contraction, epilogue = schedule.get_sblock("contraction"), schedule.get_sblock("epilogue")
     loops = schedule.get_loops(epilogue)
     outer, loops = loops[: len(tiled.outer)], loops[len(tiled.outer) :]
+    in_registers = fits_registers(math.prod(row.inner.extent for row in tiled.rows), tiled.column.inner.extent, target)
     row_tiles = len(tiled.tile_axes)
     column, first, *rest = loops[: 1 + row_tiles]
     inner = loops[1 + row_tiles :]
@@ -255,8 +257,8 @@ def _schedule_tiles(
     }[config["order"]]
     parallel = [*outer, *parallel]
     schedule.reorder(*parallel, *serial, *inner)
-    _vectorize(schedule, inner[-1], target.lanes)
-    for loop in inner[:-1]:
+    vectors, _ = _vectorize(schedule, inner[-1], target.lanes)
+    for loop in (*inner[:-1], *([vectors] if in_registers else [])):
         schedule.unroll(loop)
     task = schedule.fuse(*parallel)
     schedule.parallel(task)
@@ -268,10 +270,12 @@ def _schedule_tiles(
     spatial = loops[-(len(inner) + tiled.reductions) : -tiled.reductions]
     *reduced, innermost = loops[-tiled.reductions :]
     steps, unrolled = schedule.split(innermost, [None, config["unroll"]])
-    schedule.reorder(*reduced, steps, unrolled, *spatial)
-    for loop in (unrolled, *spatial[:-1]):
+    vectors, lanes = _vectorize(schedule, spatial[-1], target.lanes)
+    around = [vectors, unrolled] if not in_registers else [unrolled]
+    within = [*spatial[:-1], *([vectors] if in_registers else [])]
+    schedule.reorder(*reduced, steps, *around, *within, lanes)
+    for loop in (unrolled, *within):
         schedule.unroll(loop)
-    _vectorize(schedule, spatial[-1], target.lanes)
     schedule.decompose_reduction(contraction, reduced[0] if reduced else steps)
     return task, tile
 
@@ -291,10 +295,10 @@ def _schedule_prologue(schedule: Schedule, stage: Stage, loop: Any, in_registers
             schedule.unroll(unrolled)
 
 
-def _vectorize(schedule: Schedule, loop: Any, lanes: int) -> None:
-    """Vectorises a perfect tile of columns, with several vectors unrolled."""
+def _vectorize(schedule: Schedule, loop: Any, lanes: int) -> tuple[Any, Any]:
+    """Vectorises a perfect tile of columns. Returns the loop over its vectors, and that over the lanes of one."""
     extent = int(schedule.get(loop).extent)
     width = math.gcd(extent, lanes)
-    outer, vector = schedule.split(loop, [extent // width, width])
-    schedule.unroll(outer)
+    vectors, vector = schedule.split(loop, [extent // width, width])
     schedule.vectorize(vector)
+    return vectors, vector

@@ -13,8 +13,6 @@ from tvm.ir import GenericConst
 
 from .node import Node, const, is_float, scalar, shape_of
 
-_HALF = ("float16", "bfloat16")
-
 
 def _extremum(operator: Callable[[Any, Any], Any]) -> Callable[[Node], Any]:
     """Max(a, b, c) -> maximum(maximum(a, b), c)."""
@@ -84,15 +82,12 @@ def _modulo(node: Node) -> Any | None:
 
         return _broadcast(node, remainder, "modulo")
 
-    wide = "float32" if dtype in _HALF else dtype
-
-    def float_remainder(dividend: Any, divisor: Any) -> Any:
-        a, b, zero = dividend.astype(wide), divisor.astype(wide), tirx.const(0, wide)
-        rest = tirx.truncmod(a, b)
+    def float_remainder(a: Any, b: Any) -> Any:
+        zero, rest = tirx.const(0, dtype), tirx.truncmod(a, b)
         if not truncated:
             differs = tirx.any(tirx.all(rest < zero, b > zero), tirx.all(rest > zero, b < zero))
             rest = tirx.Select(differs, rest + b, rest)
-        return rest.astype(dtype)
+        return rest
 
     return _broadcast(node, float_remainder, "modulo")
 

@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 from tvm import relax, te, tirx
 
-from .node import Node, dtype_of, is_float, limits, normalised, scalar, shape_of
-
-_HALF = ("float16", "bfloat16")
+from .node import Node, is_float, limits, normalised, scalar, shape_of
 
 
 def _layer_normalization(node: Node) -> Any | None:
@@ -19,14 +17,12 @@ def _layer_normalization(node: Node) -> Any | None:
         return None
     x, epsilon = node[0], node.attribute("epsilon", 1e-5)
     axes = list(range(normalised(node.attribute("axis", -1), len(node.shape())), len(node.shape())))
-    wide = _widened(node, x)
-    mean = node.emit(relax.op.mean(wide, axes, keepdims=True))
-    centred = node.emit(relax.op.subtract(wide, mean))
+    mean = node.emit(relax.op.mean(x, axes, keepdims=True))
+    centred = node.emit(relax.op.subtract(x, mean))
     variance = node.emit(relax.op.mean(relax.op.multiply(centred, centred), axes, keepdims=True))
-    deviation = node.emit(relax.op.sqrt(relax.op.add(variance, scalar(epsilon, wide))))
-    inverse = node.emit(relax.op.divide(scalar(1, wide), deviation))
-    result = node.emit(_as(relax.op.multiply(centred, inverse), x))
-    result = node.emit(relax.op.multiply(result, node[1]))
+    deviation = node.emit(relax.op.sqrt(relax.op.add(variance, scalar(epsilon, x))))
+    inverse = node.emit(relax.op.divide(scalar(1, x), deviation))
+    result = node.emit(relax.op.multiply(node.emit(relax.op.multiply(centred, inverse)), node[1]))
     if node.has(2):
         result = node.emit(relax.op.add(result, node[2]))
     return relax.Tuple([result, mean, inverse])
@@ -36,13 +32,12 @@ def _rms_normalization(node: Node) -> Any | None:
     """x / sqrt(mean(x * x) + epsilon) * scale. TVM's operator takes the last axis only."""
     x = node[0]
     axis = normalised(node.attribute("axis", -1), len(node.shape()))
-    if axis == len(node.shape()) - 1 and node.dtype() not in _HALF:
+    if axis == len(node.shape()) - 1:
         return None
     axes = list(range(axis, len(node.shape())))
-    wide = _widened(node, x)
-    square = relax.op.mean(relax.op.multiply(wide, wide), axes, keepdims=True)
-    root = relax.op.sqrt(relax.op.add(square, scalar(node.attribute("epsilon", 1e-5), wide)))
-    return relax.op.multiply(_as(relax.op.divide(wide, root), x), node[1])
+    square = relax.op.mean(relax.op.multiply(x, x), axes, keepdims=True)
+    root = relax.op.sqrt(relax.op.add(square, scalar(node.attribute("epsilon", 1e-5), x)))
+    return relax.op.multiply(relax.op.divide(x, root), node[1])
 
 
 def _batch_normalization(node: Node) -> Any | None:
@@ -136,14 +131,6 @@ def _axes(node: Node) -> list[int]:
     if not given:
         return [] if node.attribute("noop_with_empty_axes", 0) else list(range(rank))
     return sorted({normalised(int(axis), rank) for axis in given})
-
-
-def _widened(node: Node, x: Any) -> Any:
-    return node.emit(relax.op.astype(x, "float32")) if dtype_of(x) in _HALF else x
-
-
-def _as(value: Any, like: Any) -> Any:
-    return relax.op.astype(value, dtype_of(like)) if dtype_of(like) in _HALF else value
 
 
 CONVERTERS: dict[str, Callable[[Node], Any]] = {

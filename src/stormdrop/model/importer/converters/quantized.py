@@ -254,10 +254,10 @@ def _requantized(node: Node, total: Any, scale: Any, zero: Any) -> Any:
 
 def _quantized(node: Node, x: Any, scale: Any, zero: Any, target: str) -> Any:
     """saturate(round(x / scale) + zero point), where the scale and the zero point broadcast. No scale stands for 1."""
-    dtype = "float32" if dtype_of(x) == "float16" else dtype_of(x)
-    quotient = node.emit(relax.op.astype(x, dtype))
+    dtype = dtype_of(x)
+    quotient = x
     if scale is not None and not _is_one(scale):
-        quotient = node.emit(relax.op.divide(quotient, relax.op.astype(scale, dtype)))
+        quotient = node.emit(relax.op.divide(x, relax.op.astype(scale, dtype)))
     rounded = node.emit(relax.op.round(quotient))  # to even: see `passes.legalize`
     if zero is not None:
         rounded = node.emit(relax.op.add(rounded, relax.op.astype(zero, dtype)))
