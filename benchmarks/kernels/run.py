@@ -247,7 +247,8 @@ def _options() -> argparse.Namespace:
     if unknown := [name for name in wanted if name not in SHAPES and name not in families]:
         sys.exit(f"there is no shape {unknown[0]}; the shapes are {', '.join(SHAPES)}")
     options.shapes = [shape for name, shape in SHAPES.items() if name in wanted or name.rstrip("0123456789") in wanted]
-    named = [peer for name in options.against.split(",") for peer in GROUPS.get(name, (name,))]
+    groups = {name: [member for member in members if member in OPERATOR_PEERS] for name, members in GROUPS.items()}
+    named = [peer for name in options.against.split(",") for peer in groups.get(name, [name])]
     if unknown := [name for name in named if name not in OPERATOR_PEERS]:
         sys.exit(f"there is no peer {unknown[0]}; the peers are {', '.join(OPERATOR_PEERS)}")
     options.against = list(dict.fromkeys(named))
