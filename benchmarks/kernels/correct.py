@@ -39,8 +39,11 @@ matmul m=64 n=64 k=64
 matmul m=37 n=149 k=17
 matmul m=1 n=1000 k=35
 matmul m=100 n=7 k=12
+matmul m=3 n=1500 k=17
 dense m=17 n=100 k=35 bias=1 act=gelu
 dense m=1 n=1000 k=64
+weight_only_dense m=3 n=35 k=96 group=32 bias=1
+weight_only_dense m=1 n=149 k=64 bits=8 group=64 zero_points=1
 batch_matmul b=3 m=17 n=35 k=8
 batch_matmul b=2 m=17 n=35 k=7 transpose_b=1
 attention_scores b=2 m=17 n=35 k=8 mask=1

@@ -10,11 +10,13 @@ import pytest
 from numpy.typing import NDArray
 from tvm import te, tirx
 
+from stormdrop import operators
 from stormdrop.codegen.compile import TunedKernel
 from stormdrop.ir.dtypes import BFLOAT16
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
 from stormdrop.sketches.registry import sketches_for
+from stormdrop.testing.sketches import check_point
 
 pytestmark = pytest.mark.compiles
 TARGET = Target.detect()
@@ -108,3 +110,28 @@ def test_a_value_that_is_rounded_on_the_way_stays_rounded() -> None:
     values = np.random.default_rng(0).standard_normal(64).astype("float32")
     kernel = compiled(x, te.compute((64,), lambda i: x[i].astype(BFLOAT16).astype("float32"), name="y"))
     np.testing.assert_array_equal(kernel(values), values.astype(BFLOAT16).astype("float32"))
+
+
+@pytest.mark.parametrize("name", ["erf", "tanh", "exp", "sigmoid", "log"])
+@pytest.mark.parametrize("wide", [False, True], ids=["bfloat16", "float32"])
+def test_functions_that_name_what_they_compute(name: str, wide: bool) -> None:
+    """Their expansions for CPUs hold variables, of the type in which the function is computed."""
+    x = te.placeholder((64,), BFLOAT16, name="x")
+    function = getattr(tirx, name)
+    values = np.random.default_rng(0).uniform(0.1, 2, 64).astype(BFLOAT16)
+
+    def value(i: Any) -> Any:
+        return function(x[i].astype("float32")).astype(BFLOAT16) if wide else function(x[i])
+
+    z = te.placeholder((64,), "float32", name="z")
+    wanted = compiled(z, te.compute((64,), lambda i: function(z[i]), name="y"))
+    found = compiled(x, te.compute((64,), value, name="y"))(values)
+    np.testing.assert_array_equal(
+        found.view("uint16"), wanted(values.astype("float32")).astype(BFLOAT16).view("uint16")
+    )
+
+
+def test_a_layer_with_gelu() -> None:
+    workload = operators.dense(8, 64, 32, bias=1, act="gelu", dtype=BFLOAT16)
+    for sketch, space in sketches_for(workload, TARGET):
+        check_point(sketch, workload, TARGET, space, space.origin)

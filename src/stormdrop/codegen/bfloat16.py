@@ -15,6 +15,7 @@ stands in a function in LLVM's language, which LLVM inlines; its vectors are kno
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -68,10 +69,12 @@ class _Bits:
 
     Attributes:
         buffers: The buffer of bits for each buffer of bfloat16.
+        variables: The same for variables of a `Let`.
     """
 
     def __init__(self, unit: bool) -> None:
         self.unit = unit
+        self.variables: dict[Any, Any] = {}
         self.buffers: dict[Any, Any] = {}
 
     def statement(self, node: Any) -> Any:
@@ -97,8 +100,8 @@ class _Bits:
         """An expression without bfloat16 in it. One of type bfloat16 becomes its bits."""
 
         def visit(item: Expr) -> Expr | None:
-            if isinstance(item, prim.Let):
-                return prim.Let(item.var, self.value(item.value), self.value(item.body))
+            if isinstance(item, prim.Let) and not _is_bfloat16(item):
+                return self.let(item, self.value)
             if _is_bfloat16(item):
                 return self.bits(item)
             if isinstance(item, prim.Cast) and _is_bfloat16(item.value):
@@ -112,6 +115,10 @@ class _Bits:
 
     def bits(self, node: Expr) -> Expr:
         """The bits of an expression of type bfloat16."""
+        if isinstance(node, prim.Let):
+            return self.let(node, self.bits)
+        if isinstance(node, Var):
+            return self.variables[node]
         if isinstance(node, TensorLoad):
             return self.buffer(node.source)[tuple(self.value(index) for index in node.indices)]
         if isinstance(node, FloatImm):
@@ -129,12 +136,21 @@ class _Bits:
         """An expression of type bfloat16 in float32: arithmetic is done in it, everything else is widened."""
         if isinstance(node, FloatImm):
             return FloatImm("float32", float(node.value))
-        if isinstance(node, TensorLoad | prim.Cast) or is_selection(node):
+        if isinstance(node, prim.Let):
+            return self.let(node, self.float32)
+        if isinstance(node, TensorLoad | prim.Cast | Var) or is_selection(node):
             return _widened(self.bits(node))
         operands = [self.float32(each) if _is_bfloat16(each) else self.value(each) for each in children(node)]
         if isinstance(node, Call):
             return Call(node.op, operands, attrs=node.attrs, ret_ty=FloatImm("float32", 0.0).ty)
         return rebuild(node, operands)
+
+    def let(self, node: Any, rewritten: Callable[[Expr], Expr]) -> Expr:
+        """A `Let` with a rewritten body. A variable of type bfloat16 becomes its bits."""
+        if not _is_bfloat16(node.var):
+            return prim.Let(node.var, self.value(node.value), rewritten(node.body))
+        self.variables[node.var] = Var(node.var.name, _BITS)
+        return prim.Let(self.variables[node.var], self.bits(node.value), rewritten(node.body))
 
     def rounded(self, value: Expr) -> Expr:
         """The bits of a float32, rounded to bfloat16."""

@@ -265,6 +265,10 @@ def _schedule_tiles(
     tile = serial[-1] if serial else task
     schedule.compute_at(contraction, tile, preserve_unit_loops=True)
     schedule.set_scope(contraction, 0, "local")
+    if not in_registers:
+        _put_rows_side_by_side(
+            schedule, contraction, len(tiled.rows), math.gcd(tiled.column.inner.extent, target.lanes)
+        )
 
     loops = schedule.get_loops(contraction)
     spatial = loops[-(len(inner) + tiled.reductions) : -tiled.reductions]
@@ -278,6 +282,16 @@ def _schedule_tiles(
         schedule.unroll(loop)
     schedule.decompose_reduction(contraction, reduced[0] if reduced else steps)
     return task, tile
+
+
+def _put_rows_side_by_side(schedule: Schedule, contraction: Any, rows: int, lanes: int) -> None:
+    """Lays accumulators in a cache out as [vector, row, lane]: rows that are 4 KiB apart would hinder each other."""
+
+    def layout(*indices: Any) -> list[Any]:
+        *tile, column = indices
+        return [*tile[:-rows], column // lanes, *tile[-rows:], column % lanes]
+
+    schedule.transform_layout(contraction, ("write", 0), layout)
 
 
 def _schedule_prologue(schedule: Schedule, stage: Stage, loop: Any, in_registers: bool, target: Target) -> None:
