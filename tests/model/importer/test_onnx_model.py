@@ -126,3 +126,16 @@ def test_a_model_that_its_own_clean_up_breaks_stays_as_it_was(monkeypatch: pytes
     read = load_onnx(relu_model())
     assert read.cleaned is read.source
     assert read.unclean is not None and "nothing computes this" in read.unclean
+
+
+def test_nodes_are_put_in_order() -> None:
+    """onnxruntime takes them in any order, and some tools write them so."""
+    model = seed_weights(residual_model(), seed=0)
+    mixed = onnx.ModelProto()
+    mixed.CopyFrom(model)
+    del mixed.graph.node[:]
+    mixed.graph.node.extend(reversed(model.graph.node))
+    source = load_onnx(mixed).source
+    onnx.checker.check_model(source)
+    assert Counter(node.op_type for node in source.graph.node) == Counter(node.op_type for node in model.graph.node)
+    assert [value.name for value in source.graph.output] == [value.name for value in model.graph.output]

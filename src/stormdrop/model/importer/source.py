@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
+import onnx_ir as ir
 from google.protobuf.message import DecodeError, Message
 
 from ...errors import ModelError, one_line, shown
 from .combinations import GivenShapes, Shapes, all_shapes
+from .functions import names_made, names_read
 from .halves import compute_in_float32
 from .inputs import dimension_names, drop_unused_inputs, fill_shapes, fix_empty_inputs
 
@@ -29,7 +31,7 @@ class Source:
     Attributes:
         name: The name of the model: that of its file, or that of its graph.
         model: The model, with the sizes of its inputs filled in, without the inputs that nothing uses and those that
-            have no elements. What it stored as halves is float32.
+            have no elements. Its nodes are in order, and what it stored as halves is float32.
         ignored: The names of the inputs that the model is without.
     """
 
@@ -57,6 +59,7 @@ def read_source(model: str | Path | onnx.ModelProto, shapes: Mapping[str, tuple[
         name = Path(model).stem
         read = read_model(Path(model))
     _check_graph(read.graph, name)
+    read = _in_order(read)
     compute_in_float32(read)
     fill_shapes(read, shapes or {}, name)
     return Source(name, read, drop_unused_inputs(read) + fix_empty_inputs(read))
@@ -107,6 +110,27 @@ def read_model(path: Path) -> onnx.ModelProto:
         raise ModelError(f"{path}: its external data cannot be read: {one_line(error)}") from error
     _refuse_external_data(model, str(path))
     return model
+
+
+def _in_order(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with each node behind those whose results it reads, as ONNX wants it.
+
+    onnxruntime sorts the nodes itself, so nobody notices that its own converter to float16 puts some last.
+    """
+    made = {name for node in model.graph.node for name in node.output if name}
+    before: set[str] = set()
+    for node in model.graph.node:
+        if made.intersection(names_read(node)) - before - set(names_made(node)):
+            break
+        before.update(node.output)
+    else:
+        return model
+    graph = ir.from_proto(model)
+    try:
+        graph.graph.sort()
+    except ValueError:  # a cycle, which a later check names
+        return model
+    return ir.to_proto(graph)
 
 
 def _check_graph(graph: onnx.GraphProto, name: str) -> None:
