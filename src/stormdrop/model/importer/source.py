@@ -125,12 +125,12 @@ def _in_order(model: onnx.ModelProto) -> onnx.ModelProto:
         before.update(node.output)
     else:
         return model
-    graph = ir.from_proto(model)
     try:
-        graph.graph.sort()
-    except ValueError:  # a cycle, which a later check names
+        ordered = ir.from_proto(model)
+        ordered.graph.sort()
+    except (ir.serde.SerdeError, ValueError):  # a damaged model, or a cycle: later checks name them
         return model
-    return ir.to_proto(graph)
+    return ir.to_proto(ordered)
 
 
 def _check_graph(graph: onnx.GraphProto, name: str) -> None:
