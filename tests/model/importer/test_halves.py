@@ -96,6 +96,35 @@ def test_branches_read_the_wide_values(which: bool) -> None:
     np.testing.assert_array_equal(outputs(in_float32(model), feeds)[0], outputs(model, feeds)[0])
 
 
+def test_the_body_of_a_loop_may_use_the_name_of_an_input() -> None:
+    text = """
+        <ir_version: 9, opset_import: ["": 20]>
+        looped (float16[2] x, int64 n, bool go) => (float16[2] y)
+        { y = Loop<body = step (int64 i, bool c, float16[2] x) => (bool d, float16[2] z)
+              { d = Identity(c)  z = Add(x, one) }>(n, go, x) }
+    """
+    model = model_of(text, {"one": np.array([1, 1], "float16")})
+    feeds = {"x": np.array([1, 2], "float16"), "n": np.array(3), "go": np.array(True)}
+    assert outputs(in_float32(model), feeds)[0].tolist() == outputs(model, feeds)[0].tolist() == [4, 5]
+
+
+def test_an_input_that_nothing_reads_stays_unread() -> None:
+    text = """
+        <ir_version: 9, opset_import: ["": 20]>
+        unused (float16[2] x, float16[n] other) => (float16[2] y) { y = Relu(x) }
+    """
+    assert load_graph(model_of(text, {})).ignored == ("other",)
+
+
+def test_what_an_operator_of_others_calls_a_precision_is_no_type() -> None:
+    model = parser.parse_model("""
+        <ir_version: 9, opset_import: ["": 20, "others": 1]>
+        f (float16[2] x) => (float16[2] y) { y = others.Rounded<precision = 16>(x) }
+    """)
+    compute_in_float32(model)
+    assert [node.attribute[0].i for node in model.graph.node if node.op_type == "Rounded"] == [16]
+
+
 def test_weights_of_bfloat16_become_float32() -> None:
     text = """
         <ir_version: 9, opset_import: ["": 20]>

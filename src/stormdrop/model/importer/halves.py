@@ -10,18 +10,21 @@ a kernel computes is decided later, by `--precision`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from .functions import all_nodes
+from .functions import all_nodes, names_read
+from .standard import is_standard
 
 HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 _TYPES = ("to", "dtype", "output_dtype", "output_datatype", "precision", "stash_type", "softmax_precision")
 """Attributes that are a type of ONNX."""
+
+_CONTRIBUTED = "com.microsoft"
 
 
 def has_halves(model: onnx.ModelProto) -> bool:
@@ -48,35 +51,57 @@ def compute_in_float32(model: onnx.ModelProto) -> None:
     Args:
         model: The model, which is changed; nothing happens if it has no halves.
     """
-    if not has_halves(model):
-        return
+    if not has_halves(model) or any(is_standard(node, "BitCast") for node in _nodes(model)):
+        return  # a BitCast reads the bits of a half
     graph = model.graph
+    read = {name for node in graph.node for name in names_read(node)}
     constants = {tensor.name for tensor in graph.initializer}
-    inputs = {value.name: _half(value) for value in graph.input if _half(value) and value.name not in constants}
+    given = [value for value in graph.input if value.name not in constants]
+    inputs = {value.name: _half(value) for value in given if _half(value)}
     outputs = {value.name: _half(value) for value in graph.output if _half(value) and value.name not in inputs}
-    wide = _wide_names(model, [*inputs, *outputs])
+    wide = _wide_names(model, [*(name for name in inputs if name in read), *outputs])
     for inner in _graphs(model):
         for value in _values(inner):
             _widen_type(value.type)
         for tensor in inner.initializer:
             _widen_tensor(tensor)
-            tensor.name = wide.get(tensor.name, tensor.name)
-        for value in inner.output if inner is not graph else ():
-            value.name = wide.get(value.name, value.name)
-    for node in all_nodes(graph.node):
-        for names in (node.input, node.output):
-            names[:] = [wide.get(name, name) for name in names]
-    for node in _nodes(model):
-        for attribute in node.attribute:
+    for function in model.functions:
+        for value in function.value_info:
+            _widen_type(value.type)
+        for attribute in function.attribute_proto:
             _widen_attribute(attribute)
-    for value in (*graph.input, *graph.output):
+    for node in _nodes(model):
+        if is_standard(node) or node.domain == _CONTRIBUTED:
+            for attribute in node.attribute:
+                _widen_attribute(attribute)
+    for named in (*graph.initializer, *graph.value_info):
+        named.name = wide.get(named.name, named.name)
+    _rename(graph.node, wide)
+    for value in (*given, *graph.output):
         if half := inputs.get(value.name) or outputs.get(value.name):
             value.type.tensor_type.elem_type = half
-    before = [helper.make_node("Cast", [name], [wide[name]], to=TensorProto.FLOAT) for name in inputs]
+    kept = [value for value in graph.input if value.name not in constants or value.name not in wide]
+    before = [helper.make_node("Cast", [name], [wide[name]], to=TensorProto.FLOAT) for name in inputs if name in wide]
     after = [helper.make_node("Cast", [wide[name]], [name], to=half) for name, half in outputs.items()]
     nodes = [*before, *graph.node, *after]
-    del graph.node[:]
+    del graph.node[:], graph.input[:]
     graph.node.extend(nodes)
+    graph.input.extend(kept)
+
+
+def _rename(nodes: Iterable[onnx.NodeProto], names: Mapping[str, str]) -> None:
+    """Gives values other names, also where branches and bodies read them that have no value of that name."""
+    for node in nodes:
+        for values in (node.input, node.output):
+            values[:] = [names.get(name, name) for name in values]
+        for attribute in node.attribute:
+            for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+                own = {value.name for value in (*graph.input, *graph.initializer)}
+                own |= {name for inner in graph.node for name in inner.output}
+                visible = {old: new for old, new in names.items() if old not in own}
+                _rename(graph.node, visible)
+                for value in graph.output:
+                    value.name = visible.get(value.name, value.name)
 
 
 def _half(value: onnx.ValueInfoProto) -> int:

@@ -109,10 +109,10 @@ class _Tiles:
         self.scattered = apart & (self.panel > target.l1 / 2) & (shape.column_stride >= _FAR_STRIDE)
         self.near_share = np.where(self.by_column, 1.0, np.where(mixed, 1 - 1 / per_block, 0.0))
 
-    def moved(self, cost: Callable[[Floats], Floats]) -> Floats:
-        """What a tile reads, each byte at the cost that it has at its distance."""
+    def moved(self, cost: Callable[[Floats], Floats], scattered: float = 1.0) -> Floats:
+        """What a tile reads, each byte at the cost of its distance, and at `scattered` times that in pieces."""
         panel = self.near_share * cost(self.near_distance) + (1 - self.near_share) * cost(self.far_distance)
-        return self.data * cost(self.data_distance) + self.panel * panel * np.where(self.scattered, _SCATTERED, 1.0)
+        return self.data * cost(self.data_distance) + self.panel * panel * np.where(self.scattered, scattered, 1.0)
 
 
 def cycles(
@@ -141,7 +141,7 @@ def cycles(
     # What a step adds up in a cache is written and read again.
     step = step + np.where(tiles.in_cache, 2 * tiles.accumulators * per_byte(tiles.accumulators) / knobs["unroll"], 0)
     tile = shape.steps * step + costs.store * tiles.rows * np.where(tiles.in_cache, 1, tiles.vectors)
-    moved = tiles.moved(per_byte)
+    moved = tiles.moved(per_byte, _SCATTERED)
     total = tiles.count * (np.maximum(tile, moved) + costs.exposed * moved) + tiles.tasks * costs.task
     if shape.column_varies:
         total = total + knobs["pack"] * 2 * shape.column_bytes / costs.copy

@@ -49,6 +49,7 @@ _MOST_ROWS = 14  # of a tile along one of two row axes
 _FEW_ROWS = 4  # of all: registers are left for wide tiles, which read longer pieces of the column operand's rows
 _VECTORS, _WIDE = (1, 2, 3, 4), (6, 8, 12)  # of a tile's columns
 _STREAMED_ROWS = 16  # of all: more compute longer than the column operand takes to be read
+_MOST_SUMS = 128 << 10  # bytes of accumulators in a cache: they lie on the stack of a thread
 _STREAMS = (1, 2, 4)  # tiles of columns for each core, if the column operand is read as it lies
 _BLOCKS = (1, 2, 4, 8, 16, 32, 64)
 _UNROLLS = (1, 2, 3, 4, 5, 6, 7, 8)
@@ -68,7 +69,7 @@ class RegisterBlocked:
     max_error: ClassVar[float] = 0.0
 
     def space(self, workload: Workload, target: Target) -> Space | None:
-        """The tilings whose accumulators fit the register file; None for a function without one contraction.
+        """The tilings whose sums fit the register file or a cache; None for a function without one contraction.
 
         The knobs, of which a workload has those that make a difference:
 
@@ -176,10 +177,12 @@ def _tile_knobs(
             (*names, "columns"),
             lambda *sizes: bool(
                 fits_registers(math.prod(sizes[:-1]), sizes[-1], target)
-                or (sizes[-1] in streamed and 4 * math.prod(sizes) <= target.l2 // 2)
+                or (sizes[-1] in streamed and 4 * math.prod(sizes) <= _most_sums(target))
             ),
             f"accumulators, a row of columns and one more fit {target.registers} registers of {target.lanes}"
-            + (", or a cache" if streamed else ""),  # these words are part of the fingerprint of records
+            + (
+                f", or {_most_sums(target)} bytes" if streamed else ""
+            ),  # these words are part of the fingerprint of records
         )
     ]
     if streamed:
@@ -194,6 +197,10 @@ def _tile_knobs(
     return knobs, constraints
 
 
+def _most_sums(target: Target) -> int:
+    return min(target.l2 // 2, _MOST_SUMS)
+
+
 def _streamed_columns(contraction: Contraction, target: Target) -> list[int]:
     """Column tiles of which each core has one or a few, for few rows and a column operand that is read as it lies."""
     as_it_lies = contraction.packable is not None and contraction.constant is None and not contraction.must_pack
@@ -203,7 +210,7 @@ def _streamed_columns(contraction: Contraction, target: Target) -> list[int]:
     extent, lanes = contraction.column.extent, target.lanes
     tiles = (-(-extent // (target.cores * count)) for count in reversed(_STREAMS))
     sizes = sorted({-(-tile // lanes) * lanes for tile in tiles})
-    return [size for size in sizes if _WIDE[-1] * lanes < size <= extent]
+    return [size for size in sizes if _WIDE[-1] * lanes < size <= extent and 4 * size <= _most_sums(target)]
 
 
 def _row_tiles(extent: int, most: int) -> list[int]:
