@@ -188,8 +188,9 @@ def _apply(
     if fault == "memory_apply":
         bytearray(1 << 60)
     if fault == "garbage_apply":
-        for descriptor in range(3, 64):
+        for descriptor in map(int, os.listdir("/dev/fd")):
             _write_to_socket(descriptor, b"this is no message")
+        fault = "none"  # what follows is well, so the candidate fails only if the bytes have reached the measurer
     if fault == "fork_apply" and any(os.fork() == 0 for _ in range(_FORKS)):
         time.sleep(3600)  # in the children
     while fault in {"hang_build", "print_apply", "fork_apply"}:
@@ -202,7 +203,7 @@ def _apply(
 def _write_to_socket(descriptor: int, data: bytes) -> None:
     try:
         is_socket = stat.S_ISSOCK(os.fstat(descriptor).st_mode)
-    except OSError:  # it is not open
+    except OSError:  # it was open only while the folder was read
         return
     if is_socket:
         os.write(descriptor, data)
