@@ -33,6 +33,9 @@ FUNCTION = "stormdrop.onnxruntime."
 
 INSTALL = "pip install 'stormdrop[onnxruntime]'"
 
+EXACT_SUMS = "session.x64quantprecision"
+"""onnxruntime's option, "1", for sums of products of bytes that do not saturate in 16 bits on older x86 CPUs."""
+
 Array = NDArray[Any]
 
 _CHOOSING = (
@@ -249,11 +252,19 @@ def session_of(model: bytes, options: Any) -> Any:
     onnxruntime refuses to optimise some models that run: it folds constants in a branch that is never taken, and finds
     that the sizes do not fit there. Such a model is not optimised.
 
+    On x86 CPUs without dot products of bytes, onnxruntime adds up products of uint8 and int8 in 16 bits, which
+    saturate, unless it is told not to. It is told here, because a result is to be what the model says on every CPU.
+
+    Args:
+        model: The model.
+        options: onnxruntime's options of a session. They are changed.
+
     Raises:
         Exception: Whatever onnxruntime raises for a model that it does not take.
     """
     import onnxruntime
 
+    options.add_session_config_entry(EXACT_SUMS, "1")
     try:
         return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except Exception:  # noqa: BLE001  its exceptions have no base class of their own; a real fault is raised again

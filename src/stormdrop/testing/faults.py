@@ -18,6 +18,7 @@ import stat
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tvm import tirx
@@ -188,8 +189,8 @@ def _apply(
     if fault == "memory_apply":
         bytearray(1 << 60)
     if fault == "garbage_apply":
-        for descriptor in map(int, os.listdir("/dev/fd")):
-            _write_to_socket(descriptor, b"this is no message")
+        for entry in Path("/dev/fd").iterdir():
+            _write_to_socket(int(entry.name), b"this is no message")
         fault = "none"  # what follows is well, so the candidate fails only if the bytes have reached the measurer
     if fault == "fork_apply" and any(os.fork() == 0 for _ in range(_FORKS)):
         time.sleep(3600)  # in the children

@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 import stormdrop as sd
 from stormdrop.ir.roles import find_contraction
 from stormdrop.ir.workload import Workload
+from stormdrop.model.foreign import EXACT_SUMS
 from stormdrop.model.importer.graph import Graph, load_graph
 
 RNG = np.random.default_rng(0)
@@ -88,7 +89,9 @@ def test_one_kernel_reads_bytes_multiplies_them_and_writes_bytes(name: str) -> N
 def test_the_results_are_those_of_onnxruntime(name: str) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     model = MODELS[name]
-    session = onnxruntime.InferenceSession(model.SerializeToString())
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry(EXACT_SUMS, "1")
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
     x = np.random.default_rng(1).integers(0, 256, session.get_inputs()[0].shape, "uint8")
     (expected,) = session.run(None, {"x": x})
     assert np.unique(expected).size > 10
