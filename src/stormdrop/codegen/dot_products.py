@@ -1,10 +1,10 @@
-"""Dot products of bytes and of bfloat16 become the machine's instructions, and words become loads.
+"""Dot products of bytes, of int16 and of bfloat16 become the machine's instructions, and words become loads.
 
 A sketch writes `stormdrop_word(a[i], a[i + 1], a[i + 2], a[i + 3])` for a word of bytes, or with two arguments for one
-of bfloat16, and LLVM's instruction over words for a dot product: `sum + vpdpbusd(0, word, words)`. Each is one lane
-until the loops are vectorised. This pass then
+of int16 or bfloat16, and LLVM's instruction over words for a dot product: `sum + vpdpbusd(0, word, words)`. Each is one
+lane until the loops are vectorised. This pass then
 
-- adds the products to the sum by the instruction itself: `vpdpbusd(sum, word, words)`,
+- adds the products to the sum by the instruction itself, `vpdpbusd(sum, word, words)`, if it can: vpmaddwd cannot,
 - takes the instruction of the vector's length, and hands the operands over as the bytes or the bfloat16 that it wants,
 - loads a word at once if its elements lie side by side, and otherwise composes it.
 
@@ -31,9 +31,11 @@ from ..errors import UnsupportedFunction
 from ..ir.attributes import WORD
 from .bfloat16 import lanes_of
 
-_X86 = ("llvm.x86.avx512.vpdpbusd", "llvm.x86.avx512bf16.dpbf16ps")
+_X86 = ("llvm.x86.avx512.vpdpbusd", "llvm.x86.avx512bf16.dpbf16ps", "llvm.x86.avx512.pmaddw.d")
 _ARM = tuple(f"llvm.aarch64.neon.{name}" for name in ("sdot", "udot", "usdot", "bfdot"))
 _OF_BFLOAT16 = (f"{_X86[1]}.512", _ARM[3])
+_OF_INT16 = f"{_X86[2]}.512"
+_SHORTER = {8: "llvm.x86.avx2.pmadd.wd", 4: "llvm.x86.sse2.pmadd.wd"}  # of int16, by lanes
 _NAMES = (*(f"{name}.512" for name in _X86), *_ARM)
 _FEWEST_LANES = 4
 
@@ -103,6 +105,9 @@ def _instruction(name: str, total: Any, words: Sequence[Any]) -> Any:
     lanes = lanes_of(total)
     if name in _OF_BFLOAT16:
         return tirx.call_pure_extern(f"float32x{lanes}", _function(lanes), total, *words)
+    if name == _OF_INT16:
+        operands = [tirx.reinterpret(f"int16x{2 * lanes}", word) for word in words]
+        return total + tirx.call_llvm_pure_intrin(f"int32x{lanes}", _SHORTER.get(lanes, name), *operands)
     operands = [tirx.reinterpret(f"int8x{4 * lanes}", word) for word in words]
     return tirx.call_llvm_pure_intrin(f"int32x{lanes}", _of_length(name, lanes), total, *operands)
 

@@ -14,7 +14,7 @@ from .detect import cpu_family, cpu_model, data_caches, host_features, llvm_host
 from .known_cpus import KNOWN_CPUS
 from .opencl import parse_opencl
 from .threads import thread_count
-from .units import features_of_family, unit_features
+from .units import features_that_may_be_hidden, unit_features
 
 KEEP_DENORMALS = "keep_denormals"
 """The key of a TVM target whose kernels do not flush denormals; see `codegen.denormals`."""
@@ -220,8 +220,8 @@ class Target:
 
         A model that LLVM guessed for this machine may have units that a hypervisor hides: those are taken away.
         """
-        known = () if self.triple else features_of_family(cpu_family())
-        return sorted([f"+{name}" for name in self.features] + [f"-{name}" for name in {*known} - {*self.features}])
+        known = frozenset() if self.triple else features_that_may_be_hidden(cpu_family())
+        return sorted([f"+{name}" for name in self.features] + [f"-{name}" for name in known - {*self.features}])
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in self.__dict__.items() if key != "_tvm_target"}

@@ -34,11 +34,15 @@ _VEX_REGISTERS = 16  # that instructions of AVX-VNNI reach, also on a CPU with 3
 _CONFIG = 64  # bytes of a tile configuration
 _TILE = 1024  # bytes of a tile
 
-# By unit: LLVM's types of an accumulator and of the operands, LLVM's name of the instruction, and NumPy's type (or
-# bfloat16) of an element of the operands.
+_PAIRS = "stormdrop_pairs"  # see `_pairs`
+
+# By unit: LLVM's types of an accumulator and of the operands, LLVM's name of the instruction (or `_PAIRS`), and NumPy's
+# type (or bfloat16) of an element of the operands.
 _VECTORS = {
     "avx512_vnni": ("<16 x i32>", "<64 x i8>", "llvm.x86.avx512.vpdpbusd.512", "int8"),
     "avx_vnni": ("<8 x i32>", "<32 x i8>", "llvm.x86.avx512.vpdpbusd.256", "int8"),
+    "avx512bw": ("<16 x i32>", "<32 x i16>", _PAIRS, "int16"),
+    "avx2": ("<8 x i32>", "<16 x i16>", _PAIRS, "int16"),
     "avx512_bf16": ("<16 x float>", "<32 x bfloat>", "llvm.x86.avx512bf16.dpbf16ps.512", "bfloat16"),
     "avx512_fp16": ("<32 x half>", "<32 x half>", "llvm.fma.v32f16", "float16"),
     "asimddp": ("<4 x i32>", "<16 x i8>", "llvm.aarch64.neon.sdot.v4i32.v16i8", "int8"),
@@ -104,8 +108,27 @@ def _vector_loop(total: str, operand: str, instruction: str, dtype: str, count: 
     stores = [f"store {total} %next{i}, ptr %slot{i}, align 1" for i in numbers]
     before = [f"%a = load {operand}, ptr %x, align 1", "%second = getelementptr i8, ptr %x, i64 64"]
     before += [f"%b = load {operand}, ptr %second, align 1", *slots, *starts]
-    declaration = f"declare {total} @{instruction}({total}, {operand}, {operand})"
+    declaration = (
+        _pairs(total, operand)
+        if instruction == _PAIRS
+        else f"declare {total} @{instruction}({total}, {operand}, {operand})"
+    )
     return Loop(_module(declaration, before, sums, steps, stores), count, operations, _operands(dtype))
+
+
+def _pairs(total: str, operand: str) -> str:
+    """A function that adds products of pairs of int16 to a sum, as kernels do by two instructions.
+
+    One factor is the sum itself, because LLVM would otherwise compute the products before the loop.
+    """
+    instruction = {"<8 x i32>": "llvm.x86.avx2.pmadd.wd", "<16 x i32>": "llvm.x86.avx512.pmaddw.d.512"}[total]
+    return f"""declare {total} @{instruction}({operand}, {operand})
+        define internal {total} @{_PAIRS}({total} %sum, {operand} %a, {operand} %b) alwaysinline {{
+            %left = bitcast {total} %sum to {operand}
+            %products = call {total} @{instruction}({operand} %left, {operand} %b)
+            %result = add {total} %sum, %products
+            ret {total} %result
+        }}"""
 
 
 def _tile_loop(instruction: str, operations: int) -> Loop:
@@ -157,6 +180,8 @@ def _operands(dtype: str) -> NDArray[np.uint8]:
     """Two vectors of 64 bytes. Sums of their products neither overflow nor become denormal."""
     if dtype == "int8":
         return np.concatenate([np.full(64, 100, "uint8"), np.full(64, -3, "int8").view("uint8")])
+    if dtype == "int16":
+        return np.concatenate([np.full(32, 100, dtype), np.full(32, -3, dtype)]).view("uint8")
     if dtype == "bfloat16":  # the upper half of a float32
         half, one = (np.full(32, value, "float32").view("uint32") >> 16 for value in (0.5, 1.0))
         return np.concatenate([half.astype("uint16"), one.astype("uint16")]).view("uint8")

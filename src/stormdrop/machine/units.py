@@ -1,4 +1,4 @@
-"""The arithmetic units of CPUs beside float32 multiply-adds: dot products of bytes, half precision, tiles.
+"""The arithmetic units of CPUs beside float32 multiply-adds: dot products of integers, half precision, tiles.
 
 Which units a CPU has is what CPUID (on ARM the operating system) says. LLVM's model of a processor is no evidence: a
 virtual machine may hide a unit that the model has, and the model that LLVM guesses may lack one. `unit_rates` measures
@@ -25,6 +25,7 @@ class Unit:
         sums: The type in which it adds up.
         operations: Multiplications and additions of one instruction.
         used: Whether kernels of this version use it.
+        vectors: Whether its extension is that of the CPU's vectors themselves, so that no target is without it.
     """
 
     name: str
@@ -34,11 +35,14 @@ class Unit:
     sums: str
     operations: int
     used: bool = False
+    vectors: bool = False
 
 
 UNITS = (
     Unit("avx512_vnni", ("avx512vnni",), X86, "uint8 x int8", "int32", 128, used=True),
     Unit("avx_vnni", ("avxvnni",), X86, "uint8 x int8", "int32", 64, used=True),
+    Unit("avx512bw", ("avx512bw",), X86, "int16", "int32", 64, used=True, vectors=True),
+    Unit("avx2", ("avx2",), X86, "int16", "int32", 32, used=True, vectors=True),
     Unit("avx512_bf16", ("avx512bf16",), X86, "bfloat16", "float32", 64, used=True),
     Unit("avx512_fp16", ("avx512fp16",), X86, "float16", "float16", 64),
     Unit("amx_int8", ("amx-tile", "amx-int8"), X86, "uint8 x int8", "int32", 2 * 16 * 16 * 64),
@@ -59,7 +63,7 @@ def unit_features(present: Iterable[str], family: str) -> tuple[str, ...]:
         family: The kind of CPU, `X86` or `ARM`.
 
     Example:
-        >>> unit_features(["avx2", "avxvnni", "amx-tile"], "x86")
+        >>> unit_features(["avx", "avxvnni", "amx-tile"], "x86")
         ('amx-tile', 'avxvnni')
     """
     having = set(present)
@@ -69,6 +73,11 @@ def unit_features(present: Iterable[str], family: str) -> tuple[str, ...]:
 def features_of_family(family: str) -> tuple[str, ...]:
     """LLVM's names of the extensions that any unit of a family of CPUs needs, sorted."""
     return tuple(sorted({name for unit in UNITS if unit.family == family for name in unit.requires}))
+
+
+def features_that_may_be_hidden(family: str) -> frozenset[str]:
+    """Of `features_of_family` those that a hypervisor may hide, while LLVM's model of the processor has them."""
+    return frozenset(name for unit in UNITS if unit.family == family and not unit.vectors for name in unit.requires)
 
 
 def units_with(features: Iterable[str]) -> tuple[Unit, ...]:

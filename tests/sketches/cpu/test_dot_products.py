@@ -1,4 +1,4 @@
-"""Contractions by dot products of bytes and bfloat16: their instructions, and that every point of a space is exact."""
+"""Contractions by dot products of bytes, int16 and bfloat16: their instructions, and that all points are exact."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from stormdrop.codegen.compile import TunedKernel
 from stormdrop.ir.reference import evaluate
 from stormdrop.ir.roles import find_contraction
 from stormdrop.ir.rounding import rounding_bounds, varied_inputs
+from stormdrop.ir.stages import StageGraph
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
 from stormdrop.measure.output_check import excess
 from stormdrop.sketches.cpu.dot_products import DotProducts, dot_products
 from stormdrop.sketches.cpu.register_blocked import RegisterBlocked
+from stormdrop.sketches.cpu.wide_bytes import with_wide_bytes
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.testing.assembly import assembly
 
@@ -38,6 +40,7 @@ def known(name: str, *features: str) -> Target:
 
 
 VNNI, AVX_VNNI = known("cpu/x86-64-v4", "avx512vnni"), known("cpu/x86-64-v3", "avxvnni")
+AVX2, AVX512 = known("cpu/x86-64-v3", "avx2"), known("cpu/x86-64-v4", "avx2", "avx512bw")
 BF16, ARM_BF16 = known("cpu/x86-64-v4", "avx512bf16"), known("cpu/neoverse-n2", "bf16")
 DOTPROD, I8MM = known("cpu/cortex-a76", "dotprod"), known("cpu/neoverse-n2", "dotprod", "i8mm")
 
@@ -59,7 +62,8 @@ def product(
 
 
 def dots_of(workload: Workload, target: Target) -> DotProducts | None:
-    return dot_products(find_contraction(workload.graph, workload.constants), target)
+    contraction = find_contraction(workload.graph, workload.constants)
+    return dot_products(with_wide_bytes(contraction, workload.constants, target), target)
 
 
 @pytest.mark.parametrize(
@@ -76,6 +80,14 @@ def dots_of(workload: Workload, target: Target) -> DotProducts | None:
         (("uint8", "uint8"), (4, 0), DOTPROD, ("udot", True, False, 4)),
         (("uint8", "int8"), (0, 0), DOTPROD, ("sdot", True, True, -128)),
         (("uint8", "int8"), (0, 0), I8MM, ("usdot", True, False, 0)),
+        (("uint8", "int8"), (3, 1), AVX2, ("pmadd", True, False, 0)),
+        (("int8", "uint8"), (-128, 255), AVX512, ("pmadd", True, False, 0)),
+        (
+            ("uint8", "int8"),
+            (0, 0),
+            replace(VNNI, features=("avx2", "avx512bw", "avx512vnni")),
+            ("vpdp", True, False, 0),
+        ),
     ],
 )
 def test_signs_and_zero_points_find_their_instruction(
@@ -96,6 +108,9 @@ def test_signs_and_zero_points_find_their_instruction(
         (operators.dense(4, 3, 16, dtype="uint8"), VNNI),  # fewer columns than the shortest vector has lanes
         (operators.dense(4, 32, 33100, dtype="uint8"), VNNI),  # the sums may overflow
         (product("uint8", "int8", (0, 1)), VNNI),  # -128 - 1 is no byte
+        (product("uint8", "int8", (256, 0)), AVX2),  # products of 18 bits
+        (product("uint8", "int8", (0, -129)), AVX2),
+        (operators.dense(4, 32, 33100, dtype="uint8"), AVX2),
         (operators.dense(4, 32, 16, dtype="bfloat16"), VNNI),
         (operators.dense(4, 32, 16, dtype="uint8"), BF16),
         (operators.dense(4, 32, 16, dtype="bfloat16"), known("cpu/x86-64-v4", "amx-bf16", "avx512bf16")),
@@ -103,6 +118,7 @@ def test_signs_and_zero_points_find_their_instruction(
     ],
     ids=[
         *("floats", "no unit", "shorter vectors", "few columns", "overflow", "zero point"),
+        *("zero point of the data beyond bytes", "of the columns beyond bytes", "overflow of pairs"),
         *("bfloat16 without its unit", "bytes without theirs", "a slow unit beside tiles", "depthwise"),
     ],
 )
@@ -132,7 +148,7 @@ def points(workload: Workload, count: int) -> list[dict[str, Any]]:
 
 
 needs_unit = pytest.mark.skipif(
-    not ({"avx512vnni"} if TARGET.lanes == 16 else {"avxvnni", "dotprod"}) & set(TARGET.features),
+    dots_of(operators.dense(4, 32, 16, dtype="uint8"), TARGET) is None,
     reason="this machine has no unit for dot products of bytes",
 )
 
@@ -289,8 +305,11 @@ def test_the_innermost_loop_has_the_instruction_for_bfloat16(kind: str, target: 
 @pytest.mark.compiles
 @pytest.mark.parametrize(
     ("target", "instruction"),
-    [(VNNI, r"vpdpbusd\t%zmm"), (AVX_VNNI, r"vpdpbusd\t%ymm"), (DOTPROD, r"sdot\tv"), (I8MM, r"usdot\tv")],
-    ids=["avx512_vnni", "avx_vnni", "dotprod", "i8mm"],
+    [
+        *((VNNI, r"vpdpbusd\t%zmm"), (AVX_VNNI, r"vpdpbusd\t%ymm"), (AVX512, r"vpmaddwd\t.*%zmm")),
+        *((AVX2, r"vpmaddwd\t.*%ymm"), (DOTPROD, r"sdot\tv"), (I8MM, r"usdot\tv")),
+    ],
+    ids=["avx512_vnni", "avx_vnni", "avx512bw", "avx2", "dotprod", "i8mm"],
 )
 @pytest.mark.parametrize("kind", ["dense", "matmul", "batch_matmul", "conv2d", "1x1"])
 def test_the_innermost_loop_has_the_instruction(kind: str, target: Target, instruction: str) -> None:
@@ -334,6 +353,42 @@ def test_bytes_without_a_unit_are_exact() -> None:
     space = SKETCH.space(workload, plain)
     assert space is not None
     exact(workload, workload.random_inputs(0), space.config(space.origin), plain)
+
+
+@pytest.mark.parametrize("pad", [0, 1])
+def test_data_are_widened_less_their_zero_point_where_they_are_padded(pad: int) -> None:
+    workload = operators.conv2d(1, 5, 4, 6, 16, 3, 3, pad=pad, dtype="int8", zero_point=-7)
+    contraction = find_contraction(workload.graph, workload.constants)
+    wide = with_wide_bytes(contraction, workload.constants, AVX2)
+    assert wide.prologue is not None and (wide.prologue.name == "widen") == (not pad)
+    assert [stage.name for stage in wide.before] == [wide.prologue.name]
+    data = workload.random_inputs(0)[0]
+    made = StageGraph((wide.graph.inputs[0], wide.prologue.buffer), (wide.prologue,))
+    (values,) = evaluate(made.function(), [data])
+    assert values.dtype == np.int16
+    margins = ((0, 0), (pad, pad), (pad, pad), (0, 0))
+    np.testing.assert_array_equal(values, np.pad(data.astype("int16") + 7, margins))
+
+
+def test_with_an_instruction_for_bytes_they_are_not_widened() -> None:
+    workload = operators.conv2d(1, 5, 4, 6, 16, 3, 3, dtype="int8")
+    contraction = find_contraction(workload.graph, workload.constants)
+    for target in (replace(VNNI, features=("avx512bw", "avx512vnni")), known("cpu/x86-64-v3"), BF16):
+        assert with_wide_bytes(contraction, workload.constants, target) is contraction
+
+
+def test_packed_words_hold_pairs_of_int16() -> None:
+    workload = product("uint8", "int8", (0, 5), (4, 16, 5))
+    config = {"rows": 4, "columns": 16, "block": 1, "unroll": 1, "order": "columns"}
+    transform = SKETCH.apply(workload, AVX2, config).transforms[1]
+    weights = np.random.default_rng(0).integers(-128, 128, (5, 16), "int8")
+    (packed,) = evaluate(transform, [weights])
+    assert packed.shape == (1, 3, 16) and packed.dtype == np.int32
+    pairs = packed[0].view("int16").reshape(3, 16, 2)
+    less = weights.astype("int16") - 5
+    np.testing.assert_array_equal(pairs[0], less[:2].T)
+    # The last group begins one step earlier, and what the group before it has is zero in it.
+    np.testing.assert_array_equal(pairs[2], np.stack([np.zeros(16), less[4]], axis=1))
 
 
 def test_packed_words_hold_the_correction_and_the_bytes() -> None:

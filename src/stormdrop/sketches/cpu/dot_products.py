@@ -2,6 +2,7 @@
 
     vpdpbusd, sdot, udot, usdot    bytes       sum[j] += a[0] b[j, 0] + a[1] b[j, 1] + a[2] b[j, 2] + a[3] b[j, 3]
     vdpbf16ps, bfdot               bfloat16    sum[j] += a[0] b[j, 0] + a[1] b[j, 1]
+    vpmaddwd, vpaddd               int16       sum[j] += a[0] b[j, 0] + a[1] b[j, 1]
 
 Four or two steps of one reduction make a *group*, and their factors a *word* of 32 bits. The data's word is loaded as
 it lies in memory and broadcast. The column operand is packed into words, with the columns of a group contiguous, so
@@ -14,6 +15,7 @@ that the loops are those of float32 with one element per word. For bytes:
 - If the group does not divide the reduction, the last one begins earlier, so that no load reaches beyond the data. The
   factors that it shares with the group before it are zero in the packed operand. A reduction of fewer steps has one
   group, whose word is made of the factors that there are.
+- Pairs of int16 are for bytes on x86 CPUs without vpdpbusd: `wide_bytes` makes data of int16 for them.
 - bfloat16 is summed up in float32. CPUs that have AMX or float16, too, start vdpbf16ps at a quarter of the rate of
   float32: there it is not taken. It always takes denormals for zero: a target that keeps them has none of it.
 - An infinity in bfloat16 that two groups share is multiplied by zero in one of them, and makes NaN of the sum.
@@ -51,6 +53,8 @@ _X86 = {("u", "s"): "llvm.x86.avx512.vpdpbusd.512"}
 _INSTRUCTIONS: tuple[tuple[str, int, Mapping[tuple[str, str], str]], ...] = (
     ("avx512vnni", 16, _X86),
     ("avxvnni", 8, _X86),
+    ("avx512bw", 16, {("w", "w"): "llvm.x86.avx512.pmaddw.d.512"}),
+    ("avx2", 8, {("w", "w"): "llvm.x86.avx512.pmaddw.d.512"}),
     ("dotprod", 4, {("s", "s"): "llvm.aarch64.neon.sdot", ("u", "u"): "llvm.aarch64.neon.udot"}),
     ("i8mm", 4, {("u", "s"): "llvm.aarch64.neon.usdot"}),
     ("avx512bf16", 16, {("b", "b"): "llvm.x86.avx512bf16.dpbf16ps.512"}),
@@ -58,13 +62,13 @@ _INSTRUCTIONS: tuple[tuple[str, int, Mapping[tuple[str, str], str]], ...] = (
 )
 """An extension by LLVM's name, the float32 lanes of targets that use it, and its instructions by kinds of operands.
 
-The kinds are bytes with a sign (s) and without one (u), and bfloat16 (b).
+The kinds are bytes with a sign (s) and without one (u), 16-bit integers (w), and bfloat16 (b).
 """
 
 _SLOW_WITH = {"avx512bf16": {"amx-bf16", "avx512fp16"}}  # an extension, and those beside which it is slow
 
 # The kind of data, and the kind in which a column operand less its zero point fits.
-_OWN_KINDS = {"int8": "s", "uint8": "u", BFLOAT16: "b"}
+_OWN_KINDS = {"int8": "s", "uint8": "u", "int16": "w", BFLOAT16: "b"}
 _KINDS = {("int8", 0): "s", ("uint8", 0): "u", ("uint8", 128): "s", ("int8", -128): "u", (BFLOAT16, 0): "b"}
 
 
@@ -79,7 +83,7 @@ class DotProducts:
         flipped: Whether the highest bit of each byte of the data is flipped, which moves it by 128.
         zero_point: What is subtracted from the data as the instruction sees them.
         axis: The position of the reduction whose steps are grouped.
-        group: The products that one instruction adds to each sum.
+        dtype: The type of the data.
     """
 
     feature: str
@@ -88,12 +92,17 @@ class DotProducts:
     flipped: bool
     zero_point: int
     axis: int
-    group: int
+    dtype: str
+
+    @property
+    def group(self) -> int:
+        """The products that one instruction adds to each sum."""
+        return 4 // np.dtype(self.dtype).itemsize
 
     @property
     def sums(self) -> str:
         """The type of the sums."""
-        return "float32" if self.group == 2 else "int32"
+        return "float32" if self.dtype == BFLOAT16 else "int32"
 
     @property
     def corrected(self) -> bool:
@@ -126,15 +135,14 @@ def dot_products(contraction: Contraction, target: Target) -> DotProducts | None
         return None
     if any(contraction.column.var in variables(index) for index in contraction.other.indices):
         return None
-    kind = _KINDS.get((columns.dtype, columns.zero_point))
+    kind = _column_kind(data, columns)
     chosen = None if kind is None else _instruction(data.dtype, kind, target)
     if chosen is None:
         return None
     feature, instruction, data_first, flipped = chosen
-    group = 4 // np.dtype(data.dtype).itemsize
     moved = (128 if data.dtype == "int8" else -128) if flipped else 0
-    axis = _grouped_axis(contraction, group)
-    dots = DotProducts(feature, instruction, data_first, flipped, data.zero_point + moved, axis, group)
+    axis = _grouped_axis(contraction, 4 // np.dtype(data.dtype).itemsize)
+    dots = DotProducts(feature, instruction, data_first, flipped, data.zero_point + moved, axis, data.dtype)
     overflows = dots.sums == "int32" and steps * LARGEST_PRODUCT >= 2**31
     return None if overflows or str(stage.buffer.dtype) != dots.sums else dots
 
@@ -145,6 +153,21 @@ def data_and_columns(contraction: Contraction) -> tuple[Factor, Factor]:
     assert factors is not None
     left, right = factors
     return (left, right) if right.load.source.same_as(contraction.operand.source) else (right, left)
+
+
+def of_bytes(factor: Factor) -> bool:
+    """Whether a factor is a byte less a zero point that is a byte of its type: 9 bits with a sign."""
+    if factor.dtype not in ("int8", "uint8") or factor.beside:
+        return False
+    limits = np.iinfo(factor.dtype)
+    return bool(limits.min <= factor.zero_point <= limits.max)
+
+
+def _column_kind(data: Factor, columns: Factor) -> str | None:
+    """The kind in which the column operand less its zero point fits, beside these data; None if there is none."""
+    if data.dtype == "int16":
+        return "w" if of_bytes(columns) else None
+    return _KINDS.get((columns.dtype, columns.zero_point))
 
 
 def _instruction(data: str, columns: str, target: Target) -> tuple[str, str, bool, bool] | None:
@@ -328,19 +351,20 @@ def _word(
         where = {axis.var: position for axis, position in zip(reductions, at, strict=True)}
         where[reductions[dots.axis].var] = start + number
         # The highest digit has the sign of the word.
-        digit = substitute(_digit(columns, number == dots.group - 1), {**places, **where})
+        digit = substitute(_digit(dots, columns, number == dots.group - 1), {**places, **where})
         if reductions[dots.axis].extent % dots.group and count == dots.group:
             digit = tirx.if_then_else(start + number >= group * dots.group, digit, IntImm("int32", 0))
         word = word + digit * (1 << 32 // dots.group * number)
     return word
 
 
-def _digit(columns: Factor, signed: bool) -> Expr:
+def _digit(dots: DotProducts, columns: Factor, signed: bool) -> Expr:
     """The bits of an element of the column operand as a number, from 0 on or with a sign."""
     if columns.dtype == BFLOAT16:
         return prim.Cast("int32", tirx.reinterpret("int16" if signed else "uint16", columns.load))
-    low = 128 if signed else 0
-    digit = prim.FloorMod(_wide(columns) + low if low else _wide(columns), IntImm("int32", 256))
+    base = 1 << 32 // dots.group
+    low = base // 2 if signed else 0
+    digit = prim.FloorMod(_wide(columns) + low if low else _wide(columns), IntImm("int32", base))
     return digit - low if low else digit
 
 

@@ -43,6 +43,7 @@ from .contraction_shape import ContractionShape, fits_registers, shape_of_contra
 from .dot_products import dot_products
 from .non_temporal import stored, stores_knob
 from .tiled_contraction import TiledContraction, row_extents, scheduled_kernel
+from .wide_bytes import with_wide_bytes
 
 _WASTE = 1.16  # a tiling may compute up to this many times the elements
 _MOST_ROWS = 14  # of a tile along one of two row axes
@@ -98,7 +99,7 @@ class RegisterBlocked:
         Raises:
             UnsupportedFunction: the function does not have exactly one contraction.
         """
-        contraction = _contraction(workload)
+        contraction = _contraction(workload, target)
         prologue = config.get("prologue", PAD_BEFORE)
         dots = dot_products(contraction, target)
         tiled = TiledContraction(contraction, config, prologue_inside=prologue != PAD_BEFORE, dots=dots)
@@ -115,25 +116,25 @@ def few_columns(workload: Workload, target: Target) -> bool:
     That is so if vectors along the columns would be short, or if the column operand would be copied for one or two
     rows only.
     """
-    contraction = _contraction(workload)
+    contraction = _contraction(workload, target)
     copied_for_little = contraction.must_pack and math.prod(row_extents(contraction)) <= 2
     return contraction.column.extent < target.lanes or copied_for_little
 
 
 @lru_cache(maxsize=64)
-def _contraction(workload: Workload) -> Contraction:
-    return find_contraction(workload.graph, workload.constants)
+def _contraction(workload: Workload, target: Target) -> Contraction:
+    return with_wide_bytes(find_contraction(workload.graph, workload.constants), workload.constants, target)
 
 
 def _shape(workload: Workload, target: Target) -> ContractionShape:
-    contraction = _contraction(workload)
+    contraction = _contraction(workload, target)
     return shape_of_contraction(contraction, row_extents(contraction), dot_products(contraction, target))
 
 
 @lru_cache(maxsize=64)
 def _space(workload: Workload, target: Target) -> Space | None:
     try:
-        contraction = _contraction(workload)
+        contraction = _contraction(workload, target)
     except UnsupportedFunction:
         return None
     shape, dots = _shape(workload, target), dot_products(contraction, target)

@@ -101,15 +101,17 @@ def tile_products(contraction: Contraction, target: Target) -> DotProducts | Non
         return None
     feature, instruction = product
     *_, grouped = contraction.stage.reductions
-    group = 4 // np.dtype(data.dtype).itemsize
-    dots = DotProducts(feature, instruction, True, False, data.zero_point, len(contraction.stage.reductions) - 1, group)
+    last = len(contraction.stage.reductions) - 1
+    dots = DotProducts(feature, instruction, True, False, data.zero_point, last, data.dtype)
     steps = math.prod(axis.extent for axis in contraction.stage.reductions)
     stride = load_stride(contraction.other, contraction.rows[-1].var)
     read_in_rows = contiguous(contraction.other, grouped.var) and stride is not None and stride > 0
     by_column = any(contraction.column.var in variables(index) for index in contraction.other.indices)
     overflows = dots.sums == "int32" and steps * LARGEST_PRODUCT >= 2**31
     fits = read_in_rows and not by_column and not overflows and not columns.zero_point
-    return dots if fits and grouped.extent % group == 0 and str(contraction.stage.buffer.dtype) == dots.sums else None
+    return (
+        dots if fits and grouped.extent % dots.group == 0 and str(contraction.stage.buffer.dtype) == dots.sums else None
+    )
 
 
 @lru_cache(maxsize=64)
