@@ -28,9 +28,9 @@ Where this differs from the paper:
   is ours.
 - Student's t-test on three samples, with which the paper compares, stands beside intervals of ratios of all rounds.
 
-Every tuning and every race is one line of benchmarks/recorded/autotvm.jsonl as soon as it is done, and a second run
-goes on from there. `--table` prints Figure 11 as Markdown, `--layers` Figure 18. All models with 100 trials take some
-hours, with 2,000 days. Run it on an idle machine.
+Every tuning and every race is one line of benchmarks/recorded/autotvm.jsonl as soon as it is done, and a second run on
+the same CPU goes on from there. `--table` prints Figure 11 as Markdown, `--layers` Figure 18, for each CPU. All models
+with 100 trials take some hours, with 2,000 days. Run it on an idle machine.
 """
 
 from __future__ import annotations
@@ -110,12 +110,17 @@ def main() -> None:
     setting = {"trials": options.trials, "seed": options.seed}
     if not (options.table or options.layers):
         for model in options.models:
-            complete(model, options, setting)
+            complete(model, options, {**setting, "cpu": sd.Target.detect().cpu})
     entries = [entry for entry in kept_lines(options.file) if all(entry[key] == setting[key] for key in setting)]
-    if not options.layers:
-        print(model_table(entries, options.models, options.searches))
-    if not options.table:
-        print(layer_table(entries, [name for name in options.models if name in LAYERS], _templated(options.searches)))
+    for cpu in dict.fromkeys(entry["cpu"] for entry in entries):
+        of_cpu = [entry for entry in entries if entry["cpu"] == cpu]
+        models = [name for name in options.models if any(entry.get("model") == name for entry in of_cpu)]
+        print(f"{cpu}\n")
+        if not options.layers:
+            print(model_table(of_cpu, models, options.searches), end="\n\n")
+        if not options.table:
+            layers = [name for name in models if name in LAYERS]
+            print(layer_table(of_cpu, layers, _templated(options.searches)), end="\n\n")
 
 
 def complete(model: str, options: argparse.Namespace, setting: Mapping[str, Any]) -> None:

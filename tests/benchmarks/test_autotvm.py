@@ -12,7 +12,7 @@ import pytest
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 ARMS = ["droplet", "grid"]
-SETTING = {"trials": 7, "seed": 0}
+SETTING = {"trials": 7, "seed": 0, "cpu": "A CPU"}
 
 
 @pytest.fixture
@@ -67,6 +67,23 @@ def test_it_goes_on_where_it_was_ended(script: ModuleType, asked: list[str], tmp
     script.complete("vgg16", options, SETTING)
     assert asked[7:] == ["b droplet", "b grid", "race a", "race b", "race of models"]
     assert options.file.read_text() == whole
+
+
+def test_another_cpu_has_its_own_tunings_and_tables(
+    script: ModuleType,
+    asked: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    options = _options(tmp_path)
+    script.complete("vgg16", options, SETTING)
+    script.complete("vgg16", options, {**SETTING, "cpu": "Another CPU"})
+    assert asked[7:] == asked[:7]
+    arguments = ["autotvm.py", "--table", "--trials", "7", "--searches", ",".join(ARMS), "--file", str(options.file)]
+    monkeypatch.setattr("sys.argv", arguments)
+    script.main()
+    assert [line for line in capsys.readouterr().out.splitlines() if line.endswith("CPU")] == ["A CPU", "Another CPU"]
 
 
 def test_kernels_of_another_model_are_not_tuned_again(script: ModuleType, asked: list[str], tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tvm import te
 
@@ -52,6 +54,21 @@ def test_a_large_sum_runs_in_parallel_and_in_vectors() -> None:
     assert space is not None
     text = factored.apply(workload, TARGET, space.config(space.origin)).main.script()
     assert "T.parallel(" in text and "T.vectorized(" in text
+
+
+def test_where_stages_can_be_computed_does_not_depend_on_the_length_of_vectors() -> None:
+    """A width of 4 does not divide 35 channels, and one of 8 leaves 7."""
+    workload = operators.pool2d(1, 17, 17, 35, 3, 3, kind="avg")
+    board = Target.parse("cpu/cortex-a72")
+    assert isinstance(board, Target)
+    for cores in (1, 4):
+        target = replace(board, cores=cores)
+        (sketch,) = derive(workload, target)
+        space = sketch.space(workload, target)
+        assert space is not None
+        config = space.config(space.origin)
+        texts = {sketch.apply(workload, target, {**config, "vector": width}).main.script() for width in (4, 8, 16)}
+        assert len(texts) == 2  # 8 and 16 both leave 7
 
 
 def test_rows_of_a_softmax_are_computed_together_by_default() -> None:

@@ -31,9 +31,10 @@ class Vectorise(Annotation):
         most = state.knobs.ordinal("vector", [lanes, 2 * lanes, 4 * lanes], default=2 * lanes)
         loops = blocks.own_loops(schedule, block)
         along = next((loop for loop in reversed(loops) if _moves_along_memory(state, block, loop)), None)
-        if along is None:
+        width = 1 if along is None else blocks.largest_divisor(along.extent, most)
+        if along is None or width == 1:  # a loop over one element would count among those that others are put into
             return
-        inner = schedule.split(along.loop, [None, blocks.largest_divisor(along.extent, most)])[1]
+        inner = schedule.split(along.loop, [None, width])[1]
         schedule.reorder(*(loop.loop for loop in loops if loop.reduce), inner)
         _vectorise(state, inner)
 
