@@ -143,6 +143,7 @@ def measure(name: str, seconds: float, rounds: int, against: Sequence[str], seed
         if tuned.interrupted:
             sys.exit(130)
         bench = sd.bench(artifact, against, rounds=rounds, store=store).to_json()
+    del bench["what"]  # a path of this machine
     for contender in bench["contenders"]:
         del contender["samples"]
     document = tuned.to_json()

@@ -103,6 +103,7 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
             bench = sd.bench(artifact, options.against, rounds=options.rounds, store=store).to_json()
     except (StormdropError, OSError, subprocess.CalledProcessError) as error:
         return {"failed": str(error)}
+    del bench["what"]  # a path of this machine
     for contender in bench["contenders"]:
         del contender["samples"]
     return {

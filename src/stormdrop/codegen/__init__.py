@@ -3,7 +3,7 @@
 compile.py                    to a callable in this process
 lowering.py                   the passes for a CPU: TVM's and ours
 bfloat16.py                   bfloat16 becomes its bits
-dot_products.py               dot products of bytes and bfloat16 become the machine's instructions
+dot_products.py               dot products of integers and bfloat16 become the machine's instructions
 needed_features.py            kernels that need a missing arithmetic unit are refused
 denormals.py                  whether a kernel flushes denormals
 gpu_lowering.py               the passes for a GPU: one function for the host, one for each kernel

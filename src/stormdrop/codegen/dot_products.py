@@ -4,8 +4,9 @@ A sketch writes `stormdrop_word(a[i], a[i + 1], a[i + 2], a[i + 3])` for a word 
 of int16 or bfloat16, and LLVM's instruction over words for a dot product: `sum + vpdpbusd(0, word, words)`. Each is one
 lane until the loops are vectorised. This pass then
 
-- adds the products to the sum by the instruction itself, `vpdpbusd(sum, word, words)`, if it can: vpmaddwd cannot,
-- takes the instruction of the vector's length, and hands the operands over as the bytes or the bfloat16 that it wants,
+- adds the products to the sum by the instruction itself: `vpdpbusd(sum, word, words)`. vpmaddwd does not add to a sum:
+  a second instruction does,
+- takes the instruction of the vector's length, and hands the operands over in the type that it wants,
 - loads a word at once if its elements lie side by side, and otherwise composes it.
 
 TVM cannot name LLVM's type for bfloat16. Therefore those instructions stand in functions in LLVM's language, which LLVM

@@ -18,7 +18,7 @@
   the attribute `UNALIGNED` names may begin at any element.
 - Denormals: kernels flush them, or keep them if the target says so; see `denormals`.
 - bfloat16 as its bits; see `bfloat16`.
-- Dot products of bytes and of bfloat16 by the machine's instructions for them; see `dot_products`.
+- Dot products of bytes, int16 and bfloat16 by the machine's instructions for them; see `dot_products`.
 """
 
 from __future__ import annotations

@@ -119,7 +119,8 @@ def _vector_loop(total: str, operand: str, instruction: str, dtype: str, count: 
 def _pairs(total: str, operand: str) -> str:
     """A function that adds products of pairs of int16 to a sum, as kernels do by two instructions.
 
-    One factor is the sum itself, because LLVM would otherwise compute the products before the loop.
+    One factor is the sum itself, because LLVM would otherwise compute the products before the loop. Sums begin at zero
+    and stay there.
     """
     instruction = {"<8 x i32>": "llvm.x86.avx2.pmadd.wd", "<16 x i32>": "llvm.x86.avx512.pmaddw.d.512"}[total]
     return f"""declare {total} @{instruction}({operand}, {operand})

@@ -25,7 +25,7 @@ class Unit:
         sums: The type in which it adds up.
         operations: Multiplications and additions of one instruction.
         used: Whether kernels of this version use it.
-        vectors: Whether its extension is that of the CPU's vectors themselves, so that no target is without it.
+        vectors: Whether all vector code needs its extension. LLVM then keeps it for a target without this unit.
     """
 
     name: str

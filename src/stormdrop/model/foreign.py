@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from ..errors import ModelError, one_line
 from ..machine.denormals import denormals
+from ..machine.detect import cpu_family, host_features
 from .metadata import ForeignPart, Metadata
 
 FUNCTION = "stormdrop.onnxruntime."
@@ -34,7 +35,7 @@ FUNCTION = "stormdrop.onnxruntime."
 INSTALL = "pip install 'stormdrop[onnxruntime]'"
 
 EXACT_SUMS = "session.x64quantprecision"
-"""onnxruntime's option, "1", for sums of products of bytes that do not saturate in 16 bits on older x86 CPUs."""
+"""onnxruntime's option, "1", for sums of products of bytes that do not saturate; see `sums_saturate`."""
 
 Array = NDArray[Any]
 
@@ -246,14 +247,29 @@ class PartSession:
         self._session.run_with_iobinding(binding)
 
 
+def sums_saturate() -> bool:
+    """Whether onnxruntime adds up products of uint8 and int8 in 16 bits: on x86 CPUs without VNNI, by default."""
+    return cpu_family() == "x86" and not {"avx512vnni", "avxvnni"} & host_features()
+
+
+def ask_for_exact_sums(options: Any) -> None:
+    """Tells onnxruntime to add up products of bytes exactly where it does not do so by default.
+
+    Args:
+        options: Its options of a session. They are changed.
+    """
+    if sums_saturate():
+        options.add_session_config_entry(EXACT_SUMS, "1")
+
+
 def session_of(model: bytes, options: Any) -> Any:
     """A session of an ONNX model on the CPU.
 
     onnxruntime refuses to optimise some models that run: it folds constants in a branch that is never taken, and finds
     that the sizes do not fit there. Such a model is not optimised.
 
-    On x86 CPUs without dot products of bytes, onnxruntime adds up products of uint8 and int8 in 16 bits, which
-    saturate, unless it is told not to. It is told here, because a result is to be what the model says on every CPU.
+    Its sums of products of bytes are exact on every CPU, as far as it optimises the model and the weights are constant;
+    see `sums_saturate`.
 
     Args:
         model: The model.
@@ -264,7 +280,7 @@ def session_of(model: bytes, options: Any) -> Any:
     """
     import onnxruntime
 
-    options.add_session_config_entry(EXACT_SUMS, "1")
+    ask_for_exact_sums(options)
     try:
         return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except Exception:  # noqa: BLE001  its exceptions have no base class of their own; a real fault is raised again

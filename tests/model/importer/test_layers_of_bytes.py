@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 import stormdrop as sd
 from stormdrop.ir.roles import find_contraction
 from stormdrop.ir.workload import Workload
-from stormdrop.model.foreign import EXACT_SUMS
+from stormdrop.model.foreign import ask_for_exact_sums
 from stormdrop.model.importer.graph import Graph, load_graph
 
 RNG = np.random.default_rng(0)
@@ -90,7 +90,7 @@ def test_the_results_are_those_of_onnxruntime(name: str) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     model = MODELS[name]
     options = onnxruntime.SessionOptions()
-    options.add_session_config_entry(EXACT_SUMS, "1")
+    ask_for_exact_sums(options)
     session = onnxruntime.InferenceSession(model.SerializeToString(), options)
     x = np.random.default_rng(1).integers(0, 256, session.get_inputs()[0].shape, "uint8")
     (expected,) = session.run(None, {"x": x})

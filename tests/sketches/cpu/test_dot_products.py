@@ -88,6 +88,12 @@ def dots_of(workload: Workload, target: Target) -> DotProducts | None:
             replace(VNNI, features=("avx2", "avx512bw", "avx512vnni")),
             ("vpdp", True, False, 0),
         ),
+        (
+            ("uint8", "int8"),
+            (0, 1),
+            replace(VNNI, features=("avx2", "avx512bw", "avx512vnni")),
+            ("pmadd", True, False, 0),
+        ),
     ],
 )
 def test_signs_and_zero_points_find_their_instruction(
@@ -126,6 +132,19 @@ def test_other_functions_have_none(workload: Workload, target: Target) -> None:
     assert dots_of(workload, target) is None
 
 
+@pytest.mark.parametrize("target", [AVX2, VNNI, known("cpu/x86-64-v3")], ids=["avx2", "avx512_vnni", "no unit"])
+@pytest.mark.parametrize(("types", "sums"), [(("int8", "int8"), "int8"), (("uint8", "int8"), "int64")])
+def test_bytes_with_other_sums_are_scheduled_without_them(types: tuple[str, str], sums: str, target: Target) -> None:
+    a, b = te.placeholder((5, 9), types[0], name="a"), te.placeholder((9, 20), types[1], name="b")
+    r = te.reduce_axis((0, 9), name="r")
+    c = te.compute((5, 20), lambda i, j: te.sum(a[i, r].astype(sums) * b[r, j].astype(sums), axis=r), name="c")
+    workload = Workload.create("product", te.create_prim_func([a, b, c]), (1,))
+    assert dots_of(workload, target) is None
+    space = SKETCH.space(workload, target)
+    assert space is not None
+    assert "pmadd" not in SKETCH.apply(workload, target, space.config(space.origin)).main.script()
+
+
 def exact(workload: Workload, inputs: Sequence[NDArray[Any]], config: dict[str, Any], target: Target = TARGET) -> None:
     """Compiles one schedule and compares every element of its output."""
     kernel = TunedKernel(workload, target, SKETCH.apply(workload, target, config))
@@ -133,9 +152,9 @@ def exact(workload: Workload, inputs: Sequence[NDArray[Any]], config: dict[str, 
     np.testing.assert_array_equal(kernel(*inputs), expected, err_msg=str(config))
 
 
-def points(workload: Workload, count: int) -> list[dict[str, Any]]:
+def points(workload: Workload, count: int, target: Target = TARGET) -> list[dict[str, Any]]:
     """The origin, the corners of each knob's range, and random points."""
-    space = SKETCH.space(workload, TARGET)
+    space = SKETCH.space(workload, target)
     assert space is not None
     rng = np.random.default_rng(0)
     everything = list(space.points())
@@ -177,6 +196,37 @@ def test_awkward_sizes_are_exact(n: int, k: int) -> None:
     for dtype, zero_point in (("uint8", 0), ("uint8", 255), ("int8", 0), ("int8", -128)):
         workload = operators.dense(7, n, k, dtype=dtype, zero_point=zero_point)
         exact(workload, workload.random_inputs(1), points(workload, 1)[-1])
+
+
+PAIRS = replace(TARGET, features=tuple(name for name in ("avx2", "avx512bw") if name in TARGET.features))
+"""This machine without its instructions for bytes."""
+
+needs_pairs = pytest.mark.skipif(not PAIRS.features, reason="this machine has no unit for pairs of int16")
+
+
+@needs_pairs
+@pytest.mark.compiles
+@pytest.mark.parametrize(
+    "workload",
+    [*WIDE, operators.conv2d(1, 7, 9, 8, 32, 3, 3, pad=1, groups=2, dtype="uint8", zero_point=9)],
+    ids=lambda workload: workload.name,
+)
+def test_pairs_are_exact(workload: Workload) -> None:
+    assert dots_of(workload, PAIRS) is not None
+    for config in points(workload, 8, PAIRS):
+        exact(workload, workload.random_inputs(3), config, PAIRS)
+
+
+@needs_pairs
+@pytest.mark.compiles
+@pytest.mark.parametrize("zero_points", [(255, -128), (0, 127), (3, 1)])
+def test_pairs_are_exact_at_the_extremes(zero_points: tuple[int, int]) -> None:
+    workload = product("uint8", "int8", zero_points, (6, 32, 67))
+    config = points(workload, 0, PAIRS)[0]
+    for left in (0, 255):
+        for right in (-128, 127):
+            inputs = [np.full((6, 67), left, "uint8"), np.full((67, 32), right, "int8")]
+            exact(workload, inputs, config, PAIRS)
 
 
 @needs_unit

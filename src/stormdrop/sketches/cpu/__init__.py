@@ -2,7 +2,7 @@
 
 register_blocked.py                  the register-blocked contraction: which functions it takes, and its knobs
 tiled_contraction.py                 its stages and their schedule
-dot_products.py                      its inner statement for bytes
+dot_products.py, wide_bytes.py       its inner statement for bytes and bfloat16; bytes in 16 bits for it
 cost_model.py, contraction_shape.py  what to expect of it before anything is measured
 tiles/                               contractions by the tile registers of AMX
 winograd/                            convolutions of stride 1 with fewer multiplications

@@ -15,7 +15,7 @@ that the loops are those of float32 with one element per word. For bytes:
 - If the group does not divide the reduction, the last one begins earlier, so that no load reaches beyond the data. The
   factors that it shares with the group before it are zero in the packed operand. A reduction of fewer steps has one
   group, whose word is made of the factors that there are.
-- Pairs of int16 are for bytes on x86 CPUs without vpdpbusd: `wide_bytes` makes data of int16 for them.
+- Pairs of int16 are for bytes that an x86 CPU cannot multiply by vpdpbusd: `wide_bytes` makes data of int16 for them.
 - bfloat16 is summed up in float32. CPUs that have AMX or float16, too, start vdpbf16ps at a quarter of the rate of
   float32: there it is not taken. It always takes denormals for zero: a target that keeps them has none of it.
 - An infinity in bfloat16 that two groups share is multiplied by zero in one of them, and makes NaN of the sum.
@@ -124,7 +124,7 @@ def dot_products(contraction: Contraction, target: Target) -> DotProducts | None
         target: the machine; its `features` say which instructions it has.
 
     Returns:
-        None if there is no instruction for it: the factors are neither bytes nor bfloat16, sums of bytes are not in
+        None if there is no instruction for it: the factors are no bytes, int16 or bfloat16, sums of integers are not in
         int32 or may overflow, the column operand cannot be packed or has a zero point that does not fit, or the
         machine lacks the unit.
     """
@@ -189,6 +189,11 @@ def _instruction(data: str, columns: str, target: Target) -> tuple[str, str, boo
                 if pair in instructions:
                     return feature, instructions[pair], data_first, kind != own
     return None
+
+
+def multiplies_int16(target: Target) -> bool:
+    """Whether a machine has an instruction for dot products of int16."""
+    return _instruction("int16", "w", target) is not None
 
 
 def multiplies_bfloat16(target: Target) -> bool:

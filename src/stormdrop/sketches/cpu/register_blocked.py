@@ -56,7 +56,7 @@ _BLOCKS = (1, 2, 4, 8, 16, 32, 64)
 _UNROLLS = (1, 2, 3, 4, 5, 6, 7, 8)
 
 PAD_BEFORE, PAD_PER_TASK, PAD_PER_TILE = "apart", "task", "tile"
-"""Values of the knob `prologue`: where padding is computed.
+"""Values of the knob `prologue`: where data are padded, or widened for `wide_bytes`.
 
 By a stage before the contraction, by each task for all of its tiles, or in the registers of each tile.
 """
@@ -80,7 +80,7 @@ class RegisterBlocked:
         - `unroll`: steps of the innermost reduction that are unrolled
         - `order`: what runs in parallel and what each task walks through
         - `pack`: whether a stage packs the column operand
-        - `prologue`: where padding is computed, see `PAD_BEFORE`
+        - `prologue`: where data are padded or widened, see `PAD_BEFORE`
         - `stores`: stores past the caches (see `non_temporal`)
         """
         return _space(workload, target)

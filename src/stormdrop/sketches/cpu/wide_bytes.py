@@ -1,4 +1,4 @@
-"""Bytes as 16-bit integers, for machines that multiply pairs of these, but no groups of four bytes.
+"""Bytes as 16-bit integers, for machines that multiply pairs of these, but not these bytes in groups of four.
 
     wide[i, k] = int16(data[i, k]) - zero point                    in the stage that pads, or in one of its own
     sum[i, j] += int32(wide[i, k]) * (int32(columns[k, j]) - zero point)
@@ -20,7 +20,7 @@ from ...ir.factors import factor_of
 from ...ir.roles import Contraction, find_contraction
 from ...ir.stages import Axis, Stage, StageGraph, intermediate, shape_of, variable
 from ...machine.cpu import Target
-from .dot_products import data_and_columns, dot_products, of_bytes
+from .dot_products import data_and_columns, dot_products, multiplies_int16, of_bytes
 
 _WIDE = "int16"
 
@@ -36,8 +36,9 @@ def with_wide_bytes(contraction: Contraction, constants: tuple[int, ...], target
     Returns:
         The contraction of a function that computes the same; `contraction` itself if nothing is gained.
     """
-    data, _ = data_and_columns(contraction)
-    if not of_bytes(data) or dot_products(contraction, target) is not None:
+    data, columns = data_and_columns(contraction)
+    exact = str(contraction.stage.buffer.dtype) == "int32" and of_bytes(data) and of_bytes(columns)
+    if not exact or not multiplies_int16(target) or dot_products(contraction, target) is not None:
         return contraction
     wide = find_contraction(_with_wide_data(contraction, data.zero_point), constants)
     return wide if dot_products(wide, target) is not None else contraction
