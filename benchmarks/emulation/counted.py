@@ -161,18 +161,22 @@ def _draw(runs: Sequence[dict[str, Any]]) -> Path:
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import StrMethodFormatter
 
     figure, axes = plt.subplots(1, len(KERNELS), figsize=(5.2 * len(KERNELS), 4.2))
     for axis, text in zip(axes, KERNELS, strict=True):
         for index, run in enumerate(run for run in runs if run["kernel"] == text):
             best = [math.nan if count is None else count / 1000 for count in run["best"]]
-            style = line_style(index)
+            # Searches that see the same candidates have the same line: later ones are narrower, so that all are seen.
+            style = line_style(index) | {"linewidth": 1.2 + 0.7 * (len(SEARCHES) - 1 - index)}
             axis.plot(range(1, len(best) + 1), best, drawstyle="steps-post", label=run["search"], **style)
             if run["converged"]:
                 axis.plot(len(best), best[-1], marker="*", markersize=12, color=style["color"], linestyle="none")
         axis.set_title(text, fontsize=9)
         axis.set_xlabel("evaluations")
         axis.set_yscale("log")
+        axis.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axis.yaxis.set_minor_formatter(StrMethodFormatter("{x:g}"))
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("thousand instructions per execution")
     axes[-1].legend(loc="upper left", bbox_to_anchor=(1.01, 1.0))
