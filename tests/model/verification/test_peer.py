@@ -5,11 +5,12 @@ import sys
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from stormdrop.ir.relative_error import relative_error
 from stormdrop.model.importer.graph import Graph
 from stormdrop.model.metadata import TensorInfo
+from stormdrop.model.verification import origins
 from stormdrop.model.verification.origins import OnnxOrigin, rounding_of_peer
 from stormdrop.model.verification.peer import before_saturation, peer_outputs
 from stormdrop.model.verification.samples import random_feeds
@@ -51,6 +52,19 @@ def test_onnxruntime_rounds_in_another_order_without_its_optimisations(residual:
     feeds = random_feeds(residual.inputs)
     assert rounding_of_peer(OnnxOrigin(residual.source), feeds, "y") < 1e-5
     assert rounding_of_peer(FromElsewhere(), feeds, "y") == 0.0
+
+
+def test_sums_that_would_saturate_are_not_taken_for_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = helper.make_tensor_value_info("x", onnx.TensorProto.UINT8, [2, 64])
+    y = helper.make_tensor_value_info("y", onnx.TensorProto.INT32, [2, 3])
+    weights = numpy_helper.from_array(np.full((64, 3), -128, "int8"), "w")
+    graph = helper.make_graph([helper.make_node("MatMulInteger", ["x", "w"], ["y"])], "bytes", [x], [y], [weights])
+    origin = OnnxOrigin(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8))
+    feeds = {"x": np.full((2, 64), 255, "uint8")}
+    (outputs,), _ = origin.outputs([feeds], ["y"])
+    assert np.all(outputs["y"] == 64 * 255 * -128)
+    monkeypatch.setattr(origins, "sums_saturate", lambda: True)
+    assert rounding_of_peer(origin, feeds, "y") == 0.0
 
 
 class FromElsewhere:

@@ -108,10 +108,9 @@ def tile_products(contraction: Contraction, target: Target) -> DotProducts | Non
     read_in_rows = contiguous(contraction.other, grouped.var) and stride is not None and stride > 0
     by_column = any(contraction.column.var in variables(index) for index in contraction.other.indices)
     overflows = dots.sums == "int32" and steps * LARGEST_PRODUCT >= 2**31
-    fits = read_in_rows and not by_column and not overflows and not columns.zero_point
-    return (
-        dots if fits and grouped.extent % dots.group == 0 and str(contraction.stage.buffer.dtype) == dots.sums else None
-    )
+    whole = grouped.extent % dots.group == 0
+    fits = read_in_rows and whole and not by_column and not overflows and not columns.zero_point
+    return dots if fits and str(contraction.stage.buffer.dtype) == dots.sums else None
 
 
 @lru_cache(maxsize=64)
