@@ -1,8 +1,8 @@
-"""The fourteen models: nine graphs of the ONNX model zoo, and five that are made here.
+"""The fourteen models: nine graphs of the ONNX model zoo, and five that are made here. And six newer ones.
 
 All have seeded weights, batch 1 and float32. The graphs of the zoo come with the `onnx` package, without weights.
-ResNet-18, MobileNetV2, Inception-v3 and the ViT are defined by torchvision, BERT-base by transformers; torch exports
-them. Nothing is downloaded.
+torchvision defines the networks for images, transformers those for text and sound; torch exports them. Nothing is
+downloaded.
 """
 
 from __future__ import annotations
@@ -50,24 +50,67 @@ def _vit_small() -> tuple[Any, tuple[Any, ...]]:
 
 
 def _bert_base() -> tuple[Any, tuple[Any, ...]]:
-    import torch
-
     torchvision_models()  # transformers imports it if it is installed
     from transformers import BertConfig, BertModel
+
+    return _of_tokens(BertModel(BertConfig(attn_implementation="eager")), ("last_hidden_state", "pooler_output"))
+
+
+def _distilbert() -> tuple[Any, tuple[Any, ...]]:
+    torchvision_models()  # transformers imports it if it is installed
+    from transformers import DistilBertConfig, DistilBertModel
+
+    return _of_tokens(DistilBertModel(DistilBertConfig(attn_implementation="eager")), ("last_hidden_state",))
+
+
+def _of_tokens(network: Any, outputs: tuple[str, ...]) -> tuple[Any, tuple[Any, ...]]:
+    """A network of transformers whose inputs are tokens and a mask, with some of its outputs."""
+    import torch
 
     class ByName(torch.nn.Module):
         """Passes inputs by name, because the exporter passes them by position and there are parameters in between."""
 
         def __init__(self) -> None:
             super().__init__()
-            self.bert = BertModel(BertConfig(attn_implementation="eager"))
+            self.network = network
 
         def forward(self, input_ids: Any, attention_mask: Any) -> Any:
-            outputs = self.bert(input_ids=input_ids, attention_mask=attention_mask)
-            return outputs.last_hidden_state, outputs.pooler_output
+            found = self.network(input_ids=input_ids, attention_mask=attention_mask)
+            return tuple(found[name] for name in outputs)
 
     tokens = torch.ones((1, SEQUENCE), dtype=torch.int64)
     return ByName(), (tokens, torch.ones_like(tokens))
+
+
+def _whisper_tiny() -> tuple[Any, tuple[Any, ...]]:
+    """The encoder of Whisper-tiny, on thirty seconds of sound."""
+    import torch
+
+    torchvision_models()  # transformers imports it if it is installed
+    from transformers import WhisperConfig
+    from transformers.models.whisper.modeling_whisper import WhisperEncoder
+
+    config = WhisperConfig(
+        encoder_layers=4,
+        d_model=384,
+        encoder_attention_heads=6,
+        encoder_ffn_dim=1536,
+        attn_implementation="eager",
+    )
+
+    class States(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder = WhisperEncoder(config)
+
+        def forward(self, features: Any) -> Any:
+            return self.encoder(features).last_hidden_state
+
+    return States(), (torch.zeros(1, config.num_mel_bins, 3000),)
+
+
+def _of_torchvision(name: str) -> tuple[Any, tuple[Any, ...]]:
+    return torchvision_models().get_model(name, weights=None), _image(224)
 
 
 def _image(size: int) -> tuple[Any, ...]:
@@ -85,6 +128,15 @@ MADE: dict[str, Callable[[], tuple[Any, tuple[Any, ...]]]] = {
 }
 
 NAMES = [*ZOO, *MADE]
+
+NEWER: dict[str, Callable[[], tuple[Any, tuple[Any, ...]]]] = {
+    "efficientnet_b0": lambda: _of_torchvision("efficientnet_b0"),
+    "mobilenet_v3": lambda: _of_torchvision("mobilenet_v3_large"),
+    "convnext_tiny": lambda: _of_torchvision("convnext_tiny"),
+    "swin_tiny": lambda: _of_torchvision("swin_t"),
+    "distilbert": _distilbert,
+    "whisper_tiny": _whisper_tiny,
+}
 
 
 def graph(name: str) -> onnx.ModelProto:
@@ -107,11 +159,11 @@ def open_graph(name: str) -> onnx.ModelProto:
 
 
 def _exported(name: str, axes: Mapping[str, Mapping[int, str]] | None = None) -> onnx.ModelProto:
-    """One of `MADE`; `axes` are the open dimensions of its inputs and outputs, which take these names."""
+    """One of `MADE` or `NEWER`; `axes` are the open dimensions of its inputs and outputs, which take these names."""
     import torch
 
     torch.manual_seed(0)
-    return seed_weights(onnx_of(*MADE[name](), axes), seed=0)
+    return seed_weights(onnx_of(*(MADE | NEWER)[name](), axes), seed=0)
 
 
 def onnx_of(

@@ -1,4 +1,4 @@
-"""Tunes fourteen models from nothing, and times each beside all its peers, in interleaved rounds.
+"""Tunes fourteen models from nothing, or others, and times each beside all its peers, in interleaved rounds.
 
     run.py [--models resnet50,squeezenet] [--time 600] [--rounds 15] [--against openvino] [--resume] [--show]
            [--precision bf16]
@@ -12,6 +12,9 @@ agreement, and OpenVINO and torch compute in bfloat16, too.
 Every model is saved in benchmarks/out/models.json (models_bf16.json, models_auto.json) as soon as it is done, with its
 profile and its curve, so an interrupted run goes on with `--resume`. `--show` prints and draws what is saved. Artifacts
 and records are saved in a folder of the same name.
+
+Without `--models` it takes the fourteen. `--models` may also name newer ones: efficientnet_b0, mobilenet_v3,
+convnext_tiny, swin_tiny, distilbert, whisper_tiny.
 
 With ten minutes of tuning for each, all fourteen models take up to three hours. Run it on an idle machine.
 """
@@ -32,7 +35,7 @@ import onnx
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from common import OUT, bars, earlier_entries, machine, save
-from graphs import NAMES, graph
+from graphs import NAMES, NEWER, graph
 from ratios import best_peer, summary
 
 import stormdrop as sd
@@ -63,7 +66,7 @@ def main() -> None:
             entries[name] = measure(name, options, OUT / saved / name)
         except StormdropError as error:
             entries[name] = {"failed": str(error)}
-        entries = {model: entries[model] for model in NAMES if model in entries}
+        entries = {model: entries[model] for model in (*NAMES, *NEWER) if model in entries}
         save(saved, {"machine": host, "summary": summary(entries, LOWEST), "models": entries})
     chosen = {name: entries[name] for name in options.models if name in entries}
     show(chosen)
@@ -206,8 +209,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--show", action="store_true", help="print and draw what is saved, and measure nothing")
     options = parser.parse_args()
     options.models, options.against = options.models.split(","), options.against.split(",")
-    if unknown := [name for name in options.models if name not in NAMES]:
-        sys.exit(f"there is no model {unknown[0]}; the models are {', '.join(NAMES)}")
+    if unknown := [name for name in options.models if name not in (*NAMES, *NEWER)]:
+        sys.exit(f"there is no model {unknown[0]}; the models are {', '.join((*NAMES, *NEWER))}")
     return options
 
 

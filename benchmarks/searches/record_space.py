@@ -1,8 +1,9 @@
 """Records the whole space of one kernel on this machine, so that searches can run on the recording.
 
-The kernel is a 3x3 convolution of the last stage of ResNet-50; its space has some 1,000 points. They are measured in
-several passes in different orders, so that the recording also holds the noise between groups. A pass takes some
-minutes. `stormdrop.compare.recordings.load` reads the file.
+The kernel is the 3x3 convolution of stride 2 in the last stage of ResNet-50; its space has some 600 points. They are
+measured in several passes in different orders, so that the recording also holds the noise between groups. A pass takes
+some minutes. `stormdrop.compare.recordings.load` reads the file, and `transfer.py --recordings` compares files of
+several machines.
 
 Every measurement is written to a ledger, a file of JSON lines beside the recordings of benchmarks/out, as soon as it is
 known. A run that was ended goes on from there. `exhaustive.py` records another kernel in this way.
@@ -38,8 +39,8 @@ from stormdrop.sketches.registry import sketches_for
 from stormdrop.space import Space
 from stormdrop.trial import Candidate, Request
 
-WORKLOAD = sd.operators.conv2d(n=1, h=7, w=7, ci=512, co=512, kh=3, kw=3, pad=1)
-RECORDING = Path(__file__).parents[2] / "examples" / "data" / "conv2d_7x7_512.jsonl.gz"
+WORKLOAD = sd.operators.conv2d(n=1, h=14, w=14, ci=512, co=512, kh=3, kw=3, stride=2, pad=1)
+RECORDING = OUT / "conv2d.jsonl.gz"
 REPEATS = 3  # samples of a candidate in one pass
 BATCH = 16
 

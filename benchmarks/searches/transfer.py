@@ -1,9 +1,10 @@
-"""Whether records of one GPU save evaluations on another: storm on recorded spaces of one kernel on two GPUs.
+"""Whether records of one machine save evaluations on another: storm on spaces of one kernel, recorded on both.
 
-    python benchmarks/searches/transfer.py [--quick]
+    python benchmarks/searches/transfer.py [--quick] [--recordings conv2d_Zen_3.jsonl.gz,conv2d_Zen_4.jsonl.gz]
 
-For each ordered pair of GPUs in `--data` (exhaustive caches of Kernel Tuner, KERNEL_GPU.json.gz) and each seed, storm
-tunes the kernel on the other GPU with `--trials` evaluations. Then it tunes it on this one, and is told of the first:
+For each ordered pair of GPUs in `--data` (exhaustive caches of Kernel Tuner, KERNEL_GPU.json.gz), or of CPUs in
+`--recordings` (files of record_space.py, KERNEL_CPU.jsonl.gz), and each seed, storm tunes the kernel on the other
+machine with `--trials` evaluations. Then it tunes it on this one, and is told of the first:
 
     nothing     nothing
     best        the best point, as a start
@@ -22,6 +23,7 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -53,9 +55,12 @@ Task = tuple[str, str, str, int, int]
 def main() -> None:
     options = parser(__doc__)
     options.add_argument("--trials", type=int, default=200, help="evaluations of a run (%(default)s)")
+    options.add_argument("--recordings", help="files that record_space.py has written, separated by commas, for --data")
     options.add_argument("--ways", default=",".join(WAYS), help="separated by commas (%(default)s)")
     arguments = options.parse_args()
     settings = settings_of(arguments)
+    if arguments.recordings:
+        settings = replace(settings, sources=tuple(arguments.recordings.split(",")))
     share_cores(settings.jobs)
     ways = arguments.ways.split(",")
     tasks: list[Task] = [
@@ -65,7 +70,7 @@ def main() -> None:
         for way in ways
     ]
     if not tasks:
-        raise SystemExit(f"{arguments.data} holds no kernel that was recorded on two GPUs")
+        raise SystemExit(f"{arguments.recordings or arguments.data} holds no kernel that was recorded on two machines")
     runs = spread(run, tasks, settings.jobs)
     grouped: dict[tuple[str, str], list[int]] = defaultdict(list)
     for each in runs:
@@ -101,7 +106,7 @@ def run(task: Task) -> dict[str, Any]:
 
 
 def searching(way: str, recording: Recording, told: Mapping[Candidate, float], seed: int) -> Search:
-    """Storm on a recording, told the times of another GPU in one of the ways."""
+    """Storm on a recording, told the times of another machine in one of the ways."""
     rng, spaces = np.random.default_rng(seed), recording.spaces
     best = sorted((candidate for candidate in told if told[candidate] < np.inf), key=told.__getitem__)
     if way == "observed":
@@ -121,7 +126,7 @@ def searching(way: str, recording: Recording, told: Mapping[Candidate, float], s
 
 
 class Trees:
-    """A prior: boosted trees fitted to the times of another GPU."""
+    """A prior: boosted trees fitted to the times of another machine."""
 
     def __init__(self, recording: Recording, told: Mapping[Candidate, float]) -> None:
         self._features = knob_encodings(recording.spaces)
@@ -134,7 +139,7 @@ class Trees:
 
 
 class Observing(Storm):
-    """Storm whose Gaussian process also sees the times of another GPU, until a point is measured here."""
+    """Storm whose Gaussian process also sees the times of another machine, until a point is measured here."""
 
     name = "observing"
     elsewhere: dict[Candidate, float]
@@ -188,7 +193,7 @@ def evaluated(
 
 
 def moved(source: Recording, target: Recording, trials: Sequence[Trial]) -> dict[Candidate, float]:
-    """The median seconds of the trials on another GPU, by the candidate with the same configuration here."""
+    """The median seconds of the trials on another machine, by the candidate with the same configuration here."""
     samples: dict[Candidate, list[float]] = defaultdict(list)
     failed: set[Candidate] = set()
     spaces = {space.name: space for space in source.spaces}
@@ -197,7 +202,7 @@ def moved(source: Recording, target: Recording, trials: Sequence[Trial]) -> dict
         try:
             point = here.point(spaces[trial.candidate.sketch].config(trial.candidate.point))
         except SpaceError:
-            continue  # this GPU does not have the configuration
+            continue  # this machine does not have the configuration
         candidate = Candidate(here.name, point)
         samples[candidate] += trial.measurement.seconds
         if not trial.ok:

@@ -24,6 +24,9 @@ from stormdrop.measure.local import LocalMeasurer
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.testing.rack import Rack, missing, processes_of
 from stormdrop.trial import Candidate, Measurement, Request, Status
+from stormdrop.tuning.kernel import KernelTask
+from stormdrop.tuning.options import TuneOptions
+from stormdrop.tuning.request import BATCH, Reuse
 
 # Without TVM: the decisions
 
@@ -159,6 +162,17 @@ def test_a_tracker_that_is_gone_or_no_tracker_is_one_line() -> None:
         with pytest.raises(TargetError, match="what answers is no tracker"):
             tracker.boards(f"rasp4@127.0.0.1:{listener.getsockname()[1]}")
         thread.join()
+
+
+def test_a_batch_has_a_candidate_for_each_board_of_a_wide_rack(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracker, "boards", lambda rack: tracker.Boards(known=20, free=20))
+    target = Target.detect().with_runner("rasp4@127.0.0.1:9190")
+    options = TuneOptions(search="random")
+    task = KernelTask.create(operators.matmul(64, 96, 64), target, options, runner_asked=True)
+    request = task.request(None, 0.0, Reuse())
+    assert (request.batch, request.ahead) == (20, True)
+    monkeypatch.setattr(tracker, "boards", lambda rack: tracker.Boards(known=3, free=1))
+    assert task.request(None, 0.0, Reuse()).batch == BATCH
 
 
 # With TVM's tracker and three servers

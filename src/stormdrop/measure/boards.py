@@ -101,6 +101,11 @@ class HeldBoards:
             self.close()
             raise
 
+    @property
+    def width(self) -> int:
+        """How many candidates the boards measure at the same time, at least 1."""
+        return max(1, len(self._pools) - len(self._lost))
+
     def measurer(self, make: Callable[[WorkerPool, threading.Event], Measurer]) -> BoardsMeasurer:
         """A measurer of one kernel on all boards. One measurer at a time measures.
 

@@ -160,7 +160,7 @@ class KernelTask:
             versions={**versions, **target.conditions, CODE_GENERATION: str(GENERATION)},
             reuse=reuse,
             on_progress=on_progress,
-            width=1 if self.fleet is None else self.fleet.width,
+            width=self._width(),
             knowledge=Knowledge(
                 features=features,
                 prior=knowledge.prior(self.sketches, workload, target),
@@ -172,6 +172,14 @@ class KernelTask:
                 **({} if self.part_of is None else {MODEL: asdict(self.part_of)}),
             },
         )
+
+    def _width(self) -> int:
+        """How many candidates are measured at the same time by a fleet or a rack; 1 on this machine."""
+        if self.fleet is not None:
+            return self.fleet.width
+        if self.boards is not None:
+            return self.boards.width
+        return tracker.boards(self.target.runner).known if tracker.is_rack(self.target.runner) else 1
 
     def answered(self, store: Store, trials: int | None, seconds: float | None) -> TuneResult | None:
         """The result that the records have for it as a kernel of a model; None if it has to be measured.
