@@ -13,10 +13,11 @@ from tvm.ir.prim.expr import IntImm
 from tvm.sym import Analyzer
 
 from stormdrop.ir.expressions import substitute, walk
-from stormdrop.ir.segments import segments_of, value_on_segment
+from stormdrop.ir.segments import MOST_SEGMENTS, segments_of
 from stormdrop.ir.stages import Axis, variable
 
 EXTENT = 24
+CHOICES = (prim.Select, prim.LT, prim.LE, prim.GT, prim.EQ)
 
 
 def integer(value: int) -> Any:
@@ -58,13 +59,16 @@ def test_the_value_on_a_segment_makes_no_choice_and_is_right(
 ) -> None:
     axis = Axis(variable("i"), EXTENT)
     whole = value(axis.var)
-    assert segments_of(whole, axis) == segments
+    assert bounds(whole, axis) == segments
     computed = []
-    for start, end in segments:
-        part = value_on_segment(whole, axis.var, start)
-        assert not any(isinstance(node, prim.Select | prim.LT | prim.LE | prim.GT | prim.EQ) for node in walk(part))
-        computed += [evaluated(part, axis, position) for position in range(start, end)]
+    for part in segments_of(whole, axis):
+        assert not any(isinstance(node, CHOICES) for node in walk(part.value))
+        computed += [evaluated(part.value, axis, position) for position in range(part.start, part.end)]
     np.testing.assert_array_equal(computed, [evaluated(whole, axis, position) for position in range(EXTENT)])
+
+
+def bounds(value: Any, axis: Axis) -> list[tuple[int, int]]:
+    return [(segment.start, segment.end) for segment in segments_of(value, axis)]
 
 
 def evaluated(value: Any, axis: Axis, position: int) -> int:
@@ -74,33 +78,42 @@ def evaluated(value: Any, axis: Axis, position: int) -> int:
 def test_choices_by_other_axes_stay() -> None:
     axis, other = Axis(variable("i"), EXTENT), variable("j")
     value = prim.Select(other < integer(3), axis.var, integer(0))
-    assert segments_of(value, axis) == [(0, EXTENT)]
-    assert isinstance(value_on_segment(value, axis.var, 0), prim.Select)
+    (segment,) = segments_of(value, axis)
+    assert segment.value.same_as(value)
 
 
 def test_of_a_condition_on_two_axes_the_other_part_stays() -> None:
     axis, other = Axis(variable("i"), EXTENT), variable("j")
     value = prim.Select(prim.And(axis.var < integer(17), other < integer(3)), axis.var, integer(0))
-    assert segments_of(value, axis) == [(0, 17), (17, EXTENT)]
-    first, second = (value_on_segment(value, axis.var, start) for start in (0, 17))
-    assert str(first.condition) == "j < 3"
-    assert str(second) == "0"
+    first, second = segments_of(value, axis)
+    assert (first.end, second.start) == (17, 17)
+    assert str(first.value.condition) == "j < 3"
+    assert str(second.value) == "0"
+
+
+def test_choices_inside_of_other_expressions_divide_the_whole() -> None:
+    axis = Axis(variable("i"), EXTENT)
+    value = concatenated(axis.var) * integer(2) + padded(axis.var)
+    parts = segments_of(value, axis)
+    assert [part.start for part in parts] == [0, 2, 17, 20]
+    computed = [evaluated(part.value, axis, position) for part in parts for position in range(part.start, part.end)]
+    assert computed == [evaluated(value, axis, position) for position in range(EXTENT)]
 
 
 def test_a_comparison_that_moves_by_more_than_one_divides_nothing() -> None:
     axis = Axis(variable("i"), EXTENT)
-    assert segments_of(prim.Select(axis.var * integer(2) < integer(17), integer(1), integer(0)), axis) == [(0, EXTENT)]
-
-
-def steps(axis: Axis, count: int) -> Any:
-    """A value that changes at 1, 2, ... `count`."""
-    value = integer(0)
-    for position in range(1, count + 1):
-        value = prim.Select(axis.var < integer(position), integer(position), value)
-    return value
+    assert bounds(prim.Select(axis.var * integer(2) < integer(17), integer(1), integer(0)), axis) == [(0, EXTENT)]
 
 
 def test_an_axis_of_too_many_segments_stays_whole() -> None:
-    axis = Axis(variable("i"), EXTENT)
-    assert len(segments_of(steps(axis, 14), axis)) == 15
-    assert segments_of(steps(axis, 15), axis) == [(0, EXTENT)]
+    axis = Axis(variable("i"), 200)
+    assert len(segments_of(concatenation(axis, MOST_SEGMENTS), axis)) == MOST_SEGMENTS
+    assert bounds(concatenation(axis, MOST_SEGMENTS + 1), axis) == [(0, 200)]
+
+
+def concatenation(axis: Axis, count: int) -> Any:
+    """One that takes each position but the last from an input of its own."""
+    value = integer(0)
+    for position in reversed(range(1, count)):
+        value = prim.Select(axis.var < integer(position), integer(position), value)
+    return value

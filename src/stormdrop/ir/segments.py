@@ -8,78 +8,143 @@ A vector that lies within one segment never takes both branches.
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from tvm.ir import Call
 from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import IntImm
 from tvm.sym import Analyzer
 
-from .expressions import Expr, children, coefficients, rebuild, substitute, transform, variables, walk
+from .expressions import Expr, children, coefficients, is_selection, rebuild, substitute, variables
 from .stages import Axis
 
-_MOST_BOUNDS = 16  # of segments, with both ends of the axis
-_COMPARISONS = (prim.LT, prim.LE, prim.GT, prim.GE, prim.EQ, prim.NE)
+MOST_SEGMENTS = 127
+"""A value with more has a loop over the whole axis. Each segment is a loop of its own, which has to be compiled; and
+choices are nested as deep as there are segments."""
+
+_COMPARISONS: dict[type, Callable[[int, int], bool]] = {
+    prim.LT: operator.lt,
+    prim.LE: operator.le,
+    prim.GT: operator.gt,
+    prim.GE: operator.ge,
+    prim.EQ: operator.eq,
+    prim.NE: operator.ne,
+}
 
 
-def segments_of(value: Expr, axis: Axis) -> list[tuple[int, int]]:
-    """The longest stretches of an axis on which no comparison of the axis with a constant changes its result.
+@dataclass(frozen=True)
+class Segment:
+    """A stretch of an axis on which no comparison of the axis with a constant changes its result.
 
-    Args:
-        value: the expression that holds the comparisons.
-        axis: the axis to divide.
-
-    Returns:
-        The first position of each segment and the position after its last, in order. It is one segment, the whole
-        axis, if no comparison changes or if there would be more than 15 segments.
+    Attributes:
+        start: its first position.
+        end: the position after its last.
+        value: the value on it, without the choices that have the same result on all of it.
     """
-    cuts = {0, axis.extent}
-    for node in walk(value):
-        if isinstance(node, _COMPARISONS):
-            crossing = _crossing(node, axis.var)
-            if crossing is not None:
-                before, there, after = (_holds(node, axis.var, crossing + offset) for offset in (-1, 0, 1))
-                cuts |= {crossing} if before != there else set()
-                cuts |= {crossing + 1} if there != after else set()
-    bounds = sorted(cut for cut in cuts if 0 <= cut <= axis.extent)
-    return list(pairwise(bounds)) if len(bounds) <= _MOST_BOUNDS else [(0, axis.extent)]
+
+    start: int
+    end: int
+    value: Expr
 
 
-def value_on_segment(value: Expr, variable: Any, start: int) -> Expr:
-    """The value on one segment, without the choices that have the same result on all of it.
+@dataclass(frozen=True)
+class _Comparison:
+    """A comparison of an axis with a constant: of `factor * (position - crossing)` with 0."""
+
+    compare: Callable[[int, int], bool]
+    factor: int
+    crossing: int
+
+    def holds(self, position: int) -> bool:
+        return self.compare(self.factor * (position - self.crossing), 0)
+
+    def cuts(self) -> list[int]:
+        """The positions at which its result is another one than at the position before."""
+        return [cut for cut in (self.crossing, self.crossing + 1) if self.holds(cut - 1) != self.holds(cut)]
+
+
+def segments_of(value: Expr, axis: Axis) -> list[Segment]:
+    """The longest segments of an axis, in order.
 
     Args:
         value: the value on the whole axis.
-        variable: the variable of the axis.
-        start: the first position of the segment, as `segments_of` returns it.
+        axis: the axis to divide.
+
+    Returns:
+        The segments. It is one, the whole axis with the whole value, if there would be more than `MOST_SEGMENTS`.
     """
-
-    def visit(node: Expr) -> Expr | None:
-        if isinstance(node, _COMPARISONS) and _crossing(node, variable) is not None:
-            return IntImm("bool", int(_holds(node, variable, start)))
-        if isinstance(node, prim.Select) or (isinstance(node, Call) and "if_then_else" in node.op.name):
-            condition, *branches = children(node)
-            condition = Analyzer().simplify(transform(condition, visit))
-            if isinstance(condition, IntImm):
-                return transform(branches[0 if int(condition) else 1], visit)
-            return rebuild(node, [condition, *(transform(branch, visit) for branch in branches)])
-        return None
-
-    return transform(value, visit)
+    comparisons = _Comparisons(value, axis.var)
+    cuts = [cut for cut in comparisons.cuts() if 0 < cut < axis.extent]
+    if len(cuts) >= MOST_SEGMENTS:
+        return [Segment(0, axis.extent, value)]
+    return comparisons.segments(value, 0, axis.extent)
 
 
-def _crossing(comparison: Any, variable: Any) -> int | None:
-    """The value of the variable for which both sides of a comparison are equal.
+class _Comparisons:
+    """The comparisons of a variable with constants in a value, and what the value is where they are decided."""
 
-    It is None if a side depends on anything else, or if their difference does not change by one per step.
+    def __init__(self, value: Expr, variable: Any) -> None:
+        self._known: dict[Any, _Comparison] = {}
+        self._above: set[Any] = set()  # the expressions that hold one of them
+        self._collect(value, variable)
+
+    def _collect(self, node: Expr, variable: Any) -> bool:
+        comparison = _comparison(node, variable) if type(node) in _COMPARISONS else None
+        if comparison is not None:
+            self._known[node] = comparison
+            return True
+        if any([self._collect(child, variable) for child in children(node)]):
+            self._above.add(node)
+            return True
+        return False
+
+    def cuts(self) -> set[int]:
+        """The positions at which a comparison has another result than at the position before."""
+        return {cut for comparison in self._known.values() for cut in comparison.cuts()}
+
+    def segments(self, node: Expr, start: int, end: int) -> list[Segment]:
+        """The segments of an expression between two positions."""
+        if node in self._known:
+            comparison = self._known[node]
+            bounds = [start, *(cut for cut in comparison.cuts() if start < cut < end), end]
+            return [Segment(*both, IntImm("bool", int(comparison.holds(both[0])))) for both in pairwise(bounds)]
+        if node not in self._above:
+            return [Segment(start, end, node)]
+        if not is_selection(node):
+            return self._over_operands(node, children(node), start, end)
+        condition, *branches = children(node)
+        found = []
+        for part in self.segments(condition, start, end):
+            decided = Analyzer().simplify(part.value)
+            if isinstance(decided, IntImm):
+                found += self.segments(branches[0 if int(decided) else 1], part.start, part.end)
+            else:
+                found += self._over_operands(node, [decided, *branches], part.start, part.end)
+        return found
+
+    def _over_operands(self, node: Expr, operands: Sequence[Expr], start: int, end: int) -> list[Segment]:
+        """The segments of an expression over other operands."""
+        parts = [self.segments(operand, start, end) for operand in operands]
+        bounds = sorted({end, *(segment.start for segments in parts for segment in segments)})
+        found = []
+        for first, last in pairwise(bounds):
+            values = [next(part.value for part in segments if first < part.end) for segments in parts]
+            found.append(Segment(first, last, rebuild(node, values)))
+        return found
+
+
+def _comparison(node: Any, variable: Any) -> _Comparison | None:
+    """A comparison of a variable with a constant.
+
+    It is None if a side depends on anything else, or if the difference of the sides does not change by one per step.
     """
-    difference = comparison.a - comparison.b
+    difference = node.a - node.b
     factors = coefficients(difference, {variable})
     if variables(difference) != {variable} or factors is None or factors.get(variable) not in (1, -1):
         return None
-    return -factors[variable] * int(Analyzer().simplify(substitute(difference, {variable: IntImm("int32", 0)})))
-
-
-def _holds(comparison: Any, variable: Any, position: int) -> bool:
-    return bool(int(Analyzer().simplify(substitute(comparison, {variable: IntImm("int32", position)}))))
+    factor = factors[variable]
+    at_zero = int(Analyzer().simplify(substitute(difference, {variable: IntImm("int32", 0)})))
+    return _Comparison(_COMPARISONS[type(node)], factor, -factor * at_zero)

@@ -107,6 +107,7 @@ def chain(m: int, n: int) -> Workload:
         lambda: operators.transpose((2, 35, 3, 17), (0, 2, 3, 1)),
         lambda: operators.concatenate((2, 7, 17), (2, 3, 17), 1),
         lambda: concatenation([17, 35, 1, 5]),
+        lambda: concatenation([9] + [4] * 49),  # as in the densely connected networks
         lambda: two_outputs(7, 149),
         lambda: chain(5, 37),
         lambda: operators.elementwise((128, 3072), kind="gelu"),
@@ -134,6 +135,10 @@ def allocated(text: str) -> list[int]:
             size *= int(extent)
         sizes.append(size)
     return sizes
+
+
+def test_no_element_of_a_concatenation_of_many_parts_looks_for_its_part() -> None:
+    assert "if_then_else" not in origin(concatenation([8] * 50))
 
 
 def test_rows_stay_in_the_first_cache() -> None:

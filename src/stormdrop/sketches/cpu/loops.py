@@ -26,7 +26,7 @@ from tvm.ir.prim.expr import IntImm
 from tvm.tirx import AttrStmt, For, ForKind, SeqStmt
 
 from ...ir.expressions import Expr, substitute, tile_start
-from ...ir.segments import segments_of, value_on_segment
+from ...ir.segments import segments_of
 from ...ir.stages import Axis, Stage, StageGraph, intermediate, variable
 from ...machine.cpu import Target
 from .groups import Group, groups_of
@@ -237,14 +237,14 @@ def _store_vectors(
         mapping[across.var] = start + rows[0].var
     segments = segments_of(store.value, last)
     stages = []
-    for first, end in segments:
-        segment = Axis(last.var, end - first)
-        size = _step_size(segment.extent, lanes, vectors)
-        tile, start = _tile_axis(segment, size)
+    for segment in segments:
+        axis = Axis(last.var, segment.end - segment.start)
+        size = _step_size(axis.extent, lanes, vectors)
+        tile, start = _tile_axis(axis, size)
         inner, element = _vector_axes(size, lanes)
-        value = store.value if len(segments) == 1 else value_on_segment(store.value, last.var, first)
-        position = (last.var, start + first if first else start, element)
-        stages.append(_store_over(replace(store, value=value), (*outer, tile, *rows, *inner), position, mapping))
+        position = (last.var, start + segment.start if segment.start else start, element)
+        part = replace(store, value=segment.value)
+        stages.append(_store_over(part, (*outer, tile, *rows, *inner), position, mapping))
     if len(segments) == 1:
         outer.append(tile)
     return tuple(outer), stages

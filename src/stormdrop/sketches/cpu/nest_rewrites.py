@@ -19,7 +19,7 @@ from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import IntImm
 
 from ...ir.expressions import Expr, children, loads_in, simplified, substitute, transform, unraveled
-from ...ir.segments import segments_of, value_on_segment
+from ...ir.segments import segments_of
 from ...ir.stages import Axis, Stage, intermediate, variable
 from .nests import Nest, Term, load_stride
 
@@ -233,13 +233,14 @@ def split_into_segments(nest: Nest) -> list[Nest]:
         there is only one segment.
     """
     *others, last = nest.store.axes or (Axis(variable("one"), 1),)
+    if nest.reduction is not None or last.var.name == _FUSED or any(axis.extent > 1 for axis in others):
+        return [nest]
     segments = segments_of(nest.store.value, last)
-    longer = any(axis.extent > 1 for axis in others)
-    if nest.reduction is not None or len(segments) == 1 or last.var.name == _FUSED or longer:
+    if len(segments) == 1:
         return [nest]
     nests = []
-    for start, end in segments:
-        axis = Axis(variable(last.var.name), end - start)
-        store = replace(nest.store, axes=(*others, axis), value=value_on_segment(nest.store.value, last.var, start))
-        nests.append(replace(nest, store=store).substituted({last.var: axis.var + start}))
+    for segment in segments:
+        axis = Axis(variable(last.var.name), segment.end - segment.start)
+        store = replace(nest.store, axes=(*others, axis), value=segment.value)
+        nests.append(replace(nest, store=store).substituted({last.var: axis.var + segment.start}))
     return nests
