@@ -96,10 +96,10 @@ class _Comparisons:
         if comparison is not None:
             self._known[node] = comparison
             return True
-        if any([self._collect(child, variable) for child in children(node)]):
+        below = [self._collect(child, variable) for child in children(node)]
+        if any(below):
             self._above.add(node)
-            return True
-        return False
+        return any(below)
 
     def cuts(self) -> set[int]:
         """The positions at which a comparison has another result than at the position before."""
