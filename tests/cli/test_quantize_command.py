@@ -19,7 +19,7 @@ pytest.importorskip("onnxruntime")
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """conv, batch norm, ReLU, in an opset without scales for each channel."""
+    """conv, batch norm, ReLU, reshape by a constant, in an opset without scales for each channel."""
     rng = np.random.default_rng(0)
     constants = {"w": rng.normal(0, 0.2, (8, 3, 3, 3)), "s": np.full(8, 2.0), "b": rng.normal(0, 1, 8)}
     constants |= {"m": np.zeros(8), "v": np.ones(8)}
@@ -27,12 +27,16 @@ def model(tmp_path: Path) -> Path:
         [
             helper.make_node("Conv", ["x", "w"], ["c"], "conv", pads=[1] * 4),
             helper.make_node("BatchNormalization", ["c", "s", "b", "m", "v"], ["n"], "norm"),
-            helper.make_node("Relu", ["n"], ["y"], "relu"),
+            helper.make_node("Relu", ["n"], ["r"], "relu"),
+            helper.make_node("Reshape", ["r", "size"], ["y"], "reshape"),
         ],
         "net",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 8, 8])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 8, 8, 8])],
-        [numpy_helper.from_array(value.astype("float32"), name) for name, value in constants.items()],
+        [
+            *(numpy_helper.from_array(value.astype("float32"), name) for name, value in constants.items()),
+            numpy_helper.from_array(np.array([1, 8, 8, 8]), "size"),
+        ],
     )
     path = tmp_path / "net.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 11)], ir_version=7), path)
@@ -64,6 +68,7 @@ def test_the_model_has_its_layer_in_bytes(
     graph = onnx.load(out).graph
     producers = {node.output[0]: node for node in graph.node}
     constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    assert not any(node.op_type == "BatchNormalization" for node in graph.node), "it is folded into the weights"
     (conv,) = (node for node in graph.node if node.op_type == "Conv")
     dequantized, weights = producers[conv.input[0]], producers[conv.input[1]]
     assert constants[dequantized.input[2]].dtype == kind

@@ -253,8 +253,10 @@ def _quantized(
         own = version_converter.convert_version(own, _OPSET)
     kinds = {"uint8": quantization.QuantType.QUInt8, "int8": quantization.QuantType.QInt8}
     with _quiet(), tempfile.TemporaryDirectory(prefix=".quantize-", dir=beside) as folder:
-        ready, written = Path(folder) / "ready.onnx", Path(folder) / "quantized.onnx"
-        quant_pre_process(own, str(ready), skip_symbolic_shape=True)  # folds batch norms, above all
+        before, ready, written = (Path(folder) / f"{name}.onnx" for name in ("before", "ready", "quantized"))
+        # In a file, because onnxruntime does not see small constants (the size of a Reshape) of a model in memory.
+        onnx.save(own, str(before), save_as_external_data=True, location="weights")
+        quant_pre_process(str(before), str(ready), skip_symbolic_shape=True)  # folds batch norms, above all
         quantization.quantize_static(
             str(ready),
             str(written),
