@@ -4,10 +4,11 @@
            [--precision bf16]
 
 The figures of a model are: the seconds and candidates of its tuning; its latency beside the peers; its error against
-onnxruntime, before the softmax if there is one at the end; the share of time outside of kernels; and the share of time
+onnxruntime, before the softmax if there is one at the end; the share of time outside of kernels; the share of time
 that the machine's limits explain, with every kernel at its roofline (at most all of its time, because arrays may stay
-in caches). With `--precision bf16` or `auto` the error is that against float32 on random inputs, with the top-1
-agreement, and OpenVINO and torch compute in bfloat16, too.
+in caches); and what the times of its tuned kernels add up to, over its latency. With `--precision bf16` or `auto` the
+error is that against float32 on random inputs, with the top-1 agreement, and OpenVINO and torch compute in bfloat16,
+too.
 
 Every model is saved in benchmarks/out/models.json (models_bf16.json, models_auto.json) as soon as it is done, with its
 profile and its curve, so an interrupted run goes on with `--resume`. `--show` prints and draws what is saved. Artifacts
@@ -36,7 +37,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from common import OUT, bars, earlier_entries, machine, save
 from graphs import NAMES, NEWER, graph
-from ratios import best_peer, summary
+from ratios import best_peer, predicted_seconds, summary
 
 import stormdrop as sd
 from stormdrop.bench.peers import MODEL_PEERS
@@ -133,7 +134,7 @@ def show(entries: Mapping[str, Mapping[str, Any]]) -> None:
     rows = []
     for name, entry in entries.items():
         if "failed" in entry:
-            rows.append([name, "failed: " + entry["failed"], *[""] * 9])
+            rows.append([name, "failed: " + entry["failed"], *[""] * 10])
             continue
         tuned, ours, best = entry["tuned"], entry["bench"]["contenders"][0], best_peer(entry)
         low, high = best["ratio_interval"] if best else (math.nan, math.nan)
@@ -141,6 +142,7 @@ def show(entries: Mapping[str, Mapping[str, Any]]) -> None:
             f"{peer['name']} {peer['ratio']:.2f}" for peer in entry["bench"]["contenders"][1:] if peer is not best
         ]
         outside = entry["profile"]["outside"] / entry["profile"]["seconds"]
+        predicted = predicted_seconds(tuned)
         rows.append(
             [
                 name,
@@ -152,6 +154,7 @@ def show(entries: Mapping[str, Mapping[str, Any]]) -> None:
                 _error(entry),
                 f"{outside:.1%}",
                 f"{entry['roofline']:.0%}",
+                f"{predicted / tuned['latency']['seconds']:.1%}" if predicted else "kernels untuned",
                 str(len(tuned["fallbacks"])),
                 f"{entry['bench']['disturbed']} of {entry['bench']['runs']}",
             ]
@@ -167,6 +170,7 @@ def show(entries: Mapping[str, Mapping[str, Any]]) -> None:
             "error",
             "outside",
             "roofline",
+            "predicted",
             "fallbacks",
             "disturbed",
         ],
