@@ -127,3 +127,18 @@ def test_a_division_by_zero_is_infinite_and_no_warning() -> None:
         warnings.simplefilter("error")
         (result,) = evaluate(function, [np.float32([1, -1, 0]), np.zeros(3, "float32")])
     np.testing.assert_array_equal(result, [np.inf, -np.inf, np.nan])
+
+
+def test_values_near_a_tie_are_rounded_to_both_sides() -> None:
+    x, w = te.placeholder((1, 6)), te.placeholder((6, 6))
+    r = te.reduce_axis((0, 6))
+    levels = te.compute((1, 6), lambda i, j: te.nearbyint(x[i, j] * 0.5))
+    product = te.compute((1, 6), lambda i, j: te.sum(levels[i, r] * w[r, j], axis=r))
+    workload = Workload.create("function", te.create_prim_func([x, w, levels, product]))
+    near = np.array([[5, 5 - 1e-3, 5 + 1e-3, 4.9, -5, 2]], "float32")
+    (levels_of, product_of), (other_levels, other_product) = workload.reference_with_ties([near, np.eye(6, dtype="f4")])
+    np.testing.assert_array_equal(levels_of, [[2, 2, 3, 2, -2, 1]])
+    np.testing.assert_array_equal(other_levels, [[3, 3, 2, 2, -3, 1]])
+    np.testing.assert_array_equal(product_of, levels_of)
+    np.testing.assert_array_equal(other_product, other_levels)
+    assert workload.reference_with_ties([near * 0, np.eye(6, dtype="f4")])[1] == []

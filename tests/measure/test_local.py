@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from numpy.typing import NDArray
+from tvm import te, tirx
 
 from stormdrop import operators
 from stormdrop.errors import MeasureError
@@ -22,6 +23,7 @@ from stormdrop.measure.contract import Measurer
 from stormdrop.measure.jobs import Data
 from stormdrop.measure.local import LocalMeasurer
 from stormdrop.measure.pool import WorkerPool
+from stormdrop.sketches.registry import sketches_for
 from stormdrop.testing import MeasurerConformance
 from stormdrop.testing.faults import ChosenFaults, Plain
 from stormdrop.testing.measurers import MeasurerCase
@@ -141,6 +143,24 @@ def test_transformed_constants(target: Target, pool: WorkerPool, tmp_path: Path)
         near = [Candidate(space.name, point) for point in space.neighbours(space.origin)[:3]]
         measurements = list(measurer.measure([Request(candidate, 1) for candidate in (origin, *near)]))
     assert [measurement.status for measurement in measurements] == [Status.OK] * len(measurements)
+
+
+def test_a_tie_that_float32_decides_otherwise_is_no_wrong_answer(
+    target: Target, pool: WorkerPool, tmp_path: Path
+) -> None:
+    """25 * float32(0.1) is 2.5 in float32 and a little more in float64."""
+    x, w, k = te.placeholder((8, 16), "int8"), te.placeholder((16, 24), "int8"), te.reduce_axis((0, 16))
+    total = te.compute((8, 24), lambda i, j: te.sum(x[i, k].astype("int32") * w[k, j].astype("int32"), axis=k))
+    level = te.compute((8, 24), lambda i, j: te.nearbyint(total[i, j].astype("float32") * tirx.const(0.1, "float32")))
+    result = te.compute((8, 24), lambda i, j: level[i, j] * tirx.const(0.3, "float32"))
+    workload = Workload.create("quantised", te.create_prim_func([x, w, result]))
+    assert workload.reference_with_ties(workload.random_inputs(0))[1], "no value is near a tie"
+    sketches = sketches_for(workload, target)
+    spaces = [space for _, space in sketches]
+    lock = tmp_path / "measure.lock"
+    with LocalMeasurer(workload, target, [each for each, _ in sketches], spaces, pool=pool, lock_path=lock) as measurer:
+        (measurement,) = measurer.measure([Request(Candidate(spaces[0].name, spaces[0].origin), 1)])
+    assert (measurement.status, measurement.error) == (Status.OK, "")
 
 
 def test_a_suspect_run_is_repeated_once_and_marked(

@@ -72,3 +72,13 @@ def test_unwritten_elements_are_finite_and_unlike_any_expected_value(dtype: str)
     assert view.min() < 0 < view.max()  # neither a maximum nor a minimum over the old values goes unnoticed
     for expected in (np.full_like(view, NAN), np.full_like(view, INF), np.ones_like(view)):
         assert "15 of 15 elements differ" in difference("out", view, expected, 1e-4)
+
+
+def test_a_value_may_be_rounded_to_either_side_of_a_tie() -> None:
+    expected, tie = floats(2, 8, 4), floats(2, 9, 4)
+    for right in (floats(2, 8, 4), floats(2, 9, 4), floats(2.00001, 9.00001, 4)):
+        assert difference("out", right, expected, 1e-4, tie) == ""
+    for wrong, place in ((floats(2, 10, 4), 1), (floats(2, 7, 4), 1), (floats(3, 9, 4), 0), (floats(2, NAN, 4), 1)):
+        assert difference("out", wrong, expected, 1e-4, tie).startswith(f"out[{place}] is")
+    assert difference("out", floats(INF, 9), floats(INF, 8), 1e-4, floats(INF, 9)) == ""
+    assert difference("out", floats(1, 9), floats(INF, 8), 1e-4, floats(INF, 9)).startswith("out[0] is 1, not inf")

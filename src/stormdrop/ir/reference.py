@@ -20,12 +20,15 @@ from tvm.tirx import PrimFunc
 
 from ..errors import UnsupportedFunction
 from .dtypes import is_float, is_integer
-from .expressions import children, simplified, substitute, variables, walk
+from .expressions import children, simplified, substitute, transform, variables, walk
 from .factors import factor_of, factors_of
 from .grid import BINARY, INTRINSICS, Array, GridEvaluator, store
 from .stages import Axis, Stage, StageGraph, shape_of
 
 _SLICE = 1 << 24  # the most elements to evaluate at once: 128 MiB of float64
+
+_ROUNDINGS = {"round", "nearbyint"}
+_NEAR_A_TIE = 1e-3  # float32 computes a value of some hundreds more exactly
 
 _PARTIAL = {"sqrt", "rsqrt", "log", "log2", "log10", "pow"}  # not defined for all real numbers
 _REDUCE: dict[str, Any] = {"sum": np.add, "product": np.multiply, "max": np.maximum, "min": np.minimum}
@@ -60,14 +63,62 @@ def evaluate_graph(graph: StageGraph, inputs: Sequence[Array], rounded: bool = T
         inputs: its inputs, in the order of its parameters. Floats may be wider than the parameters.
         rounded: whether floats are rounded to the type of the output; otherwise they stay in float64.
     """
+    values = _inputs(graph, inputs)
+    for stage in graph.stages:
+        values[stage.buffer] = _evaluate_stage(stage, values)
+    return [_narrowed(values[buffer], str(buffer.dtype), rounded) for buffer in graph.outputs]
+
+
+def evaluate_ties(graph: StageGraph, inputs: Sequence[Array]) -> tuple[list[Array], list[Array]]:
+    """Computes the outputs of a function, and what they may be instead because a value is near a tie of a rounding.
+
+    A quantised layer ends with a rounding to an integer. In float32 a value of 2.5 may well be 2.4999998, and be
+    rounded to 2 where the reference has 3. Both are right.
+
+    Args:
+        graph: the function.
+        inputs: its inputs, in the order of its parameters.
+
+    Returns:
+        The outputs as of `evaluate_graph`, and the outputs if all values that are within a thousandth of a tie are
+        rounded to the other side. The second list is empty if they are the same.
+    """
+    values = _inputs(graph, inputs)
+    other: dict[Any, Array] = {}
+    for stage in graph.stages:
+        value = values[stage.buffer] = _evaluate_stage(stage, values)
+        turned = replace(stage, value=transform(stage.value, _other_side))
+        rounds = turned.value is not stage.value
+        if rounds or any(load.source in other for load in stage.loads()):
+            alternative = _evaluate_stage(turned, {**values, **other})
+            if not np.array_equal(alternative, value, equal_nan=True):
+                other[stage.buffer] = alternative
+    outputs = [_narrowed(values[buffer], str(buffer.dtype), True) for buffer in graph.outputs]
+    if not any(buffer in other for buffer in graph.outputs):
+        return outputs, []
+    alternatives = {**values, **other}
+    return outputs, [_narrowed(alternatives[buffer], str(buffer.dtype), True) for buffer in graph.outputs]
+
+
+def _other_side(node: Any) -> Any:
+    """A rounding to the nearest integer that takes values near a tie to the other side; None for another expression."""
+    if not isinstance(node, Call) or node.op.name.split(".")[-1] not in _ROUNDINGS:
+        return None
+    dtype = str(node.ty.dtype)
+    half, one, zero = (FloatImm(dtype, number) for number in (0.5 - _NEAR_A_TIE, 1.0, 0.0))
+    beyond = node.args[0] - node
+    up, down = prim.Select(beyond > half, one, zero), prim.Select(beyond < -half, one, zero)
+    return node + up - down
+
+
+def _inputs(graph: StageGraph, inputs: Sequence[Array]) -> dict[Any, Array]:
+    """The inputs by buffer, in wide types."""
     values: dict[Any, Array] = {}
     for buffer, array in zip(graph.inputs, inputs, strict=True):
         if tuple(array.shape) != shape_of(buffer):
             raise ValueError(f"input {buffer.name} has shape {array.shape}, not {shape_of(buffer)}")
         values[buffer] = _wide(array)
-    for stage in graph.stages:
-        values[stage.buffer] = _evaluate_stage(stage, values)
-    return [_narrowed(values[buffer], str(buffer.dtype), rounded) for buffer in graph.outputs]
+    return values
 
 
 def check_supported(graph: StageGraph) -> None:

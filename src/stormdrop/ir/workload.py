@@ -195,6 +195,13 @@ class Workload:
         """
         return reference.evaluate_graph(self.graph, inputs)
 
+    def reference_with_ties(self, inputs: Sequence[Array]) -> tuple[list[Array], list[Array]]:
+        """The outputs for some inputs, and what they may be instead where values are near a tie of a rounding.
+
+        See `reference.evaluate_ties`.
+        """
+        return reference.evaluate_ties(self.graph, inputs)
+
     def tolerance(self, outputs: Sequence[Array]) -> float:
         """The greatest max|difference| / max|reference| of a right kernel.
 

@@ -95,8 +95,8 @@ class ExpectedOutputs:
 
     def _compute(self, workload: Workload, inputs: Sequence[Array], seed: int) -> None:
         try:
-            outputs = workload.reference(inputs)
-            data = Data(outputs=tuple(outputs), tolerance=workload.tolerance(outputs))
+            outputs, ties = workload.reference_with_ties(inputs)
+            data = Data(outputs=tuple(outputs), ties=tuple(ties), tolerance=workload.tolerance(outputs))
             self._outcome = data, _reals(workload, seed)
         except Exception as error:  # noqa: BLE001  raised in the thread that needs the outputs
             self._outcome = error

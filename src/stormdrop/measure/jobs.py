@@ -45,11 +45,13 @@ class Data:
     Args:
         inputs: one array per input; empty if this brings outputs.
         outputs: one array per output; empty if this brings inputs.
+        ties: what the outputs may be instead, as of `Workload.reference_with_ties`; empty if there is nothing else.
         tolerance: the error that is allowed, max|difference| / max|expected|. It comes with the outputs.
     """
 
     inputs: tuple[NDArray[Any], ...] = ()
     outputs: tuple[NDArray[Any], ...] = ()
+    ties: tuple[NDArray[Any], ...] = ()
     tolerance: float = 0.0
 
 

@@ -28,7 +28,7 @@ def fill(view: Array) -> None:
     view.reshape(-1)[1::2] = -sentinel
 
 
-def difference(name: str, actual: Array, expected: Array, tolerance: float) -> str:
+def difference(name: str, actual: Array, expected: Array, tolerance: float, tie: Array | None = None) -> str:
     """Compares an output with the expected one.
 
     Args:
@@ -37,6 +37,7 @@ def difference(name: str, actual: Array, expected: Array, tolerance: float) -> s
         expected: what is right. A NaN or an infinity that is expected must be there.
         tolerance: the difference that is allowed, in units of max|expected| over the finite elements; with 0 the
             outputs must be equal.
+        tie: what is right instead, where a value is near a tie of a rounding. What is between the two is right, too.
 
     Returns:
         One line about the largest difference; empty if all differences are allowed.
@@ -54,6 +55,8 @@ def difference(name: str, actual: Array, expected: Array, tolerance: float) -> s
         gap = np.abs(ours - theirs)
     gap[np.isnan(gap)] = np.inf
     gap[(ours == theirs) | (np.isnan(ours) & np.isnan(theirs))] = 0.0
+    if tie is not None:
+        gap = np.fmin(gap, _distance(ours, theirs, native(tie).astype(np.float64)))
     allowed = tolerance * float(np.max(np.abs(theirs), where=np.isfinite(theirs), initial=0.0))
     if not gap.size or float(gap.max()) <= allowed:
         return ""
@@ -95,6 +98,13 @@ def excess(name: str, actual: Array, expected: Array, allowed: Array) -> str:
         f"{name}[{position}] is {actual[largest]:.6g}, not {expected[largest]:.6g} ({allowed[largest]:.3g} may be lost"
         f" by rounding); {int(np.count_nonzero(wrong))} of {gap.size} elements differ by more than rounding allows"
     )
+
+
+def _distance(values: Array, one: Array, other: Array) -> Array:
+    """How far values are outside of the intervals between two arrays; NaN where one of these is NaN or infinite."""
+    with np.errstate(all="ignore"):
+        below, above = np.minimum(one, other) - values, values - np.maximum(one, other)
+        return np.asarray(np.maximum(np.maximum(below, above), 0 * (one + other)))
 
 
 def same_bytes(one: Array, other: Array) -> bool:

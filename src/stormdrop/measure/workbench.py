@@ -74,6 +74,7 @@ class Workbench:
         self._tvm_target = target.tvm()
         self._inputs: list[Array] = []
         self._expected: list[Array] = []
+        self._ties: list[Array | None] = []  # what is right instead of what is expected
         self._tolerance = 0.0
         self._tensors: list[Any] = []
         self._reals: Reals | None = None
@@ -93,6 +94,7 @@ class Workbench:
             self._tensors = [self._device.tensor(array) for array in self._inputs]
         if data.outputs:
             self._expected, self._tolerance = list(data.outputs), data.tolerance
+            self._ties = list(data.ties) or [None] * len(data.outputs)
 
     def build(self, job: Build) -> Built | Failed:
         """Applies the sketch, compiles the kernel, and prepares the constants that it takes."""
@@ -327,8 +329,10 @@ class Workbench:
     def _difference(self, tolerance: float) -> str:
         """One line about the first output that is wrong; empty if all are right."""
         lines = [
-            difference(spec.name, view, expected, tolerance)
-            for spec, view, expected in zip(self.workload.outputs, self._views, self._expected, strict=True)
+            difference(spec.name, view, expected, tolerance, tie)
+            for spec, view, expected, tie in zip(
+                self.workload.outputs, self._views, self._expected, self._ties, strict=True
+            )
         ]
         return next(filter(None, lines), "")
 
