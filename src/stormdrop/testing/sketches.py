@@ -84,8 +84,7 @@ def check_point(sketch: Sketch[Target], workload: Workload, target: Target, spac
     actual = run(variant, workload, target, inputs)
     tolerance = workload.tolerance_of(sketch.max_error, workload.tolerance(expected))
     case = f"{sketch.name} {config} on {workload.name}"
-    others = ties or [None] * len(expected)
-    for spec, ours, theirs, tie in zip(workload.outputs, actual, expected, others, strict=True):
+    for spec, ours, theirs, tie in zip(workload.outputs, actual, expected, ties or expected, strict=True):
         wrong = difference(spec.name, ours, theirs, tolerance, tie)
         assert not wrong, f"{case}: {wrong}"
 
