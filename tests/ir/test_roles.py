@@ -320,6 +320,20 @@ def test_copies_have_64_nodes_at_most() -> None:
     assert not worth_copying(shorter, loads=5, reduced=False)
 
 
+def test_a_gate_that_all_rows_are_multiplied_by_is_computed_once() -> None:
+    """As in squeeze-and-excite: a sigmoid of each channel, and a product with each pixel."""
+    data, weights, image = tensor(1, 4), tensor(4, 16, name="w"), tensor(9, 16, name="z")
+    gate = te.compute((1, 16), lambda i, j: te.sigmoid(product(data, weights)[i, j]), name="gate")
+    scaled = te.compute((9, 16), lambda i, j: gate[0, j] * image[i, j], name="scaled")
+    contraction = find_contraction(graph_of(data, weights, image, scaled), frozenset({1}))
+    (after,) = contraction.after
+    assert ("sigmoid" in str(contraction.epilogue.value), "sigmoid" in str(after.value)) == (True, False)
+    # A factor of a whole row is computed once before the loop over the row, wherever it stands.
+    factor = te.compute((9,), lambda i: te.sqrt(image[i, 0]), name="factor")
+    graph = graph_of(image, te.compute((9, 16), lambda i, j: factor[i] * image[i, j]))
+    assert inlines_well(graph, graph.stages[0])
+
+
 def test_nothing_is_inlined_into_the_contraction() -> None:
     a, b = tensor(5, 7, name="a"), tensor(7, 6, name="b")
     doubled = te.compute((5, 7), lambda i, k: a[i, k] * 2.0, name="doubled")

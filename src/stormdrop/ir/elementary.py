@@ -36,6 +36,8 @@ Expansion = Callable[[Expr, Bind], Expr]
 _EXP = (4.999999343e-01, 1.666652040e-01, 4.166839079e-02, 8.368745127e-03, 1.381453988e-03)
 # Below, exp is 0 in float32; above, infinity.
 _EXP_RANGE = (-104.0, 89.0)
+# Below, the power in a sigmoid is infinite, and sigmoid 0; above, sigmoid is 1 in float32.
+_SIGMOID_RANGE = (-89.0, 87.0)
 # ln 2 = high + low, high with so few digits that n * high is exact.
 _LN2_HIGH = 0.693359375
 _LN2_LOW = math.log(2) - _LN2_HIGH
@@ -129,7 +131,15 @@ def _exp(x: Expr, bind: Bind) -> Expr:
 
 
 def _sigmoid(x: Expr, bind: Bind) -> Expr:
-    return bind(1.0 / (1.0 + _exp(bind(0.0 - x), bind)))
+    """`1 / (1 + 2^n p(-r))` with r = x + n ln 2. One power of two is enough: beside 1, denormals count for nothing."""
+    x = bind(_clamped(x, *_SIGMOID_RANGE))
+    rounded = bind(_fused(x, -1 / math.log(2), _ROUND + _EXPONENT_BIAS))
+    whole = bind(rounded - (_ROUND + _EXPONENT_BIAS))
+    r = bind(_fused(whole, _LN2_LOW, _fused(whole, _LN2_HIGH, x)))
+    # The lowest bits of the sum are those of n + 127; the others are shifted out.
+    power = tirx.reinterpret("float32", tirx.reinterpret("int32", rounded) << _MANTISSA_BITS)
+    mirrored = [coefficient * (-1) ** degree for degree, coefficient in enumerate((1.0, 1.0, *_EXP))]
+    return bind(1.0 / _fused(bind(_polynomial(mirrored, r)), power, 1.0))
 
 
 def _odd(x: Expr, limit: float, fraction: tuple[Sequence[float], Sequence[float]], bind: Bind) -> Expr:
