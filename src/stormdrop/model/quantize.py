@@ -37,6 +37,7 @@ WEIGHT_GROUPS = (16, 32, 64, 128, 256)
 Feeds = Mapping[str, NDArray[Any]]
 
 _LAYERS = ("Conv", "Gemm", "MatMul")
+_WARNINGS, _ERRORS = 2, 3  # severities of onnxruntime; the first is its default
 _COMPARED = 32  # samples that are compared with float32, at most
 _OPSET = 13  # the first one in which weights have a scale for each channel
 
@@ -195,13 +196,17 @@ def _require_onnxruntime() -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Nothing is logged: the quantisers recommend what is done here, and list every node."""
+    """Nothing is logged: the quantisers recommend what is done here, and list every node and every unused constant."""
+    import onnxruntime
+
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
+    onnxruntime.set_default_logger_severity(_ERRORS)
     try:
         yield
     finally:
         logging.disable(before)
+        onnxruntime.set_default_logger_severity(_WARNINGS)
 
 
 def _samples(model: onnx.ModelProto, data: Mapping[str, NDArray[Any]]) -> Iterator[dict[str, NDArray[Any]]]:
@@ -255,7 +260,7 @@ def _quantized(
     with _quiet(), tempfile.TemporaryDirectory(prefix=".quantize-", dir=beside) as folder:
         before, ready, written = (Path(folder) / f"{name}.onnx" for name in ("before", "ready", "quantized"))
         # In a file, because onnxruntime does not see small constants (the size of a Reshape) of a model in memory.
-        onnx.save(own, str(before), save_as_external_data=True, location="weights")
+        onnx.save(own, str(before))
         quant_pre_process(str(before), str(ready), skip_symbolic_shape=True)  # folds batch norms, above all
         quantization.quantize_static(
             str(ready),
