@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from ...machine.cpu import Target
 from .contraction_shape import ContractionShape, fits_registers
+from .prefetch import PREFETCH
 
 Floats = NDArray[np.float64]
 
@@ -62,6 +63,7 @@ class Costs:
     remote: float = 2.0  # bytes per cycle of lines that another core has just written
     padded: float = 1.0  # per vector that is padded in registers: a load, and whether it is inside
     task: float = 500.0
+    fetch: float = 0.5  # of a line that is fetched ahead
 
 
 class _Tiles:
@@ -71,7 +73,8 @@ class _Tiles:
     It reads `data` bytes of the other operand and a `panel` of the column operand. Both were read before. How far away
     they are is the number of bytes that went through the caches since then: `data_distance` for the data;
     `near_distance` for the panel in a share `near_share` of the tiles, and `far_distance` in all others. A panel that
-    is `scattered` is in pieces that are too far apart to be fetched ahead.
+    is `scattered` is in pieces that are too far apart to be fetched ahead. `with_panel` tiles in a row read the same
+    panel.
     """
 
     def __init__(self, shape: ContractionShape, knobs: Mapping[str, NDArray[Any]], target: Target) -> None:
@@ -108,6 +111,7 @@ class _Tiles:
         apart = (knobs["pack"] == 0) & ~self.in_cache if shape.column_varies else np.zeros(len(self.columns), bool)
         self.scattered = apart & (self.panel > target.l1 / 2) & (shape.column_stride >= _FAR_STRIDE)
         self.near_share = np.where(self.by_column, 1.0, np.where(mixed, 1 - 1 / per_block, 0.0))
+        self.with_panel = np.where(self.by_column, blocks * per_block, np.where(mixed, per_block, 1))
 
     def moved(self, cost: Callable[[Floats], Floats], scattered: float = 1.0) -> Floats:
         """What a tile reads, each byte at the cost of its distance, and at `scattered` times that in pieces."""
@@ -147,6 +151,10 @@ def cycles(
         total = total + knobs["pack"] * 2 * shape.column_bytes / costs.copy
     if shape.padded_bytes:
         total = total + _padding_cycles(tiles, shape, knobs, target, costs)
+    if PREFETCH in knobs:
+        fetches = np.maximum(shape.steps / knobs["unroll"], tiles.panel / _LINE / tiles.with_panel)
+        unfetched = shape.column_bytes / costs.memory
+        total = total + np.where(knobs[PREFETCH] == 1, tiles.count * fetches * costs.fetch, unfetched)
     rounds = np.ceil(tiles.tasks / target.cores)
     return np.asarray(total * rounds / tiles.tasks, dtype=np.float64)
 

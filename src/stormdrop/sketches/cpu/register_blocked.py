@@ -42,6 +42,7 @@ from . import cost_model
 from .contraction_shape import ContractionShape, fits_registers, shape_of_contraction
 from .dot_products import dot_products
 from .non_temporal import stored, stores_knob
+from .prefetch import PREFETCH, prefetch_knob, with_prefetch
 from .tiled_contraction import TiledContraction, row_extents, scheduled_kernel
 from .wide_bytes import with_wide_bytes
 
@@ -81,6 +82,7 @@ class RegisterBlocked:
         - `order`: what runs in parallel and what each task walks through
         - `pack`: whether a stage packs the column operand
         - `prologue`: where data are padded or widened, see `PAD_BEFORE`
+        - `prefetch`: whether constants are fetched ahead (see `prefetch`)
         - `stores`: stores past the caches (see `non_temporal`)
         """
         return _space(workload, target)
@@ -104,6 +106,9 @@ class RegisterBlocked:
         dots = dot_products(contraction, target)
         tiled = TiledContraction(contraction, config, prologue_inside=prologue != PAD_BEFORE, dots=dots)
         kernel = scheduled_kernel(tiled, target, config, prologue_in_registers=prologue == PAD_PER_TILE)
+        if config.get(PREFETCH):
+            inside = tiled.tile_axes[0].name if config["order"] == "columns" else None
+            kernel = with_prefetch(kernel, tiled.packed, tiled.column.tiles[0].name, inside)
         main = stored(expand_for_cpu(tiled.with_neighbours(kernel, target)), config)
         if dots is not None:
             main = main.with_attr(NEEDS, [dots.feature])
@@ -149,6 +154,7 @@ def _space(workload: Workload, target: Target) -> Space | None:
         # Scalars of padding are no faster from registers; vectors, which several outputs share, are.
         per_tile = [PAD_PER_TILE] if shape.follows_columns else []
         knobs.append(Categorical("prologue", [PAD_BEFORE, PAD_PER_TASK, *per_tile]))
+    knobs += prefetch_knob(0 if shape.column_varies else shape.column_bytes, target)
     knobs += stores_knob(workload, target)
     space = Space(RegisterBlocked.name, knobs, constraints)
     points = list(space.points())

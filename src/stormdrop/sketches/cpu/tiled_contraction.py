@@ -45,6 +45,7 @@ class TiledContraction:
         column: the tiled column axis.
         reductions: the number of reduction axes.
         inside: the stage of the prologue if it is part of the kernel, else None.
+        packed: the column operand as it is packed; None if it is read as it lies.
         transforms: for each constant input that is packed ahead of time, what packs it. They are the column operand,
             if it is constant, and what decodes it.
     """
@@ -85,8 +86,11 @@ class TiledContraction:
                 packing += ((load.source, (stage,)),)
             value = rewrite_loads(contraction.stage.value, lambda load: packed.get(load.source))
             value = substitute(value, positions)
+        self.packed: Any = None
         before, parameters = list(contraction.before), list(contraction.graph.parameters)
         for source, stages in packing:
+            if self.packed is None:
+                self.packed = stages[-1].buffer
             if contraction.constant is None:
                 before += stages
             else:

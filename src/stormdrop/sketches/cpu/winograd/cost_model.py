@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from ....ir.stages import shape_of
 from ....machine.cpu import Target
+from ..prefetch import PREFETCH
 from .convolution import Convolution
 
 Floats = NDArray[np.float64]
@@ -35,6 +36,8 @@ _WEIGHT_BANDWIDTH = 32.0  # bytes per cycle of weights that every product takes 
 _L2, _L3, _MEMORY = 64.0, 20.0, 8.0  # bytes per cycle
 _WRITTEN = 2.5  # bytes moved for each that is written: the line is read before
 _COPIED = 30.0  # bytes per cycle of padding
+_LINE = 64  # bytes of a cache line
+_FETCH = 0.5  # per line that is fetched ahead
 _EXPOSED = 0.1  # share of the transfers that is never hidden by computation
 _USABLE = 0.9  # share of a cache that is used before it overflows
 
@@ -90,9 +93,20 @@ def cycles(conv: Convolution, m: int, knobs: Mapping[str, NDArray[Any]], target:
     if conv.before:
         copied = np.asarray(4.0 * math.prod(shape_of(conv.data.source)))
         total = total + copied * (1 / _COPIED + per_byte(2 * copied) / 2)
+    if PREFETCH in knobs:
+        row_tiles = np.ceil(size / rows)
+        lines = np.maximum(row_tiles * channels / knobs["unroll"], 4 * channels * columns / _LINE)
+        fetching = _FETCH * blocks * column_tiles * positions * lines
+        total = total + np.where(knobs[PREFETCH] == 1, fetching, weight_bytes(conv, m) / _MEMORY)
     tasks = blocks * np.where(fused, 1, column_tiles)
     rounds = np.ceil(tasks / target.cores)
     return np.asarray((total + tasks * _TASK) * rounds / tasks, dtype=np.float64)
+
+
+def weight_bytes(conv: Convolution, m: int) -> int:
+    """The size of the transformed weights."""
+    down, across = conv.filters(m)
+    return 4 * down.alpha * across.alpha * conv.channel.extent * conv.column.extent
 
 
 def _product_cycles(channels: int, vectors: Floats, knobs: Mapping[str, NDArray[Any]], target: Target) -> Floats:

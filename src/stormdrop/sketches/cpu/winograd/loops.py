@@ -23,6 +23,7 @@ from ....ir.stages import Axis, Buffer, Stage, StageGraph, assemble, intermediat
 from ....machine.cpu import Target
 from ...contract import Variant
 from ..loops import default_loops
+from ..prefetch import PREFETCH, fetched
 from .convolution import Convolution
 from .transforms import Filter, Matrix, matrices, rows_of_input, rows_of_output
 
@@ -56,7 +57,9 @@ class WinogradLoops:
         self.rows: int = min(config["rows"], self.tiles)
         self.block: int = min(self.rows * config["block"], self.tiles)
         self.blocks = -(-self.tiles // self.block)
+        self.row_tiles = -(-self.block // self.rows)
         self.columns: int = config["columns"]
+        self.prefetch = bool(config.get(PREFETCH))
         self.column_tiles = -(-conv.column.extent // self.columns)
         self.lanes = math.gcd(self.columns, target.lanes)
         self.width = math.gcd(conv.channel.extent, target.lanes)
@@ -131,13 +134,12 @@ class WinogradLoops:
 
     def _outputs(self, prefix: list[Expr], block: Expr, column_tile: Expr) -> Any:
         """The outputs of the tiles of a block in one tile of columns; `prefix` is the first index of V, if any."""
-        row_tiles = -(-self.block // self.rows)
 
         def product(position: Expr) -> Any:
             def row_tile(number: Expr) -> Any:
-                return self._product(prefix, column_tile, position, _start(number, self.rows, self.block))
+                return self._product(prefix, column_tile, position, number)
 
-            return _loop(row_tiles, row_tile)
+            return _loop(self.row_tiles, row_tile)
 
         def output(tile: Expr) -> Any:
             return _loop(self.columns // self.lanes, lambda vector: self._output(block, column_tile, tile, vector))
@@ -170,9 +172,12 @@ class WinogradLoops:
         vectors = [_vectors(self.across.alpha, self.width, down), _vectors(self.down.alpha, self.width, across)]
         return SeqStmt([*position.bindings, *vectors])
 
-    def _product(self, prefix: list[Expr], column_tile: Expr, position: Expr, start: Expr) -> Any:
-        """M of some tiles at one of the positions: a product of small matrices, accumulated in registers."""
-        accumulators = self.accumulators
+    def _product(self, prefix: list[Expr], column_tile: Expr, position: Expr, row_tile: Expr) -> Any:
+        """M of some tiles at one of the positions: a product of small matrices, accumulated in registers.
+
+        Meanwhile the weights of the next position are fetched, if the knob says so.
+        """
+        accumulators, start = self.accumulators, _start(row_tile, self.rows, self.block)
 
         def for_all(statement: Callable[[Expr, Expr], Any]) -> Any:
             def vectors(row: Expr) -> Any:
@@ -192,7 +197,20 @@ class WinogradLoops:
 
         def channels(chunk: Expr) -> Any:
             def steps(first: Expr) -> Any:
-                return _loop(self.unroll, lambda step: multiply(chunk, first * self.unroll + step), ForKind.UNROLLED)
+                products = _loop(
+                    self.unroll, lambda step: multiply(chunk, first * self.unroll + step), ForKind.UNROLLED
+                )
+                if not self.prefetch:
+                    return products
+                count = self.width // self.unroll
+                step = (row_tile * self.chunks + chunk) * count + first
+                fetches = fetched(
+                    lambda element: self.weights[column_tile, position + 1, 0, element],
+                    self.conv.channel.extent * self.columns,
+                    self.row_tiles * self.chunks * count,
+                    step,
+                )
+                return SeqStmt([*fetches, products])
 
             return _loop(self.width // self.unroll, steps)
 

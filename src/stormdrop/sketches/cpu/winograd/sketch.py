@@ -37,6 +37,7 @@ from ....ir.workload import Workload
 from ....machine.cpu import Target
 from ....space import Categorical, Constraint, Knob, Ordinal, Space
 from ...contract import Variant
+from ..prefetch import prefetch_knob
 from . import cost_model
 from .convolution import find_convolution
 from .loops import WinogradLoops
@@ -78,6 +79,7 @@ class Winograd:
         - `order`: "fused" runs blocks in parallel, each from its inputs to its outputs. "tiles" and "columns" compute V
           for all blocks first. Then they run blocks and column tiles in parallel: "tiles" takes all column tiles of one
           block after the other, "columns" all blocks of one column tile.
+        - `prefetch`: whether the transformed weights are fetched ahead (see `prefetch`)
         """
         return _space(self, workload, target)
 
@@ -117,6 +119,7 @@ def _space(sketch: Winograd, workload: Workload, target: Target) -> Space | None
         Ordinal("columns", columns),
         Ordinal("unroll", [factor for factor in (1, 2, 4, 8) if width % factor == 0]),
         Categorical("order", ["fused", "tiles", "columns"]),
+        *prefetch_knob(cost_model.weight_bytes(conv, sketch.m), target),
     ]
     constraints = [
         Constraint(
