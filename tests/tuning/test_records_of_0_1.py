@@ -25,6 +25,7 @@ from stormdrop.model.importer.graph import load_graph
 from stormdrop.model.random_weights import seed_weights
 from stormdrop.records import Store
 from stormdrop.sketches.contract import Sketch, Variant
+from stormdrop.sketches.cpu.prefetch import PREFETCH
 from stormdrop.sketches.cpu.register_blocked import RegisterBlocked
 from stormdrop.sketches.cpu.streaming import Streaming
 from stormdrop.sketches.registry import cpu_sketches
@@ -78,15 +79,18 @@ def test_operators_are_answered(workload: Workload, trials: int, store: Store) -
 
 
 @pytest.mark.long
-def test_every_kernel_of_a_model_is_answered(store: Store) -> None:
+def test_every_kernel_of_a_model_whose_spaces_are_the_same_is_answered(store: Store) -> None:
+    """Spaces of kernels with large weights have one more knob since then."""
     graph = load_graph(seed_weights(onnx.load(SQUEEZENET), seed=0))
-    answered = [
-        KernelTask.create(
-            Workload.create(task.name, task.function, task.constants), TARGET, TuneOptions(seed=3)
-        ).answered(store, trials=1, seconds=None)
+    tasks = [
+        KernelTask.create(Workload.create(task.name, task.function, task.constants), TARGET, TuneOptions(seed=3))
         for task in graph.tasks
     ]
-    assert len(answered) == 29
+    same = [
+        task for task in tasks if not any(PREFETCH in {knob.name for knob in space.knobs} for _, space in task.sketches)
+    ]
+    assert (len(tasks), len(same)) == (29, 26)
+    answered = [task.answered(store, trials=1, seconds=None) for task in same]
     assert all(result is not None and result.reused == result.trials > 0 for result in answered)
 
 
