@@ -93,6 +93,12 @@ def test_tune_tir_takes_our_search(tmp_path: Path) -> None:
     assert failed and min(failed) > 1e9
 
 
+@pytest.mark.parametrize("search", ["random", "genetic"])
+def test_no_more_trials_than_asked_for(search: str, tmp_path: Path) -> None:
+    times, _ = tuned(storm_strategy(search), tmp_path, 21)
+    assert len(times) == 21
+
+
 def test_a_search_that_has_finished_ends_the_tuning(tmp_path: Path) -> None:
     times, _ = tuned(storm_strategy("droplet", max_iterations=1, restarts=0), tmp_path, 1_000)
     assert 0 < len(times) < 1_000

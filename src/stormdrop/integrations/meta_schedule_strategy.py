@@ -143,7 +143,7 @@ class _Task:
         schedules: list[Any] = []
         width = min(self._width, self._left)
         while len(schedules) < width:
-            requests = self._search.ask(self._width)
+            requests = self._search.ask(width - len(schedules))
             if not requests:
                 break
             for request in requests:
