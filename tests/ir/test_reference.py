@@ -135,7 +135,7 @@ def test_values_near_a_tie_are_rounded_to_both_sides() -> None:
     levels = te.compute((1, 6), lambda i, j: te.nearbyint(x[i, j] * 0.5))
     product = te.compute((1, 6), lambda i, j: te.sum(levels[i, r] * w[r, j], axis=r))
     workload = Workload.create("function", te.create_prim_func([x, w, levels, product]))
-    near = np.array([[5, 5 - 1e-3, 5 + 1e-3, 4.9, -5, 2]], "float32")
+    near = np.array([[5, 5 - 3e-4, 5 + 3e-4, 4.99, -5, 2]], "float32")
     (levels_of, product_of), (other_levels, other_product) = workload.reference_with_ties([near, np.eye(6, dtype="f4")])
     np.testing.assert_array_equal(levels_of, [[2, 2, 3, 2, -2, 1]])
     np.testing.assert_array_equal(other_levels, [[3, 3, 2, 2, -3, 1]])

@@ -332,6 +332,11 @@ def test_a_gate_that_all_rows_are_multiplied_by_is_computed_once() -> None:
     factor = te.compute((9,), lambda i: te.sqrt(image[i, 0]), name="factor")
     graph = graph_of(image, te.compute((9, 16), lambda i, j: factor[i] * image[i, j]))
     assert inlines_well(graph, graph.stages[0])
+    # Padding loads each element once, though it has more elements.
+    gates = te.compute((9, 16), lambda i, j: te.sigmoid(image[i, j]), name="gates")
+    padded = te.compute((11, 16), lambda i, j: tirx.if_then_else(tirx.all(i > 0, i < 10), gates[i - 1, j], 0.0))
+    graph = graph_of(image, padded)
+    assert inlines_well(graph, graph.stages[0])
 
 
 def test_nothing_is_inlined_into_the_contraction() -> None:

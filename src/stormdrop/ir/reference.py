@@ -27,8 +27,11 @@ from .stages import Axis, Stage, StageGraph, shape_of
 
 _SLICE = 1 << 24  # the most elements to evaluate at once: 128 MiB of float64
 
-_ROUNDINGS = {"round", "nearbyint"}
-_NEAR_A_TIE = 1e-3  # float32 computes a value of some hundreds more exactly
+ROUNDINGS = ("nearbyint", "round")
+"""The intrinsics that round to the nearest integer."""
+
+NEAR_A_TIE = 2.0**-12
+"""What float32 may add to a number of some hundreds, made of sums and products, before it is rounded to an integer."""
 
 _PARTIAL = {"sqrt", "rsqrt", "log", "log2", "log10", "pow"}  # not defined for all real numbers
 _REDUCE: dict[str, Any] = {"sum": np.add, "product": np.multiply, "max": np.maximum, "min": np.minimum}
@@ -72,15 +75,16 @@ def evaluate_graph(graph: StageGraph, inputs: Sequence[Array], rounded: bool = T
 def evaluate_ties(graph: StageGraph, inputs: Sequence[Array]) -> tuple[list[Array], list[Array]]:
     """Computes the outputs of a function, and what they may be instead because a value is near a tie of a rounding.
 
-    A quantised layer ends with a rounding to an integer. In float32 a value of 2.5 may well be 2.4999998, and be
-    rounded to 2 where the reference has 3. Both are right.
+    A quantised layer ends with a rounding to an integer. In float32 a value of 3.5 may well be 3.4999998, and be
+    rounded to 3 where the reference has 4. Both are right. If a reduction follows the rounding, the second outputs are
+    those with all of these values on the other side; what a kernel has that turns some of them may lie elsewhere.
 
     Args:
         graph: the function.
         inputs: its inputs, in the order of its parameters.
 
     Returns:
-        The outputs as of `evaluate_graph`, and the outputs if all values that are within a thousandth of a tie are
+        The outputs as of `evaluate_graph`, and the outputs if all values that are within `NEAR_A_TIE` of a tie are
         rounded to the other side. The second list is empty if they are the same.
     """
     values = _inputs(graph, inputs)
@@ -102,10 +106,10 @@ def evaluate_ties(graph: StageGraph, inputs: Sequence[Array]) -> tuple[list[Arra
 
 def _other_side(node: Any) -> Any:
     """A rounding to the nearest integer that takes values near a tie to the other side; None for another expression."""
-    if not isinstance(node, Call) or node.op.name.split(".")[-1] not in _ROUNDINGS:
+    if not isinstance(node, Call) or node.op.name.split(".")[-1] not in ROUNDINGS:
         return None
     dtype = str(node.ty.dtype)
-    half, one, zero = (FloatImm(dtype, number) for number in (0.5 - _NEAR_A_TIE, 1.0, 0.0))
+    half, one, zero = (FloatImm(dtype, number) for number in (0.5 - NEAR_A_TIE, 1.0, 0.0))
     beyond = node.args[0] - node
     up, down = prim.Select(beyond > half, one, zero), prim.Select(beyond < -half, one, zero)
     return node + up - down

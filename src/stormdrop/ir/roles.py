@@ -19,7 +19,6 @@ and activation) becomes its epilogue. Any other stage runs before or after it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -214,22 +213,20 @@ def inlines_well(graph: StageGraph, stage: Stage, contraction: Stage | None = No
     if contraction is not None and any(reader.buffer.same_as(contraction.buffer) for reader in readers):
         return False
     loads = sum(
-        1 + _takes_again(stage, reader, load)
-        for reader in readers
-        for load in reader.loads()
-        if load.source.same_as(stage.buffer)
+        1 + _repeats(reader, load) for reader in readers for load in reader.loads() if load.source.same_as(stage.buffer)
     )
     return worth_copying(stage.value, loads, any(reader.combine is not None for reader in readers))
 
 
-def _takes_again(stage: Stage, reader: Stage, load: Any) -> bool:
-    """Whether a reader loads each element of a stage in many of its steps, and not one after the other.
+def _repeats(reader: Stage, load: Any) -> bool:
+    """Whether a stage comes back to each element that it loads, after others.
 
-    So it is with the gate of a channel, which all pixels are multiplied by. What all steps of an innermost loop load is
-    computed once before that loop in any case.
+    The pixels of an image do that to the gate of a channel. A value that all steps of the innermost loop load does not
+    count, because it is computed once before that loop.
     """
-    size, steps = (math.prod(axis.extent for axis in each.axes) for each in (stage, reader))
-    return bool(reader.axes) and size < steps and reader.axes[-1].var in variables(load)
+    used = variables(load)
+    axes = [axis.var for axis in reader.axes if axis.extent > 1]
+    return bool(axes) and axes[-1] in used and not used.issuperset(axes)
 
 
 def worth_copying(value: Expr, loads: int, reduced: bool) -> bool:
@@ -237,8 +234,8 @@ def worth_copying(value: Expr, loads: int, reduced: bool) -> bool:
 
     Args:
         value: the value.
-        loads: how many loads there are, in several steps or places. If there are several, a value with a call (exp,
-            sqrt ...) is not copied.
+        loads: how many loads there are. One that comes back to each element counts as two. If there are several, a
+            value with a call (exp, sqrt ...) is not copied.
         reduced: whether a reduction loads it. Padding is not copied then, because a conditional in the innermost
             loop costs more than a copy.
     """

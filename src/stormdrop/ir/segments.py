@@ -88,7 +88,7 @@ class _Comparisons:
 
     def __init__(self, value: Expr, variable: Any) -> None:
         self._known: dict[Any, _Comparison] = {}
-        self._above: set[Any] = set()  # the expressions that hold one of them
+        self._holding: set[Any] = set()  # the expressions that hold one of them
         self._collect(value, variable)
 
     def _collect(self, node: Expr, variable: Any) -> bool:
@@ -98,7 +98,7 @@ class _Comparisons:
             return True
         below = [self._collect(child, variable) for child in children(node)]
         if any(below):
-            self._above.add(node)
+            self._holding.add(node)
         return any(below)
 
     def cuts(self) -> set[int]:
@@ -111,7 +111,7 @@ class _Comparisons:
             comparison = self._known[node]
             bounds = [start, *(cut for cut in comparison.cuts() if start < cut < end), end]
             return [Segment(*both, IntImm("bool", int(comparison.holds(both[0])))) for both in pairwise(bounds)]
-        if node not in self._above:
+        if node not in self._holding:
             return [Segment(start, end, node)]
         if not is_selection(node):
             return self._over_operands(node, children(node), start, end)
@@ -146,5 +146,7 @@ def _comparison(node: Any, variable: Any) -> _Comparison | None:
     if variables(difference) != {variable} or factors is None or factors.get(variable) not in (1, -1):
         return None
     factor = factors[variable]
-    at_zero = int(Analyzer().simplify(substitute(difference, {variable: IntImm("int32", 0)})))
-    return _Comparison(_COMPARISONS[type(node)], factor, -factor * at_zero)
+    at_zero = Analyzer().simplify(substitute(difference, {variable: IntImm("int32", 0)}))
+    if not isinstance(at_zero, IntImm):  # it loads something
+        return None
+    return _Comparison(_COMPARISONS[type(node)], factor, -factor * int(at_zero))

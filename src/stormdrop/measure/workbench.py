@@ -74,7 +74,7 @@ class Workbench:
         self._tvm_target = target.tvm()
         self._inputs: list[Array] = []
         self._expected: list[Array] = []
-        self._ties: list[Array] = []  # what is right instead of what is expected; often the same
+        self._ties: list[Array | None] = []  # what is right instead of what is expected
         self._tolerance = 0.0
         self._tensors: list[Any] = []
         self._reals: Reals | None = None
@@ -94,7 +94,7 @@ class Workbench:
             self._tensors = [self._device.tensor(array) for array in self._inputs]
         if data.outputs:
             self._expected, self._tolerance = list(data.outputs), data.tolerance
-            self._ties = list(data.ties or data.outputs)
+            self._ties = list(data.ties) or [None] * len(data.outputs)
 
     def build(self, job: Build) -> Built | Failed:
         """Applies the sketch, compiles the kernel, and prepares the constants that it takes."""

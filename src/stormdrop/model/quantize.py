@@ -196,7 +196,10 @@ def _require_onnxruntime() -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Nothing is logged: the quantisers recommend what is done here, and list every node and every unused constant."""
+    """No warnings are logged: the quantisers recommend what is done here, and onnxruntime lists every unused constant.
+
+    onnxruntime has no way to ask for its severity, so it has its default afterwards.
+    """
     import onnxruntime
 
     before = logging.root.manager.disable

@@ -136,6 +136,7 @@ class KernelTask:
         reuse: Reuse,
         on_progress: Callable[[Progress], None] | None = None,
         trials: int | None = None,
+        width: int | None = None,
     ) -> TuningRequest:
         """The request to tune it.
 
@@ -145,6 +146,7 @@ class KernelTask:
             reuse: what of the records may be used.
             on_progress: is called with the progress after every batch.
             trials: the most distinct candidates.
+            width: how many candidates are measured at the same time; by default as many as there are machines.
         """
         workload, target, options = self.workload, self.target, self.options
         machine = f"{target.machine}, constants from memory" if self.cold else target.machine
@@ -160,7 +162,7 @@ class KernelTask:
             versions={**versions, **target.conditions, CODE_GENERATION: str(GENERATION)},
             reuse=reuse,
             on_progress=on_progress,
-            width=self._width(),
+            width=self._width() if width is None else width,
             knowledge=Knowledge(
                 features=features,
                 prior=knowledge.prior(self.sketches, workload, target),
@@ -175,6 +177,8 @@ class KernelTask:
 
     def _width(self) -> int:
         """How many candidates are measured at the same time by a fleet or a rack; 1 on this machine."""
+        if self.given_measurer is not None:
+            return 1
         if self.fleet is not None:
             return self.fleet.width
         if self.boards is not None:
@@ -190,7 +194,7 @@ class KernelTask:
             seconds: the wall seconds that it can count on.
         """
         reuse = Reuse(resume=self.options.resume, shared=True, starts=False, rival=False)
-        request = self.request(seconds, clock.perf_counter(), reuse, trials=trials)
+        request = self.request(seconds, clock.perf_counter(), reuse, trials=trials, width=1)
         decision = resolve(request, store)
         return self.result(answered_result(request, store, decision)) if isinstance(decision, Answered) else None
 

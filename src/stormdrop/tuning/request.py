@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     from .result import Progress
 
 BATCH = 8
-"""Requests per ask. It is the same in every run, so that a resumed search makes the asks of the interrupted one.
-
-A fleet has larger batches if it is wide."""
+"""Requests per ask. A fleet or a rack that measures more at the same time has larger batches."""
 
 
 CODE_GENERATION = "code generation"

@@ -32,6 +32,7 @@ _STARTS = "starts"  # among a setting's method: where the search began, which de
 MODEL = "model"  # among a setting's method: the model that a kernel was tuned for, for people who read records
 TRANSFER = "transfer"  # among a setting's method: what records of elsewhere gave, for people who read records
 _SPACES = "spaces"  # among a setting's method: the spaces in words, for people who read records
+_BATCH = "batch"  # among a setting's method: as many as the machines of that time measured
 _MOST_STARTS = 3
 _RECENT = 100  # sessions that are looked through for starts
 _COMPILER = "apache-tvm"  # among a setting's versions: another compiler generates other code, with other times
@@ -289,4 +290,5 @@ def _same_compiler(session: StoredSession, setting: Setting) -> bool:
 
 def _method(setting: Setting) -> dict[str, Any]:
     """What trials depend on besides the spaces."""
-    return {key: value for key, value in setting.method.items() if key not in (_STARTS, _SPACES, MODEL, TRANSFER)}
+    others = (_STARTS, _SPACES, _BATCH, MODEL, TRANSFER)
+    return {key: value for key, value in setting.method.items() if key not in others}

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from tvm.ir import TensorLoad
+from tvm import tirx
 from tvm.ir.prim.expr import IntImm
+from tvm.s_tir import SBlockRealize
 from tvm.sym import Analyzer
+from tvm.tirx import AttrStmt, BufferStore, Evaluate, For, ForKind, IfThenElse, SeqStmt
 
 from stormdrop import operators
-from stormdrop.ir.expressions import substitute, walk
-from stormdrop.ir.stages import intermediate, variable
+from stormdrop.ir.expressions import loads_in, substitute
+from stormdrop.ir.stages import intermediate, shape_of, variable
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
 from stormdrop.sketches.contract import AnySketch
-from stormdrop.sketches.cpu.prefetch import PREFETCH, fetched
+from stormdrop.sketches.cpu.prefetch import PREFETCH, fetch_statements
 from stormdrop.sketches.cpu.register_blocked import RegisterBlocked
 from stormdrop.sketches.cpu.winograd.sketch import Winograd
+from stormdrop.space import Space
 from stormdrop.testing.sketches import check_point
+from stormdrop.trial import Point
 
 TARGET = Target.detect()
+LINE = 16  # float32 numbers
 SMALL = replace(TARGET, l2=1024)
 """A machine with a second cache that holds none of the weights of these tests."""
 
@@ -41,6 +46,7 @@ def test_large_constants_can_be_fetched_ahead() -> None:
     assert not has_knob(RegisterBlocked(), operators.dense(8, 32, 64), replace(TARGET, l2=1 << 20))
     assert not has_knob(RegisterBlocked(), operators.dense(8, 32, 64), replace(TARGET, l2=0)), "nothing is known of it"
     assert not has_knob(RegisterBlocked(), operators.matmul(8, 32, 64)), "no constant: it was just written"
+    assert not has_knob(RegisterBlocked(), operators.depthwise_conv2d(1, 13, 13, 8, 5, 5, layout="NCHW"))
 
 
 @pytest.mark.parametrize(
@@ -48,11 +54,11 @@ def test_large_constants_can_be_fetched_ahead() -> None:
 )
 def test_all_steps_together_fetch_each_line_of_a_panel(elements: int, steps: int) -> None:
     panel, step = intermediate("panel", [elements], "float32"), variable("step")
-    statements = fetched(lambda position: panel[position], elements, steps, step)
+    statements = fetch_statements(lambda position: panel[position], elements, steps, step)
     lines = set()
     for number in range(steps):
         for statement in statements:
-            (load,) = (node for node in walk(statement.value) if isinstance(node, TensorLoad))
+            (load,) = loads_in(statement.value)
             (index,) = load.indices
             lines.add(int(Analyzer().simplify(substitute(index, {step: IntImm("int32", number)}))) // 16)
     needed = -(-elements // 16)
@@ -60,21 +66,90 @@ def test_all_steps_together_fetch_each_line_of_a_panel(elements: int, steps: int
     assert max(lines) < 2 * needed + len(statements), "little else is fetched"
 
 
+MADE: dict[str, Callable[[], Workload]] = {
+    "dense": lambda: operators.dense(49, 40, 96, bias=1, act="relu"),
+    "window": lambda: operators.conv2d(1, 9, 9, 24, 40, 3, 3, stride=2, pad=1),
+    "groups": lambda: operators.conv2d(2, 7, 7, 32, 48, 3, 3, pad=1, groups=2),
+    "pixels": lambda: operators.conv2d(1, 7, 7, 96, 40, 1, 1),
+    "bytes": lambda: operators.dense(5, 48, 96, dtype="uint8"),
+    "codes": lambda: operators.weight_only_dense(m=3, n=48, k=96, bits=8, group=32, zero_points=0),
+}
+
+
+@pytest.mark.parametrize("order", ["columns", "rows", "mixed"])
+@pytest.mark.parametrize(("name", "steps"), [("dense", 96), ("window", 9 * 24), ("groups", 9 * 16)])
+def test_the_next_panel_is_fetched_while_one_is_read(name: str, steps: int, order: str) -> None:
+    check_fetches(RegisterBlocked(), MADE[name](), {"order": order}, "packed", steps)
+
+
+@pytest.mark.parametrize("order", ["fused", "tiles", "columns"])
+def test_the_next_weights_are_fetched_by_winograd(order: str) -> None:
+    check_fetches(Winograd(2), operators.conv2d(1, 6, 6, 16, 24, 3, 3, pad=1), {"order": order}, "U", 16)
+
+
+def check_fetches(sketch: Any, workload: Workload, fixed: Mapping[str, Any], operand: str, steps: int) -> None:
+    """Walks through the loops of a schedule, and checks that each line of panel p + 1 is fetched while p is read."""
+    space, (point,) = some_points(sketch, workload, fixed, 1)
+    config = space.config(point)
+    main, size = sketch.apply(workload, SMALL, config).main, steps * config["columns"]
+    buffer = next(parameter for parameter in main.params if parameter.name == operand)
+    present, fetched, checked = -1, set[int](), 0
+    begun = set[int]()  # fetched since the last read: at the beginning of the step to which the next read belongs
+    for is_fetch, address in accesses(main.body, {}, buffer):
+        if is_fetch:
+            begun.add(address // LINE)
+            continue
+        if (panel := address // size) != present:
+            if panel == present + 1 > 0:
+                assert fetched >= set(range(panel * size // LINE + 1, (panel + 1) * size // LINE)), f"panel {panel}"
+                checked += 1
+            present, fetched = panel, set()
+        fetched |= begun
+        begun = set()
+    assert checked >= 2, "panels follow each other"
+
+
+def accesses(node: Any, at: Mapping[Any, int], buffer: Any) -> Iterator[tuple[bool, int]]:
+    """What a statement reads of a buffer, or fetches (True), in its order: positions in the flat buffer.
+
+    Of loops over lanes and of unrolled loops only the first iteration runs.
+    """
+    if isinstance(node, SeqStmt):
+        at = dict(at)
+        for statement in node.seq:
+            if isinstance(statement, tirx.Bind):
+                at[statement.var] = number(statement.value, at)
+            yield from accesses(statement, at, buffer)
+    elif isinstance(node, For):
+        serial = int(node.kind) in (int(ForKind.SERIAL), int(ForKind.PARALLEL))
+        for index in range(int(node.extent) if serial else 1):
+            yield from accesses(node.body, {**at, node.loop_var: index}, buffer)
+    elif isinstance(node, SBlockRealize):
+        values = (number(value, at) for value in node.iter_values)
+        inside = dict(zip((axis.var for axis in node.block.iter_vars), values, strict=True))
+        yield from accesses(node.block.body, {**at, **inside}, buffer)
+    elif isinstance(node, AttrStmt):
+        yield from accesses(node.body, at, buffer)
+    elif isinstance(node, IfThenElse):
+        yield from accesses(node.then_case, at, buffer)
+    elif isinstance(node, Evaluate | BufferStore):
+        for load in loads_in(node.value):
+            if load.source.same_as(buffer):
+                position = 0
+                for index, extent in zip(load.indices, shape_of(buffer), strict=True):
+                    position = position * extent + number(index, at)
+                yield isinstance(node, Evaluate), position
+
+
+def number(value: Any, at: Mapping[Any, int]) -> int:
+    return int(Analyzer().simplify(substitute(value, {name: IntImm("int32", known) for name, known in at.items()})))
+
+
 @pytest.mark.compiles
 @pytest.mark.parametrize("order", ["columns", "rows", "mixed"])
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: operators.dense(49, 40, 96, bias=1, act="relu"),
-        lambda: operators.conv2d(1, 9, 9, 24, 40, 3, 3, stride=2, pad=1),
-        lambda: operators.conv2d(2, 7, 7, 32, 48, 3, 3, pad=1, groups=2),
-        lambda: operators.conv2d(1, 7, 7, 96, 40, 1, 1),
-        lambda: operators.dense(5, 48, 96, dtype="uint8"),
-    ],
-)
-def test_results_are_right(make: Callable[[], Workload], order: str) -> None:
-    workload = make()
-    check_some(RegisterBlocked(), workload, {"order": order})
+@pytest.mark.parametrize("name", MADE)
+def test_results_are_right(name: str, order: str) -> None:
+    check_some(RegisterBlocked(), MADE[name](), {"order": order})
 
 
 @pytest.mark.compiles
@@ -84,13 +159,18 @@ def test_results_by_winograd_are_right(m: int, order: str) -> None:
     check_some(Winograd(m), operators.conv2d(1, 9, 11, 24, 40, 3, 3, pad=1), {"order": order})
 
 
-def check_some(sketch: Any, workload: Workload, fixed: dict[str, str]) -> None:
-    """Checks three points that fetch ahead."""
-    space = sketch.space(workload, SMALL)
-    rng = np.random.default_rng(0)
-    fixed = {**fixed, PREFETCH: 1}  # type: ignore[dict-item]
-    points = (space.sample(rng) for _ in range(2_000))
-    wanted = [point for point in points if fixed.items() <= space.config(point).items()][:3]
-    assert len(wanted) == 3
-    for point in wanted:
+def check_some(sketch: Any, workload: Workload, fixed: Mapping[str, Any]) -> None:
+    space, points = some_points(sketch, workload, fixed, 3)
+    for point in points:
         check_point(sketch, workload, SMALL, space, point)
+
+
+def some_points(sketch: Any, workload: Workload, fixed: Mapping[str, Any], count: int) -> tuple[Space, list[Point]]:
+    """The space of a sketch, and points of it that fetch ahead."""
+    space = sketch.space(workload, SMALL)
+    rng, wanted = np.random.default_rng(0), {**fixed, PREFETCH: 1}
+    points = [
+        point for point in (space.sample(rng) for _ in range(2_000)) if wanted.items() <= space.config(point).items()
+    ]
+    assert len(points) >= count
+    return space, points[:count]

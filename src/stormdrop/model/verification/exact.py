@@ -30,14 +30,9 @@ from .samples import Feeds
 
 Array = NDArray[Any]
 
-NUDGE = 2.0**-12
-"""What float32 may add to a number of some hundreds, made of sums and products, before it is rounded to an integer."""
-
 NOISE = 2.0**-18
 """What a float32 sum of some thousand terms may be off, relative to itself. Serial sums of 3,000 to 12,000 positive
 terms showed 2e-6."""
-
-_ROUNDING = ("nearbyint", "round")
 
 
 class Site(NamedTuple):
@@ -240,7 +235,7 @@ def _with_noise(value: Any, rng: np.random.Generator) -> Any:
 
 
 def _rounds(node: Expr) -> bool:
-    return isinstance(node, Call) and node.op.name.split(".")[-1] in _ROUNDING
+    return isinstance(node, Call) and node.op.name.split(".")[-1] in reference.ROUNDINGS
 
 
 def _nudged(graph: StageGraph, nudge: float) -> StageGraph:

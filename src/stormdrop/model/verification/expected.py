@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import ModelError, UnsupportedFunction
+from ...ir.reference import NEAR_A_TIE
 from ..artifact import CompiledModel
 from ..importer.graph import Graph
 from .arrays import error_of, exceeds_float32, has_nan, in_layout_of, overflows, varies
-from .exact import NUDGE, ExactModel, Site
+from .exact import ExactModel, Site
 from .origins import origin_of, rounding_of_peer
 from .parts import Compared, compared_by_parts, names_of_results
 from .samples import Feeds, Sample, samples
@@ -299,7 +300,7 @@ class _Rounded:
         exact = self._computing.exact
         assert exact is not None
         if exact.jumps:
-            for run in ({"rounded": True}, {"nudge": NUDGE}, {"nudge": -NUDGE}):
+            for run in ({"rounded": True}, {"nudge": NEAR_A_TIE}, {"nudge": -NEAR_A_TIE}):
                 yield {key: OF_SPREAD * error for key, error in self._of_run(exact, **run).items()}
             return
         yield {key: _OF_ROUNDING * error for key, error in self._of_run(exact, rounded=True).items()}

@@ -10,4 +10,5 @@ streaming.py                         everything else: its knobs
 nests.py, groups.py                  its loop nests, and which of them share a loop
 nest_rewrites.py, loops.py           rewrites that make a nest fast, and its loops
 non_temporal.py                      stores past the caches, a knob of several sketches
+prefetch.py                          constants that are fetched ahead, another one
 """

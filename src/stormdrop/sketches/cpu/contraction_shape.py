@@ -55,7 +55,7 @@ class ContractionShape:
         follows_columns: whether the other operand depends on the column axis (depthwise convolutions).
         other_bytes: the size of the other operand.
         column_bytes: the size of the column operand.
-        column_varies: whether the column operand may be packed by each call, because it is no constant.
+        column_varies: whether the column operand can be packed, but not ahead of time, because it is no constant.
         column_stride: the bytes from one step of the innermost reduction to the next in the column operand.
         padded_bytes: the size of what a prologue makes (padding), 0 if there is none.
         itemsize: the bytes of an element of the other operand.

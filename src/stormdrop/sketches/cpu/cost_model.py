@@ -8,7 +8,7 @@ configuration alone:
     per tile             accumulators set to zero, epilogue, stores
     memory               what a tile reads of either operand, over the bandwidth of the cache that holds it since it was
                          read last; which cache that is follows from the order of the loops
-    besides              packing, padding, the start of tasks
+    besides              packing, padding, the start of tasks; constants that are fetched ahead, or waited for
     all of it            what tiles compute twice, and how long cores wait
 
 The constants were fitted to measurements of random points on one core of a Zen 4. The model says which of two schedules
@@ -73,8 +73,8 @@ class _Tiles:
     It reads `data` bytes of the other operand and a `panel` of the column operand. Both were read before. How far away
     they are is the number of bytes that went through the caches since then: `data_distance` for the data;
     `near_distance` for the panel in a share `near_share` of the tiles, and `far_distance` in all others. A panel that
-    is `scattered` is in pieces that are too far apart to be fetched ahead. `with_panel` tiles in a row read the same
-    panel.
+    is `scattered` is in pieces that are too far apart to be fetched ahead. `tiles_per_panel` tiles in a row read
+    the same panel.
     """
 
     def __init__(self, shape: ContractionShape, knobs: Mapping[str, NDArray[Any]], target: Target) -> None:
@@ -111,7 +111,7 @@ class _Tiles:
         apart = (knobs["pack"] == 0) & ~self.in_cache if shape.column_varies else np.zeros(len(self.columns), bool)
         self.scattered = apart & (self.panel > target.l1 / 2) & (shape.column_stride >= _FAR_STRIDE)
         self.near_share = np.where(self.by_column, 1.0, np.where(mixed, 1 - 1 / per_block, 0.0))
-        self.with_panel = np.where(self.by_column, blocks * per_block, np.where(mixed, per_block, 1))
+        self.tiles_per_panel = np.where(self.by_column, blocks * per_block, np.where(mixed, per_block, 1))
 
     def moved(self, cost: Callable[[Floats], Floats], scattered: float = 1.0) -> Floats:
         """What a tile reads, each byte at the cost of its distance, and at `scattered` times that in pieces."""
@@ -152,7 +152,7 @@ def cycles(
     if shape.padded_bytes:
         total = total + _padding_cycles(tiles, shape, knobs, target, costs)
     if PREFETCH in knobs:
-        fetches = np.maximum(shape.steps / knobs["unroll"], tiles.panel / _LINE / tiles.with_panel)
+        fetches = np.maximum(shape.steps / knobs["unroll"], tiles.panel / _LINE / tiles.tiles_per_panel)
         unfetched = shape.column_bytes / costs.memory
         total = total + np.where(knobs[PREFETCH] == 1, tiles.count * fetches * costs.fetch, unfetched)
     rounds = np.ceil(tiles.tasks / target.cores)

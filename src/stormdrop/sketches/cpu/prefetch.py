@@ -46,7 +46,7 @@ def prefetch_knob(size: int, target: Target) -> list[Knob]:
     return [Ordinal(PREFETCH, [0, 1])] if 0 < target.l2 < size else []
 
 
-def fetched(panel: Callable[[Expr], Any], elements: int, steps: int, step: Expr) -> list[Any]:
+def fetch_statements(panel: Callable[[Expr], Any], elements: int, steps: int, step: Expr) -> list[Any]:
     """The statements of one step that fetch its share of a panel.
 
     Args:
@@ -105,7 +105,7 @@ def with_prefetch(kernel: PrimFunc, operand: Any, column_tile: str, row_tile: st
         indices = (*panel[:-1], panel[-1] + 1, *zeros, position)
         return operand[indices]
 
-    fetches = fetched(element, math.prod(shape[place + 1 :]), steps, step)
+    fetches = fetch_statements(element, math.prod(shape[place + 1 :]), steps, step)
 
     def fetching(loop: For) -> For:
         if not loop.loop_var.same_as(innermost.loop_var):

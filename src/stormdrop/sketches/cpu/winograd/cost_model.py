@@ -3,7 +3,7 @@
     per product          the multiply-adds of a tile of rows and columns, or its loads, or the latency that too few
                          accumulators do not hide; what it reads over the bandwidth of the cache that holds it
     per tile             the transforms, by vector and by position; if V is made apart, it goes through memory
-    besides              padding, the start of tasks
+    besides              padding, the start of tasks; weights that are fetched ahead, or waited for
     all of it            what blocks and tiles compute twice, and how long cores wait
 
 The constants were fitted to some 170 random points of seven layers (7x7 to 272x272) on one core of a Zen 4. The mean

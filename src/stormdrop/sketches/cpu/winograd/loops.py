@@ -23,7 +23,7 @@ from ....ir.stages import Axis, Buffer, Stage, StageGraph, assemble, intermediat
 from ....machine.cpu import Target
 from ...contract import Variant
 from ..loops import default_loops
-from ..prefetch import PREFETCH, fetched
+from ..prefetch import PREFETCH, fetch_statements
 from .convolution import Convolution
 from .transforms import Filter, Matrix, matrices, rows_of_input, rows_of_output
 
@@ -204,7 +204,7 @@ class WinogradLoops:
                     return products
                 count = self.width // self.unroll
                 step = (row_tile * self.chunks + chunk) * count + first
-                fetches = fetched(
+                fetches = fetch_statements(
                     lambda element: self.weights[column_tile, position + 1, 0, element],
                     self.conv.channel.extent * self.columns,
                     self.row_tiles * self.chunks * count,
