@@ -1,6 +1,6 @@
 """Whether records of one machine save evaluations on another: storm on spaces of one kernel, recorded on both.
 
-    python benchmarks/searches/transfer.py [--quick] [--recordings conv2d_Zen_3.jsonl.gz,conv2d_Zen_4.jsonl.gz]
+    python benchmarks/searches/transfer.py [--quick] [--recordings conv2d_Zen3.jsonl.gz,conv2d_Zen4.jsonl.gz]
 
 For each ordered pair of GPUs in `--data` (exhaustive caches of Kernel Tuner, KERNEL_GPU.json.gz), or of CPUs in
 `--recordings` (files of record_space.py, KERNEL_CPU.jsonl.gz), and each seed, storm tunes the kernel on the other
@@ -101,7 +101,8 @@ def run(task: Task) -> dict[str, Any]:
         (number for number, seconds in enumerate(evaluated(search, recording, seed, trials), 1) if seconds <= goal),
         trials + 1,
     )
-    name = f"{loaded(other).name} -> {recording.name.rpartition('_')[2]}"
+    first, second = (Path(source).name.partition(".")[0] for source in (other, this))
+    name = f"{first} -> {second.rpartition('_')[2]}"
     return {"pair": name, "way": way, "seed": seed, "evaluations": found}
 
 
