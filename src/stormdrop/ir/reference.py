@@ -20,15 +20,12 @@ from tvm.tirx import PrimFunc
 
 from ..errors import UnsupportedFunction
 from .dtypes import is_float, is_integer
-from .expressions import children, simplified, substitute, transform, variables, walk
+from .expressions import children, rebuild, simplified, substitute, transform, variables, walk
 from .factors import factor_of, factors_of
 from .grid import BINARY, INTRINSICS, Array, GridEvaluator, store
 from .stages import Axis, Stage, StageGraph, shape_of
 
 _SLICE = 1 << 24  # the most elements to evaluate at once: 128 MiB of float64
-
-ROUNDINGS = ("nearbyint", "round")
-"""The intrinsics that round to the nearest integer."""
 
 NEAR_A_TIE = 2.0**-12
 """What float32 may add to a number of some hundreds, made of sums and products, before it is rounded to an integer."""
@@ -91,12 +88,16 @@ def evaluate_ties(graph: StageGraph, inputs: Sequence[Array]) -> tuple[list[Arra
     other: dict[Any, Array] = {}
     for stage in graph.stages:
         value = values[stage.buffer] = _evaluate_stage(stage, values)
-        turned = replace(stage, value=transform(stage.value, _other_side))
-        rounds = turned.value is not stage.value
-        if rounds or any(load.source in other for load in stage.loads()):
-            alternative = _evaluate_stage(turned, {**values, **other})
-            if not np.array_equal(alternative, value, equal_nan=True):
-                other[stage.buffer] = alternative
+        known = {**values, **other}
+        if any(map(_rounds, walk(stage.value))):
+            up, down = (_evaluate_stage(nudged(stage, nudge), known) for nudge in (NEAR_A_TIE, -NEAR_A_TIE))
+            alternative = np.where(up == value, down, up)
+        elif any(load.source in other for load in stage.loads()):
+            alternative = _evaluate_stage(stage, known)
+        else:
+            continue
+        if not np.array_equal(alternative, value, equal_nan=True):
+            other[stage.buffer] = alternative
     outputs = [_narrowed(values[buffer], str(buffer.dtype), True) for buffer in graph.outputs]
     if not any(buffer in other for buffer in graph.outputs):
         return outputs, []
@@ -104,15 +105,25 @@ def evaluate_ties(graph: StageGraph, inputs: Sequence[Array]) -> tuple[list[Arra
     return outputs, [_narrowed(alternatives[buffer], str(buffer.dtype), True) for buffer in graph.outputs]
 
 
-def _other_side(node: Any) -> Any:
-    """A rounding to the nearest integer that takes values near a tie to the other side; None for another expression."""
-    if not isinstance(node, Call) or node.op.name.split(".")[-1] not in ROUNDINGS:
-        return None
-    dtype = str(node.ty.dtype)
-    half, one, zero = (FloatImm(dtype, number) for number in (0.5 - NEAR_A_TIE, 1.0, 0.0))
-    beyond = node.args[0] - node
-    up, down = prim.Select(beyond > half, one, zero), prim.Select(beyond < -half, one, zero)
-    return node + up - down
+def nudged(stage: Stage, nudge: float) -> Stage:
+    """A stage that adds a number to whatever it rounds to an integer."""
+
+    def visit(node: Any) -> Any:
+        if not _rounds(node):
+            return None
+        operand = transform(node.args[0], visit)
+        return rebuild(node, [prim.Add(operand, FloatImm(str(operand.ty.dtype), nudge)), *list(node.args)[1:]])
+
+    return replace(stage, value=transform(stage.value, visit))
+
+
+def rounds(graph: StageGraph) -> bool:
+    """Whether a function rounds to the nearest integer."""
+    return any(_rounds(node) for stage in graph.stages for node in walk(stage.value))
+
+
+def _rounds(node: Any) -> bool:
+    return isinstance(node, Call) and node.op.name.split(".")[-1] in {"nearbyint", "round"}
 
 
 def _inputs(graph: StageGraph, inputs: Sequence[Array]) -> dict[Any, Array]:

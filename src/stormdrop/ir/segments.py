@@ -8,31 +8,23 @@ A vector that lies within one segment never takes both branches.
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import IntImm
 from tvm.sym import Analyzer
 
 from .expressions import Expr, children, coefficients, is_selection, rebuild, substitute, variables
+from .grid import BINARY
 from .stages import Axis
 
 MOST_SEGMENTS = 127
 """A value with more has a loop over the whole axis. Each segment is a loop of its own, which has to be compiled; and
 choices are nested as deep as there are segments."""
-
-_COMPARISONS: dict[type, Callable[[int, int], bool]] = {
-    prim.LT: operator.lt,
-    prim.LE: operator.le,
-    prim.GT: operator.gt,
-    prim.GE: operator.ge,
-    prim.EQ: operator.eq,
-    prim.NE: operator.ne,
-}
 
 
 @dataclass(frozen=True)
@@ -52,14 +44,14 @@ class Segment:
 
 @dataclass(frozen=True)
 class _Comparison:
-    """A comparison of an axis with a constant: of `factor * (position - crossing)` with 0."""
+    """A comparison of an axis with a constant: of `factor * (position - crossing)` with 0, by TVM's class of it."""
 
-    compare: Callable[[int, int], bool]
+    kind: type
     factor: int
     crossing: int
 
     def holds(self, position: int) -> bool:
-        return self.compare(self.factor * (position - self.crossing), 0)
+        return bool(BINARY[self.kind](np.asarray(self.factor * (position - self.crossing)), np.asarray(0)))
 
     def cuts(self) -> list[int]:
         """The positions at which its result is another one than at the position before."""
@@ -92,7 +84,7 @@ class _Comparisons:
         self._collect(value, variable)
 
     def _collect(self, node: Expr, variable: Any) -> bool:
-        comparison = _comparison(node, variable) if type(node) in _COMPARISONS else None
+        comparison = _comparison(node, variable) if isinstance(node, prim.CmpExpr) else None
         if comparison is not None:
             self._known[node] = comparison
             return True
@@ -149,4 +141,4 @@ def _comparison(node: Any, variable: Any) -> _Comparison | None:
     at_zero = Analyzer().simplify(substitute(difference, {variable: IntImm("int32", 0)}))
     if not isinstance(at_zero, IntImm):  # it loads something
         return None
-    return _Comparison(_COMPARISONS[type(node)], factor, -factor * int(at_zero))
+    return _Comparison(type(node), factor, -factor * int(at_zero))

@@ -7,21 +7,17 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from tvm import relax
-from tvm.ir import Call, GenericConst, TensorLoad
-from tvm.ir.prim import expr as prim
-from tvm.ir.prim.expr import FloatImm
+from tvm.ir import GenericConst, TensorLoad
 
 from ...errors import UnsupportedFunction
 from ...ir import reference
 from ...ir.dtypes import is_float
-from ...ir.expressions import Expr, rebuild, transform, walk
-from ...ir.stages import Stage, StageGraph
+from ...ir.stages import StageGraph
 from ...machine.threads import thread_count
 from ..expressions import VIEWS, calls_kernel, variables_of
 from ..foreign import foreign_arguments, foreign_index
@@ -102,7 +98,11 @@ class ExactModel:
         Returns:
             The outputs by name, and the values of the variables in `keep`.
         """
-        stages = self._stages if not nudge else {name: _nudged(graph, nudge) for name, graph in self._stages.items()}
+        stages = self._stages
+        if nudge:
+            stages = {
+                name: graph.mapped(lambda stage: reference.nudged(stage, nudge)) for name, graph in stages.items()
+            }
         inputs = zip(self._graph.inputs, self._main.params, strict=True)
         values: dict[Any, Any] = {parameter: feeds[info.name] for info, parameter in inputs}
         kept = {variable: values[variable] for variable in keep if variable in values}
@@ -140,8 +140,7 @@ class ExactModel:
     @property
     def jumps(self) -> bool:
         """Whether the model rounds numbers to integers: then a difference in the last bit may become a whole step."""
-        values = (stage.value for graph in self._stages.values() for stage in graph.stages)
-        return any(_rounds(node) for value in values for node in walk(value))
+        return any(map(reference.rounds, self._stages.values()))
 
     def _sums(self, expr: Any) -> bool:
         """Whether an expression calls a kernel that adds many numbers up."""
@@ -232,22 +231,3 @@ def _with_noise(value: Any, rng: np.random.Generator) -> Any:
     if isinstance(value, tuple):
         return tuple(_with_noise(part, rng) for part in value)
     return value * (1 + NOISE * rng.uniform(-1, 1, value.shape)) if is_float(str(value.dtype)) else value
-
-
-def _rounds(node: Expr) -> bool:
-    return isinstance(node, Call) and node.op.name.split(".")[-1] in reference.ROUNDINGS
-
-
-def _nudged(graph: StageGraph, nudge: float) -> StageGraph:
-    """A function that adds a number to whatever it rounds to an integer."""
-
-    def visit(node: Expr) -> Expr | None:
-        if not _rounds(node):
-            return None
-        operand = transform(node.args[0], visit)
-        return rebuild(node, [prim.Add(operand, FloatImm(str(operand.ty.dtype), nudge)), *list(node.args)[1:]])
-
-    def changed(stage: Stage) -> Stage:
-        return replace(stage, value=transform(stage.value, visit))
-
-    return graph.mapped(changed)

@@ -29,14 +29,14 @@ from numpy.typing import NDArray
 
 from ...machine.cpu import Target
 from .contraction_shape import ContractionShape, fits_registers
-from .prefetch import PREFETCH
+from .prefetch import LINE, PREFETCH
 
 Floats = NDArray[np.float64]
 
 _COPY_TRANSFERS = 3  # a copy that fits no cache is fetched to be written, written, and read again
 _BROADCAST_LANES = 16  # with this number of lanes, instructions broadcast an operand from memory: AVX-512
 _USEFUL_UNROLL = 4  # steps beyond which unrolling gains nothing
-_LINE, _SETS = 64, 64  # bytes of a cache line; sets of a first cache (32 KiB in 8 ways, 48 KiB in 12)
+_SETS = 64  # sets of a first cache (32 KiB in 8 ways, 48 KiB in 12)
 _ROWS_PER_SET = 11  # rows that can share a set: those beyond the ways are not all needed at once
 _USABLE = 0.9  # the share of a first or second cache that is found again
 _FAR_STRIDE = 2048  # bytes from one step's columns to the next's, from which on nothing fetches them ahead
@@ -152,7 +152,7 @@ def cycles(
     if shape.padded_bytes:
         total = total + _padding_cycles(tiles, shape, knobs, target, costs)
     if PREFETCH in knobs:
-        fetches = np.maximum(shape.steps / knobs["unroll"], tiles.panel / _LINE / tiles.tiles_per_panel)
+        fetches = np.maximum(shape.steps / knobs["unroll"], tiles.panel / LINE / tiles.tiles_per_panel)
         unfetched = shape.column_bytes / costs.memory
         total = total + np.where(knobs[PREFETCH] == 1, tiles.count * fetches * costs.fetch, unfetched)
     rounds = np.ceil(tiles.tasks / target.cores)
@@ -271,7 +271,7 @@ def _conflicts(strides: tuple[int, ...], rows: tuple[int, ...]) -> int:
     addresses = (
         sum(number * stride for number, stride in zip(index, strides, strict=True)) for index in np.ndindex(*rows)
     )
-    sets = Counter(line % _SETS for line in {address // _LINE for address in addresses})
+    sets = Counter(line % _SETS for line in {address // LINE for address in addresses})
     return sum(count * max(0, count - _ROWS_PER_SET) for count in sets.values())
 
 

@@ -29,7 +29,9 @@ from ...space import Knob, Ordinal
 PREFETCH = "prefetch"
 """The name of the knob: 1 if each panel of the column operand is fetched while the one before it is computed with."""
 
-_LINE = 64  # bytes
+LINE = 64
+"""Bytes of a cache line."""
+
 _READ, _SECOND_CACHE, _DATA = 0, 2, 1  # operands of LLVM's prefetch instruction
 
 
@@ -56,14 +58,14 @@ def fetch_statements(panel: Callable[[Expr], Any], elements: int, steps: int, st
         step: the number of this step.
     """
     itemsize = np.dtype(str(panel(IntImm("int32", 0)).ty.dtype)).itemsize
-    lines = -(-elements * itemsize // _LINE)
+    lines = -(-elements * itemsize // LINE)
     each = -(-lines // steps)
     first = step * each if each > 1 else step // (steps // lines)
     flags = [IntImm("int32", flag) for flag in (_READ, _SECOND_CACHE, _DATA)]
     return [
         Evaluate(
             tirx.call_llvm_intrin(
-                "void", "llvm.prefetch", tirx.address_of(panel((first + number) * (_LINE // itemsize))), *flags
+                "void", "llvm.prefetch", tirx.address_of(panel((first + number) * (LINE // itemsize))), *flags
             )
         )
         for number in range(each)

@@ -86,11 +86,9 @@ class TiledContraction:
                 packing += ((load.source, (stage,)),)
             value = rewrite_loads(contraction.stage.value, lambda load: packed.get(load.source))
             value = substitute(value, positions)
-        self.packed: Any = None
+        self.packed = packing[0][1][-1].buffer if packing else None
         before, parameters = list(contraction.before), list(contraction.graph.parameters)
         for source, stages in packing:
-            if self.packed is None:
-                self.packed = stages[-1].buffer
             if contraction.constant is None:
                 before += stages
             else:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ....ir.stages import shape_of
 from ....machine.cpu import Target
-from ..prefetch import PREFETCH
+from ..prefetch import LINE, PREFETCH
 from .convolution import Convolution
 
 Floats = NDArray[np.float64]
@@ -36,7 +36,6 @@ _WEIGHT_BANDWIDTH = 32.0  # bytes per cycle of weights that every product takes 
 _L2, _L3, _MEMORY = 64.0, 20.0, 8.0  # bytes per cycle
 _WRITTEN = 2.5  # bytes moved for each that is written: the line is read before
 _COPIED = 30.0  # bytes per cycle of padding
-_LINE = 64  # bytes of a cache line
 _FETCH = 0.5  # per line that is fetched ahead
 _EXPOSED = 0.1  # share of the transfers that is never hidden by computation
 _USABLE = 0.9  # share of a cache that is used before it overflows
@@ -95,7 +94,7 @@ def cycles(conv: Convolution, m: int, knobs: Mapping[str, NDArray[Any]], target:
         total = total + copied * (1 / _COPIED + per_byte(2 * copied) / 2)
     if PREFETCH in knobs:
         row_tiles = np.ceil(size / rows)
-        lines = np.maximum(row_tiles * channels / knobs["unroll"], 4 * channels * columns / _LINE)
+        lines = np.maximum(row_tiles * channels / knobs["unroll"], 4 * channels * columns / LINE)
         fetching = _FETCH * blocks * column_tiles * positions * lines
         total = total + np.where(knobs[PREFETCH] == 1, fetching, weight_bytes(conv, m) / _MEMORY)
     tasks = blocks * np.where(fused, 1, column_tiles)
