@@ -43,6 +43,7 @@ CASES = (
     "weight_only_dense m=4 n=24 k=64 group=32 bias=1",
     "batch_matmul b=3 m=8 n=12 k=8",
     "attention_scores b=2 m=8 n=12 k=8",
+    "attention b=2 m=8 n=12 k=8 v=8",
     "conv1d n=1 l=16 ci=4 co=8 k=3 pad=1",
     "conv2d n=1 h=7 w=7 ci=8 co=16 kh=3 kw=3 pad=1 bias=1 act=relu",
     "conv2d n=1 h=6 w=6 ci=8 co=8 kh=3 kw=3 pad=1 groups=2",

@@ -47,6 +47,7 @@ weight_only_dense m=1 n=149 k=64 bits=8 group=64 zero_points=1
 batch_matmul b=3 m=17 n=35 k=8
 batch_matmul b=2 m=17 n=35 k=7 transpose_b=1
 attention_scores b=2 m=17 n=35 k=8 mask=1
+attention b=2 m=17 n=35 k=8 v=19 mask=1
 conv1d n=1 l=35 ci=17 co=24 k=3 pad=1 bias=1 act=relu
 conv2d n=1 h=17 w=17 ci=24 co=48 kh=1 kw=1 residual=1
 conv2d n=1 h=14 w=14 ci=16 co=32 kh=3 kw=3 pad=1 bias=1 act=relu

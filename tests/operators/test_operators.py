@@ -105,6 +105,8 @@ CASES: list[tuple[Workload, Formula]] = [
     (operators.batch_matmul(2, 5, 19, 7), np.matmul),
     (operators.attention_scores(2, 5, 19, 7), scores),
     (operators.attention_scores(2, 5, 19, 7, mask=1), scores),
+    (operators.attention(2, 5, 19, 7, 6), lambda q, k, v: scores(q, k) @ v),
+    (operators.attention(2, 5, 19, 7, 6, mask=1), lambda q, k, mask, v: scores(q, k, mask) @ v),
     (
         operators.conv1d(2, 19, 5, 7, 3, stride=2, pad=1, bias=1, act="gelu"),
         convolution("NLC", "gelu", 1, stride=2, pad=1),

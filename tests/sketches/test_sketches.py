@@ -191,7 +191,12 @@ def test_the_origin_keeps_rows_apart_in_the_cache() -> None:
 @pytest.mark.compiles
 @pytest.mark.parametrize("sketch", cpu_sketches(), ids=lambda sketch: sketch.name)
 def test_every_sketch_that_exists_keeps_its_promises(sketch: Sketch) -> None:
-    samples = [operators.matmul(17, 35, 8), operators.conv2d(1, 9, 9, 4, 20, 3, 3, pad=1), operators.softmax(9, 20)]
+    samples = [
+        operators.matmul(17, 35, 8),
+        operators.conv2d(1, 9, 9, 4, 20, 3, 3, pad=1),
+        operators.softmax(9, 20),
+        operators.attention(2, 9, 20, 4, 8),
+    ]
     taken = [workload for workload in samples if sketch.space(workload, TARGET) is not None]
     assert taken
     for workload in taken:

@@ -54,6 +54,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
 """Commands that work, by the command's name."""
 
 DESCRIPTIONS: dict[str, str] = {
+    "attention": "softmax of Q K^T, multiplied by V",
     "attention_scores": "softmax of Q K^T: attention before its product with V",
     "batch_matmul": "products of pairs of matrices",
     "concatenate": "two tensors, one after the other along an axis",

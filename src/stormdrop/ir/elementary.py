@@ -3,13 +3,14 @@
 LLVM calls the C library once per element for these. This module replaces each by additions, multiplications and at
 most one division, over any number of lanes:
 
-    exp(x)      = 2^n p(x - n ln 2)          n = round(x / ln 2), p a polynomial
+    exp(x)      = 2^(n-1) 2 p(x - n ln 2)    n = round(x / ln 2), p a polynomial
     sigmoid(x)  = 1 / (1 + exp(-x))
     tanh(x), erf(x) = x P(x^2) / Q(x^2)      P and Q polynomials, as long as the result is not 1 in float32
 
 The relative error is below 2e-7 for exp, 3e-7 for sigmoid and 7e-7 for tanh and erf. Infinities and NaN give what
-the C library gives. The coefficients are a least-squares fit whose weights level the relative error out (Lawson's
-algorithm: C. L. Lawson, "Contributions to the Theory of Linear Least Maximum Approximation", 1961).
+the C library gives. An exp below 2^-125 may be 0, unless denormals are kept. The coefficients are a least-squares fit
+whose weights level the relative error out (Lawson's algorithm: C. L. Lawson, "Contributions to the Theory of Linear
+Least Maximum Approximation", 1961).
 """
 
 from __future__ import annotations
@@ -34,8 +35,10 @@ Expansion = Callable[[Expr, Bind], Expr]
 
 # exp(r) = 1 + r + r^2 q(r) for |r| <= ln(2) / 2, to 3e-9.
 _EXP = (4.999999343e-01, 1.666652040e-01, 4.166839079e-02, 8.368745127e-03, 1.381453988e-03)
-# Below, exp is 0 in float32; above, infinity.
-_EXP_RANGE = (-104.0, 89.0)
+# Below, the power in an exp is 0, and exp below 2^-125; above, exp is infinite in float32.
+_EXP_RANGE = (-87.5, 89.0)
+# Below, exp is less than the least denormal.
+_DENORMAL_EXP_RANGE = (-104.0, 89.0)
 # Below, the power in a sigmoid is infinite, and sigmoid 0; above, sigmoid is 1 in float32.
 _SIGMOID_RANGE = (-89.0, 87.0)
 # ln 2 = high + low, high with so few digits that n * high is exact.
@@ -61,13 +64,14 @@ _ERF = (
 _ERF_ONE = 4.0
 
 
-def expand_for_cpu(function: PrimFunc) -> PrimFunc:
+def expand_for_cpu(function: PrimFunc, keep_denormals: bool = False) -> PrimFunc:
     """Replaces exp, sigmoid, tanh and erf of float32 by arithmetic that LLVM vectorises.
 
     Args:
         function: a function that has a schedule already. The result cannot be read as stages: it binds variables.
+        keep_denormals: whether an exp that is a denormal has its value, which takes a third longer. It may be 0 else.
     """
-    return _expanded(function, _EXPANSIONS)
+    return _expanded(function, {**_EXPANSIONS, "exp": _exp_with_denormals} if keep_denormals else _EXPANSIONS)
 
 
 def expand_for_gpu(function: PrimFunc) -> PrimFunc:
@@ -120,26 +124,36 @@ def _expanded_value(node: Expr, expansions: Mapping[str, Expansion]) -> Expr:
 
 
 def _exp(x: Expr, bind: Bind) -> Expr:
+    """`2^(n-1) 2 p(r)`: 2^n itself is no float32 for n = 128. For n = -126 the power is 0, and so is the result."""
     x = bind(_clamped(x, *_EXP_RANGE))
+    shift = _ROUND + _EXPONENT_BIAS - 1
+    rounded = bind(_fused(x, 1 / math.log(2), shift))
+    whole = bind(rounded - shift)
+    r = bind(_fused(whole, -_LN2_LOW, _fused(whole, -_LN2_HIGH, x)))
+    doubled = [2.0 * coefficient for coefficient in (1.0, 1.0, *_EXP)]
+    return bind(_polynomial(doubled, r) * _power_of_two(rounded))
+
+
+def _exp_with_denormals(x: Expr, bind: Bind) -> Expr:
+    """`2^(n // 2) 2^(n - n // 2) p(r)`: neither power is a denormal, and the product may be one."""
+    x = bind(_clamped(x, *_DENORMAL_EXP_RANGE))
     rounded = bind(_fused(x, 1 / math.log(2), _ROUND))
     whole = bind(rounded - _ROUND)
     r = bind(_fused(whole, -_LN2_LOW, _fused(whole, -_LN2_HIGH, x)))
-    # 2^n is the product of two powers, because it is no float32 at the ends of the range (n = 128, and n < -126).
     n = bind(tirx.reinterpret("int32", rounded) - _ROUND_BITS)
     half = bind(n >> 1)
-    return bind(_polynomial((1.0, 1.0, *_EXP), r) * _power_of_two(half) * _power_of_two(n - half))
+    powers = [tirx.reinterpret("float32", (part + _EXPONENT_BIAS) << _MANTISSA_BITS) for part in (half, n - half)]
+    return bind(_polynomial((1.0, 1.0, *_EXP), r) * powers[0] * powers[1])
 
 
 def _sigmoid(x: Expr, bind: Bind) -> Expr:
-    """`1 / (1 + 2^n p(-r))` with r = x + n ln 2. One power of two is enough: beside 1, denormals count for nothing."""
+    """`1 / (1 + 2^n p(-r))` with r = x + n ln 2. Beside 1, powers that are denormal count for nothing."""
     x = bind(_clamped(x, *_SIGMOID_RANGE))
     rounded = bind(_fused(x, -1 / math.log(2), _ROUND + _EXPONENT_BIAS))
     whole = bind(rounded - (_ROUND + _EXPONENT_BIAS))
     r = bind(_fused(whole, _LN2_LOW, _fused(whole, _LN2_HIGH, x)))
-    # The lowest bits of the sum are those of n + 127; the others are shifted out.
-    power = tirx.reinterpret("float32", tirx.reinterpret("int32", rounded) << _MANTISSA_BITS)
     mirrored = [coefficient * (-1) ** degree for degree, coefficient in enumerate((1.0, 1.0, *_EXP))]
-    return bind(1.0 / _fused(bind(_polynomial(mirrored, r)), power, 1.0))
+    return bind(1.0 / _fused(bind(_polynomial(mirrored, r)), _power_of_two(rounded), 1.0))
 
 
 def _odd(x: Expr, limit: float, fraction: tuple[Sequence[float], Sequence[float]], bind: Bind) -> Expr:
@@ -172,8 +186,9 @@ def _fused(a: Expr | float, b: Expr | float, c: Expr | float) -> Expr:
     return tirx.call_llvm_intrin("float32", "llvm.fmuladd", *operands)
 
 
-def _power_of_two(n: Expr) -> Expr:
-    return tirx.reinterpret("float32", (n + _EXPONENT_BIAS) << _MANTISSA_BITS)
+def _power_of_two(rounded: Expr) -> Expr:
+    """2^e, from the sum of `_ROUND` and the biased exponent e + 127: the bits above the exponent are shifted out."""
+    return tirx.reinterpret("float32", tirx.reinterpret("int32", rounded) << _MANTISSA_BITS)
 
 
 def _tanh_by_exp(x: Expr, bind: Bind) -> Expr:
@@ -183,6 +198,7 @@ def _tanh_by_exp(x: Expr, bind: Bind) -> Expr:
 _EXPANSIONS: dict[str, Expansion] = {
     "exp": _exp,
     "sigmoid": _sigmoid,
+    "nearbyint": lambda x, bind: bind(tirx.call_llvm_pure_intrin("float32", "llvm.nearbyint", x)),
     "tanh": lambda x, bind: _odd(x, _TANH_ONE, _TANH, bind),
     "erf": lambda x, bind: _odd(x, _ERF_ONE, _ERF, bind),
 }

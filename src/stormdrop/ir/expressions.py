@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tvm.ir import Call, TensorLoad, Var
+from tvm.ir import Call, Range, TensorLoad, Var
 from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import FloatImm, IntImm
 from tvm.s_tir import SBlock, SBlockRealize
@@ -146,9 +146,16 @@ def rewrite_loads(node: Expr, replacement: Callable[[Any], Expr | None]) -> Expr
     return transform(node, visit)
 
 
-def simplified(node: Expr) -> Expr:
-    """The expression with the indices of its loads simplified (`i + 0` becomes `i`)."""
+def simplified(node: Expr, extents: Mapping[Any, int] | None = None) -> Expr:
+    """The expression with the indices of its loads simplified (`i + 0` becomes `i`).
+
+    Args:
+        node: the expression.
+        extents: of variables: each is at least 0 and less than its extent. With them `i % 8` may become `i`.
+    """
     analyzer = Analyzer()
+    for name, extent in (extents or {}).items():
+        analyzer.bind(name, Range(0, extent))
     return rewrite_loads(node, lambda load: load.source[tuple(analyzer.simplify(index) for index in load.indices)])
 
 

@@ -19,11 +19,12 @@ and activation) becomes its epilogue. Any other stage runs before or after it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+import tvm_ffi
 from tvm.ir import Call, Var
 from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import IntImm
@@ -35,6 +36,8 @@ from .factors import factors_of
 from .stages import Axis, Stage, StageGraph, shape_of, variable
 
 _MOST_NODES = 64  # of the copies that inlining makes of a value with several loads
+_MOST_MERGED = 256  # of equal copies
+_CHEAP_CALLS = ("if_then_else", "nearbyint")  # one instruction of a vector; LLVM computes equal ones once
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +98,7 @@ def find_contraction(graph: StageGraph, constants: tuple[int, ...]) -> Contracti
     contractions = [stage for stage in graph.stages if is_contraction(stage)]
     if len(contractions) != 1:
         raise UnsupportedFunction(f"the function has {len(contractions)} contractions, not one")
-    graph = graph.inlined(lambda stage: not inlines_well(graph, stage, contractions[0]))
+    graph = inline_well(graph, lambda current, stage: inlines_well(current, stage, contractions[0]))
     graph = graph.mapped(lambda item: _without_unit_reductions(item) if item.combine is not None else item)
     stage = next(item for item in graph.stages if item.buffer.same_as(contractions[0].buffer))
     before, epilogue, after = _surroundings(graph, stage)
@@ -201,6 +204,20 @@ def _without_unit_reductions(stage: Stage) -> Stage:
     return replace(stage, axes=tuple(axis for axis in stage.axes if axis not in unit), value=value)
 
 
+def inline_well(graph: StageGraph, wants: Callable[[StageGraph, Stage], bool] | None = None) -> StageGraph:
+    """Inline elementwise stages into their readers, until no more of them are worth it.
+
+    A stage with two readers may have one after these have become one.
+
+    Args:
+        graph: the function.
+        wants: says of a function and a stage of it whether to inline the stage; by default `inlines_well`.
+    """
+    wanted = wants or inlines_well
+    inlined = graph.inlined(lambda stage: not wanted(graph, stage))
+    return inlined if len(inlined.stages) == len(graph.stages) else inline_well(inlined, wants)
+
+
 def inlines_well(graph: StageGraph, stage: Stage, contraction: Stage | None = None) -> bool:
     """Whether it is worthwhile to inline an elementwise stage into its readers.
 
@@ -212,10 +229,11 @@ def inlines_well(graph: StageGraph, stage: Stage, contraction: Stage | None = No
     readers = graph.readers(stage.buffer)
     if contraction is not None and any(reader.buffer.same_as(contraction.buffer) for reader in readers):
         return False
-    loads = sum(
-        1 + _repeats(reader, load) for reader in readers for load in reader.loads() if load.source.same_as(stage.buffer)
-    )
-    return worth_copying(stage.value, loads, any(reader.combine is not None for reader in readers))
+    loads = [(reader, load) for reader in readers for load in reader.loads() if load.source.same_as(stage.buffer)]
+    count = sum(1 + _repeats(reader, load) for reader, load in loads)
+    # A reader that loads one element several times has equal copies.
+    merged = len(readers) == 1 and all(tvm_ffi.structural_equal(load, loads[0][1]) for _, load in loads)
+    return worth_copying(stage.value, count, any(reader.combine is not None for reader in readers), merged)
 
 
 def _repeats(reader: Stage, load: Any) -> bool:
@@ -229,22 +247,24 @@ def _repeats(reader: Stage, load: Any) -> bool:
     return bool(axes) and axes[-1] in used and not used.issuperset(axes)
 
 
-def worth_copying(value: Expr, loads: int, reduced: bool) -> bool:
+def worth_copying(value: Expr, loads: int, reduced: bool, merged: bool = False) -> bool:
     """Whether it pays to compute a value again in place of each load of its result.
 
     Args:
         value: the value.
         loads: how many loads there are. One that comes back to each element counts as two. If there are several, a
-            value with a call (exp, sqrt ...) is not copied.
+            value with a costly call (exp, sqrt ...) is not copied.
         reduced: whether a reduction loads it. Padding is not copied then, because a conditional in the innermost
             loop costs more than a copy.
+        merged: whether all loads are of one element. LLVM then computes its copies once.
     """
     calls = [node.op.name for node in walk(value) if isinstance(node, Call)]
     if reduced and any("if_then_else" in name for name in calls):
         return False
-    costly = any("if_then_else" not in name for name in calls)
+    costly = any(not name.endswith(_CHEAP_CALLS) for name in calls)
     # Without this limit a chain of squares would double with every link.
-    return loads <= 1 or (not costly and loads * sum(1 for _ in walk(value)) <= _MOST_NODES)
+    most = _MOST_MERGED if merged else _MOST_NODES
+    return loads <= 1 or (not costly and loads * sum(1 for _ in walk(value)) <= most)
 
 
 def fused_epilogue(graph: StageGraph, stage: Stage, alone: bool = False) -> tuple[Stage, list[Stage]]:

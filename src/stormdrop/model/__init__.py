@@ -4,6 +4,7 @@ tune.py, tuning_run.py                      `sd.tune_model`
 untuned.py                                  `sd.compile_model`
 quantize.py                                 `stormdrop quantize`
 lowering.py, precision.py                   a model in bfloat16: how much of it, and which values
+attention.py                                the kernels of an attention as one, where that pays
 importer/                                   from a user's model to a graph of tasks
 passes/                                     rewrites of a model's Relax code
 scheduler.py, gain.py, budget.py            the budget of a tuning, shared out to the tasks

@@ -27,6 +27,7 @@ from ..tuning.options import DEFAULT_MODEL_SECONDS, DEFAULT_SEARCH, FLOAT32, Tun
 from ..tuning.result import Progress
 from .artifact import needs_linker
 from .artifact_files import beside_older, check_writable
+from .attention import with_attention
 from .board import LEFT_OUT, Board
 from .budget import Budget
 from .builder import ModelBuilder, provenance_of, source_of
@@ -189,6 +190,8 @@ def tune_model_with(
         source = source_of(model)
         graph = import_model(model, shapes, example_inputs)
         _check_runs(graph, machine)
+        if options.precision == FLOAT32:
+            graph = with_attention(graph, machine)
         graph.foreign.examples = {}
     with run.phase("verify"):
         # Before anything is tuned: a model that cannot be verified is not worth it.

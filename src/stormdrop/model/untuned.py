@@ -17,6 +17,7 @@ from ..records import Store, buffered, open_store
 from ..tuning.options import FLOAT32, TuneOptions
 from .artifact import CompiledModel, needs_linker
 from .artifact_files import check_writable
+from .attention import with_attention
 from .builder import ModelBuilder, provenance_of, source_of
 from .importer.any_model import Model, import_model
 from .importer.combinations import GivenShapes
@@ -161,6 +162,8 @@ def compile_model_with(
     with timed(phases, "import"):
         source = source_of(model)
         graph = import_model(model, shapes, example_inputs)
+        if options.precision == FLOAT32:
+            graph = with_attention(graph, machine)
     with timed(phases, "verify"):
         graph, references = with_references(graph, options.seed)
         lowering = in_precision(graph, references, options, machine)

@@ -8,7 +8,7 @@ of time. The inputs of a workload have the order in which the formula of the ope
 
     declare.py        makes a definition an operator; reads and checks arguments
     epilogue.py       bias, residual and activation after a contraction
-    contractions.py   matmul, dense, batch_matmul, attention_scores
+    contractions.py   matmul, dense, batch_matmul, attention_scores, attention
     windows.py        conv1d, conv2d, depthwise_conv2d, pool2d, global_pool2d
     quantized.py      types and epilogues of operators on bytes
     weight_only.py    weight_only_dense
@@ -18,7 +18,7 @@ of time. The inputs of a workload have the order in which the formula of the ope
 
 from __future__ import annotations
 
-from .contractions import attention_scores, batch_matmul, dense, matmul
+from .contractions import attention, attention_scores, batch_matmul, dense, matmul
 from .declare import OPERATORS, create, find, names, usage
 from .movement import concatenate, elementwise, transpose
 from .rows import layer_norm, reduce, rms_norm, softmax
@@ -27,6 +27,7 @@ from .windows import conv1d, conv2d, depthwise_conv2d, global_pool2d, pool2d
 
 __all__ = [
     "OPERATORS",
+    "attention",
     "attention_scores",
     "batch_matmul",
     "concatenate",

@@ -1,4 +1,4 @@
-"""Operators that are products of matrices: matmul, dense, batch_matmul, attention_scores."""
+"""Operators that are products of matrices: matmul, dense, batch_matmul, attention_scores, attention."""
 
 from __future__ import annotations
 
@@ -150,6 +150,43 @@ def attention_scores(b: int, m: int, n: int, k: int, mask: int = 0, dtype: str =
         >>> [spec.shape for spec in workload.inputs], [spec.shape for spec in workload.outputs]
         ([(8, 64, 16), (8, 32, 16), (64, 32)], [(8, 64, 32)])
     """
+    return Definition(*_attention_weights(b, m, n, k, mask, dtype))
+
+
+@operator()
+def attention(b: int, m: int, n: int, k: int, v: int, mask: int = 0, dtype: str = "float32") -> Definition:
+    """Attention: softmax(Q[b, m, k] K[b, n, k]^T / sqrt(k) + mask[m, n]) V[b, n, v], the softmax along n.
+
+    It is equation 1 of arXiv:1706.03762.
+
+    Args:
+        b: heads, of all sequences of a batch together.
+        m: queries.
+        n: keys.
+        k: the length of a query and of a key.
+        v: the length of a value.
+        mask: 1 adds an input of shape [m, n] before the softmax, 0 does not. Its elements are 0, or very negative if
+            the query may not attend to the key.
+        dtype: "float32".
+
+    Raises:
+        OperatorError: an argument is not as described above, or the tensors take more than 8 GiB together.
+
+    Example:
+        >>> import stormdrop as sd
+        >>> workload = sd.operators.attention(8, 64, 32, 16, 16)
+        >>> [spec.shape for spec in workload.inputs], [spec.shape for spec in workload.outputs]
+        ([(8, 64, 16), (8, 32, 16), (8, 32, 16)], [(8, 64, 16)])
+    """
+    inputs, weights = _attention_weights(b, m, n, k, mask, dtype)
+    values = te.placeholder((b, n, v), dtype, name="v")
+    r = te.reduce_axis((0, n), name="r")
+    output = te.compute((b, m, v), lambda s, i, j: te.sum(weights[s, i, r] * values[s, r, j], axis=r), name="attention")
+    return Definition([*inputs, values], output)
+
+
+def _attention_weights(b: int, m: int, n: int, k: int, mask: int, dtype: str) -> tuple[list[Any], Any]:
+    """The inputs of the scores, and the softmax of these."""
     inputs, product = _batch_matmul(b, m, n, k, 1, dtype)
     mask_input = te.placeholder((m, n), dtype, name="mask") if mask else None
 
@@ -158,7 +195,7 @@ def attention_scores(b: int, m: int, n: int, k: int, mask: int = 0, dtype: str =
         return scaled if mask_input is None else scaled + mask_input[i, j]
 
     scores = te.compute((b, m, n), score, name="scores")
-    return Definition([*inputs, mask_input] if mask else inputs, softmax_of(scores))
+    return [*inputs, mask_input] if mask else inputs, softmax_of(scores)
 
 
 def _batch_matmul(b: int, m: int, n: int, k: int, transpose_b: int, dtype: str) -> tuple[list[Any], Any]:

@@ -13,6 +13,7 @@ from ..machine.gpu import Gpu
 from ..plugins import plugins, require
 from ..space import Space
 from .contract import AnySketch, Sketch
+from .cpu.attention import Attention
 from .cpu.register_blocked import RegisterBlocked, few_columns
 from .cpu.streaming import Streaming
 from .cpu.winograd.sketch import Winograd
@@ -78,7 +79,7 @@ def cpu_sketches(max_error: float = MAX_ERROR) -> tuple[Sketch[Target], ...]:
         PluginError: A plug-in does not load, or is no sketch.
     """
     inexact = (Winograd(4, max_error), Winograd(2, max_error)) if max_error else ()
-    return (RegisterBlocked(), *inexact, Streaming(), *_of_plugins("cpu_sketches"))
+    return (RegisterBlocked(), *inexact, Attention(), Streaming(), *_of_plugins("cpu_sketches"))
 
 
 def gpu_sketches() -> tuple[Sketch[Gpu], ...]:

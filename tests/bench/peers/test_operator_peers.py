@@ -57,6 +57,8 @@ OPERATORS: list[tuple[str, dict[str, str]]] = [
     ("rms_norm", {"m": "12", "n": "33"}),
     ("attention_scores", {"b": "3", "m": "8", "n": "40", "k": "32"}),
     ("attention_scores", {"b": "3", "m": "8", "n": "40", "k": "32", "mask": "1"}),
+    ("attention", {"b": "3", "m": "8", "n": "40", "k": "32", "v": "16"}),
+    ("attention", {"b": "3", "m": "8", "n": "40", "k": "32", "v": "16", "mask": "1"}),
     ("transpose", {"shape": "6x7x5", "perm": "2x0x1"}),
     ("concatenate", {"shape": "6x7x5", "shape2": "6x3x5", "axis": "1"}),
 ]

@@ -30,6 +30,7 @@ OPERATORS = {
     "dense": "m=8 n=64 k=96 bias=1 act=relu",
     "weight_only_dense": "m=4 n=64 k=96 bits=4 group=32 zero_points=1 bias=1",
     "batch_matmul": "b=3 m=32 n=32 k=16",
+    "attention": "b=2 m=32 n=32 k=16 v=8",
     "attention_scores": "b=2 m=32 n=32 k=16",
     "conv1d": "n=1 l=64 ci=8 co=32 k=3 pad=1",
     "conv2d": "n=1 h=14 w=14 ci=16 co=32 kh=3 kw=3 pad=1 bias=1 act=relu",

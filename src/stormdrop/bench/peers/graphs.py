@@ -148,13 +148,23 @@ def _batch_matmul(graph: _Draft) -> None:
     graph.node("MatMul", left, right)
 
 
+def _attention(graph: _Draft) -> None:
+    *inputs, values = graph.inputs
+    graph.node("MatMul", _scores(graph, inputs), graph.feed(values))
+
+
 def _attention_scores(graph: _Draft) -> None:
-    query, key, *mask = map(graph.feed, graph.inputs)
+    _scores(graph, graph.inputs)
+
+
+def _scores(graph: _Draft, inputs: Sequence[Array]) -> str:
+    """Add the softmax of the scores; returns its name."""
+    query, key, *mask = map(graph.feed, inputs)
     product = graph.node("MatMul", query, graph.node("Transpose", key, perm=[0, 2, 1]))
     scores = graph.node("Mul", product, graph.constant(1 / math.sqrt(graph.arguments["k"])))
     if mask:
         scores = graph.node("Add", scores, *mask)
-    graph.node("Softmax", scores, axis=-1)
+    return graph.node("Softmax", scores, axis=-1)
 
 
 def _dense(graph: _Draft) -> None:
@@ -248,6 +258,7 @@ def _elementwise(graph: _Draft) -> None:
 _BUILDERS: dict[str, Callable[[_Draft], None]] = {
     "matmul": _matmul,
     "batch_matmul": _batch_matmul,
+    "attention": _attention,
     "attention_scores": _attention_scores,
     "dense": _dense,
     "conv1d": _convolution,

@@ -93,6 +93,16 @@ def _batch_matmul(tf: Any, arguments: Arguments, first: list[Array], others: Seq
     return functools.partial(tf.matmul, transpose_b=bool(arguments["transpose_b"])), [*first, *others]
 
 
+def _attention(tf: Any, arguments: Arguments, first: list[Array], others: Sequence[Array]) -> Built:
+    scores, _ = _attention_scores(tf, arguments, first, others)
+
+    def attend(query: Any, *rest: Any) -> Any:
+        *keys_and_mask, values = rest
+        return tf.matmul(scores(query, *keys_and_mask), values)
+
+    return attend, [*first, *others]
+
+
 def _attention_scores(tf: Any, arguments: Arguments, first: list[Array], others: Sequence[Array]) -> Built:
     def attend(query: Any, key: Any, *mask: Any) -> Any:
         scores = tf.matmul(query, key, transpose_b=True) / math.sqrt(arguments["k"])
@@ -203,6 +213,7 @@ def _elementwise(tf: Any, arguments: Arguments, first: list[Array], others: Sequ
 _BUILDERS: dict[str, Callable[[Any, Arguments, list[Array], Sequence[Array]], Built]] = {
     "matmul": _matmul,
     "batch_matmul": _batch_matmul,
+    "attention": _attention,
     "attention_scores": _attention_scores,
     "dense": _dense,
     "conv1d": _conv1d,

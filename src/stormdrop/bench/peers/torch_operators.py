@@ -95,6 +95,12 @@ class EagerOperator(_TorchOperator):
             reduction, axis = kinds[arguments["kind"]], arguments["axis"]
             reduced = torch.empty_like(reduction(x, axis))
             return lambda: reduction(x, axis, out=reduced)
+        if operator == "attention":
+            queries, keys, *masks, values = tensors
+            mask = masks[0] if masks else None
+            # With heads in a dimension of their own, torch takes its fused kernel.
+            heads = [tensor.unsqueeze(0) for tensor in (queries, keys, values)]
+            return lambda: torch.nn.functional.scaled_dot_product_attention(*heads, attn_mask=mask)[0]
         if operator in ("softmax", "layer_norm", "rms_norm", "attention_scores"):
             return _rows(torch, operator, arguments, tensors)
         if operator == "transpose":

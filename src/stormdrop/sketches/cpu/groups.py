@@ -55,7 +55,7 @@ def groups_of(nests: Sequence[Nest], kept: Collection[Any], min_rows: int | None
         else:
             grouped.append([nest])
     shared_counts = [shared_axes(group, min_rows or 1) if len(group) > 1 else 0 for group in grouped]
-    rows: dict[Any, _Row] = {}
+    rows: dict[Any, Row] = {}
     for group, shared in zip(grouped, shared_counts, strict=True):
         for nest in group:
             buffer = nest.store.buffer
@@ -63,9 +63,9 @@ def groups_of(nests: Sequence[Nest], kept: Collection[Any], min_rows: int | None
             if readers and buffer not in kept:
                 dropped = shared if all(reader in group for reader in readers) else 0
                 size = math.prod(shape_of(buffer)[dropped:])
-                rows[buffer] = _Row(intermediate(str(buffer.name), [size], str(buffer.dtype)), dropped)
+                rows[buffer] = Row(intermediate(str(buffer.name), [size], str(buffer.dtype)), dropped)
     return [
-        Group(tuple(_with_rows(nest, rows) for nest in group), shared)
+        Group(tuple(with_rows(nest, rows) for nest in group), shared)
         for group, shared in zip(grouped, shared_counts, strict=True)
     ]
 
@@ -109,18 +109,32 @@ def _is_index(indices: Sequence[Expr], dimension: int, variable: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class _Row:
-    """A buffer of one dimension that replaces another one, whose first `dropped` dimensions it does not have."""
+class Row:
+    """A buffer of one dimension that replaces another one, whose first `dropped` dimensions it does not have.
+
+    Args:
+        buffer: the buffer: one row, or several one after the other.
+        dropped: the number of dimensions.
+        size: the elements of a row, if there are several.
+        position: which row it is, if there are several; see `at`.
+    """
 
     buffer: Any
     dropped: int
+    size: int = 0
+    position: Any = 0
+
+    def at(self, position: Any) -> Row:
+        """The row at a position among several; the only row if there is one."""
+        return replace(self, position=position) if self.size else self
 
     def index(self, replaced: Any, indices: Sequence[Expr]) -> Expr:
         """The position of an element of the replaced buffer."""
-        return element_offset(shape_of(replaced)[self.dropped :], indices[self.dropped :])
+        offset = element_offset(shape_of(replaced)[self.dropped :], indices[self.dropped :])
+        return self.position * self.size + offset if self.size else offset
 
 
-def _with_rows(nest: Nest, rows: Mapping[Any, _Row]) -> Nest:
+def with_rows(nest: Nest, rows: Mapping[Any, Row]) -> Nest:
     """The nest with the buffers that are keys of `rows` replaced by these rows."""
 
     def replaced(load: Any) -> Expr | None:

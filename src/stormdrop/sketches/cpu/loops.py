@@ -44,8 +44,8 @@ _TASKS_PER_CORE = 4
 _WORTH_A_THREAD = 1 << 14  # elements computed; below, waking threads costs more than they save
 _MOST_STRIDED = 16  # unrolled steps of a reduction with strided loads
 # Names of axes that say how their loops run.
-_CHUNK, _ROW, _LANE = "chunk", "row", "lane"
-_UNROLLED = {_CHUNK, _ROW}
+CHUNK, ROW, LANE = "chunk", "row", "lane"
+_UNROLLED = {CHUNK, ROW}
 
 
 @dataclass(frozen=True)
@@ -152,13 +152,48 @@ def parallel_loop(loops: Sequence[NestLoops], shared: int, leading: int) -> Any:
     count = math.prod(axis.extent for axis in axes)
     if count == 1:
         position: list[Any] = [IntImm("int32", 0) for _ in axes]
-        return _sequence([_never_in_place(nest_loops.body(position)) for nest_loops in loops])
+        return sequence([_never_in_place(nest_loops.body(position)) for nest_loops in loops])
     task = variable("task")
     position = list(unravel_axes(axes, task).values())
-    return For(task, 0, count, kind, _sequence([_never_in_place(nest_loops.body(position)) for nest_loops in loops]))
+    return For(task, 0, count, kind, sequence([_never_in_place(nest_loops.body(position)) for nest_loops in loops]))
 
 
-class NestLoops:
+class Loops:
+    """Loops around some stages.
+
+    Args:
+        outer: the axes that have loops around all stages, the shared ones first.
+        stages: what runs inside of these loops, in order. Each stage has these axes first.
+        unroll: the iterations of a reduction that are unrolled, at most.
+    """
+
+    def __init__(self, outer: tuple[Axis, ...], stages: Sequence[Stage], unroll: int) -> None:
+        self.outer, self._unroll = outer, unroll
+        self.stages = [_over_new_variables(stage) for stage in stages]
+
+    def body(self, position: Sequence[Any]) -> Any:
+        """The loops inside of those that give the first outer axes their positions."""
+        inside = self.outer[len(position) :]
+        loops = [variable(axis.name) for axis in inside]
+        body: Any = sequence([stage.statement([*position, *loops], self._kinds(stage)) for stage in self.stages])
+        for loop, axis in zip(reversed(loops), reversed(inside), strict=True):
+            body = For(loop, 0, axis.extent, ForKind.SERIAL, body)
+        return body
+
+    def _kinds(self, stage: Stage) -> dict[Any, Any]:
+        """The kinds of the loops that are not serial: by the axes' names, and reductions unrolled from the inside."""
+        kinds = {axis.var: ForKind.UNROLLED for axis in stage.axes if axis.name in _UNROLLED}
+        kinds.update({axis.var: ForKind.VECTORIZED for axis in stage.axes if axis.name == LANE})
+        size = 1
+        for axis in reversed(stage.reductions):
+            size *= axis.extent
+            if size > self._unroll:
+                break
+            kinds[axis.var] = ForKind.UNROLLED
+        return kinds
+
+
+class NestLoops(Loops):
     """The loops of one nest.
 
     Args:
@@ -184,37 +219,16 @@ class NestLoops:
         if nest.lane is None and free and any(load_stride(load, free[-1].var) not in (0, 1) for load in nest.reads()):
             # Each lane is a load of its own: keep the code short.
             sizes = replace(sizes, vectors=min(sizes.vectors, 2), unroll=min(sizes.unroll, _MOST_STRIDED))
-        self._unroll = sizes.unroll
+        outer: tuple[Axis, ...]
         if nest.lane is not None:
-            self.outer, stages = nest.store.axes, _reduction_stages(nest, nest.store.axes, nest.lane, sizes.lanes)
+            outer, stages = nest.store.axes, _reduction_stages(nest, nest.store.axes, nest.lane, sizes.lanes)
         elif nest.reduction is not None:
-            self.outer, stages = _reduce_to_vectors(nest, free, sizes)
+            outer, stages = _reduce_to_vectors(nest, free, sizes)
         else:
             across = _contiguous_input_axis(nest, free[-1], free[:-1]) if free else None
             self.transposes = across is not None
-            self.outer, stages = _store_vectors(nest, free, across, sizes)
-        self.stages = [_over_new_variables(stage) for stage in stages]
-
-    def body(self, position: Sequence[Any]) -> Any:
-        """The loops inside of those that give the first outer axes their positions."""
-        inside = self.outer[len(position) :]
-        loops = [variable(axis.name) for axis in inside]
-        body: Any = _sequence([stage.statement([*position, *loops], self._kinds(stage)) for stage in self.stages])
-        for loop, axis in zip(reversed(loops), reversed(inside), strict=True):
-            body = For(loop, 0, axis.extent, ForKind.SERIAL, body)
-        return body
-
-    def _kinds(self, stage: Stage) -> dict[Any, Any]:
-        """The kinds of the loops that are not serial: by the axes' names, and reductions unrolled from the inside."""
-        kinds = {axis.var: ForKind.UNROLLED for axis in stage.axes if axis.name in _UNROLLED}
-        kinds.update({axis.var: ForKind.VECTORIZED for axis in stage.axes if axis.name == _LANE})
-        size = 1
-        for axis in reversed(stage.reductions):
-            size *= axis.extent
-            if size > self._unroll:
-                break
-            kinds[axis.var] = ForKind.UNROLLED
-        return kinds
+            outer, stages = _store_vectors(nest, free, across, sizes)
+        super().__init__(outer, stages, sizes.unroll)
 
 
 def _store_vectors(
@@ -231,7 +245,7 @@ def _store_vectors(
     lanes, vectors = sizes.lanes, sizes.vectors
     if across is not None:
         lanes, vectors = sizes.columns, 1
-        rows = [Axis(variable(_ROW), _step_size(across.extent, sizes.across, 1))]
+        rows = [Axis(variable(ROW), _step_size(across.extent, sizes.across, 1))]
         tile, start = _tile_axis(across, rows[0].extent)
         outer.append(tile)
         mapping[across.var] = start + rows[0].var
@@ -241,7 +255,7 @@ def _store_vectors(
         axis = Axis(last.var, segment.end - segment.start)
         size = _step_size(axis.extent, lanes, vectors)
         tile, start = _tile_axis(axis, size)
-        inner, element = _vector_axes(size, lanes)
+        inner, element = vector_axes(size, lanes)
         position = (last.var, start + segment.start if segment.start else start, element)
         part = replace(store, value=segment.value)
         stages.append(_store_over(part, (*outer, tile, *rows, *inner), position, mapping))
@@ -272,7 +286,7 @@ def _reduction_stages(nest: Nest, outer: Sequence[Axis], along: Axis, lanes: int
     name = reduction.name
     # TVM puts a buffer of less than 1 KiB on the stack. From there LLVM takes it into registers.
     registers = intermediate(f"{name}_registers", [along.extent], str(reduction.buffer.dtype))
-    inner, element = _vector_axes(along.extent, lanes)
+    inner, element = vector_axes(along.extent, lanes)
     mapping = {along.var: element}
     stages = [Stage(f"{name}_init", (*outer, *inner), registers, (element,), reduction.identity)]
     for term in nest.terms:
@@ -286,7 +300,7 @@ def _reduction_stages(nest: Nest, outer: Sequence[Axis], along: Axis, lanes: int
     width = along.extent
     while width > 1:
         width //= 2
-        inner, element = _vector_axes(width, lanes)
+        inner, element = vector_axes(width, lanes)
         halves = Stage(f"{name}_halves", (*outer, *inner), registers, (element,), registers[element + width])
         stages.append(replace(halves, combine=reduction.combine))
     return [*stages, replace(store, axes=tuple(outer), value=nest.with_result(registers[0]))]
@@ -298,10 +312,10 @@ def _tile_axis(axis: Axis, size: int) -> tuple[Axis, Expr]:
     return tile, tile_start(tile.var, size, axis.extent, tile.extent)
 
 
-def _vector_axes(size: int, lanes: int) -> tuple[tuple[Axis, Axis], Expr]:
+def vector_axes(size: int, lanes: int) -> tuple[tuple[Axis, Axis], Expr]:
     """The two axes of some vectors, and the position of an element in them."""
     width = math.gcd(size, lanes)
-    chunk, lane = Axis(variable(_CHUNK), size // width), Axis(variable(_LANE), width)
+    chunk, lane = Axis(variable(CHUNK), size // width), Axis(variable(LANE), width)
     return (chunk, lane), chunk.var * width + lane.var
 
 
@@ -348,5 +362,6 @@ def _never_in_place(statement: Any) -> Any:
     return AttrStmt(IntImm("int32", 0), "extern_scope", IntImm("int32", 1), statement)
 
 
-def _sequence(statements: Sequence[Any]) -> Any:
+def sequence(statements: Sequence[Any]) -> Any:
+    """One statement of several."""
     return statements[0] if len(statements) == 1 else SeqStmt(list(statements))

@@ -54,7 +54,7 @@ _STREAMED_ROWS = 16  # of all: more compute longer than the column operand takes
 _MOST_SUMS = 128 << 10  # bytes of accumulators in a cache: they lie on the stack of a thread
 _STREAMS = (1, 2, 4)  # tiles of columns for each core, if the column operand is read as it lies
 _BLOCKS = (1, 2, 4, 8, 16, 32, 64)
-_UNROLLS = (1, 2, 3, 4, 5, 6, 7, 8)
+UNROLLS = (1, 2, 3, 4, 5, 6, 7, 8)
 
 PAD_BEFORE, PAD_PER_TASK, PAD_PER_TILE = "apart", "task", "tile"
 """Values of the knob `prologue`: where data are padded, or widened for `wide_bytes`.
@@ -109,7 +109,7 @@ class RegisterBlocked:
         if config.get(PREFETCH):
             inside = tiled.tile_axes[0].name if config["order"] == "columns" else None
             kernel = with_prefetch(kernel, tiled.packed, tiled.column.tiles[0].name, inside)
-        main = stored(expand_for_cpu(tiled.with_neighbours(kernel, target)), config)
+        main = stored(expand_for_cpu(tiled.with_neighbours(kernel, target), target.keep_denormals), config)
         if dots is not None:
             main = main.with_attr(NEEDS, [dots.feature])
         return Variant(main, tiled.transforms)
@@ -119,9 +119,12 @@ def few_columns(workload: Workload, target: Target) -> bool:
     """Whether vectors along the reduction may do better than vectors along the columns.
 
     That is so if vectors along the columns would be short, or if the column operand would be copied for one or two
-    rows only.
+    rows only. It is not so if there is not exactly one contraction.
     """
-    contraction = _contraction(workload, target)
+    try:
+        contraction = _contraction(workload, target)
+    except UnsupportedFunction:
+        return False
     copied_for_little = contraction.must_pack and math.prod(row_extents(contraction)) <= 2
     return contraction.column.extent < target.lanes or copied_for_little
 
@@ -146,7 +149,7 @@ def _space(workload: Workload, target: Target) -> Space | None:
     streamed = [] if dots is not None or shape.follows_columns else _streamed_columns(contraction, target)
     knobs, constraints = _tile_knobs(contraction, target, dots is not None, streamed)
     inner = contraction.stage.reductions[-1].extent if dots is None else dots.extents(contraction)[-1]
-    knobs.append(Ordinal("unroll", [factor for factor in _UNROLLS if inner % factor == 0]))
+    knobs.append(Ordinal("unroll", [factor for factor in UNROLLS if inner % factor == 0]))
     knobs.append(Categorical("order", ["columns", "rows", "mixed"]))
     if contraction.packable is not None and contraction.constant is None:
         knobs.append(Categorical("pack", [1] if contraction.must_pack or dots else [0, 1]))
@@ -176,7 +179,7 @@ def _tile_knobs(
     most = target.registers - 2 if len(extents) == 1 else _MOST_ROWS
     knobs: list[Knob] = [Ordinal(name, _row_tiles(extent, most)) for name, extent in zip(names, extents, strict=True)]
     vectors = _VECTORS + (_WIDE if math.prod(extents) <= _FEW_ROWS else ())
-    columns = _column_tiles(contraction.column.extent, target.lanes, vectors)
+    columns = column_tiles(contraction.column.extent, target.lanes, vectors)
     columns = [size for size in columns if not dots or math.gcd(size, target.lanes) >= 4]
     knobs.append(Ordinal("columns", [*columns, *(size for size in streamed if size > columns[-1])]))
     constraints = [
@@ -228,7 +231,7 @@ def _row_tiles(extent: int, most: int) -> list[int]:
     )
 
 
-def _column_tiles(extent: int, lanes: int, vectors: Sequence[int]) -> list[int]:
+def column_tiles(extent: int, lanes: int, vectors: Sequence[int]) -> list[int]:
     """Column tiles: so many vectors, or one to three vectors and a half if that divides the extent."""
     if extent < lanes:
         return [1 << (extent.bit_length() - 1)]

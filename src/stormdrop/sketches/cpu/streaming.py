@@ -16,7 +16,7 @@ from tvm.ir import Call
 
 from ...ir.elementary import expand_for_cpu
 from ...ir.expressions import variables, walk
-from ...ir.roles import inlines_well
+from ...ir.roles import inline_well, inlines_well
 from ...ir.stages import Stage, StageGraph, assemble
 from ...ir.workload import Workload
 from ...machine.cpu import Target
@@ -65,7 +65,9 @@ class Streaming:
                 leading = min(config["parallel"], len(loops[0].outer))
                 statements.append(parallel_loop(loops, group.shared, leading))
                 written += [stage for nest_loops in loops for stage in nest_loops.stages]
-        return Variant(stored(expand_for_cpu(assemble(graph.parameters, written, statements)), config))
+        return Variant(
+            stored(expand_for_cpu(assemble(graph.parameters, written, statements), target.keep_denormals), config)
+        )
 
 
 @lru_cache(maxsize=64)
@@ -142,10 +144,12 @@ def _inlined(workload: Workload, padding: bool) -> StageGraph:
     """The stages with elementwise ones inlined into their readers; padding too if `padding` is true."""
     graph = workload.graph
     inside = _padding(graph) if padding else None
-    return graph.inlined(
+
+    def wants(current: StageGraph, stage: Stage) -> bool:
         # Compare the buffers: inlining one stage makes the other stages anew.
-        lambda stage: not inlines_well(graph, stage) and (inside is None or not stage.buffer.same_as(inside.buffer))
-    )
+        return inlines_well(current, stage) or (inside is not None and stage.buffer.same_as(inside.buffer))
+
+    return inline_well(graph, wants)
 
 
 def _padding(graph: StageGraph) -> Stage | None:

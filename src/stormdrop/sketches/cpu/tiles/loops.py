@@ -82,7 +82,8 @@ class TileLoops:
         if epilogue.buffer not in parameters:
             buffers.append(epilogue.buffer)
         main = assemble(parameters, (*made, *made_after), [*first, self._tasks(), *last], buffers)
-        return Variant(expand_for_cpu(main).with_attr(NEEDS, ["amx-tile", self.dots.feature]), transforms)
+        main = expand_for_cpu(main, self.target.keep_denormals)
+        return Variant(main.with_attr(NEEDS, ["amx-tile", self.dots.feature]), transforms)
 
     def _tasks(self) -> Any:
         """Parallel tasks of about as many steps each. Tiles belong to the thread that has configured them."""

@@ -87,7 +87,7 @@ class WinogradLoops:
         if epilogue.buffer not in parameters:
             buffers.append(epilogue.buffer)
         main = assemble(parameters, (*first, *last), [*before, *self._phases(), *after], buffers)
-        return Variant(expand_for_cpu(main), {conv.constant: self._weight_transform()})
+        return Variant(expand_for_cpu(main, self.target.keep_denormals), {conv.constant: self._weight_transform()})
 
     def _weight_transform(self) -> PrimFunc:
         """From the weights to U: G g G^T, rows first, then packed."""

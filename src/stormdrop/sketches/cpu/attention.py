@@ -1,0 +1,161 @@
+"""Attention as one kernel: two contractions with a softmax between them, in blocks of rows.
+
+The scores of a block are written, made a softmax and read again while they lie in a cache. Apart from that they would
+be written to memory and read from it three times each. `row_blocks` draws and makes the loops; this module holds the
+knobs and what to expect of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import UnsupportedFunction
+from ...ir.elementary import expand_for_cpu
+from ...ir.stages import assemble
+from ...ir.workload import Workload
+from ...machine.cpu import Target
+from ...space import Categorical, Constraint, Knob, Ordinal, Space
+from ..contract import Variant
+from .contraction_shape import fits_registers
+from .register_blocked import UNROLLS, column_tiles
+from .row_blocks import BlockSizes, Chain, Product, RowBlocks, find_chain
+
+_MOST_ROWS = 14  # of a tile
+_BLOCKS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32)
+_VECTORS = (1, 2, 3, 4)  # of a tile's columns
+_SOFTMAX_VECTORS = (1, 2, 4)
+_WASTE = 1.16  # blocks may compute up to this many times the rows
+_SHARE = 0.75  # of a second cache that the scores of a block may take
+
+# Costs in cycles of a core that starts one multiply-add per cycle.
+_LOAD = 1.25  # of a vector, or of a row's element that is broadcast, per step
+_BROADCAST = 0.5  # of a row's element, if instructions broadcast an operand from memory: AVX-512
+_LATENCY = 4.0  # of a multiply-add
+_STORE = 6.0  # per vector of a tile
+_SOFTMAX = 28.0  # per vector of scores
+_ROW = 40.0  # per row of the softmax
+_L2, _L3 = 26.0, 10.0  # bytes per cycle
+_PACK = 4.0  # bytes per cycle that are laid out anew
+_APART = 1.1  # times that a product takes if the columns of a step lie far apart, from one step to the next
+_TASK = 500.0
+
+
+@dataclass(frozen=True)
+class Attention:
+    """A sketch for functions of two contractions that share rows, see the module."""
+
+    name: ClassVar[str] = "attention"
+    max_error: ClassVar[float] = 0.0
+
+    def space(self, workload: Workload, target: Target) -> Space | None:
+        """The tilings whose scores fit a second cache; None for another function.
+
+        The knobs:
+
+        - `rows`: rows of a tile of registers
+        - `block`: tiles of rows of a task
+        - `keys`, `columns`: columns of a tile of scores, and of the result
+        - `unroll`, `unroll_keys`: steps of their sums that are unrolled
+        - `vectors`: vectors of a step of the softmax
+        - `pack_keys`, `pack_values`: whether a stage lays these out anew
+        """
+        return _space(workload, target)
+
+    def estimate(self, workload: Workload, target: Target, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
+        """The expected cycles of n configurations."""
+        return _cycles(find_chain(workload.graph), knobs, target)
+
+    def apply(self, workload: Workload, target: Target, config: Mapping[str, Any]) -> Variant:
+        """The schedule at a configuration.
+
+        Raises:
+            UnsupportedFunction: the function is no chain of two contractions.
+        """
+        chain = find_chain(workload.graph)
+        sizes = BlockSizes(**config)
+        statements, stages = RowBlocks(chain, sizes, target).statements()
+        main = assemble(chain.parameters, stages, statements)
+        return Variant(expand_for_cpu(main, target.keep_denormals))
+
+
+@lru_cache(maxsize=64)
+def _space(workload: Workload, target: Target) -> Space | None:
+    try:
+        chain = find_chain(workload.graph)
+    except UnsupportedFunction:
+        return None
+    scores, values = chain.scores, chain.values
+    most = max(_SHARE * target.l2, 4.0 * scores.column.extent)
+
+    def fits_block(rows: int, block: int) -> bool:
+        height = rows * block
+        few = height <= chain.rows and -(-chain.rows // height) * height <= _WASTE * chain.rows
+        return few and 4 * height * scores.column.extent <= most
+
+    knobs: list[Knob] = [
+        Ordinal("rows", range(1, min(chain.rows, target.registers - 2, _MOST_ROWS) + 1)),
+        Ordinal("block", _BLOCKS),
+        Ordinal("keys", column_tiles(scores.column.extent, target.lanes, _VECTORS)),
+        Ordinal("columns", column_tiles(values.column.extent, target.lanes, _VECTORS)),
+        Ordinal("unroll", _factors(scores)),
+        Ordinal("unroll_keys", _factors(values)),
+        Ordinal("vectors", _SOFTMAX_VECTORS),
+        Categorical("pack_keys", [1] if scores.must_pack else [0, 1]),
+        Categorical("pack_values", [1] if values.must_pack else [0, 1]),
+    ]
+    registers = f"accumulators, a row of columns and one more fit {target.registers} registers of {target.lanes}"
+    constraints = [
+        Constraint(("rows", "block"), fits_block, f"the scores of a block take {most:.0f} bytes at most"),
+        *(
+            Constraint(("rows", name), lambda rows, size: bool(fits_registers(rows, size, target)), registers)
+            for name in ("keys", "columns")
+        ),
+    ]
+    space = Space(Attention.name, knobs, constraints)
+    points = list(space.points())
+    expected = _cycles(chain, space.columns(points), target)
+    return Space(Attention.name, knobs, constraints, origin=space.config(points[int(np.argmin(expected))]))
+
+
+def _factors(product: Product) -> list[int]:
+    """How many steps of the innermost sum may be unrolled: none, or about as many as an unrolled loop gains from."""
+    factors = [factor for factor in UNROLLS if product.reductions[-1].extent % factor == 0]
+    return sorted({1, *factors[-2:]})
+
+
+def _cycles(chain: Chain, knobs: Mapping[str, NDArray[Any]], target: Target) -> NDArray[np.float64]:
+    """Cycles until the last core is done: products, softmax, and what they read from which cache."""
+    rows, height = knobs["rows"], knobs["rows"] * knobs["block"]
+    keys, columns = chain.scores.column.extent, chain.values.column.extent
+    blocks = np.ceil(chain.rows / height)
+    tasks = chain.heads * blocks
+
+    def product(size: NDArray[Any], extent: int, steps: int, unroll: NDArray[Any]) -> NDArray[np.float64]:
+        vectors = np.ceil(size / target.lanes)
+        loads = _LOAD * (vectors + rows) if target.lanes < 16 else vectors + _BROADCAST * rows
+        step = np.maximum(rows * vectors, loads)
+        tile = steps * (np.maximum(step, _LATENCY) + 1 / unroll) + _STORE * rows * vectors
+        return np.asarray(knobs["block"] * np.ceil(extent / size) * tile, float)
+
+    of_keys = 4.0 * keys * chain.scores.steps
+    of_values = 4.0 * keys * columns
+    held = 4.0 * height * keys + of_keys + of_values
+    rate = np.where(held > target.l2, _L3, _L2)
+    task = (
+        product(knobs["keys"], keys, chain.scores.steps, knobs["unroll"]) * np.where(knobs["pack_keys"], 1, _APART)
+        + product(knobs["columns"], columns, chain.values.steps, knobs["unroll_keys"])
+        * np.where(knobs["pack_values"], 1, _APART)
+        + height
+        * (_SOFTMAX * knobs["vectors"] * np.ceil(keys / target.lanes / knobs["vectors"]) + _ROW / knobs["vectors"])
+        + (of_keys + of_values) / rate
+        + knobs["block"] * of_values / _L2 * 0.25
+        + _TASK
+    )
+    packing = chain.heads * (knobs["pack_keys"] * of_keys + knobs["pack_values"] * of_values) / _PACK
+    return np.asarray(np.ceil(tasks / target.cores) * task + packing / target.cores, float)
