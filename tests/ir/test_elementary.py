@@ -12,13 +12,15 @@ import pytest
 import tvm
 from numpy.typing import NDArray
 from scipy import special
-from tvm import te
+from tvm import te, tirx
+from tvm.s_tir import Schedule
 
 from stormdrop.codegen.compile import Kernel, compile_kernel
 from stormdrop.ir.elementary import expand_for_cpu, expand_for_gpu
 from stormdrop.ir.stages import StageGraph
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
+from stormdrop.testing.assembly import assembly
 
 pytestmark = pytest.mark.compiles
 
@@ -95,6 +97,25 @@ def test_ends(name: str, keep: bool) -> None:
         assert not lost[near > -86.642].any() and lost[near < -87.4].all() != keep
     if name in ("tanh", "erf"):
         assert np.nanmax(np.abs(actual)) <= 1
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["alone", "in a condition"])
+def test_roundings_are_vectors(inside: bool) -> None:
+    """TVM takes a condition apart, lane by lane, if it holds a call that it does not know as a vector."""
+    x = te.placeholder((64,), name="x")
+
+    def element(i: Any) -> Any:
+        return tirx.if_then_else(i < 32, te.nearbyint(x[i]), 0.0) if inside else te.nearbyint(x[i])
+
+    main = StageGraph.parse(te.create_prim_func([x, te.compute((64,), element)])).function()
+    schedule = Schedule(tvm.IRModule({"main": main}))
+    (block,) = schedule.get_child_blocks(schedule.get_sblock("root"))
+    (loop,) = schedule.get_loops(block)
+    schedule.vectorize(schedule.split(loop, [None, 8])[1])
+    text = assembly(expand_for_cpu(schedule.mod["main"]), Target.parse("cpu/x86-64-v3").tvm())
+    assert "vroundps" in text and "vroundss" not in text
+    values = np.array([0.5, 1.5, -0.5, 2.5000002, np.nan, np.inf, -0.0, 1e30], np.float32)
+    np.testing.assert_array_equal(applied(te.nearbyint, values), np.rint(values))
 
 
 def test_nested_and_repeated() -> None:

@@ -16,6 +16,7 @@ from stormdrop.ir.roles import (
     contiguous,
     find_contraction,
     fused_epilogue,
+    inline_well,
     inlines_well,
     is_contraction,
     multiplied_loads,
@@ -318,6 +319,30 @@ def test_copies_have_64_nodes_at_most() -> None:
     assert [len(list(walk(value))) for value in (shorter, longer)] == [13, 16]
     assert worth_copying(longer, loads=4, reduced=False)
     assert not worth_copying(shorter, loads=5, reduced=False)
+
+
+def test_roundings_are_cheap_and_equal_copies_may_be_longer() -> None:
+    i, buffer = variable("i"), intermediate("x", (64,), "float32")
+    assert worth_copying(tirx.nearbyint(buffer[i]), loads=2, reduced=False)
+    value = buffer[i]
+    while len(list(walk(value))) <= 40:
+        value = value + buffer[i]
+    assert not worth_copying(value, loads=2, reduced=False)
+    assert worth_copying(value, loads=2, reduced=False, merged=True)
+    assert not worth_copying(value, loads=8, reduced=False, merged=True)
+    assert not worth_copying(tirx.exp(buffer[i]), loads=2, reduced=False, merged=True)
+
+
+def test_a_value_whose_two_readers_become_one_is_inlined() -> None:
+    """As in a quantised activation: x round(x + 3) by three stages, of which the rounded sum has one reader."""
+    x = tensor(5, 7)
+    long = te.compute((5, 7), lambda i, j: sum([x[i, j] * 2.0 for _ in range(8)]), name="long")
+    rounded = te.compute((5, 7), lambda i, j: tirx.nearbyint(long[i, j] + 3.0), name="rounded")
+    graph = graph_of(x, te.compute((5, 7), lambda i, j: long[i, j] * rounded[i, j], name="product"))
+    assert not inlines_well(graph, graph.stages[0]), "two stages read it"
+    assert len(inline_well(graph).stages) == 1
+    shifted = te.compute((4, 7), lambda i, j: long[i + 1, j] * rounded[i, j], name="shifted")
+    assert len(inline_well(graph_of(x, shifted)).stages) == 2, "two elements are read at a time"
 
 
 def test_a_gate_that_all_rows_are_multiplied_by_is_computed_once() -> None:

@@ -161,7 +161,11 @@ def test_a_point_that_does_not_schedule_has_a_digest_too() -> None:
 
 @pytest.mark.parametrize("sketch", cpu_sketches(), ids=lambda sketch: sketch.name)
 def test_a_space_that_goes_to_another_process_keeps_it(sketch: Sketch) -> None:
-    samples = operators.conv2d(1, 16, 16, 16, 16, 3, 3, pad=1), operators.attention(2, 16, 16, 8, 8)
+    samples = [
+        operators.conv2d(1, 16, 16, 16, 16, 3, 3, pad=1),
+        operators.attention(2, 16, 16, 8, 8),
+        operators.weight_only_dense(1, 64, 64),
+    ]
     space = next(space for workload in samples if (space := space_of(sketch, workload, TARGET)) is not None)
     bare = Space(space.name, space.knobs, (), revision=space.revision)
     assert pickle.loads(pickle.dumps(bare)).fingerprint == bare.fingerprint

@@ -196,6 +196,7 @@ def test_every_sketch_that_exists_keeps_its_promises(sketch: Sketch) -> None:
         operators.conv2d(1, 9, 9, 4, 20, 3, 3, pad=1),
         operators.softmax(9, 20),
         operators.attention(2, 9, 20, 4, 8),
+        operators.weight_only_dense(2, 20, 32),
     ]
     taken = [workload for workload in samples if sketch.space(workload, TARGET) is not None]
     assert taken

@@ -5,6 +5,7 @@ stages.py, expressions.py  a function as stages, and their expressions: read and
 roles.py                   the contraction of a function, and what its axes are for
 factors.py                 the factors of a contraction: loads, perhaps widened, less a zero point
 segments.py                values that depend on the position on an axis
+tables.py                  functions of one byte as tables of 256 values
 elementary.py              exp, sigmoid, tanh and erf as arithmetic that runs in vectors
 reference.py, grid.py      what a function should compute, by NumPy
 rounding.py                how far rounding may take its outputs

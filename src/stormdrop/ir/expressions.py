@@ -85,6 +85,15 @@ def variables(node: Expr) -> set[Any]:
     return {item for item in walk(node) if isinstance(item, Var)}
 
 
+def variables_outside_loads(node: Expr) -> set[Any]:
+    """The variables that a value uses as numbers, not as an index of a load."""
+    if isinstance(node, TensorLoad):
+        return set()
+    if isinstance(node, Var):
+        return {node}
+    return set().union(*(variables_outside_loads(child) for child in children(node)))
+
+
 def loads_in(node: Expr) -> list[Any]:
     """Every load in an expression, in order of appearance."""
     loads: list[Any] = []

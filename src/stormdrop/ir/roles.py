@@ -31,9 +31,10 @@ from tvm.ir.prim.expr import IntImm
 
 from ..errors import UnsupportedFunction
 from .dtypes import BFLOAT16, is_integer
-from .expressions import Expr, coefficients, simplified, substitute, transform, variables, walk
+from .expressions import Expr, coefficients, simplified, substitute, transform, variables, variables_outside_loads, walk
 from .factors import factors_of
 from .stages import Axis, Stage, StageGraph, shape_of, variable
+from .tables import with_tables
 
 _MOST_NODES = 64  # of the copies that inlining makes of a value with several loads
 _MOST_MERGED = 256  # of equal copies
@@ -100,6 +101,7 @@ def find_contraction(graph: StageGraph, constants: tuple[int, ...]) -> Contracti
         raise UnsupportedFunction(f"the function has {len(contractions)} contractions, not one")
     graph = inline_well(graph, lambda current, stage: inlines_well(current, stage, contractions[0]))
     graph = graph.mapped(lambda item: _without_unit_reductions(item) if item.combine is not None else item)
+    graph = with_tables(graph)
     stage = next(item for item in graph.stages if item.buffer.same_as(contractions[0].buffer))
     before, epilogue, after = _surroundings(graph, stage)
 
@@ -417,7 +419,9 @@ def _flattens(rows: list[Axis], loads: list[Any], epilogue: Stage) -> bool:
     row_variables = {axis.var for axis in rows}
     accesses = [(load.source, list(load.indices)) for load in loads]
     for buffer, indices in [*accesses, (epilogue.buffer, list(epilogue.indices))]:
-        dimensions = [dimension for dimension, index in enumerate(indices) if variables(index) & row_variables]
+        dimensions = [
+            dimension for dimension, index in enumerate(indices) if variables_outside_loads(index) & row_variables
+        ]
         if not dimensions:
             continue
         first = dimensions[0]

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import tvm
@@ -84,6 +85,14 @@ class Stage:
     def loads(self) -> list[Any]:
         """Every load in the value, in order of appearance."""
         return loads_in(self.value)
+
+    def reads(self, buffer: Buffer) -> bool:
+        """Whether the value loads from a buffer."""
+        return buffer in self._sources
+
+    @cached_property
+    def _sources(self) -> frozenset[Buffer]:
+        return frozenset(load.source for load in self.loads())
 
     def _first_loads(self) -> list[Any]:
         """Every load in the value that a reduction starts from."""
@@ -173,7 +182,7 @@ class StageGraph:
 
     def readers(self, buffer: Buffer) -> list[Stage]:
         """The stages that read a buffer."""
-        return [stage for stage in self.stages if any(load.source.same_as(buffer) for load in stage.loads())]
+        return [stage for stage in self.stages if stage.reads(buffer)]
 
     def inlined(self, keep: Callable[[Stage], bool]) -> StageGraph:
         """Substitutes each stage into its readers, unless it reduces or writes a parameter.
@@ -204,8 +213,11 @@ class StageGraph:
             return substitute(stage.value, mapping)
 
         others = [other for other in self.stages if other is not stage]
-        stages = tuple(replace(other, value=rewrite_loads(other.value, inlined_value)) for other in others)
-        return StageGraph(self.parameters, stages)
+        stages = (
+            replace(other, value=rewrite_loads(other.value, inlined_value)) if other.reads(stage.buffer) else other
+            for other in others
+        )
+        return StageGraph(self.parameters, tuple(stages))
 
     def mapped(self, change: Callable[[Stage], Stage]) -> StageGraph:
         """The graph with `change(stage)` in place of each stage, which must write the same buffer."""

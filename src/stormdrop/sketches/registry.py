@@ -14,6 +14,7 @@ from ..plugins import plugins, require
 from ..space import Space
 from .contract import AnySketch, Sketch
 from .cpu.attention import Attention
+from .cpu.code_sums import CodeSums
 from .cpu.register_blocked import RegisterBlocked, few_columns
 from .cpu.streaming import Streaming
 from .cpu.winograd.sketch import Winograd
@@ -78,7 +79,7 @@ def cpu_sketches(max_error: float = MAX_ERROR) -> tuple[Sketch[Target], ...]:
     Raises:
         PluginError: A plug-in does not load, or is no sketch.
     """
-    inexact = (Winograd(4, max_error), Winograd(2, max_error)) if max_error else ()
+    inexact = (Winograd(4, max_error), Winograd(2, max_error), CodeSums()) if max_error else ()
     return (RegisterBlocked(), *inexact, Attention(), Streaming(), *_of_plugins("cpu_sketches"))
 
 

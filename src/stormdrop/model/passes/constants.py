@@ -46,11 +46,16 @@ def _slice_scatter(call: relax.Call, into: NDArray[Any], value: NDArray[Any]) ->
     return result
 
 
+def _convert(call: relax.Call, value: NDArray[Any]) -> NDArray[Any]:
+    return value.astype(str(call.ty.dtype))
+
+
 def _computed(function: Callable[..., Any]) -> Callable[..., NDArray[Any]]:
     return lambda _, *values: np.asarray(function(*values))
 
 
 _EVALUATE: dict[str, Callable[..., NDArray[Any]]] = {
+    "relax.astype": _convert,
     "relax.permute_dims": _permute,
     "relax.reshape": _reshape,
     "relax.expand_dims": _reshape,

@@ -6,6 +6,7 @@ dot_products.py, wide_bytes.py       its inner statement for bytes and bfloat16;
 cost_model.py, contraction_shape.py  what to expect of it before anything is measured
 tiles/                               contractions by the tile registers of AMX
 winograd/                            convolutions of stride 1 with fewer multiplications
+code_sums.py                         products with weights that are codes, for few rows
 attention.py, row_blocks.py          two contractions with a softmax between them: the knobs, and the loops
 streaming.py                         everything else: its knobs
 nests.py, groups.py                  its loop nests, and which of them share a loop

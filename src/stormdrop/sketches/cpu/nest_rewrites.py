@@ -14,11 +14,10 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from tvm.ir import TensorLoad, Var
 from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import IntImm
 
-from ...ir.expressions import Expr, children, loads_in, simplified, substitute, transform, unraveled
+from ...ir.expressions import Expr, loads_in, simplified, substitute, transform, unraveled, variables_outside_loads
 from ...ir.segments import segments_of
 from ...ir.stages import Axis, Stage, intermediate, variable
 from .nests import Nest, Term, load_stride
@@ -44,7 +43,7 @@ def fuse_contiguous_axes(nest: Nest, shared: int, keep_store_axes: bool) -> Nest
     nest = _without_unit_axes(nest, shared)
     accesses = [*nest.reads(), nest.store.buffer[nest.store.indices]]
     values = (nest.store.value, *(term.value for term in nest.terms))
-    used_as_numbers = set().union(*(_variables_outside_loads(value) for value in values))
+    used_as_numbers = set().union(*(variables_outside_loads(value) for value in values))
     store_axes, mapping = _fused(nest.store.axes[shared:], accesses, used_as_numbers)
     if keep_store_axes:
         store_axes, mapping = list(nest.store.axes[shared:]), {}
@@ -123,17 +122,11 @@ def _fused(
 
 def _consecutive(access: Any, left: Axis, right: Axis) -> bool:
     """Whether the end of the right axis is followed in memory by the next step of the left one."""
+    if any(map(loads_in, access.indices)):
+        # A look-up moves as its index does, which is an access of its own.
+        return not {left.var, right.var} & set().union(*map(variables_outside_loads, access.indices))
     outer, inner = load_stride(access, left.var), load_stride(access, right.var)
     return inner is not None and outer == inner * right.extent
-
-
-def _variables_outside_loads(node: Expr) -> set[Any]:
-    """The variables that a value uses as numbers, not as an index of a load."""
-    if isinstance(node, TensorLoad):
-        return set()
-    if isinstance(node, Var):
-        return {node}
-    return set().union(*(_variables_outside_loads(child) for child in children(node)))
 
 
 def vectorize_reduction(nest: Nest, shared: int, lanes: int, vectors: int) -> Nest:

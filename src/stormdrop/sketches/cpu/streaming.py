@@ -18,6 +18,7 @@ from ...ir.elementary import expand_for_cpu
 from ...ir.expressions import variables, walk
 from ...ir.roles import inline_well, inlines_well
 from ...ir.stages import Stage, StageGraph, assemble
+from ...ir.tables import with_tables
 from ...ir.workload import Workload
 from ...machine.cpu import Target
 from ...space import Categorical, Constraint, Knob, Ordinal, Space
@@ -149,7 +150,7 @@ def _inlined(workload: Workload, padding: bool) -> StageGraph:
         # Compare the buffers: inlining one stage makes the other stages anew.
         return inlines_well(current, stage) or (inside is not None and stage.buffer.same_as(inside.buffer))
 
-    return inline_well(graph, wants)
+    return with_tables(inline_well(graph, wants))
 
 
 def _padding(graph: StageGraph) -> Stage | None:
