@@ -8,8 +8,9 @@ rounded. The error of float32 is that against float64, as verified. The others a
 max|difference| / max|float32| of the model in float32, as onnxruntime computes it. Latencies are of the default
 schedules, in turns with that of float32; they say something of bfloat16 on machines with a unit for it only.
 
-Each model and precision is one line of benchmarks/recorded/accuracy.jsonl as soon as it is done, and is not done again
-on the same CPU. `--table` prints what is kept as Markdown. A model takes about a minute. Run it on an idle machine.
+Each model is one line of benchmarks/recorded/accuracy.jsonl as soon as it is done, and is not done again on the same
+CPU with the same bounds. `--table` prints what is kept as Markdown. A model takes about a minute. Run it on an idle
+machine.
 """
 
 from __future__ import annotations
@@ -42,13 +43,15 @@ def main() -> None:
     options = _options()
     if not options.table:
         host = machine()
-        kept = {entry["model"] for entry in kept_lines(KEPT) if entry["cpu"] == host["cpu"]}
+        same = {"cpu": host["cpu"], "bounds": options.bounds}
+        kept = [entry for entry in kept_lines(KEPT) if all(entry[key] == same[key] for key in same)]
+        done = {entry["model"] for entry in kept}
         for name in options.models:
-            if name in kept:
-                continue
-            print(name, file=sys.stderr, flush=True)
-            keep_line(KEPT, {"model": name, "cpu": host["cpu"], "machine": host, **measure(name, options.bounds)})
-    print(table([entry for entry in kept_lines(KEPT) if entry["model"] in options.models]))
+            if name not in done:
+                print(name, file=sys.stderr, flush=True)
+                keep_line(KEPT, {"model": name, **same, "machine": host, **measure(name, options.bounds)})
+    chosen = [entry for entry in kept_lines(KEPT) if entry["model"] in options.models]
+    print(table([entry for entry in chosen if entry["bounds"] == options.bounds], options.bounds))
 
 
 def measure(name: str, bounds: Sequence[float]) -> dict[str, Any]:
@@ -91,10 +94,9 @@ def _times(models: Sequence[CompiledModel]) -> list[list[float]]:
     return times
 
 
-def table(entries: Sequence[Mapping[str, Any]]) -> str:
-    """The entries as a table in Markdown: a row per model."""
-    bounds = next((entry["lowered"][1:] for entry in entries if "lowered" in entry), [])
-    names = [_BF16, *(f"auto, {each['bound']:.0e}" for each in bounds)]
+def table(entries: Sequence[Mapping[str, Any]], bounds: Sequence[float]) -> str:
+    """The entries as a table in Markdown: a row per model, and a column for each bound."""
+    names = [_BF16, *(f"auto, {bound:.0e}" for bound in bounds)]
     headings = ["model", "CPU", "error in float32", *(f"{name}: layers, error, top-1" for name in names)]
     lines = [headings, ["---"] * len(headings), *map(_row, entries)]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)

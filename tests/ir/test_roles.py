@@ -333,6 +333,15 @@ def test_roundings_are_cheap_and_equal_copies_may_be_longer() -> None:
     assert not worth_copying(tirx.exp(buffer[i]), loads=2, reduced=False, merged=True)
 
 
+def test_a_long_gate_without_calls_is_computed_once_as_well() -> None:
+    """It has one load, to which each row comes back: LLVM computes it for each of them."""
+    x, image = tensor(1, 16), tensor(9, 16, name="z")
+    gate = te.compute((1, 16), lambda i, j: sum([x[i, j] * 2.0 for _ in range(8)]), name="gate")
+    graph = graph_of(x, image, te.compute((9, 16), lambda i, j: gate[0, j] * image[i, j]))
+    assert 64 < 2 * len(list(walk(graph.stages[0].value))) < 256
+    assert not inlines_well(graph, graph.stages[0])
+
+
 def test_a_value_whose_two_readers_become_one_is_inlined() -> None:
     """As in a quantised activation: x round(x + 3) by three stages, of which the rounded sum has one reader."""
     x = tensor(5, 7)

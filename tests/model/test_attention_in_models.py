@@ -13,6 +13,7 @@ from tiny_models import make_model
 
 from stormdrop.machine.cpu import Target
 from stormdrop.model.attention import with_attention
+from stormdrop.model.fallback import schedule_fallback
 from stormdrop.model.importer.any_model import import_model
 from stormdrop.model.importer.graph import Graph
 from stormdrop.model.untuned import compile_model_with
@@ -63,8 +64,9 @@ def has_attention(graph: Graph) -> bool:
 
 
 def test_heads_are_moved_inside() -> None:
-    """Projections, one kernel for the whole attention, and one that brings the heads back: four tasks in five calls."""
+    """Projections, one kernel for the whole attention, and one that brings the heads back."""
     graph = with_attention(import_model(heads_model()), SMALL)
+    assert sorted(task.weight for task in graph.tasks) == [1, 1, 3]
     assert sum(name.startswith("attention") for name in names(graph)) == 1
     assert not any("softmax" in name for name in names(graph))
     (attention,) = (task for task in graph.tasks if task.name.startswith("attention"))
@@ -74,6 +76,41 @@ def test_heads_are_moved_inside() -> None:
         (1, 24, 16),
         (1, 2, 24, 8),
     ]
+
+
+def test_a_plain_schedule_takes_it() -> None:
+    graph = with_attention(import_model(heads_model()), SMALL)
+    (attention,) = (task for task in graph.tasks if task.name.startswith("attention"))
+    assert schedule_fallback(attention.function).reached == "parallel, vectorised"
+
+
+@pytest.mark.compiles
+def test_two_attentions_of_the_same_tensors() -> None:
+    """They call the same functions. In the second one queries and values change their places."""
+    model = heads_model()
+    places = {"q": "v", "v": "q", "s": "s_2", "p": "p_2", "a": "a_2", "t": "t_2", "y": "y_2"}
+    for node in list(model.graph.node)[-5:]:
+        second = onnx.NodeProto()
+        second.CopyFrom(node)
+        second.input[:] = [places.get(name, name) for name in node.input]
+        second.output[:] = [places[name] for name in node.output]
+        model.graph.node.append(second)
+    model.graph.output.append(helper.make_tensor_value_info("y_2", onnx.TensorProto.FLOAT, (1, 24, 16)))
+    result = compile_model_with(model, replace(TARGET, l1=256, l2=256), TuneOptions(fresh=True))
+    assert [task.task.weight for task in result.tasks if task.task.name.startswith("attention")] == [2]
+    assert result.verified.max_error < 1e-5
+
+
+def test_unknown_caches_merge_nothing() -> None:
+    graph = import_model(heads_model())
+    assert with_attention(graph, replace(SMALL, l1=0, l2=0)) is graph
+
+
+@pytest.mark.compiles
+def test_other_sources_of_sketches_have_three_kernels() -> None:
+    machine, options = replace(TARGET, l1=256, l2=256), TuneOptions(fresh=True, sketches="rules")
+    result = compile_model_with(heads_model(), machine, options)
+    assert not any(task.task.name.startswith("attention") for task in result.tasks)
 
 
 def test_a_mask_belongs_to_the_scores() -> None:

@@ -1,7 +1,7 @@
-"""Elementary functions as arithmetic that runs in vectors: exp, sigmoid, tanh and erf of float32.
+"""Elementary functions as arithmetic that runs in vectors: exp, sigmoid, tanh and erf of float32, and roundings.
 
-LLVM calls the C library once per element for these. This module replaces each by additions, multiplications and at
-most one division, over any number of lanes:
+LLVM calls the C library once per element for the first four. This module replaces each by additions, multiplications
+and at most one division, over any number of lanes:
 
     exp(x)      = 2^(n-1) 2 p(x - n ln 2)    n = round(x / ln 2), p a polynomial
     sigmoid(x)  = 1 / (1 + exp(-x))
@@ -67,9 +67,13 @@ _ERF_ONE = 4.0
 def expand_for_cpu(function: PrimFunc, keep_denormals: bool = False) -> PrimFunc:
     """Replaces exp, sigmoid, tanh and erf of float32 by arithmetic that LLVM vectorises.
 
+    Roundings to integers become LLVM's intrinsic. TVM does not know them as vectors, and would take a condition apart,
+    lane by lane, that holds one.
+
     Args:
         function: a function that has a schedule already. The result cannot be read as stages: it binds variables.
-        keep_denormals: whether an exp that is a denormal has its value, which takes a third longer. It may be 0 else.
+        keep_denormals: whether an exp that is a denormal has its value, which takes a third longer. Otherwise it may
+            be 0.
     """
     return _expanded(function, {**_EXPANSIONS, "exp": _exp_with_denormals} if keep_denormals else _EXPANSIONS)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import tvm_ffi
 from tvm.ir import Call, TensorLoad
@@ -22,9 +23,11 @@ from tvm.ir.prim.expr import IntImm
 from .expressions import Expr, children, substitute, transform
 from .stages import Axis, Stage, StageGraph, intermediate, variable
 
-_FIRST = {"uint8": 0, "int8": -128}  # the least byte of each type
-_BYTES = 256
-_LEAST = 16 * _BYTES  # elements for which a table is worth being computed
+ENTRIES = 256
+"""The entries of a table."""
+
+_LEAST_BYTE = {"uint8": 0, "int8": -128}
+_LEAST_ELEMENTS = 16 * ENTRIES  # of a stage for which a table is worth being computed
 _WORTH = 24  # cycles of a vector that looking up its elements takes, about
 _DIVISION, _CALL, _OTHER = 6, 12, 1  # cycles of a vector
 
@@ -38,8 +41,9 @@ def with_tables(graph: StageGraph) -> StageGraph:
     stages: list[Stage] = []
     for stage in graph.stages:
         tables = _Tables(stage)
-        value = stage.value if stage.combine is not None or tables.elements < _LEAST else tables.replaced(stage.value)
-        stages += [*tables.stages, replace(stage, value=value)]
+        if stage.combine is None and tables.elements >= _LEAST_ELEMENTS:
+            stage = replace(stage, value=tables.replaced(stage.value))
+        stages += [*tables.stages, stage]
     return graph if len(stages) == len(graph.stages) else StageGraph(graph.parameters, tuple(stages))
 
 
@@ -55,40 +59,43 @@ class _Tables:
         self.elements = math.prod(axis.extent for axis in stage.axes)
         self.stages: list[Stage] = []
         self._name = stage.name
-        self._moving = {axis.var for axis in stage.axes if axis.extent > 1}
-        self._still = {axis.var: IntImm("int32", 0) for axis in stage.axes if axis.extent == 1}
+        self._varying = {axis.var for axis in stage.axes if axis.extent > 1}
+        self._unit_axes = {axis.var: IntImm("int32", 0) for axis in stage.axes if axis.extent == 1}
+        self._known: dict[Expr, list[Expr] | None] = {}
 
     def replaced(self, value: Expr) -> Expr:
         """The value with each costly function of a byte looked up."""
         return transform(value, self._looked_up)
 
     def _looked_up(self, node: Expr) -> Expr | None:
-        byte = self._only_byte(node)
-        if byte is None or byte.same_as(node) or _cost(node, byte) <= _WORTH:
+        bytes_of = self._varying_bytes(node)
+        if bytes_of is None or len(bytes_of) != 1:
             return None
-        dtype = str(byte.ty.dtype)
-        entry = Axis(variable("byte"), _BYTES)
-        first = IntImm("int32", _FIRST[dtype])
-        same = prim.Cast(dtype, entry.var + first if _FIRST[dtype] else entry.var)
-        entries = transform(node, lambda item: same if _equal(item, byte) else None)
-        table = intermediate(f"{self._name}_table{len(self.stages)}", [_BYTES], str(node.ty.dtype))
-        value = substitute(entries, self._still)
-        self.stages.append(Stage(f"{self._name}_table{len(self.stages)}", (entry,), table, (entry.var,), value))
+        (byte,) = bytes_of
+        if byte.same_as(node) or _cost(node, byte) <= _WORTH:
+            return None
+        least = _LEAST_BYTE[str(byte.ty.dtype)]
+        entry = Axis(variable("byte"), ENTRIES)
+        value_of_entry = prim.Cast(str(byte.ty.dtype), entry.var + least if least else entry.var)
+        entries = transform(node, lambda item: value_of_entry if _equal(item, byte) else None)
+        name = f"{self._name}_table{len(self.stages)}"
+        table = intermediate(name, [ENTRIES], str(node.ty.dtype))
+        self.stages.append(Stage(name, (entry,), table, (entry.var,), substitute(entries, self._unit_axes)))
         index = prim.Cast("int32", byte)
-        return table[index - first if _FIRST[dtype] else index]
+        return table[index - least if least else index]
 
-    def _only_byte(self, node: Expr) -> Expr | None:
-        """The byte on which alone a value depends from element to element; None if there is no such byte."""
-        moves = self._moves(node)
-        return moves[0] if moves is not None and len(moves) == 1 else None
+    def _varying_bytes(self, node: Expr) -> list[Expr] | None:
+        """The bytes in a value that differ between elements, each once; None if something else does, too."""
+        if node not in self._known:
+            self._known[node] = self._found_bytes(node)
+        return self._known[node]
 
-    def _moves(self, node: Expr) -> list[Expr] | None:
-        """The bytes on which alone a value depends from element to element, each once; None if there is more to it."""
-        if node in self._moving:
+    def _found_bytes(self, node: Expr) -> list[Expr] | None:
+        if node in self._varying:
             return None
         found: list[Expr] = []
         for child in children(node):
-            inside = self._moves(child)
+            inside = self._varying_bytes(child)
             if inside is None:
                 return [node] if _is_byte(node) else None
             found += [byte for byte in inside if not any(_equal(byte, other) for other in found)]
@@ -96,7 +103,7 @@ class _Tables:
 
 
 def _is_byte(node: Expr) -> bool:
-    return str(node.ty.dtype) in _FIRST and isinstance(node, prim.Cast | TensorLoad)
+    return str(node.ty.dtype) in _LEAST_BYTE and isinstance(node, prim.Cast | TensorLoad)
 
 
 def _equal(left: Expr, right: Expr) -> bool:
@@ -104,10 +111,19 @@ def _equal(left: Expr, right: Expr) -> bool:
 
 
 def _cost(node: Expr, byte: Expr) -> int:
-    """Cycles that a vector of a value takes, about, apart from the byte that it is of."""
-    if isinstance(node, TensorLoad) or not children(node) or _equal(node, byte):
-        return 0  # other loads are the same for all elements
-    rounds = isinstance(node, Call) and node.op.name.endswith("nearbyint")
-    costly = isinstance(node, Call) and not rounds
-    own = _DIVISION if isinstance(node, prim.Div) else _CALL if costly else _OTHER
-    return own + sum(_cost(child, byte) for child in children(node))
+    """Cycles that a vector of a value takes, about, apart from the byte that it is of. Equal parts count once."""
+    parts: set[Any] = set()
+
+    def count(item: Expr) -> int:
+        # Loads are the same for all elements, but for the byte.
+        if isinstance(item, TensorLoad) or not children(item) or _equal(item, byte):
+            return 0
+        key = tvm_ffi.StructuralKey(item)
+        if key in parts:
+            return 0
+        parts.add(key)
+        costly = isinstance(item, Call) and not item.op.name.endswith("nearbyint")
+        own = _DIVISION if isinstance(item, prim.Div) else _CALL if costly else _OTHER
+        return own + sum(map(count, children(item)))
+
+    return count(node)

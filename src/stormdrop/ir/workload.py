@@ -275,6 +275,14 @@ def _operations(stage: Stage) -> int:
     return per_element * math.prod(axis.extent for axis in stage.axes)
 
 
+def canonical_stages(function: PrimFunc) -> StageGraph | None:
+    """The stages of a function in normal form; None if it is no sequence of plain loop nests."""
+    try:
+        return canonical(StageGraph.parse(function))
+    except UnsupportedFunction:
+        return None
+
+
 def canonical(graph: StageGraph) -> StageGraph:
     """The same stages under names that depend on nothing but their order, with indices of 32 bits."""
     buffers: dict[Any, Buffer] = {}

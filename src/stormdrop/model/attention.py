@@ -3,8 +3,8 @@
     matmul(q, k) -> softmax -> matmul(_, v)      ->      matmul_softmax_matmul(q, k, v)
 
 Three kernels write and read all scores three times. One kernel computes them in blocks that stay in a cache (see
-`sketches.cpu.row_blocks`). Where all scores fit the caches anyway, three kernels are as fast, and each of them is
-scheduled for itself.
+`sketches.cpu.row_blocks`). It is taken if the scores need more than four times the second caches of all cores. With
+fewer scores three kernels are as fast, and each of them is scheduled for itself.
 """
 
 from __future__ import annotations
@@ -21,15 +21,14 @@ from tvm.ir import TensorLoad
 from ..errors import UnsupportedFunction
 from ..ir.expressions import rewrite_loads, simplified
 from ..ir.stages import Stage, StageGraph, intermediate, shape_of
-from ..ir.workload import canonical
+from ..ir.workload import canonical, canonical_stages
 from ..machine.cpu import Target
 from ..sketches.cpu.row_blocks import Chain, find_chain
 from .expressions import calls_kernel, variables_of
 from .importer.graph import Graph
-from .importer.tasks import extract_tasks
 from .passes.rewriting import rewrite_main
 
-_PAYS = 4  # times the second caches of all cores that the scores must take
+_LEAST_RATIO = 4  # of the scores to the second caches of all cores, from which on one kernel pays
 
 
 def with_attention(graph: Graph, target: Target) -> Graph:
@@ -42,9 +41,7 @@ def with_attention(graph: Graph, target: Target) -> Graph:
     mods = [_fused(each.mod, target) for each in graph.sizes]
     if all(mod is each.mod for mod, each in zip(mods, graph.sizes, strict=True)):
         return graph
-    tasks = extract_tasks(*mods)
-    sizes = [replace(each, mod=mod, tasks=tasks, others=()) for each, mod in zip(graph.sizes, mods, strict=True)]
-    return replace(sizes[0], others=tuple(sizes[1:]))
+    return graph.rewritten(mods)
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,12 +51,10 @@ class _Attention:
     Attributes:
         last: The product with the values, in whose place the one call stands.
         joined: All of them.
-        callees: The names of their functions.
     """
 
     last: relax.Call
     joined: _Joined
-    callees: tuple[str, ...]
 
 
 def _fused(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
@@ -68,7 +63,7 @@ def _fused(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
     found = [attention for variable in calls.made if (attention := calls.attention(variable, target)) is not None]
     if not found:
         return mod
-    return relax.transform.DeadCodeElimination()(rewrite_main(mod, _Fused(mod, found)))
+    return relax.transform.DeadCodeElimination()(rewrite_main(mod, _Merger(mod, found)))
 
 
 class _Calls:
@@ -88,14 +83,14 @@ class _Calls:
     def attention(self, last: relax.Var, target: Target) -> _Attention | None:
         """The attention whose result is a variable, if there is one, and if one kernel pays on a machine."""
         for weights in self.made[last].args[1].fields:
-            if not self._made_for_one(weights) or len(self.made[weights].args[1].fields) != 1:
+            if not self._has_one_reader(weights) or len(self.made[weights].args[1].fields) != 1:
                 continue
             (scores,) = self.made[weights].args[1].fields
-            if self._made_for_one(scores):
+            if self._has_one_reader(scores):
                 return self._with_moves([scores, weights, last], target)
         return None
 
-    def _made_for_one(self, value: Any) -> bool:
+    def _has_one_reader(self, value: Any) -> bool:
         """Whether a kernel makes a value, and nothing else but one call reads it."""
         return value in self.made and self._uses[value] == 1
 
@@ -106,19 +101,15 @@ class _Calls:
         if joined is None or chain is None or not _pays(chain, target):
             return None
         factors = {load.source for product in (chain.scores, chain.values) for load in product.factors}
-        moves = [
-            argument
-            for argument, buffer in joined.arguments.items()
-            if buffer in factors and self._made_for_one(argument) and self._only_moves(argument)
-        ]
+        moves: list[relax.Var] = []
+        for argument, buffer in joined.arguments.items():
+            if buffer in factors and self._has_one_reader(argument) and self._only_moves(argument):
+                with_move = self._join([*moves, argument, *variables])
+                if with_move is not None and _chain(with_move) is not None:
+                    moves.append(argument)
         with_moves = self._join([*moves, *variables])
-        if with_moves is not None and _chain(with_moves) is not None:
-            joined = with_moves
-            variables = [*moves, *variables]
-        return _Attention(self.made[variables[-1]], joined, self._callees(variables))
-
-    def _callees(self, variables: Sequence[relax.Var]) -> tuple[str, ...]:
-        return tuple(self.made[variable].args[0].name_hint for variable in variables)
+        assert with_moves is not None
+        return _Attention(self.made[variables[-1]], with_moves)
 
     def _join(self, variables: list[relax.Var]) -> _Joined | None:
         """What makes these variables; None if a function is no sequence of loop nests."""
@@ -135,10 +126,7 @@ class _Calls:
         return graph is not None and all(isinstance(stage.value, TensorLoad) for stage in graph.stages)
 
     def _graph(self, variable: relax.Var) -> StageGraph | None:
-        try:
-            return canonical(StageGraph.parse(self._mod[self.made[variable].args[0]]))
-        except UnsupportedFunction:
-            return None
+        return canonical_stages(self._mod[self.made[variable].args[0]])
 
 
 @dataclass(eq=False)
@@ -193,27 +181,27 @@ def _chain(joined: _Joined | None) -> Chain | None:
 
 
 def _pays(chain: Chain, target: Target) -> bool:
-    """Whether the scores of one head do not fit a first cache, nor those of all heads the second ones."""
+    """Whether the scores of one head do not fit a first cache, and those of all heads exceed the second ones by far."""
+    if not target.l1 or not target.l2:
+        return False  # nothing is known of the caches
     of_head = 4 * chain.rows * chain.scores.column.extent
-    return of_head > target.l1 and chain.heads * of_head > _PAYS * target.cores * target.l2
+    return of_head > target.l1 and chain.heads * of_head > _LEAST_RATIO * target.cores * target.l2
 
 
 @relax.expr_functor.mutator
-class _Fused(relax.PyExprMutator):
+class _Merger(relax.PyExprMutator):
     """Calls one function in place of the last call of each attention. The calls before it become unused."""
 
     def __init__(self, mod: tvm.IRModule, found: Sequence[_Attention]) -> None:
         super().__init__(mod)
         self._found = found
-        self._functions: dict[tuple[str, ...], Any] = {}
 
     def visit_call_(self, call: relax.Call) -> Any:
         attention = next((each for each in self._found if each.last.same_as(call)), None)
         if attention is None:
             return self.visit_expr_post_order(call)
-        callees = attention.callees
-        if callees not in self._functions:
-            function = attention.joined.graph().function().without_attr("global_symbol")
-            self._functions[callees] = self.builder_.add_func(function, f"attention_{callees[-1]}")
+        # In normal form, because names of stages are used once in it. The builder knows equal functions.
+        function = canonical(attention.joined.graph()).function().without_attr("global_symbol")
+        name = self.builder_.add_func(function, f"attention_{call.args[0].name_hint}")
         arguments = [self.visit_expr(argument) for argument in attention.joined.arguments]
-        return relax.call_tir(self._functions[callees], relax.Tuple(arguments), call.ty_args[0])
+        return relax.call_tir(name, relax.Tuple(arguments), call.ty_args[0])

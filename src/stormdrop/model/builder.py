@@ -14,6 +14,7 @@ import tvm
 from ..errors import SpaceError
 from ..machine.cpu import Target
 from ..sketches.contract import AnySketch, Variant
+from ..sketches.registry import BUILTIN
 from ..tuning.options import TuneOptions
 from .artifact import CompiledModel
 from .artifact_files import checksum
@@ -58,7 +59,7 @@ class ModelBuilder:
             if task.kernel is not None
         }
         # Only the built-in sketches promise the same configurations for a slice of a wider output.
-        self._places = options.sketches in (None, "builtin")
+        self._places = options.sketches in (None, BUILTIN)
         all_schedules = [TaskSchedules.of(task) for task in tasks if task.kernel is not None]
         self._schedules = {schedules.task.task.index: schedules for schedules in all_schedules if schedules.usable}
         self.winners: dict[int, Choice] = {index: schedules.winner for index, schedules in self._schedules.items()}
@@ -82,8 +83,8 @@ class ModelBuilder:
         if self._target.keep_denormals:
             return None
         target = replace(self._target, keep_denormals=True)
-        place = self._placed(combination)
-        return build(self._graph, self._variants(combination), target, place=place, create=self._create)
+        place = self._placed(combination, target)
+        return build(self._graph, self._variants(combination, target), target, place=place, create=self._create)
 
     def scheduled(self, combination: Mapping[int, Choice]) -> tvm.IRModule:
         """The model of a combination as Relax code that calls scheduled kernels, which nothing has compiled."""
@@ -96,16 +97,15 @@ class ModelBuilder:
         """The TensorIR of a task's kernel with this schedule, as text; None if the schedule is a plain one."""
         return None if choice == PLAIN else str(self._schedules[index].variant(choice).main.script())
 
-    def _variants(self, combination: Mapping[int, Choice]) -> dict[int, Variant]:
-        """The variants of the tasks; what has none gets a plain schedule."""
-        return {
-            index: self._schedules[index].variant(choice) for index, choice in combination.items() if choice != PLAIN
-        }
+    def _variants(self, combination: Mapping[int, Choice], target: Target | None = None) -> dict[int, Variant]:
+        """The variants of the tasks, for their own target or another one; what has none gets a plain schedule."""
+        chosen = {index: choice for index, choice in combination.items() if choice != PLAIN}
+        return {index: self._schedules[index].variant(choice, target=target) for index, choice in chosen.items()}
 
-    def _placed(self, combination: Mapping[int, Choice]) -> PlacedVariant | None:
+    def _placed(self, combination: Mapping[int, Choice], target: Target | None = None) -> PlacedVariant | None:
         if not self._places:
             return None
-        return lambda index, where: self._schedules[index].variant(combination[index], where)
+        return lambda index, where: self._schedules[index].variant(combination[index], where, target)
 
     def is_exact(self, index: int, choice: Choice) -> bool:
         """Whether a schedule of a task only reorders what the task computes."""
@@ -168,19 +168,25 @@ class TaskSchedules:
         assert self.task.kernel is not None
         return self.task.kernel.workload.key
 
-    def variant(self, choice: Choice, where: Place | None = None) -> Variant:
-        """The schedule of a choice, which is made at the first call."""
+    def variant(self, choice: Choice, where: Place | None = None, target: Target | None = None) -> Variant:
+        """The schedule of a choice, which is made at the first call.
+
+        Args:
+            choice: the sketch and its configuration.
+            where: the slice of a wider output that the kernel writes.
+            target: another target than that of the tuning.
+        """
         name, config = choice
-        key = repr((name, sorted(config.items()), where))
+        key = repr((name, sorted(config.items()), where, target is not None and target.keep_denormals))
         if key not in self._variants:
-            self._variants[key] = self._scheduled(name, config, where)
+            self._variants[key] = self._scheduled(name, config, where, target)
         return self._variants[key]
 
-    def _scheduled(self, name: str, config: Mapping[str, Any], where: Place | None) -> Variant:
+    def _scheduled(self, name: str, config: Mapping[str, Any], where: Place | None, target: Target | None) -> Variant:
         kernel = self.task.kernel
         assert kernel is not None
         workload = kernel.workload if where is None else kernel.workload.placed(where.offset, where.total)
-        return self.sketch(name).apply(workload, kernel.target, config)
+        return self.sketch(name).apply(workload, target or kernel.target, config)
 
     def sketch(self, name: str) -> AnySketch:
         """The sketch of this name."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,15 +22,13 @@ import tvm
 from tvm import relax
 from tvm.ir import GenericConst
 
-from ..errors import UnsupportedFunction
 from ..ir.dtypes import BFLOAT16
 from ..ir.lowered import factor_positions, in_bfloat16, keeps_elements
 from ..ir.roles import is_contraction
 from ..ir.stages import StageGraph
-from ..ir.workload import canonical
+from ..ir.workload import canonical_stages
 from .expressions import VIEWS, calls_kernel, variables_of
 from .importer.graph import Graph
-from .importer.tasks import extract_tasks
 from .passes.rewriting import constant, rewrite_main
 
 
@@ -59,18 +57,9 @@ def lowered(graph: Graph, kept: Collection[int] = ()) -> Lowered:
     values = [_Values(each, kept) for each in graph.sizes]
     constants: dict[int, GenericConst] = {}  # shared by all sizes
     mods = [each.rewritten(constants) for each in values]
-    tasks = extract_tasks(*mods)
-    sizes = [replace(each, mod=mod, tasks=tasks, others=()) for each, mod in zip(graph.sizes, mods, strict=True)]
     layers = [index for each in values for index in each.layers]
     low = [index for each in values for index in each.low]
-    return Lowered(replace(sizes[0], others=tuple(sizes[1:])), layers, low)
-
-
-def _stages(function: Any) -> StageGraph | None:
-    try:
-        return canonical(StageGraph.parse(function))
-    except UnsupportedFunction:
-        return None
+    return Lowered(graph.rewritten(mods), layers, low)
 
 
 class _Values:
@@ -88,7 +77,7 @@ class _Values:
         self._made = {binding.var: binding.value for binding in bindings}
         self._tasks = {callee: task.index for task in graph.tasks for callee in task.callees}
         self._functions = {
-            variable.name_hint: _stages(function)
+            variable.name_hint: canonical_stages(function)
             for variable, function in graph.mod.functions.items()
             if variable.name_hint in self._tasks
         }

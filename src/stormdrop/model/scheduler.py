@@ -39,6 +39,7 @@ from ..records import Store
 from ..search import GeneratorSearch, Network, TwoPhase
 from ..search.common_model import CommonCostModel
 from ..sketches import knowledge
+from ..sketches.cpu.winograd.sketch import Winograd
 from ..tuning.kernel import KernelTask, PartOf
 from ..tuning.options import TuneOptions
 from ..tuning.result import KernelProgress, Progress, TuneResult
@@ -366,7 +367,7 @@ class _Scheduler:
             self._exploration = session.searcher.exploration
         workload = kernel.workload
         kind = tuple(sketch.name for sketch, _ in kernel.sketches)
-        transformed = any(sketch.max_error for sketch, _ in kernel.sketches)
+        transformed = any(isinstance(sketch, Winograd) for sketch, _ in kernel.sketches)
         least = _least_seconds(workload, self._target, self._limits, transformed)
         state.progress = TaskProgress(state.task.weight, workload.flops + _BYTE * workload.bytes, kind, least)
         return session

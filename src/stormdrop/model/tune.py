@@ -23,6 +23,7 @@ from ..machine.memory_rates import measure_caches_within
 from ..machine.peak import peak_within
 from ..measure.fleet import Fleet, fleet_for
 from ..records import Store, buffered, open_store
+from ..sketches.registry import BUILTIN
 from ..tuning.options import DEFAULT_MODEL_SECONDS, DEFAULT_SEARCH, FLOAT32, TuneOptions
 from ..tuning.result import Progress
 from .artifact import needs_linker
@@ -190,7 +191,7 @@ def tune_model_with(
         source = source_of(model)
         graph = import_model(model, shapes, example_inputs)
         _check_runs(graph, machine)
-        if options.precision == FLOAT32:
+        if options.precision == FLOAT32 and options.sketches in (None, BUILTIN):
             graph = with_attention(graph, machine)
         graph.foreign.examples = {}
     with run.phase("verify"):

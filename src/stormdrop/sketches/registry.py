@@ -26,7 +26,8 @@ from .gpu.tensor_core import GpuTensorCore
 MAX_ERROR = 1e-4
 """How far a schedule may differ from the reference by default: max|difference| / max|reference|."""
 
-SOURCES = ("builtin", "rules", "meta_schedule")
+BUILTIN = "builtin"
+SOURCES = (BUILTIN, "rules", "meta_schedule")
 """Where sketches come from: this module lists them, or rules derive them, or TVM MetaSchedule generates them."""
 
 
@@ -79,8 +80,9 @@ def cpu_sketches(max_error: float = MAX_ERROR) -> tuple[Sketch[Target], ...]:
     Raises:
         PluginError: A plug-in does not load, or is no sketch.
     """
-    inexact = (Winograd(4, max_error), Winograd(2, max_error), CodeSums()) if max_error else ()
-    return (RegisterBlocked(), *inexact, Attention(), Streaming(), *_of_plugins("cpu_sketches"))
+    inexact: list[Sketch[Target]] = [Winograd(4, max_error), Winograd(2, max_error)] if max_error else []
+    of_codes = [CodeSums()] if max_error >= CodeSums.max_error else []  # first, because it is the better default
+    return (*of_codes, RegisterBlocked(), *inexact, Attention(), Streaming(), *_of_plugins("cpu_sketches"))
 
 
 def gpu_sketches() -> tuple[Sketch[Gpu], ...]:

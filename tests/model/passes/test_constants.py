@@ -59,3 +59,40 @@ def test_what_numpy_folds_is_what_relax_folds() -> None:
     assert all(isinstance(value, GenericConst) for value in folded)
     for ours, theirs in zip(folded, expected, strict=True):
         np.testing.assert_array_equal(ours.value.numpy(), theirs)
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [
+        (np.array([1.0, -2.5, 3.99], np.float32), "int32"),
+        (np.array([0, 200, 255], np.int32), "uint8"),
+        (np.array([3, -7], np.int64), "int32"),
+        (np.array([True, False]), "float32"),
+        (np.array([1.00390625, 3.0], np.float32), "bfloat16"),
+        (np.array(2.0, np.float32), "float32"),
+    ],
+    ids=str,
+)
+def test_conversions_are_folded(value: np.ndarray, dtype: str) -> None:
+    (binding,) = _converted(value, dtype)["main"].body.blocks[0].bindings
+    assert isinstance(binding.value, GenericConst)
+    folded = binding.value.value.numpy()
+    assert str(folded.dtype) == dtype and folded.shape == value.shape
+    np.testing.assert_array_equal(folded.astype(np.float64), value.astype(dtype).astype(np.float64))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 3e9, -1.0])
+def test_numbers_that_do_not_fit_an_integer_are_left_to_the_machine(value: float) -> None:
+    dtype = "uint8" if value == -1.0 else "int32"
+    bindings = _converted(np.array([1.0, value], np.float32), dtype)["main"].body.blocks[0].bindings
+    assert not any(isinstance(binding.value, GenericConst) for binding in bindings)
+
+
+def _converted(value: np.ndarray, dtype: str) -> tvm.IRModule:
+    """A function that returns a constant in another type, folded."""
+    builder = relax.BlockBuilder()
+    with builder.function("main", []):
+        with builder.dataflow():
+            result = builder.emit_output(builder.emit(relax.op.astype(relax.const(value, str(value.dtype)), dtype)))
+        builder.emit_func_output(result)
+    return fold_constants(builder.get())

@@ -76,6 +76,26 @@ def two_sums() -> Workload:
     return Workload.create("two sums", te.create_prim_func([x, y, z, outer]))
 
 
+def without_maximum(scores: Any) -> Any:
+    """A softmax whose weights are computed from the scores themselves."""
+    key = te.reduce_axis((0, 35))
+    total = te.compute((3, 17), lambda h, i: te.sum(te.exp(scores[h, i, key]), axis=key))
+    return te.compute(scores.shape, lambda h, i, j: te.exp(scores[h, i, j]) / total[h, i])
+
+
+def divided_at_the_end() -> Workload:
+    """Attention that divides by the sum of a row after the product with the values."""
+    queries, keys = te.placeholder((3, 17, 8), name="q"), te.placeholder((3, 8, 35), name="k")
+    values = te.placeholder((3, 35, 12), name="v")
+    step, key, other = (te.reduce_axis((0, extent)) for extent in (8, 35, 35))
+    product = te.compute((3, 17, 35), lambda h, i, j: te.sum(queries[h, i, step] * keys[h, step, j], axis=step))
+    raised = te.compute((3, 17, 35), lambda *i: te.exp(product[i]))
+    total = te.compute((3, 17), lambda h, i: te.sum(raised[h, i, other], axis=other))
+    made = te.compute((3, 17, 12), lambda h, i, j: te.sum(raised[h, i, key] * values[h, key, j], axis=key))
+    output = te.compute((3, 17, 12), lambda h, i, j: made[h, i, j] / total[h, i])
+    return Workload.create("divided at the end", te.create_prim_func([queries, keys, values, output]))
+
+
 def along_the_columns() -> Workload:
     """Attention whose softmax runs over the queries."""
 
@@ -96,6 +116,8 @@ def along_the_columns() -> Workload:
         two_sums(),
         along_the_columns(),
         attention(weights=lambda scores: scores),
+        attention(weights=without_maximum),
+        divided_at_the_end(),
     ],
     ids=lambda workload: workload.name,
 )
@@ -132,6 +154,17 @@ def test_scores_stay_in_the_second_cache() -> None:
     assert 256 <= scores <= 12 << 10, "at least a row, and three quarters of 64 KiB at most"
     assert scores < allocated(workload, replace(TARGET, l2=1 << 20))["scores"]
     assert max(allocated(workload, small).values()) < 2 * 512 * 256, "nothing holds all scores"
+
+
+def test_caches_of_which_nothing_is_known_hold_blocks_of_many_rows() -> None:
+    assert allocated(operators.attention(2, 512, 256, 8, 8), replace(TARGET, l1=0, l2=0))["scores"] > 256 * 16
+
+
+@pytest.mark.parametrize("workload", [attention(weights=without_maximum), divided_at_the_end()], ids=["max", "divided"])
+@pytest.mark.compiles
+def test_what_is_refused_has_another_sketch(workload: Workload) -> None:
+    (sketch, space), *_ = sketches_for(workload, TARGET)
+    check_point(sketch, workload, TARGET, space, space.origin)
 
 
 def test_rows_that_are_larger_than_the_cache_have_blocks_of_one() -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from tvm import te
+from tvm import te, tirx
 
 from stormdrop import operators
 from stormdrop.errors import UnsupportedFunction
 from stormdrop.ir.workload import Workload
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Target, keeping_denormals
 from stormdrop.operators.weight_only import product_with_codes
 from stormdrop.sketches.cpu.code_sums import CodeSums
 from stormdrop.sketches.registry import sketches_for
@@ -80,8 +82,46 @@ def test_codes_that_are_no_constants_stay_with_the_other_sketches() -> None:
     assert CodeSums().space(Workload.create("varying", whole.function), TARGET) is None
 
 
-def test_max_error_0_leaves_it_out() -> None:
+@pytest.mark.parametrize(("max_error", "taken"), [(1e-4, True), (1e-5, True), (9e-6, False), (0.0, False)])
+def test_the_error_that_is_allowed_decides(max_error: float, taken: bool) -> None:
     """The difference is taken after the sum, so it rounds otherwise than the function says."""
     workload = operators.weight_only_dense(1, 64, 64)
-    assert "code_sums" in [sketch.name for sketch, _ in sketches_for(workload, TARGET)]
-    assert "code_sums" not in [sketch.name for sketch, _ in sketches_for(workload, TARGET, max_error=0.0)]
+    assert ("code_sums" in [sketch.name for sketch, _ in sketches_for(workload, TARGET, max_error=max_error)]) == taken
+
+
+def test_kept_denormals_leave_it_out() -> None:
+    assert CodeSums().space(operators.weight_only_dense(1, 64, 64), keeping_denormals(TARGET)) is None
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        lambda load, half: (load.astype("int32") >> (half * 4)) & 7,
+        lambda load, half: ((load & tirx.const(31, "uint8")).astype("int32") >> (half * 4)) & 15,
+        lambda load, half: (load.astype("int32") >> (half * 3)) & 15,
+        lambda load, half: load.astype("int32") + half,
+    ],
+    ids=["mask", "inner mask", "shift", "sum"],
+)
+def test_other_codes_are_refused(code: Callable[[Any, Any], Any]) -> None:
+    data, codes, scale = te.placeholder((2, 64)), te.placeholder((24, 32), "uint8"), te.placeholder((24, 2))
+    group, byte, half = (te.reduce_axis((0, extent)) for extent in (2, 16, 2))
+
+    def element(i: Any, j: Any) -> Any:
+        weight = (code(codes[j, group * 16 + byte], half) - 8).astype("float32") * scale[j, group]
+        return te.sum(data[i, group * 32 + byte * 2 + half] * weight, axis=[group, byte, half])
+
+    function = te.create_prim_func([data, codes, scale, te.compute((2, 24), element)])
+    assert CodeSums().space(Workload.create("codes", function, constants=(1, 2)), TARGET) is None
+
+
+def test_signed_codes_are_refused() -> None:
+    data, codes, scale = te.placeholder((2, 64)), te.placeholder((24, 64), "int8"), te.placeholder((24, 2))
+    group, byte = te.reduce_axis((0, 2)), te.reduce_axis((0, 32))
+
+    def element(i: Any, j: Any) -> Any:
+        weight = codes[j, group * 32 + byte].astype("int32").astype("float32") * scale[j, group]
+        return te.sum(data[i, group * 32 + byte] * weight, axis=[group, byte])
+
+    function = te.create_prim_func([data, codes, scale, te.compute((2, 24), element)])
+    assert CodeSums().space(Workload.create("codes", function, constants=(1, 2)), TARGET) is None

@@ -16,8 +16,8 @@ import io
 import math
 import traceback
 import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -102,6 +102,18 @@ class Graph:
             return self
         shapes = {name: tuple(value.shape) for name, value in feeds.items()}
         return next(graph for graph in self.sizes if all(shapes[info.name] == info.shape for info in graph.inputs))
+
+    def rewritten(self, mods: Sequence[tvm.IRModule]) -> Graph:
+        """The graph with another module for each of its sizes, and with the tasks of these.
+
+        Args:
+            mods: The modules, in the order of `sizes`. No two of them have different functions of one name.
+        """
+        tasks = extract_tasks(*mods)
+        first, *others = (
+            replace(each, mod=mod, tasks=tasks, others=()) for each, mod in zip(self.sizes, mods, strict=True)
+        )
+        return replace(first, others=tuple(others))
 
     @property
     def called(self) -> frozenset[int]:

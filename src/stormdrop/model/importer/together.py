@@ -18,7 +18,6 @@ from ...errors import ModelError
 from ..foreign import FUNCTION, ForeignParts
 from ..passes.renaming import renamed
 from .graph import Graph
-from .tasks import extract_tasks
 
 
 def together(graphs: Sequence[Graph]) -> Graph:
@@ -48,9 +47,8 @@ def together(graphs: Sequence[Graph]) -> Graph:
         taken.update(names.values())
         names |= {f"{FUNCTION}{old}": f"{FUNCTION}{new}" for old, new in enumerate(parts)}
         mods.append(renamed(graph.mod, names))
-    tasks = extract_tasks(*mods)
-    sizes = [replace(graph, mod=mod, tasks=tasks, foreign=foreign) for graph, mod in zip(graphs, mods, strict=True)]
-    return replace(sizes[0], others=tuple(sizes[1:]))
+    sizes = [replace(graph, foreign=foreign) for graph in graphs]
+    return replace(sizes[0], others=tuple(sizes[1:])).rewritten(mods)
 
 
 def _label(graph: Graph, graphs: Sequence[Graph]) -> str:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from tvm import relax
 from tvm.ir import GenericConst
 
+from ...ir.dtypes import is_float, is_integer, limits
 from .rewriting import constant, rewrite_main
 
 
@@ -46,15 +47,20 @@ def _slice_scatter(call: relax.Call, into: NDArray[Any], value: NDArray[Any]) ->
     return result
 
 
-def _convert(call: relax.Call, value: NDArray[Any]) -> NDArray[Any]:
-    return value.astype(str(call.ty.dtype))
+def _convert(call: relax.Call, value: NDArray[Any]) -> NDArray[Any] | None:
+    dtype = str(call.ty.dtype)
+    if is_integer(dtype) and is_float(str(value.dtype)):
+        low, high = limits(dtype).min, limits(dtype).max
+        if not ((value >= low) & (value <= high)).all():
+            return None  # what such a number becomes depends on the machine
+    return value.astype(dtype)
 
 
 def _computed(function: Callable[..., Any]) -> Callable[..., NDArray[Any]]:
     return lambda _, *values: np.asarray(function(*values))
 
 
-_EVALUATE: dict[str, Callable[..., NDArray[Any]]] = {
+_EVALUATE: dict[str, Callable[..., NDArray[Any] | None]] = {
     "relax.astype": _convert,
     "relax.permute_dims": _permute,
     "relax.reshape": _reshape,
@@ -102,7 +108,8 @@ class _Fold(relax.PyExprMutator):
         if evaluate is None:
             return _folded_by_relax(relax.Call(expr.op, arguments, expr.attrs, expr.ty_args))
         values = [argument.value.numpy() for argument in arguments if isinstance(argument, GenericConst)]
-        return constant(evaluate(expr, *values))
+        value = evaluate(expr, *values)
+        return None if value is None else constant(value)
 
     def _argument(self, argument: Any) -> Any:
         """An argument with constants in place of variables; None if a variable is no constant."""

@@ -4,6 +4,7 @@ register_blocked.py                  the register-blocked contraction: which fun
 tiled_contraction.py                 its stages and their schedule
 dot_products.py, wide_bytes.py       its inner statement for bytes and bfloat16; bytes in 16 bits for it
 cost_model.py, contraction_shape.py  what to expect of it before anything is measured
+origin.py                            the origin of a space that follows from what to expect of its points
 tiles/                               contractions by the tile registers of AMX
 winograd/                            convolutions of stride 1 with fewer multiplications
 code_sums.py                         products with weights that are codes, for few rows

@@ -23,6 +23,7 @@ from ...machine.cpu import Target
 from ...space import Categorical, Constraint, Knob, Ordinal, Space
 from ..contract import Variant
 from .contraction_shape import fits_registers
+from .origin import with_cheapest_origin
 from .register_blocked import UNROLLS, column_tiles
 from .row_blocks import BlockSizes, Chain, Product, RowBlocks, find_chain
 
@@ -32,6 +33,7 @@ _VECTORS = (1, 2, 3, 4)  # of a tile's columns
 _SOFTMAX_VECTORS = (1, 2, 4)
 _WASTE = 1.16  # blocks may compute up to this many times the rows
 _SHARE = 0.75  # of a second cache that the scores of a block may take
+_USUAL_L2 = 512 << 10  # bytes of a second cache of which nothing is known
 
 # Costs in cycles of a core that starts one multiply-add per cycle.
 _LOAD = 1.25  # of a vector, or of a row's element that is broadcast, per step
@@ -43,6 +45,7 @@ _ROW = 40.0  # per row of the softmax
 _L2, _L3 = 26.0, 10.0  # bytes per cycle
 _PACK = 4.0  # bytes per cycle that are laid out anew
 _APART = 1.1  # times that a product takes if the columns of a step lie far apart, from one step to the next
+_AGAIN = 0.25  # of the values' way from the second cache, which each tile of rows reads again, that is not hidden
 _TASK = 500.0
 
 
@@ -69,7 +72,7 @@ class Attention:
 
     def estimate(self, workload: Workload, target: Target, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
         """The expected cycles of n configurations."""
-        return _cycles(find_chain(workload.graph), knobs, target)
+        return _cycles(_chain(workload), knobs, target)
 
     def apply(self, workload: Workload, target: Target, config: Mapping[str, Any]) -> Variant:
         """The schedule at a configuration.
@@ -77,7 +80,7 @@ class Attention:
         Raises:
             UnsupportedFunction: the function is no chain of two contractions.
         """
-        chain = find_chain(workload.graph)
+        chain = _chain(workload)
         sizes = BlockSizes(**config)
         statements, stages = RowBlocks(chain, sizes, target).statements()
         main = assemble(chain.parameters, stages, statements)
@@ -85,26 +88,32 @@ class Attention:
 
 
 @lru_cache(maxsize=64)
+def _chain(workload: Workload) -> Chain:
+    return find_chain(workload.graph)
+
+
+@lru_cache(maxsize=64)
 def _space(workload: Workload, target: Target) -> Space | None:
     try:
-        chain = find_chain(workload.graph)
+        chain = _chain(workload)
     except UnsupportedFunction:
         return None
     scores, values = chain.scores, chain.values
-    most = max(_SHARE * target.l2, 4.0 * scores.column.extent)
+    most = max(_SHARE * (target.l2 or _USUAL_L2), 4.0 * scores.column.extent)
 
     def fits_block(rows: int, block: int) -> bool:
         height = rows * block
         few = height <= chain.rows and -(-chain.rows // height) * height <= _WASTE * chain.rows
         return few and 4 * height * scores.column.extent <= most
 
-    knobs: list[Knob] = [
+    tiles: list[Knob] = [
         Ordinal("rows", range(1, min(chain.rows, target.registers - 2, _MOST_ROWS) + 1)),
         Ordinal("block", _BLOCKS),
         Ordinal("keys", column_tiles(scores.column.extent, target.lanes, _VECTORS)),
         Ordinal("columns", column_tiles(values.column.extent, target.lanes, _VECTORS)),
-        Ordinal("unroll", _factors(scores)),
-        Ordinal("unroll_keys", _factors(values)),
+    ]
+    unrolls = [Ordinal("unroll", _factors(scores)), Ordinal("unroll_keys", _factors(values))]
+    others: list[Knob] = [
         Ordinal("vectors", _SOFTMAX_VECTORS),
         Categorical("pack_keys", [1] if scores.must_pack else [0, 1]),
         Categorical("pack_values", [1] if values.must_pack else [0, 1]),
@@ -117,10 +126,14 @@ def _space(workload: Workload, target: Target) -> Space | None:
             for name in ("keys", "columns")
         ),
     ]
-    space = Space(Attention.name, knobs, constraints)
-    points = list(space.points())
-    expected = _cycles(chain, space.columns(points), target)
-    return Space(Attention.name, knobs, constraints, origin=space.config(points[int(np.argmin(expected))]))
+    # Unrolling is never expected to be worse, so that it need not be compared.
+    unrolled = {knob.name: np.asarray(knob.values[-1]) for knob in unrolls}
+    space = with_cheapest_origin(
+        Space(Attention.name, [*tiles, *others], constraints),
+        lambda columns: _cycles(chain, {**columns, **unrolled}, target),
+    )
+    origin = space.config(space.origin) | {knob.name: knob.values[-1] for knob in unrolls}
+    return Space(Attention.name, [*tiles, *unrolls, *others], constraints, origin=origin)
 
 
 def _factors(product: Product) -> list[int]:
@@ -154,7 +167,7 @@ def _cycles(chain: Chain, knobs: Mapping[str, NDArray[Any]], target: Target) -> 
         + height
         * (_SOFTMAX * knobs["vectors"] * np.ceil(keys / target.lanes / knobs["vectors"]) + _ROW / knobs["vectors"])
         + (of_keys + of_values) / rate
-        + knobs["block"] * of_values / _L2 * 0.25
+        + _AGAIN * knobs["block"] * of_values / _L2
         + _TASK
     )
     packing = chain.heads * (knobs["pack_keys"] * of_keys + knobs["pack_values"] * of_values) / _PACK

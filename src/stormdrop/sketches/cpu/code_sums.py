@@ -13,10 +13,10 @@
         output[rows, columns] = epilogue(accumulators)
 
 A word holds the codes of one column for several steps. A code that is masked and not shifted is 16 or 256 times as
-large for each place in the word, so the data are that much smaller there, which loses nothing: powers of two. Only the
-last code of a word, beside the sign, is shifted. A weight takes three instructions of a vector in place of five: a
-mask, a conversion and a multiply-add. The sums of the data of each group, `total`, are computed once before. With few
-rows of data decoding is what bounds such layers.
+large for each place in the word, so the data are that much smaller there. The factors are powers of two, so this is
+exact, but for data below 1e-30, which may become denormals. Only the last code of a word, beside the sign, is shifted.
+A weight takes three instructions of a vector in place of five: a mask, a conversion and a multiply-add. The sums of the
+data of each group, `total`, are computed once before. With few rows of data decoding is what bounds such layers.
 
 The result is rounded otherwise than in the other order, because the difference is taken after the sum.
 """
@@ -42,7 +42,7 @@ from ...ir.elementary import expand_for_cpu
 from ...ir.expressions import Expr, loads_in, rewrite_loads, substitute, variables
 from ...ir.factors import factor_of
 from ...ir.roles import Contraction, find_contraction
-from ...ir.stages import Axis, Stage, StageGraph, assemble, intermediate, loads_of, variable
+from ...ir.stages import Axis, Stage, StageGraph, assemble, intermediate, loads_of, shape_of, variable
 from ...ir.workload import Workload
 from ...machine.cpu import Target
 from ...space import Constraint, Knob, Ordinal, Space
@@ -50,6 +50,8 @@ from ..contract import Variant
 from .contraction_shape import fits_registers
 from .loops import ROW, Loops, default_loops, sequence, vector_axes
 from .nest_rewrites import unravel_axes
+from .origin import with_cheapest_origin
+from .prefetch import fetch_statements, prefetch_knob
 from .register_blocked import column_tiles
 from .tiled_contraction import row_extents, tiled_axis
 
@@ -57,6 +59,7 @@ _MOST_ROWS = 16  # of data: with more, decoding is shared by so many products th
 _VECTORS = (1, 2, 3, 4, 6, 8)
 _UNROLLS = (1, 2, 4, 8)
 _WORD = 4  # bytes
+_AHEAD = (0, 1024, 2048, 4096, 8192)  # bytes
 _BIAS, _MANTISSA_BITS = 127, 23  # of float32
 
 
@@ -74,6 +77,7 @@ class CodeSums:
 
         - `rows`, `columns`: of a tile
         - `unroll`: words of a group that are unrolled
+        - `ahead`: by how many bytes words are fetched before they are needed, if they are larger than a second cache
         """
         return _space(workload, target)
 
@@ -120,6 +124,11 @@ class _Product:
         return math.prod(row_extents(self.contraction))
 
     @property
+    def column_bytes(self) -> int:
+        """The size of the codes."""
+        return math.prod(shape_of(self.contraction.operand.source))
+
+    @property
     def places(self) -> int:
         """The codes of a word."""
         return _WORD * 8 // self.bits
@@ -145,20 +154,31 @@ def _product(workload: Workload) -> _Product:
         raise UnsupportedFunction("its weights are no constant codes")
     if len(row_extents(contraction)) > 1 or any(axis.extent > 1 for axis in contraction.outer):
         raise UnsupportedFunction("its rows are not one axis")
+    if str(stage.buffer.dtype) != "float32":
+        raise UnsupportedFunction("its sums are not float32")
+    if len({load.source for load in (contraction.operand, *contraction.beside)}) <= len(contraction.beside):
+        raise UnsupportedFunction("its codes, zero points and scales are not tensors of their own")
     left, right = stage.value.a, stage.value.b
     decoded, data = (left, right) if isinstance(left, prim.Mul) else (right, left)
     factor = factor_of(data)
-    if factor is None or factor.widened or factor.beside:
-        raise UnsupportedFunction("its data are no floats")
+    if factor is None or factor.widened or factor.beside or contraction.column.var in variables(factor.load):
+        raise UnsupportedFunction("its data are no rows of floats")
     code, zero = _code_and_zero(decoded.a.value)
     groups = tuple(axis for axis in stage.reductions if axis.var in variables(decoded.b))
     inside = [axis for axis in stage.reductions if axis not in groups]
     of_zero = set() if zero is None else variables(zero)
     if of_zero.intersection(axis.var for axis in inside):
         raise UnsupportedFunction("its scales or zero points are not those of groups")
+    if zero is not None and not isinstance(zero, IntImm) and len(loads_in(zero)) != 1:
+        raise UnsupportedFunction("a zero point is computed from several numbers")
     halves = _halves(code, inside)
+    byte = code if halves is None else code.a.a
+    if not isinstance(byte, prim.Cast) or not contraction.operand.same_as(byte.value):
+        raise UnsupportedFunction("its codes are no bytes")
+    if str(contraction.operand.source.dtype) != "uint8":
+        raise UnsupportedFunction("its codes are not uint8")
     of_bytes = [axis for axis in inside if axis is not halves]
-    if len(of_bytes) != 1 or of_bytes[0].extent % _WORD or (halves is None and not isinstance(code, prim.Cast)):
+    if len(of_bytes) != 1 or of_bytes[0].extent % _WORD:
         raise UnsupportedFunction("the codes of a group are no words")
     bits = 8 if halves is None else 4
     return _Product(contraction, factor.load, bits, zero, decoded.b, groups, of_bytes[0], halves)
@@ -192,22 +212,22 @@ def _space(workload: Workload, target: Target) -> Space | None:
         product = _product(workload)
     except UnsupportedFunction:
         return None
-    if product.rows > _MOST_ROWS:
-        return None
+    if product.rows > _MOST_ROWS or target.keep_denormals:
+        return None  # scaled data may be denormals
     knobs: list[Knob] = [
         Ordinal("rows", range(1, product.rows + 1)),
         Ordinal("columns", column_tiles(product.contraction.column.extent, target.lanes, _VECTORS)),
         Ordinal("unroll", [factor for factor in _UNROLLS if product.words % factor == 0]),
     ]
+    if prefetch_knob(product.column_bytes, target):
+        knobs.append(Ordinal("ahead", _AHEAD))
     fits = Constraint(
         ("rows", "columns"),
         lambda rows, columns: bool(fits_registers(rows, columns, target)),
         f"sums, a row of columns and one more fit {target.registers} registers of {target.lanes}",
     )
     space = Space(CodeSums.name, knobs, [fits])
-    points = list(space.points())
-    expected = _cycles(product, space.columns(points), target)
-    return Space(CodeSums.name, knobs, [fits], origin=space.config(points[int(np.argmin(expected))]))
+    return with_cheapest_origin(space, lambda columns: _cycles(product, columns, target))
 
 
 # Costs in cycles of a core that starts one multiply-add per cycle.
@@ -216,6 +236,7 @@ _BROADCAST = 0.5  # of an element of the data
 _LOOP = 2.0  # per iteration over codes
 _GROUP = 6.0  # per vector of sums and group
 _TILE = 200.0
+_WAITING = 1.1  # times that codes take from memory if nothing fetches them ahead
 
 
 def _cycles(product: _Product, knobs: Mapping[str, NDArray[Any]], target: Target) -> NDArray[np.float64]:
@@ -225,7 +246,8 @@ def _cycles(product: _Product, knobs: Mapping[str, NDArray[Any]], target: Target
     step = vectors * (rows + _DECODING) + _BROADCAST * rows
     group = steps * np.maximum(step, 4.0) + product.words / knobs["unroll"] * _LOOP + _GROUP * rows * vectors
     tiles = np.ceil(product.rows / rows) * np.ceil(product.contraction.column.extent / knobs["columns"])
-    return np.asarray(np.ceil(tiles / target.cores) * (groups * group + _TILE), float)
+    waiting = np.where(knobs["ahead"] > 0, 1.0, _WAITING) if "ahead" in knobs else 1.0
+    return np.asarray(np.ceil(tiles / target.cores) * (groups * group + _TILE) * waiting, float)
 
 
 class _Kernel:
@@ -245,10 +267,14 @@ class _Kernel:
         contraction, target = self._product.contraction, self._target
         totals, total = self._totals()
         scaled, data = self._scaled()
-        loops = self._loops(data, total)
+        first_loops, in_groups, last_loops = loops = self._loops(data, total)
         tile, task = variable("tile"), variable("task")
         (of_rows,), (of_columns,) = self._rows.tiles, self._columns.tiles
-        body: Any = sequence([each.body([task, tile]) for each in loops])
+        groups = [variable(axis.name) for axis in in_groups.outer[2:]]
+        group: Any = sequence([*self._fetches(task, groups), in_groups.body([task, tile, *groups])])
+        for name, axis in zip(reversed(groups), reversed(in_groups.outer[2:]), strict=True):
+            group = For(name, 0, axis.extent, ForKind.SERIAL, group)
+        body: Any = sequence([first_loops.body([task, tile]), group, last_loops.body([task, tile])])
         body = For(tile, 0, of_rows.extent, ForKind.SERIAL, body)
         kernel = For(task, 0, of_columns.extent, ForKind.PARALLEL, body)
         before = (*contraction.before, totals, scaled)
@@ -301,6 +327,19 @@ class _Kernel:
             Loops((*outer, *groups), in_groups, unroll * product.places),
             Loops(outer, [store], 1),
         ]
+
+    def _fetches(self, task: Expr, groups: Sequence[Expr]) -> list[Any]:
+        """What fetches the words that are so many bytes ahead of a group's."""
+        ahead, words = self._config.get("ahead", 0), self._packed_words
+        if not ahead:
+            return []
+        size = self._product.words * self._columns.inner.extent
+
+        def element(position: Expr) -> Any:
+            indices = (task, *groups, IntImm("int32", 0), position + ahead // _WORD)
+            return words[indices]
+
+        return fetch_statements(element, size, 1, IntImm("int32", 0))
 
     def _position(self, row: Expr, column: Expr) -> dict[Any, Expr]:
         """The position on the spatial axes of the contraction, by variable."""
@@ -359,7 +398,9 @@ class _Kernel:
             # The highest byte has the sign of the word.
             byte = prim.FloorMod(byte + 128, IntImm("int32", 256)) - 128 if number == _WORD - 1 else byte
             digits = digits + byte * (1 << 8 * number)
-        return self._laid_out(load, digits, column, ((axis, word),))
+        made = self._laid_out(load, digits, column, ((axis, word),))
+        self._packed_words = made.source
+        return made
 
     def _zero(self, column: Expr) -> Expr:
         """The zero point of a group as a float."""

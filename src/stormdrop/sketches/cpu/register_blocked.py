@@ -42,6 +42,7 @@ from . import cost_model
 from .contraction_shape import ContractionShape, fits_registers, shape_of_contraction
 from .dot_products import dot_products
 from .non_temporal import stored, stores_knob
+from .origin import with_cheapest_origin
 from .prefetch import PREFETCH, prefetch_knob, with_prefetch
 from .tiled_contraction import TiledContraction, row_extents, scheduled_kernel
 from .wide_bytes import with_wide_bytes
@@ -160,10 +161,7 @@ def _space(workload: Workload, target: Target) -> Space | None:
     knobs += prefetch_knob(0 if contraction.constant is None else shape.column_bytes, target)
     knobs += stores_knob(workload, target)
     space = Space(RegisterBlocked.name, knobs, constraints)
-    points = list(space.points())
-    expected = cost_model.cycles(shape, space.columns(points), target)
-    origin = space.config(points[int(np.argmin(expected))])
-    return Space(RegisterBlocked.name, knobs, constraints, origin=origin)
+    return with_cheapest_origin(space, lambda columns: cost_model.cycles(shape, columns, target))
 
 
 def _tile_knobs(

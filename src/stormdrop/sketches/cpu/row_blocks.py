@@ -120,8 +120,11 @@ def find_chain(graph: StageGraph) -> Chain:
     made = {nest.store.buffer for nest in nests}
     if any(load.source in made for nest in nests[:1] for load in nest.reads()) or first.operand.source in made:
         raise UnsupportedFunction("what its first contraction reads is computed here")
-    if last.operand.source in made or nests[-2].store.buffer not in {load.source for load in nests[-1].reads()}:
-        raise UnsupportedFunction("its second contraction does not multiply the scores by an input")
+    scores, weights = nests[0].store.buffer, nests[-2].store.buffer
+    if last.operand.source in made or {load.source for load in nests[-1].reads()} & made != {weights}:
+        raise UnsupportedFunction("its second contraction does not multiply weights by an input, and nothing else")
+    if shape_of(weights)[shared:] != shape_of(scores)[shared:] or scores in {load.source for load in nests[-2].reads()}:
+        raise UnsupportedFunction("the weights cannot take the place of the scores")
     if any(nest.store.buffer in graph.parameters for nest in nests[:-1]):
         raise UnsupportedFunction("the scores are an output, too")
     return Chain(inlined.parameters, nests, shared, first, last)
@@ -210,9 +213,9 @@ class RowBlocks:
         loop = For(task, 0, math.prod(axis.extent for axis in axes), ForKind.PARALLEL, body)
         return [*before, loop], [*stages, *(stage for nest in (scores, *between, values) for stage in nest.stages)]
 
-    def _tiles(self, product: Product, columns: int, unroll: int, panels: Panels | None) -> TileLoops:
+    def _tiles(self, product: Product, columns: int, unroll: int, panels: Panels | None) -> ProductLoops:
         nest = self._in_blocks(product.nest)
-        return TileLoops(nest, self._shared, (self._sizes.rows, columns), unroll, self._target.lanes, panels)
+        return ProductLoops(nest, self._shared, (self._sizes.rows, columns), unroll, self._target.lanes, panels)
 
     def _kept_in_cache(self) -> dict[Any, Row]:
         """What holds a block of rows, or one row, in place of each intermediate buffer.
@@ -283,7 +286,7 @@ class Panels:
         return rewrite_loads(value, lambda load: element if load.source.same_as(self.source) else None)
 
 
-class TileLoops(Loops):
+class ProductLoops(Loops):
     """The loops of a product: tiles of registers, along the columns and then along the rows of a block.
 
     Args:

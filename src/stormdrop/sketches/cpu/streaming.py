@@ -18,7 +18,7 @@ from ...ir.elementary import expand_for_cpu
 from ...ir.expressions import variables, walk
 from ...ir.roles import inline_well, inlines_well
 from ...ir.stages import Stage, StageGraph, assemble
-from ...ir.tables import with_tables
+from ...ir.tables import ENTRIES, with_tables
 from ...ir.workload import Workload
 from ...machine.cpu import Target
 from ...space import Categorical, Constraint, Knob, Ordinal, Space
@@ -63,7 +63,9 @@ class Streaming:
         statements, written = [], []
         for group in _groups(graph, target, bool(config.get("together"))):
             for loops in loops_of(group, sizes, target.cores):
-                leading = min(config["parallel"], len(loops[0].outer))
+                # A table, or another few numbers that a nest after it reads, is computed by one thread.
+                few = sum(nest_loops.size for nest_loops in loops) <= ENTRIES
+                leading = 0 if few else min(config["parallel"], len(loops[0].outer))
                 statements.append(parallel_loop(loops, group.shared, leading))
                 written += [stage for nest_loops in loops for stage in nest_loops.stages]
         return Variant(

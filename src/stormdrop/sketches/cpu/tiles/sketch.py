@@ -39,6 +39,7 @@ from ....space import Categorical, Constraint, Ordinal, Space
 from ...contract import Variant
 from ..dot_products import LARGEST_PRODUCT, DotProducts, data_and_columns
 from ..nests import load_stride
+from ..origin import with_cheapest_origin
 from ..tiled_contraction import row_extents
 from . import cost_model
 from .instructions import REGISTERS, TILE, product_of
@@ -154,9 +155,7 @@ def _space(workload: Workload, target: Target) -> Space | None:
         ),
     ]
     space = Space(Tiles.name, knobs, constraints)
-    points = list(space.points())
-    expected = Tiles().estimate(workload, target, space.columns(points))
-    return Space(Tiles.name, knobs, constraints, origin=space.config(points[int(np.argmin(expected))]))
+    return with_cheapest_origin(space, lambda columns: Tiles().estimate(workload, target, columns))
 
 
 def _row_sizes(extent: int) -> list[int]:

@@ -37,6 +37,7 @@ from ....ir.workload import Workload
 from ....machine.cpu import Target
 from ....space import Categorical, Constraint, Knob, Ordinal, Space
 from ...contract import Variant
+from ..origin import with_cheapest_origin
 from ..prefetch import prefetch_knob
 from . import cost_model
 from .convolution import find_convolution
@@ -134,10 +135,7 @@ def _space(sketch: Winograd, workload: Workload, target: Target) -> Space | None
         ),
     ]
     space = Space(sketch.name, knobs, constraints)
-    points = list(space.points())
-    expected = sketch.estimate(workload, target, space.columns(points))
-    origin = space.config(points[int(np.argmin(expected))])
-    return Space(sketch.name, knobs, constraints, origin=origin)
+    return with_cheapest_origin(space, lambda columns: sketch.estimate(workload, target, columns))
 
 
 def _computed_tiles(tiles: int, rows: int, block: int) -> int:
