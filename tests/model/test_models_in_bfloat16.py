@@ -59,8 +59,8 @@ def test_sums_in_bfloat16_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     true_variant = TaskSchedules.variant
     chosen: list[str] = []
 
-    def variant(self: TaskSchedules, choice: Any, where: Any = None) -> Variant:
-        made, name = true_variant(self, choice, where), self.task.task.name
+    def variant(self: TaskSchedules, choice: Any, where: Any = None, target: Any = None) -> Variant:
+        made, name = true_variant(self, choice, where, target), self.task.task.name
         if not chosen and "matmul" in name:
             chosen.append(name)
         return coarse(made) if name in chosen else made

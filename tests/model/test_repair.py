@@ -39,8 +39,8 @@ def coarse_schedules(monkeypatch: pytest.MonkeyPatch, part: str, always: bool = 
     """Makes the winner of the first task whose name has this part compute coarsely, or all its schedules."""
     right = TaskSchedules.variant
 
-    def variant(self: TaskSchedules, choice: Choice, where: Any = None) -> Variant:
-        made = right(self, choice, where)
+    def variant(self: TaskSchedules, choice: Choice, where: Any = None, target: Any = None) -> Variant:
+        made = right(self, choice, where, target)
         return coarse(made) if part in self.task.task.name and (always or choice == self.winner) else made
 
     monkeypatch.setattr(TaskSchedules, "variant", variant)

@@ -57,8 +57,8 @@ def test_a_model_that_is_wrong_is_repaired(target: Target, monkeypatch: pytest.M
     """The default schedule of one kernel computes coarse sums: a plain one takes its place."""
     true_variant = TaskSchedules.variant
 
-    def variant(self: TaskSchedules, choice: object, where: object = None) -> Variant:
-        made = true_variant(self, choice, where)  # type: ignore[arg-type]
+    def variant(self: TaskSchedules, choice: object, where: object = None, target: object = None) -> Variant:
+        made = true_variant(self, choice, where, target)  # type: ignore[arg-type]
         return coarse(made) if "matmul" in self.task.task.name else made
 
     monkeypatch.setattr(TaskSchedules, "variant", variant)

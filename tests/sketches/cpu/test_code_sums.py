@@ -51,6 +51,21 @@ def test_every_point_is_right(workload: Workload) -> None:
 
 
 @pytest.mark.compiles
+@pytest.mark.parametrize("group", [32, 128])
+def test_words_are_fetched_ahead_if_they_are_larger_than_a_second_cache(group: int) -> None:
+    workload, small = operators.weight_only_dense(1, 48, 256, group=group), replace(TARGET, l2=1024)
+    whole = CodeSums().space(workload, TARGET)
+    assert whole is not None and "ahead" not in whole.config(whole.origin)
+    space = CodeSums().space(workload, small)
+    assert space is not None
+    config = {**space.config(space.origin), "columns": 16, "unroll": 2}
+    ahead = str(CodeSums().apply(workload, small, {**config, "ahead": 2048}).main)
+    assert ahead.count("llvm.prefetch") == 2, "two words of 16 columns are two lines, fetched in each step"
+    assert "llvm.prefetch" not in str(CodeSums().apply(workload, small, {**config, "ahead": 0}).main)
+    check_sketch(CodeSums(), workload, small, samples=6)
+
+
+@pytest.mark.compiles
 def test_narrower_vectors() -> None:
     check_sketch(CodeSums(), operators.weight_only_dense(3, 35, 96, zero_points=1), WIDE, samples=4)
 

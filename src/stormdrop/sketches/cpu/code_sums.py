@@ -267,12 +267,16 @@ class _Kernel:
         contraction, target = self._product.contraction, self._target
         totals, total = self._totals()
         scaled, data = self._scaled()
-        first_loops, in_groups, last_loops = loops = self._loops(data, total)
+        loops = first_loops, zero_sums, add_words, scale_sums, last_loops = self._loops(data, total)
         tile, task = variable("tile"), variable("task")
         (of_rows,), (of_columns,) = self._rows.tiles, self._columns.tiles
-        groups = [variable(axis.name) for axis in in_groups.outer[2:]]
-        group: Any = sequence([*self._fetches(task, groups), in_groups.body([task, tile, *groups])])
-        for name, axis in zip(reversed(groups), reversed(in_groups.outer[2:]), strict=True):
+        *of_groups, of_steps = add_words.outer[2:]
+        groups, step = [variable(axis.name) for axis in of_groups], variable(of_steps.name)
+        added = sequence([*self._fetches(task, groups, step), add_words.body([task, tile, *groups, step])])
+        added = For(step, 0, of_steps.extent, ForKind.SERIAL, added)
+        within = [task, tile, *groups]
+        group: Any = sequence([zero_sums.body(within), added, scale_sums.body(within)])
+        for name, axis in zip(reversed(groups), reversed(of_groups), strict=True):
             group = For(name, 0, axis.extent, ForKind.SERIAL, group)
         body: Any = sequence([first_loops.body([task, tile]), group, last_loops.body([task, tile])])
         body = For(tile, 0, of_rows.extent, ForKind.SERIAL, body)
@@ -285,8 +289,8 @@ class _Kernel:
         main = assemble(self._parameters, (*made, *inside, *made_after), [*first, kernel, *last])
         return Variant(expand_for_cpu(main, target.keep_denormals), self._transforms)
 
-    def _loops(self, data: Callable[[Expr, Expr], Expr], total: Expr) -> list[Loops]:
-        """Those before, over and after the groups.
+    def _loops(self, data: Callable[[Expr, Expr], Expr], total: Expr) -> tuple[Loops, ...]:
+        """Those before the groups; of a group those before, over and after its steps; and those after the groups.
 
         Args:
             data: the load of the scaled data at a word and a place in it.
@@ -313,33 +317,31 @@ class _Kernel:
             return substitute(node, position)
 
         term = placed(data(word, place.var) * prim.Cast("float32", code))
-        in_groups = [
-            Stage("sums_init", (*outer, *groups, *tile), sums, at, zero),
-            Stage("sums_update", (*outer, *groups, step, within, place, *tile), sums, at, term, "sum"),
-            Stage("group", (*outer, *groups, *tile), accumulators, at, placed(scaled), "sum"),
-        ]
         epilogue, result = contraction.epilogue, contraction.stage.buffer
         value = rewrite_loads(epilogue.value, lambda load: accumulators[at] if load.source.same_as(result) else None)
         indices = tuple(map(placed, epilogue.indices))
         store = replace(epilogue, axes=(*outer, *tile), indices=indices, value=placed(value))
-        return [
+        in_group, in_step = (*outer, *groups), (*outer, *groups, step)
+        update = Stage("sums_update", (*in_step, within, place, *tile), sums, at, term, "sum")
+        return (
             Loops(outer, [Stage("init", (*outer, *tile), accumulators, at, zero)], 1),
-            Loops((*outer, *groups), in_groups, unroll * product.places),
+            Loops(in_group, [Stage("sums_init", (*in_group, *tile), sums, at, zero)], 1),
+            Loops(in_step, [update], unroll * product.places),
+            Loops(in_group, [Stage("group", (*in_group, *tile), accumulators, at, placed(scaled), "sum")], 1),
             Loops(outer, [store], 1),
-        ]
+        )
 
-    def _fetches(self, task: Expr, groups: Sequence[Expr]) -> list[Any]:
-        """What fetches the words that are so many bytes ahead of a group's."""
-        ahead, words = self._config.get("ahead", 0), self._packed_words
+    def _fetches(self, task: Expr, groups: Sequence[Expr], step: Expr) -> list[Any]:
+        """What fetches the words that are so many bytes ahead of those of a step."""
+        ahead, words, unroll = self._config.get("ahead", 0), self._packed_words, self._config["unroll"]
         if not ahead:
             return []
-        size = self._product.words * self._columns.inner.extent
 
         def element(position: Expr) -> Any:
-            indices = (task, *groups, IntImm("int32", 0), position + ahead // _WORD)
+            indices = (task, *groups, step * unroll, position + ahead // _WORD)
             return words[indices]
 
-        return fetch_statements(element, size, 1, IntImm("int32", 0))
+        return fetch_statements(element, unroll * self._columns.inner.extent, 1, IntImm("int32", 0))
 
     def _position(self, row: Expr, column: Expr) -> dict[Any, Expr]:
         """The position on the spatial axes of the contraction, by variable."""
