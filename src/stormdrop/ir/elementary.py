@@ -47,8 +47,9 @@ _LN2_LOW = math.log(2) - _LN2_HIGH
 # The sum of this and a small float32 is rounded to an integer, which stands in the lowest bits of the sum.
 _ROUND = 1.5 * 2**23
 _ROUND_BITS = 0x4B400000
-_EXPONENT_BIAS = 127
-_MANTISSA_BITS = 23
+EXPONENT_BIAS, MANTISSA_BITS = 127, 23
+"""Of float32: what is added to an exponent, and the bits below it."""
+
 
 # tanh(x) / x in x^2 up to 9^2, to 2e-8; numerator and denominator.
 _TANH = (
@@ -130,7 +131,7 @@ def _expanded_value(node: Expr, expansions: Mapping[str, Expansion]) -> Expr:
 def _exp(x: Expr, bind: Bind) -> Expr:
     """`2^(n-1) 2 p(r)`: 2^n itself is no float32 for n = 128. For n = -126 the power is 0, and so is the result."""
     x = bind(_clamped(x, *_EXP_RANGE))
-    shift = _ROUND + _EXPONENT_BIAS - 1
+    shift = _ROUND + EXPONENT_BIAS - 1
     rounded = bind(_fused(x, 1 / math.log(2), shift))
     whole = bind(rounded - shift)
     r = bind(_fused(whole, -_LN2_LOW, _fused(whole, -_LN2_HIGH, x)))
@@ -146,15 +147,15 @@ def _exp_with_denormals(x: Expr, bind: Bind) -> Expr:
     r = bind(_fused(whole, -_LN2_LOW, _fused(whole, -_LN2_HIGH, x)))
     n = bind(tirx.reinterpret("int32", rounded) - _ROUND_BITS)
     half = bind(n >> 1)
-    powers = [tirx.reinterpret("float32", (part + _EXPONENT_BIAS) << _MANTISSA_BITS) for part in (half, n - half)]
+    powers = [tirx.reinterpret("float32", (part + EXPONENT_BIAS) << MANTISSA_BITS) for part in (half, n - half)]
     return bind(_polynomial((1.0, 1.0, *_EXP), r) * powers[0] * powers[1])
 
 
 def _sigmoid(x: Expr, bind: Bind) -> Expr:
     """`1 / (1 + 2^n p(-r))` with r = x + n ln 2. Beside 1, powers that are denormal count for nothing."""
     x = bind(_clamped(x, *_SIGMOID_RANGE))
-    rounded = bind(_fused(x, -1 / math.log(2), _ROUND + _EXPONENT_BIAS))
-    whole = bind(rounded - (_ROUND + _EXPONENT_BIAS))
+    rounded = bind(_fused(x, -1 / math.log(2), _ROUND + EXPONENT_BIAS))
+    whole = bind(rounded - (_ROUND + EXPONENT_BIAS))
     r = bind(_fused(whole, _LN2_LOW, _fused(whole, _LN2_HIGH, x)))
     mirrored = [coefficient * (-1) ** degree for degree, coefficient in enumerate((1.0, 1.0, *_EXP))]
     return bind(1.0 / _fused(bind(_polynomial(mirrored, r)), _power_of_two(rounded), 1.0))
@@ -192,7 +193,7 @@ def _fused(a: Expr | float, b: Expr | float, c: Expr | float) -> Expr:
 
 def _power_of_two(rounded: Expr) -> Expr:
     """2^e, from the sum of `_ROUND` and the biased exponent e + 127: the bits above the exponent are shifted out."""
-    return tirx.reinterpret("float32", tirx.reinterpret("int32", rounded) << _MANTISSA_BITS)
+    return tirx.reinterpret("float32", tirx.reinterpret("int32", rounded) << MANTISSA_BITS)
 
 
 def _tanh_by_exp(x: Expr, bind: Bind) -> Expr:

@@ -233,10 +233,9 @@ def inlines_well(graph: StageGraph, stage: Stage, contraction: Stage | None = No
         return False
     loads = [(reader, load) for reader in readers for load in reader.loads() if load.source.same_as(stage.buffer)]
     count = sum(1 + _repeats(reader, load) for reader, load in loads)
-    # A reader that loads one element several times has equal copies.
-    merged = len(readers) == 1 < len(loads) == count and all(
-        tvm_ffi.structural_equal(load, loads[0][1]) for _, load in loads
-    )
+    # A reader that loads one element several times, and does not come back to it, has equal copies.
+    several = len(readers) == 1 and len(loads) > 1 and count == len(loads)
+    merged = several and all(tvm_ffi.structural_equal(load, loads[0][1]) for _, load in loads)
     return worth_copying(stage.value, count, any(reader.combine is not None for reader in readers), merged)
 
 

@@ -38,7 +38,7 @@ from tvm.sym import Analyzer
 from tvm.tirx import For, ForKind, PrimFunc
 
 from ...errors import UnsupportedFunction
-from ...ir.elementary import expand_for_cpu
+from ...ir.elementary import EXPONENT_BIAS, MANTISSA_BITS, expand_for_cpu
 from ...ir.expressions import Expr, loads_in, rewrite_loads, substitute, variables
 from ...ir.factors import factor_of
 from ...ir.roles import Contraction, find_contraction
@@ -60,7 +60,14 @@ _VECTORS = (1, 2, 3, 4, 6, 8)
 _UNROLLS = (1, 2, 4, 8)
 _WORD = 4  # bytes
 _AHEAD = (0, 1024, 2048, 4096, 8192)  # bytes
-_BIAS, _MANTISSA_BITS = 127, 23  # of float32
+
+# Costs in cycles of a core that starts one multiply-add per cycle.
+_DECODING = 1.5  # of a vector of codes
+_BROADCAST = 0.5  # of an element of the data
+_LOOP = 2.0  # per iteration over codes
+_GROUP = 6.0  # per vector of sums and group
+_TILE = 200.0
+_WAITING = 1.1  # times that codes take from memory if nothing fetches them ahead
 
 
 @dataclass(frozen=True)
@@ -230,15 +237,6 @@ def _space(workload: Workload, target: Target) -> Space | None:
     return with_cheapest_origin(space, lambda columns: _cycles(product, columns, target))
 
 
-# Costs in cycles of a core that starts one multiply-add per cycle.
-_DECODING = 1.5  # of a vector of codes
-_BROADCAST = 0.5  # of an element of the data
-_LOOP = 2.0  # per iteration over codes
-_GROUP = 6.0  # per vector of sums and group
-_TILE = 200.0
-_WAITING = 1.1  # times that codes take from memory if nothing fetches them ahead
-
-
 def _cycles(product: _Product, knobs: Mapping[str, NDArray[Any]], target: Target) -> NDArray[np.float64]:
     rows, vectors = knobs["rows"], np.ceil(knobs["columns"] / target.lanes)
     steps = product.words * product.places
@@ -333,9 +331,10 @@ class _Kernel:
 
     def _fetches(self, task: Expr, groups: Sequence[Expr], step: Expr) -> list[Any]:
         """What fetches the words that are so many bytes ahead of those of a step."""
-        ahead, words, unroll = self._config.get("ahead", 0), self._packed_words, self._config["unroll"]
+        ahead, unroll, contraction = self._config.get("ahead", 0), self._config["unroll"], self._product.contraction
         if not ahead:
             return []
+        words = self._parameters[contraction.graph.parameters.index(contraction.operand.source)]
 
         def element(position: Expr) -> Any:
             indices = (task, *groups, step * unroll, position + ahead // _WORD)
@@ -362,8 +361,8 @@ class _Kernel:
         word, place = (Axis(variable(name), extent) for name, extent in self._inside())
         stage, at = self._of_data("scaled", (word, place))
         last = prim.EQ(place.var, IntImm("int32", place.extent - 1))
-        exponent = prim.Select(last, IntImm("int32", _BIAS), _BIAS - self._product.bits * place.var)
-        power = tirx.reinterpret("float32", exponent << _MANTISSA_BITS)
+        exponent = prim.Select(last, IntImm("int32", EXPONENT_BIAS), EXPONENT_BIAS - self._product.bits * place.var)
+        power = tirx.reinterpret("float32", exponent << MANTISSA_BITS)
         stage = replace(stage, value=stage.value * power)
 
         def load(at_word: Expr, at_place: Expr) -> Expr:
@@ -400,9 +399,7 @@ class _Kernel:
             # The highest byte has the sign of the word.
             byte = prim.FloorMod(byte + 128, IntImm("int32", 256)) - 128 if number == _WORD - 1 else byte
             digits = digits + byte * (1 << 8 * number)
-        made = self._laid_out(load, digits, column, ((axis, word),))
-        self._packed_words = made.source
-        return made
+        return self._laid_out(load, digits, column, ((axis, word),))
 
     def _zero(self, column: Expr) -> Expr:
         """The zero point of a group as a float."""

@@ -118,7 +118,7 @@ def find_chain(graph: StageGraph) -> Chain:
         raise UnsupportedFunction("its nests do not share rows of float32")
     first, last = (_product(nest, shared) for nest in (nests[0], nests[-1]))
     made = {nest.store.buffer for nest in nests}
-    if any(load.source in made for nest in nests[:1] for load in nest.reads()) or first.operand.source in made:
+    if any(load.source in made for load in nests[0].reads()):
         raise UnsupportedFunction("what its first contraction reads is computed here")
     scores, weights = nests[0].store.buffer, nests[-2].store.buffer
     if last.operand.source in made or {load.source for load in nests[-1].reads()} & made != {weights}:
@@ -220,7 +220,7 @@ class RowBlocks:
     def _kept_in_cache(self) -> dict[Any, Row]:
         """What holds a block of rows, or one row, in place of each intermediate buffer.
 
-        The scores of a block take the place of those before the softmax.
+        The weights of a block take the place of its scores.
         """
         first, *between, last = self._chain.nests
         of_block = {load.source for load in last.reads()} | {first.store.buffer}
