@@ -15,7 +15,7 @@ tensors are taken from the running model, so that they come from the very kernel
 rounding each tensor to float32 once does to the exact values, or 3 times what the noise of long sums does. So a network
 that amplifies rounding is neither refused nor let pass with whatever it computes: sums in bfloat16 are 65,000 times as
 coarse as those in float32. A model that rounds to integers, as a quantised one does, may differ by a whole step at a
-tie: see `expected._Rounded`.
+tie: see `expected._float32_runs`.
 """
 
 from __future__ import annotations

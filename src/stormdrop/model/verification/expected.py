@@ -35,7 +35,7 @@ it."""
 _OF_PEER = 10.0
 _OF_ROUNDING = 100.0
 OF_SPREAD = 3.0  # two ways to round differ by as much as each of them is wrong, or by twice as much
-_DRAWS = 4  # of noise: whether a gate opens depends on its direction
+_DRAWS = 4  # of noise
 _SLOW = 3.0  # seconds: if NumPy takes longer for the first sample, it remains the only one
 
 Array = NDArray[Any]
@@ -185,7 +185,8 @@ class Computing:
             results = {part: [peer[name] for name in names] for part, names in self.parts.items()}
             errors = self._peer_errors(peer, self.named(*self.exact.run(sample.feeds, keep, results=results)))
         imported = {name: error_of(tensors[name], right) for name, right in truth.items()}
-        return Expected(sample, tensors, errors, _Rounded(self, sample, tensors), imported)
+        rounded = Rounded(self.exact, self.inside, sample, tensors, _float32_runs(self.exact.jumps))
+        return Expected(sample, tensors, errors, rounded, imported)
 
     def _truth(self, sample: Sample) -> dict[str, Array]:
         """The outputs as the origin computes them in float64; empty if it does not, or not all of them finite."""
@@ -270,49 +271,71 @@ def named_tensors(
     return {**{output_name(name): value for name, value in outputs.items()}, **found}
 
 
-class _Rounded:
+class Rounded:
     """The error of each tensor of a sample that rounding explains.
 
-    It is 100 times what rounding each tensor to float32 once does, or 3 times what noise does that is as large as the
-    error of a long sum. The latter is more if a network jumps: a gate whose sigmoid takes logits of 100,000 opens or
-    closes with the last bits of its input. A model that rounds numbers to integers, as a quantised one does, may jump
-    by a whole step where a number lies between two integers, and all that follows with it. There it is 3 times what
-    rounding does, or what happens if each of these numbers is moved up or down a little.
+    It is the largest error of a few executions of the model by NumPy that round, each multiplied by a factor. An
+    execution is done only if the errors so far do not explain the one that is asked for.
 
-    Each of these is one more execution of the model by NumPy, which is done when it is needed.
+    Args:
+        exact: The model.
+        inside: What `read_before_outputs` found.
+        sample: The inputs.
+        tensors: The exact tensors.
+        runs: For each execution the factor, and the arguments of `ExactModel.run` that make it round.
     """
 
-    def __init__(self, computing: Computing, sample: Sample, tensors: Mapping[str, Array]) -> None:
-        self._computing, self._sample, self._tensors = computing, sample, tensors
+    def __init__(
+        self,
+        exact: ExactModel,
+        inside: Mapping[str, tuple[Any, Site]],
+        sample: Sample,
+        tensors: Mapping[str, Array],
+        runs: Iterable[tuple[float, Mapping[str, Any]]],
+    ) -> None:
+        self._exact, self._inside, self._sample, self._tensors = exact, inside, sample, tensors
         self._errors = dict.fromkeys(tensors, 0.0)
-        self._runs = self._in_turn()
+        self._runs = iter(runs)
 
     def __call__(self, name: str, enough: float) -> float:
-        while not self._errors[name] >= enough:
-            errors = next(self._runs, None)
-            if errors is None:
-                break
-            self._errors = {key: max(error, errors[key]) for key, error in self._errors.items()}
+        """The error of a tensor that rounding explains, or less if less is enough."""
+        while not self._errors[name] >= enough and (run := next(self._runs, None)) is not None:
+            factor, arguments = run
+            values = self._of_run(arguments)
+            for key, right in self._tensors.items():
+                error = error_of(values[key], right)
+                # Noise that leaves the range of numbers explains nothing.
+                if np.isfinite(error) or "noise" not in arguments:
+                    self._errors[key] = max(self._errors[key], factor * error)
         return self._errors[name]
 
-    def _in_turn(self) -> Iterator[dict[str, float]]:
-        """What each run explains, by tensor."""
-        exact = self._computing.exact
-        assert exact is not None
-        if exact.jumps:
-            for run in ({"rounded": True}, {"nudge": NEAR_A_TIE}, {"nudge": -NEAR_A_TIE}):
-                yield {key: OF_SPREAD * error for key, error in self._of_run(exact, **run).items()}
-            return
-        yield {key: _OF_ROUNDING * error for key, error in self._of_run(exact, rounded=True).items()}
-        for seed in range(_DRAWS):
-            errors = self._of_run(exact, noise=np.random.default_rng(seed))
-            # A draw that leaves the range of numbers explains nothing.
-            yield {key: OF_SPREAD * error if np.isfinite(error) else 0.0 for key, error in errors.items()}
+    def _of_run(self, arguments: Mapping[str, Any]) -> Mapping[str, Array]:
+        keep = [variable for variable, _ in self._inside.values()]
+        return named_tensors(self._inside, *self._exact.run(self._sample.feeds, keep, **arguments))
 
-    def _of_run(self, exact: ExactModel, **run: Any) -> dict[str, float]:
-        keep = [variable for variable, _ in self._computing.inside.values()]
-        tensors = self._computing.named(*exact.run(self._sample.feeds, keep, **run))
-        return {key: error_of(tensors[key], right) for key, right in self._tensors.items()}
+
+def _float32_runs(jumps: bool) -> Iterator[tuple[float, dict[str, Any]]]:
+    """What shows how much a model in float32 makes of rounding: 100 times what rounding each tensor once does.
+
+    Or 3 times what noise does that is as large as the error of a long sum. The latter is more if a network jumps: a
+    gate whose sigmoid takes logits of 100,000 opens or closes with the last bits of its input. A model that rounds
+    numbers to integers, as a quantised one does, may jump by a whole step where a number lies between two integers, and
+    all that follows with it. There it is 3 times what rounding does, or what happens if each of these numbers is moved
+    up or down a little.
+    """
+    if jumps:
+        yield OF_SPREAD, {"rounded": True}
+        yield OF_SPREAD, {"nudge": NEAR_A_TIE}
+        yield OF_SPREAD, {"nudge": -NEAR_A_TIE}
+        return
+    yield _OF_ROUNDING, {"rounded": True}
+    for noise in draws():
+        yield OF_SPREAD, {"noise": noise}
+
+
+def draws() -> Iterator[np.random.Generator]:
+    """Generators of noise; several, because the direction of the noise decides what it does to a few numbers."""
+    return map(np.random.default_rng, range(_DRAWS))
 
 
 def output_name(name: str) -> str:

@@ -1,0 +1,51 @@
+"""The error that rounding explains: the worst of a few executions, and no more of them than are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from stormdrop.model.verification.expected import Rounded, draws
+from stormdrop.model.verification.samples import Sample
+
+
+class Executions:
+    """A model whose only output is 1 plus what its executions are told to be off."""
+
+    def __init__(self, *errors: float) -> None:
+        self.errors = list(errors)
+        self.arguments: list[Mapping[str, Any]] = []
+
+    def run(self, _feeds: Any, _keep: Any, **arguments: Any) -> tuple[dict[str, Any], dict[Any, Any]]:
+        self.arguments.append(arguments)
+        return {"y": np.array([1 + self.errors[len(self.arguments) - 1], 0.5])}, {}
+
+
+def rounded(model: Any) -> Rounded:
+    runs = [(3.0, {"rounded": True}), *((3.0, {"rounded": True, "noise": noise}) for noise in draws())]
+    return Rounded(model, {}, Sample("zeros", {}), {"output 'y'": np.array([1.0, 0.5])}, runs)
+
+
+def test_an_execution_that_was_lucky_is_not_the_last_word() -> None:
+    model = Executions(1e-4, 2e-3, 5e-3, 1e-3, 1e-3)
+    explained = rounded(model)
+    assert np.isclose(explained("output 'y'", 0.5), 3 * 5e-3)
+    assert [sorted(arguments) for arguments in model.arguments] == [["rounded"], *[["noise", "rounded"]] * 4]
+
+
+def test_no_more_is_executed_than_explains_the_error() -> None:
+    model = Executions(1e-4, 2e-3, 5e-3, 1e-3, 1e-3)
+    explained = rounded(model)
+    assert np.isclose(explained("output 'y'", 2e-4), 3e-4) and len(model.arguments) == 1
+    assert np.isclose(explained("output 'y'", 4e-3), 6e-3) and len(model.arguments) == 2
+    assert np.isclose(explained("output 'y'", 4e-3), 6e-3) and len(model.arguments) == 2
+
+
+def test_noise_that_leaves_the_range_of_numbers_explains_nothing() -> None:
+    assert np.isclose(rounded(Executions(1e-4, np.inf, 2e-3, np.nan, 1e-3))("output 'y'", 0.5), 6e-3)
+
+
+def test_rounding_that_leaves_it_explains_everything() -> None:
+    assert rounded(Executions(np.inf))("output 'y'", 0.5) == np.inf
