@@ -23,7 +23,7 @@ from ..statistics import median_interval, ratio_interval
 from ..tuning.options import BF16, FLOAT32
 from .contender import ContenderSpec, Unavailable
 from .contender_process import ContenderProcess
-from .peers import GROUPS, IN_BFLOAT16, model_peers, operator_peers
+from .peers import EXACT, GROUPS, IN_BFLOAT16, model_peers, operator_peers
 from .turns import take_turns
 
 if TYPE_CHECKING:
@@ -295,6 +295,7 @@ def _plan_model(path: Path, peers: Sequence[str], tuning: _TuningOptions) -> _Pl
 
     from ..model import load, tune_model
     from ..model.artifact_files import checksum
+    from ..model.foreign import EXACT_SUMS, sums_saturate
     from ..model.importer.qdq import rounds_to_bytes
     from ..model.verify import sample_feeds
 
@@ -326,11 +327,14 @@ def _plan_model(path: Path, peers: Sequence[str], tuning: _TuningOptions) -> _Pl
         return _Plan(str(path), contenders, None, dict.fromkeys(peers, reason))
     theirs = {"model": _with_sizes(source, size), "inputs": feeds}
     lowered = "precision" in model.metadata.provenance
+    in_bytes = rounds_to_bytes(onnx.load_from_string(theirs["model"]))
     for peer in peers:
         low = {"precision": BF16} if lowered and peer in IN_BFLOAT16 else {}
         contenders.append(ContenderSpec(peer, model_peers()[peer], {**theirs, **low}))
-    rounds = lowered or rounds_to_bytes(onnx.load_from_string(theirs["model"]))
-    return _Plan(str(path), contenders, None, {}, tolerance=TOLERANCE_OF_ROUNDING if rounds else TOLERANCE)
+        if peer == "onnxruntime" and in_bytes and sums_saturate():
+            contenders.append(ContenderSpec(EXACT, model_peers()[peer], {**theirs, "entries": {EXACT_SUMS: "1"}}))
+    tolerance = TOLERANCE_OF_ROUNDING if lowered or in_bytes else TOLERANCE
+    return _Plan(str(path), contenders, None, {}, tolerance=tolerance)
 
 
 def _with_sizes(source: Path, size: Metadata) -> bytes:
