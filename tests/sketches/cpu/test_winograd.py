@@ -11,6 +11,7 @@ import pytest
 from stormdrop import operators
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
+from stormdrop.sketches.cpu.dot_products import instruction_for_int16
 from stormdrop.sketches.cpu.register_blocked import RegisterBlocked
 from stormdrop.sketches.cpu.winograd.convolution import find_convolution
 from stormdrop.sketches.cpu.winograd.sketch import Winograd
@@ -182,3 +183,65 @@ def test_another_bound_is_another_space() -> None:
     spaces = [space_of(sketch, workload, TARGET) for sketch in (Winograd(4), Winograd(4, 1e-5), Winograd(4))]
     fingerprints = [None if space is None else space.fingerprint for space in spaces]
     assert fingerprints[0] == fingerprints[2] != fingerprints[1]
+
+
+TARGET_OF_INT16 = dataclasses.replace(
+    TARGET, features=tuple(name for name in TARGET.features if name not in ("avx512vnni", "avxvnni"))
+)
+"""This machine without its instructions for dot products of bytes."""
+NEEDS_INT16 = pytest.mark.skipif(
+    instruction_for_int16(TARGET_OF_INT16) is None, reason="this machine has no instruction for dot products of int16"
+)
+
+OF_BYTES = [
+    _conv(1, 14, 14, 32, 64, bias=1, act="relu", dtype="uint8", zero_point=9, requantize=1),
+    _conv(2, 13, 17, 6, 24, pad=0, dtype="int8", zero_point=-11, bias=1),
+    _conv(1, 9, 14, 16, 24, kh=1, pad=0, dtype="uint8", zero_point=255),
+    _conv(1, 7, 7, 258, 17, dtype="int8"),
+]
+
+
+@NEEDS_INT16
+@pytest.mark.compiles
+@pytest.mark.parametrize("workload", OF_BYTES, ids=lambda workload: workload.name)
+def test_bytes_are_computed_exactly(workload: Workload) -> None:
+    space = Winograd(2).space(workload, TARGET_OF_INT16)
+    assert space is not None
+    for point in some_points(space, 4):
+        check_point(Winograd(2), workload, TARGET_OF_INT16, space, point)
+
+
+@NEEDS_INT16
+@pytest.mark.compiles
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_largest_sums_of_bytes_do_not_overflow(sign: int) -> None:
+    """All products of an output have the same sign, once with the most channels that are allowed."""
+    workload = _conv(1, 4, 6, 1826, 8, dtype="uint8")
+    space = Winograd(2).space(workload, TARGET_OF_INT16)
+    assert space is not None
+    x, weight = (np.empty(spec.shape, spec.dtype) for spec in workload.inputs)
+    x[:], weight[:] = 255, -128 if sign < 0 else 127
+    (actual,) = run(
+        Winograd(2).apply(workload, TARGET_OF_INT16, space.config(space.origin)), workload, TARGET_OF_INT16, [x, weight]
+    )
+    np.testing.assert_array_equal(actual, workload.reference([x, weight])[0])
+
+
+@NEEDS_INT16
+@pytest.mark.parametrize(
+    ("sketch", "workload"),
+    [
+        (Winograd(4), _conv(1, 14, 14, 32, 64, dtype="uint8")),
+        (Winograd(2), _conv(1, 14, 14, 32, 64, kh=5, kw=5, dtype="uint8")),
+        (Winograd(2), _conv(1, 14, 14, 31, 64, dtype="uint8")),
+        (Winograd(2), _conv(1, 14, 14, 1828, 8, dtype="uint8")),
+    ],
+    ids=["larger tile", "larger window", "odd channels", "sums that overflow"],
+)
+def test_other_convolutions_of_bytes_are_left_to_others(sketch: Winograd, workload: Workload) -> None:
+    assert sketch.space(workload, TARGET_OF_INT16) is None
+
+
+def test_bytes_are_left_to_their_own_instructions() -> None:
+    target = dataclasses.replace(TARGET, features=(*TARGET.features, "avxvnni", "avx512vnni"))
+    assert Winograd(2).space(_conv(1, 14, 14, 32, 64, dtype="uint8"), target) is None

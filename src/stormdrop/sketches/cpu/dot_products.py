@@ -191,9 +191,10 @@ def _instruction(data: str, columns: str, target: Target) -> tuple[str, str, boo
     return None
 
 
-def multiplies_int16(target: Target) -> bool:
-    """Whether a machine has an instruction for dot products of int16."""
-    return _instruction("int16", "w", target) is not None
+def instruction_for_int16(target: Target) -> str | None:
+    """LLVM's name of a machine's instruction for dot products of int16, for the longest vectors; None without one."""
+    chosen = _instruction("int16", "w", target)
+    return None if chosen is None else chosen[1]
 
 
 def multiplies_bfloat16(target: Target) -> bool:

@@ -11,9 +11,11 @@ from typing import Any
 from ....errors import UnsupportedFunction
 from ....ir.dtypes import BFLOAT16
 from ....ir.expressions import coefficients, variables
+from ....ir.factors import Factor
 from ....ir.roles import Contraction, contiguous, find_contraction
 from ....ir.stages import Axis, Stage, intermediate, shape_of, variable
 from ....ir.workload import Workload
+from ..dot_products import data_and_columns, of_bytes
 from .transforms import Filter
 
 
@@ -26,6 +28,7 @@ class Convolution:
         before: the stages that run before the convolution and make the buffer of `data` (padded, laid out).
         data: the load of the images, channels last.
         weight: the load of the weights, in any layout.
+        data_factor, weight_factor: both as the contraction reads them, with their zero points.
         constant: the position of the weights among the function's inputs.
         batch: all other spatial axes.
         image: (y, ry) and (x, rx). If the convolution runs along one axis only, y and ry are of extent 1 and nothing
@@ -37,6 +40,8 @@ class Convolution:
     before: tuple[Stage, ...]
     data: Any
     weight: Any
+    data_factor: Factor
+    weight_factor: Factor
     constant: int
     batch: tuple[Axis, ...]
     image: tuple[tuple[Axis, Axis], tuple[Axis, Axis]]
@@ -68,16 +73,18 @@ def find_convolution(workload: Workload) -> Convolution:
     """Find the convolution of a workload.
 
     Raises:
-        UnsupportedFunction: the workload has no convolution of stride 1 by constant weights in float32 or bfloat16.
+        UnsupportedFunction: the workload has no convolution of stride 1 by constant weights that adds up in float32 or
+            adds up products of bytes.
     """
     contraction = find_contraction(workload.graph, workload.constants)
     stage, weight = contraction.stage, contraction.packable
     if contraction.constant is None or weight is None:
         raise UnsupportedFunction("the weights must be a constant that only the convolution reads")
     data = contraction.other
-    factors = {str(load.source.dtype) for load in (data, weight)}
-    if str(stage.buffer.dtype) != "float32" or not factors <= {"float32", BFLOAT16}:
-        raise UnsupportedFunction("a Winograd convolution must add up in float32")
+    data_factor, weight_factor = factors = data_and_columns(contraction)
+    in_float32 = str(stage.buffer.dtype) == "float32" and {factor.dtype for factor in factors} <= {"float32", BFLOAT16}
+    if not in_float32 and (str(stage.buffer.dtype) != "int32" or not all(map(of_bytes, factors))):
+        raise UnsupportedFunction("a Winograd convolution must add up in float32, or add up products of bytes")
     image, plain = _windows(stage, data)
     windowed = [axis for pair in image for axis in pair]
     channels = [axis for axis in stage.reductions if axis not in windowed]
@@ -92,7 +99,18 @@ def find_convolution(workload: Workload) -> Convolution:
     before, data = _channels_last(contraction, data, channels[0])
     missing = [(Axis(variable("y"), 1), Axis(variable("ry"), 1, True))] if len(image) == 1 else []
     down, across = *missing, *image
-    return Convolution(contraction, before, data, weight, contraction.constant, batch, (down, across), channels[0])
+    return Convolution(
+        contraction=contraction,
+        before=before,
+        data=data,
+        weight=weight,
+        data_factor=data_factor,
+        weight_factor=weight_factor,
+        constant=contraction.constant,
+        batch=batch,
+        image=(down, across),
+        channel=channels[0],
+    )
 
 
 def _windows(stage: Stage, load: Any) -> tuple[list[tuple[Axis, Axis]], list[Axis]]:

@@ -1,6 +1,7 @@
 """What to expect of a Winograd schedule before it is measured, in cycles of one multiply-add each.
 
-    per product          the multiply-adds of a tile of rows and columns, or its loads, or the latency that too few
+    per product          the multiply-adds of a tile of rows and columns (of pairs of int16: a multiplication and an
+                         addition), or its loads, or the latency that too few
                          accumulators do not hide; what it reads over the bandwidth of the cache that holds it
     per tile             the transforms, by vector and by position; if V is made apart, it goes through memory
     besides              padding, the start of tasks; weights that are fetched ahead, or waited for
@@ -22,11 +23,13 @@ from numpy.typing import NDArray
 from ....ir.stages import shape_of
 from ....machine.cpu import Target
 from ..prefetch import LINE, PREFETCH
+from .arithmetic import Arithmetic
 from .convolution import Convolution
 
 Floats = NDArray[np.float64]
 
 _LOAD, _BROADCAST, _LATENCY, _LOOP = 1.0, 0.5, 4.0, 0.5
+_PAIR = 1.33  # of a multiply-add: vpmaddwd and vpaddd, for two channels
 _USEFUL_UNROLL = 4  # steps beyond which unrolling gains nothing
 _CALL, _CLEAR = 20.0, 2.0  # per product, and per accumulator
 _TRANSFORM = 3.0  # per vector of V or M
@@ -41,12 +44,15 @@ _EXPOSED = 0.1  # share of the transfers that is never hidden by computation
 _USABLE = 0.9  # share of a cache that is used before it overflows
 
 
-def cycles(conv: Convolution, m: int, knobs: Mapping[str, NDArray[Any]], target: Target) -> Floats:
+def cycles(
+    conv: Convolution, m: int, arithmetic: Arithmetic, knobs: Mapping[str, NDArray[Any]], target: Target
+) -> Floats:
     """Estimate the cycles of n configurations.
 
     Args:
         conv: the convolution.
         m: the outputs of a tile along each axis that has a window.
+        arithmetic: what it is computed in.
         knobs: n values of each knob, by name; see `Winograd.space`.
         target: the machine.
 
@@ -66,7 +72,8 @@ def cycles(conv: Convolution, m: int, knobs: Mapping[str, NDArray[Any]], target:
         beyond_l1 = np.where(distance < _USABLE * target.l2, 1 / _L2, outside)
         return np.where(distance < _USABLE * target.l1, 0.0, beyond_l1)
 
-    inputs, weights = 4.0 * positions * channels * size, 4.0 * positions * channels * columns
+    item = float(arithmetic.itemsize)
+    inputs, weights = item * positions * channels * size, item * positions * channels * columns
     result = 4.0 * positions * size * columns
     near, all_inputs, all_weights = inputs + weights + result, inputs * blocks, weights * column_tiles
     # By columns, the weights of a tile stay for all blocks; else the inputs of a block stay for all tiles of columns.
@@ -77,13 +84,13 @@ def cycles(conv: Convolution, m: int, knobs: Mapping[str, NDArray[Any]], target:
     first_inputs = np.where(by_column, 1.0, 1 / column_tiles)
     inputs_passing = np.where(fused, inputs + result, all_inputs + np.where(by_column, weights, 0.0))
     moved = moved + inputs * (first_inputs * per_byte(inputs_passing) + (1 - first_inputs) * per_byte(near))
-    computed = positions * np.ceil(size / rows) * _product_cycles(channels, vectors, knobs, target)
+    computed = positions * np.ceil(size / rows) * _product_cycles(channels, vectors, arithmetic, knobs, target)
     total = blocks * column_tiles * (np.maximum(computed, moved) + _EXPOSED * moved)
 
     transformed = blocks * size * positions * channels
-    total = total + transformed * _TRANSFORM / math.gcd(channels, target.lanes)
+    total = total + transformed * _TRANSFORM / math.gcd(channels, arithmetic.lanes(target))
     through_memory = ~fused | (inputs > _USABLE * target.l2)
-    total = total + np.where(through_memory, 4 * transformed * _WRITTEN * per_byte(all_inputs), 0.0)
+    total = total + np.where(through_memory, item * transformed * _WRITTEN * per_byte(all_inputs), 0.0)
     outputs = blocks * size * column_tiles * vectors
     output_bytes = np.asarray(4.0 * math.prod(shape_of(conv.contraction.epilogue.buffer)))
     store = _EPILOGUE * (1 + _WRITTEN * 4 * target.lanes * per_byte(output_bytes))
@@ -94,25 +101,30 @@ def cycles(conv: Convolution, m: int, knobs: Mapping[str, NDArray[Any]], target:
         total = total + copied * (1 / _COPIED + per_byte(2 * copied) / 2)
     if PREFETCH in knobs:
         row_tiles = np.ceil(size / rows)
-        lines = np.maximum(row_tiles * channels / knobs["unroll"], 4 * channels * columns / LINE)
+        steps = channels / arithmetic.group / knobs["unroll"]
+        lines = np.maximum(row_tiles * steps, item * channels * columns / LINE)
         fetching = _FETCH * blocks * column_tiles * positions * lines
-        total = total + np.where(knobs[PREFETCH] == 1, fetching, weight_bytes(conv, m) / _MEMORY)
+        total = total + np.where(knobs[PREFETCH] == 1, fetching, weight_bytes(conv, m, arithmetic) / _MEMORY)
     tasks = blocks * np.where(fused, 1, column_tiles)
     rounds = np.ceil(tasks / target.cores)
     return np.asarray((total + tasks * _TASK) * rounds / tasks, dtype=np.float64)
 
 
-def weight_bytes(conv: Convolution, m: int) -> int:
+def weight_bytes(conv: Convolution, m: int, arithmetic: Arithmetic) -> int:
     """The size of the transformed weights."""
     down, across = conv.filters(m)
-    return 4 * down.alpha * across.alpha * conv.channel.extent * conv.column.extent
+    return arithmetic.itemsize * down.alpha * across.alpha * conv.channel.extent * conv.column.extent
 
 
-def _product_cycles(channels: int, vectors: Floats, knobs: Mapping[str, NDArray[Any]], target: Target) -> Floats:
+def _product_cycles(
+    channels: int, vectors: Floats, arithmetic: Arithmetic, knobs: Mapping[str, NDArray[Any]], target: Target
+) -> Floats:
     """Cycles of the product of one tile of rows and columns at one position."""
     rows, columns = knobs["rows"], knobs["columns"]
-    step = np.maximum(rows * vectors, vectors * _LOAD + rows * _BROADCAST)
-    weights = np.where(4 * channels * columns < _USABLE * target.l1, 0.0, 4 * columns / _WEIGHT_BANDWIDTH)
+    multiply = 1.0 if arithmetic.group == 1 else _PAIR
+    step = np.maximum(multiply * rows * vectors, vectors * _LOAD + rows * _BROADCAST)
+    all_weights = arithmetic.itemsize * channels * columns
+    weights = np.where(all_weights < _USABLE * target.l1, 0.0, 4 * columns / _WEIGHT_BANDWIDTH)
     step = np.maximum(np.maximum(step, _LATENCY), weights) + _EXPOSED * weights
     step = step + _LOOP / np.minimum(knobs["unroll"], _USEFUL_UNROLL)
-    return np.asarray(channels * step + _CLEAR * rows * vectors + _CALL, dtype=np.float64)
+    return np.asarray(channels / arithmetic.group * step + _CLEAR * rows * vectors + _CALL, dtype=np.float64)

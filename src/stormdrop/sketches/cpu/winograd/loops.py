@@ -19,15 +19,14 @@ from tvm.tirx import BufferStore, For, ForKind, IfThenElse, PrimFunc, SeqStmt
 from ....ir.elementary import expand_for_cpu
 from ....ir.expressions import Expr, rewrite_loads, substitute, tile_start, unraveled
 from ....ir.roles import contiguous
-from ....ir.stages import Axis, Buffer, Stage, StageGraph, assemble, intermediate, loads_of, variable
+from ....ir.stages import Axis, Stage, StageGraph, assemble, intermediate, loads_of, shape_of, variable
 from ....machine.cpu import Target
 from ...contract import Variant
 from ..loops import default_loops
 from ..prefetch import PREFETCH, fetch_statements
+from .arithmetic import Arithmetic
 from .convolution import Convolution
-from .transforms import Filter, Matrix, matrices, rows_of_input, rows_of_output
-
-_ZERO = tirx.const(0.0, "float32")
+from .transforms import Filter, rows_of_input, rows_of_output
 
 
 class WinogradLoops:
@@ -36,6 +35,7 @@ class WinogradLoops:
     Args:
         conv: the convolution.
         m: the outputs of a tile along each axis that has a window.
+        arithmetic: what it is computed in.
         target: the machine to schedule for.
         config: the values of the knobs, see `Winograd.space`.
 
@@ -43,12 +43,14 @@ class WinogradLoops:
 
     - `inputs` is V [(block,) position, chunk of channels, tile, channel]. If the order is "fused", every task has a V
       of its own, without the dimension of blocks.
-    - `weights` is U [column tile, position, channel, column].
+    - `weights` is U [column tile, position, group of channels, column], a number or a word for each group.
     - `products` is M [tile, position, column].
     """
 
-    def __init__(self, conv: Convolution, m: int, target: Target, config: Mapping[str, Any]) -> None:
-        self.conv, self.target = conv, target
+    def __init__(
+        self, conv: Convolution, m: int, arithmetic: Arithmetic, target: Target, config: Mapping[str, Any]
+    ) -> None:
+        self.conv, self.arithmetic, self.target = conv, arithmetic, target
         self.down, self.across = conv.filters(m)
         self.positions = self.down.alpha * self.across.alpha
         self.unroll: int = config["unroll"]
@@ -62,17 +64,19 @@ class WinogradLoops:
         self.prefetch = bool(config.get(PREFETCH))
         self.column_tiles = -(-conv.column.extent // self.columns)
         self.lanes = math.gcd(self.columns, target.lanes)
-        self.width = math.gcd(conv.channel.extent, target.lanes)
+        self.width = math.gcd(conv.channel.extent, arithmetic.lanes(target))
         self.chunks = conv.channel.extent // self.width
+        self.groups = conv.channel.extent // arithmetic.group
+        inputs, sums = arithmetic.inputs, arithmetic.sums
         per_block = [self.positions, self.chunks, self.block, self.width]
-        self.inputs = _buffer("V", per_block if self.order == "fused" else [self.blocks, *per_block])
-        self.weights = _buffer("U", [self.column_tiles, self.positions, conv.channel.extent, self.columns])
-        self.products = _buffer("M", [self.block, self.positions, self.columns])
+        self.inputs = intermediate("V", per_block if self.order == "fused" else [self.blocks, *per_block], inputs)
+        self.weights = intermediate("U", [self.column_tiles, self.positions, self.groups, self.columns], sums)
+        self.products = intermediate("M", [self.block, self.positions, self.columns], sums)
         down, across = self.down, self.across
-        self.half_input = _buffer("half_input", [down.alpha, across.alpha, self.width], "local")
-        self.half_output = _buffer("half_output", [down.m, across.alpha, self.lanes], "local")
-        self.results = _buffer("results", [across.m, self.lanes], "local")
-        self.accumulators = _buffer("accumulators", [self.rows, self.columns], "local")
+        self.half_input = intermediate("half_input", [down.alpha, across.alpha, self.width], inputs, "local")
+        self.half_output = intermediate("half_output", [down.m, across.alpha, self.lanes], sums, "local")
+        self.results = intermediate("results", [across.m, self.lanes], sums, "local")
+        self.accumulators = intermediate("accumulators", [self.rows, self.columns], sums, "local")
 
     def variant(self) -> Variant:
         """The scheduled function between the stages before and after it, and the transform of the weights."""
@@ -91,22 +95,45 @@ class WinogradLoops:
 
     def _weight_transform(self) -> PrimFunc:
         """From the weights to U: G g G^T, rows first, then packed."""
-        conv, down, across = self.conv, self.down, self.across
+        conv, down, across, arithmetic = self.conv, self.down, self.across, self.arithmetic
         (_, ry), (_, rx) = conv.image
         channels, outputs = conv.channel.extent, conv.column.extent
-        g_down, g_across = _weight_matrix("G_down", down), _weight_matrix("G_across", across)
-        half = _buffer("half", [down.alpha, across.r, channels, outputs])
+        g_down, g_across = self._weight_matrix("G_down", down), self._weight_matrix("G_across", across)
+        half = intermediate("half", [down.alpha, across.r, channels, outputs], arithmetic.sums)
         e, x, c, o, r = _axes(e=down.alpha, x=across.r, c=channels, o=outputs, r=-down.r)
         taps = {ry.var: r.var, rx.var: x.var, conv.channel.var: c.var, conv.column.var: o.var}
-        value = g_down.buffer[e.var, r.var] * _wide(substitute(conv.weight, taps))
-        rows = Stage("rows", (e, x, c, o, r), half, (e.var, x.var, c.var, o.var), value, "sum", _ZERO)
+        value = g_down.buffer[e.var, r.var] * arithmetic.weight(substitute(conv.weight, taps))
+        rows = Stage("rows", (e, x, c, o, r), half, (e.var, x.var, c.var, o.var), value, "sum", self._zero)
         t, e, v, c, o, r = _axes(
             t=self.column_tiles, e=down.alpha, v=across.alpha, c=channels, o=self.columns, r=-across.r
         )
         value = g_across.buffer[v.var, r.var] * half[e.var, r.var, c.var, self._column(t.var, o.var)]
         indices = (t.var, e.var * across.alpha + v.var, c.var, o.var)
-        columns = Stage("columns", (t, e, v, c, o, r), self.weights, indices, value, "sum", _ZERO)
-        return StageGraph((conv.weight.source, self.weights), (g_down, g_across, rows, columns)).function()
+        transformed = self.weights
+        if arithmetic.group > 1:
+            transformed = intermediate("transformed", [*shape_of(self.weights)[:2], channels, self.columns], "int32")
+        columns = Stage("columns", (t, e, v, c, o, r), transformed, indices, value, "sum", self._zero)
+        stages = [g_down, g_across, rows, columns]
+        if arithmetic.group > 1:
+            t, p, g, o = axes = _axes(t=self.column_tiles, p=self.positions, g=self.groups, o=self.columns)
+            members = [transformed[t.var, p.var, g.var * arithmetic.group + n, o.var] for n in range(arithmetic.group)]
+            names = tuple(axis.var for axis in axes)
+            stages.append(Stage("words", tuple(axes), self.weights, names, arithmetic.word(members)))
+        return StageGraph((conv.weight.source, self.weights), tuple(stages)).function()
+
+    def _weight_matrix(self, name: str, tile: Filter) -> Stage:
+        """The matrix of a filter by which weights are multiplied, in a buffer."""
+        row, tap = _axes(i=tile.alpha, j=tile.r)
+        value = self._zero
+        for (i, j), element in np.ndenumerate(self.arithmetic.weight_matrix(tile)):
+            here = tirx.all(row.var == i, tap.var == j)
+            value = prim.Select(here, self.arithmetic.constant(float(element)), value)
+        buffer = intermediate(name, [tile.alpha, tile.r], self.arithmetic.sums)
+        return Stage(name, (row, tap), buffer, (row.var, tap.var), value)
+
+    @property
+    def _zero(self) -> Expr:
+        return self.arithmetic.constant(0.0)
 
     def _phases(self) -> list[Any]:
         """The statements of the convolution: one parallel loop if the order is "fused", else two."""
@@ -153,7 +180,7 @@ class WinogradLoops:
 
         def element(row: int, column: Expr, lane: Expr) -> Expr:
             window = {ry.var: _int(row), rx.var: column, conv.channel.var: chunk * self.width + lane}
-            return _wide(substitute(conv.data, {**position.corner, **window}))
+            return self.arithmetic.data(substitute(conv.data, {**position.corner, **window}))
 
         def down(column: Expr, lane: Expr) -> Any:
             values = rows_of_input(self.down, [element(row, column, lane) for row in range(self.down.alpha)])
@@ -178,6 +205,8 @@ class WinogradLoops:
         Meanwhile the weights of the next position are fetched, if the knob says so.
         """
         accumulators, start = self.accumulators, _start(row_tile, self.rows, self.block)
+        group = self.arithmetic.group
+        per_chunk = self.width // group
 
         def for_all(statement: Callable[[Expr, Expr], Any]) -> Any:
             def vectors(row: Expr) -> Any:
@@ -186,11 +215,13 @@ class WinogradLoops:
 
             return _loop(self.rows, vectors, ForKind.UNROLLED)
 
-        def multiply(chunk: Expr, channel: Expr) -> Any:
+        def multiply(chunk: Expr, number: Expr) -> Any:
             def statement(row: Expr, column: Expr) -> Any:
-                index = (*prefix, position, chunk, start + row, channel)
-                weight = self.weights[column_tile, position, chunk * self.width + channel, column]
-                value = accumulators[row, column] + self.inputs[index] * weight
+                channels = [number * group + member if group > 1 else number for member in range(group)]
+                indices = [(*prefix, position, chunk, start + row, channel) for channel in channels]
+                inputs = [self.inputs[index] for index in indices]
+                weight = self.weights[column_tile, position, chunk * per_chunk + number, column]
+                value = accumulators[row, column] + self.arithmetic.product(inputs, weight)
                 return BufferStore(accumulators, value, [row, column])
 
             return for_all(statement)
@@ -202,22 +233,22 @@ class WinogradLoops:
                 )
                 if not self.prefetch:
                     return products
-                count = self.width // self.unroll
+                count = per_chunk // self.unroll
                 step = (row_tile * self.chunks + chunk) * count + first
                 fetches = fetch_statements(
                     lambda element: self.weights[column_tile, position + 1, 0, element],
-                    self.conv.channel.extent * self.columns,
+                    self.groups * self.columns,
                     self.row_tiles * self.chunks * count,
                     step,
                 )
                 return SeqStmt([*fetches, products])
 
-            return _loop(self.width // self.unroll, steps)
+            return _loop(per_chunk // self.unroll, steps)
 
         def store(row: Expr, column: Expr) -> Any:
             return BufferStore(self.products, accumulators[row, column], [start + row, position, column])
 
-        clear = for_all(lambda row, column: BufferStore(accumulators, _ZERO, [row, column]))
+        clear = for_all(lambda row, column: BufferStore(accumulators, self._zero, [row, column]))
         return SeqStmt([clear, _loop(self.chunks, channels), for_all(store)])
 
     def _output(self, block: Expr, column_tile: Expr, tile: Expr, vector: Expr) -> Any:
@@ -237,7 +268,7 @@ class WinogradLoops:
 
         def across(row: Expr, lane: Expr) -> Any:
             halves = [self.half_output[row, column, lane] for column in range(self.across.alpha)]
-            values = rows_of_output(self.across, halves)
+            values = [self.arithmetic.result(value) for value in rows_of_output(self.across, halves)]
             return _sequence([BufferStore(self.results, value, [column, lane]) for column, value in enumerate(values)])
 
         def outputs(row: Expr) -> Any:
@@ -312,33 +343,9 @@ def _start(number: Expr, size: int, extent: int) -> Expr:
     return tile_start(number, size, extent, -(-extent // size))
 
 
-def _weight_matrix(name: str, tile: Filter) -> Stage:
-    """G of a filter, in a buffer."""
-    row, tap = _axes(i=tile.alpha, j=tile.r)
-    value = _element(matrices(tile).weight, row.var, tap.var)
-    return Stage(name, (row, tap), _buffer(name, [tile.alpha, tile.r]), (row.var, tap.var), value)
-
-
-def _element(matrix: Matrix, row: Expr, column: Expr) -> Expr:
-    """An element of a constant matrix at variable indices."""
-    value: Expr = _ZERO
-    for (i, j), element in np.ndenumerate(matrix):
-        value = prim.Select(tirx.all(row == i, column == j), tirx.const(float(element), "float32"), value)
-    return value
-
-
-def _wide(load: Expr) -> Expr:
-    """An element of the images or of the weights in float32."""
-    return load if str(load.ty.dtype) == "float32" else prim.Cast("float32", load)
-
-
 def _axes(**extents: int) -> list[Axis]:
     """Axes of these names and extents; an axis with a negative extent reduces."""
     return [Axis(variable(name), abs(extent), extent < 0) for name, extent in extents.items()]
-
-
-def _buffer(name: str, shape: Sequence[int], scope: str = "global") -> Buffer:
-    return intermediate(name, shape, "float32", scope)
 
 
 def _int(value: int) -> Expr:

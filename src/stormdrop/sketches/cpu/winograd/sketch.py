@@ -15,8 +15,9 @@ The transformed inputs and the products of a block stay in the second-level cach
             M[P, alpha^2, columns] = accumulators
         output[., columns] = epilogue(A^T M A)                      bias, residual, activation
 
-Images and weights in bfloat16 are widened where they are read; everything in between is float32. U, the transformed
-weights, is computed ahead of time in float64. If m does not divide an extent, the last tiles overlap
+Images and weights in bfloat16 are widened where they are read; everything in between is float32. Bytes are computed in
+integers, exactly, on CPUs that multiply pairs of int16 but not bytes in groups of four (`arithmetic`). U, the
+transformed weights, is computed ahead of time in float64. If m does not divide an extent, the last tiles overlap
 those before them. They compute some outputs twice, rounded differently, and store only those that no tile before them
 stores. So every run gives the same result. Blocks and row tiles that overlap compute the same values twice.
 """
@@ -40,7 +41,8 @@ from ...contract import Variant
 from ..origin import with_cheapest_origin
 from ..prefetch import prefetch_knob
 from . import cost_model
-from .convolution import find_convolution
+from .arithmetic import Arithmetic, arithmetic_of
+from .convolution import Convolution, find_convolution
 from .loops import WinogradLoops
 from .transforms import POINTS
 
@@ -56,8 +58,8 @@ class Winograd:
 
     Args:
         m: the outputs of a tile along each axis that has a window: 2 or 4.
-        max_error: the bound on max|difference| / max|reference| of what it computes. It is not exact for small
-            integers.
+        max_error: the bound on max|difference| / max|reference| of what it computes. In float32 it is not exact for
+            small integers.
     """
 
     m: int
@@ -76,7 +78,7 @@ class Winograd:
         - `rows`: tiles of a row tile, which share registers
         - `block`: row tiles of a block
         - `columns`: output channels of a column tile
-        - `unroll`: input channels that are unrolled
+        - `unroll`: input channels, or pairs of them, that are unrolled
         - `order`: "fused" runs blocks in parallel, each from its inputs to its outputs. "tiles" and "columns" compute V
           for all blocks first. Then they run blocks and column tiles in parallel: "tiles" takes all column tiles of one
           block after the other, "columns" all blocks of one column tile.
@@ -86,21 +88,33 @@ class Winograd:
 
     def estimate(self, workload: Workload, target: Target, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
         """The expected cycles of n configurations, see `cost_model.cycles`."""
-        return cost_model.cycles(find_convolution(workload), self.m, knobs, target)
+        conv, arithmetic = _found(workload, self.m, target)
+        return cost_model.cycles(conv, self.m, arithmetic, knobs, target)
 
     def apply(self, workload: Workload, target: Target, config: Mapping[str, Any]) -> Variant:
         """The schedule at a configuration.
 
         Raises:
-            UnsupportedFunction: the function is no convolution of stride 1 by constant weights in float32 or bfloat16.
+            UnsupportedFunction: the function is no convolution of stride 1 by constant weights, or one of bytes that
+                this machine computes otherwise.
         """
-        return WinogradLoops(find_convolution(workload), self.m, target, config).variant()
+        conv, arithmetic = _found(workload, self.m, target)
+        return WinogradLoops(conv, self.m, arithmetic, target, config).variant()
+
+
+def _found(workload: Workload, m: int, target: Target) -> tuple[Convolution, Arithmetic]:
+    """The convolution of a workload, and what it is computed in. Raises `UnsupportedFunction` if there is none."""
+    conv = find_convolution(workload)
+    arithmetic = arithmetic_of(conv, m, target)
+    if arithmetic is None:
+        raise UnsupportedFunction("this machine computes such a convolution of bytes otherwise")
+    return conv, arithmetic
 
 
 @lru_cache(maxsize=64)
 def _space(sketch: Winograd, workload: Workload, target: Target) -> Space | None:
     try:
-        conv = find_convolution(workload)
+        conv, arithmetic = _found(workload, sketch.m, target)
     except UnsupportedFunction:
         return None
     filters = conv.filters(sketch.m)
@@ -113,14 +127,14 @@ def _space(sketch: Winograd, workload: Workload, target: Target) -> Space | None
     columns = _column_tiles(conv.column.extent, target.lanes)
     rows = [size for size in _ROWS if size <= tiles]
     blocks = [count for count in _BLOCKS if count <= tiles]
-    width = math.gcd(conv.channel.extent, target.lanes)
+    width = math.gcd(conv.channel.extent, arithmetic.lanes(target)) // arithmetic.group
     knobs: list[Knob] = [
         Ordinal("rows", rows),
         Ordinal("block", blocks),
         Ordinal("columns", columns),
         Ordinal("unroll", [factor for factor in (1, 2, 4, 8) if width % factor == 0]),
         Categorical("order", ["fused", "tiles", "columns"]),
-        *prefetch_knob(cost_model.weight_bytes(conv, sketch.m), target),
+        *prefetch_knob(cost_model.weight_bytes(conv, sketch.m, arithmetic), target),
     ]
     constraints = [
         Constraint(

@@ -125,9 +125,9 @@ def _linear(factors: Matrix, values: Sequence[Expr]) -> Expr | None:
 
 
 def _sum(terms: Sequence[tuple[float, Expr | None]]) -> Expr | None:
-    """The sum of float32 factors times values, None if there are no terms.
+    """The sum of factors times values, in the type of the values; None if there are no terms.
 
-    A factor of 1 costs nothing, a factor of -1 costs a subtraction.
+    A factor of 1 costs nothing, a factor of -1 costs a subtraction. Other factors are for float32.
     """
     present = [(float(np.float32(factor)), value) for factor, value in terms if factor and value is not None]
     # The first term should not need a negation.
@@ -136,7 +136,7 @@ def _sum(terms: Sequence[tuple[float, Expr | None]]) -> Expr | None:
     for factor, value in present:
         magnitude = value if abs(factor) == 1.0 else value * tirx.const(abs(factor), "float32")
         if total is None:
-            total = magnitude if factor > 0 else tirx.const(0.0, "float32") - magnitude
+            total = magnitude if factor > 0 else tirx.const(0, str(magnitude.ty.dtype)) - magnitude
         else:
             total = total + magnitude if factor > 0 else total - magnitude
     return total
