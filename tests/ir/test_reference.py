@@ -129,6 +129,15 @@ def test_a_division_by_zero_is_infinite_and_no_warning() -> None:
     np.testing.assert_array_equal(result, [np.inf, -np.inf, np.nan])
 
 
+def test_a_conversion_of_what_no_integer_holds_is_no_warning() -> None:
+    x = te.placeholder((3,), "float32", name="x")
+    function = te.create_prim_func([x, te.compute((3,), lambda i: x[i].astype("int32"))])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        (result,) = evaluate(function, [np.float32([np.nan, np.inf, -2.7])])
+    assert result[2] == -2
+
+
 def test_values_near_a_tie_are_rounded_to_both_sides() -> None:
     x, w = te.placeholder((1, 6)), te.placeholder((6, 6))
     r = te.reduce_axis((0, 6))

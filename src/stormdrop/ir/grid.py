@@ -126,7 +126,10 @@ class GridEvaluator:
         value, dtype = self(node.value), str(node.ty.dtype)
         if dtype == "bool":
             return value.astype(bool)
-        return value.astype(np.float64) if is_float(dtype) else np.trunc(value).astype(np.int64)
+        if is_float(dtype):
+            return value.astype(np.float64)
+        with np.errstate(invalid="ignore"):  # nor of a number that no integer holds
+            return np.trunc(value).astype(np.int64)
 
     def _reinterpreted(self, node: Any) -> Array:
         """The bits of a number as an integer of as many bits."""
