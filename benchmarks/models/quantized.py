@@ -36,7 +36,7 @@ from common import OUT, keep_line, kept_lines, machine
 from graphs import graph
 
 import stormdrop as sd
-from stormdrop.bench.peers import EXACT
+from stormdrop.bench.peers import ONNXRUNTIME_EXACT
 from stormdrop.errors import StormdropError
 from stormdrop.model.importer.any_model import import_model
 from stormdrop.model.quantize import quantize_model
@@ -143,7 +143,7 @@ def _row(entry: Mapping[str, Any]) -> list[str]:
     if "failed" in entry:
         return [entry["model"], entry["cpu"], "failed: " + entry["failed"].replace("|", "/")[:160], *[""] * 5]
     ours, *peers = entry["bench"]["contenders"]
-    right = [peer for peer in peers if peer["agrees"] or peer["name"] == EXACT]
+    right = [peer for peer in peers if peer["agrees"] or peer["name"] == ONNXRUNTIME_EXACT]
     best = min(right or peers, key=lambda peer: peer["ratio"], default=None)
     others = [f"{peer['name']} {peer['ratio']:.2f}" for peer in peers if peer is not best]
     others += [f"{peer['name']} differs by {peer['max_error']:.0e}" for peer in peers if not peer["agrees"]]

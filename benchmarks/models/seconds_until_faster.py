@@ -1,4 +1,4 @@
-"""From which second of its tuning on a model is faster than its peers, by what run.py has saved.
+"""After how many seconds of tuning a model is faster than its best peer, by what run.py has saved.
 
     seconds_until_faster.py [--models resnet50,bert_base]
 
@@ -6,9 +6,9 @@ A point of a curve is what the best kernels so far add up to, from the moment on
 The curve is scaled so that its end is the latency of the tuned model in its bench. So it says what a tuning that ended
 there would have made, apart from the last choice between kernels inside of the model. Seconds have everything in them:
 import, verification, compilation. What default schedules reach is the latency before the tuning, measured in turns with
-the tuned model; they are there after the import and the verification.
+the tuned model. Its dot stands where import and verification end.
 
-The plot is benchmarks/out/models_seconds.png, with a panel for each model. Nothing is measured here.
+The plot is benchmarks/out/models_seconds.png, with a panel for each model. No model is run here.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from common import OUT, earlier_entries, machine
 from ratios import best_peer
 
+from stormdrop.bench.peers import MODEL_PEERS
 from stormdrop.cli.output import table
 from stormdrop.report.style import COLOURS, legend, panels, save
 
@@ -41,7 +42,7 @@ def main() -> None:
     if unknown := [name for name in chosen if name not in entries]:
         sys.exit(f"{unknown[0]} is not saved in {OUT / _NAME}.json; there are {', '.join(entries)}")
     table(
-        ["", "best peer", "default schedules, its time over ours", "every kernel measured", "faster", "tuned"],
+        ["", "best peer", "its time over that of default schedules", "all kernels measured", "faster", "tuned"],
         [_row(name, entries[name]) for name in chosen],
     )
     print(draw({name: entries[name] for name in chosen}))
@@ -70,8 +71,8 @@ def _row(name: str, entry: Mapping[str, Any]) -> list[str]:
         name,
         peer["name"],
         "not measured" if default is None else f"{peer['seconds'] / default:.2f}",
-        f"{curve[0][0]:.0f} s" if curve else "not all of them",
-        "not" if faster is None else f"{faster:.0f} s",
+        f"{curve[0][0]:.0f} s" if curve else "never",
+        "never" if faster is None else f"{faster:.0f} s",
         f"{entry['tuned']['seconds']:.0f} s",
     ]
 
@@ -80,8 +81,9 @@ def draw(entries: Mapping[str, Mapping[str, Any]]) -> Path:
     """Draws latency against seconds of tuning, a panel for each model, with lines for its peers."""
     figure, axes = panels(list(entries))
     for axis, entry in zip(axes, entries.values(), strict=True):
-        end, curve, default = entry["tuned"]["seconds"], latencies(entry), untuned(entry)
-        points = [*curve, (end, curve[-1][1])]
+        end, default = entry["tuned"]["seconds"], untuned(entry)
+        curve = latencies(entry)
+        points = [*curve, *((end, latency) for _, latency in curve[-1:])]
         axis.step(
             [elapsed for elapsed, _ in points],
             [1e3 * latency for _, latency in points],
@@ -90,10 +92,12 @@ def draw(entries: Mapping[str, Mapping[str, Any]]) -> Path:
             label="stormdrop, with the kernels so far",
         )
         if default is not None:
-            axis.plot([0], [1e3 * default], "o", color=COLOURS[0], label="stormdrop, default schedules")
-        for colour, name in zip(COLOURS[1:], ("openvino", "onnxruntime", "torch-compiled"), strict=False):
+            phases = entry["tuned"]["phases"]
+            begin = phases["import"] + phases["verify"]
+            axis.plot([begin], [1e3 * default], "o", color=COLOURS[0], label="stormdrop, default schedules")
+        for colour, name in zip(COLOURS[1:], MODEL_PEERS, strict=False):
             for peer in entry["bench"]["contenders"][1:]:
-                if peer["name"] == name:
+                if peer["name"] == name and peer["agrees"]:
                     axis.axhline(1e3 * peer["seconds"], color=colour, linewidth=1.2, linestyle="--", label=name)
         axis.set_xlim(0, end)
         axis.set_ylim(bottom=0)

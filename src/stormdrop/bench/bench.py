@@ -23,7 +23,7 @@ from ..statistics import median_interval, ratio_interval
 from ..tuning.options import BF16, FLOAT32
 from .contender import ContenderSpec, Unavailable
 from .contender_process import ContenderProcess
-from .peers import EXACT, GROUPS, IN_BFLOAT16, model_peers, operator_peers
+from .peers import GROUPS, IN_BFLOAT16, ONNXRUNTIME_EXACT, model_peers, operator_peers
 from .turns import take_turns
 
 if TYPE_CHECKING:
@@ -332,7 +332,9 @@ def _plan_model(path: Path, peers: Sequence[str], tuning: _TuningOptions) -> _Pl
         low = {"precision": BF16} if lowered and peer in IN_BFLOAT16 else {}
         contenders.append(ContenderSpec(peer, model_peers()[peer], {**theirs, **low}))
         if peer == "onnxruntime" and in_bytes and sums_saturate():
-            contenders.append(ContenderSpec(EXACT, model_peers()[peer], {**theirs, "entries": {EXACT_SUMS: "1"}}))
+            contenders.append(
+                ContenderSpec(ONNXRUNTIME_EXACT, model_peers()[peer], {**theirs, "entries": {EXACT_SUMS: "1"}})
+            )
     tolerance = TOLERANCE_OF_ROUNDING if lowered or in_bytes else TOLERANCE
     return _Plan(str(path), contenders, None, {}, tolerance=tolerance)
 

@@ -128,7 +128,7 @@ class GridEvaluator:
             return value.astype(bool)
         if is_float(dtype):
             return value.astype(np.float64)
-        with np.errstate(invalid="ignore"):  # nor of a number that no integer holds
+        with np.errstate(invalid="ignore"):  # a kernel does not warn of what no integer holds
             return np.trunc(value).astype(np.int64)
 
     def _reinterpreted(self, node: Any) -> Array:

@@ -24,20 +24,27 @@ from ..ir.stages import Stage, StageGraph, intermediate, shape_of
 from ..ir.workload import canonical, canonical_stages
 from ..machine.cpu import Target
 from ..sketches.cpu.row_blocks import Chain, find_chain
+from ..sketches.registry import BUILTIN
+from ..tuning.options import FLOAT32, TuneOptions
 from .expressions import calls_kernel, variables_of
 from .importer.graph import Graph
 from .passes.rewriting import rewrite_main
 
+_DEFAULTS = TuneOptions()
 _LEAST_RATIO = 4  # of the scores to the second caches of all cores, from which on one kernel pays
 
 
-def with_attention(graph: Graph, target: Target) -> Graph:
+def with_attention(graph: Graph, target: Target, options: TuneOptions = _DEFAULTS) -> Graph:
     """The graph with one kernel for each attention that is large for the caches of a machine.
 
     Args:
         graph: The model, at all of its sizes.
         target: The machine.
+        options: How it is tuned. The graph stays as it is in another precision, which has no such kernel, and if the
+            sketches are not the built-in ones, which alone schedule it.
     """
+    if options.precision != FLOAT32 or options.sketches not in (None, BUILTIN):
+        return graph
     mods = [_fused(each.mod, target) for each in graph.sizes]
     if all(mod is each.mod for mod, each in zip(mods, graph.sizes, strict=True)):
         return graph

@@ -23,7 +23,6 @@ from ..machine.memory_rates import measure_caches_within
 from ..machine.peak import peak_within
 from ..measure.fleet import Fleet, fleet_for
 from ..records import Store, buffered, open_store
-from ..sketches.registry import BUILTIN
 from ..tuning.options import DEFAULT_MODEL_SECONDS, DEFAULT_SEARCH, FLOAT32, TuneOptions
 from ..tuning.result import Progress
 from .artifact import needs_linker
@@ -191,8 +190,7 @@ def tune_model_with(
         source = source_of(model)
         graph = import_model(model, shapes, example_inputs)
         _check_runs(graph, machine)
-        if options.precision == FLOAT32 and options.sketches in (None, BUILTIN):
-            graph = with_attention(graph, machine)
+        graph = with_attention(graph, machine, options)
         graph.foreign.examples = {}
     with run.phase("verify"):
         # Before anything is tuned: a model that cannot be verified is not worth it.

@@ -14,7 +14,6 @@ from typing import Any
 
 from ..machine.cpu import Target, keeping_denormals
 from ..records import Store, buffered, open_store
-from ..sketches.registry import BUILTIN
 from ..tuning.options import FLOAT32, TuneOptions
 from .artifact import CompiledModel, needs_linker
 from .artifact_files import check_writable
@@ -163,8 +162,7 @@ def compile_model_with(
     with timed(phases, "import"):
         source = source_of(model)
         graph = import_model(model, shapes, example_inputs)
-        if options.precision == FLOAT32 and options.sketches in (None, BUILTIN):
-            graph = with_attention(graph, machine)
+        graph = with_attention(graph, machine, options)
     with timed(phases, "verify"):
         graph, references = with_references(graph, options.seed)
         lowering = in_precision(graph, references, options, machine)

@@ -6,9 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from tiny_models import residual_model
 
+from stormdrop.model.importer.any_model import import_model
+from stormdrop.model.precision import lowered
+from stormdrop.model.random_weights import seed_weights
+from stormdrop.model.verification.exact import ExactModel
 from stormdrop.model.verification.expected import Rounded, draws
-from stormdrop.model.verification.samples import Sample
+from stormdrop.model.verification.samples import Sample, random_feeds
 
 
 class Executions:
@@ -49,3 +54,18 @@ def test_noise_that_leaves_the_range_of_numbers_explains_nothing() -> None:
 
 def test_rounding_that_leaves_it_explains_everything() -> None:
     assert rounded(Executions(np.inf))("output 'y'", 0.5) == np.inf
+
+
+def test_noise_is_rounded_to_the_type_of_its_tensor() -> None:
+    """So another last bit of a sum makes another number of bfloat16 now and then, and nothing in between."""
+    graph = lowered(import_model(seed_weights(residual_model(), seed=1))).graph
+    exact = ExactModel(graph)
+    feeds = random_feeds(graph.inputs, 0)
+    variables = [binding.var for block in graph.mod["main"].body.blocks for binding in block.bindings]
+    kept = [variable for variable in variables if str(getattr(variable.ty, "dtype", "")) == "bfloat16"]
+    assert kept
+    _, plain = exact.run(feeds, kept, rounded=True)
+    _, noisy = exact.run(feeds, kept, rounded=True, noise=np.random.default_rng(0))
+    for variable in kept:
+        assert str(noisy[variable].dtype) == "bfloat16"
+    assert any(np.any(plain[variable] != noisy[variable]) for variable in kept)

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Any
 
 import numpy as np
 import pytest
+from tvm import te
 
 from stormdrop import operators
+from stormdrop.codegen.compile import build_module
+from stormdrop.codegen.needed_features import needed_features
+from stormdrop.errors import TargetError
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
-from stormdrop.sketches.cpu.dot_products import instruction_for_int16
+from stormdrop.sketches.cpu.dot_products import unit_for_int16
 from stormdrop.sketches.cpu.register_blocked import RegisterBlocked
+from stormdrop.sketches.cpu.winograd.arithmetic import Arithmetic, _growth
 from stormdrop.sketches.cpu.winograd.convolution import find_convolution
-from stormdrop.sketches.cpu.winograd.sketch import Winograd
+from stormdrop.sketches.cpu.winograd.sketch import Winograd, WinogradOfBytes
 from stormdrop.sketches.cpu.winograd.transforms import POINTS, Filter, matrices
 from stormdrop.sketches.fingerprint import space_of
 from stormdrop.testing.sketches import check_point, check_sketch, run, some_points
@@ -190,58 +196,129 @@ TARGET_OF_INT16 = dataclasses.replace(
 )
 """This machine without its instructions for dot products of bytes."""
 NEEDS_INT16 = pytest.mark.skipif(
-    instruction_for_int16(TARGET_OF_INT16) is None, reason="this machine has no instruction for dot products of int16"
+    unit_for_int16(TARGET_OF_INT16) is None, reason="this machine has no instruction for dot products of int16"
 )
+AVX2 = dataclasses.replace(Target.parse("cpu/x86-64-v3"), features=("avx2",))
+OF_BYTES = WinogradOfBytes()
 
-OF_BYTES = [
+
+def _of_weights(dtype: str, zero_point: int) -> Workload:
+    """A convolution whose weights have a zero point: int32(x) - 3 times int32(w) - zero point."""
+    x, w = te.placeholder((1, 8, 9, 6), "int8", "x"), te.placeholder((20, 3, 3, 6), dtype, "w")
+    r, s, c = te.reduce_axis((0, 3)), te.reduce_axis((0, 3)), te.reduce_axis((0, 6))
+
+    def product(n: Any, i: Any, j: Any, o: Any) -> Any:
+        data = x[n, i + r, j + s, c].astype("int32") - 3
+        return te.sum(data * (w[o, r, s, c].astype("int32") - zero_point), axis=[r, s, c])
+
+    y = te.compute((1, 6, 7, 20), product)
+    return Workload.create("weights", te.create_prim_func([x, w, y]), [1])
+
+
+CONVOLUTIONS_OF_BYTES = [
     _conv(1, 14, 14, 32, 64, bias=1, act="relu", dtype="uint8", zero_point=9, requantize=1),
-    _conv(2, 13, 17, 6, 24, pad=0, dtype="int8", zero_point=-11, bias=1),
+    _conv(2, 13, 17, 6, 24, pad=0, dtype="int8", zero_point=-128, bias=1),
     _conv(1, 9, 14, 16, 24, kh=1, pad=0, dtype="uint8", zero_point=255),
+    _conv(1, 9, 14, 16, 24, kw=1, pad=0, dtype="uint8"),
+    _conv(1, 8, 9, 12, 20, layout="NCHW", dtype="uint8", zero_point=7),
     _conv(1, 7, 7, 258, 17, dtype="int8"),
+    _of_weights("uint8", 0),
+    _of_weights("int8", -128),
 ]
 
 
 @NEEDS_INT16
 @pytest.mark.compiles
-@pytest.mark.parametrize("workload", OF_BYTES, ids=lambda workload: workload.name)
+@pytest.mark.parametrize("workload", CONVOLUTIONS_OF_BYTES, ids=lambda workload: workload.name)
 def test_bytes_are_computed_exactly(workload: Workload) -> None:
-    space = Winograd(2).space(workload, TARGET_OF_INT16)
+    assert OF_BYTES.max_error == 0.0, "so that the outputs are compared without a tolerance"
+    space = OF_BYTES.space(workload, TARGET_OF_INT16)
     assert space is not None
     for point in some_points(space, 4):
-        check_point(Winograd(2), workload, TARGET_OF_INT16, space, point)
+        check_point(OF_BYTES, workload, TARGET_OF_INT16, space, point)
 
 
 @NEEDS_INT16
 @pytest.mark.compiles
-@pytest.mark.parametrize("sign", [1, -1])
-def test_the_largest_sums_of_bytes_do_not_overflow(sign: int) -> None:
-    """All products of an output have the same sign, once with the most channels that are allowed."""
-    workload = _conv(1, 4, 6, 1826, 8, dtype="uint8")
-    space = Winograd(2).space(workload, TARGET_OF_INT16)
+@pytest.mark.parametrize("order", ["fused", "tiles", "columns"])
+@pytest.mark.parametrize("prefetch", [0, 1])
+def test_every_order_of_bytes(order: str, prefetch: int) -> None:
+    workload = _conv(1, 10, 11, 256, 128, dtype="uint8", zero_point=5)
+    space = OF_BYTES.space(workload, TARGET_OF_INT16)
     assert space is not None
+    config = {**space.config(space.origin), "order": order, "prefetch": prefetch}
+    inputs = workload.random_inputs(0)
+    (actual,) = run(OF_BYTES.apply(workload, TARGET_OF_INT16, config), workload, TARGET_OF_INT16, inputs)
+    np.testing.assert_array_equal(actual, workload.reference(inputs)[0])
+
+
+def _extreme_inputs(workload: Workload, high: bool) -> list[Any]:
     x, weight = (np.empty(spec.shape, spec.dtype) for spec in workload.inputs)
-    x[:], weight[:] = 255, -128 if sign < 0 else 127
-    (actual,) = run(
-        Winograd(2).apply(workload, TARGET_OF_INT16, space.config(space.origin)), workload, TARGET_OF_INT16, [x, weight]
-    )
-    np.testing.assert_array_equal(actual, workload.reference([x, weight])[0])
+    x[:], weight[:] = 255, 127 if high else -128
+    return [x, weight]
 
 
 @NEEDS_INT16
+@pytest.mark.compiles
+@pytest.mark.parametrize("high", [True, False])
+def test_the_largest_sums_of_bytes_do_not_overflow(high: bool) -> None:
+    """All products of an output have the same sign, with the most channels that are allowed."""
+    workload = _conv(1, 4, 6, 1826, 8, dtype="uint8")
+    space = OF_BYTES.space(workload, TARGET_OF_INT16)
+    assert space is not None
+    inputs = _extreme_inputs(workload, high)
+    variant = OF_BYTES.apply(workload, TARGET_OF_INT16, space.config(space.origin))
+    (actual,) = run(variant, workload, TARGET_OF_INT16, inputs)
+    np.testing.assert_array_equal(actual, workload.reference(inputs)[0])
+
+
+def test_the_bound_of_the_sums_is_reached_by_some_signs() -> None:
+    """All signs of four inputs and three weights are tried."""
+    tile = Filter(2, 3)
+    parts, weights = matrices(tile), 2 * matrices(tile).weight
+    signs = [np.array(list(itertools.product((-1, 1), repeat=size))) for size in (4, 3)]
+    products = np.einsum("ai,bi->abi", signs[0] @ parts.input.T, signs[1] @ weights.T)
+    pairs = products[..., 1] + products[..., 2], products[..., 1] - products[..., 2]
+    outputs = products @ parts.output.T
+    assert max(np.abs(each).max() for each in (products, *pairs, outputs)) == 6 == _growth(Arithmetic(halvings=2), tile)
+
+
 @pytest.mark.parametrize(
-    ("sketch", "workload"),
+    "workload",
     [
-        (Winograd(4), _conv(1, 14, 14, 32, 64, dtype="uint8")),
-        (Winograd(2), _conv(1, 14, 14, 32, 64, kh=5, kw=5, dtype="uint8")),
-        (Winograd(2), _conv(1, 14, 14, 31, 64, dtype="uint8")),
-        (Winograd(2), _conv(1, 14, 14, 1828, 8, dtype="uint8")),
+        _conv(1, 14, 14, 32, 64, kh=5, kw=5, dtype="uint8"),
+        _conv(1, 14, 14, 31, 64, dtype="uint8"),
+        _conv(1, 14, 14, 32, 3, dtype="uint8"),
+        _conv(1, 14, 14, 1828, 8, dtype="uint8"),
+        _conv(1, 14, 14, 32, 64, stride=2, dtype="uint8"),
+        _conv(1, 14, 14, 32, 64),
     ],
-    ids=["larger tile", "larger window", "odd channels", "sums that overflow"],
+    ids=["larger window", "odd channels", "short vectors", "sums that overflow", "strided", "float32"],
 )
-def test_other_convolutions_of_bytes_are_left_to_others(sketch: Winograd, workload: Workload) -> None:
-    assert sketch.space(workload, TARGET_OF_INT16) is None
+def test_other_convolutions_are_left_to_others(workload: Workload) -> None:
+    assert OF_BYTES.space(_conv(1, 14, 14, 32, 64, dtype="uint8"), AVX2) is not None
+    assert OF_BYTES.space(workload, AVX2) is None
 
 
-def test_bytes_are_left_to_their_own_instructions() -> None:
-    target = dataclasses.replace(TARGET, features=(*TARGET.features, "avxvnni", "avx512vnni"))
-    assert Winograd(2).space(_conv(1, 14, 14, 32, 64, dtype="uint8"), target) is None
+def test_bytes_are_left_to_their_own_instructions_and_to_their_own_sketch() -> None:
+    workload = _conv(1, 14, 14, 32, 64, dtype="uint8")
+    with_vnni = dataclasses.replace(AVX2, features=(*AVX2.features, "avxvnni"))
+    assert OF_BYTES.space(workload, with_vnni) is None
+    assert all(sketch.space(workload, AVX2) is None for sketch in SKETCHES)
+
+
+@pytest.mark.compiles
+@pytest.mark.parametrize("lanes", [8, 16])
+def test_bytes_are_compiled_for_machines_with_and_without_long_vectors(lanes: int) -> None:
+    """The instruction is there, and a machine that lacks it is refused by name."""
+    long_vectors = dataclasses.replace(Target.parse("cpu/x86-64-v4"), features=("avx512bw",))
+    target = AVX2 if lanes == 8 else long_vectors
+    assert target.lanes == lanes
+    workload = _conv(1, 14, 14, 32, 64, dtype="uint8", bias=1)
+    space = OF_BYTES.space(workload, target)
+    assert space is not None
+    main = OF_BYTES.apply(workload, target, space.config(space.origin)).main
+    assert needed_features(main) == {"avx2" if lanes == 8 else "avx512bw"}
+    assert "vpmaddwd" in build_module(main, target.tvm()).inspect_source("asm")
+    with pytest.raises(TargetError, match="the kernel needs avx"):
+        build_module(main, Target.parse("cpu/x86-64-v2").tvm())

@@ -6,8 +6,8 @@
                 openvino        the same graph, images mostly channels last, float32, latency hint, bound tensors
                 tensorflow      a tf.function of one operator, images channels-last, weights as constants
                 tensorflow-xla  the same, compiled by XLA
-    models      onnxruntime     all graph optimisations, all cores; models in bytes on CPUs where its sums of products
-                                saturate once as they are, and once exactly (onnxruntime-exact)
+    models      onnxruntime     all graph optimisations, all cores; twice for models in bytes on CPUs where its sums
+                                saturate: as it is, and with exact sums (onnxruntime-exact)
                 openvino        float32 or bfloat16, latency hint, all cores
                 torch           eager, float32 or bfloat16, images channels-last
                 torch-compiled  compiled by torch's inductor, weights frozen
@@ -50,8 +50,8 @@ MODEL_PEERS = {
 IN_BFLOAT16 = ("openvino", "torch", "torch-compiled")
 """The peers of ONNX models that take `precision="bf16"`."""
 
-EXACT = "onnxruntime-exact"
-"""onnxruntime beside itself for models in bytes, on CPUs where its own sums saturate: with exact ones."""
+ONNXRUNTIME_EXACT = "onnxruntime-exact"
+"""onnxruntime with exact sums of bytes. It takes part beside onnxruntime on CPUs where the sums of that saturate."""
 
 GROUPS = {"torch": ("torch", "torch-packed", "torch-compiled"), "tensorflow": ("tensorflow", "tensorflow-xla")}
 """Names that stand for several contenders."""

@@ -90,7 +90,8 @@ class ExactModel:
         Args:
             feeds: The inputs by name.
             keep: Variables whose values are wanted, too.
-            rounded: Whether each tensor between two kernels is rounded to its own type, as in the compiled model.
+            rounded: Whether each tensor between two kernels is rounded to its own type, as in the compiled model, with
+                its noise in it.
             nudge: What is added to each number before it is rounded to an integer, as in a quantisation.
             noise: Draws by how much each result of a kernel with sums is changed, up to `NOISE` of itself.
             results: What the parts that onnxruntime runs make, by index; without them onnxruntime runs the parts.
@@ -120,9 +121,12 @@ class ExactModel:
                 if results is not None and part is not None:
                     values[binding.var] = results[part][0] if len(results[part]) == 1 else tuple(results[part])
                 else:
-                    values[binding.var] = self._evaluated(binding.value, stages, value, rounded)
-                if noise is not None and self._sums(binding.value):
-                    values[binding.var] = _with_noise(values[binding.var], noise)
+                    noisy = noise is not None and self._sums(binding.value)
+                    result = self._evaluated(binding.value, stages, value, rounded and not noisy)
+                    if noise is not None and noisy:
+                        result = _with_noise(result, noise)
+                        result = _rounded(result, binding.var.ty) if rounded else result
+                    values[binding.var] = result
                 if binding.var in keep:
                     kept[binding.var] = values[binding.var]
                 for variable in self._ended[position]:
@@ -221,6 +225,13 @@ class ExactModel:
         stages, arguments = self._stages[call.args[0].name_hint].stages, call.args[1].fields
         moves = all(stage.combine is None and isinstance(stage.value, TensorLoad) for stage in stages)
         return arguments[0] if moves and len(arguments) == 1 else None
+
+
+def _rounded(value: Any, kind: Any) -> Any:
+    """A tensor, or several, rounded to the types that the graph says."""
+    if isinstance(value, tuple):
+        return tuple(_rounded(part, field) for part, field in zip(value, kind.fields, strict=True))
+    return value.astype(str(kind.dtype))
 
 
 def _with_noise(value: Any, rng: np.random.Generator) -> Any:

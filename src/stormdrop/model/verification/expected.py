@@ -315,13 +315,13 @@ class Rounded:
 
 
 def _float32_runs(jumps: bool) -> Iterator[tuple[float, dict[str, Any]]]:
-    """What shows how much a model in float32 makes of rounding: 100 times what rounding each tensor once does.
+    """The executions that show how much a model in float32 makes of rounding, as `Rounded` takes them.
 
-    Or 3 times what noise does that is as large as the error of a long sum. The latter is more if a network jumps: a
-    gate whose sigmoid takes logits of 100,000 opens or closes with the last bits of its input. A model that rounds
-    numbers to integers, as a quantised one does, may jump by a whole step where a number lies between two integers, and
-    all that follows with it. There it is 3 times what rounding does, or what happens if each of these numbers is moved
-    up or down a little.
+    The error is 100 times what rounding each tensor once does, or 3 times what noise does that is as large as the error
+    of a long sum. Noise does more if a network jumps: a gate whose sigmoid takes logits of 100,000 opens or closes with
+    the last bits of its input. A model that rounds numbers to integers, as a quantised one does, may jump by a whole
+    step where a number lies between two integers, and all that follows with it. There it is 3 times what rounding does,
+    or what happens if each of these numbers is moved up or down a little.
     """
     if jumps:
         yield OF_SPREAD, {"rounded": True}

@@ -92,11 +92,11 @@ def lowered_reference(graph: Graph, original: Reference) -> Reference:
 
 
 def _runs() -> Iterator[tuple[float, dict[str, Any]]]:
-    """What shows how much a lowered model makes of rounding.
+    """The executions that show how much a lowered model makes of rounding, as `Rounded` takes them.
 
     Sums in float32 that differ in their last bits are rounded to other numbers of bfloat16 now and then, so that two
     right executions of a deep network round independently in the end. A softmax of two large logits depends on little
-    else than what was rounded there: a single execution may have been lucky.
+    else than how these are rounded: a single execution may have been lucky.
     """
     yield OF_SPREAD, {"rounded": True}
     for noise in draws():

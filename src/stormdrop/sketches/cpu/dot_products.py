@@ -15,7 +15,8 @@ that the loops are those of float32 with one element per word. For bytes:
 - If the group does not divide the reduction, the last one begins earlier, so that no load reaches beyond the data. The
   factors that it shares with the group before it are zero in the packed operand. A reduction of fewer steps has one
   group, whose word is made of the factors that there are.
-- Pairs of int16 are for bytes that an x86 CPU cannot multiply by vpdpbusd: `wide_bytes` makes data of int16 for them.
+- Pairs of int16 are for bytes that an x86 CPU cannot multiply by vpdpbusd: `wide_bytes` makes data of int16 for them,
+  and so does `winograd` for its products.
 - bfloat16 is summed up in float32. CPUs that have AMX or float16, too, start vdpbf16ps at a quarter of the rate of
   float32: there it is not taken. It always takes denormals for zero: a target that keeps them has none of it.
 - An infinity in bfloat16 that two groups share is multiplied by zero in one of them, and makes NaN of the sum.
@@ -47,7 +48,9 @@ from ...machine.cpu import Target
 
 _SIGN_BITS = -0x7F7F7F80  # 0x80808080: the highest bit of each byte of a word
 LARGEST_PRODUCT = 255 * 255
-_NARROWEST = 4  # lanes of the shortest vector that such an instruction takes
+NARROWEST = 4
+"""Lanes of the shortest vector that such an instruction takes."""
+
 
 _X86 = {("u", "s"): "llvm.x86.avx512.vpdpbusd.512"}
 _INSTRUCTIONS: tuple[tuple[str, int, Mapping[tuple[str, str], str]], ...] = (
@@ -131,7 +134,7 @@ def dot_products(contraction: Contraction, target: Target) -> DotProducts | None
     stage = contraction.stage
     data, columns = data_and_columns(contraction)
     steps = math.prod(axis.extent for axis in stage.reductions)
-    if contraction.packable is None or contraction.column.extent < _NARROWEST:
+    if contraction.packable is None or contraction.column.extent < NARROWEST:
         return None
     if any(contraction.column.var in variables(index) for index in contraction.other.indices):
         return None
@@ -191,10 +194,14 @@ def _instruction(data: str, columns: str, target: Target) -> tuple[str, str, boo
     return None
 
 
-def instruction_for_int16(target: Target) -> str | None:
-    """LLVM's name of a machine's instruction for dot products of int16, for the longest vectors; None without one."""
+def unit_for_int16(target: Target) -> tuple[str, str] | None:
+    """What a machine has for dot products of int16.
+
+    Returns:
+        LLVM's names of the extension and of the instruction for the longest vectors; None without one.
+    """
     chosen = _instruction("int16", "w", target)
-    return None if chosen is None else chosen[1]
+    return None if chosen is None else chosen[:2]
 
 
 def multiplies_bfloat16(target: Target) -> bool:

@@ -20,7 +20,7 @@ from ...ir.factors import factor_of
 from ...ir.roles import Contraction, find_contraction
 from ...ir.stages import Axis, Stage, StageGraph, intermediate, shape_of, variable
 from ...machine.cpu import Target
-from .dot_products import data_and_columns, dot_products, instruction_for_int16, of_bytes
+from .dot_products import data_and_columns, dot_products, of_bytes, unit_for_int16
 
 _WIDE = "int16"
 
@@ -38,7 +38,7 @@ def with_wide_bytes(contraction: Contraction, constants: tuple[int, ...], target
     """
     data, columns = data_and_columns(contraction)
     exact = str(contraction.stage.buffer.dtype) == "int32" and of_bytes(data) and of_bytes(columns)
-    if not exact or instruction_for_int16(target) is None or dot_products(contraction, target) is not None:
+    if not exact or unit_for_int16(target) is None or dot_products(contraction, target) is not None:
         return contraction
     wide = find_contraction(_with_wide_data(contraction, data.zero_point), constants)
     return wide if dot_products(wide, target) is not None else contraction

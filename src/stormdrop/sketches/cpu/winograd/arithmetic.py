@@ -1,14 +1,14 @@
-"""What a Winograd convolution computes in: float32, or integers for bytes on CPUs that multiply pairs of int16 only.
+"""What a Winograd convolution computes in: float32, or integers for bytes.
 
     float32    V = B^T d B            U = G g G^T            M = sum of V U             Y = A^T M A
     integers   V in int16             U = 4 G g G^T, int16   M in int32, by vpmaddwd    Y = A^T M A / 4
 
 Bytes take tiles of two outputs of a window of three, along one axis or two. Their matrices hold 0, 1, -1, and halves
 in G only. So 2 G along each axis is whole, V and U need at most 10 and 12 bits and a sign, and Y is exact. No sum may
-leave 32 bits: with uint8 data, a zero point of 0 and int8 weights there may be 1,827 channels.
+leave 32 bits: with uint8 data, a zero point of 0 and int8 weights there may be 1,826 channels.
 
-CPUs with instructions for dot products of bytes multiply them twice as fast as int16. There the direct convolution is
-about as fast, and Winograd's is not offered.
+They are offered where the machine multiplies these bytes in pairs of int16 only (see `dot_products`): where it
+multiplies them in groups of four, at twice that rate, the direct convolution is about as fast.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ....ir.attributes import WORD
 from ....ir.expressions import Expr
 from ....ir.factors import Factor
 from ....machine.cpu import Target
-from ..dot_products import dot_products, instruction_for_int16
+from ..dot_products import NARROWEST, dot_products, unit_for_int16
 from .convolution import Convolution
 from .transforms import Filter, Matrix, matrices
 
@@ -40,6 +40,7 @@ class Arithmetic:
     Attributes:
         inputs: The type of V.
         sums: The type of everything else.
+        feature: LLVM's name of the instruction set extension that is needed; None for float32.
         instruction: LLVM's name of the instruction that multiplies two channels at a time; None for float32.
         data_zero_point, weight_zero_point: What is subtracted from the elements that are loaded.
         halvings: How often the results are divided by 2, because the matrices of the weights are multiplied by 2.
@@ -47,6 +48,7 @@ class Arithmetic:
 
     inputs: str = "float32"
     sums: str = "float32"
+    feature: str | None = None
     instruction: str | None = None
     data_zero_point: int = 0
     weight_zero_point: int = 0
@@ -71,11 +73,11 @@ class Arithmetic:
         return tirx.const(value if self.instruction is None else round(value), self.sums)
 
     def data(self, load: Expr) -> Expr:
-        """An element of the images as V is computed of it."""
+        """An element of the images as V is computed from it."""
         return _less(_converted(load, self.inputs), self.data_zero_point, self.inputs)
 
     def weight(self, load: Expr) -> Expr:
-        """An element of the weights as U is computed of it."""
+        """An element of the weights as U is computed from it."""
         return _less(_converted(load, self.sums), self.weight_zero_point, self.sums)
 
     def weight_matrix(self, tile: Filter) -> Matrix:
@@ -99,33 +101,34 @@ class Arithmetic:
         return prim.FloorMod(low, IntImm("int32", 1 << 16)) + high * (1 << 16)
 
     def result(self, value: Expr) -> Expr:
-        """An output of the convolution, from the one with the matrices of the weights."""
+        """An output of the convolution: what A^T M A gives, divided by 2 for each matrix that was doubled."""
         return tirx.shift_right(value, IntImm(self.sums, self.halvings)) if self.halvings else value
 
 
+FLOAT32 = Arithmetic()
+"""That of images and weights in float32, and in bfloat16, which is widened where it is read."""
+
+
 @lru_cache(maxsize=64)
-def arithmetic_of(conv: Convolution, m: int, target: Target) -> Arithmetic | None:
-    """What a machine computes a convolution in.
+def integers_for(conv: Convolution, target: Target) -> Arithmetic | None:
+    """The integers in which a machine computes a convolution of bytes.
 
     Args:
         conv: The convolution.
-        m: The outputs of a tile along each axis that has a window.
         target: The machine.
 
     Returns:
-        None if the images are bytes, and the machine multiplies them faster otherwise or has no instruction for int16,
-        the tile is another one, the channels are no pairs, or sums might leave 32 bits.
+        None if the images are no bytes, the machine multiplies these bytes otherwise or has no instruction for int16,
+        the window is another one, the channels are no pairs or too few, or sums might leave 32 bits.
     """
     data, weight = conv.data_factor, conv.weight_factor
-    if data.dtype not in ("int8", "uint8"):
-        return Arithmetic()
-    instruction = instruction_for_int16(target)
-    if instruction is None or dot_products(conv.contraction, target) is not None:
+    unit = unit_for_int16(target)
+    if not conv.of_bytes or unit is None or dot_products(conv.contraction, target) is not None:
         return None
-    windows = [tile for tile in conv.filters(m) if tile.r > 1]
-    if any((tile.m, tile.r) != (_M, _TAPS) for tile in windows) or conv.channel.extent % 2:
+    windows = [tile for tile in conv.filters(_M) if tile.r > 1]
+    if any(tile.r != _TAPS for tile in windows) or conv.channel.extent % 2 or conv.column.extent < NARROWEST:
         return None
-    arithmetic = Arithmetic("int16", "int32", instruction, data.zero_point, weight.zero_point, len(windows))
+    arithmetic = Arithmetic("int16", "int32", *unit, data.zero_point, weight.zero_point, len(windows))
     largest = conv.channel.extent * _largest(data) * _largest(weight)
     for tile in windows:
         largest *= _growth(arithmetic, tile)
@@ -133,10 +136,11 @@ def arithmetic_of(conv: Convolution, m: int, target: Target) -> Arithmetic | Non
 
 
 def _growth(arithmetic: Arithmetic, tile: Filter) -> int:
-    """How many times as large as a product of two elements the sums along an axis may become, for each channel.
+    """The largest sum along an axis for each channel, as a multiple of the largest product of two elements.
 
-    These are the products, what two opposite points have in common, and the outputs (see `rows_of_output`). Each is a
-    sum of inputs times weights whose coefficients are known; it is the largest if all terms have the same sign.
+    The sums are the products, what two opposite points have in common, and the outputs, as `rows_of_output` makes them.
+    Each is a sum of inputs times weights whose coefficients are known. It is the largest if all terms have the same
+    sign. (Added up in another order the sums might leave 32 bits, and would still be right in the end.)
     """
     points, output = np.eye(tile.alpha), matrices(tile).output
     pairs = [(points[first], points[first + 1]) for first in range(1, tile.alpha - 1, 2)]

@@ -48,6 +48,11 @@ class Convolution:
     channel: Axis
 
     @property
+    def of_bytes(self) -> bool:
+        """Whether it adds up products of bytes, and not of numbers in float32 or bfloat16."""
+        return self.data_factor.dtype in ("int8", "uint8")
+
+    @property
     def column(self) -> Axis:
         """The output channel."""
         return self.contraction.column

@@ -1,14 +1,14 @@
 """What to expect of a Winograd schedule before it is measured, in cycles of one multiply-add each.
 
-    per product          the multiply-adds of a tile of rows and columns (of pairs of int16: a multiplication and an
-                         addition), or its loads, or the latency that too few
+    per product          the multiply-adds of a tile of rows and columns, or its loads, or the latency that too few
                          accumulators do not hide; what it reads over the bandwidth of the cache that holds it
     per tile             the transforms, by vector and by position; if V is made apart, it goes through memory
     besides              padding, the start of tasks; weights that are fetched ahead, or waited for
     all of it            what blocks and tiles compute twice, and how long cores wait
 
 The constants were fitted to some 170 random points of seven layers (7x7 to 272x272) on one core of a Zen 4. The mean
-deviation of the logarithm is 0.09, of which half is the noise of that machine.
+deviation of the logarithm is 0.09, of which half is the noise of that machine. What a pair of int16 costs was measured
+on a Zen 3 (`contraction_shape`).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from ....ir.stages import shape_of
 from ....machine.cpu import Target
+from ..contraction_shape import PAIR_OF_INT16
 from ..prefetch import LINE, PREFETCH
 from .arithmetic import Arithmetic
 from .convolution import Convolution
@@ -29,7 +30,6 @@ from .convolution import Convolution
 Floats = NDArray[np.float64]
 
 _LOAD, _BROADCAST, _LATENCY, _LOOP = 1.0, 0.5, 4.0, 0.5
-_PAIR = 1.33  # of a multiply-add: vpmaddwd and vpaddd, for two channels
 _USEFUL_UNROLL = 4  # steps beyond which unrolling gains nothing
 _CALL, _CLEAR = 20.0, 2.0  # per product, and per accumulator
 _TRANSFORM = 3.0  # per vector of V or M
@@ -92,12 +92,13 @@ def cycles(
     through_memory = ~fused | (inputs > _USABLE * target.l2)
     total = total + np.where(through_memory, item * transformed * _WRITTEN * per_byte(all_inputs), 0.0)
     outputs = blocks * size * column_tiles * vectors
-    output_bytes = np.asarray(4.0 * math.prod(shape_of(conv.contraction.epilogue.buffer)))
-    store = _EPILOGUE * (1 + _WRITTEN * 4 * target.lanes * per_byte(output_bytes))
+    output_item, image_item = _itemsize(conv.contraction.epilogue.buffer), _itemsize(conv.data.source)
+    output_bytes = np.asarray(output_item * math.prod(shape_of(conv.contraction.epilogue.buffer)))
+    store = _EPILOGUE * (1 + _WRITTEN * output_item * target.lanes * per_byte(output_bytes))
     from_products = positions * (_TRANSFORM + 4 * target.lanes * per_byte(result))
     total = total + outputs * (from_products + down.m * across.m * store)
     if conv.before:
-        copied = np.asarray(4.0 * math.prod(shape_of(conv.data.source)))
+        copied = np.asarray(image_item * math.prod(shape_of(conv.data.source)))
         total = total + copied * (1 / _COPIED + per_byte(2 * copied) / 2)
     if PREFETCH in knobs:
         row_tiles = np.ceil(size / rows)
@@ -108,6 +109,11 @@ def cycles(
     tasks = blocks * np.where(fused, 1, column_tiles)
     rounds = np.ceil(tasks / target.cores)
     return np.asarray((total + tasks * _TASK) * rounds / tasks, dtype=np.float64)
+
+
+def _itemsize(buffer: Any) -> float:
+    """The bytes of an element of the images or of the results."""
+    return float(np.dtype(str(buffer.dtype)).itemsize)
 
 
 def weight_bytes(conv: Convolution, m: int, arithmetic: Arithmetic) -> int:
@@ -121,7 +127,7 @@ def _product_cycles(
 ) -> Floats:
     """Cycles of the product of one tile of rows and columns at one position."""
     rows, columns = knobs["rows"], knobs["columns"]
-    multiply = 1.0 if arithmetic.group == 1 else _PAIR
+    multiply = 1.0 if arithmetic.group == 1 else PAIR_OF_INT16
     step = np.maximum(multiply * rows * vectors, vectors * _LOAD + rows * _BROADCAST)
     all_weights = arithmetic.itemsize * channels * columns
     weights = np.where(all_weights < _USABLE * target.l1, 0.0, 4 * columns / _WEIGHT_BANDWIDTH)

@@ -16,6 +16,7 @@ from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import IntImm
 from tvm.tirx import BufferStore, For, ForKind, IfThenElse, PrimFunc, SeqStmt
 
+from ....ir.attributes import NEEDS
 from ....ir.elementary import expand_for_cpu
 from ....ir.expressions import Expr, rewrite_loads, substitute, tile_start, unraveled
 from ....ir.roles import contiguous
@@ -91,7 +92,10 @@ class WinogradLoops:
         if epilogue.buffer not in parameters:
             buffers.append(epilogue.buffer)
         main = assemble(parameters, (*first, *last), [*before, *self._phases(), *after], buffers)
-        return Variant(expand_for_cpu(main, self.target.keep_denormals), {conv.constant: self._weight_transform()})
+        main = expand_for_cpu(main, self.target.keep_denormals)
+        if self.arithmetic.feature is not None:
+            main = main.with_attr(NEEDS, [self.arithmetic.feature])
+        return Variant(main, {conv.constant: self._weight_transform()})
 
     def _weight_transform(self) -> PrimFunc:
         """From the weights to U: G g G^T, rows first, then packed."""

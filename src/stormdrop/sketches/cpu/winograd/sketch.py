@@ -15,11 +15,12 @@ The transformed inputs and the products of a block stay in the second-level cach
             M[P, alpha^2, columns] = accumulators
         output[., columns] = epilogue(A^T M A)                      bias, residual, activation
 
-Images and weights in bfloat16 are widened where they are read; everything in between is float32. Bytes are computed in
-integers, exactly, on CPUs that multiply pairs of int16 but not bytes in groups of four (`arithmetic`). U, the
-transformed weights, is computed ahead of time in float64. If m does not divide an extent, the last tiles overlap
-those before them. They compute some outputs twice, rounded differently, and store only those that no tile before them
-stores. So every run gives the same result. Blocks and row tiles that overlap compute the same values twice.
+Images and weights in bfloat16 are widened where they are read; everything in between is float32. U, the transformed
+weights, is computed ahead of time in float64. Bytes are computed in integers, exactly (see `arithmetic`).
+
+If m does not divide an extent, the last tiles overlap those before them. They compute some outputs twice, rounded
+differently, and store only those that no tile before them stores. So every run gives the same result. Blocks and row
+tiles that overlap compute the same values twice.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from ...contract import Variant
 from ..origin import with_cheapest_origin
 from ..prefetch import prefetch_knob
 from . import cost_model
-from .arithmetic import Arithmetic, arithmetic_of
+from .arithmetic import FLOAT32, Arithmetic, integers_for
 from .convolution import Convolution, find_convolution
 from .loops import WinogradLoops
 from .transforms import POINTS
@@ -54,12 +55,12 @@ _WASTE = 1.16  # blocks and columns may compute up to this many times the elemen
 
 @dataclass(frozen=True)
 class Winograd:
-    """A sketch for convolutions of stride 1 by constant weights, see the module.
+    """A sketch for convolutions of stride 1 by constant weights in float32 or bfloat16, see the module.
 
     Args:
         m: the outputs of a tile along each axis that has a window: 2 or 4.
-        max_error: the bound on max|difference| / max|reference| of what it computes. In float32 it is not exact for
-            small integers.
+        max_error: the bound on max|difference| / max|reference| of what it computes. It is not exact for small
+            integers.
     """
 
     m: int
@@ -88,33 +89,50 @@ class Winograd:
 
     def estimate(self, workload: Workload, target: Target, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
         """The expected cycles of n configurations, see `cost_model.cycles`."""
-        conv, arithmetic = _found(workload, self.m, target)
+        conv, arithmetic = self._found(workload, target)
         return cost_model.cycles(conv, self.m, arithmetic, knobs, target)
 
     def apply(self, workload: Workload, target: Target, config: Mapping[str, Any]) -> Variant:
         """The schedule at a configuration.
 
         Raises:
-            UnsupportedFunction: the function is no convolution of stride 1 by constant weights, or one of bytes that
-                this machine computes otherwise.
+            UnsupportedFunction: the function is no such convolution.
         """
-        conv, arithmetic = _found(workload, self.m, target)
+        conv, arithmetic = self._found(workload, target)
         return WinogradLoops(conv, self.m, arithmetic, target, config).variant()
 
+    def _found(self, workload: Workload, target: Target) -> tuple[Convolution, Arithmetic]:
+        """The convolution of a workload, and what it is computed in. Raises `UnsupportedFunction` if there is none."""
+        conv = find_convolution(workload)
+        arithmetic = self._arithmetic(conv, target)
+        if arithmetic is None:
+            raise UnsupportedFunction(f"{self.name} does not compute such a convolution on this machine")
+        return conv, arithmetic
 
-def _found(workload: Workload, m: int, target: Target) -> tuple[Convolution, Arithmetic]:
-    """The convolution of a workload, and what it is computed in. Raises `UnsupportedFunction` if there is none."""
-    conv = find_convolution(workload)
-    arithmetic = arithmetic_of(conv, m, target)
-    if arithmetic is None:
-        raise UnsupportedFunction("this machine computes such a convolution of bytes otherwise")
-    return conv, arithmetic
+    def _arithmetic(self, conv: Convolution, target: Target) -> Arithmetic | None:
+        return None if conv.of_bytes else FLOAT32
+
+
+@dataclass(frozen=True)
+class WinogradOfBytes(Winograd):
+    """The sketch for convolutions of bytes with windows of three, exactly in integers, see `arithmetic`."""
+
+    m: int = 2
+    max_error: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """`winograd_bytes`."""
+        return "winograd_bytes"
+
+    def _arithmetic(self, conv: Convolution, target: Target) -> Arithmetic | None:
+        return integers_for(conv, target)
 
 
 @lru_cache(maxsize=64)
 def _space(sketch: Winograd, workload: Workload, target: Target) -> Space | None:
     try:
-        conv, arithmetic = _found(workload, sketch.m, target)
+        conv, arithmetic = sketch._found(workload, target)
     except UnsupportedFunction:
         return None
     filters = conv.filters(sketch.m)
