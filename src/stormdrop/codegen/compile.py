@@ -81,9 +81,9 @@ class TunedKernel:
                 f"target {target.name}: its machine is {target.runner}; a kernel can be called there only"
             )
         self._runtime = runtime_of(target)
-        check_host(variant.main, target)
         self.workload = workload
         self.variant = variant
+        check_host(variant.main)
         self._call = self._runtime.load(build_module(variant.main, target.tvm()))
         self._prepared: dict[int, tuple[Any, Any]] = {}
 
@@ -177,7 +177,11 @@ class Kernel:
 
 
 def compile_kernel(function: PrimFunc, target: Any) -> Kernel:
-    """Compile a scheduled function for a TVM target. Raises whatever TVM raises."""
+    """Compile a scheduled function for a TVM target, to run in this process.
+
+    Raises whatever TVM raises, and `TargetError` if the function needs what the target or this CPU lacks.
+    """
+    check_host(function)
     return load_kernel(build_module(function, target))
 
 

@@ -16,7 +16,6 @@ from tvm.tirx import PrimFunc
 
 from ..errors import TargetError
 from ..ir.attributes import NEEDS
-from ..machine.contract import Machine
 from ..machine.detect import host_features
 from ..machine.tiles import permit
 
@@ -41,18 +40,17 @@ def check_target(function: PrimFunc, target: Any) -> None:
         _check(needed, frozenset(str(name) for name in codegen.llvm_get_cpu_features(target)), "its target")
 
 
-def check_host(function: PrimFunc, machine: Machine) -> None:
-    """Checks that this CPU has what a function needs, and permits it, if the kernel is to run in this process.
+def check_host(function: PrimFunc) -> None:
+    """Checks that this CPU has what a function needs, and permits it in this process, which is to run the kernel.
 
     Args:
         function: a scheduled function.
-        machine: the machine that it is for. Another one, which has a runner, is not checked.
 
     Raises:
         TargetError: this CPU lacks an extension, or the operating system does not permit it.
     """
     needed = needed_features(function)
-    if needed and not machine.runner:
+    if needed:
         _check(needed, _host(), "this CPU")
         permit(needed)
 
