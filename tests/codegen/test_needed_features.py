@@ -68,7 +68,6 @@ def test_each_process_that_compiles_a_kernel_may_use_tiles() -> None:
         "sketch": "tiles",
         "config": space.config(space.origin),
         "inputs": workload.random_inputs(0),
-        "threads": 1,
     }
     spec = ContenderSpec("ours", "stormdrop.bench.peers.ours:TunedOperator", settings)
     with ContenderProcess(spec, 1) as contender:
