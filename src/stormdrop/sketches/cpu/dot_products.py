@@ -87,6 +87,7 @@ class DotProducts:
         zero_point: What is subtracted from the data as the instruction sees them.
         axis: The position of the reduction whose steps are grouped.
         dtype: The type of the data.
+        whole: Whether the data hold whole groups, in which zeros stand behind the last step of the reduction.
     """
 
     feature: str
@@ -96,6 +97,7 @@ class DotProducts:
     zero_point: int
     axis: int
     dtype: str
+    whole: bool = False
 
     @property
     def group(self) -> int:
@@ -346,10 +348,10 @@ def _wide(factor: Factor) -> Expr:
 def _starts(dots: DotProducts, contraction: Contraction, group: Expr) -> tuple[Expr, int]:
     """Where the factors of a group begin on the grouped axis, and how many there are."""
     extent = contraction.stage.reductions[dots.axis].extent
-    if extent < dots.group:
+    if extent < dots.group and not dots.whole:
         return IntImm("int32", 0), extent
     start = group * dots.group
-    return (start if extent % dots.group == 0 else prim.Min(start, IntImm("int32", extent - dots.group))), dots.group
+    return (start if dots.whole or extent % dots.group == 0 else prim.Min(start, IntImm("int32", extent - dots.group))), dots.group
 
 
 def _word(
@@ -365,8 +367,10 @@ def _word(
         where[reductions[dots.axis].var] = start + number
         # The highest digit has the sign of the word.
         digit = substitute(_digit(dots, columns, number == dots.group - 1), {**places, **where})
-        if reductions[dots.axis].extent % dots.group and count == dots.group:
-            digit = tirx.if_then_else(start + number >= group * dots.group, digit, IntImm("int32", 0))
+        extent = reductions[dots.axis].extent
+        if extent % dots.group and count == dots.group:
+            own = start + number < extent if dots.whole else start + number >= group * dots.group
+            digit = tirx.if_then_else(own, digit, IntImm("int32", 0))
         word = word + digit * (1 << 32 // dots.group * number)
     return word
 

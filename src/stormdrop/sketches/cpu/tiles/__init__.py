@@ -1,6 +1,8 @@
 """Contractions by the tile registers of AMX.
 
 sketch.py        which functions they take, and the knobs
+rows.py          how tiles walk through the rows
+whole_groups.py  data whose words do not divide the reduction
 loops.py         the loops of one configuration
 instructions.py  the instructions and the configuration of tiles
 cost_model.py    what to expect before anything is measured

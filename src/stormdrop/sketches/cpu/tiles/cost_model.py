@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from ....ir.roles import Contraction
 from ....machine.cpu import Target
 from ..dot_products import DotProducts
-from ..tiled_contraction import row_extents
 from .instructions import TILE, WORD_BYTES
 from .loops import depth_of
+from .rows import rows_of
 
 _PRODUCT, _LOAD, _STORE, _EPILOGUE = 16.0, 8.0, 16.0, 4.0  # cycles of a tile; the last of a vector
 _L2, _MEMORY = 40.0, 8.0  # bytes per cycle from there
@@ -42,7 +42,7 @@ def cycles(
         knobs: n values of each knob, by name.
         target: the machine.
     """
-    extents, depth = row_extents(contraction), depth_of(contraction, dots)
+    extents, depth = rows_of(contraction).extents, depth_of(contraction, dots)
     words = math.prod(dots.extents(contraction))
     rows, row_tiles, column_tiles = (knobs[name] for name in ("rows", "row_tiles", "column_tiles"))
     sizes = [row_tiles, rows] if len(extents) == 2 else [row_tiles * rows]

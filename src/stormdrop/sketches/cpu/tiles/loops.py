@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from tvm import tirx
 from tvm.ir.prim.expr import IntImm
 from tvm.tirx import BufferStore, For, ForKind, IfThenElse, SeqStmt
 
@@ -14,16 +15,16 @@ from ....ir.attributes import NEEDS
 from ....ir.elementary import expand_for_cpu
 from ....ir.expressions import Expr, rewrite_loads, substitute, tile_start, unraveled
 from ....ir.roles import Contraction
-from ....ir.stages import StageGraph, assemble, intermediate, loads_of, variable
+from ....ir.stages import Axis, StageGraph, assemble, intermediate, loads_of, shape_of, variable
 from ....machine.cpu import Target
 from ...contract import Variant
 from ..dot_products import DotProducts, packed_columns
 from ..loops import default_loops
-from ..nest_rewrites import unravel_axes
 from ..nests import load_stride
-from ..tiled_contraction import row_extents, tiled_axis
+from ..tiled_contraction import tiled_axis
 from . import instructions
 from .instructions import CONFIGURATION_WORDS, TILE, WORD_BYTES
+from .rows import rows_of
 
 
 class TileLoops:
@@ -31,7 +32,8 @@ class TileLoops:
 
     Args:
         contraction: the contraction.
-        dots: how its column operand becomes words; the grouped reduction is the last one, and groups divide it.
+        dots: how its column operand becomes words; the grouped reduction is the last one, and the data have whole groups
+            of its steps.
         target: the machine.
         config: the values of the knobs, see `Tiles.space`.
 
@@ -47,7 +49,8 @@ class TileLoops:
         self.row_tiles: int = config["row_tiles"]
         self.column_tiles: int = config["column_tiles"]
         self.by_column: bool = config["order"] == "columns"
-        self.extents = row_extents(contraction)
+        self.image = rows_of(contraction)
+        self.extents = self.image.extents
         self.depth = depth_of(contraction, dots)
         width = TILE * self.column_tiles
         self.column = tiled_axis("pack_column", contraction.column.extent, width)
@@ -97,9 +100,17 @@ class TileLoops:
 
             sums = self.row_tiles * self.column_tiles
             configured = instructions.configure(self.words, self.rows, self.depth, sums, self.row_tiles)
-            return SeqStmt([*configured, _loop(each, step), instructions.release()])
+            return SeqStmt([self._whole_scratch(), *configured, _loop(each, step), instructions.release()])
 
         return _loop(self.tasks, task, ForKind.PARALLEL)
+
+    def _whole_scratch(self) -> Any:
+        """A store to the last element of the scratch.
+
+        TVM allocates what it sees stored and loaded, and it does not see what instructions on tiles do.
+        """
+        rows, columns = shape_of(self.scratch)
+        return BufferStore(self.scratch, tirx.const(0, self.dots.sums), [rows - 1, columns - 1])
 
     def _step(self, number: Expr) -> Any:
         """The results of some tiles of rows and columns."""
@@ -123,8 +134,8 @@ class TileLoops:
     def _products(self, outer: Mapping[Any, Expr], starts: Sequence[Expr], panel: Expr) -> Any:
         """Loops over the reductions around the products of the tiles."""
         contraction = self.contraction
-        *others, grouped = contraction.stage.reductions
-        words = grouped.extent // self.dots.group
+        *_, grouped = contraction.stage.reductions
+        others, words = reduction_loops(contraction, self.dots)
         data = contraction.other
         row_variable = contraction.rows[-1].var
         stride = load_stride(data, row_variable)
@@ -134,7 +145,8 @@ class TileLoops:
 
         def innermost(steps: Sequence[Expr]) -> Any:
             *positions, step = steps
-            at = {axis.var: position for axis, position in zip(others, positions, strict=True)}
+            at: dict[Any, Expr] = {axis.var: IntImm("int32", 0) for axis in contraction.stage.reductions}
+            at.update({axis.var: position for axis, position in zip(others, positions, strict=True)})
             at[grouped.var] = step * (self.depth * self.dots.group)
             word: Expr = IntImm("int32", 0)
             for axis, position in zip(others, positions, strict=True):
@@ -176,7 +188,9 @@ class TileLoops:
             def vector(number: Expr) -> Any:
                 return _loop(lanes, lambda lane: store(tile, row, number * lanes + lane), ForKind.VECTORIZED)
 
-            return _loop(self._width // lanes, vector, ForKind.UNROLLED)
+            stored = _loop(self._width // lanes, vector, ForKind.UNROLLED)
+            present = self.image.present(self._position(starts, tile, row)) if len(starts) == 1 else None
+            return stored if present is None else IfThenElse(present, stored, None)
 
         loops = [_loop(self.rows, partial(vectors, tile)) for tile in range(self.row_tiles)]
         return loops[0] if len(loops) == 1 else SeqStmt(loops)
@@ -191,10 +205,11 @@ class TileLoops:
         if len(starts) == 2:
             first, last = self.contraction.rows
             return {first.var: starts[0] + tile, last.var: starts[1] + row}
-        position = starts[0] + (row + tile * self.rows)
-        if self.contraction.flat:
-            return unravel_axes(self.contraction.rows, position)
-        return {self.contraction.rows[0].var: position}
+        return self.image.positions(self._position(starts, tile, row))
+
+    def _position(self, starts: Sequence[Expr], tile: int, row: Expr) -> Expr:
+        """The position on the only row axis of a row of one of the tiles of a step."""
+        return starts[0] + (row + tile * self.rows)
 
     @property
     def _width(self) -> int:
@@ -211,9 +226,22 @@ class TileLoops:
         return self.row_tiles * self.column_tiles + self.row_tiles + column
 
 
+def reduction_loops(contraction: Contraction, dots: DotProducts) -> tuple[list[Axis], int]:
+    """The reductions that need a loop of their own, and the words of the data that lie one behind the other.
+
+    The latter are those of the grouped reduction, and of others whose steps follow at its end: the channels of the
+    pixels of a window's row.
+    """
+    *others, grouped = contraction.stage.reductions
+    words = -(-grouped.extent // dots.group)
+    while others and load_stride(contraction.other, others[-1].var) == words * dots.group:
+        words *= others.pop().extent
+    return others, words
+
+
 def depth_of(contraction: Contraction, dots: DotProducts) -> int:
-    """The words in a row of a tile of data: the most that divide those of the grouped reduction."""
-    words = contraction.stage.reductions[-1].extent // dots.group
+    """The words in a row of a tile of data: the most that divide those that lie one behind the other."""
+    _, words = reduction_loops(contraction, dots)
     return max(depth for depth in range(1, min(words, TILE) + 1) if words % depth == 0)
 
 

@@ -12,7 +12,9 @@
 
 The column operand is packed into words, as for dot products (`dot_products`), ahead of time if it is constant. The data
 are read where they are: their last reduction has to be contiguous, and the rows of a tile at one distance from each
-other. Padding is computed before. Tiles that do not divide an extent overlap, as those of `register_blocked` do.
+other. Padding is computed before, and so are whole words if they do not divide the reduction (`whole_groups`). Tiles
+that do not divide an extent overlap, as those of `register_blocked` do. Those of a narrow image may run on from one of
+its rows to the next (`rows`).
 
 A machine without tiles has no such schedule. What AMX needs of the operating system is in `machine.tiles`. The sketch
 is not among the built-in ones: its schedules were executed by loops in the place of the instructions
@@ -33,6 +35,7 @@ from numpy.typing import NDArray
 from ....errors import UnsupportedFunction
 from ....ir.expressions import variables
 from ....ir.roles import Contraction, contiguous, find_contraction
+from ....ir.stages import Axis, shape_of
 from ....ir.workload import Workload
 from ....machine.cpu import Target
 from ....space import Categorical, Constraint, Ordinal, Space
@@ -40,10 +43,11 @@ from ...contract import Variant
 from ..dot_products import LARGEST_PRODUCT, DotProducts, data_and_columns
 from ..nests import load_stride
 from ..origin import with_cheapest_origin
-from ..tiled_contraction import row_extents
 from . import cost_model
 from .instructions import REGISTERS, TILE, product_of
 from .loops import TileLoops
+from .rows import rows_of
+from .whole_groups import with_whole_groups
 
 _WASTE = 1.25  # tiles may compute up to this many times the elements
 _PER_STEP = (1, 2, 3, 4)
@@ -91,7 +95,7 @@ def _contraction(workload: Workload, target: Target) -> tuple[Contraction, DotPr
     dots = tile_products(contraction, target)
     if dots is None:
         raise UnsupportedFunction(f"{workload.name} is no contraction for the tiles of {target.name}")
-    return contraction, dots
+    return with_whole_groups(contraction, workload.constants, dots.group), dots
 
 
 def tile_products(contraction: Contraction, target: Target) -> DotProducts | None:
@@ -103,15 +107,20 @@ def tile_products(contraction: Contraction, target: Target) -> DotProducts | Non
     feature, instruction = product
     *_, grouped = contraction.stage.reductions
     last = len(contraction.stage.reductions) - 1
-    dots = DotProducts(feature, instruction, True, False, data.zero_point, last, data.dtype)
+    dots = DotProducts(feature, instruction, True, False, data.zero_point, last, data.dtype, whole=True)
     steps = math.prod(axis.extent for axis in contraction.stage.reductions)
     stride = load_stride(contraction.other, contraction.rows[-1].var)
     read_in_rows = contiguous(contraction.other, grouped.var) and stride is not None and stride > 0
     by_column = any(contraction.column.var in variables(index) for index in contraction.other.indices)
     overflows = dots.sums == "int32" and steps * LARGEST_PRODUCT >= 2**31
-    whole = grouped.extent % dots.group == 0
+    whole = grouped.extent % dots.group == 0 or _is_last_axis(contraction.other, grouped)
     fits = read_in_rows and whole and not by_column and not overflows and not columns.zero_point
     return dots if fits and str(contraction.stage.buffer.dtype) == dots.sums else None
+
+
+def _is_last_axis(load: Any, axis: Axis) -> bool:
+    """Whether an axis is all of the last axis of what is loaded."""
+    return bool(load.indices[-1].same_as(axis.var)) and shape_of(load.source)[-1] == axis.extent
 
 
 @lru_cache(maxsize=64)
@@ -122,7 +131,7 @@ def _space(workload: Workload, target: Target) -> Space | None:
         contraction, _ = _contraction(workload, target)
     except UnsupportedFunction:
         return None
-    extents, columns = row_extents(contraction), contraction.column.extent
+    extents, columns = rows_of(contraction).extents, contraction.column.extent
     several = len(extents) == 2
 
     def fits(rows: int, row_tiles: int) -> bool:

@@ -1,0 +1,70 @@
+"""Data whose rows hold whole groups of the elements that a word takes: two of bfloat16, four bytes.
+
+    whole[y, x, c] = data[y, x, c] if c < 3 else 0         four channels where the data have three
+
+Tiles load the words of a row as they lie in memory, so that a pixel of an image with three channels has to begin at a
+word. The stage that pads the image computes the further elements, too; without one there is a stage of its own. They
+are multiplied by zeros (see `dot_products`), and they are zero themselves, because zero times NaN is NaN.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tvm import tirx
+
+from ....ir.expressions import Expr, rewrite_loads
+from ....ir.roles import Contraction, find_contraction
+from ....ir.stages import Axis, Stage, StageGraph, intermediate, shape_of, variable
+
+
+def with_whole_groups(contraction: Contraction, constants: tuple[int, ...], group: int) -> Contraction:
+    """The contraction with data whose last axis holds whole groups.
+
+    Args:
+        contraction: a contraction. Groups divide its last reduction, or that is the last axis of the data.
+        constants: the positions of the constant inputs of its function.
+        group: the elements of a group.
+
+    Returns:
+        The contraction of a function that computes the same; `contraction` itself if groups divide the reduction.
+    """
+    extent = contraction.stage.reductions[-1].extent
+    return contraction if extent % group == 0 else find_contraction(_widened(contraction, extent, group), constants)
+
+
+def _widened(contraction: Contraction, extent: int, group: int) -> StageGraph:
+    """The function with data of whole groups. The padding makes them, or else a stage of its own."""
+    graph, source = contraction.graph, contraction.other.source
+    shape = (*shape_of(source)[:-1], -(-extent // group) * group)
+    whole = intermediate("whole", shape, str(source.dtype))
+    prologue = contraction.prologue
+    stages = []
+    for stage in graph.stages:
+        if stage is prologue and _ends_with_last_axis(stage):
+            stages.append(_filled(stage, whole, extent))
+        elif stage.buffer.same_as(contraction.stage.buffer):
+            if prologue is None or not _ends_with_last_axis(prologue):
+                axes = tuple(Axis(variable(f"whole{number}"), size) for number, size in enumerate(shape))
+                indices = tuple(axis.var for axis in axes)
+                stages.append(_filled(Stage("whole", axes, whole, indices, source[indices]), whole, extent))
+            value = rewrite_loads(
+                stage.value, lambda load: whole[tuple(load.indices)] if load.source.same_as(source) else None
+            )
+            stages.append(replace(stage, value=value))
+        else:
+            stages.append(stage)
+    return StageGraph(graph.parameters, tuple(stages))
+
+
+def _ends_with_last_axis(stage: Stage) -> bool:
+    return bool(stage.indices[-1].same_as(stage.axes[-1].var))
+
+
+def _filled(stage: Stage, whole: Any, extent: int) -> Stage:
+    """The stage over the last axis of `whole`, with zeros beyond `extent`."""
+    *leading, last = stage.axes
+    value: Expr = tirx.if_then_else(last.var < extent, stage.value, tirx.const(0, str(whole.dtype)))
+    axes = (*leading, Axis(last.var, shape_of(whole)[-1]))
+    return replace(stage, axes=axes, buffer=whole, value=value)
