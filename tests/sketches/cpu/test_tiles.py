@@ -143,3 +143,18 @@ def test_a_missing_unit_costs_one_candidate() -> None:
     variant = SKETCH.apply(workload, AMX, space.config(space.origin))
     with pytest.raises(TargetError, match="amx-"):
         TunedKernel(workload, TARGET, variant)
+
+
+@pytest.mark.compiles
+def test_a_walk_through_rows_fetches_the_next_panel() -> None:
+    small = replace(AMX, l2=4096)
+    workload = operators.dense(37, 80, 64, bias=1, dtype="bfloat16")
+    space, inputs = SKETCH.space(workload, small), workload.random_inputs(1)
+    assert space is not None
+    configs = [config for config in map(space.config, space.points()) if config["prefetch"]]
+    assert {config["order"] for config in configs} == {"columns"}
+    for config in configs[:: len(configs) // 6]:
+        variant = SKETCH.apply(workload, small, config)
+        assert "prefetcht1" in assembly(variant.main, small.tvm())
+        (found,) = run(Variant(emulated(variant.main), variant.transforms), workload, TARGET, inputs)
+        np.testing.assert_array_equal(found, workload.reference(inputs)[0], err_msg=str(config))

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from ....ir.roles import Contraction
 from ....machine.cpu import Target
 from ..dot_products import DotProducts
+from ..prefetch import PREFETCH
 from .instructions import TILE, WORD_BYTES
 from .loops import depth_of
 from .rows import rows_of
@@ -57,8 +58,12 @@ def cycles(
     everything = np.where(by_column, data * row_steps, panel * panels)
     near = np.where(again + fresh <= _USABLE * target.l1, 0.0, again / _L2)
     far = fresh / np.where(everything <= _USABLE * target.l2, _L2, _MEMORY)
+    # Constant columns come from memory once. A walk through rows may fetch the next panel while it computes.
+    cold = panel / row_steps / _MEMORY if contraction.constant is not None else 0.0
+    waiting = np.where(by_column & (knobs.get(PREFETCH, np.zeros(1)) == 0), cold, 0.0)
+    far = far + np.where(by_column, cold, 0.0) - waiting
     computed = words / depth * np.maximum(_PRODUCT * row_tiles * column_tiles, _LOAD * (row_tiles + column_tiles))
     end = row_tiles * column_tiles * (_STORE + _EPILOGUE * rows)
     tasks = np.minimum(steps, target.cores * knobs["tasks"])
     rounds = np.ceil(tasks / target.cores) * np.ceil(steps / tasks)
-    return np.asarray(rounds * (np.maximum(computed, near + far) + end) + _TASK * tasks, dtype=np.float64)
+    return np.asarray(rounds * (np.maximum(computed, near + far) + waiting + end) + _TASK * tasks, dtype=np.float64)

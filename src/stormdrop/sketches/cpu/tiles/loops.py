@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from tvm import tirx
+from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import IntImm
 from tvm.tirx import BufferStore, For, ForKind, IfThenElse, SeqStmt
 
@@ -21,6 +22,7 @@ from ...contract import Variant
 from ..dot_products import DotProducts, packed_columns
 from ..loops import default_loops
 from ..nests import load_stride
+from ..prefetch import PREFETCH, fetch_statements
 from ..tiled_contraction import tiled_axis
 from . import instructions
 from .instructions import CONFIGURATION_WORDS, TILE, WORD_BYTES
@@ -32,8 +34,8 @@ class TileLoops:
 
     Args:
         contraction: the contraction.
-        dots: how its column operand becomes words; the grouped reduction is the last one, and the data have whole groups
-            of its steps.
+        dots: how its column operand becomes words; the grouped reduction is the last one, and the data have whole
+            groups of its steps.
         target: the machine.
         config: the values of the knobs, see `Tiles.space`.
 
@@ -49,6 +51,7 @@ class TileLoops:
         self.row_tiles: int = config["row_tiles"]
         self.column_tiles: int = config["column_tiles"]
         self.by_column: bool = config["order"] == "columns"
+        self.prefetch = bool(config.get(PREFETCH))
         self.image = rows_of(contraction)
         self.extents = self.image.extents
         self.depth = depth_of(contraction, dots)
@@ -129,10 +132,25 @@ class TileLoops:
             for row, column in sums
         ]
         clear = [instructions.clear(self._sums(row, column)) for row, column in sums]
-        return SeqStmt([*clear, self._products(outer, starts, panel), *stores, self._results(outer, starts, panel)])
+        share = self._share(rest) if self.by_column and self.prefetch else None
+        products = self._products(outer, starts, panel, share)
+        return SeqStmt([*clear, products, *stores, self._results(outer, starts, panel)])
 
-    def _products(self, outer: Mapping[Any, Expr], starts: Sequence[Expr], panel: Expr) -> Any:
-        """Loops over the reductions around the products of the tiles."""
+    def _share(self, steps: Sequence[Expr]) -> tuple[Expr, int]:
+        """The number of a step among those that have one panel, and how many these are."""
+        number: Expr = IntImm("int32", 0)
+        extents = [*self.outer, *self.counts]
+        for step, extent in zip(steps, extents, strict=True):
+            number = number * extent + step
+        return number, math.prod(extents)
+
+    def _products(
+        self, outer: Mapping[Any, Expr], starts: Sequence[Expr], panel: Expr, share: tuple[Expr, int] | None
+    ) -> Any:
+        """Loops over the reductions around the products of the tiles.
+
+        If a `share` is given, they fetch that part of the next panel (see `_share`).
+        """
         contraction = self.contraction
         *_, grouped = contraction.stage.reductions
         others, words = reduction_loops(contraction, self.dots)
@@ -152,7 +170,7 @@ class TileLoops:
             for axis, position in zip(others, positions, strict=True):
                 word = word * axis.extent + position
             word = word * words + step * self.depth + self.columns.first
-            statements = []
+            statements = [] if share is None else self._fetches(leading, panel, share, word)
             for column in range(self.column_tiles):
                 element = self._packed(leading, panel, word, IntImm("int32", column * TILE))
                 statements.append(instructions.load(self._columns(column), element, WORD_BYTES * self._width))
@@ -165,6 +183,19 @@ class TileLoops:
             return SeqStmt(statements)
 
         return _nested([*(axis.extent for axis in others), words // self.depth], innermost)
+
+    def _fetches(self, leading: Sequence[Expr], panel: Expr, share: tuple[Expr, int], word: Expr) -> list[Any]:
+        """What the products at a word of a step fetch of the next panel."""
+        *_, rows, width = shape_of(self.columns.buffer)
+        number, steps = share
+        each = rows // self.depth
+        zero = IntImm("int32", 0)
+        return fetch_statements(
+            lambda position: self._packed(leading, panel + 1, zero, position),
+            rows * width,
+            steps * each,
+            number * each + prim.FloorDiv(word, IntImm("int32", self.depth)),
+        )
 
     def _results(self, outer: Mapping[Any, Expr], starts: Sequence[Expr], panel: Expr) -> Any:
         """Stores the results of a step: the epilogue of its sums."""

@@ -2,10 +2,11 @@
 
     one axis        the rows of a matrix, or all pixels of images
     two axes        the rows and the columns of an image; tiles lie along the columns
-    one, with gaps  the same image as one axis: a tile runs on from one row to the next, through the padding between them
+    one, with gaps  the same image as one axis: a tile runs on through the padding between two rows
 
 A tile of an image of 7 x 7 pixels would have 7 rows of the 16 that a tile may have. In memory the padded image is 9
-pixels wide, so that 61 positions cover it: four tiles in the place of seven. What is computed in the gaps is not stored.
+pixels wide, so that 61 positions cover it: four tiles in the place of seven. What is computed in the gaps is not
+stored.
 """
 
 from __future__ import annotations

@@ -38,13 +38,14 @@ from ....ir.roles import Contraction, contiguous, find_contraction
 from ....ir.stages import Axis, shape_of
 from ....ir.workload import Workload
 from ....machine.cpu import Target
-from ....space import Categorical, Constraint, Ordinal, Space
+from ....space import Categorical, Constraint, Knob, Ordinal, Space
 from ...contract import Variant
 from ..dot_products import LARGEST_PRODUCT, DotProducts, data_and_columns
 from ..nests import load_stride
 from ..origin import with_cheapest_origin
+from ..prefetch import PREFETCH, prefetch_knob
 from . import cost_model
-from .instructions import REGISTERS, TILE, product_of
+from .instructions import REGISTERS, TILE, WORD_BYTES, product_of
 from .loops import TileLoops
 from .rows import rows_of
 from .whole_groups import with_whole_groups
@@ -70,6 +71,7 @@ class Tiles:
         - `row_tiles`, `column_tiles`: tiles of a step
         - `order`: whether the steps of a task walk through rows or through columns first
         - `tasks`: parallel tasks per core
+        - `prefetch`: whether a walk through rows fetches the next panel of constant columns, see `prefetch`
         """
         return _space(workload, target)
 
@@ -128,7 +130,7 @@ def _space(workload: Workload, target: Target) -> Space | None:
     if "amx-tile" not in target.features:
         return None
     try:
-        contraction, _ = _contraction(workload, target)
+        contraction, dots = _contraction(workload, target)
     except UnsupportedFunction:
         return None
     extents, columns = rows_of(contraction).extents, contraction.column.extent
@@ -146,13 +148,15 @@ def _space(workload: Workload, target: Target) -> Space | None:
         return width <= columns and (column_tiles == 1 or -(-columns // width) * width <= _WASTE * columns)
 
     rows = [size for size in _row_sizes(extents[-1]) if fits(size, 1)] or [min(TILE, extents[-1])]
-    knobs = [
+    knobs: list[Knob] = [
         Ordinal("rows", rows),
         Ordinal("row_tiles", [count for count in _PER_STEP if any(fits(size, count) for size in rows)] or [1]),
         Ordinal("column_tiles", [count for count in _PER_STEP if columns_fit(count)]),
         Categorical("order", ["columns", "rows"]),
         Ordinal("tasks", _TASKS),
     ]
+    if contraction.constant is not None:
+        knobs += prefetch_knob(WORD_BYTES * columns * math.prod(dots.extents(contraction)), target)
     constraints = [
         Constraint(
             ("row_tiles", "column_tiles"),
@@ -163,6 +167,12 @@ def _space(workload: Workload, target: Target) -> Space | None:
             ("rows", "row_tiles"), lambda rows, row_tiles: row_tiles == 1 or fits(rows, row_tiles), "rows of a step"
         ),
     ]
+    if knobs[-1].name == PREFETCH:
+        constraints.append(
+            Constraint(
+                ("order", PREFETCH), lambda order, prefetch: order == "columns" or not prefetch, "panels come in order"
+            )
+        )
     space = Space(Tiles.name, knobs, constraints)
     return with_cheapest_origin(space, lambda columns: Tiles().estimate(workload, target, columns))
 
