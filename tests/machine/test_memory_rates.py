@@ -22,6 +22,7 @@ from stormdrop.machine.memory_rates import (
     last_cache,
     measure_caches_within,
     memory_rates,
+    passing_bytes,
     read_function,
 )
 from stormdrop.machine.peak import compile_function
@@ -144,6 +145,16 @@ def test_what_was_measured_counts_and_the_machine_stays_the_same(measurements: l
     assert Target.detect() == before  # spaces, records and fleets depend on it
     measure_caches_within(here, None)  # it is known
     assert len(measurements) == 1
+
+
+def test_as_much_passes_through_the_caches_as_it_takes(measurements: list[MemoryRates], here: Target) -> None:
+    memory_rates(here)  # the last cache holds 6 MiB, those of the cores 2
+    mebibyte = 1 << 20
+    small, middle, large = (passing_bytes(here, size * mebibyte) for size in (1, 2, 4))
+    assert (small, middle) == (0, 2 * mebibyte)
+    assert large > here.caches  # where the constants come from memory
+    roomy = dataclasses.replace(here, l3=0, l3s=0, l2=0)
+    assert passing_bytes(roomy, 100 * mebibyte) == 0  # nothing is known of its caches
 
 
 def test_a_short_tuning_measures_nothing(measurements: list[MemoryRates], here: Target) -> None:

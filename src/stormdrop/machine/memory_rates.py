@@ -42,6 +42,9 @@ _DISTINCT = 1.25  # times as fast as memory: what is slower than that is no cach
 _SURELY = 1.5  # times what all caches hold: such an array does not lie in them
 _FARTHEST = 3  # sizes whose median rate is that of memory
 _VECTORS = 8  # registers that add up what is read
+_HELD = 0.5  # of caches: a model's weights that are more than this leave them between two executions of a kernel
+_EVICTING = 1.5  # times the size of all caches: reading that much leaves nothing else in them
+_PASSES = 8  # the same of the second-level caches, while the last one is shared with others
 _WINDOW = 1e-3  # seconds of a run, at least
 _RUNS, _PATIENCE = 5, 0.1
 _COST = 6.0  # seconds, about, of a measurement
@@ -134,6 +137,28 @@ def cached_bytes(target: Target) -> int:
     """
     known = None if target.runner or target.triple else known_cached(target)
     return target.caches if known is None else min(known, target.caches)
+
+
+def passing_bytes(target: Target, constants: int) -> int:
+    """The bytes of a model's constants that pass through the caches between two executions of one of its kernels.
+
+    As many as it has would do. Fewer leave the caches of the cores just as well, and prepare faster; more are needed
+    so that none stays in the last cache.
+
+    Args:
+        target: The machine, with the number of cores to use.
+        constants: The bytes of all constants of the model.
+
+    Returns:
+        0 if the second-level caches hold them, or if the sizes of the caches are not known. At least `target.caches` if
+        they come from memory, and less if they come from the last cache.
+    """
+    nearest = target.cores * target.l2
+    if constants <= _HELD * nearest or not nearest:
+        return 0
+    if constants <= _HELD * cached_bytes(target):
+        return min(constants, _PASSES * nearest)
+    return int(_EVICTING * target.caches)
 
 
 def known_cached(target: Target) -> int | None:

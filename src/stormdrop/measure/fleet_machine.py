@@ -122,7 +122,7 @@ class LocalSetup:
         target: the machine to build for.
         sketches: the sketches that candidates come from, with their spaces.
         seed: the seed of the inputs.
-        cold: constants come from memory in every execution.
+        passing: the bytes of constants that pass through the caches between two executions.
         best: the lowest median so far in seconds, from which time limits follow.
     """
 
@@ -130,7 +130,7 @@ class LocalSetup:
     target: Machine
     sketches: Sequence[tuple[AnySketch, Space]]
     seed: int = 0
-    cold: bool = False
+    passing: int = 0
     best: float | None = None
 
     def __call__(self, workshop: LocalWorkshop, stop: threading.Event) -> Measurer:
@@ -144,7 +144,7 @@ class LocalSetup:
             [space for _, space in self.sketches],
             seed=self.seed,
             pool=workshop.pool(self.target.cores),
-            cold=self.cold,
+            passing=self.passing,
             stop=stop,
         )
         local.best = self.best

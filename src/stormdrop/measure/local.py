@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 _BUILD_SECONDS = 10.0
 _NVCC_SECONDS = 180.0  # the first kernel for tensor cores parses all of TVM's intrinsics: half a minute on slow cores
-_EVICTING = 1.5  # times the size of all caches: reading that much leaves nothing else in them
 
 
 class LocalMeasurer(Measurer):
@@ -69,7 +68,7 @@ class LocalMeasurer(Measurer):
         pool: WorkerPool | None = None,
         cutoff: float = 3.0,
         thresholds: LoadThresholds | None = None,
-        cold: bool = False,
+        passing: int = 0,
         gpu: int | None = None,
         stop: threading.Event | None = None,
         elsewhere: bool = False,
@@ -92,7 +91,7 @@ class LocalMeasurer(Measurer):
                 after the other. By default the measurer starts workers of its own.
             cutoff: a candidate that is slower than this many times the best is hopeless and gets one sample.
             thresholds: how much foreign load is tolerated.
-            cold: constants come from memory in every execution, as in a model whose weights no cache holds.
+            passing: the bytes of constants that pass through the caches between two executions.
             gpu: the number of the GPU to measure on. Its kernels run under a lock of their own; they are built under
                 the machine-wide one.
             stop: another thread may set it. The next wait for a worker then ends with a `MeasureError`. Whoever sets
@@ -116,8 +115,7 @@ class LocalMeasurer(Measurer):
         if gpu is not None:
             self._run_lock = MachineLock(self._machine_lock.path.with_suffix(f".gpu{gpu}.lock"))
         self._elsewhere = elsewhere
-        passing_bytes = int(_EVICTING * target.caches) if cold else 0
-        payload = cloudpickle.dumps((workload, target, {sketch.name: sketch for sketch in sketches}, passing_bytes))
+        payload = cloudpickle.dumps((workload, target, {sketch.name: sketch for sketch in sketches}, passing))
         if target.runner:
             workers = 1  # TVM's server has one connection at a time
         unbounded = target.device == OPENCL  # drivers of GPUs reserve address space beyond any bound

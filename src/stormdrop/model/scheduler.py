@@ -29,7 +29,7 @@ from .. import events
 from ..errors import LockTimeout, MeasureError, UnsupportedFunction
 from ..ir.workload import Workload
 from ..machine.cpu import Target
-from ..machine.memory_rates import cached_bytes
+from ..machine.memory_rates import cached_bytes, passing_bytes
 from ..machine.peak import known_peak
 from ..machine.tracker import is_rack
 from ..measure.boards import HeldBoards
@@ -62,7 +62,6 @@ _FEWER = 4.0  # a transformed convolution has at most this many times fewer oper
 _BYTES_AT_ONCE = 8.0  # units for dot products do four multiply-adds of bytes for one of float32, at most twice that
 _FASTER = 2.0  # the true bandwidth is at most this many times the measured one
 _BYTE = 10  # one byte that is moved counts as this many operations
-_CACHED = 0.5  # of all caches: weights that are more than this come from memory in every execution of the model
 
 
 def tune_tasks(
@@ -209,13 +208,13 @@ class _State:
 
 def _states(graph: Graph, target: Target, options: TuneOptions, runner_asked: bool = False) -> list[_State]:
     """The tasks of a graph, each with its kernel, or with the reason why it has none."""
-    cold = 0 < _CACHED * cached_bytes(target) < graph.constant_bytes
+    passing = passing_bytes(target, graph.constant_bytes)
     own = dataclasses.replace(options, trials=None, seconds=None)
     states = []
     for task in graph.tasks:
         try:
             workload = Workload.create(task.name, task.function, task.constants)
-            kernel = KernelTask.create(workload, target, own, cold=cold, runner_asked=runner_asked)
+            kernel = KernelTask.create(workload, target, own, passing=passing, runner_asked=runner_asked)
         except UnsupportedFunction as error:
             states.append(_State(task, reason=str(error).removeprefix(f"{task.name}: ")))
         else:

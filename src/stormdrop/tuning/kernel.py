@@ -65,8 +65,8 @@ class KernelTask:
         target: the machine to tune it for.
         options: how it is tuned.
         sketches: the sketches that apply, with their spaces.
-        cold: constants come from memory in every execution, as in a model whose weights no cache holds. Its records
-            are kept as those of another problem.
+        passing: the bytes of constants that pass through the caches between two executions, as in a model with other
+            weights. Records are kept by where its own then come from.
         given_measurer: measures in place of this machine's workers.
         pool: the workers to measure with; they stay open.
         part_of: the model that it is a kernel of; the records keep it for people.
@@ -79,7 +79,7 @@ class KernelTask:
     target: Machine
     options: TuneOptions
     sketches: Sequence[tuple[AnySketch, Space]]
-    cold: bool = False
+    passing: int = 0
     given_measurer: Measurer | None = None
     pool: WorkerPool | None = None
     part_of: PartOf | None = None
@@ -94,7 +94,7 @@ class KernelTask:
         target: Machine | None,
         options: TuneOptions,
         *,
-        cold: bool = False,
+        passing: int = 0,
         measurer: Measurer | None = None,
         pool: WorkerPool | None = None,
         part_of: PartOf | None = None,
@@ -127,7 +127,7 @@ class KernelTask:
         sketches = registry.sketches_for(workload, machine, options.sketches, max_error)
         if not sketches:
             raise UnsupportedFunction(f"{workload.name}: no sketch applies to this function")
-        return cls(workload, machine, options, sketches, cold, measurer, pool, part_of, fleet)
+        return cls(workload, machine, options, sketches, passing, measurer, pool, part_of, fleet)
 
     def request(
         self,
@@ -149,7 +149,7 @@ class KernelTask:
             width: how many candidates are measured at the same time; by default as many as there are machines.
         """
         workload, target, options = self.workload, self.target, self.options
-        machine = f"{target.machine}, constants from memory" if self.cold else target.machine
+        machine = f"{target.machine}{self._source_of_constants()}"
         versions = {name: metadata.version(name) for name in ("apache-tvm", "apache-tvm-ffi", "numpy")}
         features = knowledge.features(self.sketches, workload, target, options.features, self.network.kernels)
         return TuningRequest.create(
@@ -229,6 +229,12 @@ class KernelTask:
         session.pause()
         return session
 
+    def _source_of_constants(self) -> str:
+        """Where constants come from in every execution, as records name it; empty if they stay in caches."""
+        if not self.passing or not isinstance(self.target, Target):
+            return ""
+        return ", constants from memory" if self.passing >= self.target.caches else ", constants from the last cache"
+
     def measurer(self, fastest: float | None) -> AbstractContextManager[Measurer]:
         """A measurer for its session: on this machine's CPU, on its GPUs, behind a runner, on a rack, or on a fleet.
 
@@ -238,7 +244,7 @@ class KernelTask:
         if self.given_measurer is not None:
             return nullcontext(self.given_measurer)
         if self.fleet is not None:
-            setup = LocalSetup(self.workload, self.target, self.sketches, self.options.seed, self.cold, fastest)
+            setup = LocalSetup(self.workload, self.target, self.sketches, self.options.seed, self.passing, fastest)
             return self.fleet.measurer(setup)
         if self.boards is not None:
             return self.boards.measurer(lambda pool, stop: self._local(fastest, None, 1, stop, True, pool))
@@ -270,7 +276,7 @@ class KernelTask:
             workers,
             seed=self.options.seed,
             pool=self.pool if pool is None else pool,
-            cold=self.cold,
+            passing=self.passing,
             gpu=gpu,
             stop=stop,
             elsewhere=elsewhere,

@@ -23,7 +23,6 @@ from tvm.tirx import AttrStmt, Evaluate, For, ForKind, PrimFunc, SeqStmt
 
 from ...ir.expressions import Expr, loads_in, substitute, transform_statement, variables
 from ...ir.stages import shape_of
-from ...machine.cpu import Target
 from ...space import Knob, Ordinal
 
 PREFETCH = "prefetch"
@@ -35,17 +34,17 @@ LINE = 64
 _READ, _SECOND_CACHE, _DATA = 0, 2, 1  # operands of LLVM's prefetch instruction
 
 
-def prefetch_knob(size: int, target: Target) -> list[Knob]:
-    """The knob, if it may make a difference: if a constant operand is larger than a second cache.
+def prefetch_knob(size: int, largest: float) -> list[Knob]:
+    """The knob, if it may make a difference: if a constant operand is larger than some part of a second cache.
 
     Args:
         size: the bytes of the operand as it is laid out ahead of time; 0 if it is no constant.
-        target: the machine to schedule for.
+        largest: the bytes up to which loading is not worth hiding; 0 if the sizes of the caches are not known.
 
     Returns:
-        The knob, or no knob. There is none if the sizes of the caches are not known.
+        The knob, or no knob.
     """
-    return [Ordinal(PREFETCH, [0, 1])] if 0 < target.l2 < size else []
+    return [Ordinal(PREFETCH, [0, 1])] if 0 < largest < size else []
 
 
 def fetch_statements(panel: Callable[[Expr], Any], elements: int, steps: int, step: Expr) -> list[Any]:

@@ -53,6 +53,7 @@ from .whole_groups import with_whole_groups
 _WASTE = 1.25  # tiles may compute up to this many times the elements
 _PER_STEP = (1, 2, 3, 4)
 _TASKS = (1, 2, 4)
+_FETCHED = 1 / 8  # of the second cache: tiles compute so fast that loading even this much shows
 
 
 @dataclass(frozen=True)
@@ -156,7 +157,7 @@ def _space(workload: Workload, target: Target) -> Space | None:
         Ordinal("tasks", _TASKS),
     ]
     if contraction.constant is not None:
-        knobs += prefetch_knob(WORD_BYTES * columns * math.prod(dots.extents(contraction)), target)
+        knobs += prefetch_knob(WORD_BYTES * columns * math.prod(dots.extents(contraction)), _FETCHED * target.l2)
     constraints = [
         Constraint(
             ("row_tiles", "column_tiles"),
