@@ -23,7 +23,7 @@ from ....machine.cpu import Target
 from ..dot_products import DotProducts
 from ..prefetch import PREFETCH
 from .instructions import TILE, WORD_BYTES
-from .loops import depth_of
+from .loops import BLOCK, depth_of, products_of
 from .rows import rows_of
 
 _PRODUCT, _LOAD, _STORE, _EPILOGUE = 16.0, 8.0, 16.0, 4.0  # cycles of a tile; the last of a vector
@@ -56,14 +56,16 @@ def cycles(
     by_column = knobs["order"] == "columns"
     again, fresh = np.where(by_column, panel, data), np.where(by_column, data, panel)
     everything = np.where(by_column, data * row_steps, panel * panels)
-    near = np.where(again + fresh <= _USABLE * target.l1, 0.0, again / _L2)
+    products = math.prod(products_of(contraction, dots))
+    blocks = products / knobs.get(BLOCK, np.full(1, products))
+    near = np.where((again + fresh) / blocks <= _USABLE * target.l1, 0.0, again / _L2)
     far = fresh / np.where(everything <= _USABLE * target.l2, _L2, _MEMORY)
     # Constant columns come from memory once. A walk through rows may fetch the next panel while it computes.
     cold = panel / row_steps / _MEMORY if contraction.constant is not None else 0.0
     waiting = np.where(by_column & (knobs.get(PREFETCH, np.zeros(1)) == 0), cold, 0.0)
     far = far + np.where(by_column, cold, 0.0) - waiting
     computed = words / depth * np.maximum(_PRODUCT * row_tiles * column_tiles, _LOAD * (row_tiles + column_tiles))
-    end = row_tiles * column_tiles * (_STORE + _EPILOGUE * rows)
+    end = row_tiles * column_tiles * (blocks * _STORE + (blocks - 1) * _LOAD + _EPILOGUE * rows)
     tasks = np.minimum(steps, target.cores * knobs["tasks"])
     rounds = np.ceil(tasks / target.cores) * np.ceil(steps / tasks)
     return np.asarray(rounds * (np.maximum(computed, near + far) + waiting + end) + _TASK * tasks, dtype=np.float64)

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 from tvm import tirx
-from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import IntImm
 from tvm.tirx import BufferStore, For, ForKind, IfThenElse, SeqStmt
 
@@ -20,13 +19,18 @@ from ....ir.stages import Axis, StageGraph, assemble, intermediate, loads_of, sh
 from ....machine.cpu import Target
 from ...contract import Variant
 from ..dot_products import DotProducts, packed_columns
-from ..loops import default_loops
+from ..loops import default_loops, sequence
 from ..nests import load_stride
 from ..prefetch import PREFETCH, fetch_statements
 from ..tiled_contraction import tiled_axis
 from . import instructions
 from .instructions import CONFIGURATION_WORDS, TILE, WORD_BYTES
 from .rows import rows_of
+
+BLOCK = "block"
+"""The name of the knob: the products of tiles in a block of the reduction."""
+
+_SCRATCH = 64 << 10  # bytes: the sums of a group of steps
 
 
 class TileLoops:
@@ -58,7 +62,6 @@ class TileLoops:
         width = TILE * self.column_tiles
         self.column = tiled_axis("pack_column", contraction.column.extent, width)
         self.columns = packed_columns(contraction, dots, self.column)
-        self.scratch = intermediate("scratch", [self.row_tiles * self.rows, width], dots.sums, "local")
         self.words = intermediate("tile_configuration", [CONFIGURATION_WORDS], "int32", "local")
         # Tiles of rows in a step, and steps along each row axis. With two row axes, the tiles of a step lie one below
         # the other in the first one.
@@ -66,7 +69,18 @@ class TileLoops:
         self.counts = [-(-extent // size) for extent, size in zip(self.extents, self.step, strict=True)]
         self.outer = [axis.extent for axis in contraction.outer]
         self.panels = -(-contraction.column.extent // width)
-        self.total = math.prod(self.outer) * math.prod(self.counts) * self.panels
+        self.products = products_of(contraction, dots)
+        self.blocks, self.inside = split_at(self.products, config.get(BLOCK, math.prod(self.products)))
+        steps = math.prod(self.outer) * math.prod(self.counts)
+        # The steps of a group have their sums in the scratch while the blocks of the reduction follow each other.
+        groups = steps
+        if math.prod(self.blocks) > 1:
+            step_bytes = WORD_BYTES * self.row_tiles * self.rows * width
+            groups = min(steps, max(-(-steps * step_bytes // _SCRATCH), -(-target.cores // self.panels)))
+        self.group = -(-steps // groups)
+        self.groups = -(-steps // self.group)
+        self.scratch = intermediate("scratch", [self.group * self._step_rows, width], dots.sums, "local")
+        self.total = self.groups * self.panels
         self.tasks = min(self.total, target.cores * config["tasks"])
 
     def variant(self) -> Variant:
@@ -92,18 +106,18 @@ class TileLoops:
         return Variant(main.with_attr(NEEDS, ["amx-tile", self.dots.feature]), transforms)
 
     def _tasks(self) -> Any:
-        """Parallel tasks of about as many steps each. Tiles belong to the thread that has configured them."""
+        """Parallel tasks of about as many groups each. Tiles belong to the thread that has configured them."""
         each = -(-self.total // self.tasks)
 
         def task(number: Expr) -> Any:
-            def step(position: Expr) -> Any:
+            def group(position: Expr) -> Any:
                 at = number * each + position
-                body = self._step(at)
+                body = self._group(at)
                 return body if self.tasks * each == self.total else IfThenElse(at < self.total, body, None)
 
             sums = self.row_tiles * self.column_tiles
             configured = instructions.configure(self.words, self.rows, self.depth, sums, self.row_tiles)
-            return SeqStmt([self._whole_scratch(), *configured, _loop(each, step), instructions.release()])
+            return SeqStmt([self._whole_scratch(), *configured, _loop(each, group), instructions.release()])
 
         return _loop(self.tasks, task, ForKind.PARALLEL)
 
@@ -115,62 +129,78 @@ class TileLoops:
         rows, columns = shape_of(self.scratch)
         return BufferStore(self.scratch, tirx.const(0, self.dots.sums), [rows - 1, columns - 1])
 
-    def _step(self, number: Expr) -> Any:
-        """The results of some tiles of rows and columns."""
+    def _group(self, number: Expr) -> Any:
+        """The results of some steps: of all blocks of the reduction one after the other, each for all of them."""
         if self.by_column:
-            panel, *rest = unraveled(number, [self.panels, *self.outer, *self.counts])
+            panel, group = unraveled(number, [self.panels, self.groups])
         else:
-            *rest, panel = unraveled(number, [*self.outer, *self.counts, self.panels])
-        outer = {axis.var: index for axis, index in zip(self.contraction.outer, rest[: len(self.outer)], strict=True)}
-        numbers = zip(rest[len(self.outer) :], self.step, self.extents, self.counts, strict=True)
-        starts = [tile_start(*each) for each in numbers]
-        sums = [(row, column) for row in range(self.row_tiles) for column in range(self.column_tiles)]
-        stores = [
-            instructions.store(
-                self._sums(row, column), self.scratch[row * self.rows, column * TILE], WORD_BYTES * self._width
-            )
-            for row, column in sums
-        ]
-        clear = [instructions.clear(self._sums(row, column)) for row, column in sums]
-        share = self._share(rest) if self.by_column and self.prefetch else None
-        products = self._products(outer, starts, panel, share)
-        return SeqStmt([*clear, products, *stores, self._results(outer, starts, panel)])
+            group, panel = unraveled(number, [self.groups, self.panels])
+        first = tile_start(group, self.group, math.prod([*self.outer, *self.counts]), self.groups)
 
-    def _share(self, steps: Sequence[Expr]) -> tuple[Expr, int]:
-        """The number of a step among those that have one panel, and how many these are."""
-        number: Expr = IntImm("int32", 0)
-        extents = [*self.outer, *self.counts]
-        for step, extent in zip(steps, extents, strict=True):
-            number = number * extent + step
-        return number, math.prod(extents)
+        def block(at: Sequence[Expr]) -> Any:
+            return _loop(self.group, lambda position: self._step(first + position, position, panel, at))
+
+        return _nested(self.blocks, block)
+
+    def _step(self, number: Expr, position: Expr, panel: Expr, block: Sequence[Expr]) -> Any:
+        """The sums of some tiles of rows and columns over a block of the reduction; after the last one, the results.
+
+        Args:
+            number: the number of the step among those of a panel.
+            position: its position in its group.
+            panel: the panel of columns.
+            block: the position on each loop over blocks.
+        """
+        steps = unraveled(number, [*self.outer, *self.counts])
+        outer_axes = [axis.var for axis in self.contraction.outer]
+        outer = dict(zip(outer_axes, steps[: len(self.outer)], strict=True))
+        numbers = zip(steps[len(self.outer) :], self.step, self.extents, self.counts, strict=True)
+        starts = [tile_start(*each) for each in numbers]
+        base = position * self._step_rows
+        sums = [
+            (self._sums(row, column), self.scratch[base + row * self.rows, column * TILE])
+            for row in range(self.row_tiles)
+            for column in range(self.column_tiles)
+        ]
+        stride = WORD_BYTES * self._width
+        begin: Any = sequence([instructions.clear(tile) for tile, _ in sums])
+        end = self._results(outer, starts, panel, base)
+        if math.prod(self.blocks) > 1:
+            loads = sequence([instructions.load(tile, element, stride) for tile, element in sums])
+            is_first = tirx.all(*(at < 1 for at in block))
+            is_last = tirx.all(*(at > extent - 2 for at, extent in zip(block, self.blocks, strict=True)))
+            begin, end = IfThenElse(is_first, begin, loads), IfThenElse(is_last, end, None)
+        products = self._products(outer, starts, panel, block, number)
+        stores = [instructions.store(tile, element, stride) for tile, element in sums]
+        return SeqStmt([begin, products, *stores, end])
 
     def _products(
-        self, outer: Mapping[Any, Expr], starts: Sequence[Expr], panel: Expr, share: tuple[Expr, int] | None
+        self, outer: Mapping[Any, Expr], starts: Sequence[Expr], panel: Expr, block: Sequence[Expr], number: Expr
     ) -> Any:
-        """Loops over the reductions around the products of the tiles.
-
-        If a `share` is given, they fetch that part of the next panel (see `_share`).
-        """
+        """Loops over a block of the reductions around the products of the tiles of a step."""
         contraction = self.contraction
         *_, grouped = contraction.stage.reductions
-        others, words = reduction_loops(contraction, self.dots)
+        others, _ = reduction_loops(contraction, self.dots)
         data = contraction.other
-        row_variable = contraction.rows[-1].var
-        stride = load_stride(data, row_variable)
+        stride = load_stride(data, contraction.rows[-1].var)
         assert stride is not None  # `applies` has asked
         itemsize = WORD_BYTES // self.dots.group
         leading = [outer[axis.var] for axis in self.columns.leading]
 
-        def innermost(steps: Sequence[Expr]) -> Any:
-            *positions, step = steps
+        def innermost(inside: Sequence[Expr]) -> Any:
+            # The last loop over blocks and the first one inside are two parts of one loop.
+            *before, part = block
+            whole, *after = inside
+            positions = [*before, part * self.inside[0] + whole, *after]
+            step = positions.pop()
             at: dict[Any, Expr] = {axis.var: IntImm("int32", 0) for axis in contraction.stage.reductions}
             at.update({axis.var: position for axis, position in zip(others, positions, strict=True)})
             at[grouped.var] = step * (self.depth * self.dots.group)
-            word: Expr = IntImm("int32", 0)
-            for axis, position in zip(others, positions, strict=True):
-                word = word * axis.extent + position
-            word = word * words + step * self.depth + self.columns.first
-            statements = [] if share is None else self._fetches(leading, panel, share, word)
+            product: Expr = IntImm("int32", 0)
+            for extent, position in zip(self.products, [*positions, step], strict=True):
+                product = product * extent + position
+            word = product * self.depth + self.columns.first
+            statements = self._fetches(leading, panel, number, product) if self.prefetch else []
             for column in range(self.column_tiles):
                 element = self._packed(leading, panel, word, IntImm("int32", column * TILE))
                 statements.append(instructions.load(self._columns(column), element, WORD_BYTES * self._width))
@@ -182,23 +212,21 @@ class TileLoops:
                     statements.append(instructions.multiply(self.dots.instruction, *tiles))
             return SeqStmt(statements)
 
-        return _nested([*(axis.extent for axis in others), words // self.depth], innermost)
+        return _nested(self.inside, innermost)
 
-    def _fetches(self, leading: Sequence[Expr], panel: Expr, share: tuple[Expr, int], word: Expr) -> list[Any]:
-        """What the products at a word of a step fetch of the next panel."""
+    def _fetches(self, leading: Sequence[Expr], panel: Expr, step: Expr, product: Expr) -> list[Any]:
+        """What a product of a step fetches of the next panel: the products of all steps share the work."""
         *_, rows, width = shape_of(self.columns.buffer)
-        number, steps = share
-        each = rows // self.depth
-        zero = IntImm("int32", 0)
+        each, zero = math.prod(self.products), IntImm("int32", 0)
         return fetch_statements(
             lambda position: self._packed(leading, panel + 1, zero, position),
             rows * width,
-            steps * each,
-            number * each + prim.FloorDiv(word, IntImm("int32", self.depth)),
+            math.prod([*self.outer, *self.counts]) * each,
+            step * each + product,
         )
 
-    def _results(self, outer: Mapping[Any, Expr], starts: Sequence[Expr], panel: Expr) -> Any:
-        """Stores the results of a step: the epilogue of its sums."""
+    def _results(self, outer: Mapping[Any, Expr], starts: Sequence[Expr], panel: Expr, base: Expr) -> Any:
+        """Stores the results of a step: the epilogue of its sums, which begin at the row `base` of the scratch."""
         contraction = self.contraction
         epilogue, result = contraction.epilogue, contraction.stage.buffer
         lanes = math.gcd(self._width, self.target.lanes)
@@ -207,7 +235,7 @@ class TileLoops:
 
         def store(tile: int, row: Expr, inner: Expr) -> Any:
             mapping = {**outer, **self._row(starts, tile, row), contraction.column.var: start + inner}
-            total = self.scratch[row + tile * self.rows, inner]
+            total = self.scratch[base + (row + tile * self.rows), inner]
             if self.columns.first:
                 total = total + self._packed(leading, panel, IntImm("int32", 0), inner)
             # Two steps: a load of the result has to be recognised before its indices change.
@@ -224,7 +252,7 @@ class TileLoops:
             return stored if present is None else IfThenElse(present, stored, None)
 
         loops = [_loop(self.rows, partial(vectors, tile)) for tile in range(self.row_tiles)]
-        return loops[0] if len(loops) == 1 else SeqStmt(loops)
+        return sequence(loops)
 
     def _packed(self, leading: Sequence[Expr], panel: Expr, word: Expr, column: Expr) -> Expr:
         """A word of the column operand."""
@@ -241,6 +269,11 @@ class TileLoops:
     def _position(self, starts: Sequence[Expr], tile: int, row: Expr) -> Expr:
         """The position on the only row axis of a row of one of the tiles of a step."""
         return starts[0] + (row + tile * self.rows)
+
+    @property
+    def _step_rows(self) -> int:
+        """The rows of a step."""
+        return self.row_tiles * self.rows
 
     @property
     def _width(self) -> int:
@@ -268,6 +301,49 @@ def reduction_loops(contraction: Contraction, dots: DotProducts) -> tuple[list[A
     while others and load_stride(contraction.other, others[-1].var) == words * dots.group:
         words *= others.pop().extent
     return others, words
+
+
+def products_of(contraction: Contraction, dots: DotProducts) -> list[int]:
+    """The loops over the reductions around the products of tiles, the outermost first."""
+    others, words = reduction_loops(contraction, dots)
+    return [*(axis.extent for axis in others), words // depth_of(contraction, dots)]
+
+
+def split_at(loops: Sequence[int], block: int) -> tuple[list[int], list[int]]:
+    """The loops over blocks of a reduction, and the loops over the products of one block.
+
+    The last one of the former and the first one of the latter are two parts of one loop.
+
+    Args:
+        loops: the extents of all loops, the outermost first.
+        block: the products of a block, one of `block_sizes`.
+
+    Example:
+        >>> split_at([3, 3, 8], 24)
+        ([3, 1], [3, 8])
+        >>> split_at([3, 3, 8], 4)
+        ([3, 3, 2], [4])
+    """
+    for position in range(len(loops)):
+        below = math.prod(loops[position + 1 :])
+        part, rest = divmod(block, below)
+        if part and not rest and loops[position] % part == 0:
+            return [*loops[:position], loops[position] // part], [part, *loops[position + 1 :]]
+    raise ValueError(f"blocks of {block} do not divide loops of {list(loops)}")
+
+
+def block_sizes(loops: Sequence[int]) -> list[int]:
+    """The products that a block of a reduction may have, the smallest first: `split_at` can make each.
+
+    Example:
+        >>> block_sizes([3, 3, 8])
+        [1, 2, 4, 8, 24, 72]
+    """
+    sizes = set()
+    for position, extent in enumerate(loops):
+        below = math.prod(loops[position + 1 :])
+        sizes |= {part * below for part in range(1, extent + 1) if extent % part == 0}
+    return sorted(sizes)
 
 
 def depth_of(contraction: Contraction, dots: DotProducts) -> int:

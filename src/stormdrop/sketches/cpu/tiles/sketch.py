@@ -46,13 +46,14 @@ from ..origin import with_cheapest_origin
 from ..prefetch import PREFETCH, prefetch_knob
 from . import cost_model
 from .instructions import REGISTERS, TILE, WORD_BYTES, product_of
-from .loops import TileLoops
+from .loops import BLOCK, TileLoops, block_sizes, products_of
 from .rows import rows_of
 from .whole_groups import with_whole_groups
 
 _WASTE = 1.25  # tiles may compute up to this many times the elements
 _PER_STEP = (1, 2, 3, 4)
 _TASKS = (1, 2, 4)
+_BLOCK = (4, 24)  # products of a block: its panel fits the first cache, and its sums are not moved too often
 _FETCHED = 1 / 8  # of the second cache: tiles compute so fast that loading even this much shows
 
 
@@ -72,6 +73,8 @@ class Tiles:
         - `row_tiles`, `column_tiles`: tiles of a step
         - `order`: whether the steps of a task walk through rows or through columns first
         - `tasks`: parallel tasks per core
+        - `block`: products of tiles after which a walk through rows goes on to the next step, if the panel of all
+          products does not fit the first cache; the sums wait in a second one
         - `prefetch`: whether a walk through rows fetches the next panel of constant columns, see `prefetch`
         """
         return _space(workload, target)
@@ -156,6 +159,10 @@ def _space(workload: Workload, target: Target) -> Space | None:
         Categorical("order", ["columns", "rows"]),
         Ordinal("tasks", _TASKS),
     ]
+    products = products_of(contraction, dots)
+    blocks = [size for size in block_sizes(products)[:-1] if _BLOCK[0] <= size <= _BLOCK[1]]
+    if blocks:
+        knobs.append(Ordinal(BLOCK, [*blocks, math.prod(products)]))
     if contraction.constant is not None:
         knobs += prefetch_knob(WORD_BYTES * columns * math.prod(dots.extents(contraction)), _FETCHED * target.l2)
     constraints = [
@@ -168,6 +175,14 @@ def _space(workload: Workload, target: Target) -> Space | None:
             ("rows", "row_tiles"), lambda rows, row_tiles: row_tiles == 1 or fits(rows, row_tiles), "rows of a step"
         ),
     ]
+    if blocks:
+        constraints.append(
+            Constraint(
+                ("order", BLOCK),
+                lambda order, block: order == "columns" or block == math.prod(products),
+                "steps in turns have one panel",
+            )
+        )
     if knobs[-1].name == PREFETCH:
         constraints.append(
             Constraint(
