@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,7 +16,7 @@ from ....ir.attributes import NEEDS
 from ....ir.elementary import expand_for_cpu
 from ....ir.expressions import Expr, rewrite_loads, substitute, tile_start, unraveled
 from ....ir.roles import Contraction
-from ....ir.stages import Axis, StageGraph, assemble, intermediate, loads_of, shape_of, variable
+from ....ir.stages import Axis, Stage, StageGraph, assemble, intermediate, loads_of, shape_of, variable
 from ....machine.cpu import Target
 from ...contract import Variant
 from ..dot_products import DotProducts, packed_columns
@@ -89,7 +90,7 @@ class TileLoops:
         epilogue, source = contraction.epilogue, contraction.operand.source
         before, parameters, transforms = list(contraction.before), list(graph.parameters), {}
         if contraction.constant is None:
-            before += self.columns.stages
+            before += [self._row_by_row(stage) for stage in self.columns.stages]
         else:
             position = parameters.index(source)
             packing = StageGraph((source, self.columns.buffer), self.columns.stages)
@@ -104,6 +105,13 @@ class TileLoops:
         main = assemble(parameters, (*made, *made_after), [*first, self._tasks(), *last], buffers)
         main = expand_for_cpu(main, self.target.keep_denormals)
         return Variant(main.with_attr(NEEDS, ["amx-tile", self.dots.feature]), transforms)
+
+    def _row_by_row(self, stage: Stage) -> Stage:
+        """A stage of the packing. It reads whole rows of the column operand if these are contiguous."""
+        if self.contraction.must_pack or not stage.buffer.same_as(self.columns.buffer):
+            return stage
+        *leading, tile, row, column = stage.axes
+        return replace(stage, axes=(*leading, row, tile, column))
 
     def _tasks(self) -> Any:
         """Parallel tasks of about as many groups each. Tiles belong to the thread that has configured them."""
