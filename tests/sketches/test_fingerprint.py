@@ -166,8 +166,10 @@ def test_a_space_that_goes_to_another_process_keeps_it(sketch: Sketch) -> None:
         operators.attention(2, 16, 16, 8, 8),
         operators.weight_only_dense(1, 64, 64),
         operators.conv2d(1, 16, 16, 16, 16, 3, 3, pad=1, dtype="uint8"),
+        operators.dense(16, 16, 32, dtype="bfloat16"),
     ]
-    target = dataclasses.replace(Target.parse("cpu/x86-64-v3"), features=("avx2",))  # no dot products of bytes
+    features = ("amx-bf16", "amx-tile", "avx2")  # no dot products of bytes
+    target = dataclasses.replace(Target.parse("cpu/x86-64-v3"), features=features)
     space = next(space for workload in samples if (space := space_of(sketch, workload, target)) is not None)
     bare = Space(space.name, space.knobs, (), revision=space.revision)
     assert pickle.loads(pickle.dumps(bare)).fingerprint == bare.fingerprint

@@ -17,6 +17,7 @@ from stormdrop.sketches.contract import Sketch
 from stormdrop.sketches.cpu.dot_products import unit_for_int16
 from stormdrop.sketches.cpu.register_blocked import RegisterBlocked
 from stormdrop.sketches.cpu.streaming import Streaming
+from stormdrop.sketches.cpu.tiles.sketch import Tiles
 from stormdrop.sketches.cpu.winograd.sketch import WinogradOfBytes
 from stormdrop.sketches.registry import cpu_sketches, sketches_for
 from stormdrop.testing.assembly import assembly
@@ -200,9 +201,12 @@ def test_every_sketch_that_exists_keeps_its_promises(sketch: Sketch) -> None:
         operators.attention(2, 9, 20, 4, 8),
         operators.weight_only_dense(2, 20, 32),
         operators.conv2d(1, 9, 9, 4, 20, 3, 3, pad=1, dtype="uint8"),
+        operators.dense(9, 20, 33, bias=1, dtype="bfloat16"),
     ]
     # Dot products of bytes would leave nothing to the sketch for pairs of int16.
     target = dataclasses.replace(TARGET, features=tuple(name for name in TARGET.features if "vnni" not in name))
+    if sketch == Tiles() and "amx-bf16" not in target.features:
+        pytest.skip("this machine has no tiles")
     if sketch == WinogradOfBytes() and unit_for_int16(target) is None:
         pytest.skip("this machine has no instruction for dot products of int16")
     taken = [workload for workload in samples if sketch.space(workload, target) is not None]

@@ -157,8 +157,13 @@ def passing_bytes(target: Target, constants: int) -> int:
     if constants <= _HELD * nearest or not nearest:
         return 0
     if constants <= _HELD * cached_bytes(target):
-        return min(constants, _PASSES * nearest)
+        return min(constants, bytes_beyond_cores(target))
     return int(_EVICTING * target.caches)
+
+
+def bytes_beyond_cores(target: Target) -> int:
+    """Bytes that leave nothing else in the second-level caches of a machine, if they are read."""
+    return _PASSES * target.cores * target.l2
 
 
 def known_cached(target: Target) -> int | None:

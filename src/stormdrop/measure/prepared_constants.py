@@ -21,6 +21,16 @@ _CACHE_BYTES = 512 << 20  # constants that a worker keeps
 _LARGE = 64 << 10  # bytes: only from here on the time that a constant takes from memory shows
 
 
+def copies_of(size: int, passing: int) -> int:
+    """The copies of an array that kernels take in turns, so that some bytes pass before one is taken again.
+
+    Args:
+        size: the bytes of the array. A small one has one copy only, because the time that it takes does not show.
+        passing: the bytes that are to pass.
+    """
+    return max(1, -(-passing // size)) if size >= _LARGE else 1
+
+
 class PreparedConstants:
     """A cache of constants as kernels want them. Its keys are transforms by their structure.
 
@@ -67,7 +77,7 @@ class PreparedConstants:
                 self._entries.move_to_end(key)
                 return tensors
         result = array if transform is None else np.ascontiguousarray(evaluate(transform, [array])[0])
-        copies = max(1, -(-self.passing_bytes // result.nbytes)) if result.nbytes >= _LARGE else 1
+        copies = copies_of(result.nbytes, self.passing_bytes)
         tensors = [self._tensor(result) for _ in range(copies)]
         self._entries.setdefault(key, []).append((transform, tensors))
         self._entries.move_to_end(key)

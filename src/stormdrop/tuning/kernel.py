@@ -233,7 +233,8 @@ class KernelTask:
         """Where constants come from in every execution, as records name it; empty if they stay in caches."""
         if not self.passing or not isinstance(self.target, Target):
             return ""
-        return ", constants from memory" if self.passing >= self.target.caches else ", constants from the last cache"
+        place = "memory" if self.passing >= self.target.caches else "the last cache"
+        return f", constants from {place}, inputs from the last cache"
 
     def measurer(self, fastest: float | None) -> AbstractContextManager[Measurer]:
         """A measurer for its session: on this machine's CPU, on its GPUs, behind a runner, on a rack, or on a fleet.

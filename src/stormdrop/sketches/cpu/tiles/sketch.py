@@ -16,9 +16,8 @@ other. Padding is computed before, and so are whole words if they do not divide 
 that do not divide an extent overlap, as those of `register_blocked` do. Those of a narrow image may run on from one of
 its rows to the next (`rows`).
 
-A machine without tiles has no such schedule. What AMX needs of the operating system is in `machine.tiles`. The sketch
-is not among the built-in ones: its schedules were executed by loops in the place of the instructions
-(`testing.emulated_tiles`) and compiled, but none ran on a machine with AMX yet.
+A machine without tiles has no such schedule. What AMX needs of the operating system is in `machine.tiles`. On any
+machine `testing.emulated_tiles` executes the schedules with loops in the place of the instructions.
 """
 
 from __future__ import annotations
