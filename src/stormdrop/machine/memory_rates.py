@@ -150,15 +150,15 @@ def passing_bytes(target: Target, constants: int) -> int:
         constants: The bytes of all constants of the model.
 
     Returns:
-        0 if the second-level caches hold them, or if the sizes of the caches are not known. At least `target.caches` if
-        they come from memory, and less if they come from the last cache.
+        0 if the second-level caches hold them, or if the sizes of the caches are not known. More than
+        `bytes_beyond_cores` if they come from memory, and no more if they come from the last cache.
     """
     nearest = target.cores * target.l2
     if constants <= _HELD * nearest or not nearest:
         return 0
     if constants <= _HELD * cached_bytes(target):
         return min(constants, bytes_beyond_cores(target))
-    return int(_EVICTING * target.caches)
+    return max(int(_EVICTING * cached_bytes(target)), bytes_beyond_cores(target) + 1)
 
 
 def bytes_beyond_cores(target: Target) -> int:

@@ -17,6 +17,7 @@ from ..ir.workload import Workload
 from ..machine import tracker
 from ..machine.contract import CPU, Machine
 from ..machine.cpu import Target
+from ..machine.memory_rates import bytes_beyond_cores
 from ..measure.boards import BoardsMeasurer, HeldBoards
 from ..measure.contract import Measurer
 from ..measure.fleet_machine import LocalSetup
@@ -233,7 +234,7 @@ class KernelTask:
         """Where constants come from in every execution, as records name it; empty if they stay in caches."""
         if not self.passing or not isinstance(self.target, Target):
             return ""
-        place = "memory" if self.passing >= self.target.caches else "the last cache"
+        place = "memory" if self.passing > bytes_beyond_cores(self.target) else "the last cache"
         return f", constants from {place}, inputs from the last cache"
 
     def measurer(self, fastest: float | None) -> AbstractContextManager[Measurer]:
