@@ -54,7 +54,7 @@ import stormdrop as sd
 from stormdrop.bench.contender import ContenderSpec
 from stormdrop.errors import MeasureError, UnsupportedFunction
 from stormdrop.ir.workload import Workload
-from stormdrop.machine.memory_rates import passing_bytes
+from stormdrop.machine.memory_rates import passing_between
 from stormdrop.model.builder import ModelBuilder, provenance_of, source_of
 from stormdrop.model.importer.any_model import import_model
 from stormdrop.model.importer.graph import Graph
@@ -190,7 +190,7 @@ def tuned(workload: Workload, arm: str, trials: int, seed: int, target: sd.Targe
         sketches="rules" if arm == ANSOR else [RegisterBlocked()],
         transfer=False,
     )
-    kernel = KernelTask.create(workload, target, options, passing=passing_bytes(target, sys.maxsize))
+    kernel = KernelTask.create(workload, target, options, passing=passing_between(target, sys.maxsize))
     begin = time.perf_counter()
     size = sum(space.size for _, space in kernel.sketches)
     with sd.open_store("sqlite://") as store, kernel.session(store) as session:

@@ -15,7 +15,7 @@ from stormdrop.machine import memory_rates as module
 from stormdrop.machine.cpu import Target
 from stormdrop.machine.memory_rates import (
     MemoryRates,
-    bytes_beyond_cores,
+    Passing,
     cached_bytes,
     chain_function,
     copy_function,
@@ -23,7 +23,7 @@ from stormdrop.machine.memory_rates import (
     last_cache,
     measure_caches_within,
     memory_rates,
-    passing_bytes,
+    passing_between,
     read_function,
 )
 from stormdrop.machine.peak import compile_function
@@ -151,11 +151,12 @@ def test_what_was_measured_counts_and_the_machine_stays_the_same(measurements: l
 def test_as_much_passes_through_the_caches_as_it_takes(measurements: list[MemoryRates], here: Target) -> None:
     memory_rates(here)  # the last cache holds 6 MiB, those of the cores 2
     mebibyte = 1 << 20
-    small, middle, large = (passing_bytes(here, size * mebibyte) for size in (1, 2, 4))
-    assert (small, middle) == (0, 2 * mebibyte)
-    assert large > bytes_beyond_cores(here) == 16 * mebibyte  # the constants come from memory
-    roomy = dataclasses.replace(here, l3=0, l3s=0, l2=0)
-    assert passing_bytes(roomy, 100 * mebibyte) == 0  # nothing is known of its caches
+    small, middle, large = (passing_between(here, size * mebibyte) for size in (1, 2, 4))
+    assert small is None
+    assert middle == Passing(3 * mebibyte, 3 * mebibyte, "the last cache")  # no more than half of it
+    assert large == Passing(9 * mebibyte, 3 * mebibyte, "memory")
+    unknown = dataclasses.replace(here, l3=0, l3s=0, l2=0)
+    assert passing_between(unknown, 100 * mebibyte) is None
 
 
 def test_a_short_tuning_measures_nothing(measurements: list[MemoryRates], here: Target) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
-from stormdrop.machine.memory_rates import bytes_beyond_cores
+from stormdrop.machine.memory_rates import Passing
 from stormdrop.measure.jobs import Build, Data, Run
 from stormdrop.measure.timing import TimingPlan
 from stormdrop.measure.workbench import Workbench
@@ -73,8 +73,18 @@ def test_outputs_that_are_not_finite_are_checked(holes: int, status: Status | No
         assert f"not {value:.6g}; 1 of 8 elements" in getattr(ran, "error", "")
 
 
-@pytest.mark.parametrize(("passing_bytes", "copies"), [(0, 1), (100 << 10, 1), (200 << 10, 2), (1 << 20, 8)])
-def test_constants_pass_through_the_caches_between_executions(passing_bytes: int, copies: int) -> None:
+@pytest.mark.parametrize(
+    ("passing", "constants", "inputs"),
+    [
+        (None, 1, 1),
+        (Passing(100 << 10, 100 << 10, "the last cache"), 1, 1),
+        (Passing(200 << 10, 400 << 10, "the last cache"), 2, 2),  # an execution takes 384 KiB
+        (Passing(1 << 20, 1 << 20, "memory"), 8, 3),
+    ],
+)
+def test_constants_and_inputs_pass_through_the_caches_between_executions(
+    passing: Passing | None, constants: int, inputs: int
+) -> None:
     from tvm import te
 
     a, b = (te.placeholder((128, 256), "float32", name=name) for name in "ab")
@@ -83,9 +93,9 @@ def test_constants_pass_through_the_caches_between_executions(passing_bytes: int
     workload = Workload.create("add", te.create_prim_func([a, b, c]), [1])
     sketches = {sketch.name: (sketch, space) for sketch, space in sketches_for(workload, target)}
     name, (sketch, space) = next(iter(sketches.items()))
-    bench = Workbench(workload, target, {name: sketch}, lambda step: None, passing_bytes)
-    inputs = tuple(np.full((128, 256), value, np.float32) for value in (1, 2))
-    bench.take(Data(inputs=inputs, outputs=(inputs[0] + inputs[1],), tolerance=1e-6))
+    bench = Workbench(workload, target, {name: sketch}, lambda step: None, passing)
+    given = tuple(np.full((128, 256), value, np.float32) for value in (1, 2))
+    bench.take(Data(inputs=given, outputs=(given[0] + given[1],), tolerance=1e-6))
     assert not hasattr(bench.build(Build(0, name, space.config(space.origin))), "status")
     assert not hasattr(bench.run(Run(0, TimingPlan(1, 1e-4), check=True)), "status")
     seen: list[Any] = []
@@ -94,11 +104,7 @@ def test_constants_pass_through_the_caches_between_executions(passing_bytes: int
     call = bench._call(0)
     for _ in range(16):
         call()
-    places = [np.from_dlpack(arguments[1]).ctypes.data for arguments in seen]
-    assert len(set(places)) == copies and places[:copies] == places[copies : 2 * copies]
-    assert all(np.array_equal(np.from_dlpack(arguments[1]), inputs[1]) for arguments in seen)
-    # Other inputs leave the caches of the cores. No more of them pass than that takes.
-    nearest = replace(target, l2=16 << 10, cores=1)
-    assert bytes_beyond_cores(nearest) == 128 << 10
-    places = [np.from_dlpack(arguments[0]).ctypes.data for arguments in seen]
-    assert len(set(places)) == copies and places[:copies] == places[copies : 2 * copies]
+    for index, copies in enumerate((inputs, constants)):
+        places = [np.from_dlpack(arguments[index]).ctypes.data for arguments in seen]
+        assert len(set(places)) == copies
+        assert all(np.array_equal(np.from_dlpack(arguments[index]), given[index]) for arguments in seen)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from time import perf_counter, sleep
 from typing import Any, ClassVar
 
@@ -42,6 +43,14 @@ def test_kernels_of_bytes_may_be_faster_than_the_peak_of_float32(target: Target)
     )
     assert floats == 2 * 64**3 / 1e9
     assert small < floats / 4
+
+
+@pytest.mark.parametrize(("dtype", "times"), [("bfloat16", 15.3), ("uint8", 30.5)])
+def test_no_kernel_by_tiles_is_faster_than_the_least_time(target: Target, dtype: str, times: float) -> None:
+    """The tuning of a kernel ends at this time. Tiles were measured so many times as fast as float32."""
+    tiles = replace(target, features=("amx-bf16", "amx-int8", "amx-tile"))
+    least = scheduler._least_seconds(operators.dense(64, 64, 64, dtype=dtype), tiles, (1e9, 1e9), transformed=False)
+    assert least < 2 * 64**3 / 1e9 / times
 
 
 @pytest.mark.parametrize("trials", [1, 2, 7, 25])

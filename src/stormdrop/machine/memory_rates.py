@@ -44,7 +44,7 @@ _FARTHEST = 3  # sizes whose median rate is that of memory
 _VECTORS = 8  # registers that add up what is read
 _HELD = 0.5  # of caches: a model's weights that are more than this leave them between two executions of a kernel
 _EVICTING = 1.5  # times the size of all caches: reading that much leaves nothing else in them
-_PASSES = 8  # the same of the second-level caches, while the last one is shared with others
+_PASSES = 8  # times the size of the second-level caches: little that was read before stays in them
 _WINDOW = 1e-3  # seconds of a run, at least
 _RUNS, _PATIENCE = 5, 0.1
 _COST = 6.0  # seconds, about, of a measurement
@@ -139,31 +139,38 @@ def cached_bytes(target: Target) -> int:
     return target.caches if known is None else min(known, target.caches)
 
 
-def passing_bytes(target: Target, constants: int) -> int:
-    """The bytes of a model's constants that pass through the caches between two executions of one of its kernels.
+@dataclass(frozen=True)
+class Passing:
+    """What leaves the caches between two executions of a kernel, because other kernels of its model run.
 
-    As many as it has would do. Fewer leave the caches of the cores just as well, and prepare faster; more are needed
-    so that none stays in the last cache.
+    Attributes:
+        constants: The bytes of constants that pass.
+        inputs: The bytes of inputs and constants that pass, at most, so that inputs leave the caches of the cores.
+        place: Where the constants then come from: "memory" or "the last cache".
+    """
+
+    constants: int
+    inputs: int
+    place: str
+
+
+def passing_between(target: Target, constants: int) -> Passing | None:
+    """What passes through the caches between two executions of a kernel of a model.
 
     Args:
         target: The machine, with the number of cores to use.
         constants: The bytes of all constants of the model.
 
     Returns:
-        0 if the second-level caches hold them, or if the sizes of the caches are not known. More than
-        `bytes_beyond_cores` if they come from memory, and no more if they come from the last cache.
+        None if half of the second-level caches hold the constants, or if the sizes of the caches are not known.
     """
-    nearest = target.cores * target.l2
+    nearest, last = target.cores * target.l2, int(_HELD * cached_bytes(target))
     if constants <= _HELD * nearest or not nearest:
-        return 0
-    if constants <= _HELD * cached_bytes(target):
-        return min(constants, bytes_beyond_cores(target))
-    return max(int(_EVICTING * cached_bytes(target)), bytes_beyond_cores(target) + 1)
-
-
-def bytes_beyond_cores(target: Target) -> int:
-    """Bytes that leave nothing else in the second-level caches of a machine, if they are read."""
-    return _PASSES * target.cores * target.l2
+        return None
+    leaving = min(_PASSES * nearest, max(last, nearest))
+    if constants <= last:
+        return Passing(leaving, leaving, "the last cache")
+    return Passing(int(_EVICTING * cached_bytes(target)), leaving, "memory")
 
 
 def known_cached(target: Target) -> int | None:

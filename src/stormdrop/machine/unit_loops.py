@@ -147,7 +147,10 @@ def _tile_loop(instruction: str, operations: int) -> Loop:
     ]
     # Palette 1; eight tiles of 64 bytes by 16 rows.
     config = np.array([1] + [0] * 15 + [64, 0] * 8 + [0] * 16 + [16] * 8 + [0] * 8, "uint8")
-    operands = np.concatenate([config, np.zeros(_TILE, "uint8")])
+    # Zeros would be multiplied faster. As bfloat16 these are numbers from 0.5 to 1.
+    numbers = np.random.default_rng(0).integers(0, 256, _TILE, "uint8")
+    numbers[1::2] = 0x3F
+    operands = np.concatenate([config, numbers])
     code = _module("\n".join(declarations), before, [], steps, after)
     return Loop(code, len(steps), operations, operands, tiles=True)
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ..ir.workload import Workload
     from ..machine.contract import Machine
     from ..machine.fleet_identity import Calibration, MachineIdentity
+    from ..machine.memory_rates import Passing
     from ..sketches.contract import AnySketch
     from ..space import Space
     from .pool import WorkerPool
@@ -122,7 +123,7 @@ class LocalSetup:
         target: the machine to build for.
         sketches: the sketches that candidates come from, with their spaces.
         seed: the seed of the inputs.
-        passing: the bytes of constants that pass through the caches between two executions.
+        passing: what passes through the caches between two executions.
         best: the lowest median so far in seconds, from which time limits follow.
     """
 
@@ -130,7 +131,7 @@ class LocalSetup:
     target: Machine
     sketches: Sequence[tuple[AnySketch, Space]]
     seed: int = 0
-    passing: int = 0
+    passing: Passing | None = None
     best: float | None = None
 
     def __call__(self, workshop: LocalWorkshop, stop: threading.Event) -> Measurer:

@@ -35,6 +35,7 @@ from .pool import Worker, WorkerPool
 if TYPE_CHECKING:
     from ..ir.workload import Workload
     from ..machine.contract import Machine
+    from ..machine.memory_rates import Passing
     from ..sketches.contract import AnySketch
     from ..space import Space
 
@@ -68,7 +69,7 @@ class LocalMeasurer(Measurer):
         pool: WorkerPool | None = None,
         cutoff: float = 3.0,
         thresholds: LoadThresholds | None = None,
-        passing: int = 0,
+        passing: Passing | None = None,
         gpu: int | None = None,
         stop: threading.Event | None = None,
         elsewhere: bool = False,
@@ -91,7 +92,7 @@ class LocalMeasurer(Measurer):
                 after the other. By default the measurer starts workers of its own.
             cutoff: a candidate that is slower than this many times the best is hopeless and gets one sample.
             thresholds: how much foreign load is tolerated.
-            passing: the bytes of constants that pass through the caches between two executions.
+            passing: what passes through the caches between two executions, as in a model with other kernels.
             gpu: the number of the GPU to measure on. Its kernels run under a lock of their own; they are built under
                 the machine-wide one.
             stop: another thread may set it. The next wait for a worker then ends with a `MeasureError`. Whoever sets

@@ -21,6 +21,11 @@ _CACHE_BYTES = 512 << 20  # constants that a worker keeps
 _LARGE = 64 << 10  # bytes: only from here on the time that a constant takes from memory shows
 
 
+def is_large(size: int) -> bool:
+    """Whether the time shows that an array of so many bytes takes from beyond the caches of the cores."""
+    return size >= _LARGE
+
+
 def copies_of(size: int, passing: int) -> int:
     """The copies of an array that kernels take in turns, so that some bytes pass before one is taken again.
 
@@ -28,7 +33,7 @@ def copies_of(size: int, passing: int) -> int:
         size: the bytes of the array. A small one has one copy only, because the time that it takes does not show.
         passing: the bytes that are to pass.
     """
-    return max(1, -(-passing // size)) if size >= _LARGE else 1
+    return max(1, -(-passing // size)) if is_large(size) else 1
 
 
 class PreparedConstants:
@@ -37,8 +42,8 @@ class PreparedConstants:
     Neighbours in a space often share the packing of a constant, so most kernels find theirs here.
 
     Each constant has as many copies as make up `passing_bytes`. A kernel that takes them in turns reads its constant
-    from memory in every execution, as it does in a model whose other weights have passed through the caches since the
-    last one. A small constant has one copy only, because the time that it takes from memory does not show.
+    from memory or from the last cache in every execution, as it does in a model whose other weights have passed through
+    the caches since the last one. A small constant has one copy only, because the time that it takes does not show.
 
     Attributes:
         passing_bytes: the bytes of constants that pass through the caches between two executions.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +16,13 @@ from ..codegen.needed_features import check_host
 from ..errors import one_line
 from ..ir.stages import shape_of
 from ..machine.contract import CPU
-from ..machine.cpu import Target
 from ..machine.foreign_load import Counters, read_counters
-from ..machine.memory_rates import bytes_beyond_cores
+from ..machine.memory_rates import Passing
 from ..trial import Phases, Status
 from .devices import DeviceLost, device_of
 from .jobs import KERNELS, Build, Built, Data, Failed, Key, Race, Raced, Ran, Reals, Run, Verified, Verify
 from .output_check import difference, excess, fill, same_bytes
-from .prepared_constants import PreparedConstants, copies_of
+from .prepared_constants import PreparedConstants, copies_of, is_large
 from .timing import Call, interleaved, sample
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ class Workbench:
         target: Machine,
         sketches: Mapping[str, AnySketch],
         step: Callable[[str], None],
-        passing_bytes: int = 0,
+        passing: Passing | None = None,
     ) -> None:
         """A workbench without inputs and expected outputs; `take` brings them.
 
@@ -66,8 +65,7 @@ class Workbench:
             target: the machine that they are built for.
             sketches: the sketches that may be applied, by name.
             step: is called with the name of each phase before it begins.
-            passing_bytes: the bytes of constants that pass through the caches between two executions. Inputs then come
-                from beyond the caches of the cores, too, as in a model where other cores have written them.
+            passing: what passes through the caches between two executions, as in a model with other kernels.
         """
         self.workload = workload
         self.target = target
@@ -80,11 +78,12 @@ class Workbench:
         self._ties: list[Array | None] = []  # what is right instead of what is expected
         self._tolerance = 0.0
         self._tensors: list[Any] = []
-        self._copies: list[list[Any]] = []  # of each input, which executions take in turns
+        self._passing = passing
+        self._further: dict[int, list[Any]] = {}  # of each large input more copies, which executions take in turns
         self._reals: Reals | None = None
         self._built: OrderedDict[Key, _Built] = OrderedDict()
         self._device = device_of(target)
-        self._constants = PreparedConstants(passing_bytes, self._device.tensor)
+        self._constants = PreparedConstants(0 if passing is None else passing.constants, self._device.tensor)
         self._real_constants = PreparedConstants(0, self._device.tensor)
         self._outputs, self._views = self._device.outputs([(spec.shape, spec.dtype) for spec in workload.outputs])
 
@@ -96,10 +95,7 @@ class Workbench:
         if data.inputs:
             self._inputs = list(data.inputs)
             self._tensors = [self._device.tensor(array) for array in self._inputs]
-            self._copies = [
-                [tensor, *(self._device.tensor(array) for _ in range(self._further_copies(index, array)))]
-                for index, (tensor, array) in enumerate(zip(self._tensors, self._inputs, strict=True))
-            ]
+            self._further.clear()
         if data.outputs:
             self._expected, self._tolerance = list(data.outputs), data.tolerance
             self._ties = list(data.ties) or [None] * len(data.outputs)
@@ -244,7 +240,7 @@ class Workbench:
         """A call of a built kernel. Its executions take equal inputs, but in turns from different memory."""
         self._built.move_to_end(key)
         built = self._built[key]
-        copies = list(self._copies)
+        copies = [[tensor, *further] for tensor, further in zip(self._tensors, self._further_copies(), strict=True)]
         for index, tensors in self._prepared_constants(built.transforms):
             copies[index] = tensors
         turns = [
@@ -253,19 +249,26 @@ class Workbench:
         ]
         return self._device.call(built.kernel, turns)
 
-    def _further_copies(self, index: int, array: Array) -> int:
-        """How many more copies of an input are needed, so that each execution finds one beyond the cores' caches."""
-        passing = self._constants.passing_bytes
-        if not passing or index in self.workload.constants or not isinstance(self.target, Target):
-            return 0
-        return copies_of(array.nbytes, min(passing, bytes_beyond_cores(self.target))) - 1
+    def _further_copies(self) -> list[list[Any]]:
+        """More copies of each input, so that an execution finds none that it takes in the caches of the cores.
+
+        In a model other kernels have written them, on all cores. A small input has none: its time does not show. There
+        are none on another machine, because only the first arguments are used there.
+        """
+        if self._passing is not None and self._device.in_process and not self._further:
+            moved = sum(array.nbytes for array in (*self._inputs, *self._views))
+            count = copies_of(moved, self._passing.inputs) - 1
+            for index, array in enumerate(self._inputs):
+                if index not in self.workload.constants and is_large(array.nbytes):
+                    self._further[index] = [self._device.tensor(array) for _ in range(count)]
+        return [self._further.get(index, []) for index in range(len(self._inputs))]
 
     def _prepared_constants(self, transforms: Mapping[int, PrimFunc]) -> list[tuple[int, list[Any]]]:
         """The constants that are transformed or have several copies: the position of each, and its copies."""
         return [
             (index, self._constants.get(transforms.get(index), index, self._inputs[index]))
             for index in self.workload.constants
-            if index in transforms or self._constants.passing_bytes
+            if index in transforms or self._passing is not None
         ]
 
     def _check_parameters(self, main: PrimFunc, transforms: Mapping[int, PrimFunc]) -> None:
@@ -315,7 +318,7 @@ class Workbench:
         outside = self._device.trespass()
         wrong = self._difference(self._tolerance_of(key)) or outside
         # Elsewhere than in this process the inputs would have to be copied back each time.
-        if self._device.in_process and self._restore_inputs([[tensor] for tensor in self._tensors]):
+        if self._device.in_process and self._restore_inputs():
             wrong = "the kernel writes to its inputs"
         if wrong:
             self._restore()  # it may have written to the inputs and to the constants
@@ -331,20 +334,16 @@ class Workbench:
             Whether anything may have been wrong. False if all inputs were intact and no constant was prepared.
         """
         held = self._constants.clear()
-        return self._restore_inputs(self._copies) or held
+        self._further.clear()
+        return self._restore_inputs() or held
 
-    def _restore_inputs(self, tensors: Sequence[Sequence[Any]]) -> bool:
-        """Corrects inputs that a candidate wrote to. Returns whether there were any.
-
-        Args:
-            tensors: of each input those that may be wrong.
-        """
+    def _restore_inputs(self) -> bool:
+        """Corrects inputs that a candidate wrote to. Returns whether there were any."""
         damaged = False
-        for copies, array in zip(tensors, self._inputs, strict=True):
-            for tensor in copies:
-                if not same_bytes(self._device.view(tensor), array):
-                    tensor.copyfrom(array)
-                    damaged = True
+        for tensor, array in zip(self._tensors, self._inputs, strict=True):
+            if not same_bytes(self._device.view(tensor), array):
+                tensor.copyfrom(array)
+                damaged = True
         return damaged
 
     def _difference(self, tolerance: float) -> str:

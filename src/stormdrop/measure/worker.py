@@ -43,11 +43,9 @@ def _serve(connection: Connection) -> None:
         job = connection.recv()
         if isinstance(job, Load):
             workbench, no_device = None, ""  # frees the memory of the old one before the new one takes its own
-            workload, target, sketches, passing_bytes = pickle.loads(job.payload)
+            workload, target, sketches, passing = pickle.loads(job.payload)
             try:
-                workbench = Workbench(
-                    workload, target, sketches, lambda phase: connection.send(Step(phase)), passing_bytes
-                )
+                workbench = Workbench(workload, target, sketches, lambda phase: connection.send(Step(phase)), passing)
             except TargetError as error:
                 no_device = str(error)
         elif no_device:

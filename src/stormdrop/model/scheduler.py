@@ -27,10 +27,12 @@ from typing_extensions import Self
 
 from .. import events
 from ..errors import LockTimeout, MeasureError, UnsupportedFunction
+from ..ir.dtypes import BFLOAT16
 from ..ir.workload import Workload
 from ..machine.cpu import Target
-from ..machine.memory_rates import cached_bytes, passing_bytes
+from ..machine.memory_rates import cached_bytes, passing_between
 from ..machine.peak import known_peak
+from ..machine.tiles import TILES
 from ..machine.tracker import is_rack
 from ..measure.boards import HeldBoards
 from ..measure.fleet import Fleet
@@ -59,7 +61,8 @@ _SLICE_TRIALS = 16
 _LARGE = 64 << 20  # bytes: a task that moves more has all of its part at once, and releases its arrays
 _WORTH = 5e-4  # of the model's latency: the tuning ends if all the time that is left is expected to save less
 _FEWER = 4.0  # a transformed convolution has at most this many times fewer operations than the plain sum
-_BYTES_AT_ONCE = 8.0  # units for dot products do four multiply-adds of bytes for one of float32, at most twice that
+# Multiply-adds of a type for one of float32, at most: twice what was measured, by dot products and by tiles.
+_AT_ONCE = {"int8": (8.0, 64.0), "uint8": (8.0, 64.0), BFLOAT16: (4.0, 32.0)}
 _FASTER = 2.0  # the true bandwidth is at most this many times the measured one
 _BYTE = 10  # one byte that is moved counts as this many operations
 
@@ -73,7 +76,7 @@ def tune_tasks(
     on_progress: Callable[[Progress], None] | None = None,
     fleet: Fleet | None = None,
 ) -> TunedTasks:
-    """Tunes all tasks of a graph as they will run: with weights from memory if they fill more than half of the caches.
+    """Tunes all tasks of a graph as they will run: with weights from where the whole model leaves them.
 
     Args:
         graph: the model.
@@ -208,7 +211,7 @@ class _State:
 
 def _states(graph: Graph, target: Target, options: TuneOptions, runner_asked: bool = False) -> list[_State]:
     """The tasks of a graph, each with its kernel, or with the reason why it has none."""
-    passing = passing_bytes(target, graph.constant_bytes)
+    passing = None if target.runner else passing_between(target, graph.constant_bytes)
     own = dataclasses.replace(options, trials=None, seconds=None)
     states = []
     for task in graph.tasks:
@@ -500,5 +503,6 @@ def _least_seconds(workload: Workload, target: Target, limits: tuple[float, floa
     flops, bandwidth = limits
     # The bandwidth was measured by a copy, whose lines are read before they are written, and perhaps in a bad moment.
     moved = workload.bytes / bandwidth / _FASTER if workload.bytes > cached_bytes(target) else 0.0
-    at_once = _BYTES_AT_ONCE if any(spec.dtype in {"int8", "uint8"} for spec in workload.inputs) else 1.0
+    tiles = TILES in target.features
+    at_once = max(_AT_ONCE.get(spec.dtype, (1.0, 1.0))[tiles] for spec in workload.inputs)
     return max(workload.flops / flops / (_FEWER if transformed else 1.0) / at_once, moved)

@@ -17,7 +17,7 @@ from ..ir.workload import Workload
 from ..machine import tracker
 from ..machine.contract import CPU, Machine
 from ..machine.cpu import Target
-from ..machine.memory_rates import bytes_beyond_cores
+from ..machine.memory_rates import Passing
 from ..measure.boards import BoardsMeasurer, HeldBoards
 from ..measure.contract import Measurer
 from ..measure.fleet_machine import LocalSetup
@@ -66,8 +66,8 @@ class KernelTask:
         target: the machine to tune it for.
         options: how it is tuned.
         sketches: the sketches that apply, with their spaces.
-        passing: the bytes of constants that pass through the caches between two executions, as in a model with other
-            weights. Records are kept by where its own then come from.
+        passing: what passes through the caches between two executions, as in a model with other kernels; None if
+            nothing does. Records are kept by where its constants then come from.
         given_measurer: measures in place of this machine's workers.
         pool: the workers to measure with; they stay open.
         part_of: the model that it is a kernel of; the records keep it for people.
@@ -80,7 +80,7 @@ class KernelTask:
     target: Machine
     options: TuneOptions
     sketches: Sequence[tuple[AnySketch, Space]]
-    passing: int = 0
+    passing: Passing | None = None
     given_measurer: Measurer | None = None
     pool: WorkerPool | None = None
     part_of: PartOf | None = None
@@ -95,7 +95,7 @@ class KernelTask:
         target: Machine | None,
         options: TuneOptions,
         *,
-        passing: int = 0,
+        passing: Passing | None = None,
         measurer: Measurer | None = None,
         pool: WorkerPool | None = None,
         part_of: PartOf | None = None,
@@ -232,10 +232,7 @@ class KernelTask:
 
     def _source_of_constants(self) -> str:
         """Where constants come from in every execution, as records name it; empty if they stay in caches."""
-        if not self.passing or not isinstance(self.target, Target):
-            return ""
-        place = "memory" if self.passing > bytes_beyond_cores(self.target) else "the last cache"
-        return f", constants from {place}, inputs from the last cache"
+        return "" if self.passing is None else f", constants from {self.passing.place}, inputs from the last cache"
 
     def measurer(self, fastest: float | None) -> AbstractContextManager[Measurer]:
         """A measurer for its session: on this machine's CPU, on its GPUs, behind a runner, on a rack, or on a fleet.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 from typing import Any
@@ -15,7 +16,11 @@ from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
 from stormdrop.sketches.contract import Variant
 from stormdrop.sketches.cpu.tiles.instructions import configuration
+from stormdrop.sketches.cpu.tiles.loops import TileLoops
+from stormdrop.sketches.cpu.tiles.reductions import block_sizes, split_at
+from stormdrop.sketches.cpu.tiles.rows import rows_of
 from stormdrop.sketches.cpu.tiles.sketch import Tiles
+from stormdrop.sketches.cpu.tiles.sketch import _contraction as tiles_of
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.testing.assembly import assembly
 from stormdrop.testing.emulated_tiles import emulated
@@ -43,6 +48,7 @@ WORKLOADS = [
     # Groups do not divide the reduction.
     operators.dense(20, 17, 1, dtype="bfloat16"),
     operators.dense(20, 33, 31, bias=1, dtype="bfloat16"),
+    operators.dense(20, 33, 74, dtype="bfloat16"),  # 37 words become 39
     operators.dense(20, 33, 65, dtype="uint8", zero_point=128),
     operators.batch_matmul(2, 17, 20, 33, dtype="bfloat16"),
     operators.conv2d(1, 20, 22, 3, 24, 7, 7, stride=2, pad=3, bias=1, act="relu", dtype="bfloat16"),
@@ -53,6 +59,12 @@ WORKLOADS = [
     operators.conv2d(1, 7, 7, 32, 40, 3, 3, pad=1, bias=1, act="relu", dtype="bfloat16"),
     operators.conv2d(2, 17, 17, 8, 16, 1, 7, dtype="bfloat16"),
     operators.conv2d(1, 17, 17, 3, 20, 3, 3, stride=2, pad=1, dtype="uint8", zero_point=3, requantize=1, bias=1),
+    # Groups, one row, and blocks of a long reduction.
+    operators.conv2d(1, 9, 9, 32, 64, 3, 3, pad=1, groups=2, bias=1, dtype="bfloat16"),
+    operators.conv2d(1, 9, 9, 16, 64, 3, 3, pad=1, groups=2, dtype="uint8", zero_point=9),
+    operators.dense(1, 40, 96, bias=1, dtype="bfloat16"),
+    operators.dense(70, 40, 512, bias=1, dtype="bfloat16"),
+    operators.conv2d(1, 14, 14, 96, 20, 3, 3, pad=1, dtype="int8", zero_point=2),
 ]
 
 
@@ -108,8 +120,19 @@ def test_llvm_makes_tile_instructions_for_a_machine_that_has_them(workload: Work
         (operators.conv2d(1, 8, 8, 16, 32, 3, 3, layout="NCHW", dtype="bfloat16"), AMX),
         (operators.dense(4, 32, 33100, dtype="uint8"), AMX),
         (operators.softmax(32, 32), AMX),
+        (operators.conv2d(1, 8, 8, 148, 64, 1, 1, groups=2, dtype="bfloat16"), AMX),
+        (operators.dense(32, 32, 64, dtype="bfloat16"), replace(AMX, keep_denormals=True)),
     ],
-    ids=["no tiles", "float32", "few columns", "channels second", "overflow", "softmax"],
+    ids=[
+        "no tiles",
+        "float32",
+        "few columns",
+        "channels second",
+        "overflow",
+        "softmax",
+        "a prime number of words",
+        "denormals",
+    ],
 )
 def test_other_functions_have_no_such_space(workload: Workload, target: Target) -> None:
     assert SKETCH.space(workload, target) is None
@@ -158,3 +181,41 @@ def test_a_walk_through_rows_fetches_the_next_panel() -> None:
         assert "prefetcht1" in assembly(variant.main, small.tvm())
         (found,) = run(Variant(emulated(variant.main), variant.transforms), workload, TARGET, inputs)
         np.testing.assert_array_equal(found, workload.reference(inputs)[0], err_msg=str(config))
+
+
+@pytest.mark.compiles
+def test_sums_wait_while_tiles_walk_through_a_block() -> None:
+    """Several groups of steps, of which the last one overlaps the one before, also while panels are fetched."""
+    small = replace(AMX, l2=4096, cores=7)
+    workload = operators.dense(16 * 50, 48, 256, bias=1, dtype="bfloat16")
+    space, inputs = SKETCH.space(workload, small), workload.random_inputs(1)
+    assert space is not None
+    common = {"rows": 16, "row_tiles": 1, "order": "columns", "tasks": 1, "block": 4}
+    for column_tiles, prefetch in ((1, 0), (1, 1), (3, 1)):
+        config = {**common, "column_tiles": column_tiles, "prefetch": prefetch}
+        loops = TileLoops(*tiles_of(workload, small), small, config)
+        assert loops.group > 1 and 50 % loops.group and loops.groups > 1
+        assert space.contains(space.point(config))
+        variant = SKETCH.apply(workload, small, config)
+        (found,) = run(Variant(emulated(variant.main), variant.transforms), workload, TARGET, inputs)
+        np.testing.assert_array_equal(found, workload.reference(inputs)[0], err_msg=str(config))
+
+
+def test_blocks_divide_the_loops_over_products() -> None:
+    assert block_sizes([3, 3, 8]) == [1, 2, 4, 8, 24, 72]
+    for loops in ([8], [3, 3, 8], [7, 2], [1, 5]):
+        for size in block_sizes(loops):
+            outside, inside = split_at(loops, size)
+            assert math.prod(inside) == size and math.prod(outside) * size == math.prod(loops)
+    with pytest.raises(ValueError, match="blocks of 5"):
+        split_at([3, 3, 8], 5)
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "extents"),
+    [(7, 7, [61]), (17, 17, [16 * 19 + 17]), (14, 14, [14, 14]), (56, 56, [56, 56]), (5, 64, [5, 64])],
+)
+def test_tiles_of_narrow_images_run_on(height: int, width: int, extents: list[int]) -> None:
+    workload = operators.conv2d(1, height, width, 32, 32, 3, 3, pad=1, dtype="bfloat16")
+    contraction, _ = tiles_of(workload, AMX)
+    assert rows_of(contraction).extents == extents

@@ -88,7 +88,8 @@ class DotProducts:
         zero_point: What is subtracted from the data as the instruction sees them.
         axis: The position of the reduction whose steps are grouped.
         dtype: The type of the data.
-        whole: Whether the data hold whole groups, in which zeros stand behind the last step of the reduction.
+        groups: How many groups the data hold, with zeros behind the last step of the reduction; None if they hold the
+            steps of the reduction only.
     """
 
     feature: str
@@ -98,7 +99,7 @@ class DotProducts:
     zero_point: int
     axis: int
     dtype: str
-    whole: bool = False
+    groups: int | None = None
 
     @property
     def group(self) -> int:
@@ -118,7 +119,7 @@ class DotProducts:
     def extents(self, contraction: Contraction) -> list[int]:
         """The extents of the reductions, that of the grouped one in groups."""
         extents = [axis.extent for axis in contraction.stage.reductions]
-        extents[self.axis] = -(-extents[self.axis] // self.group)
+        extents[self.axis] = -(-extents[self.axis] // self.group) if self.groups is None else self.groups
         return extents
 
 
@@ -350,10 +351,10 @@ def _wide(factor: Factor) -> Expr:
 def _starts(dots: DotProducts, contraction: Contraction, group: Expr) -> tuple[Expr, int]:
     """Where the factors of a group begin on the grouped axis, and how many there are."""
     extent = contraction.stage.reductions[dots.axis].extent
-    if extent < dots.group and not dots.whole:
+    if extent < dots.group and dots.groups is None:
         return IntImm("int32", 0), extent
     start = group * dots.group
-    if not dots.whole and extent % dots.group:
+    if dots.groups is None and extent % dots.group:
         start = prim.Min(start, IntImm("int32", extent - dots.group))
     return start, dots.group
 
@@ -372,8 +373,10 @@ def _word(
         # The highest digit has the sign of the word.
         digit = substitute(_digit(dots, columns, number == dots.group - 1), {**places, **where})
         extent = reductions[dots.axis].extent
-        if extent % dots.group and count == dots.group:
-            own = start + number < extent if dots.whole else start + number >= group * dots.group
+        if dots.groups is not None and dots.groups * dots.group > extent:
+            digit = tirx.if_then_else(start + number < extent, digit, IntImm("int32", 0))
+        elif extent % dots.group and count == dots.group:
+            own = start + number >= group * dots.group
             digit = tirx.if_then_else(own, digit, IntImm("int32", 0))
         word = word + digit * (1 << 32 // dots.group * number)
     return word

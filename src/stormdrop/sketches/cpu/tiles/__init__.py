@@ -2,6 +2,7 @@
 
 sketch.py        which functions they take, and the knobs
 rows.py          how tiles walk through the rows
+reductions.py     loops over products of tiles, and blocks of them
 whole_groups.py  data whose words do not divide the reduction
 loops.py         the loops of one configuration
 instructions.py  the instructions and the configuration of tiles

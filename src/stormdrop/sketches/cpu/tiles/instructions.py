@@ -43,9 +43,14 @@ _PRODUCTS: Mapping[tuple[str, str], tuple[str, str]] = {
 
 
 def product_of(data: str, columns: str, target: Target) -> tuple[str, str] | None:
-    """The extension and the instruction that multiply data by columns of these types; None if a machine has none."""
+    """The extension and the instruction that multiply data by columns of these types.
+
+    Returns:
+        None if a machine has none, or if it is to keep denormals, which tiles of bfloat16 always take for zero.
+    """
     feature, name = _PRODUCTS.get((data, columns), ("", ""))
-    return (feature, name) if {"amx-tile", feature} <= set(target.features) else None
+    flushes = data == BFLOAT16 and target.keep_denormals
+    return (feature, name) if {"amx-tile", feature} <= set(target.features) and not flushes else None
 
 
 def configuration(rows: int, depth: int, sums: int, data: int) -> np.ndarray[Any, np.dtype[np.int32]]:

@@ -16,7 +16,7 @@ from ....ir.attributes import NEEDS
 from ....ir.elementary import expand_for_cpu
 from ....ir.expressions import Expr, rewrite_loads, substitute, tile_start, unraveled
 from ....ir.roles import Contraction
-from ....ir.stages import Axis, Stage, StageGraph, assemble, intermediate, loads_of, shape_of, variable
+from ....ir.stages import Stage, StageGraph, assemble, intermediate, loads_of, shape_of, variable
 from ....machine.cpu import Target
 from ...contract import Variant
 from ..dot_products import DotProducts, packed_columns
@@ -26,6 +26,7 @@ from ..prefetch import PREFETCH, fetch_statements
 from ..tiled_contraction import tiled_axis
 from . import instructions
 from .instructions import CONFIGURATION_WORDS, TILE, WORD_BYTES
+from .reductions import depth_of, products_of, reduction_loops, split_at
 from .rows import rows_of
 
 BLOCK = "block"
@@ -47,7 +48,7 @@ class TileLoops:
     The buffers:
 
     - `packed` is the column operand [outer..., column tile, word, column].
-    - `scratch` holds the sums of one step, from which vectors store the results.
+    - `scratch` holds the sums of a group of steps, from which vectors store the results.
     """
 
     def __init__(self, contraction: Contraction, dots: DotProducts, target: Target, config: Mapping[str, Any]) -> None:
@@ -74,11 +75,10 @@ class TileLoops:
         self.blocks, self.inside = split_at(self.products, config.get(BLOCK, math.prod(self.products)))
         steps = math.prod(self.outer) * math.prod(self.counts)
         # The steps of a group have their sums in the scratch while the blocks of the reduction follow each other.
-        groups = steps
+        self.group = 1
         if math.prod(self.blocks) > 1:
-            step_bytes = WORD_BYTES * self.row_tiles * self.rows * width
-            groups = min(steps, max(-(-steps * step_bytes // _SCRATCH), -(-target.cores // self.panels)))
-        self.group = -(-steps // groups)
+            step_bytes = WORD_BYTES * self._step_rows * width
+            self.group = max(1, min(_SCRATCH // step_bytes, steps * self.panels // target.cores, steps))
         self.groups = -(-steps // self.group)
         self.scratch = intermediate("scratch", [self.group * self._step_rows, width], dots.sums, "local")
         self.total = self.groups * self.panels
@@ -175,6 +175,7 @@ class TileLoops:
         end = self._results(outer, starts, panel, base)
         if math.prod(self.blocks) > 1:
             loads = sequence([instructions.load(tile, element, stride) for tile, element in sums])
+            # Comparisons that also hold for loops of one iteration, whose position TVM replaces by a number.
             is_first = tirx.all(*(at < 1 for at in block))
             is_last = tirx.all(*(at > extent - 2 for at, extent in zip(block, self.blocks, strict=True)))
             begin, end = IfThenElse(is_first, begin, loads), IfThenElse(is_last, end, None)
@@ -191,7 +192,7 @@ class TileLoops:
         others, _ = reduction_loops(contraction, self.dots)
         data = contraction.other
         stride = load_stride(data, contraction.rows[-1].var)
-        assert stride is not None  # `applies` has asked
+        assert stride is not None  # `tile_products` has asked
         itemsize = WORD_BYTES // self.dots.group
         leading = [outer[axis.var] for axis in self.columns.leading]
 
@@ -296,68 +297,6 @@ class TileLoops:
 
     def _columns(self, column: int) -> int:
         return self.row_tiles * self.column_tiles + self.row_tiles + column
-
-
-def reduction_loops(contraction: Contraction, dots: DotProducts) -> tuple[list[Axis], int]:
-    """The reductions that need a loop of their own, and the words of the data that lie one behind the other.
-
-    The latter are those of the grouped reduction, and of others whose steps follow at its end: the channels of the
-    pixels of a window's row.
-    """
-    *others, grouped = contraction.stage.reductions
-    words = -(-grouped.extent // dots.group)
-    while others and load_stride(contraction.other, others[-1].var) == words * dots.group:
-        words *= others.pop().extent
-    return others, words
-
-
-def products_of(contraction: Contraction, dots: DotProducts) -> list[int]:
-    """The loops over the reductions around the products of tiles, the outermost first."""
-    others, words = reduction_loops(contraction, dots)
-    return [*(axis.extent for axis in others), words // depth_of(contraction, dots)]
-
-
-def split_at(loops: Sequence[int], block: int) -> tuple[list[int], list[int]]:
-    """The loops over blocks of a reduction, and the loops over the products of one block.
-
-    The last one of the former and the first one of the latter are two parts of one loop.
-
-    Args:
-        loops: the extents of all loops, the outermost first.
-        block: the products of a block, one of `block_sizes`.
-
-    Example:
-        >>> split_at([3, 3, 8], 24)
-        ([3, 1], [3, 8])
-        >>> split_at([3, 3, 8], 4)
-        ([3, 3, 2], [4])
-    """
-    for position in range(len(loops)):
-        below = math.prod(loops[position + 1 :])
-        part, rest = divmod(block, below)
-        if part and not rest and loops[position] % part == 0:
-            return [*loops[:position], loops[position] // part], [part, *loops[position + 1 :]]
-    raise ValueError(f"blocks of {block} do not divide loops of {list(loops)}")
-
-
-def block_sizes(loops: Sequence[int]) -> list[int]:
-    """The products that a block of a reduction may have, the smallest first: `split_at` can make each.
-
-    Example:
-        >>> block_sizes([3, 3, 8])
-        [1, 2, 4, 8, 24, 72]
-    """
-    sizes = set()
-    for position, extent in enumerate(loops):
-        below = math.prod(loops[position + 1 :])
-        sizes |= {part * below for part in range(1, extent + 1) if extent % part == 0}
-    return sorted(sizes)
-
-
-def depth_of(contraction: Contraction, dots: DotProducts) -> int:
-    """The words in a row of a tile of data: the most that divide those that lie one behind the other."""
-    _, words = reduction_loops(contraction, dots)
-    return max(depth for depth in range(1, min(words, TILE) + 1) if words % depth == 0)
 
 
 def _loop(extent: int, body: Callable[[Expr], Any], kind: Any = ForKind.SERIAL) -> Any:

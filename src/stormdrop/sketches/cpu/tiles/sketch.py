@@ -2,13 +2,15 @@
 
     for tasks:                                                       parallel
         configure the tiles
-        for steps of some tiles of rows and of columns:
-            sums = 0                                                 tile registers
-            for reductions, the words of the last one in tiles:
-                load tiles of columns, tiles of data
-                sums += data * columns
-            scratch = sums
-            output = epilogue(scratch)                               vectors: bias, residual, activation, rounding
+        for panels of columns, for groups of steps:                  in either order
+            for blocks of the reductions:
+                for steps of some tiles of rows:
+                    sums = 0, or what the block before has left      tile registers
+                    for reductions, the words of the last one in tiles:
+                        load tiles of columns, tiles of data
+                        sums += data * columns
+                    scratch = sums
+                    after the last block: output = epilogue(scratch)     vectors: bias, residual, activation, rounding
 
 The column operand is packed into words, as for dot products (`dot_products`), ahead of time if it is constant. The data
 are read where they are: their last reduction has to be contiguous, and the rows of a tile at one distance from each
@@ -24,7 +26,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -45,14 +47,16 @@ from ..origin import with_cheapest_origin
 from ..prefetch import PREFETCH, prefetch_knob
 from . import cost_model
 from .instructions import REGISTERS, TILE, WORD_BYTES, product_of
-from .loops import BLOCK, TileLoops, block_sizes, products_of
+from .loops import BLOCK, TileLoops
+from .reductions import block_sizes, products_of, reduction_loops
 from .rows import rows_of
-from .whole_groups import with_whole_groups
+from .whole_groups import groups_that_fill_tiles, with_whole_groups
 
 _WASTE = 1.25  # tiles may compute up to this many times the elements
 _PER_STEP = (1, 2, 3, 4)
 _TASKS = (1, 2, 4)
-_BLOCK = (4, 24)  # products of a block: its panel fits the first cache, and its sums are not moved too often
+_MOST_PRODUCTS = 4  # times as many products of tiles as there would be of full ones
+_BLOCK = (4, 24)  # products of a block: panels of 4 to 48 KB; 8 was the best for layers of 512 x 1024 x 4096
 _FETCHED = 1 / 8  # of the second cache: tiles compute so fast that loading even this much shows
 
 
@@ -72,8 +76,8 @@ class Tiles:
         - `row_tiles`, `column_tiles`: tiles of a step
         - `order`: whether the steps of a task walk through rows or through columns first
         - `tasks`: parallel tasks per core
-        - `block`: products of tiles after which a walk through rows goes on to the next step, if the panel of all
-          products does not fit the first cache; the sums wait in a second one
+        - `block`: products of tiles after which a walk through rows goes on to the next step, so that a part of the
+          panel stays in the first cache; the sums wait in the second one
         - `prefetch`: whether a walk through rows fetches the next panel of constant columns, see `prefetch`
         """
         return _space(workload, target)
@@ -100,7 +104,8 @@ def _contraction(workload: Workload, target: Target) -> tuple[Contraction, DotPr
     dots = tile_products(contraction, target)
     if dots is None:
         raise UnsupportedFunction(f"{workload.name} is no contraction for the tiles of {target.name}")
-    return with_whole_groups(contraction, workload.constants, dots.group), dots
+    assert dots.groups is not None  # `tile_products` says how many
+    return with_whole_groups(contraction, workload.constants, dots.groups * dots.group), dots
 
 
 def tile_products(contraction: Contraction, target: Target) -> DotProducts | None:
@@ -112,15 +117,32 @@ def tile_products(contraction: Contraction, target: Target) -> DotProducts | Non
     feature, instruction = product
     *_, grouped = contraction.stage.reductions
     last = len(contraction.stage.reductions) - 1
-    dots = DotProducts(feature, instruction, True, False, data.zero_point, last, data.dtype, whole=True)
+    dots = DotProducts(feature, instruction, True, False, data.zero_point, last, data.dtype)
+    words = -(-grouped.extent // dots.group)
+    is_last = _is_last_axis(contraction.other, grouped)
+    dots = replace(dots, groups=groups_that_fill_tiles(words) if is_last else words)
     steps = math.prod(axis.extent for axis in contraction.stage.reductions)
     stride = load_stride(contraction.other, contraction.rows[-1].var)
     read_in_rows = contiguous(contraction.other, grouped.var) and stride is not None and stride > 0
     by_column = any(contraction.column.var in variables(index) for index in contraction.other.indices)
     overflows = dots.sums == "int32" and steps * LARGEST_PRODUCT >= 2**31
-    whole = grouped.extent % dots.group == 0 or _is_last_axis(contraction.other, grouped)
+    whole = grouped.extent % dots.group == 0 or is_last
     fits = read_in_rows and whole and not by_column and not overflows and not columns.zero_point
+    fits = fits and _fills_tiles(contraction, dots)
     return dots if fits and str(contraction.stage.buffer.dtype) == dots.sums else None
+
+
+def _fills_tiles(contraction: Contraction, dots: DotProducts) -> bool:
+    """Whether tiles multiply at most a few times the words that there are: a prime number of words fills none."""
+    *_, products = products_of(contraction, dots)
+    _, words = reduction_loops(contraction, dots)
+    return products <= _MOST_PRODUCTS * -(-words // TILE)
+
+
+def _walks_inside(contraction: Contraction) -> bool:
+    """Whether the column operand has axes outside of the columns, so that panels do not follow each other."""
+    used = variables(contraction.operand)
+    return any(axis.var in used and axis.extent > 1 for axis in contraction.outer)
 
 
 def _is_last_axis(load: Any, axis: Axis) -> bool:
@@ -150,10 +172,10 @@ def _space(workload: Workload, target: Target) -> Space | None:
         width = TILE * column_tiles
         return width <= columns and (column_tiles == 1 or -(-columns // width) * width <= _WASTE * columns)
 
-    rows = [size for size in _row_sizes(extents[-1]) if fits(size, 1)] or [min(TILE, extents[-1])]
+    rows = [size for size in _row_sizes(extents[-1]) if fits(size, 1)]
     knobs: list[Knob] = [
         Ordinal("rows", rows),
-        Ordinal("row_tiles", [count for count in _PER_STEP if any(fits(size, count) for size in rows)] or [1]),
+        Ordinal("row_tiles", [count for count in _PER_STEP if any(fits(size, count) for size in rows)]),
         Ordinal("column_tiles", [count for count in _PER_STEP if columns_fit(count)]),
         Categorical("order", ["columns", "rows"]),
         Ordinal("tasks", _TASKS),
@@ -162,8 +184,10 @@ def _space(workload: Workload, target: Target) -> Space | None:
     blocks = [size for size in block_sizes(products)[:-1] if _BLOCK[0] <= size <= _BLOCK[1]]
     if blocks:
         knobs.append(Ordinal(BLOCK, [*blocks, math.prod(products)]))
-    if contraction.constant is not None:
-        knobs += prefetch_knob(WORD_BYTES * columns * math.prod(dots.extents(contraction)), _FETCHED * target.l2)
+    fetched: list[Knob] = []
+    if contraction.constant is not None and not _walks_inside(contraction):
+        fetched = prefetch_knob(WORD_BYTES * columns * math.prod(dots.extents(contraction)), _FETCHED * target.l2)
+    knobs += fetched
     constraints = [
         Constraint(
             ("row_tiles", "column_tiles"),
@@ -182,7 +206,7 @@ def _space(workload: Workload, target: Target) -> Space | None:
                 "steps in turns have one panel",
             )
         )
-    if knobs[-1].name == PREFETCH:
+    if fetched:
         constraints.append(
             Constraint(
                 ("order", PREFETCH), lambda order, prefetch: order == "columns" or not prefetch, "panels come in order"

@@ -1,10 +1,11 @@
-"""Data whose rows hold whole groups of the elements that a word takes: two of bfloat16, four bytes.
+"""Data whose rows hold whole groups of the elements that a word takes, and as many of these as fill tiles.
 
     whole[y, x, c] = data[y, x, c] if c < 3 else 0         four channels where the data have three
 
 Tiles load the words of a row as they lie in memory, so that a pixel of an image with three channels has to begin at a
-word. The stage that pads the image computes the further elements, too; without one there is a stage of its own. They
-are multiplied by zeros (see `dot_products`), and they are zero themselves, because zero times NaN is NaN.
+word. A prime number of words beyond 16 would fill tiles of one word only, so that a few words more are better. The
+stage that pads the image computes the further elements, too; without one there is a stage of its own. They are
+multiplied by zeros (see `dot_products`), and they are zero themselves, because zero times NaN is NaN.
 """
 
 from __future__ import annotations
@@ -17,27 +18,45 @@ from tvm import tirx
 from ....ir.expressions import Expr, rewrite_loads
 from ....ir.roles import Contraction, find_contraction
 from ....ir.stages import Axis, Stage, StageGraph, intermediate, shape_of, variable
+from .instructions import TILE
+
+_WASTE = 1.5  # times as many products as there would be of full tiles
 
 
-def with_whole_groups(contraction: Contraction, constants: tuple[int, ...], group: int) -> Contraction:
-    """The contraction with data whose last axis holds whole groups.
+def groups_that_fill_tiles(words: int) -> int:
+    """The number of words, or a slightly larger one, that rows of tiles divide without much waste.
 
     Args:
-        contraction: a contraction. Groups divide its last reduction, or that is the last axis of the data.
+        words: the words of a reduction.
+
+    Example:
+        >>> groups_that_fill_tiles(36), groups_that_fill_tiles(37)
+        (36, 39)
+    """
+    tiles = -(-words // TILE)
+    depth = max(depth for depth in range(1, min(words, TILE) + 1) if words % depth == 0)
+    return words if words // depth <= _WASTE * tiles else tiles * -(-words // tiles)
+
+
+def with_whole_groups(contraction: Contraction, constants: tuple[int, ...], width: int) -> Contraction:
+    """The contraction with data whose last axis is so wide.
+
+    Args:
+        contraction: a contraction. Its last reduction is the last axis of the data, or has this width.
         constants: the positions of the constant inputs of its function.
-        group: the elements of a group.
+        width: the elements of whole groups.
 
     Returns:
-        The contraction of a function that computes the same; `contraction` itself if groups divide the reduction.
+        The contraction of a function that computes the same; `contraction` itself if the data are as wide.
     """
     extent = contraction.stage.reductions[-1].extent
-    return contraction if extent % group == 0 else find_contraction(_widened(contraction, extent, group), constants)
+    return contraction if extent == width else find_contraction(_widened(contraction, extent, width), constants)
 
 
-def _widened(contraction: Contraction, extent: int, group: int) -> StageGraph:
+def _widened(contraction: Contraction, extent: int, width: int) -> StageGraph:
     """The function with data of whole groups. The padding makes them, or else a stage of its own."""
     graph, source = contraction.graph, contraction.other.source
-    shape = (*shape_of(source)[:-1], -(-extent // group) * group)
+    shape = (*shape_of(source)[:-1], width)
     whole = intermediate("whole", shape, str(source.dtype))
     prologue = contraction.prologue
     stages = []
