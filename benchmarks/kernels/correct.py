@@ -1,13 +1,14 @@
 """Checks every sketch of every operator against NumPy, at random points and corners, also on awkward shapes.
 
-    correct.py [--operators conv2d,softmax] [--points 50] [--sources builtin,rules,meta_schedule]
+    correct.py [--operators conv2d,softmax] [--types bfloat16,uint8,int8] [--points 50]
+               [--sources builtin,rules,meta_schedule]
 
 A point is right if it schedules, compiles, writes every element, and is within the sketch's bound of NumPy's float64
 result. Corners are the points at which every knob has its first or its last value: 64 at most, drawn at random if the
 space has more. MetaSchedule's own sampling may refuse a point; refused points are counted separately. `error` is the
 largest max|difference| / max|reference|; it is infinite if an element was not written. Nothing is timed, so the machine
 may be busy. It takes an hour on two cores, half of it for MetaSchedule's sketches. With `--sources` the results go into
-a separate file.
+a separate file. Layers of bfloat16 and of bytes have built-in sketches only; `--types` chooses among the types.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ import stormdrop as sd
 from stormdrop.cli.output import table
 from stormdrop.errors import SpaceError
 from stormdrop.ir.relative_error import relative_error
-from stormdrop.sketches.registry import SOURCES, sketches_for
+from stormdrop.sketches.registry import BUILTIN, SOURCES, sketches_for
 from stormdrop.testing.sketches import run
 
 KERNELS = """
@@ -74,15 +75,49 @@ transpose shape=17x35 perm=1x0
 transpose shape=7x17x64 perm=1x0x2
 concatenate shape=7x17x35 shape2=7x17x24 axis=2
 concatenate shape=17x35 shape2=7x35 axis=0
+dense m=37 n=49 k=64 bias=1 act=relu residual=1 dtype=bfloat16
+dense m=20 n=17 k=1 dtype=bfloat16
+dense m=1 n=33 k=31 bias=1 dtype=bfloat16
+dense m=70 n=1 k=33 dtype=bfloat16
+dense m=65 n=65 k=65 bias=1 act=gelu dtype=bfloat16
+dense m=100 n=80 k=512 bias=1 dtype=bfloat16
+matmul m=33 n=48 k=65 dtype=bfloat16
+batch_matmul b=3 m=17 n=35 k=33 dtype=bfloat16
+batch_matmul b=2 m=17 n=35 k=34 transpose_b=1 dtype=bfloat16
+conv2d n=1 h=15 w=13 ci=3 co=27 kh=7 kw=7 stride=2 pad=3 bias=1 act=relu dtype=bfloat16
+conv2d n=1 h=7 w=7 ci=64 co=48 kh=3 kw=3 pad=1 bias=1 dtype=bfloat16
+conv2d n=2 h=9 w=11 ci=8 co=20 kh=3 kw=3 pad=2 dilation=2 dtype=bfloat16
+conv2d n=1 h=9 w=9 ci=32 co=64 kh=3 kw=3 pad=1 groups=2 dtype=bfloat16
+conv2d n=1 h=17 w=17 ci=24 co=48 kh=1 kw=1 residual=1 dtype=bfloat16
+conv2d n=1 h=9 w=9 ci=16 co=24 kh=3 kw=3 pad=1 layout=NCHW dtype=bfloat16
+dense m=20 n=17 k=1 dtype=uint8
+dense m=1 n=33 k=31 bias=1 dtype=uint8 zero_point=7
+dense m=70 n=1 k=33 dtype=int8
+dense m=65 n=65 k=65 bias=1 act=relu requantize=1 dtype=uint8 zero_point=128
+dense m=100 n=80 k=512 dtype=int8 zero_point=-5
+matmul m=33 n=48 k=65 dtype=int8
+batch_matmul b=3 m=17 n=35 k=33 dtype=uint8
+conv2d n=1 h=15 w=13 ci=3 co=27 kh=7 kw=7 stride=2 pad=3 dtype=uint8 zero_point=114
+conv2d n=1 h=7 w=7 ci=64 co=48 kh=3 kw=3 pad=1 bias=1 act=relu requantize=1 dtype=uint8 zero_point=3
+conv2d n=2 h=9 w=11 ci=8 co=20 kh=3 kw=3 pad=2 dilation=2 dtype=int8
+conv2d n=1 h=9 w=9 ci=32 co=64 kh=3 kw=3 pad=1 groups=2 dtype=uint8 zero_point=9
+conv2d n=1 h=14 w=14 ci=16 co=32 kh=3 kw=3 pad=1 dtype=int8 zero_point=2
 """.strip().splitlines()
 
+FLOAT32 = "float32"
+TYPES = [FLOAT32, "bfloat16", "uint8", "int8"]
 _CORNERS = 64
 _TRIED = 1 << 14  # the most combinations of ends that are tried as corners
 
 
 def main() -> None:
     options = _options()
-    jobs = [(text, source, options.points) for text in options.kernels for source in options.sources]
+    jobs = [
+        (text, source, options.points)
+        for text in options.kernels
+        for source in options.sources
+        if source == BUILTIN or _type(text) == FLOAT32
+    ]
     with ProcessPoolExecutor() as pool:
         rows = []
         for rows_of_job in pool.map(_checked, jobs):
@@ -94,7 +129,8 @@ def main() -> None:
     wrong = [row for row in rows if row["wrong"]]
     print(f"{sum(row['points'] for row in rows)} points of {len(rows)} spaces, {len(wrong)} spaces with a wrong one")
     setting = {"points": options.points, "sources": options.sources}
-    name = "correct" if options.sources == list(SOURCES) else f"correct_{'_'.join(options.sources)}"
+    chosen = [*options.sources, *([] if options.types == TYPES else options.types)]
+    name = "correct" if chosen == list(SOURCES) else f"correct_{'_'.join(chosen)}"
     print(save(name, {"machine": machine(), **setting, "kernels": rows}))
     sys.exit(bool(wrong))
 
@@ -154,6 +190,11 @@ def _corners(space: Any) -> list[Any]:
     return [corners[index] for index in rng.permutation(len(corners))[:_CORNERS]]
 
 
+def _type(text: str) -> str:
+    """The type of the data of a kernel."""
+    return dict(argument.split("=") for argument in text.split()[1:]).get("dtype", FLOAT32)
+
+
 def _operator(row: dict[str, Any]) -> str:
     name: str = row["kernel"].split()[0]
     return name
@@ -184,13 +225,17 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--sources", default=",".join(SOURCES), help="sources of sketches, separated by commas (%(default)s)"
     )
+    parser.add_argument("--types", default=",".join(TYPES), help="types of the data, separated by commas (%(default)s)")
     options = parser.parse_args()
+    options.types = options.types.split(",")
+    if unknown := [name for name in options.types if name not in TYPES]:
+        sys.exit(f"there is no kernel of type {unknown[0]}; the types are {', '.join(TYPES)}")
     wanted, options.sources = options.operators.split(","), options.sources.split(",")
     if unknown := [name for name in wanted if name not in names]:
         sys.exit(f"there is no kernel of operator {unknown[0]}; there are kernels of {', '.join(names)}")
     if unknown := [name for name in options.sources if name not in SOURCES]:
         sys.exit(f"there is no source {unknown[0]}; the sources are {', '.join(SOURCES)}")
-    options.kernels = [text for text in KERNELS if text.split()[0] in wanted]
+    options.kernels = [text for text in KERNELS if text.split()[0] in wanted and _type(text) in options.types]
     return options
 
 
