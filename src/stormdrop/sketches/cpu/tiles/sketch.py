@@ -48,14 +48,13 @@ from ..prefetch import PREFETCH, prefetch_knob
 from . import cost_model
 from .instructions import REGISTERS, TILE, WORD_BYTES, product_of
 from .loops import BLOCK, TileLoops
-from .reductions import block_sizes, products_of, reduction_loops
+from .reductions import block_sizes, products_of
 from .rows import rows_of
 from .whole_groups import groups_that_fill_tiles, with_whole_groups
 
 _WASTE = 1.25  # tiles may compute up to this many times the elements
 _PER_STEP = (1, 2, 3, 4)
 _TASKS = (1, 2, 4)
-_MOST_PRODUCTS = 4  # times as many products of tiles as there would be of full ones
 _BLOCK = (4, 24)  # products of a block: panels of 4 to 48 KB; 8 was the best for layers of 512 x 1024 x 4096
 _FETCHED = 1 / 8  # of the second cache: tiles compute so fast that loading even this much shows
 
@@ -128,15 +127,7 @@ def tile_products(contraction: Contraction, target: Target) -> DotProducts | Non
     overflows = dots.sums == "int32" and steps * LARGEST_PRODUCT >= 2**31
     whole = grouped.extent % dots.group == 0 or is_last
     fits = read_in_rows and whole and not by_column and not overflows and not columns.zero_point
-    fits = fits and _fills_tiles(contraction, dots)
     return dots if fits and str(contraction.stage.buffer.dtype) == dots.sums else None
-
-
-def _fills_tiles(contraction: Contraction, dots: DotProducts) -> bool:
-    """Whether tiles multiply at most a few times the words that there are: a prime number of words fills none."""
-    *_, products = products_of(contraction, dots)
-    _, words = reduction_loops(contraction, dots)
-    return products <= _MOST_PRODUCTS * -(-words // TILE)
 
 
 def _walks_inside(contraction: Contraction) -> bool:
