@@ -62,6 +62,7 @@ WORKLOADS = [
     # Groups, one row, and blocks of a long reduction.
     operators.conv2d(1, 9, 9, 32, 64, 3, 3, pad=1, groups=2, bias=1, dtype="bfloat16"),
     operators.conv2d(1, 9, 9, 16, 64, 3, 3, pad=1, groups=2, dtype="uint8", zero_point=9),
+    operators.conv2d(1, 8, 8, 68, 64, 1, 1, groups=2, dtype="bfloat16"),  # 17 words stay 17
     operators.dense(1, 40, 96, bias=1, dtype="bfloat16"),
     operators.dense(70, 40, 512, bias=1, dtype="bfloat16"),
     operators.conv2d(1, 14, 14, 96, 20, 3, 3, pad=1, dtype="int8", zero_point=2),
@@ -120,7 +121,6 @@ def test_llvm_makes_tile_instructions_for_a_machine_that_has_them(workload: Work
         (operators.conv2d(1, 8, 8, 16, 32, 3, 3, layout="NCHW", dtype="bfloat16"), AMX),
         (operators.dense(4, 32, 33100, dtype="uint8"), AMX),
         (operators.softmax(32, 32), AMX),
-        (operators.conv2d(1, 8, 8, 148, 64, 1, 1, groups=2, dtype="bfloat16"), AMX),
         (operators.dense(32, 32, 64, dtype="bfloat16"), replace(AMX, keep_denormals=True)),
     ],
     ids=[
