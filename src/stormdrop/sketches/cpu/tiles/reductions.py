@@ -42,7 +42,7 @@ def split_at(loops: Sequence[int], block: int) -> tuple[list[int], list[int]]:
 
     Example:
         >>> split_at([3, 3, 8], 24)
-        ([3, 1], [3, 8])
+        ([3], [1, 3, 8])
         >>> split_at([3, 3, 8], 4)
         ([3, 3, 2], [4])
     """
