@@ -54,7 +54,7 @@ import stormdrop as sd
 from stormdrop.bench.contender import ContenderSpec
 from stormdrop.errors import MeasureError, UnsupportedFunction
 from stormdrop.ir.workload import Workload
-from stormdrop.machine.memory_rates import passing_between
+from stormdrop.machine.passing import passing_between
 from stormdrop.model.builder import ModelBuilder, provenance_of, source_of
 from stormdrop.model.importer.any_model import import_model
 from stormdrop.model.importer.graph import Graph

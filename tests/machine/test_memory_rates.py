@@ -15,7 +15,6 @@ from stormdrop.machine import memory_rates as module
 from stormdrop.machine.cpu import Target
 from stormdrop.machine.memory_rates import (
     MemoryRates,
-    Passing,
     cached_bytes,
     chain_function,
     copy_function,
@@ -23,7 +22,6 @@ from stormdrop.machine.memory_rates import (
     last_cache,
     measure_caches_within,
     memory_rates,
-    passing_between,
     read_function,
 )
 from stormdrop.machine.peak import compile_function
@@ -146,17 +144,6 @@ def test_what_was_measured_counts_and_the_machine_stays_the_same(measurements: l
     assert Target.detect() == before  # spaces, records and fleets depend on it
     measure_caches_within(here, None)  # it is known
     assert len(measurements) == 1
-
-
-def test_as_much_passes_through_the_caches_as_it_takes(measurements: list[MemoryRates], here: Target) -> None:
-    memory_rates(here)  # the last cache holds 6 MiB, those of the cores 2
-    mebibyte = 1 << 20
-    small, middle, large = (passing_between(here, size * mebibyte) for size in (1, 2, 4))
-    assert small is None
-    assert middle == Passing(3 * mebibyte, 3 * mebibyte, "the last cache")  # no more than half of it
-    assert large == Passing(9 * mebibyte, 3 * mebibyte, "memory")
-    unknown = dataclasses.replace(here, l3=0, l3s=0, l2=0)
-    assert passing_between(unknown, 100 * mebibyte) is None
 
 
 def test_a_short_tuning_measures_nothing(measurements: list[MemoryRates], here: Target) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
-from stormdrop.machine.memory_rates import Passing
+from stormdrop.machine.passing import Passing
 from stormdrop.measure.jobs import Build, Data, Run
 from stormdrop.measure.timing import TimingPlan
 from stormdrop.measure.workbench import Workbench
@@ -106,5 +106,5 @@ def test_constants_and_inputs_pass_through_the_caches_between_executions(
         call()
     for index, copies in enumerate((inputs, constants)):
         places = [np.from_dlpack(arguments[index]).ctypes.data for arguments in seen]
-        assert len(set(places)) == copies
+        assert len(set(places)) == copies and places[:copies] == places[copies : 2 * copies]
         assert all(np.array_equal(np.from_dlpack(arguments[index]), given[index]) for arguments in seen)

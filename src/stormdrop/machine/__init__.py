@@ -14,6 +14,7 @@ unit_loops.py            the loops that measure these units
 unit_rates.py            how fast they are here, and which are offered
 peak.py                  the measured limits of this machine
 memory_rates.py          how fast its memory and caches are, and how much these hold
+passing.py               what passes through them between two executions of a kernel
 kept_measurements.py     the files that keep such measurements
 lock.py, lock_holder.py  the machine-wide lock, and who holds it
 foreign_load.py          whether something else used the machine while a kernel ran

@@ -42,9 +42,6 @@ _DISTINCT = 1.25  # times as fast as memory: what is slower than that is no cach
 _SURELY = 1.5  # times what all caches hold: such an array does not lie in them
 _FARTHEST = 3  # sizes whose median rate is that of memory
 _VECTORS = 8  # registers that add up what is read
-_HELD = 0.5  # of caches: a model's weights that are more than this leave them between two executions of a kernel
-_EVICTING = 1.5  # times the size of all caches: reading that much leaves nothing else in them
-_PASSES = 8  # times the size of the second-level caches: little that was read before stays in them
 _WINDOW = 1e-3  # seconds of a run, at least
 _RUNS, _PATIENCE = 5, 0.1
 _COST = 6.0  # seconds, about, of a measurement
@@ -137,40 +134,6 @@ def cached_bytes(target: Target) -> int:
     """
     known = None if target.runner or target.triple else known_cached(target)
     return target.caches if known is None else min(known, target.caches)
-
-
-@dataclass(frozen=True)
-class Passing:
-    """What leaves the caches between two executions of a kernel, because other kernels of its model run.
-
-    Attributes:
-        constants: The bytes of constants that pass.
-        inputs: The bytes of inputs and constants that pass, at most, so that inputs leave the caches of the cores.
-        place: Where the constants then come from: "memory" or "the last cache".
-    """
-
-    constants: int
-    inputs: int
-    place: str
-
-
-def passing_between(target: Target, constants: int) -> Passing | None:
-    """What passes through the caches between two executions of a kernel of a model.
-
-    Args:
-        target: The machine, with the number of cores to use.
-        constants: The bytes of all constants of the model.
-
-    Returns:
-        None if half of the second-level caches hold the constants, or if the sizes of the caches are not known.
-    """
-    nearest, last = target.cores * target.l2, int(_HELD * cached_bytes(target))
-    if constants <= _HELD * nearest or not nearest:
-        return None
-    leaving = min(_PASSES * nearest, max(last, nearest))
-    if constants <= last:
-        return Passing(leaving, leaving, "the last cache")
-    return Passing(int(_EVICTING * cached_bytes(target)), leaving, "memory")
 
 
 def known_cached(target: Target) -> int | None:

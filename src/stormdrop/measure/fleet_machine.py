@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ..ir.workload import Workload
     from ..machine.contract import Machine
     from ..machine.fleet_identity import Calibration, MachineIdentity
-    from ..machine.memory_rates import Passing
+    from ..machine.passing import Passing
     from ..sketches.contract import AnySketch
     from ..space import Space
     from .pool import WorkerPool

@@ -35,7 +35,7 @@ from .pool import Worker, WorkerPool
 if TYPE_CHECKING:
     from ..ir.workload import Workload
     from ..machine.contract import Machine
-    from ..machine.memory_rates import Passing
+    from ..machine.passing import Passing
     from ..sketches.contract import AnySketch
     from ..space import Space
 

@@ -17,7 +17,7 @@ from ..errors import one_line
 from ..ir.stages import shape_of
 from ..machine.contract import CPU
 from ..machine.foreign_load import Counters, read_counters
-from ..machine.memory_rates import Passing
+from ..machine.passing import Passing
 from ..trial import Phases, Status
 from .devices import DeviceLost, device_of
 from .jobs import KERNELS, Build, Built, Data, Failed, Key, Race, Raced, Ran, Reals, Run, Verified, Verify

@@ -30,7 +30,8 @@ from ..errors import LockTimeout, MeasureError, UnsupportedFunction
 from ..ir.dtypes import BFLOAT16
 from ..ir.workload import Workload
 from ..machine.cpu import Target
-from ..machine.memory_rates import cached_bytes, passing_between
+from ..machine.memory_rates import cached_bytes
+from ..machine.passing import passing_between
 from ..machine.peak import known_peak
 from ..machine.tiles import TILES
 from ..machine.tracker import is_rack
@@ -504,5 +505,5 @@ def _least_seconds(workload: Workload, target: Target, limits: tuple[float, floa
     # The bandwidth was measured by a copy, whose lines are read before they are written, and perhaps in a bad moment.
     moved = workload.bytes / bandwidth / _FASTER if workload.bytes > cached_bytes(target) else 0.0
     tiles = TILES in target.features
-    at_once = max(_AT_ONCE.get(spec.dtype, (1.0, 1.0))[tiles] for spec in workload.inputs)
+    at_once = max((_AT_ONCE.get(spec.dtype, (1.0, 1.0))[tiles] for spec in workload.inputs), default=1.0)
     return max(workload.flops / flops / (_FEWER if transformed else 1.0) / at_once, moved)

@@ -17,7 +17,7 @@ from ..ir.workload import Workload
 from ..machine import tracker
 from ..machine.contract import CPU, Machine
 from ..machine.cpu import Target
-from ..machine.memory_rates import Passing
+from ..machine.passing import Passing
 from ..measure.boards import BoardsMeasurer, HeldBoards
 from ..measure.contract import Measurer
 from ..measure.fleet_machine import LocalSetup

@@ -19,8 +19,7 @@ from stormdrop.sketches.cpu.tiles.instructions import configuration
 from stormdrop.sketches.cpu.tiles.loops import TileLoops
 from stormdrop.sketches.cpu.tiles.reductions import block_sizes, split_at
 from stormdrop.sketches.cpu.tiles.rows import rows_of
-from stormdrop.sketches.cpu.tiles.sketch import Tiles
-from stormdrop.sketches.cpu.tiles.sketch import _contraction as tiles_of
+from stormdrop.sketches.cpu.tiles.sketch import Tiles, contraction_of
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.testing.assembly import assembly
 from stormdrop.testing.emulated_tiles import emulated
@@ -192,7 +191,7 @@ def test_sums_wait_while_tiles_walk_through_a_block() -> None:
     common = {"rows": 16, "row_tiles": 1, "order": "columns", "tasks": 1, "block": 4}
     for column_tiles, prefetch in ((1, 0), (1, 1), (3, 1)):
         config = {**common, "column_tiles": column_tiles, "prefetch": prefetch}
-        loops = TileLoops(*tiles_of(workload, small), small, config)
+        loops = TileLoops(*contraction_of(workload, small), small, config)
         assert loops.group > 1 and 50 % loops.group and loops.groups > 1
         assert space.contains(space.point(config))
         variant = SKETCH.apply(workload, small, config)
@@ -216,5 +215,5 @@ def test_blocks_divide_the_loops_over_products() -> None:
 )
 def test_tiles_of_narrow_images_run_on(height: int, width: int, extents: list[int]) -> None:
     workload = operators.conv2d(1, height, width, 32, 32, 3, 3, pad=1, dtype="bfloat16")
-    contraction, _ = tiles_of(workload, AMX)
+    contraction, _ = contraction_of(workload, AMX)
     assert rows_of(contraction).extents == extents

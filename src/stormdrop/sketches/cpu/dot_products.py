@@ -45,7 +45,6 @@ from ...ir.factors import Factor, factors_of
 from ...ir.roles import Contraction, contiguous
 from ...ir.stages import Axis, Stage, intermediate, variable
 from ...machine.cpu import Target
-from .tiles.instructions import product_of
 
 _SIGN_BITS = -0x7F7F7F80  # 0x80808080: the highest bit of each byte of a word
 LARGEST_PRODUCT = 255 * 255
@@ -209,9 +208,8 @@ def unit_for_int16(target: Target) -> tuple[str, str] | None:
 
 
 def multiplies_bfloat16(target: Target) -> bool:
-    """Whether a machine has tiles for bfloat16, or instructions for its dot products that are faster than float32."""
-    kind = _OWN_KINDS[BFLOAT16]
-    return product_of(BFLOAT16, BFLOAT16, target) is not None or _instruction(BFLOAT16, kind, target) is not None
+    """Whether a machine has instructions for dot products of bfloat16 that are faster than those of float32."""
+    return _instruction(BFLOAT16, _OWN_KINDS[BFLOAT16], target) is not None
 
 
 def _grouped_axis(contraction: Contraction, group: int) -> int:

@@ -25,7 +25,7 @@ from ..dot_products import DotProducts
 from ..prefetch import PREFETCH
 from .instructions import TILE, WORD_BYTES
 from .loops import BLOCK
-from .reductions import depth_of, products_of
+from .reductions import products_of
 from .rows import rows_of
 
 _PRODUCT, _LOAD, _STORE, _EPILOGUE = 16.0, 8.0, 16.0, 4.0  # cycles of a tile; the last of a vector
@@ -45,7 +45,7 @@ def cycles(
         knobs: n values of each knob, by name.
         target: the machine.
     """
-    extents, depth = rows_of(contraction).extents, depth_of(contraction, dots)
+    extents = rows_of(contraction).extents
     words = math.prod(dots.extents(contraction))
     rows, row_tiles, column_tiles = (knobs[name] for name in ("rows", "row_tiles", "column_tiles"))
     sizes = [row_tiles, rows] if len(extents) == 2 else [row_tiles * rows]
@@ -66,7 +66,7 @@ def cycles(
     cold = panel / row_steps / _MEMORY if contraction.constant is not None else 0.0
     waiting = np.where(by_column & (knobs.get(PREFETCH, np.zeros(1)) == 0), cold, 0.0)
     far = far + np.where(by_column, cold, 0.0) - waiting
-    computed = words / depth * np.maximum(_PRODUCT * row_tiles * column_tiles, _LOAD * (row_tiles + column_tiles))
+    computed = products * np.maximum(_PRODUCT * row_tiles * column_tiles, _LOAD * (row_tiles + column_tiles))
     end = row_tiles * column_tiles * (blocks * _STORE + (blocks - 1) * _LOAD + _EPILOGUE * rows)
     tasks = np.minimum(steps, target.cores * knobs["tasks"])
     rounds = np.ceil(tasks / target.cores) * np.ceil(steps / tasks)

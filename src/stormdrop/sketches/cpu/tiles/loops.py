@@ -26,7 +26,7 @@ from ..prefetch import PREFETCH, fetch_statements
 from ..tiled_contraction import tiled_axis
 from . import instructions
 from .instructions import CONFIGURATION_WORDS, TILE, WORD_BYTES
-from .reductions import depth_of, products_of, reduction_loops, split_at
+from .reductions import depth_of, reduction_loops, split_at
 from .rows import rows_of
 
 BLOCK = "block"
@@ -58,9 +58,10 @@ class TileLoops:
         self.column_tiles: int = config["column_tiles"]
         self.by_column: bool = config["order"] == "columns"
         self.prefetch = bool(config.get(PREFETCH))
-        self.image = rows_of(contraction)
-        self.extents = self.image.extents
-        self.depth = depth_of(contraction, dots)
+        self.row_axes = rows_of(contraction)
+        self.extents = self.row_axes.extents
+        self.others, words = reduction_loops(contraction, dots)
+        self.depth = depth_of(words)
         width = TILE * self.column_tiles
         self.column = tiled_axis("pack_column", contraction.column.extent, width)
         self.columns = packed_columns(contraction, dots, self.column)
@@ -71,7 +72,7 @@ class TileLoops:
         self.counts = [-(-extent // size) for extent, size in zip(self.extents, self.step, strict=True)]
         self.outer = [axis.extent for axis in contraction.outer]
         self.panels = -(-contraction.column.extent // width)
-        self.products = products_of(contraction, dots)
+        self.products = [*(axis.extent for axis in self.others), words // self.depth]
         self.blocks, self.inside = split_at(self.products, config.get(BLOCK, math.prod(self.products)))
         steps = math.prod(self.outer) * math.prod(self.counts)
         # The steps of a group have their sums in the scratch while the blocks of the reduction follow each other.
@@ -175,9 +176,8 @@ class TileLoops:
         end = self._results(outer, starts, panel, base)
         if math.prod(self.blocks) > 1:
             loads = sequence([instructions.load(tile, element, stride) for tile, element in sums])
-            # Comparisons that also hold for loops of one iteration, whose position TVM replaces by a number.
-            is_first = tirx.all(*(at < 1 for at in block))
-            is_last = tirx.all(*(at > extent - 2 for at, extent in zip(block, self.blocks, strict=True)))
+            is_first = tirx.all(*(at == 0 for at in block))
+            is_last = tirx.all(*(at == extent - 1 for at, extent in zip(block, self.blocks, strict=True)))
             begin, end = IfThenElse(is_first, begin, loads), IfThenElse(is_last, end, None)
         products = self._products(outer, starts, panel, block, number)
         stores = [instructions.store(tile, element, stride) for tile, element in sums]
@@ -189,7 +189,6 @@ class TileLoops:
         """Loops over a block of the reductions around the products of the tiles of a step."""
         contraction = self.contraction
         *_, grouped = contraction.stage.reductions
-        others, _ = reduction_loops(contraction, self.dots)
         data = contraction.other
         stride = load_stride(data, contraction.rows[-1].var)
         assert stride is not None  # `tile_products` has asked
@@ -203,7 +202,7 @@ class TileLoops:
             positions = [*before, part * self.inside[0] + whole, *after]
             step = positions.pop()
             at: dict[Any, Expr] = {axis.var: IntImm("int32", 0) for axis in contraction.stage.reductions}
-            at.update({axis.var: position for axis, position in zip(others, positions, strict=True)})
+            at.update({axis.var: position for axis, position in zip(self.others, positions, strict=True)})
             at[grouped.var] = step * (self.depth * self.dots.group)
             product: Expr = IntImm("int32", 0)
             for extent, position in zip(self.products, [*positions, step], strict=True):
@@ -257,7 +256,7 @@ class TileLoops:
                 return _loop(lanes, lambda lane: store(tile, row, number * lanes + lane), ForKind.VECTORIZED)
 
             stored = _loop(self._width // lanes, vector, ForKind.UNROLLED)
-            present = self.image.present(self._position(starts, tile, row)) if len(starts) == 1 else None
+            present = self.row_axes.present(self._position(starts, tile, row)) if len(starts) == 1 else None
             return stored if present is None else IfThenElse(present, stored, None)
 
         loops = [_loop(self.rows, partial(vectors, tile)) for tile in range(self.row_tiles)]
@@ -273,7 +272,7 @@ class TileLoops:
         if len(starts) == 2:
             first, last = self.contraction.rows
             return {first.var: starts[0] + tile, last.var: starts[1] + row}
-        return self.image.positions(self._position(starts, tile, row))
+        return self.row_axes.positions(self._position(starts, tile, row))
 
     def _position(self, starts: Sequence[Expr], tile: int, row: Expr) -> Expr:
         """The position on the only row axis of a row of one of the tiles of a step."""

@@ -25,10 +25,15 @@ def reduction_loops(contraction: Contraction, dots: DotProducts) -> tuple[list[A
     return others, words
 
 
+def depth_of(words: int) -> int:
+    """The words in a row of a tile of data: the most that divide those that lie one behind the other."""
+    return max(depth for depth in range(1, min(words, TILE) + 1) if words % depth == 0)
+
+
 def products_of(contraction: Contraction, dots: DotProducts) -> list[int]:
     """The loops over the reductions around the products of tiles, the outermost first."""
     others, words = reduction_loops(contraction, dots)
-    return [*(axis.extent for axis in others), words // depth_of(contraction, dots)]
+    return [*(axis.extent for axis in others), words // depth_of(words)]
 
 
 def split_at(loops: Sequence[int], block: int) -> tuple[list[int], list[int]]:
@@ -66,9 +71,3 @@ def block_sizes(loops: Sequence[int]) -> list[int]:
         below = math.prod(loops[position + 1 :])
         sizes |= {part * below for part in range(1, extent + 1) if extent % part == 0}
     return sorted(sizes)
-
-
-def depth_of(contraction: Contraction, dots: DotProducts) -> int:
-    """The words in a row of a tile of data: the most that divide those that lie one behind the other."""
-    _, words = reduction_loops(contraction, dots)
-    return max(depth for depth in range(1, min(words, TILE) + 1) if words % depth == 0)

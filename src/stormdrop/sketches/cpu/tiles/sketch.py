@@ -83,7 +83,7 @@ class Tiles:
 
     def estimate(self, workload: Workload, target: Target, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
         """The expected cycles of n configurations, see `cost_model.cycles`."""
-        contraction, dots = _contraction(workload, target)
+        contraction, dots = contraction_of(workload, target)
         return cost_model.cycles(contraction, dots, knobs, target)
 
     def apply(self, workload: Workload, target: Target, config: Mapping[str, Any]) -> Variant:
@@ -92,12 +92,12 @@ class Tiles:
         Raises:
             UnsupportedFunction: the function has no such contraction, or the machine has no tiles.
         """
-        contraction, dots = _contraction(workload, target)
+        contraction, dots = contraction_of(workload, target)
         return TileLoops(contraction, dots, target, config).variant()
 
 
 @lru_cache(maxsize=64)
-def _contraction(workload: Workload, target: Target) -> tuple[Contraction, DotProducts]:
+def contraction_of(workload: Workload, target: Target) -> tuple[Contraction, DotProducts]:
     """The contraction of a workload, and how tiles multiply it. Raises `UnsupportedFunction`."""
     contraction = find_contraction(workload.graph, workload.constants)
     dots = tile_products(contraction, target)
@@ -146,7 +146,7 @@ def _space(workload: Workload, target: Target) -> Space | None:
     if "amx-tile" not in target.features:
         return None
     try:
-        contraction, dots = _contraction(workload, target)
+        contraction, dots = contraction_of(workload, target)
     except UnsupportedFunction:
         return None
     extents, columns = rows_of(contraction).extents, contraction.column.extent

@@ -19,6 +19,7 @@ from ....ir.expressions import Expr, rewrite_loads
 from ....ir.roles import Contraction, find_contraction
 from ....ir.stages import Axis, Stage, StageGraph, intermediate, shape_of, variable
 from .instructions import TILE
+from .reductions import depth_of
 
 _WASTE = 1.5  # times as many products as there would be of full tiles
 
@@ -34,8 +35,7 @@ def groups_that_fill_tiles(words: int) -> int:
         (36, 39)
     """
     tiles = -(-words // TILE)
-    depth = max(depth for depth in range(1, min(words, TILE) + 1) if words % depth == 0)
-    return words if words // depth <= _WASTE * tiles else tiles * -(-words // tiles)
+    return words if words // depth_of(words) <= _WASTE * tiles else tiles * -(-words // tiles)
 
 
 def with_whole_groups(contraction: Contraction, constants: tuple[int, ...], width: int) -> Contraction:
