@@ -145,7 +145,7 @@ def _checked(job: tuple[str, str, int]) -> list[dict[str, Any]]:
     expected = workload.reference(inputs)
     rows = []
     for sketch, space in sketches_for(workload, target, source):
-        bound = max(workload.tolerance(expected), sketch.max_error)
+        bound = workload.tolerance_of(sketch.max_error, workload.tolerance(expected))
         row: dict[str, Any] = {
             "kernel": text,
             "source": source,
