@@ -44,7 +44,7 @@ def test_large_constants_can_be_fetched_ahead() -> None:
     convolution = operators.conv2d(1, 8, 8, 16, 32, 3, 3, pad=1)
     assert has_knob(RegisterBlocked(), operators.dense(8, 32, 64))
     assert has_knob(RegisterBlocked(), convolution) and has_knob(Winograd(2), convolution)
-    assert not has_knob(RegisterBlocked(), operators.dense(8, 32, 64), replace(TARGET, l2=1 << 20))
+    assert not has_knob(RegisterBlocked(), operators.dense(8, 32, 64), replace(TARGET, l2=1 << 17))
     assert not has_knob(RegisterBlocked(), operators.dense(8, 32, 64), replace(TARGET, l2=0)), "nothing is known of it"
     assert not has_knob(RegisterBlocked(), operators.matmul(8, 32, 64)), "no constant: it was just written"
     assert not has_knob(RegisterBlocked(), operators.depthwise_conv2d(1, 13, 13, 8, 5, 5, layout="NCHW"))

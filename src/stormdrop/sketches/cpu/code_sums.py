@@ -226,7 +226,7 @@ def _space(workload: Workload, target: Target) -> Space | None:
         Ordinal("columns", column_tiles(product.contraction.column.extent, target.lanes, _VECTORS)),
         Ordinal("unroll", [factor for factor in _UNROLLS if product.words % factor == 0]),
     ]
-    if prefetch_knob(product.column_bytes, target.l2):
+    if prefetch_knob(product.column_bytes, target):
         knobs.append(Ordinal("ahead", _AHEAD))
     fits = Constraint(
         ("rows", "columns"),

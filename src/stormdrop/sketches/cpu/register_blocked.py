@@ -158,7 +158,7 @@ def _space(workload: Workload, target: Target) -> Space | None:
         # Scalars of padding are no faster from registers; vectors, which several outputs share, are.
         per_tile = [PAD_PER_TILE] if shape.follows_columns else []
         knobs.append(Categorical("prologue", [PAD_BEFORE, PAD_PER_TASK, *per_tile]))
-    knobs += prefetch_knob(0 if contraction.constant is None else shape.column_bytes, target.l2)
+    knobs += prefetch_knob(0 if contraction.constant is None else shape.column_bytes, target)
     knobs += stores_knob(workload, target)
     space = Space(RegisterBlocked.name, knobs, constraints)
     return with_cheapest_origin(space, lambda columns: cost_model.cycles(shape, columns, target))

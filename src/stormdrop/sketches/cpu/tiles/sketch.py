@@ -56,7 +56,6 @@ _WASTE = 1.25  # tiles may compute up to this many times the elements
 _PER_STEP = (1, 2, 3, 4)
 _TASKS = (1, 2, 4)
 _BLOCK = (4, 24)  # products of a block: panels of 4 to 48 KB; 8 was the best for layers of 512 x 1024 x 4096
-_FETCHED = 1 / 8  # of the second cache: tiles compute so fast that loading even this much shows
 
 
 @dataclass(frozen=True)
@@ -177,7 +176,7 @@ def _space(workload: Workload, target: Target) -> Space | None:
         knobs.append(Ordinal(BLOCK, [*blocks, math.prod(products)]))
     fetched: list[Knob] = []
     if contraction.constant is not None and not _walks_inside(contraction):
-        fetched = prefetch_knob(WORD_BYTES * columns * math.prod(dots.extents(contraction)), _FETCHED * target.l2)
+        fetched = prefetch_knob(WORD_BYTES * columns * math.prod(dots.extents(contraction)), target)
     knobs += fetched
     constraints = [
         Constraint(

@@ -152,7 +152,7 @@ def _space(sketch: Winograd, workload: Workload, target: Target) -> Space | None
         Ordinal("columns", columns),
         Ordinal("unroll", [factor for factor in (1, 2, 4, 8) if width % factor == 0]),
         Categorical("order", ["fused", "tiles", "columns"]),
-        *prefetch_knob(cost_model.weight_bytes(conv, sketch.m, arithmetic), target.l2),
+        *prefetch_knob(cost_model.weight_bytes(conv, sketch.m, arithmetic), target),
     ]
     constraints = [
         Constraint(
