@@ -132,9 +132,9 @@ class GridEvaluator:
             return np.trunc(value).astype(np.int64)
 
     def _reinterpreted(self, node: Any) -> Array:
-        """The bits of a number as an integer of as many bits."""
-        value = self(node.args[0]).astype(str(node.args[0].ty.dtype))
-        return value.view(str(node.ty.dtype)).astype(np.int64)
+        """The bits of a number as a number of another type."""
+        value, dtype = self(node.args[0]).astype(str(node.args[0].ty.dtype)), str(node.ty.dtype)
+        return value.view(dtype).astype(np.float64 if is_float(dtype) else np.int64)
 
     def _load(self, node: Any) -> Array:
         """The values of a load. Indices outside the buffer, which a condition guards, are clipped."""

@@ -63,7 +63,7 @@ _LARGE = 64 << 20  # bytes: a task that moves more has all of its part at once, 
 _WORTH = 5e-4  # of the model's latency: the tuning ends if all the time that is left is expected to save less
 _FEWER = 4.0  # a transformed convolution has at most this many times fewer operations than the plain sum
 # Multiply-adds of a type for one of float32, at most: twice what was measured, by dot products and by tiles.
-_AT_ONCE = {"int8": (8.0, 64.0), "uint8": (8.0, 64.0), BFLOAT16: (4.0, 32.0)}
+_AT_ONCE = {"int8": (8.0, 64.0), "uint8": (8.0, 64.0), BFLOAT16: (4.0, 32.0), "float32": (1.0, 12.0)}
 _FASTER = 2.0  # the true bandwidth is at most this many times the measured one
 _BYTE = 10  # one byte that is moved counts as this many operations
 

@@ -17,7 +17,7 @@ from .cpu.attention import Attention
 from .cpu.code_sums import CodeSums
 from .cpu.register_blocked import RegisterBlocked, few_columns
 from .cpu.streaming import Streaming
-from .cpu.tiles.sketch import Tiles
+from .cpu.tiles.sketch import Tiles, TilesOfParts
 from .cpu.winograd.sketch import Winograd, WinogradOfBytes
 from .fingerprint import space_of
 from .gpu.contraction import GpuContraction
@@ -82,6 +82,8 @@ def cpu_sketches(max_error: float = MAX_ERROR) -> tuple[Sketch[Target], ...]:
         PluginError: A plug-in does not load, or is no sketch.
     """
     inexact: list[Sketch[Target]] = [Winograd(4, max_error), Winograd(2, max_error)] if max_error else []
+    if max_error >= TilesOfParts().max_error:
+        inexact.insert(0, TilesOfParts())
     of_codes = [CodeSums()] if max_error >= CodeSums.max_error else []
     # The first one that applies has the default schedule.
     exact = (WinogradOfBytes(), Attention(), Streaming())

@@ -89,6 +89,7 @@ class DotProducts:
         dtype: The type of the data.
         groups: How many groups the data hold, with zeros behind the last step of the reduction; None if they hold the
             steps of the reduction only.
+        parts: The parts of each element of the column operand: 1, or 2 of numbers of float32, see `tiles.parts`.
     """
 
     feature: str
@@ -99,6 +100,7 @@ class DotProducts:
     axis: int
     dtype: str
     groups: int | None = None
+    parts: int = 1
 
     @property
     def group(self) -> int:
@@ -226,7 +228,7 @@ def _grouped_axis(contraction: Contraction, group: int) -> int:
 
 @dataclass(frozen=True)
 class PackedColumns:
-    """The column operand in words: [outer..., tile, group, column].
+    """The column operand in words: [outer..., tile, group, column], with all groups of the first part before the others.
 
     Attributes:
         stages: What makes it: the sums of the columns if there is a correction, and the packing.
@@ -317,7 +319,7 @@ def packed_columns(contraction: Contraction, dots: DotProducts, column: Any) -> 
         of_column = (*(axis.var for axis in renamed.values()), column.position)
         sums = stage.buffer[of_column]
     first = len(before)
-    extents = dots.extents(contraction)
+    extents = [dots.parts, *dots.extents(contraction)]
     row = Axis(variable("pack_row"), first + math.prod(extents))
     axes = (*renamed.values(), *column.tiles, row, column.inner)
     places[contraction.column.var] = column.position
@@ -360,8 +362,9 @@ def _starts(dots: DotProducts, contraction: Contraction, group: Expr) -> tuple[E
 def _word(
     contraction: Contraction, dots: DotProducts, columns: Factor, places: Mapping[Any, Expr], at: Sequence[Expr]
 ) -> Expr:
-    """The word of the column operand for the groups at some positions on the reductions."""
+    """The word of the column operand for the groups at a position on the parts, and on each of the reductions."""
     reductions = contraction.stage.reductions
+    part, *at = at
     group = at[dots.axis]
     start, count = _starts(dots, contraction, group)
     word: Expr = IntImm("int32", 0)
@@ -369,7 +372,7 @@ def _word(
         where = {axis.var: position for axis, position in zip(reductions, at, strict=True)}
         where[reductions[dots.axis].var] = start + number
         # The highest digit has the sign of the word.
-        digit = substitute(_digit(dots, columns, number == dots.group - 1), {**places, **where})
+        digit = substitute(_digit(dots, columns, number == dots.group - 1, part), {**places, **where})
         extent = reductions[dots.axis].extent
         if dots.groups is not None and dots.groups * dots.group > extent:
             digit = tirx.if_then_else(start + number < extent, digit, IntImm("int32", 0))
@@ -380,10 +383,25 @@ def _word(
     return word
 
 
-def _digit(dots: DotProducts, columns: Factor, signed: bool) -> Expr:
+def _nearest_bfloat16(value: Expr) -> Expr:
+    """The number of bfloat16 that is nearest to one of float32, in float32.
+
+    It is computed with its bits, because NumPy packs constants, and does not round floats (see `ir.reference`).
+    """
+    bits = tirx.reinterpret("uint32", value)
+    upper = IntImm("uint32", 1 << 16)
+    odd = prim.FloorMod(prim.FloorDiv(bits, upper), IntImm("uint32", 2))
+    return tirx.reinterpret("float32", prim.FloorDiv(bits + IntImm("uint32", (1 << 15) - 1) + odd, upper) * upper)
+
+
+def _digit(dots: DotProducts, columns: Factor, signed: bool, part: Expr) -> Expr:
     """The bits of an element of the column operand as a number, from 0 on or with a sign."""
-    if columns.dtype == BFLOAT16:
-        return prim.Cast("int32", tirx.reinterpret("int16" if signed else "uint16", columns.load))
+    if dots.dtype == BFLOAT16:
+        value = columns.load
+        if dots.parts > 1:
+            high = _nearest_bfloat16(value)
+            value = prim.Cast(BFLOAT16, tirx.if_then_else(part < 1, high, value - high))
+        return prim.Cast("int32", tirx.reinterpret("int16" if signed else "uint16", value))
     base = 1 << 32 // dots.group
     low = base // 2 if signed else 0
     digit = prim.FloorMod(_wide(columns) + low if low else _wide(columns), IntImm("int32", base))

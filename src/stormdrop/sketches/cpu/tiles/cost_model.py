@@ -25,6 +25,7 @@ from ..dot_products import DotProducts
 from ..prefetch import PREFETCH
 from .instructions import TILE, WORD_BYTES
 from .loops import BLOCK
+from .parts import PRODUCTS
 from .reductions import products_of
 from .rows import rows_of
 
@@ -46,7 +47,7 @@ def cycles(
         target: the machine.
     """
     extents = rows_of(contraction).extents
-    words = math.prod(dots.extents(contraction))
+    words = dots.parts * math.prod(dots.extents(contraction))
     rows, row_tiles, column_tiles = (knobs[name] for name in ("rows", "row_tiles", "column_tiles"))
     sizes = [row_tiles, rows] if len(extents) == 2 else [row_tiles * rows]
     row_steps = np.prod([np.ceil(extent / size) for extent, size in zip(extents, sizes, strict=True)], axis=0)
@@ -66,7 +67,9 @@ def cycles(
     cold = panel / row_steps / _MEMORY if contraction.constant is not None else 0.0
     waiting = np.where(by_column & (knobs.get(PREFETCH, np.zeros(1)) == 0), cold, 0.0)
     far = far + np.where(by_column, cold, 0.0) - waiting
-    computed = products * np.maximum(_PRODUCT * row_tiles * column_tiles, _LOAD * (row_tiles + column_tiles))
+    multiplied = len(PRODUCTS) if dots.parts > 1 else 1
+    loads = dots.parts * _LOAD * (row_tiles + column_tiles)
+    computed = products * np.maximum(multiplied * _PRODUCT * row_tiles * column_tiles, loads)
     end = row_tiles * column_tiles * (blocks * _STORE + (blocks - 1) * _LOAD + _EPILOGUE * rows)
     tasks = np.minimum(steps, target.cores * knobs["tasks"])
     rounds = np.ceil(tasks / target.cores) * np.ceil(steps / tasks)

@@ -35,6 +35,7 @@ CONFIGURATION_WORDS = 16
 # By the types of the data and of the column operand: the extension and the instruction.
 _PRODUCTS: Mapping[tuple[str, str], tuple[str, str]] = {
     (BFLOAT16, BFLOAT16): ("amx-bf16", "tdpbf16ps"),
+    (BFLOAT16, "float32"): ("amx-bf16", "tdpbf16ps"),  # columns in parts, see `parts`
     ("uint8", "int8"): ("amx-int8", "tdpbusd"),
     ("int8", "int8"): ("amx-int8", "tdpbssd"),
     ("uint8", "uint8"): ("amx-int8", "tdpbuud"),

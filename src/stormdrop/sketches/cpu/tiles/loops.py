@@ -26,6 +26,7 @@ from ..prefetch import PREFETCH, fetch_statements
 from ..tiled_contraction import tiled_axis
 from . import instructions
 from .instructions import CONFIGURATION_WORDS, TILE, WORD_BYTES
+from .parts import HIGH, PRODUCTS, low_parts
 from .reductions import depth_of, reduction_loops, split_at
 from .rows import rows_of
 
@@ -65,6 +66,11 @@ class TileLoops:
         width = TILE * self.column_tiles
         self.column = tiled_axis("pack_column", contraction.column.extent, width)
         self.columns = packed_columns(contraction, dots, self.column)
+        # The data whose parts are multiplied, and the stage that computes the low ones.
+        self.sources, self.low = [contraction.other.source], None
+        if dots.parts > 1:
+            self.low = low_parts(contraction.prologue)
+            self.sources.append(self.low.buffer)
         self.words = intermediate("tile_configuration", [CONFIGURATION_WORDS], "int32", "local")
         # Tiles of rows in a step, and steps along each row axis. With two row axes, the tiles of a step lie one below
         # the other in the first one.
@@ -90,13 +96,15 @@ class TileLoops:
         contraction, graph = self.contraction, self.contraction.graph
         epilogue, source = contraction.epilogue, contraction.operand.source
         before, parameters, transforms = list(contraction.before), list(graph.parameters), {}
+        if self.low is not None:
+            before.insert(before.index(contraction.prologue) + 1, self.low)
         if contraction.constant is None:
             before += [self._row_by_row(stage) for stage in self.columns.stages]
         else:
             position = parameters.index(source)
             packing = StageGraph((source, self.columns.buffer), self.columns.stages)
             parameters[position], transforms[position] = self.columns.buffer, packing.function()
-        read = {contraction.other.source, self.columns.buffer}
+        read = {*self.sources, self.columns.buffer}
         kept = {*parameters, *read}
         first, made = default_loops(before, kept | loads_of([epilogue], contraction.after), self.target)
         last, made_after = default_loops(contraction.after, kept | loads_of([epilogue], before), self.target)
@@ -209,15 +217,22 @@ class TileLoops:
                 product = product * extent + position
             word = product * self.depth + self.columns.first
             statements = self._fetches(leading, panel, number, product) if self.prefetch else []
-            for column in range(self.column_tiles):
-                element = self._packed(leading, panel, word, IntImm("int32", column * TILE))
-                statements.append(instructions.load(self._columns(column), element, WORD_BYTES * self._width))
-            for row in range(self.row_tiles):
-                where = {**outer, **self._row(starts, row, IntImm("int32", 0)), **at}
-                statements.append(instructions.load(self._data(row), substitute(data, where), stride * itemsize))
-                for column in range(self.column_tiles):
-                    tiles = (self._sums(row, column), self._data(row), self._columns(column))
-                    statements.append(instructions.multiply(self.dots.instruction, *tiles))
+            loaded: tuple[int | None, int | None] = (None, None)
+            for data_part, column_part in PRODUCTS if self.dots.parts > 1 else ((HIGH, HIGH),):
+                if column_part != loaded[1]:
+                    first = word + column_part * math.prod(self.products) * self.depth
+                    for column in range(self.column_tiles):
+                        element = self._packed(leading, panel, first, IntImm("int32", column * TILE))
+                        statements.append(instructions.load(self._columns(column), element, WORD_BYTES * self._width))
+                for row in range(self.row_tiles):
+                    if data_part != loaded[0]:
+                        where = {**outer, **self._row(starts, row, IntImm("int32", 0)), **at}
+                        element = self.sources[data_part][tuple(substitute(index, where) for index in data.indices)]
+                        statements.append(instructions.load(self._data(row), element, stride * itemsize))
+                    for column in range(self.column_tiles):
+                        tiles = (self._sums(row, column), self._data(row), self._columns(column))
+                        statements.append(instructions.multiply(self.dots.instruction, *tiles))
+                loaded = (data_part, column_part)
             return SeqStmt(statements)
 
         return _nested(self.inside, innermost)

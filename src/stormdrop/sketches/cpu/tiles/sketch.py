@@ -28,7 +28,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +48,7 @@ from ..prefetch import PREFETCH, prefetch_knob
 from . import cost_model
 from .instructions import REGISTERS, TILE, WORD_BYTES, product_of
 from .loops import BLOCK, TileLoops
+from .parts import with_high_parts
 from .reductions import block_sizes, products_of
 from .rows import rows_of
 from .whole_groups import groups_that_fill_tiles, with_whole_groups
@@ -62,8 +63,15 @@ _BLOCK = (4, 24)  # products of a block: panels of 4 to 48 KB; 8 was the best fo
 class Tiles:
     """A sketch for contractions on machines with AMX, see the module."""
 
-    name: ClassVar[str] = "tiles"
-    max_error: ClassVar[float] = 0.0
+    @property
+    def name(self) -> str:
+        """`tiles`."""
+        return "tiles"
+
+    @property
+    def max_error(self) -> float:
+        """0: sums are only reordered."""
+        return 0.0
 
     def space(self, workload: Workload, target: Target) -> Space | None:
         """The tilings that fit the eight registers; None for a function without such a contraction.
@@ -78,11 +86,11 @@ class Tiles:
           panel stays in the first cache; the sums wait in the second one
         - `prefetch`: whether a walk through rows fetches the next panel of constant columns, see `prefetch`
         """
-        return _space(workload, target)
+        return _space(self, workload, target)
 
     def estimate(self, workload: Workload, target: Target, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
         """The expected cycles of n configurations, see `cost_model.cycles`."""
-        contraction, dots = contraction_of(workload, target)
+        contraction, dots = self.contraction(workload, target)
         return cost_model.cycles(contraction, dots, knobs, target)
 
     def apply(self, workload: Workload, target: Target, config: Mapping[str, Any]) -> Variant:
@@ -91,14 +99,50 @@ class Tiles:
         Raises:
             UnsupportedFunction: the function has no such contraction, or the machine has no tiles.
         """
-        contraction, dots = contraction_of(workload, target)
+        contraction, dots = self.contraction(workload, target)
         return TileLoops(contraction, dots, target, config).variant()
+
+    def contraction(self, workload: Workload, target: Target) -> tuple[Contraction, DotProducts]:
+        """The contraction of a workload, and how tiles multiply it. Raises `UnsupportedFunction`."""
+        return contraction_of(workload, target, False)
+
+
+@dataclass(frozen=True)
+class TilesOfParts(Tiles):
+    """The sketch for contractions of float32, whose factors are sums of two numbers of bfloat16, see `parts`."""
+
+    @property
+    def name(self) -> str:
+        """`tiles_of_parts`."""
+        return "tiles_of_parts"
+
+    @property
+    def max_error(self) -> float:
+        """The bound on max|difference| / max|reference| of what it computes. It is not exact for small integers."""
+        return 2e-5
+
+    def contraction(self, workload: Workload, target: Target) -> tuple[Contraction, DotProducts]:
+        """The contraction of a workload over the parts, and how tiles multiply it. Raises `UnsupportedFunction`."""
+        return contraction_of(workload, target, True)
 
 
 @lru_cache(maxsize=64)
-def contraction_of(workload: Workload, target: Target) -> tuple[Contraction, DotProducts]:
-    """The contraction of a workload, and how tiles multiply it. Raises `UnsupportedFunction`."""
+def contraction_of(workload: Workload, target: Target, parts: bool) -> tuple[Contraction, DotProducts]:
+    """The contraction of a workload, and how tiles multiply it.
+
+    Args:
+        workload: the function.
+        target: the machine.
+        parts: whether factors of float32 are taken as two parts.
+
+    Raises:
+        UnsupportedFunction: it has no such contraction, or the machine does not multiply it.
+    """
     contraction = find_contraction(workload.graph, workload.constants)
+    if parts:
+        if any(factor.dtype != "float32" or factor.beside for factor in data_and_columns(contraction)):
+            raise UnsupportedFunction(f"{workload.name} does not multiply numbers of float32")
+        contraction = with_high_parts(contraction, workload.constants)
     dots = tile_products(contraction, target)
     if dots is None:
         raise UnsupportedFunction(f"{workload.name} is no contraction for the tiles of {target.name}")
@@ -115,7 +159,8 @@ def tile_products(contraction: Contraction, target: Target) -> DotProducts | Non
     feature, instruction = product
     *_, grouped = contraction.stage.reductions
     last = len(contraction.stage.reductions) - 1
-    dots = DotProducts(feature, instruction, True, False, data.zero_point, last, data.dtype)
+    parts = 2 if columns.dtype == "float32" else 1
+    dots = DotProducts(feature, instruction, True, False, data.zero_point, last, data.dtype, parts=parts)
     words = -(-grouped.extent // dots.group)
     is_last = _is_last_axis(contraction.other, grouped)
     dots = replace(dots, groups=groups_that_fill_tiles(words) if is_last else words)
@@ -141,11 +186,11 @@ def _is_last_axis(load: Any, axis: Axis) -> bool:
 
 
 @lru_cache(maxsize=64)
-def _space(workload: Workload, target: Target) -> Space | None:
+def _space(sketch: Tiles, workload: Workload, target: Target) -> Space | None:
     if "amx-tile" not in target.features:
         return None
     try:
-        contraction, dots = contraction_of(workload, target)
+        contraction, dots = sketch.contraction(workload, target)
     except UnsupportedFunction:
         return None
     extents, columns = rows_of(contraction).extents, contraction.column.extent
@@ -202,8 +247,8 @@ def _space(workload: Workload, target: Target) -> Space | None:
                 ("order", PREFETCH), lambda order, prefetch: order == "columns" or not prefetch, "panels come in order"
             )
         )
-    space = Space(Tiles.name, knobs, constraints)
-    return with_cheapest_origin(space, lambda columns: Tiles().estimate(workload, target, columns))
+    space = Space(sketch.name, knobs, constraints)
+    return with_cheapest_origin(space, lambda columns: sketch.estimate(workload, target, columns))
 
 
 def _row_sizes(extent: int) -> list[int]:

@@ -1,0 +1,80 @@
+"""Numbers of float32 as sums of two of bfloat16, which tiles can multiply.
+
+    high(x) = bfloat16(x)
+    low(x)  = bfloat16(x - high(x))                       both together have 16 digits of 24
+    x y     ~ low(x) high(y) + high(x) high(y) + high(x) low(y)
+
+Each product is off by at most 3 * 2^-18 of it: 2^-18 for what the two parts leave of x, as much for y, and as much for
+low(x) low(y), which is not computed. Sums are in float32. A product of tiles does as much as 16 to 32 multiply-adds of
+float32 vectors in the same time, so that three of them still do several times as much as one multiply-add.
+
+A stage computes the high parts of the data, and the padding with them, and another one the low parts. What packs the
+column operand computes its parts. Infinity less infinity is no number: a function with infinite inputs has NaN where it
+could have infinity.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tvm.ir.prim import expr as prim
+
+from ....ir.dtypes import BFLOAT16
+from ....ir.expressions import Expr, transform
+from ....ir.factors import factor_of
+from ....ir.roles import Contraction, find_contraction
+from ....ir.stages import Axis, Stage, StageGraph, intermediate, shape_of, variable
+
+HIGH, LOW = 0, 1
+
+PRODUCTS = ((LOW, HIGH), (HIGH, HIGH), (HIGH, LOW))
+"""Which parts of the data and of the columns are multiplied. In this order each of the four is loaded once."""
+
+
+def with_high_parts(contraction: Contraction, constants: tuple[int, ...]) -> Contraction:
+    """The contraction of the high parts of the data, which a stage computes.
+
+    Args:
+        contraction: a contraction of float32.
+        constants: the positions of the constant inputs of its function.
+    """
+    graph, source = contraction.graph, contraction.other.source
+    high = intermediate("high", shape_of(source), BFLOAT16)
+    stages: list[Stage] = []
+    for stage in graph.stages:
+        if stage is contraction.prologue:
+            stage = _high_parts(stage, high)
+        elif stage.buffer.same_as(contraction.stage.buffer):
+            if contraction.prologue is None:
+                axes = tuple(Axis(variable(f"high{number}"), extent) for number, extent in enumerate(shape_of(source)))
+                indices = tuple(axis.var for axis in axes)
+                stages.append(_high_parts(Stage("high", axes, source, indices, source[indices]), high))
+            left, right = (_factor(node, source, high) for node in (stage.value.a, stage.value.b))
+            stage = replace(stage, value=prim.Mul(left, right))
+        stages.append(stage)
+    return find_contraction(StageGraph(graph.parameters, tuple(stages)), constants)
+
+
+def low_parts(stage: Stage) -> Stage:
+    """The stage that computes the low parts, after the one that computes the high parts."""
+    low = intermediate("low", shape_of(stage.buffer), BFLOAT16)
+    high = prim.Cast("float32", stage.buffer[stage.indices])
+
+    def rest(node: Expr) -> Expr | None:
+        is_high = isinstance(node, prim.Cast) and str(node.ty.dtype) == BFLOAT16
+        return prim.Cast(BFLOAT16, node.value - high) if is_high else None
+
+    return replace(stage, name="low", buffer=low, value=transform(stage.value, rest))
+
+
+def _high_parts(stage: Stage, high: Any) -> Stage:
+    return replace(stage, buffer=high, value=prim.Cast(BFLOAT16, stage.value))
+
+
+def _factor(node: Expr, source: Any, high: Any) -> Expr:
+    """A factor of a product, which loads a high part if it loaded from `source`."""
+    factor = factor_of(node)
+    if factor is None or not factor.load.source.same_as(source):
+        return node
+    return prim.Cast("float32", high[tuple(factor.load.indices)])
