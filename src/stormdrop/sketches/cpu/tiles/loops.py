@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from tvm import tirx
+from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import IntImm
 from tvm.tirx import BufferStore, For, ForKind, IfThenElse, SeqStmt
 
@@ -216,7 +217,7 @@ class TileLoops:
             for extent, position in zip(self.products, [*positions, step], strict=True):
                 product = product * extent + position
             word = product * self.depth + self.columns.first
-            statements = self._fetches(leading, panel, number, product) if self.prefetch else []
+            statements = self._fetches(leading, panel, block, number, product) if self.prefetch else []
             loaded: tuple[int | None, int | None] = (None, None)
             for data_part, column_part in PRODUCTS if self.dots.parts > 1 else ((HIGH, HIGH),):
                 if column_part != loaded[1]:
@@ -237,16 +238,46 @@ class TileLoops:
 
         return _nested(self.inside, innermost)
 
-    def _fetches(self, leading: Sequence[Expr], panel: Expr, step: Expr, product: Expr) -> list[Any]:
-        """What a product of a step fetches of the next panel: the products of all steps share the work."""
+    def _fetches(
+        self, leading: Sequence[Expr], panel: Expr, block: Sequence[Expr], step: Expr, product: Expr
+    ) -> list[Any]:
+        """What a product of a step fetches of the next panel: the products of all steps share the work.
+
+        If all steps with one panel are one group, they need it once, and fetch the next block of it.
+        """
         *_, rows, width = shape_of(self.columns.buffer)
         each, zero = math.prod(self.products), IntImm("int32", 0)
+        if self.groups == 1 and math.prod(self.blocks) > 1:
+            return self._fetches_of_block(leading, panel, block, step, product)
         return fetch_statements(
             lambda position: self._packed(leading, panel + 1, zero, position),
             rows * width,
             math.prod([*self.outer, *self.counts]) * each,
             step * each + product,
         )
+
+    def _fetches_of_block(
+        self, leading: Sequence[Expr], panel: Expr, block: Sequence[Expr], step: Expr, product: Expr
+    ) -> list[Any]:
+        *_, width = shape_of(self.columns.buffer)
+        inside, count = math.prod(self.inside), IntImm("int32", math.prod(self.blocks))
+        following: Expr = IntImm("int32", 0)
+        for extent, at in zip(self.blocks, block, strict=True):
+            following = following * extent + at
+        following = following + 1
+        panel = panel + prim.FloorDiv(following, count)
+        rows = inside * self.depth
+        first = prim.FloorMod(following, count) * rows + self.columns.first
+        statements: list[Any] = []
+        for part in range(self.dots.parts):
+            row = first + part * math.prod(self.products) * self.depth
+            statements += fetch_statements(
+                lambda position, row=row: self._packed(leading, panel, row, position),
+                rows * width,
+                self.group * inside,
+                step * inside + prim.FloorMod(product, IntImm("int32", inside)),
+            )
+        return statements
 
     def _results(self, outer: Mapping[Any, Expr], starts: Sequence[Expr], panel: Expr, base: Expr) -> Any:
         """Stores the results of a step: the epilogue of its sums, which begin at the row `base` of the scratch."""

@@ -127,7 +127,7 @@ class TilesOfParts(Tiles):
 
 
 @lru_cache(maxsize=64)
-def contraction_of(workload: Workload, target: Target, parts: bool) -> tuple[Contraction, DotProducts]:
+def contraction_of(workload: Workload, target: Target, parts: bool = False) -> tuple[Contraction, DotProducts]:
     """The contraction of a workload, and how tiles multiply it.
 
     Args:
