@@ -14,6 +14,7 @@ from tvm.ir.prim.expr import IntImm
 from tvm.tirx import BufferStore, For, ForKind, IfThenElse, SeqStmt
 
 from ....ir.attributes import NEEDS
+from ....ir.dtypes import BFLOAT16
 from ....ir.elementary import expand_for_cpu
 from ....ir.expressions import Expr, rewrite_loads, substitute, tile_start, unraveled
 from ....ir.roles import Contraction
@@ -27,13 +28,14 @@ from ..prefetch import PREFETCH, fetch_statements
 from ..tiled_contraction import tiled_axis
 from . import instructions
 from .instructions import CONFIGURATION_WORDS, TILE, WORD_BYTES
-from .parts import HIGH, PRODUCTS, low_parts
+from .parts import HIGH, PRODUCTS, low_parts, reads_whole_rows
 from .reductions import depth_of, reduction_loops, split_at
 from .rows import rows_of
 
 BLOCK = "block"
 """The name of the knob: the products of tiles in a block of the reduction."""
 
+_APART = 32  # elements between the rows of a step: rows that are a power of two apart would hinder each other
 _SCRATCH = 64 << 10  # bytes: the sums of a group of steps
 
 
@@ -67,11 +69,12 @@ class TileLoops:
         width = TILE * self.column_tiles
         self.column = tiled_axis("pack_column", contraction.column.extent, width)
         self.columns = packed_columns(contraction, dots, self.column)
-        # The data whose parts are multiplied, and the stage that computes the low ones.
-        self.sources, self.low = [contraction.other.source], None
+        # The data whose parts are multiplied, the stages that compute them, and what holds those of one step.
+        self.sources, self.parts = [contraction.other.source], []
         if dots.parts > 1:
-            self.low = low_parts(contraction.prologue)
-            self.sources.append(self.low.buffer)
+            self.parts = [contraction.prologue, low_parts(contraction.prologue)]
+            self.sources = [stage.buffer for stage in self.parts]
+        self.own_rows: list[Any] = []
         self.words = intermediate("tile_configuration", [CONFIGURATION_WORDS], "int32", "local")
         # Tiles of rows in a step, and steps along each row axis. With two row axes, the tiles of a step lie one below
         # the other in the first one.
@@ -89,6 +92,9 @@ class TileLoops:
             self.group = max(1, min(_SCRATCH // step_bytes, steps * self.panels // target.cores, steps))
         self.groups = -(-steps // self.group)
         self.scratch = intermediate("scratch", [self.group * self._step_rows, width], dots.sums, "local")
+        if self.parts and not self.by_column and reads_whole_rows(contraction, self.row_axes):
+            shape = [self._step_rows, shape_of(contraction.other.source)[-1] + _APART]
+            self.own_rows = [intermediate(str(stage.name) + "_rows", shape, BFLOAT16, "local") for stage in self.parts]
         self.total = self.groups * self.panels
         self.tasks = min(self.total, target.cores * config["tasks"])
 
@@ -97,8 +103,9 @@ class TileLoops:
         contraction, graph = self.contraction, self.contraction.graph
         epilogue, source = contraction.epilogue, contraction.operand.source
         before, parameters, transforms = list(contraction.before), list(graph.parameters), {}
-        if self.low is not None:
-            before.insert(before.index(contraction.prologue) + 1, self.low)
+        if self.parts:
+            position = before.index(contraction.prologue)
+            before[position : position + 1] = [] if self.own_rows else self.parts
         if contraction.constant is None:
             before += [self._row_by_row(stage) for stage in self.columns.stages]
         else:
@@ -109,7 +116,7 @@ class TileLoops:
         kept = {*parameters, *read}
         first, made = default_loops(before, kept | loads_of([epilogue], contraction.after), self.target)
         last, made_after = default_loops(contraction.after, kept | loads_of([epilogue], before), self.target)
-        buffers = [self.scratch, self.words]
+        buffers = [self.scratch, self.words, *self.own_rows]
         if epilogue.buffer not in parameters:
             buffers.append(epilogue.buffer)
         main = assemble(parameters, (*made, *made_after), [*first, self._tasks(), *last], buffers)
@@ -130,25 +137,23 @@ class TileLoops:
         def task(number: Expr) -> Any:
             def group(position: Expr) -> Any:
                 at = number * each + position
-                body = self._group(at)
+                body = self._group(at, position)
                 return body if self.tasks * each == self.total else IfThenElse(at < self.total, body, None)
 
             sums = self.row_tiles * self.column_tiles
             configured = instructions.configure(self.words, self.rows, self.depth, sums, self.row_tiles)
-            return SeqStmt([self._whole_scratch(), *configured, _loop(each, group), instructions.release()])
+            whole = [_last_element(buffer) for buffer in (self.scratch, *self.own_rows)]
+            return SeqStmt([*whole, *configured, _loop(each, group), instructions.release()])
 
         return _loop(self.tasks, task, ForKind.PARALLEL)
 
-    def _whole_scratch(self) -> Any:
-        """A store to the last element of the scratch.
+    def _group(self, number: Expr, position: Expr) -> Any:
+        """The results of some steps: of all blocks of the reduction one after the other, each for all of them.
 
-        TVM allocates what it sees stored and loaded, and it does not see what instructions on tiles do.
+        Args:
+            number: the number of the group, and of the panel.
+            position: how many the task has computed before.
         """
-        rows, columns = shape_of(self.scratch)
-        return BufferStore(self.scratch, tirx.const(0, self.dots.sums), [rows - 1, columns - 1])
-
-    def _group(self, number: Expr) -> Any:
-        """The results of some steps: of all blocks of the reduction one after the other, each for all of them."""
         if self.by_column:
             panel, group = unraveled(number, [self.panels, self.groups])
         else:
@@ -158,7 +163,47 @@ class TileLoops:
         def block(at: Sequence[Expr]) -> Any:
             return _loop(self.group, lambda position: self._step(first + position, position, panel, at))
 
-        return _nested(self.blocks, block)
+        results = _nested(self.blocks, block)
+        if not self.own_rows:
+            return results
+        return SeqStmt([IfThenElse(tirx.any(panel == 0, position == 0), self._parts_of_rows(first), None), results])
+
+    def _parts_of_rows(self, step: Expr) -> Any:
+        """Computes the parts of the rows of a step, all columns of which follow in the same task."""
+        outer, starts = self._begin(step)
+        *_, width = shape_of(self.contraction.other.source)
+        lanes = math.gcd(width, self.target.lanes)
+        *leading, _ = self.contraction.other.indices
+
+        def row(number: Expr) -> Any:
+            where = {**outer, **self.row_axes.positions(starts[0] + number)}
+            indices = [substitute(index, where) for index in leading]
+
+            def store(part: int, column: Expr) -> Any:
+                stage = self.parts[part]
+                places = {axis.var: index for axis, index in zip(stage.axes, [*indices, column], strict=True)}
+                value = rewrite_loads(
+                    substitute(stage.value, places),
+                    lambda load: self.own_rows[HIGH][number, column] if load.source.same_as(self.sources[0]) else None,
+                )
+                return BufferStore(self.own_rows[part], value, [number, column])
+
+            def vector(position: Expr) -> Any:
+                kind = ForKind.VECTORIZED
+                loops = [_loop(lanes, lambda lane, part=part: store(part, position * lanes + lane), kind) for part in (0, 1)]
+                return SeqStmt(loops)
+
+            return _loop(width // lanes, vector)
+
+        return _loop(self._step_rows, row)
+
+    def _begin(self, number: Expr) -> tuple[dict[Any, Expr], list[Expr]]:
+        """The positions on the outer axes at a step among those of a panel, and where it starts on each row axis."""
+        steps = unraveled(number, [*self.outer, *self.counts])
+        outer_axes = [axis.var for axis in self.contraction.outer]
+        outer = dict(zip(outer_axes, steps[: len(self.outer)], strict=True))
+        numbers = zip(steps[len(self.outer) :], self.step, self.extents, self.counts, strict=True)
+        return outer, [tile_start(*each) for each in numbers]
 
     def _step(self, number: Expr, position: Expr, panel: Expr, block: Sequence[Expr]) -> Any:
         """The sums of some tiles of rows and columns over a block of the reduction; after the last one, the results.
@@ -169,11 +214,7 @@ class TileLoops:
             panel: the panel of columns.
             block: the position on each loop over blocks.
         """
-        steps = unraveled(number, [*self.outer, *self.counts])
-        outer_axes = [axis.var for axis in self.contraction.outer]
-        outer = dict(zip(outer_axes, steps[: len(self.outer)], strict=True))
-        numbers = zip(steps[len(self.outer) :], self.step, self.extents, self.counts, strict=True)
-        starts = [tile_start(*each) for each in numbers]
+        outer, starts = self._begin(number)
         base = position * self._step_rows
         sums = [
             (self._sums(row, column), self.scratch[base + row * self.rows, column * TILE])
@@ -201,6 +242,8 @@ class TileLoops:
         data = contraction.other
         stride = load_stride(data, contraction.rows[-1].var)
         assert stride is not None  # `tile_products` has asked
+        if self.own_rows:
+            *_, stride = shape_of(self.own_rows[HIGH])
         itemsize = WORD_BYTES // self.dots.group
         leading = [outer[axis.var] for axis in self.columns.leading]
 
@@ -229,6 +272,8 @@ class TileLoops:
                     if data_part != loaded[0]:
                         where = {**outer, **self._row(starts, row, IntImm("int32", 0)), **at}
                         element = self.sources[data_part][tuple(substitute(index, where) for index in data.indices)]
+                        if self.own_rows:
+                            element = self.own_rows[data_part][row * self.rows, at[grouped.var]]
                         statements.append(instructions.load(self._data(row), element, stride * itemsize))
                     for column in range(self.column_tiles):
                         tiles = (self._sums(row, column), self._data(row), self._columns(column))
@@ -342,6 +387,14 @@ class TileLoops:
 
     def _columns(self, column: int) -> int:
         return self.row_tiles * self.column_tiles + self.row_tiles + column
+
+
+def _last_element(buffer: Any) -> Any:
+    """A store to the last element of a buffer.
+
+    TVM allocates what it sees stored and loaded, and it does not see what instructions on tiles do.
+    """
+    return BufferStore(buffer, tirx.const(0, str(buffer.dtype)), [extent - 1 for extent in shape_of(buffer)])
 
 
 def _loop(extent: int, body: Callable[[Expr], Any], kind: Any = ForKind.SERIAL) -> Any:

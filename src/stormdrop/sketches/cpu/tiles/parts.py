@@ -18,6 +18,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from tvm.ir import Var
 from tvm.ir.prim import expr as prim
 
 from ....ir.dtypes import BFLOAT16
@@ -25,6 +26,7 @@ from ....ir.expressions import Expr, transform
 from ....ir.factors import factor_of
 from ....ir.roles import Contraction, find_contraction
 from ....ir.stages import Axis, Stage, StageGraph, intermediate, shape_of, variable
+from .rows import Rows
 
 HIGH, LOW = 0, 1
 
@@ -66,6 +68,12 @@ def low_parts(stage: Stage) -> Stage:
         return prim.Cast(BFLOAT16, node.value - high) if is_high else None
 
     return replace(stage, name="low", buffer=low, value=transform(stage.value, rest))
+
+
+def reads_whole_rows(contraction: Contraction, rows: Rows) -> bool:
+    """Whether each row of the contraction takes one row of the data, which no other one takes: a matrix, or pixels."""
+    *_, last = contraction.other.indices
+    return len(rows.extents) == 1 and not rows.pitch and len(contraction.stage.reductions) == 1 and isinstance(last, Var)
 
 
 def _high_parts(stage: Stage, high: Any) -> Stage:
