@@ -205,7 +205,7 @@ def test_every_sketch_that_exists_keeps_its_promises(sketch: Sketch) -> None:
     ]
     # Dot products of bytes would leave nothing to the sketch for pairs of int16.
     target = dataclasses.replace(TARGET, features=tuple(name for name in TARGET.features if "vnni" not in name))
-    if sketch == Tiles() and "amx-bf16" not in target.features:
+    if isinstance(sketch, Tiles) and "amx-bf16" not in target.features:
         pytest.skip("this machine has no tiles")
     if sketch == WinogradOfBytes() and unit_for_int16(target) is None:
         pytest.skip("this machine has no instruction for dot products of int16")
@@ -217,7 +217,7 @@ def test_every_sketch_that_exists_keeps_its_promises(sketch: Sketch) -> None:
 
 def test_what_applies() -> None:
     def names(workload: Workload) -> list[str]:
-        return [sketch.name for sketch, _ in sketches_for(workload, TARGET)]
+        return [sketch.name for sketch, _ in sketches_for(workload, TARGET, max_error=0.0)]
 
     assert names(operators.matmul(8, 64, 8)) == ["register_blocked"]
     assert names(operators.softmax(8, 8)) == ["streaming"]

@@ -228,7 +228,7 @@ def _grouped_axis(contraction: Contraction, group: int) -> int:
 
 @dataclass(frozen=True)
 class PackedColumns:
-    """The column operand in words: [outer..., tile, group, column], with all groups of the first part before the others.
+    """The column operand in words: [outer..., tile, group, column]. All groups of one part come before the next part's.
 
     Attributes:
         stages: What makes it: the sums of the columns if there is a correction, and the packing.

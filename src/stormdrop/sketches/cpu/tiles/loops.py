@@ -14,7 +14,6 @@ from tvm.ir.prim.expr import IntImm
 from tvm.tirx import BufferStore, For, ForKind, IfThenElse, SeqStmt
 
 from ....ir.attributes import NEEDS
-from ....ir.dtypes import BFLOAT16
 from ....ir.elementary import expand_for_cpu
 from ....ir.expressions import Expr, rewrite_loads, substitute, tile_start, unraveled
 from ....ir.roles import Contraction
@@ -23,19 +22,18 @@ from ....machine.cpu import Target
 from ...contract import Variant
 from ..dot_products import DotProducts, packed_columns
 from ..loops import default_loops, sequence
-from ..nests import load_stride
 from ..prefetch import PREFETCH, fetch_statements
 from ..tiled_contraction import tiled_axis
 from . import instructions
+from .data import TileData
 from .instructions import CONFIGURATION_WORDS, TILE, WORD_BYTES
-from .parts import HIGH, PRODUCTS, low_parts, reads_whole_rows
+from .parts import HIGH, PRODUCTS
 from .reductions import depth_of, reduction_loops, split_at
 from .rows import rows_of
 
 BLOCK = "block"
 """The name of the knob: the products of tiles in a block of the reduction."""
 
-_APART = 32  # elements between the rows of a step: rows that are a power of two apart would hinder each other
 _SCRATCH = 64 << 10  # bytes: the sums of a group of steps
 
 
@@ -69,12 +67,7 @@ class TileLoops:
         width = TILE * self.column_tiles
         self.column = tiled_axis("pack_column", contraction.column.extent, width)
         self.columns = packed_columns(contraction, dots, self.column)
-        # The data whose parts are multiplied, the stages that compute them, and what holds those of one step.
-        self.sources, self.parts = [contraction.other.source], []
-        if dots.parts > 1:
-            self.parts = [contraction.prologue, low_parts(contraction.prologue)]
-            self.sources = [stage.buffer for stage in self.parts]
-        self.own_rows: list[Any] = []
+        self.data = TileData(contraction, dots, self.row_axes, self._step_rows, self.by_column)
         self.words = intermediate("tile_configuration", [CONFIGURATION_WORDS], "int32", "local")
         # Tiles of rows in a step, and steps along each row axis. With two row axes, the tiles of a step lie one below
         # the other in the first one.
@@ -92,9 +85,6 @@ class TileLoops:
             self.group = max(1, min(_SCRATCH // step_bytes, steps * self.panels // target.cores, steps))
         self.groups = -(-steps // self.group)
         self.scratch = intermediate("scratch", [self.group * self._step_rows, width], dots.sums, "local")
-        if self.parts and not self.by_column and reads_whole_rows(contraction, self.row_axes):
-            shape = [self._step_rows, shape_of(contraction.other.source)[-1] + _APART]
-            self.own_rows = [intermediate(str(stage.name) + "_rows", shape, BFLOAT16, "local") for stage in self.parts]
         self.total = self.groups * self.panels
         self.tasks = min(self.total, target.cores * config["tasks"])
 
@@ -102,21 +92,18 @@ class TileLoops:
         """The scheduled function between the stages before and after it, and what packs constant columns."""
         contraction, graph = self.contraction, self.contraction.graph
         epilogue, source = contraction.epilogue, contraction.operand.source
-        before, parameters, transforms = list(contraction.before), list(graph.parameters), {}
-        if self.parts:
-            position = before.index(contraction.prologue)
-            before[position : position + 1] = [] if self.own_rows else self.parts
+        before, parameters, transforms = self.data.before, list(graph.parameters), {}
         if contraction.constant is None:
             before += [self._row_by_row(stage) for stage in self.columns.stages]
         else:
             position = parameters.index(source)
             packing = StageGraph((source, self.columns.buffer), self.columns.stages)
             parameters[position], transforms[position] = self.columns.buffer, packing.function()
-        read = {*self.sources, self.columns.buffer}
+        read = {*self.data.sources, self.columns.buffer}
         kept = {*parameters, *read}
         first, made = default_loops(before, kept | loads_of([epilogue], contraction.after), self.target)
         last, made_after = default_loops(contraction.after, kept | loads_of([epilogue], before), self.target)
-        buffers = [self.scratch, self.words, *self.own_rows]
+        buffers = [self.scratch, self.words, *self.data.rows]
         if epilogue.buffer not in parameters:
             buffers.append(epilogue.buffer)
         main = assemble(parameters, (*made, *made_after), [*first, self._tasks(), *last], buffers)
@@ -142,7 +129,7 @@ class TileLoops:
 
             sums = self.row_tiles * self.column_tiles
             configured = instructions.configure(self.words, self.rows, self.depth, sums, self.row_tiles)
-            whole = [_last_element(buffer) for buffer in (self.scratch, *self.own_rows)]
+            whole = [_last_element(buffer) for buffer in (self.scratch, *self.data.rows)]
             return SeqStmt([*whole, *configured, _loop(each, group), instructions.release()])
 
         return _loop(self.tasks, task, ForKind.PARALLEL)
@@ -164,38 +151,13 @@ class TileLoops:
             return _loop(self.group, lambda position: self._step(first + position, position, panel, at))
 
         results = _nested(self.blocks, block)
-        if not self.own_rows:
+        if not self.data.rows:
             return results
-        return SeqStmt([IfThenElse(tirx.any(panel == 0, position == 0), self._parts_of_rows(first), None), results])
-
-    def _parts_of_rows(self, step: Expr) -> Any:
-        """Computes the parts of the rows of a step, all columns of which follow in the same task."""
-        outer, starts = self._begin(step)
-        *_, width = shape_of(self.contraction.other.source)
-        lanes = math.gcd(width, self.target.lanes)
-        *leading, _ = self.contraction.other.indices
-
-        def row(number: Expr) -> Any:
-            where = {**outer, **self.row_axes.positions(starts[0] + number)}
-            indices = [substitute(index, where) for index in leading]
-
-            def store(part: int, column: Expr) -> Any:
-                stage = self.parts[part]
-                places = {axis.var: index for axis, index in zip(stage.axes, [*indices, column], strict=True)}
-                value = rewrite_loads(
-                    substitute(stage.value, places),
-                    lambda load: self.own_rows[HIGH][number, column] if load.source.same_as(self.sources[0]) else None,
-                )
-                return BufferStore(self.own_rows[part], value, [number, column])
-
-            def vector(position: Expr) -> Any:
-                kind = ForKind.VECTORIZED
-                loops = [_loop(lanes, lambda lane, part=part: store(part, position * lanes + lane), kind) for part in (0, 1)]
-                return SeqStmt(loops)
-
-            return _loop(width // lanes, vector)
-
-        return _loop(self._step_rows, row)
+        outer, starts = self._begin(first)
+        rows = self.data.compute_rows(
+            self.target.lanes, lambda row: {**outer, **self.row_axes.positions(starts[0] + row)}
+        )
+        return SeqStmt([IfThenElse(tirx.any(panel == 0, position == 0), rows, None), results])
 
     def _begin(self, number: Expr) -> tuple[dict[Any, Expr], list[Expr]]:
         """The positions on the outer axes at a step among those of a panel, and where it starts on each row axis."""
@@ -239,12 +201,6 @@ class TileLoops:
         """Loops over a block of the reductions around the products of the tiles of a step."""
         contraction = self.contraction
         *_, grouped = contraction.stage.reductions
-        data = contraction.other
-        stride = load_stride(data, contraction.rows[-1].var)
-        assert stride is not None  # `tile_products` has asked
-        if self.own_rows:
-            *_, stride = shape_of(self.own_rows[HIGH])
-        itemsize = WORD_BYTES // self.dots.group
         leading = [outer[axis.var] for axis in self.columns.leading]
 
         def innermost(inside: Sequence[Expr]) -> Any:
@@ -271,10 +227,8 @@ class TileLoops:
                 for row in range(self.row_tiles):
                     if data_part != loaded[0]:
                         where = {**outer, **self._row(starts, row, IntImm("int32", 0)), **at}
-                        element = self.sources[data_part][tuple(substitute(index, where) for index in data.indices)]
-                        if self.own_rows:
-                            element = self.own_rows[data_part][row * self.rows, at[grouped.var]]
-                        statements.append(instructions.load(self._data(row), element, stride * itemsize))
+                        element = self.data.element(data_part, where, row * self.rows)
+                        statements.append(instructions.load(self._data(row), element, self.data.stride))
                     for column in range(self.column_tiles):
                         tiles = (self._sums(row, column), self._data(row), self._columns(column))
                         statements.append(instructions.multiply(self.dots.instruction, *tiles))
@@ -317,7 +271,7 @@ class TileLoops:
         for part in range(self.dots.parts):
             row = first + part * math.prod(self.products) * self.depth
             statements += fetch_statements(
-                lambda position, row=row: self._packed(leading, panel, row, position),
+                partial(self._packed, leading, panel, row),
                 rows * width,
                 self.group * inside,
                 step * inside + prim.FloorMod(product, IntImm("int32", inside)),

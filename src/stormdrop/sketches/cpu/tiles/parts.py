@@ -5,12 +5,11 @@
     x y     ~ low(x) high(y) + high(x) high(y) + high(x) low(y)
 
 Each product is off by at most 3 * 2^-18 of it: 2^-18 for what the two parts leave of x, as much for y, and as much for
-low(x) low(y), which is not computed. Sums are in float32. A product of tiles does as much as 16 to 32 multiply-adds of
-float32 vectors in the same time, so that three of them still do several times as much as one multiply-add.
+low(x) low(y), which is not computed. Sums are in float32. A product of tiles takes as long as one multiply-add of
+float32 vectors does for a sixteenth of its numbers, so that three of them are still five times as fast.
 
-A stage computes the high parts of the data, and the padding with them, and another one the low parts. What packs the
-column operand computes its parts. Infinity less infinity is no number: a function with infinite inputs has NaN where it
-could have infinity.
+What packs the column operand computes its parts; `data` says who computes those of the data. An infinite number has no
+low part, because infinity less infinity is none: its products are NaN.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tvm.ir import Var
 from tvm.ir.prim import expr as prim
 
 from ....ir.dtypes import BFLOAT16
@@ -26,7 +24,6 @@ from ....ir.expressions import Expr, transform
 from ....ir.factors import factor_of
 from ....ir.roles import Contraction, find_contraction
 from ....ir.stages import Axis, Stage, StageGraph, intermediate, shape_of, variable
-from .rows import Rows
 
 HIGH, LOW = 0, 1
 
@@ -68,12 +65,6 @@ def low_parts(stage: Stage) -> Stage:
         return prim.Cast(BFLOAT16, node.value - high) if is_high else None
 
     return replace(stage, name="low", buffer=low, value=transform(stage.value, rest))
-
-
-def reads_whole_rows(contraction: Contraction, rows: Rows) -> bool:
-    """Whether each row of the contraction takes one row of the data, which no other one takes: a matrix, or pixels."""
-    *_, last = contraction.other.indices
-    return len(rows.extents) == 1 and not rows.pitch and len(contraction.stage.reductions) == 1 and isinstance(last, Var)
 
 
 def _high_parts(stage: Stage, high: Any) -> Stage:

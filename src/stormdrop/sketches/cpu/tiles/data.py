@@ -1,0 +1,124 @@
+"""The data of a contraction by tiles: what tiles load them from, and who computes that.
+
+as they are    the data lie in memory, or stages before the contraction have made them (padding)
+in parts       two stages before the contraction compute the parts of all data (see `parts`)
+in rows        each step computes the parts of its own rows, and finds them in the first or second cache
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tvm.ir import Var
+from tvm.tirx import BufferStore, For, ForKind, SeqStmt
+
+from ....ir.dtypes import BFLOAT16
+from ....ir.expressions import Expr, rewrite_loads, substitute
+from ....ir.roles import Contraction
+from ....ir.stages import Stage, intermediate, shape_of, variable
+from ..dot_products import DotProducts
+from ..nests import load_stride
+from .instructions import WORD_BYTES
+from .parts import HIGH, LOW, low_parts
+from .rows import Rows
+
+_APART = 32  # elements from one row to the next beyond its own: rows 4 KiB apart would hinder each other
+
+
+class TileData:
+    """The data of a contraction.
+
+    Args:
+        contraction: the contraction; if there are parts, that of the high ones.
+        dots: how tiles multiply it.
+        rows: how tiles walk through its rows.
+        step_rows: the rows of a step.
+        by_column: whether a task walks through all rows before it goes on to the next columns.
+
+    Attributes:
+        sources: The buffers of the whole data, one for each part.
+        rows: The same of the rows of one step; empty if steps read the whole data.
+    """
+
+    def __init__(
+        self, contraction: Contraction, dots: DotProducts, rows: Rows, step_rows: int, by_column: bool
+    ) -> None:
+        self._load, self._dots, self._step_rows = contraction.other, dots, step_rows
+        self._row, self._before = contraction.rows[-1].var, contraction.before
+        self._stages: list[Stage] = []
+        if dots.parts > 1:
+            assert contraction.prologue is not None  # `with_high_parts` has made it
+            self._stages = [contraction.prologue, low_parts(contraction.prologue)]
+        self.sources = [stage.buffer for stage in self._stages] or [contraction.other.source]
+        self.rows: list[Any] = []
+        if self._stages and not by_column and _reads_whole_rows(contraction, rows):
+            shape = [step_rows, self._width + _APART]
+            self.rows = [intermediate(f"rows_{stage.name}", shape, BFLOAT16, "local") for stage in self._stages]
+
+    @property
+    def before(self) -> list[Stage]:
+        """The stages that run before the contraction."""
+        high = self._stages[:1]
+        return [
+            part
+            for stage in self._before
+            for part in (([] if self.rows else self._stages) if stage in high else [stage])
+        ]
+
+    @property
+    def stride(self) -> int:
+        """The bytes from one row of a tile to the next."""
+        elements = shape_of(self.rows[HIGH])[-1] if self.rows else load_stride(self._load, self._row)
+        assert elements is not None  # `tile_products` has asked
+        return elements * WORD_BYTES // self._dots.group
+
+    def element(self, part: int, where: Mapping[Any, Expr], row: int) -> Expr:
+        """The first element of a tile.
+
+        Args:
+            part: the part.
+            where: the position on each axis of the contraction.
+            row: the row of the step.
+        """
+        indices = [substitute(index, where) for index in self._load.indices]
+        return self.rows[part][row, indices[-1]] if self.rows else self.sources[part][tuple(indices)]
+
+    def compute_rows(self, lanes: int, where: Callable[[Expr], Mapping[Any, Expr]]) -> Any:
+        """Computes the rows of a step.
+
+        Args:
+            lanes: the lanes of a vector.
+            where: the positions on the axes of the contraction, but for the reductions, at a row of the step.
+        """
+        lanes = math.gcd(self._width, lanes)
+        row, vector = variable("row"), variable("vector")
+        leading = [substitute(index, where(row)) for index in self._load.indices[:-1]]
+
+        def stored(part: int) -> Any:
+            lane = variable("lane")
+            column = vector * lanes + lane
+            stage = self._stages[part]
+            places = {axis.var: index for axis, index in zip(stage.axes, [*leading, column], strict=True)}
+            high = self.sources[HIGH]
+            value = rewrite_loads(
+                substitute(stage.value, places),
+                lambda load: self.rows[HIGH][row, column] if load.source.same_as(high) else None,
+            )
+            return For(lane, 0, lanes, ForKind.VECTORIZED, BufferStore(self.rows[part], value, [row, column]))
+
+        vectors = For(vector, 0, self._width // lanes, ForKind.SERIAL, SeqStmt([stored(HIGH), stored(LOW)]))
+        return For(row, 0, self._step_rows, ForKind.SERIAL, vectors)
+
+    @property
+    def _width(self) -> int:
+        """The elements of a row."""
+        return shape_of(self._load.source)[-1]
+
+
+def _reads_whole_rows(contraction: Contraction, rows: Rows) -> bool:
+    """Whether each row of the contraction takes one row of the data that no other one takes: a matrix, or pixels."""
+    *_, last = contraction.other.indices
+    one_axis = len(rows.extents) == 1 and not rows.pitch
+    return one_axis and len(contraction.stage.reductions) == 1 and isinstance(last, Var)
