@@ -110,7 +110,7 @@ def test_each_step_computes_the_parts_of_its_rows_if_its_columns_follow() -> Non
     config = {**space.config(space.origin), "rows": 14, "row_tiles": 1, "column_tiles": 1, "tasks": 1}
     for order, own in (("rows", True), ("columns", False)):
         contraction, dots = SKETCH.contraction(workload, AMX)
-        data = TileData(contraction, dots, rows_of(contraction), 14, by_column=order == "columns")
+        data = TileData(contraction, dots, rows_of(contraction), 1, 14, by_column=order == "columns")
         assert bool(data.rows) == own
         text = assembly(SKETCH.apply(workload, AMX, {**config, "order": order}).main, AMX.tvm())
         assert len(re.findall(r"\ttdpbf16ps\t", text)) >= 3

@@ -19,12 +19,11 @@ from ....ir.expressions import Expr, rewrite_loads, substitute
 from ....ir.roles import Contraction
 from ....ir.stages import Stage, intermediate, shape_of, variable
 from ..dot_products import DotProducts
+from ..loops import sequence
 from ..nests import load_stride
 from .instructions import WORD_BYTES
-from .parts import HIGH, LOW, low_parts
+from .parts import HIGH, LOW, apart, low_parts
 from .rows import Rows
-
-_APART = 32  # elements from one row to the next beyond its own: rows 4 KiB apart would hinder each other
 
 
 class TileData:
@@ -34,7 +33,8 @@ class TileData:
         contraction: the contraction; if there are parts, that of the high ones.
         dots: how tiles multiply it.
         rows: how tiles walk through its rows.
-        step_rows: the rows of a step.
+        tiles: the tiles of rows of a step.
+        tile_rows: the rows of a tile.
         by_column: whether a task walks through all rows before it goes on to the next columns.
 
     Attributes:
@@ -43,9 +43,9 @@ class TileData:
     """
 
     def __init__(
-        self, contraction: Contraction, dots: DotProducts, rows: Rows, step_rows: int, by_column: bool
+        self, contraction: Contraction, dots: DotProducts, rows: Rows, tiles: int, tile_rows: int, by_column: bool
     ) -> None:
-        self._load, self._dots, self._step_rows = contraction.other, dots, step_rows
+        self._load, self._dots, self._tiles, self._tile_rows = contraction.other, dots, tiles, tile_rows
         self._row, self._before = contraction.rows[-1].var, contraction.before
         self._stages: list[Stage] = []
         if dots.parts > 1:
@@ -54,7 +54,7 @@ class TileData:
         self.sources = [stage.buffer for stage in self._stages] or [contraction.other.source]
         self.rows: list[Any] = []
         if self._stages and not by_column and _reads_whole_rows(contraction, rows):
-            shape = [step_rows, self._width + _APART]
+            shape = [tiles * tile_rows, self._width + apart(self._width)]
             self.rows = [intermediate(f"rows_{stage.name}", shape, BFLOAT16, "local") for stage in self._stages]
 
     @property
@@ -85,16 +85,19 @@ class TileData:
         indices = [substitute(index, where) for index in self._load.indices]
         return self.rows[part][row, indices[-1]] if self.rows else self.sources[part][tuple(indices)]
 
-    def compute_rows(self, lanes: int, where: Callable[[Expr], Mapping[Any, Expr]]) -> Any:
+    def compute_rows(self, lanes: int, where: Callable[[int, Expr], Mapping[Any, Expr]]) -> Any:
         """Computes the rows of a step.
 
         Args:
             lanes: the lanes of a vector.
-            where: the positions on the axes of the contraction, but for the reductions, at a row of the step.
+            where: the positions on the axes of the contraction, but for the reductions, at a row of a tile.
         """
-        lanes = math.gcd(self._width, lanes)
+        return sequence([self._compute_tile(tile, math.gcd(self._width, lanes), where) for tile in range(self._tiles)])
+
+    def _compute_tile(self, tile: int, lanes: int, where: Callable[[int, Expr], Mapping[Any, Expr]]) -> Any:
         row, vector = variable("row"), variable("vector")
-        leading = [substitute(index, where(row)) for index in self._load.indices[:-1]]
+        leading = [substitute(index, where(tile, row)) for index in self._load.indices[:-1]]
+        of_step = row + tile * self._tile_rows
 
         def stored(part: int) -> Any:
             lane = variable("lane")
@@ -104,21 +107,20 @@ class TileData:
             high = self.sources[HIGH]
             value = rewrite_loads(
                 substitute(stage.value, places),
-                lambda load: self.rows[HIGH][row, column] if load.source.same_as(high) else None,
+                lambda load: self.rows[HIGH][of_step, column] if load.source.same_as(high) else None,
             )
-            return For(lane, 0, lanes, ForKind.VECTORIZED, BufferStore(self.rows[part], value, [row, column]))
+            return For(lane, 0, lanes, ForKind.VECTORIZED, BufferStore(self.rows[part], value, [of_step, column]))
 
         vectors = For(vector, 0, self._width // lanes, ForKind.SERIAL, SeqStmt([stored(HIGH), stored(LOW)]))
-        return For(row, 0, self._step_rows, ForKind.SERIAL, vectors)
+        return For(row, 0, self._tile_rows, ForKind.SERIAL, vectors)
 
     @property
     def _width(self) -> int:
         """The elements of a row."""
-        return shape_of(self._load.source)[-1]
+        return self._stages[HIGH].axes[-1].extent
 
 
 def _reads_whole_rows(contraction: Contraction, rows: Rows) -> bool:
     """Whether each row of the contraction takes one row of the data that no other one takes: a matrix, or pixels."""
     *_, last = contraction.other.indices
-    one_axis = len(rows.extents) == 1 and not rows.pitch
-    return one_axis and len(contraction.stage.reductions) == 1 and isinstance(last, Var)
+    return not rows.pitch and len(contraction.stage.reductions) == 1 and isinstance(last, Var)

@@ -67,7 +67,7 @@ class TileLoops:
         width = TILE * self.column_tiles
         self.column = tiled_axis("pack_column", contraction.column.extent, width)
         self.columns = packed_columns(contraction, dots, self.column)
-        self.data = TileData(contraction, dots, self.row_axes, self._step_rows, self.by_column)
+        self.data = TileData(contraction, dots, self.row_axes, self.row_tiles, self.rows, self.by_column)
         self.words = intermediate("tile_configuration", [CONFIGURATION_WORDS], "int32", "local")
         # Tiles of rows in a step, and steps along each row axis. With two row axes, the tiles of a step lie one below
         # the other in the first one.
@@ -154,9 +154,7 @@ class TileLoops:
         if not self.data.rows:
             return results
         outer, starts = self._begin(first)
-        rows = self.data.compute_rows(
-            self.target.lanes, lambda row: {**outer, **self.row_axes.positions(starts[0] + row)}
-        )
+        rows = self.data.compute_rows(self.target.lanes, lambda tile, row: {**outer, **self._row(starts, tile, row)})
         return SeqStmt([IfThenElse(tirx.any(panel == 0, position == 0), rows, None), results])
 
     def _begin(self, number: Expr) -> tuple[dict[Any, Expr], list[Expr]]:

@@ -26,6 +26,7 @@ from ....ir.roles import Contraction, find_contraction
 from ....ir.stages import Axis, Stage, StageGraph, intermediate, shape_of, variable
 
 HIGH, LOW = 0, 1
+_LINE, _FAR = 32, 512  # elements of a line of a cache; of 1 KiB
 
 PRODUCTS = ((LOW, HIGH), (HIGH, HIGH), (HIGH, LOW))
 """Which parts of the data and of the columns are multiplied. In this order each of the four is loaded once."""
@@ -39,7 +40,8 @@ def with_high_parts(contraction: Contraction, constants: tuple[int, ...]) -> Con
         constants: the positions of the constant inputs of its function.
     """
     graph, source = contraction.graph, contraction.other.source
-    high = intermediate("high", shape_of(source), BFLOAT16)
+    *leading, width = shape_of(source)
+    high = intermediate("high", [*leading, width + apart(width)], BFLOAT16)
     stages: list[Stage] = []
     for stage in graph.stages:
         if stage is contraction.prologue:
@@ -53,6 +55,15 @@ def with_high_parts(contraction: Contraction, constants: tuple[int, ...]) -> Con
             stage = replace(stage, value=prim.Mul(left, right))
         stages.append(stage)
     return find_contraction(StageGraph(graph.parameters, tuple(stages)), constants)
+
+
+def apart(width: int) -> int:
+    """The elements between two rows of parts of so many elements.
+
+    Rows that begin at a distance of 1, 2 or 4 KiB share a few sets of the first cache, so that the rows of a tile would
+    put the panel out of it.
+    """
+    return _LINE if width % _FAR == 0 else 0
 
 
 def low_parts(stage: Stage) -> Stage:
