@@ -167,13 +167,13 @@ def test_a_missing_unit_costs_one_candidate() -> None:
 
 
 @pytest.mark.compiles
-def test_a_walk_through_rows_fetches_the_next_panel() -> None:
+def test_constant_columns_are_fetched_ahead() -> None:
     small = replace(AMX, l2=4096)
     workload = operators.dense(37, 80, 64, bias=1, dtype="bfloat16")
     space, inputs = SKETCH.space(workload, small), workload.random_inputs(1)
     assert space is not None
     configs = [config for config in map(space.config, space.points()) if config["prefetch"]]
-    assert {config["order"] for config in configs} == {"columns"}
+    assert {config["order"] for config in configs} == {"columns", "rows"}
     for config in configs[:: len(configs) // 6]:
         variant = SKETCH.apply(workload, small, config)
         assert "prefetcht1" in assembly(variant.main, small.tvm())
@@ -184,13 +184,16 @@ def test_a_walk_through_rows_fetches_the_next_panel() -> None:
 @pytest.mark.compiles
 def test_sums_wait_while_tiles_walk_through_a_block() -> None:
     """Several groups of steps, of which the last one overlaps the one before, also while panels are fetched."""
-    small = replace(AMX, l2=4096, cores=7)
+    small = replace(AMX, l2=1 << 17, cores=7)
     workload = operators.dense(16 * 50, 48, 256, bias=1, dtype="bfloat16")
     space, inputs = SKETCH.space(workload, small), workload.random_inputs(1)
     assert space is not None
-    common = {"rows": 16, "row_tiles": 1, "order": "columns", "tasks": 1, "block": 4}
-    for column_tiles, prefetch in ((1, 0), (1, 1), (3, 1)):
-        config = {**common, "column_tiles": column_tiles, "prefetch": prefetch}
+    common = {"rows": 16, "row_tiles": 1, "tasks": 1, "block": 4}
+    for order, column_tiles, prefetch in (
+        *(("columns", 1, 0), ("columns", 1, 1), ("columns", 3, 1)),
+        *(("rows", 1, 0), ("rows", 3, 1)),
+    ):
+        config = {**common, "order": order, "column_tiles": column_tiles, "prefetch": prefetch}
         loops = TileLoops(*contraction_of(workload, small), small, config)
         assert loops.group > 1 and 50 % loops.group and loops.groups > 1
         assert space.contains(space.point(config))

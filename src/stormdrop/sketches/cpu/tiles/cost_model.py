@@ -23,6 +23,7 @@ from ....ir.roles import Contraction
 from ....machine.cpu import Target
 from ..dot_products import DotProducts
 from ..prefetch import PREFETCH
+from .groups import steps_per_group
 from .instructions import TILE, WORD_BYTES
 from .loops import BLOCK
 from .parts import PRODUCTS
@@ -55,18 +56,25 @@ def cycles(
     steps = math.prod(axis.extent for axis in contraction.outer) * row_steps * panels
     panel = WORD_BYTES * TILE * column_tiles * words
     data = WORD_BYTES * rows * row_tiles * words
-    # A step that walks through rows finds its panel again, one that walks through columns its data.
     by_column = knobs["order"] == "columns"
-    again, fresh = np.where(by_column, panel, data), np.where(by_column, data, panel)
-    everything = np.where(by_column, data * row_steps, panel * panels)
     products = math.prod(products_of(contraction, dots))
     blocks = products / knobs.get(BLOCK, np.full(1, products))
+    sums = rows * row_tiles * TILE * column_tiles
+    group = steps_per_group(contraction, dots, target, steps / panels, panels, sums, by_column)
+    group = np.where(blocks > 1, group, 1)
+    # The steps of a group find their panel again, or a step that walks through columns its data.
+    together = by_column | (group > 1)
+    again, fresh = np.where(together, panel, data), np.where(together, data, panel)
     near = np.where((again + fresh) / blocks <= _USABLE * target.l1, 0.0, again / _L2)
-    far = fresh / np.where(everything <= _USABLE * target.l2, _L2, _MEMORY)
-    # Constant columns come from memory once. A walk through rows may fetch the next panel while it computes.
+    # All data pass for each panel, or all columns for each group.
+    far_data = data / np.where(np.where(by_column, data * row_steps, 0) <= _USABLE * target.l2, _L2, _MEMORY)
+    far_columns = panel / group / np.where(panel * panels <= _USABLE * target.l2, _L2, _MEMORY)
+    # Constant columns come from memory once.
     cold = panel / row_steps / _MEMORY if contraction.constant is not None else 0.0
-    waiting = np.where(by_column & (knobs.get(PREFETCH, np.zeros(1)) == 0), cold, 0.0)
-    far = far + np.where(by_column, cold, 0.0) - waiting
+    streamed = np.where(by_column, cold, np.maximum(far_columns, cold))
+    fetched = knobs.get(PREFETCH, np.zeros(1)) == 1
+    waiting = np.where(together & ~fetched, streamed, 0.0)
+    far = np.where(together, far_data, 0.0) + streamed - waiting
     multiplied = len(PRODUCTS) if dots.parts > 1 else 1
     loads = dots.parts * _LOAD * (row_tiles + column_tiles)
     computed = products * np.maximum(multiplied * _PRODUCT * row_tiles * column_tiles, loads)

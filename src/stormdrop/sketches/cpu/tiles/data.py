@@ -19,11 +19,12 @@ from ....ir.expressions import Expr, rewrite_loads, substitute
 from ....ir.roles import Contraction
 from ....ir.stages import Stage, intermediate, shape_of, variable
 from ..dot_products import DotProducts
-from ..loops import sequence
 from ..nests import load_stride
 from .instructions import WORD_BYTES
 from .parts import HIGH, LOW, apart, low_parts
 from .rows import Rows
+
+_ON_STACK = 256 << 10  # elements of each part
 
 
 class TileData:
@@ -33,7 +34,7 @@ class TileData:
         contraction: the contraction; if there are parts, that of the high ones.
         dots: how tiles multiply it.
         rows: how tiles walk through its rows.
-        tiles: the tiles of rows of a step.
+        tiles: the tiles of rows of a group of steps.
         tile_rows: the rows of a tile.
         by_column: whether a task walks through all rows before it goes on to the next columns.
 
@@ -45,7 +46,7 @@ class TileData:
     def __init__(
         self, contraction: Contraction, dots: DotProducts, rows: Rows, tiles: int, tile_rows: int, by_column: bool
     ) -> None:
-        self._load, self._dots, self._tiles, self._tile_rows = contraction.other, dots, tiles, tile_rows
+        self._load, self._dots, self._tile_rows = contraction.other, dots, tile_rows
         self._row, self._before = contraction.rows[-1].var, contraction.before
         self._stages: list[Stage] = []
         if dots.parts > 1:
@@ -55,7 +56,13 @@ class TileData:
         self.rows: list[Any] = []
         if self._stages and not by_column and _reads_whole_rows(contraction, rows):
             shape = [tiles * tile_rows, self._width + apart(self._width)]
-            self.rows = [intermediate(f"rows_{stage.name}", shape, BFLOAT16, "local") for stage in self._stages]
+            if math.prod(shape) <= _ON_STACK:
+                self.rows = [intermediate(f"rows_{stage.name}", shape, BFLOAT16, "local") for stage in self._stages]
+
+    @property
+    def spaced(self) -> list[Any]:
+        """The buffers whose rows are further apart than they are long, perhaps."""
+        return self.rows or [stage.buffer for stage in self._stages if shape_of(stage.buffer)[-1] != self._width]
 
     @property
     def before(self) -> list[Stage]:
@@ -74,30 +81,28 @@ class TileData:
         assert elements is not None  # `tile_products` has asked
         return elements * WORD_BYTES // self._dots.group
 
-    def element(self, part: int, where: Mapping[Any, Expr], row: int) -> Expr:
+    def element(self, part: int, where: Mapping[Any, Expr], row: Expr) -> Expr:
         """The first element of a tile.
 
         Args:
             part: the part.
             where: the position on each axis of the contraction.
-            row: the row of the step.
+            row: the row of the group.
         """
         indices = [substitute(index, where) for index in self._load.indices]
         return self.rows[part][row, indices[-1]] if self.rows else self.sources[part][tuple(indices)]
 
-    def compute_rows(self, lanes: int, where: Callable[[int, Expr], Mapping[Any, Expr]]) -> Any:
-        """Computes the rows of a step.
+    def compute_tile(self, lanes: int, first: Expr, where: Callable[[Expr], Mapping[Any, Expr]]) -> Any:
+        """Computes the rows of a tile.
 
         Args:
             lanes: the lanes of a vector.
-            where: the positions on the axes of the contraction, but for the reductions, at a row of a tile.
+            first: the first row, among those of the group.
+            where: the positions on the axes of the contraction, but for the reductions, at a row of the tile.
         """
-        return sequence([self._compute_tile(tile, math.gcd(self._width, lanes), where) for tile in range(self._tiles)])
-
-    def _compute_tile(self, tile: int, lanes: int, where: Callable[[int, Expr], Mapping[Any, Expr]]) -> Any:
+        lanes = math.gcd(self._width, lanes)
         row, vector = variable("row"), variable("vector")
-        leading = [substitute(index, where(tile, row)) for index in self._load.indices[:-1]]
-        of_step = row + tile * self._tile_rows
+        leading = [substitute(index, where(row)) for index in self._load.indices[:-1]]
 
         def stored(part: int) -> Any:
             lane = variable("lane")
@@ -107,9 +112,9 @@ class TileData:
             high = self.sources[HIGH]
             value = rewrite_loads(
                 substitute(stage.value, places),
-                lambda load: self.rows[HIGH][of_step, column] if load.source.same_as(high) else None,
+                lambda load: self.rows[HIGH][first + row, column] if load.source.same_as(high) else None,
             )
-            return For(lane, 0, lanes, ForKind.VECTORIZED, BufferStore(self.rows[part], value, [of_step, column]))
+            return For(lane, 0, lanes, ForKind.VECTORIZED, BufferStore(self.rows[part], value, [first + row, column]))
 
         vectors = For(vector, 0, self._width // lanes, ForKind.SERIAL, SeqStmt([stored(HIGH), stored(LOW)]))
         return For(row, 0, self._tile_rows, ForKind.SERIAL, vectors)

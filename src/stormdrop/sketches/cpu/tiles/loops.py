@@ -26,6 +26,7 @@ from ..prefetch import PREFETCH, fetch_statements
 from ..tiled_contraction import tiled_axis
 from . import instructions
 from .data import TileData
+from .groups import steps_per_group
 from .instructions import CONFIGURATION_WORDS, TILE, WORD_BYTES
 from .parts import HIGH, PRODUCTS
 from .reductions import depth_of, reduction_loops, split_at
@@ -33,8 +34,6 @@ from .rows import rows_of
 
 BLOCK = "block"
 """The name of the knob: the products of tiles in a block of the reduction."""
-
-_SCRATCH = 64 << 10  # bytes: the sums of a group of steps
 
 
 class TileLoops:
@@ -67,7 +66,6 @@ class TileLoops:
         width = TILE * self.column_tiles
         self.column = tiled_axis("pack_column", contraction.column.extent, width)
         self.columns = packed_columns(contraction, dots, self.column)
-        self.data = TileData(contraction, dots, self.row_axes, self.row_tiles, self.rows, self.by_column)
         self.words = intermediate("tile_configuration", [CONFIGURATION_WORDS], "int32", "local")
         # Tiles of rows in a step, and steps along each row axis. With two row axes, the tiles of a step lie one below
         # the other in the first one.
@@ -81,8 +79,10 @@ class TileLoops:
         # The steps of a group have their sums in the scratch while the blocks of the reduction follow each other.
         self.group = 1
         if math.prod(self.blocks) > 1:
-            step_bytes = WORD_BYTES * self._step_rows * width
-            self.group = max(1, min(_SCRATCH // step_bytes, steps * self.panels // target.cores, steps))
+            sums = self._step_rows * width
+            self.group = int(steps_per_group(contraction, dots, target, steps, self.panels, sums, self.by_column))
+        tiles = self.group * self.row_tiles
+        self.data = TileData(contraction, dots, self.row_axes, tiles, self.rows, self.by_column)
         self.groups = -(-steps // self.group)
         self.scratch = intermediate("scratch", [self.group * self._step_rows, width], dots.sums, "local")
         self.total = self.groups * self.panels
@@ -129,7 +129,7 @@ class TileLoops:
 
             sums = self.row_tiles * self.column_tiles
             configured = instructions.configure(self.words, self.rows, self.depth, sums, self.row_tiles)
-            whole = [_last_element(buffer) for buffer in (self.scratch, *self.data.rows)]
+            whole = [_last_element(buffer) for buffer in (self.scratch, *self.data.spaced)]
             return SeqStmt([*whole, *configured, _loop(each, group), instructions.release()])
 
         return _loop(self.tasks, task, ForKind.PARALLEL)
@@ -153,9 +153,18 @@ class TileLoops:
         results = _nested(self.blocks, block)
         if not self.data.rows:
             return results
-        outer, starts = self._begin(first)
-        rows = self.data.compute_rows(self.target.lanes, lambda tile, row: {**outer, **self._row(starts, tile, row)})
-        return SeqStmt([IfThenElse(tirx.any(panel == 0, position == 0), rows, None), results])
+        lanes = self.target.lanes
+
+        def rows(step: Expr) -> Any:
+            outer, starts = self._begin(first + step)
+
+            def tile(number: int) -> Any:
+                base = (step * self.row_tiles + number) * self.rows
+                return self.data.compute_tile(lanes, base, lambda row: {**outer, **self._row(starts, number, row)})
+
+            return sequence([tile(number) for number in range(self.row_tiles)])
+
+        return SeqStmt([IfThenElse(tirx.any(panel == 0, position == 0), _loop(self.group, rows), None), results])
 
     def _begin(self, number: Expr) -> tuple[dict[Any, Expr], list[Expr]]:
         """The positions on the outer axes at a step among those of a panel, and where it starts on each row axis."""
@@ -189,12 +198,18 @@ class TileLoops:
             is_first = tirx.all(*(at == 0 for at in block))
             is_last = tirx.all(*(at == extent - 1 for at, extent in zip(block, self.blocks, strict=True)))
             begin, end = IfThenElse(is_first, begin, loads), IfThenElse(is_last, end, None)
-        products = self._products(outer, starts, panel, block, number)
+        products = self._products(outer, starts, panel, block, number, position)
         stores = [instructions.store(tile, element, stride) for tile, element in sums]
         return SeqStmt([begin, products, *stores, end])
 
     def _products(
-        self, outer: Mapping[Any, Expr], starts: Sequence[Expr], panel: Expr, block: Sequence[Expr], number: Expr
+        self,
+        outer: Mapping[Any, Expr],
+        starts: Sequence[Expr],
+        panel: Expr,
+        block: Sequence[Expr],
+        number: Expr,
+        position: Expr,
     ) -> Any:
         """Loops over a block of the reductions around the products of the tiles of a step."""
         contraction = self.contraction
@@ -211,10 +226,10 @@ class TileLoops:
             at.update({axis.var: position for axis, position in zip(self.others, positions, strict=True)})
             at[grouped.var] = step * (self.depth * self.dots.group)
             product: Expr = IntImm("int32", 0)
-            for extent, position in zip(self.products, [*positions, step], strict=True):
-                product = product * extent + position
+            for extent, done in zip(self.products, [*positions, step], strict=True):
+                product = product * extent + done
             word = product * self.depth + self.columns.first
-            statements = self._fetches(leading, panel, block, number, product) if self.prefetch else []
+            statements = self._fetches(leading, panel, block, number, position, product) if self.prefetch else []
             loaded: tuple[int | None, int | None] = (None, None)
             for data_part, column_part in PRODUCTS if self.dots.parts > 1 else ((HIGH, HIGH),):
                 if column_part != loaded[1]:
@@ -225,7 +240,8 @@ class TileLoops:
                 for row in range(self.row_tiles):
                     if data_part != loaded[0]:
                         where = {**outer, **self._row(starts, row, IntImm("int32", 0)), **at}
-                        element = self.data.element(data_part, where, row * self.rows)
+                        base = position * self._step_rows + row * self.rows
+                        element = self.data.element(data_part, where, base)
                         statements.append(instructions.load(self._data(row), element, self.data.stride))
                     for column in range(self.column_tiles):
                         tiles = (self._sums(row, column), self._data(row), self._columns(column))
@@ -236,16 +252,23 @@ class TileLoops:
         return _nested(self.inside, innermost)
 
     def _fetches(
-        self, leading: Sequence[Expr], panel: Expr, block: Sequence[Expr], step: Expr, product: Expr
+        self,
+        leading: Sequence[Expr],
+        panel: Expr,
+        block: Sequence[Expr],
+        step: Expr,
+        position: Expr,
+        product: Expr,
     ) -> list[Any]:
-        """What a product of a step fetches of the next panel: the products of all steps share the work.
+        """What a product of a step fetches ahead: the products of all steps share the work.
 
-        If all steps with one panel are one group, they need it once, and fetch the next block of it.
+        A panel to which the groups of a task come back one after the other lies in the second cache, and they fetch the
+        next one. Else a group fetches the next block.
         """
         *_, rows, width = shape_of(self.columns.buffer)
         each, zero = math.prod(self.products), IntImm("int32", 0)
-        if self.groups == 1 and math.prod(self.blocks) > 1:
-            return self._fetches_of_block(leading, panel, block, step, product)
+        if self.groups == 1 or not self.by_column:
+            return self._fetches_of_block(leading, panel, block, position, product)
         return fetch_statements(
             lambda position: self._packed(leading, panel + 1, zero, position),
             rows * width,

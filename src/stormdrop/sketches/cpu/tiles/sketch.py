@@ -44,7 +44,7 @@ from ...contract import Variant
 from ..dot_products import LARGEST_PRODUCT, DotProducts, data_and_columns
 from ..nests import load_stride
 from ..origin import with_cheapest_origin
-from ..prefetch import PREFETCH, prefetch_knob
+from ..prefetch import prefetch_knob
 from . import cost_model
 from .instructions import REGISTERS, TILE, WORD_BYTES, product_of
 from .loops import BLOCK, TileLoops
@@ -82,9 +82,8 @@ class Tiles:
         - `row_tiles`, `column_tiles`: tiles of a step
         - `order`: whether the steps of a task walk through rows or through columns first
         - `tasks`: parallel tasks per core
-        - `block`: products of tiles after which a walk through rows goes on to the next step, so that a part of the
-          panel stays in the first cache; the sums wait in the second one
-        - `prefetch`: whether a walk through rows fetches the next panel of constant columns, see `prefetch`
+        - `block`: products of tiles after which the next step of a group takes its turn, see `groups`
+        - `prefetch`: whether constant columns are fetched ahead, see `prefetch`
         """
         return _space(self, workload, target)
 
@@ -221,7 +220,8 @@ def _space(sketch: Tiles, workload: Workload, target: Target) -> Space | None:
         knobs.append(Ordinal(BLOCK, [*blocks, math.prod(products)]))
     fetched: list[Knob] = []
     if contraction.constant is not None and not _walks_inside(contraction):
-        fetched = prefetch_knob(WORD_BYTES * columns * math.prod(dots.extents(contraction)), target)
+        size = WORD_BYTES * columns * dots.parts * math.prod(dots.extents(contraction))
+        fetched = prefetch_knob(size, target)
     knobs += fetched
     constraints = [
         Constraint(
@@ -233,20 +233,6 @@ def _space(sketch: Tiles, workload: Workload, target: Target) -> Space | None:
             ("rows", "row_tiles"), lambda rows, row_tiles: row_tiles == 1 or fits(rows, row_tiles), "rows of a step"
         ),
     ]
-    if blocks:
-        constraints.append(
-            Constraint(
-                ("order", BLOCK),
-                lambda order, block: order == "columns" or block == math.prod(products),
-                "steps in turns have one panel",
-            )
-        )
-    if fetched:
-        constraints.append(
-            Constraint(
-                ("order", PREFETCH), lambda order, prefetch: order == "columns" or not prefetch, "panels come in order"
-            )
-        )
     space = Space(sketch.name, knobs, constraints)
     return with_cheapest_origin(space, lambda columns: sketch.estimate(workload, target, columns))
 

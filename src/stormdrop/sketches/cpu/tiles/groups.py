@@ -1,0 +1,50 @@
+"""How many steps of tiles wait for each other.
+
+If a reduction is walked through in blocks, the steps of a group take turns: each adds up one block, and its sums wait
+in a cache until its next turn. So the block of the panel comes from the first cache for all of them.
+
+    order "columns"    panels, and for each of them groups of rows. All steps are one group if the sums of so many fit.
+                       Each panel is read once, and the data once for each panel.
+    order "rows"       groups of rows, and for each of them panels. The data of a group fit the second cache. The
+                       columns are read once for each group.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ....ir.roles import Contraction
+from ....ir.stages import shape_of
+from ....machine.cpu import Target
+from ..dot_products import DotProducts
+from .instructions import WORD_BYTES
+
+_SUMS = 64 << 10  # bytes of the sums of a group
+_DATA = 0.4  # of a second cache: those of a group that walks through all panels
+
+
+def steps_per_group(
+    contraction: Contraction, dots: DotProducts, target: Target, steps: Any, panels: Any, sums: Any, by_column: Any
+) -> Any:
+    """The steps of a group, if there are several blocks of the reduction.
+
+    Args:
+        contraction: the contraction.
+        dots: how tiles multiply it.
+        target: the machine.
+        steps: the steps with one panel, or those of n configurations, as for all that follow.
+        panels: the panels.
+        sums: the numbers that a step adds up.
+        by_column: whether the order is "columns".
+
+    Returns:
+        The steps of a group, or those of n configurations.
+    """
+    source = contraction.other.source
+    data = dots.parts * np.dtype(str(source.dtype)).itemsize * math.prod(shape_of(source))
+    waiting = np.minimum(_SUMS // (WORD_BYTES * sums), steps)
+    of_rows = np.minimum(-(-steps // target.cores), np.floor(_DATA * target.l2 * steps / data))
+    return np.maximum(1, np.minimum(waiting, np.where(by_column, steps * panels // target.cores, of_rows)))
