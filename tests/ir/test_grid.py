@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tvm.ir import Var
-from tvm.tirx import const, decl_buffer
+from tvm.tirx import const, decl_buffer, reinterpret
 
 from stormdrop.ir.grid import GridEvaluator, store
 from stormdrop.ir.stages import Axis, Stage
@@ -67,3 +67,12 @@ def test_loads_outside_of_a_buffer_are_clipped(begin: int, step: int) -> None:
     loaded = GridEvaluator(axes, {buffer: values}, {})(buffer[axes[1].var, axes[0].var * step + begin])
     expected = [[values[j, min(max(i * step + begin, 0), 2)] for j in range(2)] for i in range(5)]
     assert loaded.tolist() == expected
+
+
+def test_bits_become_numbers_and_numbers_bits() -> None:
+    numbers = np.array([0.0, 1.0, -2.5, 3.0e38, np.inf, np.nan], np.float32)
+    axis, buffer = Axis(Var("i", "int32"), len(numbers)), decl_buffer(numbers.shape, "float32", "x")
+    evaluate = GridEvaluator([axis], {buffer: numbers.astype(np.float64)}, {})
+    bits = reinterpret("uint32", buffer[axis.var])
+    np.testing.assert_array_equal(evaluate(bits), numbers.view(np.uint32))
+    np.testing.assert_array_equal(evaluate(reinterpret("float32", bits)), numbers)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from time import perf_counter, sleep
 from typing import Any, ClassVar
 
@@ -21,6 +20,8 @@ from stormdrop.records import State, open_store
 from stormdrop.search import annealing
 from stormdrop.search.common_model import CommonCostModel
 from stormdrop.search.dpansor import DPAnsor
+from stormdrop.sketches.cpu.register_blocked import RegisterBlocked
+from stormdrop.sketches.cpu.tiles.sketch import Tiles, TilesOfParts
 from stormdrop.trial import Candidate, Measurement, Request
 from stormdrop.tuning.kernel import KernelTask
 
@@ -38,19 +39,27 @@ def of_trials(trials: int) -> Budget:
 
 def test_kernels_of_bytes_may_be_faster_than_the_peak_of_float32(target: Target) -> None:
     floats, small = (
-        scheduler._least_seconds(operators.dense(64, 64, 64, dtype=dtype), target, (1e9, 1e9), transformed=False)
+        scheduler._least_seconds(operators.dense(64, 64, 64, dtype=dtype), target, (1e9, 1e9), [RegisterBlocked()])
         for dtype in ("float32", "uint8")
     )
     assert floats == 2 * 64**3 / 1e9
     assert small < floats / 4
 
 
-@pytest.mark.parametrize(("dtype", "times"), [("bfloat16", 15.3), ("uint8", 30.5)])
-def test_no_kernel_by_tiles_is_faster_than_the_least_time(target: Target, dtype: str, times: float) -> None:
+@pytest.mark.parametrize(
+    ("sketch", "dtype", "times"),
+    [(Tiles(), "bfloat16", 15.3), (Tiles(), "uint8", 30.5), (TilesOfParts(), "float32", 15.3 / 3)],
+)
+def test_no_kernel_by_tiles_is_faster_than_the_least_time(
+    target: Target, sketch: Tiles, dtype: str, times: float
+) -> None:
     """The tuning of a kernel ends at this time. Tiles were measured so many times as fast as float32."""
-    tiles = replace(target, features=("amx-bf16", "amx-int8", "amx-tile"))
-    least = scheduler._least_seconds(operators.dense(64, 64, 64, dtype=dtype), tiles, (1e9, 1e9), transformed=False)
+    least, plain = (
+        scheduler._least_seconds(operators.dense(64, 64, 64, dtype=dtype), target, (1e9, 1e9), [*sketches])
+        for sketches in ((RegisterBlocked(), sketch), (RegisterBlocked(),))
+    )
     assert least < 2 * 64**3 / 1e9 / times
+    assert least < plain
 
 
 @pytest.mark.parametrize("trials", [1, 2, 7, 25])

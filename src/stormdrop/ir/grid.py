@@ -111,7 +111,9 @@ class GridEvaluator:
             with np.errstate(all="ignore"):  # a kernel does not warn of a division by zero either
                 return np.divide(left, right) if left.dtype.kind == "f" else np.fix(left / right).astype(np.int64)
         if type(node) in BINARY:
-            return BINARY[type(node)](self(node.a), self(node.b))
+            left, right = self(node.a), self(node.b)
+            with np.errstate(invalid="ignore"):  # of infinity less infinity
+                return BINARY[type(node)](left, right)
         if isinstance(node, Call):
             name = node.op.name.split(".")[-1]
             if name in INTRINSICS:

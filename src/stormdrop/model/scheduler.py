@@ -33,7 +33,6 @@ from ..machine.cpu import Target
 from ..machine.memory_rates import cached_bytes
 from ..machine.passing import passing_between
 from ..machine.peak import known_peak
-from ..machine.tiles import TILES
 from ..machine.tracker import is_rack
 from ..measure.boards import HeldBoards
 from ..measure.fleet import Fleet
@@ -42,6 +41,8 @@ from ..records import Store
 from ..search import GeneratorSearch, Network, TwoPhase
 from ..search.common_model import CommonCostModel
 from ..sketches import knowledge
+from ..sketches.contract import AnySketch
+from ..sketches.cpu.tiles.sketch import Tiles
 from ..sketches.cpu.winograd.sketch import Winograd
 from ..tuning.kernel import KernelTask, PartOf
 from ..tuning.options import TuneOptions
@@ -370,8 +371,8 @@ class _Scheduler:
             self._exploration = session.searcher.exploration
         workload = kernel.workload
         kind = tuple(sketch.name for sketch, _ in kernel.sketches)
-        transformed = any(isinstance(sketch, Winograd) for sketch, _ in kernel.sketches)
-        least = _least_seconds(workload, self._target, self._limits, transformed)
+        sketches = [sketch for sketch, _ in kernel.sketches]
+        least = _least_seconds(workload, self._target, self._limits, sketches)
         state.progress = TaskProgress(state.task.weight, workload.flops + _BYTE * workload.bytes, kind, least)
         return session
 
@@ -499,11 +500,17 @@ def _limits(target: Target) -> tuple[float, float]:
     return (math.inf, math.inf) if limits is None else (limits.flops, limits.bandwidth)
 
 
-def _least_seconds(workload: Workload, target: Target, limits: tuple[float, float], transformed: bool) -> float:
-    """The least seconds of a call at the machine's limits. What fits the caches needs no memory."""
+def _least_seconds(
+    workload: Workload, target: Target, limits: tuple[float, float], sketches: Sequence[AnySketch]
+) -> float:
+    """The least seconds of a call by any of these sketches at the machine's limits.
+
+    What fits the caches needs no memory.
+    """
     flops, bandwidth = limits
     # The bandwidth was measured by a copy, whose lines are read before they are written, and perhaps in a bad moment.
     moved = workload.bytes / bandwidth / _FASTER if workload.bytes > cached_bytes(target) else 0.0
-    tiles = TILES in target.features
+    tiles = any(isinstance(sketch, Tiles) for sketch in sketches)
     at_once = max((_AT_ONCE.get(spec.dtype, (1.0, 1.0))[tiles] for spec in workload.inputs), default=1.0)
-    return max(workload.flops / flops / (_FEWER if transformed else 1.0) / at_once, moved)
+    fewer = _FEWER if any(isinstance(sketch, Winograd) for sketch in sketches) else 1.0
+    return max(workload.flops / flops / max(fewer, at_once), moved)

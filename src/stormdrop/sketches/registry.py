@@ -82,7 +82,7 @@ def cpu_sketches(max_error: float = MAX_ERROR) -> tuple[Sketch[Target], ...]:
         PluginError: A plug-in does not load, or is no sketch.
     """
     inexact: list[Sketch[Target]] = [Winograd(4, max_error), Winograd(2, max_error)] if max_error else []
-    if max_error >= TilesOfParts().max_error:
+    if max_error >= TilesOfParts.max_error:
         inexact.insert(0, TilesOfParts())
     of_codes = [CodeSums()] if max_error >= CodeSums.max_error else []
     # The first one that applies has the default schedule.

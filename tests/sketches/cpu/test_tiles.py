@@ -194,7 +194,7 @@ def test_sums_wait_while_tiles_walk_through_a_block() -> None:
         *(("rows", 1, 0), ("rows", 3, 1)),
     ):
         config = {**common, "order": order, "column_tiles": column_tiles, "prefetch": prefetch}
-        loops = TileLoops(*contraction_of(workload, small), small, config)
+        loops = TileLoops(*contraction_of(workload, small, parts=False), small, config)
         assert loops.group > 1 and 50 % loops.group and loops.groups > 1
         assert space.contains(space.point(config))
         variant = SKETCH.apply(workload, small, config)
@@ -218,5 +218,5 @@ def test_blocks_divide_the_loops_over_products() -> None:
 )
 def test_tiles_of_narrow_images_run_on(height: int, width: int, extents: list[int]) -> None:
     workload = operators.conv2d(1, height, width, 32, 32, 3, 3, pad=1, dtype="bfloat16")
-    contraction, _ = contraction_of(workload, AMX)
+    contraction, _ = contraction_of(workload, AMX, parts=False)
     assert rows_of(contraction).extents == extents

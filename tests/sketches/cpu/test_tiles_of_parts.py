@@ -10,13 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tvm import te, topi
 
 from stormdrop import operators
 from stormdrop.errors import UnsupportedFunction
+from stormdrop.ir.stages import shape_of
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
 from stormdrop.sketches.contract import Variant
 from stormdrop.sketches.cpu.tiles.data import TileData
+from stormdrop.sketches.cpu.tiles.groups import steps_per_group
+from stormdrop.sketches.cpu.tiles.loops import TileLoops
 from stormdrop.sketches.cpu.tiles.rows import rows_of
 from stormdrop.sketches.cpu.tiles.sketch import TilesOfParts
 from stormdrop.sketches.registry import sketches_for
@@ -110,7 +114,7 @@ def test_each_step_computes_the_parts_of_its_rows_if_its_columns_follow() -> Non
     config = {**space.config(space.origin), "rows": 14, "row_tiles": 1, "column_tiles": 1, "tasks": 1}
     for order, own in (("rows", True), ("columns", False)):
         contraction, dots = SKETCH.contraction(workload, AMX)
-        data = TileData(contraction, dots, rows_of(contraction), 1, 14, by_column=order == "columns")
+        data = TileData(contraction, dots, rows_of(contraction), order == "columns", tiles=1, tile_rows=14)
         assert bool(data.rows) == own
         text = assembly(SKETCH.apply(workload, AMX, {**config, "order": order}).main, AMX.tvm())
         assert len(re.findall(r"\ttdpbf16ps\t", text)) >= 3
@@ -128,6 +132,84 @@ def test_a_panel_that_is_read_once_is_fetched_block_by_block() -> None:
         variant = SKETCH.apply(workload, small, {**common, "block": block})
         assert "prefetcht1" in assembly(variant.main, small.tvm())
         check(workload, Variant(emulated(variant.main), variant.transforms), inputs, f"block {block}")
+
+
+@pytest.mark.compiles
+@pytest.mark.parametrize("prefetch", [0, 1])
+def test_groups_of_steps_keep_the_parts_of_their_rows(prefetch: int) -> None:
+    """The last group overlaps the one before, and tasks begin inside of a group."""
+    small = replace(AMX, l2=1 << 18, cores=3)
+    workload = operators.dense(16 * 23, 64, 256, bias=1)
+    space, inputs = SKETCH.space(workload, small), numbers(workload, 1)
+    assert space is not None
+    config = {"rows": 16, "row_tiles": 1, "column_tiles": 1, "order": "rows", "tasks": 4, "block": 4}
+    config["prefetch"] = prefetch
+    loops = TileLoops(*SKETCH.contraction(workload, small), small, config)
+    assert loops.group > 1 and loops.groups > 1 and 23 % loops.group and len(loops.data.rows) == 2
+    assert loops.total % loops.tasks
+    variant = SKETCH.apply(workload, small, config)
+    check(workload, Variant(emulated(variant.main), variant.transforms), inputs, str(config))
+
+
+@pytest.mark.compiles
+@pytest.mark.parametrize("order", ["rows", "columns"])
+def test_rows_that_would_share_sets_of_a_cache_are_moved_apart(order: str) -> None:
+    workload = operators.conv2d(1, 5, 6, 512, 32, 3, 3, pad=1)
+    space, inputs = SKETCH.space(workload, AMX), numbers(workload, 1)
+    assert space is not None
+    contraction, _ = SKETCH.contraction(workload, AMX)
+    assert shape_of(contraction.other.source)[-1] == 512 + 32
+    config = {**space.config(space.origin), "order": order}
+    variant = SKETCH.apply(workload, AMX, config)
+    check(workload, Variant(emulated(variant.main), variant.transforms), inputs, str(config))
+
+
+@pytest.mark.compiles
+def test_large_rows_of_parts_are_no_part_of_the_stack() -> None:
+    workload = operators.dense(64, 64, 4096)
+    space, inputs = SKETCH.space(workload, TARGET), numbers(workload, 1)
+    contraction, dots = SKETCH.contraction(workload, AMX)
+    data = TileData(contraction, dots, rows_of(contraction), False, tiles=2, tile_rows=16)
+    assert {buffer.scope() for buffer in data.rows} == {"global"}
+    if space is None:
+        pytest.skip("this machine has no tiles")
+    config = {**space.config(space.origin), "rows": 16, "row_tiles": 2, "column_tiles": 2, "order": "rows"}
+    check(workload, SKETCH.apply(workload, TARGET, config), inputs, str(config))
+
+
+def softmax_then_product() -> Workload:
+    """Scores that a softmax makes, times values: the contraction reads what several stages have computed."""
+    x, v = te.placeholder((2, 20, 48), name="x"), te.placeholder((2, 48, 24), name="v")
+    e = topi.nn.softmax(x, axis=-1)
+    k = te.reduce_axis((0, 48), name="k")
+    y = te.compute((2, 20, 24), lambda b, i, j: te.sum(e[b, i, k] * v[b, k, j], axis=k), name="y")
+    return Workload.create("softmax_then_product", te.create_prim_func([x, v, y]))
+
+
+@pytest.mark.compiles
+def test_stages_before_the_data_stay() -> None:
+    workload = softmax_then_product()
+    space, inputs = SKETCH.space(workload, AMX), numbers(workload, 1)
+    assert space is not None
+    for order in ("rows", "columns"):
+        config = {**space.config(space.origin), "order": order}
+        variant = SKETCH.apply(workload, AMX, config)
+        check(workload, Variant(emulated(variant.main), variant.transforms), inputs, str(config))
+
+
+def test_groups_are_of_one_size() -> None:
+    workload = operators.dense(16 * 17, 64, 256)
+    contraction, dots = SKETCH.contraction(workload, AMX)
+    steps, panels, sums = np.array([17, 17, 1, 50]), np.array([4, 4, 4, 4]), np.array([1024, 1024, 256, 256])
+    by_column = np.array([True, False, False, True])
+    together = steps_per_group(contraction, dots, AMX, steps, panels, sums, by_column)
+    alone = [
+        int(steps_per_group(contraction, dots, AMX, int(count), 4, int(size), bool(order)))
+        for count, size, order in zip(steps, sums, by_column, strict=True)
+    ]
+    assert together.tolist() == alone == [9, 9, 1, 50]
+    for target in (replace(AMX, l2=0), replace(AMX, l2=64)):
+        assert steps_per_group(contraction, dots, target, 17, 4, 1024, False) == 1
 
 
 @pytest.mark.parametrize(

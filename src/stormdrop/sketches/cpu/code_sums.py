@@ -84,7 +84,7 @@ class CodeSums:
 
         - `rows`, `columns`: of a tile
         - `unroll`: words of a group that are unrolled
-        - `ahead`: by how many bytes words are fetched before they are needed, if they are larger than a second cache
+        - `ahead`: by how many bytes words are fetched ahead, if they are no small part of a second cache
         """
         return _space(workload, target)
 

@@ -319,7 +319,9 @@ def packed_columns(contraction: Contraction, dots: DotProducts, column: Any) -> 
         of_column = (*(axis.var for axis in renamed.values()), column.position)
         sums = stage.buffer[of_column]
     first = len(before)
-    extents = [dots.parts, *dots.extents(contraction)]
+    extents = dots.extents(contraction)
+    if dots.parts > 1:
+        extents.insert(0, dots.parts)
     row = Axis(variable("pack_row"), first + math.prod(extents))
     axes = (*renamed.values(), *column.tiles, row, column.inner)
     places[contraction.column.var] = column.position
@@ -362,9 +364,9 @@ def _starts(dots: DotProducts, contraction: Contraction, group: Expr) -> tuple[E
 def _word(
     contraction: Contraction, dots: DotProducts, columns: Factor, places: Mapping[Any, Expr], at: Sequence[Expr]
 ) -> Expr:
-    """The word of the column operand for the groups at a position on the parts, and on each of the reductions."""
+    """The word of the column operand for the groups at some positions: on the parts, if any, and on each reduction."""
     reductions = contraction.stage.reductions
-    part, *at = at
+    part, *at = at if dots.parts > 1 else (IntImm("int32", 0), *at)
     group = at[dots.axis]
     start, count = _starts(dots, contraction, group)
     word: Expr = IntImm("int32", 0)

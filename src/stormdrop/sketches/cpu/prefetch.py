@@ -27,7 +27,7 @@ from ...machine.cpu import Target
 from ...space import Knob, Ordinal
 
 PREFETCH = "prefetch"
-"""The name of the knob: 1 if each panel of the column operand is fetched while the one before it is computed with."""
+"""The name of the knob: 1 if each panel of the column operand, or block of one, is fetched while another is used."""
 
 LINE = 64
 """Bytes of a cache line."""

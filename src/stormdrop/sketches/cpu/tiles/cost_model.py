@@ -1,11 +1,11 @@
 """What to expect of a contraction by tiles before anything is measured.
 
-    per tile of words    the products of the step's tiles (16 cycles each), or the loads of their operands (8 cycles
-                         each, more from beyond the first cache), whichever is most
+    per tile of words    the products of the step's tiles (16 cycles each; three for each product of parts), or the
+                         loads of their operands (8 cycles each, more from beyond the first cache), whichever is most
     per step             sums stored and loaded again, and the epilogue of each vector
+    per element          its parts, if there are any
 
-The figures are what the instructions take on a Sapphire Rapids. There the fastest configuration of eight layers was
-among the eight that the model puts first. It expects too little time where memory decides.
+The figures are what the instructions take on a Sapphire Rapids. It expects too little time where memory decides.
 Cycles are those of one core that starts one multiply-add of float32 vectors per cycle, as in the model of
 `register_blocked`.
 """
@@ -20,9 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....ir.roles import Contraction
+from ....ir.stages import shape_of
 from ....machine.cpu import Target
 from ..dot_products import DotProducts
-from ..prefetch import PREFETCH
+from ..prefetch import LINE, PREFETCH
 from .groups import steps_per_group
 from .instructions import TILE, WORD_BYTES
 from .loops import BLOCK
@@ -32,7 +33,8 @@ from .rows import rows_of
 
 _PRODUCT, _LOAD, _STORE, _EPILOGUE = 16.0, 8.0, 16.0, 4.0  # cycles of a tile; the last of a vector
 _L2, _MEMORY = 40.0, 8.0  # bytes per cycle from there
-_TASK = 500.0
+_TASK, _FETCH = 500.0, 0.5  # cycles of a task; of a line that is fetched ahead
+_PARTS, _PARTS_APART = 0.3, 0.9  # cycles of an element of which two parts are computed: by its group, by a stage before
 _USABLE = 0.8  # the share of a cache that is found again
 
 
@@ -78,7 +80,13 @@ def cycles(
     multiplied = len(PRODUCTS) if dots.parts > 1 else 1
     loads = dots.parts * _LOAD * (row_tiles + column_tiles)
     computed = products * np.maximum(multiplied * _PRODUCT * row_tiles * column_tiles, loads)
+    computed = computed + np.where(fetched, _FETCH * panel / LINE / group, 0.0)
     end = row_tiles * column_tiles * (blocks * _STORE + (blocks - 1) * _LOAD + _EPILOGUE * rows)
-    tasks = np.minimum(steps, target.cores * knobs["tasks"])
-    rounds = np.ceil(tasks / target.cores) * np.ceil(steps / tasks)
-    return np.asarray(rounds * (np.maximum(computed, near + far) + waiting + end) + _TASK * tasks, dtype=np.float64)
+    total = np.ceil(steps / panels / group) * panels
+    tasks = np.minimum(total, target.cores * knobs["tasks"])
+    rounds = np.ceil(tasks / target.cores) * np.ceil(total / tasks) * group
+    elements = math.prod(shape_of(contraction.other.source)) if dots.parts > 1 else 0
+    parts = np.where(by_column, _PARTS_APART, _PARTS) * elements / target.cores
+    return np.asarray(
+        rounds * (np.maximum(computed, near + far) + waiting + end) + _TASK * tasks + parts, dtype=np.float64
+    )

@@ -1,8 +1,10 @@
 """The data of a contraction by tiles: what tiles load them from, and who computes that.
 
-as they are    the data lie in memory, or stages before the contraction have made them (padding)
-in parts       two stages before the contraction compute the parts of all data (see `parts`)
-in rows        each step computes the parts of its own rows, and finds them in the first or second cache
+    as they are    the data lie in memory, or stages before the contraction have made them (padding)
+    in parts       two stages before the contraction compute the parts of all data
+    in rows        a group of steps computes the parts of its own rows, which stay in the first or second cache
+
+`parts` says what the parts are.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from .instructions import WORD_BYTES
 from .parts import HIGH, LOW, apart, low_parts
 from .rows import Rows
 
-_ON_STACK = 256 << 10  # elements of each part
+_ON_STACK = 64 << 10  # bytes; larger buffers are TVM's workspace of a thread
+_BYTES = 2  # of a part
 
 
 class TileData:
@@ -34,17 +37,18 @@ class TileData:
         contraction: the contraction; if there are parts, that of the high ones.
         dots: how tiles multiply it.
         rows: how tiles walk through its rows.
+        by_column: whether a task walks through all rows before it goes on to the next columns.
         tiles: the tiles of rows of a group of steps.
         tile_rows: the rows of a tile.
-        by_column: whether a task walks through all rows before it goes on to the next columns.
 
     Attributes:
         sources: The buffers of the whole data, one for each part.
-        rows: The same of the rows of one step; empty if steps read the whole data.
+        rows: The same of the rows of one group; empty if steps read the whole data.
+        inside: The stages that groups compute by themselves.
     """
 
     def __init__(
-        self, contraction: Contraction, dots: DotProducts, rows: Rows, tiles: int, tile_rows: int, by_column: bool
+        self, contraction: Contraction, dots: DotProducts, rows: Rows, by_column: bool, *, tiles: int, tile_rows: int
     ) -> None:
         self._load, self._dots, self._tile_rows = contraction.other, dots, tile_rows
         self._row, self._before = contraction.rows[-1].var, contraction.before
@@ -56,23 +60,23 @@ class TileData:
         self.rows: list[Any] = []
         if self._stages and not by_column and _reads_whole_rows(contraction, rows):
             shape = [tiles * tile_rows, self._width + apart(self._width)]
-            if math.prod(shape) <= _ON_STACK:
-                self.rows = [intermediate(f"rows_{stage.name}", shape, BFLOAT16, "local") for stage in self._stages]
+            scope = "local" if _BYTES * len(self._stages) * math.prod(shape) <= _ON_STACK else "global"
+            self.rows = [intermediate(f"rows_{stage.name}", shape, BFLOAT16, scope) for stage in self._stages]
+        self.inside = self._stages if self.rows else []
 
     @property
     def spaced(self) -> list[Any]:
-        """The buffers whose rows are further apart than they are long, perhaps."""
+        """The buffers whose rows may have a gap behind them. TVM has to see that their last element is written."""
         return self.rows or [stage.buffer for stage in self._stages if shape_of(stage.buffer)[-1] != self._width]
 
     @property
     def before(self) -> list[Stage]:
         """The stages that run before the contraction."""
-        high = self._stages[:1]
-        return [
-            part
-            for stage in self._before
-            for part in (([] if self.rows else self._stages) if stage in high else [stage])
-        ]
+        if not self._stages:
+            return list(self._before)
+        position = self._before.index(self._stages[HIGH])
+        made = [] if self.rows else self._stages
+        return [*self._before[:position], *made, *self._before[position + 1 :]]
 
     @property
     def stride(self) -> int:
@@ -126,6 +130,6 @@ class TileData:
 
 
 def _reads_whole_rows(contraction: Contraction, rows: Rows) -> bool:
-    """Whether each row of the contraction takes one row of the data that no other one takes: a matrix, or pixels."""
+    """Whether each row of the contraction takes one row of the data: of a matrix, or the channels of a pixel."""
     *_, last = contraction.other.indices
     return not rows.pitch and len(contraction.stage.reductions) == 1 and isinstance(last, Var)

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from ....ir.expressions import variables
 from ....ir.roles import Contraction
 from ....ir.stages import shape_of
 from ....machine.cpu import Target
@@ -46,5 +47,14 @@ def steps_per_group(
     source = contraction.other.source
     data = dots.parts * np.dtype(str(source.dtype)).itemsize * math.prod(shape_of(source))
     waiting = np.minimum(_SUMS // (WORD_BYTES * sums), steps)
+    if walks_inside(contraction):
+        waiting = np.minimum(waiting, steps // math.prod(axis.extent for axis in contraction.outer))
     of_rows = np.minimum(-(-steps // target.cores), np.floor(_DATA * target.l2 * steps / data))
-    return np.maximum(1, np.minimum(waiting, np.where(by_column, steps * panels // target.cores, of_rows)))
+    most = np.maximum(1, np.minimum(waiting, np.where(by_column, steps * panels // target.cores, of_rows)))
+    return np.ceil(steps / np.ceil(steps / most))  # groups of one size, because the last one overlaps another one
+
+
+def walks_inside(contraction: Contraction) -> bool:
+    """Whether the column operand has axes outside of the columns, so that not all steps have the same panels."""
+    used = variables(contraction.operand)
+    return any(axis.var in used and axis.extent > 1 for axis in contraction.outer)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -34,6 +34,27 @@ from .rows import rows_of
 
 BLOCK = "block"
 """The name of the knob: the products of tiles in a block of the reduction."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step while its group is at one block of the reduction.
+
+    Attributes:
+        outer: The position on each outer axis.
+        starts: Where the rows of the step start on each row axis.
+        panel: The panel of columns.
+        block: The position on each loop over blocks.
+        number: The number of the step among those of a panel.
+        position: Its position in its group.
+    """
+
+    outer: Mapping[Any, Expr]
+    starts: Sequence[Expr]
+    panel: Expr
+    block: Sequence[Expr]
+    number: Expr
+    position: Expr
 
 
 class TileLoops:
@@ -82,7 +103,7 @@ class TileLoops:
             sums = self._step_rows * width
             self.group = int(steps_per_group(contraction, dots, target, steps, self.panels, sums, self.by_column))
         tiles = self.group * self.row_tiles
-        self.data = TileData(contraction, dots, self.row_axes, tiles, self.rows, self.by_column)
+        self.data = TileData(contraction, dots, self.row_axes, self.by_column, tiles=tiles, tile_rows=self.rows)
         self.groups = -(-steps // self.group)
         self.scratch = intermediate("scratch", [self.group * self._step_rows, width], dots.sums, "local")
         self.total = self.groups * self.panels
@@ -100,9 +121,9 @@ class TileLoops:
             packing = StageGraph((source, self.columns.buffer), self.columns.stages)
             parameters[position], transforms[position] = self.columns.buffer, packing.function()
         read = {*self.data.sources, self.columns.buffer}
-        kept = {*parameters, *read}
-        first, made = default_loops(before, kept | loads_of([epilogue], contraction.after), self.target)
-        last, made_after = default_loops(contraction.after, kept | loads_of([epilogue], before), self.target)
+        kept, inside = {*parameters, *read}, [epilogue, *self.data.inside]
+        first, made = default_loops(before, kept | loads_of(inside, contraction.after), self.target)
+        last, made_after = default_loops(contraction.after, kept | loads_of(inside, before), self.target)
         buffers = [self.scratch, self.words, *self.data.rows]
         if epilogue.buffer not in parameters:
             buffers.append(epilogue.buffer)
@@ -134,12 +155,12 @@ class TileLoops:
 
         return _loop(self.tasks, task, ForKind.PARALLEL)
 
-    def _group(self, number: Expr, position: Expr) -> Any:
+    def _group(self, number: Expr, done: Expr) -> Any:
         """The results of some steps: of all blocks of the reduction one after the other, each for all of them.
 
         Args:
             number: the number of the group, and of the panel.
-            position: how many the task has computed before.
+            done: how many the task has computed before.
         """
         if self.by_column:
             panel, group = unraveled(number, [self.panels, self.groups])
@@ -148,23 +169,33 @@ class TileLoops:
         first = tile_start(group, self.group, math.prod([*self.outer, *self.counts]), self.groups)
 
         def block(at: Sequence[Expr]) -> Any:
-            return _loop(self.group, lambda position: self._step(first + position, position, panel, at))
+            def step(position: Expr) -> Any:
+                outer, starts = self._begin(first + position)
+                return self._step(Step(outer, starts, panel, at, first + position, position))
+
+            return _loop(self.group, step)
 
         results = _nested(self.blocks, block)
         if not self.data.rows:
             return results
-        lanes = self.target.lanes
+        is_new = tirx.any(panel == 0, done == 0)
+        return SeqStmt([IfThenElse(is_new, _loop(self.group, lambda step: self._parts(first, step)), None), results])
 
-        def rows(step: Expr) -> Any:
-            outer, starts = self._begin(first + step)
+    def _parts(self, first: Expr, position: Expr) -> Any:
+        """Computes the parts of the rows of a step.
 
-            def tile(number: int) -> Any:
-                base = (step * self.row_tiles + number) * self.rows
-                return self.data.compute_tile(lanes, base, lambda row: {**outer, **self._row(starts, number, row)})
+        Args:
+            first: the number of the first step of the group.
+            position: the position of the step in the group.
+        """
+        outer, starts = self._begin(first + position)
 
-            return sequence([tile(number) for number in range(self.row_tiles)])
+        def tile(number: int) -> Any:
+            row = (position * self.row_tiles + number) * self.rows
+            where = lambda inner: {**outer, **self._row(starts, number, inner)}  # noqa: E731
+            return self.data.compute_tile(self.target.lanes, row, where)
 
-        return SeqStmt([IfThenElse(tirx.any(panel == 0, position == 0), _loop(self.group, rows), None), results])
+        return sequence([tile(number) for number in range(self.row_tiles)])
 
     def _begin(self, number: Expr) -> tuple[dict[Any, Expr], list[Expr]]:
         """The positions on the outer axes at a step among those of a panel, and where it starts on each row axis."""
@@ -174,17 +205,9 @@ class TileLoops:
         numbers = zip(steps[len(self.outer) :], self.step, self.extents, self.counts, strict=True)
         return outer, [tile_start(*each) for each in numbers]
 
-    def _step(self, number: Expr, position: Expr, panel: Expr, block: Sequence[Expr]) -> Any:
-        """The sums of some tiles of rows and columns over a block of the reduction; after the last one, the results.
-
-        Args:
-            number: the number of the step among those of a panel.
-            position: its position in its group.
-            panel: the panel of columns.
-            block: the position on each loop over blocks.
-        """
-        outer, starts = self._begin(number)
-        base = position * self._step_rows
+    def _step(self, step: Step) -> Any:
+        """The sums of some tiles of rows and columns over a block of the reduction; after the last one, the results."""
+        base = step.position * self._step_rows
         sums = [
             (self._sums(row, column), self.scratch[base + row * self.rows, column * TILE])
             for row in range(self.row_tiles)
@@ -192,110 +215,88 @@ class TileLoops:
         ]
         stride = WORD_BYTES * self._width
         begin: Any = sequence([instructions.clear(tile) for tile, _ in sums])
-        end = self._results(outer, starts, panel, base)
+        end = self._results(step.outer, step.starts, step.panel, base)
         if math.prod(self.blocks) > 1:
             loads = sequence([instructions.load(tile, element, stride) for tile, element in sums])
-            is_first = tirx.all(*(at == 0 for at in block))
-            is_last = tirx.all(*(at == extent - 1 for at, extent in zip(block, self.blocks, strict=True)))
+            is_first = tirx.all(*(at == 0 for at in step.block))
+            is_last = tirx.all(*(at == extent - 1 for at, extent in zip(step.block, self.blocks, strict=True)))
             begin, end = IfThenElse(is_first, begin, loads), IfThenElse(is_last, end, None)
-        products = self._products(outer, starts, panel, block, number, position)
         stores = [instructions.store(tile, element, stride) for tile, element in sums]
-        return SeqStmt([begin, products, *stores, end])
+        return SeqStmt([begin, self._products(step), *stores, end])
 
-    def _products(
-        self,
-        outer: Mapping[Any, Expr],
-        starts: Sequence[Expr],
-        panel: Expr,
-        block: Sequence[Expr],
-        number: Expr,
-        position: Expr,
-    ) -> Any:
+    def _products(self, step: Step) -> Any:
         """Loops over a block of the reductions around the products of the tiles of a step."""
-        contraction = self.contraction
-        *_, grouped = contraction.stage.reductions
-        leading = [outer[axis.var] for axis in self.columns.leading]
+        reductions = self.contraction.stage.reductions
 
         def innermost(inside: Sequence[Expr]) -> Any:
             # The last loop over blocks and the first one inside are two parts of one loop.
-            *before, part = block
+            *before, part = step.block
             whole, *after = inside
             positions = [*before, part * self.inside[0] + whole, *after]
-            step = positions.pop()
-            at: dict[Any, Expr] = {axis.var: IntImm("int32", 0) for axis in contraction.stage.reductions}
-            at.update({axis.var: position for axis, position in zip(self.others, positions, strict=True)})
-            at[grouped.var] = step * (self.depth * self.dots.group)
-            product: Expr = IntImm("int32", 0)
-            for extent, done in zip(self.products, [*positions, step], strict=True):
-                product = product * extent + done
-            word = product * self.depth + self.columns.first
-            statements = self._fetches(leading, panel, block, number, position, product) if self.prefetch else []
-            loaded: tuple[int | None, int | None] = (None, None)
-            for data_part, column_part in PRODUCTS if self.dots.parts > 1 else ((HIGH, HIGH),):
-                if column_part != loaded[1]:
-                    first = word + column_part * math.prod(self.products) * self.depth
-                    for column in range(self.column_tiles):
-                        element = self._packed(leading, panel, first, IntImm("int32", column * TILE))
-                        statements.append(instructions.load(self._columns(column), element, WORD_BYTES * self._width))
-                for row in range(self.row_tiles):
-                    if data_part != loaded[0]:
-                        where = {**outer, **self._row(starts, row, IntImm("int32", 0)), **at}
-                        base = position * self._step_rows + row * self.rows
-                        element = self.data.element(data_part, where, base)
-                        statements.append(instructions.load(self._data(row), element, self.data.stride))
-                    for column in range(self.column_tiles):
-                        tiles = (self._sums(row, column), self._data(row), self._columns(column))
-                        statements.append(instructions.multiply(self.dots.instruction, *tiles))
-                loaded = (data_part, column_part)
-            return SeqStmt(statements)
+            product = _number(positions, self.products)
+            at: dict[Any, Expr] = {axis.var: int32(0) for axis in reductions}
+            at.update({axis.var: position for axis, position in zip(self.others, positions[:-1], strict=True)})
+            at[reductions[-1].var] = positions[-1] * (self.depth * self.dots.group)
+            fetches = self._fetches(step, product) if self.prefetch else []
+            return SeqStmt([*fetches, *self._multiply(step, at, product)])
 
         return _nested(self.inside, innermost)
 
-    def _fetches(
-        self,
-        leading: Sequence[Expr],
-        panel: Expr,
-        block: Sequence[Expr],
-        step: Expr,
-        position: Expr,
-        product: Expr,
-    ) -> list[Any]:
-        """What a product of a step fetches ahead: the products of all steps share the work.
+    def _multiply(self, step: Step, at: Mapping[Any, Expr], product: Expr) -> list[Any]:
+        """Adds one product of all tiles of a step to their sums.
 
-        A panel to which the groups of a task come back one after the other lies in the second cache, and they fetch the
-        next one. Else a group fetches the next block.
+        Args:
+            step: the step.
+            at: the position on each reduction.
+            product: the number of the product.
         """
-        *_, rows, width = shape_of(self.columns.buffer)
-        each, zero = math.prod(self.products), IntImm("int32", 0)
-        if self.groups == 1 or not self.by_column:
-            return self._fetches_of_block(leading, panel, block, position, product)
-        return fetch_statements(
-            lambda position: self._packed(leading, panel + 1, zero, position),
-            rows * width,
-            math.prod([*self.outer, *self.counts]) * each,
-            step * each + product,
-        )
+        statements: list[Any] = []
+        loaded: tuple[int | None, int | None] = (None, None)
+        for data_part, column_part in PRODUCTS if self.dots.parts > 1 else ((HIGH, HIGH),):
+            if column_part != loaded[1]:
+                word = (product + column_part * math.prod(self.products)) * self.depth + self.columns.first
+                for column in range(self.column_tiles):
+                    element = self._packed(step.outer, step.panel, word, int32(column * TILE))
+                    statements.append(instructions.load(self._columns(column), element, WORD_BYTES * self._width))
+            for row in range(self.row_tiles):
+                if data_part != loaded[0]:
+                    where = {**step.outer, **self._row(step.starts, row, int32(0)), **at}
+                    base = step.position * self._step_rows + row * self.rows
+                    element = self.data.element(data_part, where, base)
+                    statements.append(instructions.load(self._data(row), element, self.data.stride))
+                for column in range(self.column_tiles):
+                    tiles = (self._sums(row, column), self._data(row), self._columns(column))
+                    statements.append(instructions.multiply(self.dots.instruction, *tiles))
+            loaded = (data_part, column_part)
+        return statements
 
-    def _fetches_of_block(
-        self, leading: Sequence[Expr], panel: Expr, block: Sequence[Expr], step: Expr, product: Expr
-    ) -> list[Any]:
-        *_, width = shape_of(self.columns.buffer)
-        inside, count = math.prod(self.inside), IntImm("int32", math.prod(self.blocks))
-        following: Expr = IntImm("int32", 0)
-        for extent, at in zip(self.blocks, block, strict=True):
-            following = following * extent + at
-        following = following + 1
-        panel = panel + prim.FloorDiv(following, count)
-        rows = inside * self.depth
-        first = prim.FloorMod(following, count) * rows + self.columns.first
+    def _fetches(self, step: Step, product: Expr) -> list[Any]:
+        """What a product fetches ahead.
+
+        A panel to which the groups of a task come back one after the other lies in the second cache. The products of
+        all of their steps share the work of fetching the next one. Else a group fetches the next block.
+        """
+        *_, words, width = shape_of(self.columns.buffer)
+        each, zero = math.prod(self.products), int32(0)
+        if self.by_column and self.groups > 1:
+            return fetch_statements(
+                partial(self._packed, step.outer, step.panel + 1, zero),
+                words * width,
+                math.prod([*self.outer, *self.counts]) * each,
+                step.number * each + product,
+            )
+        inside, count = math.prod(self.inside), math.prod(self.blocks)
+        following = _number(step.block, self.blocks) + 1
+        panel = prim.FloorMod(step.panel + prim.FloorDiv(following, int32(count)), int32(self.panels))
+        block = prim.FloorMod(following, int32(count))
         statements: list[Any] = []
         for part in range(self.dots.parts):
-            row = first + part * math.prod(self.products) * self.depth
+            word = (block * inside + part * each) * self.depth + self.columns.first
             statements += fetch_statements(
-                partial(self._packed, leading, panel, row),
-                rows * width,
+                partial(self._packed, step.outer, panel, word),
+                inside * self.depth * width,
                 self.group * inside,
-                step * inside + prim.FloorMod(product, IntImm("int32", inside)),
+                step.position * inside + prim.FloorMod(product, int32(inside)),
             )
         return statements
 
@@ -304,14 +305,13 @@ class TileLoops:
         contraction = self.contraction
         epilogue, result = contraction.epilogue, contraction.stage.buffer
         lanes = math.gcd(self._width, self.target.lanes)
-        leading = [outer[axis.var] for axis in self.columns.leading]
         start = tile_start(panel, self._width, contraction.column.extent, self.panels)
 
         def store(tile: int, row: Expr, inner: Expr) -> Any:
             mapping = {**outer, **self._row(starts, tile, row), contraction.column.var: start + inner}
             total = self.scratch[base + (row + tile * self.rows), inner]
             if self.columns.first:
-                total = total + self._packed(leading, panel, IntImm("int32", 0), inner)
+                total = total + self._packed(outer, panel, int32(0), inner)
             # Two steps: a load of the result has to be recognised before its indices change.
             value = rewrite_loads(epilogue.value, lambda load: total if load.source.same_as(result) else None)
             indices = [substitute(index, mapping) for index in epilogue.indices]
@@ -328,9 +328,9 @@ class TileLoops:
         loops = [_loop(self.rows, partial(vectors, tile)) for tile in range(self.row_tiles)]
         return sequence(loops)
 
-    def _packed(self, leading: Sequence[Expr], panel: Expr, word: Expr, column: Expr) -> Expr:
+    def _packed(self, outer: Mapping[Any, Expr], panel: Expr, word: Expr, column: Expr) -> Expr:
         """A word of the column operand."""
-        indices = (*leading, panel, word, column)
+        indices = (*(outer[axis.var] for axis in self.columns.leading), panel, word, column)
         return self.columns.buffer[indices]
 
     def _row(self, starts: Sequence[Expr], tile: int, row: Expr) -> dict[Any, Expr]:
@@ -362,6 +362,19 @@ class TileLoops:
 
     def _columns(self, column: int) -> int:
         return self.row_tiles * self.column_tiles + self.row_tiles + column
+
+
+def int32(number: int) -> Expr:
+    """A number as an operand."""
+    return IntImm("int32", number)
+
+
+def _number(positions: Sequence[Expr], extents: Sequence[int]) -> Expr:
+    """The number of an iteration of some loops, the first one outermost."""
+    number: Expr = int32(0)
+    for extent, position in zip(extents, positions, strict=True):
+        number = number * extent + position
+    return number
 
 
 def _last_element(buffer: Any) -> Any:

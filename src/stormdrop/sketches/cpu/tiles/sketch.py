@@ -1,4 +1,6 @@
-"""Contractions of bfloat16 and of bytes by the tile registers of AMX: matmul, dense, batch_matmul, convolutions.
+"""Contractions by the tile registers of AMX: matmul, dense, batch_matmul, convolutions.
+
+They multiply bfloat16 and bytes, and float32 in parts (see `parts`).
 
     for tasks:                                                       parallel
         configure the tiles
@@ -13,10 +15,10 @@
                     after the last block: output = epilogue(scratch)     vectors: bias, residual, activation, rounding
 
 The column operand is packed into words, as for dot products (`dot_products`), ahead of time if it is constant. The data
-are read where they are: their last reduction has to be contiguous, and the rows of a tile at one distance from each
-other. Padding is computed before, and so are whole words if they do not divide the reduction (`whole_groups`). Tiles
-that do not divide an extent overlap, as those of `register_blocked` do. Those of a narrow image may run on from one of
-its rows to the next (`rows`).
+are read where they are, or their parts (`data`): their last reduction has to be contiguous, and the rows of a tile at
+one distance from each other. Padding is computed before, and so are whole words if they do not divide the reduction
+(`whole_groups`). Tiles that do not divide an extent overlap, as those of `register_blocked` do. Those of a narrow image
+may run on from one of its rows to the next (`rows`).
 
 A machine without tiles has no such schedule. What AMX needs of the operating system is in `machine.tiles`. On any
 machine `testing.emulated_tiles` executes the schedules with loops in the place of the instructions.
@@ -28,7 +30,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +48,7 @@ from ..nests import load_stride
 from ..origin import with_cheapest_origin
 from ..prefetch import prefetch_knob
 from . import cost_model
+from .groups import walks_inside
 from .instructions import REGISTERS, TILE, WORD_BYTES, product_of
 from .loops import BLOCK, TileLoops
 from .parts import with_high_parts
@@ -63,15 +66,8 @@ _BLOCK = (4, 24)  # products of a block: panels of 4 to 48 KB; 8 was the best fo
 class Tiles:
     """A sketch for contractions on machines with AMX, see the module."""
 
-    @property
-    def name(self) -> str:
-        """`tiles`."""
-        return "tiles"
-
-    @property
-    def max_error(self) -> float:
-        """0: sums are only reordered."""
-        return 0.0
+    name: ClassVar[str] = "tiles"
+    max_error: ClassVar[float] = 0.0
 
     def space(self, workload: Workload, target: Target) -> Space | None:
         """The tilings that fit the eight registers; None for a function without such a contraction.
@@ -108,17 +104,13 @@ class Tiles:
 
 @dataclass(frozen=True)
 class TilesOfParts(Tiles):
-    """The sketch for contractions of float32, whose factors are sums of two numbers of bfloat16, see `parts`."""
+    """The sketch for contractions of float32, whose factors are sums of two numbers of bfloat16, see `parts`.
 
-    @property
-    def name(self) -> str:
-        """`tiles_of_parts`."""
-        return "tiles_of_parts"
+    It is exact for integers of up to 8 binary digits, which have no low part.
+    """
 
-    @property
-    def max_error(self) -> float:
-        """The bound on max|difference| / max|reference| of what it computes. It is not exact for small integers."""
-        return 2e-5
+    name: ClassVar[str] = "tiles_of_parts"
+    max_error: ClassVar[float] = 2e-5  # each product is off by 1.1e-5 of it at most
 
     def contraction(self, workload: Workload, target: Target) -> tuple[Contraction, DotProducts]:
         """The contraction of a workload over the parts, and how tiles multiply it. Raises `UnsupportedFunction`."""
@@ -126,7 +118,7 @@ class TilesOfParts(Tiles):
 
 
 @lru_cache(maxsize=64)
-def contraction_of(workload: Workload, target: Target, parts: bool = False) -> tuple[Contraction, DotProducts]:
+def contraction_of(workload: Workload, target: Target, parts: bool) -> tuple[Contraction, DotProducts]:
     """The contraction of a workload, and how tiles multiply it.
 
     Args:
@@ -173,12 +165,6 @@ def tile_products(contraction: Contraction, target: Target) -> DotProducts | Non
     return dots if fits and str(contraction.stage.buffer.dtype) == dots.sums else None
 
 
-def _walks_inside(contraction: Contraction) -> bool:
-    """Whether the column operand has axes outside of the columns, so that panels do not follow each other."""
-    used = variables(contraction.operand)
-    return any(axis.var in used and axis.extent > 1 for axis in contraction.outer)
-
-
 def _is_last_axis(load: Any, axis: Axis) -> bool:
     """Whether an axis is all of the last axis of what is loaded."""
     return bool(load.indices[-1].same_as(axis.var)) and shape_of(load.source)[-1] == axis.extent
@@ -218,11 +204,8 @@ def _space(sketch: Tiles, workload: Workload, target: Target) -> Space | None:
     blocks = [size for size in block_sizes(products)[:-1] if _BLOCK[0] <= size <= _BLOCK[1]]
     if blocks:
         knobs.append(Ordinal(BLOCK, [*blocks, math.prod(products)]))
-    fetched: list[Knob] = []
-    if contraction.constant is not None and not _walks_inside(contraction):
-        size = WORD_BYTES * columns * dots.parts * math.prod(dots.extents(contraction))
-        fetched = prefetch_knob(size, target)
-    knobs += fetched
+    if contraction.constant is not None and not walks_inside(contraction):
+        knobs += prefetch_knob(WORD_BYTES * columns * dots.parts * math.prod(dots.extents(contraction)), target)
     constraints = [
         Constraint(
             ("row_tiles", "column_tiles"),
