@@ -22,12 +22,13 @@ class Passing:
 
     Attributes:
         constants: The bytes of constants that pass.
-        inputs: The bytes of inputs and constants that pass, at most, so that inputs leave the caches of the cores.
+        arguments: The bytes of all arguments that pass, at most, so that inputs and outputs leave the caches of the
+            cores.
         place: Where the constants then come from: "memory" or "the last cache".
     """
 
     constants: int
-    inputs: int
+    arguments: int
     place: str
 
 

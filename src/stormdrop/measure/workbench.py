@@ -79,7 +79,8 @@ class Workbench:
         self._tolerance = 0.0
         self._tensors: list[Any] = []
         self._passing = passing
-        self._further: dict[int, list[Any]] = {}  # of each large input more copies, which executions take in turns
+        # Of each large input and output, the inputs first, more copies, which executions take in turns.
+        self._further: dict[int, list[Any]] = {}
         self._reals: Reals | None = None
         self._built: OrderedDict[Key, _Built] = OrderedDict()
         self._device = device_of(target)
@@ -213,8 +214,8 @@ class Workbench:
             load = self._load_since(before)
             self._device.trespass()  # nobody knows which kernel did it: each is executed once more below
             wrong = {}
-            for key, call in dict(zip(job.keys, calls, strict=True)).items():
-                self._execute_into_sentinels(call)
+            for key in dict.fromkeys(job.keys):
+                self._execute_into_sentinels(self._call(key))
                 wrong[key] = self._check(key)
         except Exception as error:  # noqa: BLE001  reported as the failure of the race
             self.spoiled = not self._device.in_process
@@ -237,31 +238,34 @@ class Workbench:
         return Counters(spent.wall, slowed=self._device.slowed(), clock=self._device.clock())
 
     def _call(self, key: Key) -> Call:
-        """A call of a built kernel. Its executions take equal inputs, but in turns from different memory."""
+        """A call of a built kernel. Its executions take equal inputs, but in turns from different memory.
+
+        The first one writes to the outputs that are checked. The others may write to copies of these.
+        """
         self._built.move_to_end(key)
         built = self._built[key]
-        copies = [[tensor, *further] for tensor, further in zip(self._tensors, self._further_copies(), strict=True)]
+        arguments = (*self._tensors, *self._outputs)
+        copies = [[tensor, *further] for tensor, further in zip(arguments, self._further_copies(), strict=True)]
         for index, tensors in self._prepared_constants(built.transforms):
             copies[index] = tensors
         turns = [
-            [*(tensors[turn % len(tensors)] for tensors in copies), *self._outputs]
-            for turn in range(max(map(len, copies), default=1))
+            [tensors[turn % len(tensors)] for tensors in copies] for turn in range(max(map(len, copies), default=1))
         ]
         return self._device.call(built.kernel, turns)
 
     def _further_copies(self) -> list[list[Any]]:
-        """More copies of each input, so that an execution finds none that it takes in the caches of the cores.
+        """More copies of each input and output, so that no execution finds one in the caches of the cores.
 
-        In a model other kernels have written them, on all cores. A small input has none: its time does not show. There
-        are none on another machine, because only the first arguments are used there.
+        In a model other kernels have used their memory, on all cores. A small array has none: its time does not show.
+        There are none on another machine, because only the first arguments are used there.
         """
+        arrays = (*self._inputs, *self._views)
         if self._passing is not None and self._device.in_process and not self._further:
-            moved = sum(array.nbytes for array in (*self._inputs, *self._views))
-            count = copies_of(moved, self._passing.inputs) - 1
-            for index, array in enumerate(self._inputs):
+            count = copies_of(sum(array.nbytes for array in arrays), self._passing.arguments) - 1
+            for index, array in enumerate(arrays):
                 if index not in self.workload.constants and is_large(array.nbytes):
                     self._further[index] = [self._device.tensor(array) for _ in range(count)]
-        return [self._further.get(index, []) for index in range(len(self._inputs))]
+        return [self._further.get(index, []) for index in range(len(arrays))]
 
     def _prepared_constants(self, transforms: Mapping[int, PrimFunc]) -> list[tuple[int, list[Any]]]:
         """The constants that are transformed or have several copies: the position of each, and its copies."""

@@ -232,7 +232,9 @@ class KernelTask:
 
     def _source_of_constants(self) -> str:
         """Where constants come from in every execution, as records name it; empty if they stay in caches."""
-        return "" if self.passing is None else f", constants from {self.passing.place}, inputs from the last cache"
+        if self.passing is None:
+            return ""
+        return f", constants from {self.passing.place}, inputs and outputs from the last cache"
 
     def measurer(self, fastest: float | None) -> AbstractContextManager[Measurer]:
         """A measurer for its session: on this machine's CPU, on its GPUs, behind a runner, on a rack, or on a fleet.
