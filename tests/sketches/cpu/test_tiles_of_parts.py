@@ -38,7 +38,7 @@ POINTS = 8
 WORKLOADS = [
     operators.dense(37, 49, 64, bias=1, act="relu", residual=1),
     operators.dense(37, 49, 66),  # 33 words: tiles of 11
-    operators.dense(1, 40, 96, bias=1),
+    operators.dense(4, 40, 96, bias=1),
     operators.dense(70, 40, 512, bias=1),
     operators.dense(20, 17, 1),
     operators.dense(20, 33, 31, bias=1),
@@ -221,9 +221,10 @@ def test_groups_are_of_one_size() -> None:
         (operators.weight_only_dense(2, 32, 64), AMX),
         (operators.depthwise_conv2d(1, 9, 9, 32, 3, 3), AMX),
         (operators.softmax(32, 32), AMX),
+        (operators.dense(3, 32, 64), AMX),
         (operators.dense(32, 32, 64), replace(AMX, keep_denormals=True)),
     ],
-    ids=["no tiles", "bfloat16", "bytes", "codes", "depthwise", "softmax", "denormals"],
+    ids=["no tiles", "bfloat16", "bytes", "codes", "depthwise", "softmax", "few rows", "denormals"],
 )
 def test_other_functions_have_no_such_space(workload: Workload, target: Target) -> None:
     assert SKETCH.space(workload, target) is None

@@ -388,12 +388,10 @@ def _word(
 def _nearest_bfloat16(value: Expr) -> Expr:
     """The number of bfloat16 that is nearest to one of float32, in float32.
 
-    It is computed with its bits, because NumPy packs constants, and does not round floats (see `ir.reference`).
+    It is made of its bits, because NumPy packs constants, and rounds where bits are taken only (see `ir.grid`).
     """
-    bits = tirx.reinterpret("uint32", value)
-    upper = IntImm("uint32", 1 << 16)
-    odd = prim.FloorMod(prim.FloorDiv(bits, upper), IntImm("uint32", 2))
-    return tirx.reinterpret("float32", prim.FloorDiv(bits + IntImm("uint32", (1 << 15) - 1) + odd, upper) * upper)
+    bits = prim.Cast("uint32", tirx.reinterpret("uint16", prim.Cast(BFLOAT16, value)))
+    return tirx.reinterpret("float32", bits * IntImm("uint32", 1 << 16))
 
 
 def _digit(dots: DotProducts, columns: Factor, signed: bool, part: Expr) -> Expr:

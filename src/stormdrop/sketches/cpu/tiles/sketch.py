@@ -56,6 +56,7 @@ from .reductions import block_sizes, products_of
 from .rows import rows_of
 from .whole_groups import groups_that_fill_tiles, with_whole_groups
 
+_FEW_ROWS = 4  # with fewer rows in float32 the memory decides, and vectors need no parts of the weights
 _WASTE = 1.25  # tiles may compute up to this many times the elements
 _PER_STEP = (1, 2, 3, 4)
 _TASKS = (1, 2, 4)
@@ -131,8 +132,9 @@ def contraction_of(workload: Workload, target: Target, parts: bool) -> tuple[Con
     """
     contraction = find_contraction(workload.graph, workload.constants)
     if parts:
-        if any(factor.dtype != "float32" or factor.beside for factor in data_and_columns(contraction)):
-            raise UnsupportedFunction(f"{workload.name} does not multiply numbers of float32")
+        of_float32 = all(factor.dtype == "float32" and not factor.beside for factor in data_and_columns(contraction))
+        if not of_float32 or math.prod(axis.extent for axis in contraction.rows) < _FEW_ROWS:
+            raise UnsupportedFunction(f"{workload.name} does not multiply {_FEW_ROWS} rows and more of float32")
         contraction = with_high_parts(contraction, workload.constants)
     dots = tile_products(contraction, target)
     if dots is None:
