@@ -250,6 +250,19 @@ def tile_start(tile: Expr, size: int, extent: int, tiles: int) -> Expr:
     return start if tiles * size == extent else prim.Min(start, IntImm("int32", extent - size))
 
 
+def raveled(indices: Sequence[Expr], extents: Sequence[int]) -> Expr:
+    """The position in the one loop that replaces nested loops, as `numpy.ravel_multi_index` does.
+
+    Args:
+        indices: the indices of the nested loops, the outermost first.
+        extents: their extents.
+    """
+    position: Expr = IntImm("int32", 0)
+    for index, extent in zip(indices, extents, strict=True):
+        position = position * extent + index
+    return position
+
+
 def unraveled(position: Expr, extents: Sequence[int]) -> list[Expr]:
     """The indices of nested loops at a position in the one loop that replaces them, as `numpy.unravel_index` does.
 

@@ -15,7 +15,7 @@ from tvm.tirx import BufferStore, For, ForKind, IfThenElse, SeqStmt
 
 from ....ir.attributes import NEEDS
 from ....ir.elementary import expand_for_cpu
-from ....ir.expressions import Expr, rewrite_loads, substitute, tile_start, unraveled
+from ....ir.expressions import Expr, raveled, rewrite_loads, substitute, tile_start, unraveled
 from ....ir.roles import Contraction
 from ....ir.stages import Stage, StageGraph, assemble, intermediate, loads_of, shape_of, variable
 from ....machine.cpu import Target
@@ -233,7 +233,7 @@ class TileLoops:
             *before, part = step.block
             whole, *after = inside
             positions = [*before, part * self.inside[0] + whole, *after]
-            product = _number(positions, self.products)
+            product = raveled(positions, self.products)
             at: dict[Any, Expr] = {axis.var: int32(0) for axis in reductions}
             at.update({axis.var: position for axis, position in zip(self.others, positions[:-1], strict=True)})
             at[reductions[-1].var] = positions[-1] * (self.depth * self.dots.group)
@@ -286,7 +286,7 @@ class TileLoops:
                 step.number * each + product,
             )
         inside, count = math.prod(self.inside), math.prod(self.blocks)
-        following = _number(step.block, self.blocks) + 1
+        following = raveled(step.block, self.blocks) + 1
         panel = prim.FloorMod(step.panel + prim.FloorDiv(following, int32(count)), int32(self.panels))
         block = prim.FloorMod(following, int32(count))
         statements: list[Any] = []
@@ -367,14 +367,6 @@ class TileLoops:
 def int32(number: int) -> Expr:
     """A number as an operand."""
     return IntImm("int32", number)
-
-
-def _number(positions: Sequence[Expr], extents: Sequence[int]) -> Expr:
-    """The number of an iteration of some loops, the first one outermost."""
-    number: Expr = int32(0)
-    for extent, position in zip(extents, positions, strict=True):
-        number = number * extent + position
-    return number
 
 
 def _last_element(buffer: Any) -> Any:
