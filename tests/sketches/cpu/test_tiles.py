@@ -142,6 +142,8 @@ def test_it_is_there_only_where_the_machine_has_tiles() -> None:
     workload = operators.dense(64, 64, 64, dtype="bfloat16")
     assert [sketch.name for sketch, _ in sketches_for(workload, AMX, [SKETCH])] == ["tiles"]
     assert sketches_for(workload, V4, [SKETCH]) == []
+    behind = replace(AMX, runner="127.0.0.1:9190")
+    assert sketches_for(workload, behind, [SKETCH]) == [], "nobody asks for tiles there"
 
 
 def test_a_configuration_is_what_the_manual_says() -> None:

@@ -174,8 +174,8 @@ def _is_last_axis(load: Any, axis: Axis) -> bool:
 
 @lru_cache(maxsize=64)
 def _space(sketch: Tiles, workload: Workload, target: Target) -> Space | None:
-    if "amx-tile" not in target.features:
-        return None
+    if "amx-tile" not in target.features or target.runner:
+        return None  # behind a runner nobody asks the operating system for tiles
     try:
         contraction, dots = sketch.contraction(workload, target)
     except UnsupportedFunction:
