@@ -6,15 +6,13 @@ import dataclasses
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from replayed_tuning import TARGET, WORKLOAD
 
-from stormdrop import operators
 from stormdrop.errors import MeasureError
-from stormdrop.machine.cpu import Target
 from stormdrop.measure.places import Place, PlacesMeasurer
 from stormdrop.measure.replay import ReplayMeasurer
 from stormdrop.records import SqlStore, State, open_store
@@ -24,11 +22,6 @@ from stormdrop.tuning.kernel import KernelTask
 from stormdrop.tuning.options import TuneOptions
 from stormdrop.tuning.session import Session
 from stormdrop.tuning.tune import tune, tune_with
-
-_DETECTED = Target.detect()
-# Matmuls have one sketch on any machine: tiles are left out.
-TARGET = replace(_DETECTED, features=tuple(name for name in _DETECTED.features if not name.startswith("amx")))
-WORKLOAD = operators.matmul(32, 64, 32)
 
 
 def recorded() -> dict[Candidate, list[float]]:

@@ -82,12 +82,11 @@ def cpu_sketches(max_error: float = MAX_ERROR) -> tuple[Sketch[Target], ...]:
         PluginError: A plug-in does not load, or is no sketch.
     """
     inexact: list[Sketch[Target]] = [Winograd(4, max_error), Winograd(2, max_error)] if max_error else []
-    if max_error >= TilesOfParts.max_error:
-        inexact.insert(0, TilesOfParts())
+    of_parts = [TilesOfParts()] if max_error >= TilesOfParts.max_error else []
     of_codes = [CodeSums()] if max_error >= CodeSums.max_error else []
     # The first one that applies has the default schedule.
     exact = (WinogradOfBytes(), Attention(), Streaming())
-    return (*of_codes, Tiles(), RegisterBlocked(), *inexact, *exact, *_of_plugins("cpu_sketches"))
+    return (*of_codes, Tiles(), RegisterBlocked(), *of_parts, *inexact, *exact, *_of_plugins("cpu_sketches"))
 
 
 def gpu_sketches() -> tuple[Sketch[Gpu], ...]:

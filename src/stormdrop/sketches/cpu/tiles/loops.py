@@ -191,9 +191,11 @@ class TileLoops:
         outer, starts = self._begin(first + position)
 
         def tile(number: int) -> Any:
-            row = (position * self.row_tiles + number) * self.rows
-            where = lambda inner: {**outer, **self._row(starts, number, inner)}  # noqa: E731
-            return self.data.compute_tile(self.target.lanes, row, where)
+            def where(row: Expr) -> dict[Any, Expr]:
+                return {**outer, **self._row(starts, number, row)}
+
+            first_row = (position * self.row_tiles + number) * self.rows
+            return self.data.compute_tile(self.target.lanes, first_row, where)
 
         return sequence([tile(number) for number in range(self.row_tiles)])
 
