@@ -36,6 +36,10 @@ WORKLOADS = [
     operators.dense(37, 49, 64, bias=1, act="relu", residual=1, dtype="bfloat16"),
     operators.dense(37, 49, 66, dtype="bfloat16"),  # 33 words: tiles of 11
     operators.matmul(20, 48, 32, dtype="bfloat16"),
+    operators.matmul(90, 80, 512, dtype="bfloat16"),
+    operators.matmul(40, 50, 66, dtype="int8"),
+    operators.matmul(33, 17, 31, dtype="bfloat16"),
+    operators.batch_matmul(1, 40, 48, 64, dtype="bfloat16"),
     operators.batch_matmul(2, 13, 35, 34, transpose_b=1, dtype="bfloat16"),
     operators.conv2d(1, 9, 11, 24, 40, 3, 3, pad=1, bias=1, dtype="bfloat16"),
     operators.conv2d(1, 10, 10, 6, 24, 3, 3, stride=2, dtype="bfloat16"),

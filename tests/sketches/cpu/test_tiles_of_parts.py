@@ -43,6 +43,8 @@ WORKLOADS = [
     operators.dense(20, 17, 1),
     operators.dense(20, 33, 31, bias=1),
     operators.matmul(20, 48, 32),
+    operators.matmul(70, 80, 192),
+    operators.matmul(40, 50, 66),
     operators.batch_matmul(2, 13, 35, 34, transpose_b=1),
     operators.batch_matmul(3, 17, 20, 33),
     operators.conv2d(1, 9, 11, 24, 40, 3, 3, pad=1, bias=1),

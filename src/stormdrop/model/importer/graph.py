@@ -36,6 +36,7 @@ from ..passes.copies import remove_copies
 from ..passes.gathers import clip_indices
 from ..passes.legalize import legalize
 from ..passes.powers import expand_powers
+from ..passes.shuffles import move_shuffles
 from ..passes.views import simplify_views, static_shape
 from .code_layers import with_code_layers
 from .failing_operator import failing_operator, operator_of
@@ -261,6 +262,7 @@ def _optimise(mod: tvm.IRModule, name: str) -> tvm.IRModule:
             fold_constants,
             passes.OptimizeLayoutTransform(),
             simplify_views,
+            move_shuffles,
             passes.DeadCodeElimination(),
             legalize,
             mark_byte_contractions,

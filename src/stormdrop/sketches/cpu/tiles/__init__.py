@@ -3,6 +3,7 @@
 sketch.py        which functions they take, and the knobs
 rows.py          how tiles walk through the rows
 groups.py        how many steps wait for each other
+columns.py       the words of the column operand, and who packs them
 data.py          what tiles load the data from
 parts.py         numbers of float32 as sums of two of bfloat16
 reductions.py    loops over products of tiles, and blocks of them

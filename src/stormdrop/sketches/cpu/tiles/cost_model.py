@@ -24,6 +24,7 @@ from ....ir.stages import shape_of
 from ....machine.cpu import Target
 from ..dot_products import DotProducts
 from ..prefetch import LINE, PREFETCH
+from .columns import packs_by_panel
 from .groups import steps_per_group
 from .instructions import TILE, WORD_BYTES
 from .loops import BLOCK
@@ -85,8 +86,30 @@ def cycles(
     total = np.ceil(steps / panels / group) * panels
     tasks = np.minimum(total, target.cores * knobs["tasks"])
     rounds = np.ceil(tasks / target.cores) * np.ceil(total / tasks) * group
+    packed = _packing(contraction, panel, panels, total / panels, np.ceil(total / tasks), tasks, by_column, target)
     elements = math.prod(shape_of(contraction.other.source)) if dots.parts > 1 else 0
     parts = np.where(by_column, _PARTS_APART, _PARTS) * elements / target.cores
     return np.asarray(
-        rounds * (np.maximum(computed, near + far) + waiting + end) + _TASK * tasks + parts, dtype=np.float64
+        rounds * (np.maximum(computed, near + far) + waiting + end) + _TASK * tasks + parts + packed, dtype=np.float64
     )
+
+
+def _packing(
+    contraction: Contraction,
+    panel: Any,
+    panels: Any,
+    groups: Any,
+    of_task: Any,
+    tasks: Any,
+    by_column: Any,
+    target: Target,
+) -> Any:
+    """The cycles that packing the column operand takes, unless it is constant.
+
+    A stage reads it, and writes words that come back from memory. A task that packs its panels reads it once for each.
+    """
+    if contraction.constant is not None:
+        return 0.0
+    apart = 3 * panel * panels / target.cores / _MEMORY
+    by_panel = np.ceil(tasks / target.cores) * np.ceil(of_task / groups) * panel / _MEMORY
+    return np.where(by_column, by_panel, apart) if packs_by_panel(contraction, True) else apart

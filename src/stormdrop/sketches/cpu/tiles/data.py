@@ -30,6 +30,11 @@ _ON_STACK = 64 << 10  # bytes; larger buffers are TVM's workspace of a thread
 _BYTES = 2  # of a part
 
 
+def scope_of(size: int) -> str:
+    """Where a task has a buffer of so many bytes."""
+    return "local" if size <= _ON_STACK else "global"
+
+
 class TileData:
     """The data of a contraction.
 
@@ -60,7 +65,7 @@ class TileData:
         self.rows: list[Any] = []
         if self._stages and not by_column and _reads_whole_rows(contraction, rows):
             shape = [tiles * tile_rows, self._width + apart(self._width)]
-            scope = "local" if _BYTES * len(self._stages) * math.prod(shape) <= _ON_STACK else "global"
+            scope = scope_of(_BYTES * len(self._stages) * math.prod(shape))
             self.rows = [intermediate(f"rows_{stage.name}", shape, BFLOAT16, scope) for stage in self._stages]
         self.inside = self._stages if self.rows else []
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,14 +17,14 @@ from ....ir.attributes import NEEDS
 from ....ir.elementary import expand_for_cpu
 from ....ir.expressions import Expr, raveled, rewrite_loads, substitute, tile_start, unraveled
 from ....ir.roles import Contraction
-from ....ir.stages import Stage, StageGraph, assemble, intermediate, loads_of, shape_of, variable
+from ....ir.stages import StageGraph, assemble, intermediate, loads_of, shape_of, variable
 from ....machine.cpu import Target
 from ...contract import Variant
-from ..dot_products import DotProducts, packed_columns
+from ..dot_products import DotProducts
 from ..loops import default_loops, sequence
 from ..prefetch import PREFETCH, fetch_statements
-from ..tiled_contraction import tiled_axis
 from . import instructions
+from .columns import TileColumns
 from .data import TileData
 from .groups import steps_per_group
 from .instructions import CONFIGURATION_WORDS, TILE, WORD_BYTES
@@ -79,14 +79,13 @@ class TileLoops:
         self.row_tiles: int = config["row_tiles"]
         self.column_tiles: int = config["column_tiles"]
         self.by_column: bool = config["order"] == "columns"
-        self.prefetch = bool(config.get(PREFETCH))
         self.row_axes = rows_of(contraction)
         self.extents = self.row_axes.extents
         self.others, words = reduction_loops(contraction, dots)
         self.depth = depth_of(words)
         width = TILE * self.column_tiles
-        self.column = tiled_axis("pack_column", contraction.column.extent, width)
-        self.columns = packed_columns(contraction, dots, self.column)
+        self.columns = TileColumns(contraction, dots, self.column_tiles, self.by_column)
+        self.fetches = self.columns.can_fetch or bool(config.get(PREFETCH))
         self.words = intermediate("tile_configuration", [CONFIGURATION_WORDS], "int32", "local")
         # Tiles of rows in a step, and steps along each row axis. With two row axes, the tiles of a step lie one below
         # the other in the first one.
@@ -115,28 +114,23 @@ class TileLoops:
         epilogue, source = contraction.epilogue, contraction.operand.source
         before, parameters, transforms = self.data.before, list(graph.parameters), {}
         if contraction.constant is None:
-            before += [self._row_by_row(stage) for stage in self.columns.stages]
+            before += self.columns.before
         else:
             position = parameters.index(source)
-            packing = StageGraph((source, self.columns.buffer), self.columns.stages)
+            packing = StageGraph((source, self.columns.buffer), tuple(self.columns.before))
             parameters[position], transforms[position] = self.columns.buffer, packing.function()
         read = {*self.data.sources, self.columns.buffer}
-        kept, inside = {*parameters, *read}, [epilogue, *self.data.inside]
+        kept, inside = {*parameters, *read}, [epilogue, *self.data.inside, *self.columns.inside]
         first, made = default_loops(before, kept | loads_of(inside, contraction.after), self.target)
         last, made_after = default_loops(contraction.after, kept | loads_of(inside, before), self.target)
         buffers = [self.scratch, self.words, *self.data.rows]
+        if self.columns.by_panel:
+            buffers.append(self.columns.buffer)
         if epilogue.buffer not in parameters:
             buffers.append(epilogue.buffer)
         main = assemble(parameters, (*made, *made_after), [*first, self._tasks(), *last], buffers)
         main = expand_for_cpu(main, self.target.keep_denormals)
         return Variant(main.with_attr(NEEDS, ["amx-tile", self.dots.feature]), transforms)
-
-    def _row_by_row(self, stage: Stage) -> Stage:
-        """A stage of the packing. It reads whole rows of the column operand if these are contiguous."""
-        if self.contraction.must_pack or not stage.buffer.same_as(self.columns.buffer):
-            return stage
-        *leading, tile, row, column = stage.axes
-        return replace(stage, axes=(*leading, row, tile, column))
 
     def _tasks(self) -> Any:
         """Parallel tasks of about as many groups each. Tiles belong to the thread that has configured them."""
@@ -176,10 +170,13 @@ class TileLoops:
             return _loop(self.group, step)
 
         results = _nested(self.blocks, block)
-        if not self.data.rows:
-            return results
-        is_new = tirx.any(panel == 0, done == 0)
-        return SeqStmt([IfThenElse(is_new, _loop(self.group, lambda step: self._parts(first, step)), None), results])
+        if self.columns.by_panel:
+            is_new = tirx.any(group == 0, done == 0)
+            return SeqStmt([IfThenElse(is_new, self.columns.pack(panel, self.target.lanes), None), results])
+        if self.data.rows:
+            is_new, parts = tirx.any(panel == 0, done == 0), _loop(self.group, lambda step: self._parts(first, step))
+            return SeqStmt([IfThenElse(is_new, parts, None), results])
+        return results
 
     def _parts(self, first: Expr, position: Expr) -> Any:
         """Computes the parts of the rows of a step.
@@ -239,7 +236,7 @@ class TileLoops:
             at: dict[Any, Expr] = {axis.var: int32(0) for axis in reductions}
             at.update({axis.var: position for axis, position in zip(self.others, positions[:-1], strict=True)})
             at[reductions[-1].var] = positions[-1] * (self.depth * self.dots.group)
-            fetches = self._fetches(step, product) if self.prefetch else []
+            fetches = self._fetches(step, product) if self.fetches else []
             return SeqStmt([*fetches, *self._multiply(step, at, product)])
 
         return _nested(self.inside, innermost)
@@ -258,7 +255,7 @@ class TileLoops:
             if column_part != loaded[1]:
                 word = (product + column_part * math.prod(self.products)) * self.depth + self.columns.first
                 for column in range(self.column_tiles):
-                    element = self._packed(step.outer, step.panel, word, int32(column * TILE))
+                    element = self.columns.element(step.outer, step.panel, word, int32(column * TILE))
                     statements.append(instructions.load(self._columns(column), element, WORD_BYTES * self._width))
             for row in range(self.row_tiles):
                 if data_part != loaded[0]:
@@ -276,17 +273,14 @@ class TileLoops:
         """What a product fetches ahead.
 
         A panel to which the groups of a task come back one after the other lies in the second cache. The products of
-        all of their steps share the work of fetching the next one. Else a group fetches the next block.
+        all of their steps share the work of fetching the next one, or what it will be packed from. Else a group fetches
+        the next block.
         """
-        *_, words, width = shape_of(self.columns.buffer)
-        each, zero = math.prod(self.products), int32(0)
-        if self.by_column and self.groups > 1:
-            return fetch_statements(
-                partial(self._packed, step.outer, step.panel + 1, zero),
-                words * width,
-                math.prod([*self.outer, *self.counts]) * each,
-                step.number * each + product,
-            )
+        each = math.prod(self.products)
+        if self.by_column and (self.groups > 1 or self.columns.by_panel):
+            steps = math.prod([*self.outer, *self.counts]) * each
+            whole = self.columns.whole_panel(step.outer, step.panel + 1)
+            return fetch_statements(*whole, steps, step.number * each + product)
         inside, count = math.prod(self.inside), math.prod(self.blocks)
         following = raveled(step.block, self.blocks) + 1
         panel = prim.FloorMod(step.panel + prim.FloorDiv(following, int32(count)), int32(self.panels))
@@ -295,8 +289,8 @@ class TileLoops:
         for part in range(self.dots.parts):
             word = (block * inside + part * each) * self.depth + self.columns.first
             statements += fetch_statements(
-                partial(self._packed, step.outer, panel, word),
-                inside * self.depth * width,
+                partial(self.columns.element, step.outer, panel, word),
+                inside * self.depth * self._width,
                 self.group * inside,
                 step.position * inside + prim.FloorMod(product, int32(inside)),
             )
@@ -313,7 +307,7 @@ class TileLoops:
             mapping = {**outer, **self._row(starts, tile, row), contraction.column.var: start + inner}
             total = self.scratch[base + (row + tile * self.rows), inner]
             if self.columns.first:
-                total = total + self._packed(outer, panel, int32(0), inner)
+                total = total + self.columns.element(outer, panel, int32(0), inner)
             # Two steps: a load of the result has to be recognised before its indices change.
             value = rewrite_loads(epilogue.value, lambda load: total if load.source.same_as(result) else None)
             indices = [substitute(index, mapping) for index in epilogue.indices]
@@ -329,11 +323,6 @@ class TileLoops:
 
         loops = [_loop(self.rows, partial(vectors, tile)) for tile in range(self.row_tiles)]
         return sequence(loops)
-
-    def _packed(self, outer: Mapping[Any, Expr], panel: Expr, word: Expr, column: Expr) -> Expr:
-        """A word of the column operand."""
-        indices = (*(outer[axis.var] for axis in self.columns.leading), panel, word, column)
-        return self.columns.buffer[indices]
 
     def _row(self, starts: Sequence[Expr], tile: int, row: Expr) -> dict[Any, Expr]:
         """The positions on the row axes of a row of one of the tiles of a step."""

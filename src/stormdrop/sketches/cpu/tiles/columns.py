@@ -1,0 +1,135 @@
+"""The column operand of a contraction by tiles: where its words come from, and what is fetched ahead.
+
+    constant    packed ahead of time
+    apart       a stage before the contraction packs all of it
+    by panel    each task packs a panel before the first of its groups reads it, so that the words stay in the second
+                cache; while it computes, it fetches what it will pack next
+
+A matrix of 8 MB is read once by panel. Apart it is read, written as words and read again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from tvm.ir.prim import expr as prim
+from tvm.ir.prim.expr import IntImm
+from tvm.tirx import BufferStore, For, ForKind
+
+from ....ir.expressions import Expr, substitute
+from ....ir.roles import Contraction
+from ....ir.stages import Stage, intermediate, shape_of, variable
+from ..dot_products import DotProducts, packed_columns
+from ..prefetch import LINE
+from ..tiled_contraction import tiled_axis
+from .data import scope_of
+from .groups import walks_inside
+from .instructions import TILE
+
+
+def packs_by_panel(contraction: Contraction, by_column: bool) -> bool:
+    """Whether the tasks pack their panels: what varies, and is the same for all rows that a task walks through."""
+    return by_column and contraction.constant is None and not walks_inside(contraction)
+
+
+class TileColumns:
+    """The column operand of a contraction.
+
+    Args:
+        contraction: the contraction.
+        dots: how tiles multiply it.
+        column_tiles: the tiles of columns of a panel.
+        by_column: whether a task walks through all rows before it goes on to the next panel.
+
+    Attributes:
+        buffer: What the words lie in: all of them [outer..., panel, word, column], or those of a panel [word, column].
+        first: The number of the first word that tiles multiply; behind a correction it is not 0.
+        by_panel: Whether tasks pack their panels.
+    """
+
+    def __init__(self, contraction: Contraction, dots: DotProducts, column_tiles: int, by_column: bool) -> None:
+        self._contraction, self._width = contraction, TILE * column_tiles
+        self._axis = tiled_axis("pack_column", contraction.column.extent, self._width)
+        self._columns = packed_columns(contraction, dots, self._axis)
+        self.first = self._columns.first
+        self.by_panel = packs_by_panel(contraction, by_column)
+        self.buffer = self._columns.buffer
+        if self.by_panel:
+            shape = shape_of(self.buffer)[-2:]
+            self.buffer = intermediate("panel", shape, "int32", scope_of(np.dtype("int32").itemsize * math.prod(shape)))
+
+    @property
+    def before(self) -> list[Stage]:
+        """The stages that run before the contraction; for a constant ahead of time."""
+        *sums, pack = self._columns.stages
+        if self.by_panel:
+            return sums
+        if self._contraction.constant is None and not self._contraction.must_pack:
+            # It reads whole rows of the column operand, because these are contiguous.
+            *leading, tile, row, column = pack.axes
+            pack = replace(pack, axes=(*leading, row, tile, column))
+        return [*sums, pack]
+
+    @property
+    def inside(self) -> list[Stage]:
+        """The stages that tasks compute by themselves."""
+        return list(self._columns.stages[-1:]) if self.by_panel else []
+
+    def element(self, outer: Mapping[Any, Expr], panel: Expr, word: Expr, column: Expr) -> Expr:
+        """A word.
+
+        Args:
+            outer: the position on each outer axis.
+            panel: the panel; if tasks pack their panels, it is the one that was packed last.
+            word: the number of the word in the panel.
+            column: the column in the panel.
+        """
+        if self.by_panel:
+            return self.buffer[word, column]
+        indices = (*(outer[axis.var] for axis in self._columns.leading), panel, word, column)
+        return self.buffer[indices]
+
+    def pack(self, panel: Expr, lanes: int) -> Any:
+        """Packs a panel, in vectors of so many lanes at most."""
+        (stage,) = self.inside
+        *leading, tile, row, column = stage.axes
+        lanes = math.gcd(self._width, lanes)
+        vector, lane = variable("vector"), variable("lane")
+        where: dict[Any, Expr] = {axis.var: IntImm("int32", 0) for axis in leading}  # their extents are 1
+        where |= {tile.var: panel, column.var: vector * lanes + lane}
+        stored = BufferStore(self.buffer, substitute(stage.value, where), [row.var, where[column.var]])
+        vectors = For(
+            vector, 0, self._width // lanes, ForKind.UNROLLED, For(lane, 0, lanes, ForKind.VECTORIZED, stored)
+        )
+        return For(row.var, 0, row.extent, ForKind.SERIAL, vectors)
+
+    @property
+    def can_fetch(self) -> bool:
+        """Whether what a panel is packed from can be fetched: rows of a matrix, one after the other."""
+        one = len(self._contraction.stage.reductions) == 1
+        return self.by_panel and one and not self._contraction.must_pack
+
+    def whole_panel(self, outer: Mapping[Any, Expr], panel: Expr) -> tuple[Callable[[Expr], Any], int]:
+        """What a panel comes from: the load of the element at a position, and how many elements there are."""
+        if not self.by_panel:
+            words = shape_of(self.buffer)[-2]
+            return partial(self.element, outer, panel, IntImm("int32", 0)), words * self._width
+        contraction = self._contraction
+        (step,), load = contraction.stage.reductions, contraction.operand
+        # At least a line of each row.
+        span = max(self._width, LINE // np.dtype(str(load.source.dtype)).itemsize)
+        start = substitute(
+            self._axis.position, {self._axis.tiles[0].var: panel, self._axis.inner.var: IntImm("int32", 0)}
+        )
+
+        def element(position: Expr) -> Any:
+            column = start + prim.FloorMod(position, IntImm("int32", span))
+            where = {**outer, step.var: prim.FloorDiv(position, IntImm("int32", span)), contraction.column.var: column}
+            return load.source[tuple(substitute(index, where) for index in load.indices)]
+
+        return element, step.extent * span
