@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import IntImm
-from tvm.tirx import BufferStore, For, ForKind
+from tvm.tirx import BufferStore, For, ForKind, IfThenElse
 
 from ....ir.expressions import Expr, substitute
 from ....ir.roles import Contraction
@@ -29,7 +29,7 @@ from ..prefetch import LINE
 from ..tiled_contraction import tiled_axis
 from .data import scope_of
 from .groups import walks_inside
-from .instructions import TILE
+from .instructions import TILE, WORD_BYTES
 
 
 def packs_by_panel(contraction: Contraction, by_column: bool) -> bool:
@@ -53,15 +53,15 @@ class TileColumns:
     """
 
     def __init__(self, contraction: Contraction, dots: DotProducts, column_tiles: int, by_column: bool) -> None:
-        self._contraction, self._width = contraction, TILE * column_tiles
+        self._contraction, self._width, self._parts = contraction, TILE * column_tiles, dots.parts
         self._axis = tiled_axis("pack_column", contraction.column.extent, self._width)
         self._columns = packed_columns(contraction, dots, self._axis)
         self.first = self._columns.first
         self.by_panel = packs_by_panel(contraction, by_column)
         self.buffer = self._columns.buffer
         if self.by_panel:
-            shape = shape_of(self.buffer)[-2:]
-            self.buffer = intermediate("panel", shape, "int32", scope_of(np.dtype("int32").itemsize * math.prod(shape)))
+            shape = [2, *shape_of(self.buffer)[-2:]]
+            self.buffer = intermediate("panels", shape, "int32", scope_of(WORD_BYTES * math.prod(shape)))
 
     @property
     def before(self) -> list[Stage]:
@@ -90,46 +90,61 @@ class TileColumns:
             column: the column in the panel.
         """
         if self.by_panel:
-            return self.buffer[word, column]
+            return self.buffer[prim.FloorMod(panel, IntImm("int32", 2)), word, column]
         indices = (*(outer[axis.var] for axis in self._columns.leading), panel, word, column)
         return self.buffer[indices]
 
-    def pack(self, panel: Expr, lanes: int) -> Any:
-        """Packs a panel, in vectors of so many lanes at most."""
+    def pack(self, panel: Expr, slices: int, wanted: Callable[[Expr], Any] | None, lanes: int) -> Any:
+        """Packs a panel, or some slices of it.
+
+        Args:
+            panel: the panel.
+            slices: how many slices a panel has.
+            wanted: whether a slice is to be packed; None for all of them.
+            lanes: the most lanes of a vector.
+        """
         (stage,) = self.inside
         *leading, tile, row, column = stage.axes
-        lanes = math.gcd(self._width, lanes)
-        vector, lane = variable("vector"), variable("lane")
+        lanes, each = math.gcd(self._width, lanes), -(-row.extent // slices)
+        number, within, vector, lane = (variable(name) for name in ("slice", "word", "vector", "lane"))
+        word = number * each + within
         where: dict[Any, Expr] = {axis.var: IntImm("int32", 0) for axis in leading}  # their extents are 1
-        where |= {tile.var: panel, column.var: vector * lanes + lane}
-        stored = BufferStore(self.buffer, substitute(stage.value, where), [row.var, where[column.var]])
-        vectors = For(
-            vector, 0, self._width // lanes, ForKind.UNROLLED, For(lane, 0, lanes, ForKind.VECTORIZED, stored)
-        )
-        return For(row.var, 0, row.extent, ForKind.SERIAL, vectors)
+        where |= {tile.var: panel, row.var: word, column.var: vector * lanes + lane}
+        place = [prim.FloorMod(panel, IntImm("int32", 2)), word, where[column.var]]
+        body: Any = BufferStore(self.buffer, substitute(stage.value, where), place)
+        body = For(lane, 0, lanes, ForKind.VECTORIZED, body)
+        body = For(vector, 0, self._width // lanes, ForKind.UNROLLED, body)
+        body = body if slices * each == row.extent else IfThenElse(word < row.extent, body, None)
+        body = For(within, 0, each, ForKind.SERIAL, body)
+        body = body if wanted is None else IfThenElse(wanted(number), body, None)
+        return For(number, 0, slices, ForKind.SERIAL, body)
+
+    def of_panel(self, outer: Mapping[Any, Expr], panel: Expr) -> tuple[Callable[[Expr], Any], int]:
+        """The words of a panel in memory: the load of one at a position, and how many there are."""
+        words = shape_of(self.buffer)[-2]
+        return partial(self.element, outer, panel, IntImm("int32", 0)), words * self._width
 
     @property
     def can_fetch(self) -> bool:
         """Whether what a panel is packed from can be fetched: rows of a matrix, one after the other."""
-        one = len(self._contraction.stage.reductions) == 1
-        return self.by_panel and one and not self._contraction.must_pack
+        whole = len(self._contraction.stage.reductions) == 1 and self._parts == 1
+        return self.by_panel and whole and not self._contraction.must_pack
 
-    def whole_panel(self, outer: Mapping[Any, Expr], panel: Expr) -> tuple[Callable[[Expr], Any], int]:
-        """What a panel comes from: the load of the element at a position, and how many elements there are."""
-        if not self.by_panel:
-            words = shape_of(self.buffer)[-2]
-            return partial(self.element, outer, panel, IntImm("int32", 0)), words * self._width
+    def of_slice(self, panel: Expr, number: Expr, slices: int) -> tuple[Callable[[Expr], Any], int]:
+        """What a slice of a panel is packed from: the load of an element at a position, and how many there are."""
         contraction = self._contraction
         (step,), load = contraction.stage.reductions, contraction.operand
         # At least a line of each row.
         span = max(self._width, LINE // np.dtype(str(load.source.dtype)).itemsize)
-        start = substitute(
-            self._axis.position, {self._axis.tiles[0].var: panel, self._axis.inner.var: IntImm("int32", 0)}
-        )
+        rows = -(-step.extent // slices)
+        places: dict[Any, Expr] = {self._axis.tiles[0].var: panel, self._axis.inner.var: IntImm("int32", 0)}
+        start = substitute(self._axis.position, places)
 
         def element(position: Expr) -> Any:
+            row = number * rows + prim.FloorDiv(position, IntImm("int32", span))
             column = start + prim.FloorMod(position, IntImm("int32", span))
-            where = {**outer, step.var: prim.FloorDiv(position, IntImm("int32", span)), contraction.column.var: column}
+            where = {axis.var: IntImm("int32", 0) for axis in contraction.outer}
+            where |= {step.var: row, contraction.column.var: column}
             return load.source[tuple(substitute(index, where) for index in load.indices)]
 
-        return element, step.extent * span
+        return element, rows * span

@@ -139,7 +139,7 @@ class TileLoops:
         def task(number: Expr) -> Any:
             def group(position: Expr) -> Any:
                 at = number * each + position
-                body = self._group(at, position)
+                body = self._group(at, position, each)
                 return body if self.tasks * each == self.total else IfThenElse(at < self.total, body, None)
 
             sums = self.row_tiles * self.column_tiles
@@ -149,12 +149,13 @@ class TileLoops:
 
         return _loop(self.tasks, task, ForKind.PARALLEL)
 
-    def _group(self, number: Expr, done: Expr) -> Any:
+    def _group(self, number: Expr, done: Expr, each: int) -> Any:
         """The results of some steps: of all blocks of the reduction one after the other, each for all of them.
 
         Args:
             number: the number of the group, and of the panel.
             done: how many the task has computed before.
+            each: how many a task computes.
         """
         if self.by_column:
             panel, group = unraveled(number, [self.panels, self.groups])
@@ -171,12 +172,30 @@ class TileLoops:
 
         results = _nested(self.blocks, block)
         if self.columns.by_panel:
-            is_new = tirx.any(group == 0, done == 0)
-            return SeqStmt([IfThenElse(is_new, self.columns.pack(panel, self.target.lanes), None), results])
+            return SeqStmt([*self._packing(panel, group, done, number - done + each - 1), results])
         if self.data.rows:
             is_new, parts = tirx.any(panel == 0, done == 0), _loop(self.group, lambda step: self._parts(first, step))
             return SeqStmt([IfThenElse(is_new, parts, None), results])
         return results
+
+    def _packing(self, panel: Expr, group: Expr, done: Expr, last: Expr) -> list[Any]:
+        """Packs the next panel while this one is read: each of its groups does a slice.
+
+        Args:
+            panel: the panel.
+            group: the number of the group among those of the panel.
+            done: how many groups the task has computed before. Before the first one it packs the panel itself.
+            last: the number of the last group of the task.
+        """
+        lanes = self.target.lanes
+        whole = self.columns.pack(panel, 1, None, lanes)
+
+        def is_due(number: Expr) -> Any:
+            return tirx.any(number == group, tirx.all(done == 0, number < group))
+
+        ahead = self.columns.pack(panel + 1, self.groups, is_due, lanes)
+        goes_on = (panel + 1) * self.groups <= prim.Min(last, int32(self.total - 1))
+        return [IfThenElse(done == 0, whole, None), IfThenElse(goes_on, ahead, None)]
 
     def _parts(self, first: Expr, position: Expr) -> Any:
         """Computes the parts of the rows of a step.
@@ -277,9 +296,14 @@ class TileLoops:
         the next block.
         """
         each = math.prod(self.products)
-        if self.by_column and (self.groups > 1 or self.columns.by_panel):
+        if self.columns.by_panel:
+            group = prim.FloorDiv(step.number, int32(self.group)) + 1
+            panel = step.panel + 1 + prim.FloorDiv(group, int32(self.groups))
+            whole = self.columns.of_slice(panel, prim.FloorMod(group, int32(self.groups)), self.groups)
+            return fetch_statements(*whole, self.group * each, step.position * each + product)
+        if self.by_column and self.groups > 1:
             steps = math.prod([*self.outer, *self.counts]) * each
-            whole = self.columns.whole_panel(step.outer, step.panel + 1)
+            whole = self.columns.of_panel(step.outer, step.panel + 1)
             return fetch_statements(*whole, steps, step.number * each + product)
         inside, count = math.prod(self.inside), math.prod(self.blocks)
         following = raveled(step.block, self.blocks) + 1
