@@ -85,6 +85,29 @@ def test_random_inputs_are_seeded_small_integers() -> None:
     assert set(np.unique(first[0])) <= set(range(-3, 4))
 
 
+@pytest.mark.parametrize(
+    ("columns", "zero_point", "expected"), [("uint8", 128, (125, 131)), ("int8", -127, (-128, -124))]
+)
+def test_random_bytes_of_rounded_sums_are_near_their_zero_point(
+    columns: str, zero_point: int, expected: tuple[int, int]
+) -> None:
+    """Bytes near zero would be far from a zero point of 128: all sums would be clipped, and no error would show."""
+    a, b = te.placeholder((20, 30), "uint8", name="a"), te.placeholder((30, 40), columns, name="b")
+    padded = te.compute(
+        (31, 40), lambda i, j: tirx.if_then_else(i < 30, b[i, j], tirx.const(0, columns)), name="padded"
+    )
+    k = te.reduce_axis((0, 30), name="k")
+
+    def element(i: Any, j: Any) -> Any:
+        return te.sum(a[i, k].astype("int32") * (padded[k, j].astype("int32") - zero_point), axis=k)
+
+    sums = te.compute((20, 40), element, name="sums")
+    rounded = te.compute((20, 40), lambda i, j: tirx.nearbyint(sums[i, j].astype("float32") * 0.5), name="rounded")
+    left, right = Workload.create("rounded", te.create_prim_func([a, b, rounded])).random_inputs(0)
+    assert (left.min(), left.max()) == (0, 3)
+    assert (right.min(), right.max()) == expected
+
+
 def test_branches_of_indices_in_64_bits_become_narrower() -> None:
     """A mirrored padding, as Relax writes it, that is read by another stage."""
     x = te.placeholder((5,), name="x")

@@ -36,6 +36,7 @@ BINARY: dict[type, Callable[[Array, Array], Array]] = {
     prim.And: np.logical_and,
     prim.Or: np.logical_or,
     prim.BitwiseAnd: np.bitwise_and,
+    prim.LShift: np.left_shift,
     prim.RShift: np.right_shift,
 }
 

@@ -34,7 +34,7 @@ _PARTIAL = {"sqrt", "rsqrt", "log", "log2", "log10", "pow"}  # not defined for a
 _REDUCE: dict[str, Any] = {"sum": np.add, "product": np.multiply, "max": np.maximum, "min": np.minimum}
 _EXACT_NODES = (
     *(prim.Add, prim.Sub, prim.Mul, prim.Min, prim.Max, prim.CmpExpr, prim.LogicalExpr, prim.Select),
-    *(prim.BitwiseAnd, prim.RShift),
+    *(prim.BitwiseAnd, prim.LShift, prim.RShift),
 )
 
 
@@ -195,6 +195,16 @@ def codes(graph: StageGraph) -> list[Any]:
     """The buffers whose elements are codes of weight-only quantisation: all values of their type have a meaning."""
     factors = [factor for stage in graph.stages for factor in factors_of(stage) or ()]
     return [factor.load.source for factor in factors if factor.beside]
+
+
+def zero_points(graph: StageGraph) -> dict[Any, int]:
+    """What products subtract from the elements of buffers that they multiply, also where a stage has padded these."""
+    found = {factor.load.source: factor.zero_point for stage in graph.stages for factor in factors_of(stage) or ()}
+    for stage in reversed(graph.stages):
+        if stage.combine is None and stage.buffer in found:
+            copied = [load.source for load in stage.loads() if load.source.dtype == stage.buffer.dtype]
+            found = {**dict.fromkeys(copied, found[stage.buffer]), **found}
+    return found
 
 
 def sums_integers(graph: StageGraph) -> bool:

@@ -161,11 +161,12 @@ class Workload:
         Floats are small integers from -3 to 3, because sums of them are exact in float32 in any order. If the function
         itself rounds, they are real numbers from -1 to 1, or from 0.5 to 1.5 if an operation is not defined for all
         numbers. Integers are 0 to 3, booleans 0 or 1. Bytes that are summed up in integers have all values of their
-        type, or -3 to 3 (0 to 3 without a sign) if the function rounds the sums, so that few of these are clipped.
+        type, or those up to 3 from their zero point if the function rounds the sums, so that few of these are clipped.
         Codes of weight-only quantisation have all values of their type.
         """
         rng = np.random.default_rng(seed)
         kind = reference.input_kind(self.graph)
+        zero = {str(buffer.name): point for buffer, point in reference.zero_points(self.graph).items()}
         codes = {str(buffer.name) for buffer in reference.codes(self.graph)}
 
         def values(spec: TensorSpec) -> Array:
@@ -176,7 +177,9 @@ class Workload:
                 return rng.integers(limits.min, limits.max, size=spec.shape, dtype=spec.dtype, endpoint=True)
             if spec.dtype in {"int8", "uint8"} and reference.sums_integers(self.graph):
                 limits = np.iinfo(spec.dtype)
-                least, most = (limits.min, limits.max) if kind == "integers" else (max(limits.min, -3), 3)
+                least, most = limits.min, limits.max
+                if kind != "integers":
+                    least, most = max(least, zero.get(spec.name, 0) - 3), min(most, zero.get(spec.name, 0) + 3)
                 return rng.integers(least, most, size=spec.shape, dtype=spec.dtype, endpoint=True)
             if not is_float(spec.dtype):
                 return rng.integers(0, 4, size=spec.shape, dtype=np.int8).astype(spec.dtype)

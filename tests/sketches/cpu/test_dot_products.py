@@ -46,9 +46,13 @@ DOTPROD, I8MM = known("cpu/cortex-a76", "dotprod"), known("cpu/neoverse-n2", "do
 
 
 def product(
-    data: str, columns: str, zero_points: tuple[int, int] = (0, 0), sizes: tuple[int, int, int] = (5, 20, 9)
+    data: str,
+    columns: str,
+    zero_points: tuple[int, int] = (0, 0),
+    sizes: tuple[int, int, int] = (5, 20, 9),
+    constants: tuple[int, ...] = (1,),
 ) -> Workload:
-    """A matrix of bytes times a constant one, each less its zero point."""
+    """A matrix of bytes times another one, each less its zero point."""
     m, n, k = sizes
     a, b = te.placeholder((m, k), data, name="a"), te.placeholder((k, n), columns, name="b")
     r = te.reduce_axis((0, k), name="r")
@@ -58,7 +62,7 @@ def product(
         return te.sum((left - zero_points[0]) * (right - zero_points[1]), axis=r)
 
     function = te.create_prim_func([a, b, te.compute((m, n), element, name="c")])
-    return Workload.create(f"{data} x {columns} {zero_points} {sizes}", function, (1,))
+    return Workload.create(f"{data} x {columns} {zero_points} {sizes}", function, constants)
 
 
 def dots_of(workload: Workload, target: Target) -> DotProducts | None:
@@ -220,8 +224,9 @@ def test_pairs_are_exact(workload: Workload) -> None:
 @needs_pairs
 @pytest.mark.compiles
 @pytest.mark.parametrize("zero_points", [(255, -128), (0, 127), (3, 1)])
-def test_pairs_are_exact_at_the_extremes(zero_points: tuple[int, int]) -> None:
-    workload = product("uint8", "int8", zero_points, (6, 32, 67))
+@pytest.mark.parametrize("constants", [(1,), ()], ids=["constant", "varying"])
+def test_pairs_are_exact_at_the_extremes(zero_points: tuple[int, int], constants: tuple[int, ...]) -> None:
+    workload = product("uint8", "int8", zero_points, (6, 32, 67), constants)
     config = points(workload, 0, PAIRS)[0]
     for left in (0, 255):
         for right in (-128, 127):
@@ -247,8 +252,11 @@ def test_extreme_values_do_not_saturate(types: tuple[str, str]) -> None:
     ("types", "zero_points"),
     [(("uint8", "uint8"), (17, 128)), (("int8", "int8"), (-9, 0)), (("int8", "uint8"), (5, 0))],
 )
-def test_zero_points_of_both_operands_are_exact(types: tuple[str, str], zero_points: tuple[int, int]) -> None:
-    workload = product(*types, zero_points, (9, 33, 31))
+@pytest.mark.parametrize("constants", [(1,), ()], ids=["constant", "varying"])
+def test_zero_points_of_both_operands_are_exact(
+    types: tuple[str, str], zero_points: tuple[int, int], constants: tuple[int, ...]
+) -> None:
+    workload = product(*types, zero_points, (9, 33, 31), constants)
     assert dots_of(workload, TARGET) is not None
     for config in points(workload, 4):
         exact(workload, workload.random_inputs(2), config)

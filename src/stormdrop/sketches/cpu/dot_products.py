@@ -390,7 +390,8 @@ def _word(
         elif extent % dots.group and count == dots.group:
             own = start + number >= group * dots.group
             digit = tirx.if_then_else(own, digit, IntImm("int32", 0))
-        word = word + digit * (1 << 32 // dots.group * number)
+        # No product: TVM multiplies out the sum with a zero point, and its parts do not fit 32 bits.
+        word = word + (digit << IntImm("int32", 32 // dots.group * number) if number else digit)
     return word
 
 
