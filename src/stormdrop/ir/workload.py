@@ -166,7 +166,8 @@ class Workload:
         """
         rng = np.random.default_rng(seed)
         kind = reference.input_kind(self.graph)
-        zero = {str(buffer.name): point for buffer, point in reference.zero_points(self.graph).items()}
+        points = reference.zero_points(self.graph)
+        zero = {str(buffer.name): points.get(buffer, 0) for buffer in self.graph.inputs}
         codes = {str(buffer.name) for buffer in reference.codes(self.graph)}
 
         def values(spec: TensorSpec) -> Array:
@@ -179,7 +180,8 @@ class Workload:
                 limits = np.iinfo(spec.dtype)
                 least, most = limits.min, limits.max
                 if kind != "integers":
-                    least, most = max(least, zero.get(spec.name, 0) - 3), min(most, zero.get(spec.name, 0) + 3)
+                    middle = min(max(zero[spec.name], least), most)
+                    least, most = max(least, middle - 3), min(most, middle + 3)
                 return rng.integers(least, most, size=spec.shape, dtype=spec.dtype, endpoint=True)
             if not is_float(spec.dtype):
                 return rng.integers(0, 4, size=spec.shape, dtype=np.int8).astype(spec.dtype)

@@ -19,7 +19,9 @@ DEPTHWISE = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "group": CHANNELS}
 POINTWISE = {"kernel_shape": [1, 1]}
 
 
-def model_of(*nodes: onnx.NodeProto, channels: int = CHANNELS, size: tuple[int, int] = SIZE) -> onnx.ModelProto:
+def model_of(
+    *nodes: onnx.NodeProto, channels: int = CHANNELS, size: tuple[int, int] = SIZE, images: int = 1
+) -> onnx.ModelProto:
     """A model: a convolution, these nodes that read its result `a`, and a softmax of their result `b`."""
     rng = np.random.default_rng(0)
     shapes = {
@@ -29,10 +31,14 @@ def model_of(*nodes: onnx.NodeProto, channels: int = CHANNELS, size: tuple[int, 
         "scale": (1, CHANNELS, 1, 1),
         "grouped": (channels, CHANNELS // GROUPS, 1, 1),
         "whole": (channels, CHANNELS, 3, 3),
+        "wide": (channels, CHANNELS // GROUPS, 1, 3),
+        "doubled": (2 * CHANNELS, 1, 3, 3),
+        "image_of_one_channel": (1, 1, *SIZE),
+        "whole_image": (CHANNELS, *SIZE),
+        "number": (),
     }
-    constants = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
-    parts = (1, GROUPS, CHANNELS // GROUPS, *SIZE)
-    integers = {"parts": parts, "image": SHAPE}
+    constants = {name: rng.uniform(0.5, 1.5, shape).astype(np.float32) for name, shape in shapes.items()}
+    integers = {"parts": (images, GROUPS, CHANNELS // GROUPS, *SIZE), "image": (images, *SHAPE[1:])}
     constants |= {name: np.array(shape, np.int64) for name, shape in integers.items()}
     first, last = (
         helper.make_node("Conv", ["x", "first"], ["a"], **POINTWISE),
@@ -40,7 +46,8 @@ def model_of(*nodes: onnx.NodeProto, channels: int = CHANNELS, size: tuple[int, 
     )
     used = {name for node in (first, *nodes) for name in node.input}
     extra = [numpy_helper.from_array(value, name) for name, value in constants.items() if name in used]
-    return make_model([first, *nodes, last], {}, {"x": SHAPE}, {"y": (1, channels, *size)}, extra=extra)
+    output = (images, channels, *size)
+    return make_model([first, *nodes, last], {}, {"x": (images, *SHAPE[1:])}, {"y": output}, extra=extra)
 
 
 def shuffle(name: str, output: str) -> list[onnx.NodeProto]:
@@ -91,6 +98,36 @@ def test_a_convolution_of_one_group_has_other_weights() -> None:
 
 
 @pytest.mark.compiles
+@pytest.mark.parametrize("operator", ["Sub", "Div", "Add", "Mul", "Max"])
+@pytest.mark.parametrize("operand", ["scale", "image_of_one_channel", "whole_image", "number"])
+def test_operators_with_constants_may_stand_between(operator: str, operand: str) -> None:
+    nodes = [
+        *shuffle("a", "s"),
+        helper.make_node("Conv", ["s", "depthwise"], ["d"], **DEPTHWISE),
+        helper.make_node(operator, ["d", operand], ["m"]),
+        helper.make_node("Conv", ["m", "grouped"], ["b"], group=GROUPS, **POINTWISE),
+    ]
+    model = model_of(*nodes)
+    graph = load_graph(model)
+    assert moves(graph) == []
+    assert verify(compile_model(model), graph.source).max_error < 1e-5
+
+
+@pytest.mark.compiles
+def test_several_images_and_several_convolutions_behind_one_shuffle() -> None:
+    nodes = [
+        *shuffle("a", "s"),
+        helper.make_node("Conv", ["s", "grouped"], ["g"], group=GROUPS, **POINTWISE),
+        helper.make_node("Conv", ["s", "whole"], ["h"], kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+        helper.make_node("Add", ["g", "h"], ["b"]),
+    ]
+    model = model_of(*nodes, images=3)
+    graph = load_graph(model)
+    assert moves(graph) == []
+    assert verify(compile_model(model), graph.source).max_error < 1e-5
+
+
+@pytest.mark.compiles
 def test_two_shuffles_in_a_row_are_one() -> None:
     nodes = [*shuffle("a", "s"), *shuffle("s", "t")]
     model = model_of(*nodes, helper.make_node("Conv", ["t", "whole"], ["b"], kernel_shape=[3, 3], pads=[1, 1, 1, 1]))
@@ -117,18 +154,35 @@ def test_two_shuffles_in_a_row_are_one() -> None:
             helper.make_node("Reshape", ["s_moved", "image"], ["s"]),
             helper.make_node("Conv", ["s", "grouped"], ["b"], group=GROUPS, **POINTWISE),
         ],
+        # A constant is the first operand.
+        [
+            *shuffle("a", "s"),
+            helper.make_node("Div", ["scale", "s"], ["d"]),
+            helper.make_node("Conv", ["d", "grouped"], ["b"], group=GROUPS, **POINTWISE),
+        ],
         # A window of several pixels and several groups.
-        [*shuffle("a", "s"), helper.make_node("Conv", ["s", "wide"], ["b"], group=GROUPS, kernel_shape=[1, 3])],
+        [
+            *shuffle("a", "s"),
+            helper.make_node("Conv", ["s", "wide"], ["b"], group=GROUPS, kernel_shape=[1, 3], pads=[0, 1, 0, 1]),
+        ],
+        # Zeros around the image.
+        [
+            *shuffle("a", "s"),
+            helper.make_node("Conv", ["s", "grouped"], ["p"], group=GROUPS, kernel_shape=[1, 1], pads=[1, 1, 1, 1]),
+            helper.make_node("MaxPool", ["p"], ["b"], kernel_shape=[3, 3]),
+        ],
+        # Two channels for each channel.
+        [
+            *shuffle("a", "s"),
+            helper.make_node("Conv", ["s", "doubled"], ["d"], group=CHANNELS, kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+            helper.make_node("MaxPool", ["d"], ["m"], kernel_shape=[1, 1]),
+            helper.make_node("Abs", ["m"], ["b"]),
+        ],
     ],
-    ids=["another reader", "rows and columns", "window"],
+    ids=["another reader", "rows and columns", "first operand", "window", "padding", "multiplier"],
 )
 def test_other_moves_stay(nodes: list[onnx.NodeProto]) -> None:
-    model = model_of(*nodes)
-    if any("wide" in node.input for node in nodes):
-        model.graph.initializer.append(
-            numpy_helper.from_array(np.random.default_rng(1).random((CHANNELS, 4, 1, 3), np.float32), "wide")
-        )
-        model.graph.output[0].type.tensor_type.shape.dim[3].dim_value = SIZE[1] - 2
+    model = model_of(*nodes, channels=2 * CHANNELS if "doubled" in nodes[3].input else CHANNELS)
     graph = load_graph(model)
     assert moves(graph) != []
     assert verify(compile_model(model), graph.source).max_error < 1e-5

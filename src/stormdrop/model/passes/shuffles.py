@@ -1,11 +1,12 @@
-"""Moves shuffles of channels to where they cost nothing: into the weights of convolutions, and into what these read.
+"""Moves shuffles of channels into the convolutions behind them: into their weights, or into which channels they read.
 
     s = shuffle(x)                          transposes and reshapes that only give the channels another order
     d = depthwise(s, w) + b         ->      d' = depthwise(x, w') + b'        w' and b' in the order of x
     y = conv1x1(d, v)                       y = conv1x1(d', v')               or v, and other channels of d' are read
 
 The last convolution has the weights in the order of x if it has one group. If it has several groups, step k of group g
-reads another channel of d'. A convolution loads single elements of its data, which takes as long in any order.
+reads another channel of d'. Vectors of float32 multiply single elements of the data, which takes as long in any order.
+Tiles and dot products load several channels at a time and do not take such a convolution.
 
 Shuffles are those of ShuffleNet (Zhang et al., 2017, section 3.1).
 """
@@ -117,13 +118,17 @@ class _Plans:
 
 def _order(moves: list[relax.Call], shape: tuple[int, ...]) -> Order | None:
     """The order in which moves leave the elements of the last axis; None if they move anything else."""
-    positions = np.arange(math.prod(shape)).reshape(shape)
-    moved = positions
+    if 0 in shape:
+        return None
+    moved = positions = np.arange(math.prod(shape)).reshape(shape)
     for move in moves:
         if _name(move) == _PERMUTES:
             moved = moved.transpose(None if move.attrs.axes is None else [int(axis) for axis in move.attrs.axes])
         else:
-            moved = moved.reshape(static_shape(move.ty) or shape)
+            between = static_shape(move.ty)
+            if between is None:
+                return None
+            moved = moved.reshape(between)
     order: Order = moved.reshape(-1, shape[-1])[0]
     if order.max(initial=0) >= shape[-1] or not np.array_equal(moved, positions[..., order]):
         return None

@@ -19,9 +19,10 @@ from ...ir.roles import Contraction
 from ...ir.stages import Axis, Stage, StageGraph, assemble, intermediate, loads_of, variable
 from ...machine.cpu import Target
 from .contraction_shape import fits_registers
-from .dot_products import DotProducts, packed_words
+from .dot_products import DotProducts
 from .loops import default_loops
 from .nest_rewrites import unravel_axes
+from .packed_words import packed_words
 
 
 def row_extents(contraction: Contraction) -> list[int]:

@@ -2,10 +2,11 @@
 
     constant    packed ahead of time
     apart       a stage before the contraction packs all of it
-    by panel    each task packs a panel before the first of its groups reads it, so that the words stay in the second
-                cache; while it computes, it fetches what it will pack next
+    by panel    tasks pack their panels, each while the panel before it is multiplied: a slice for each group of steps.
+                A group fetches what the next one packs. There is room for two panels.
 
-A matrix of 8 MB is read once by panel. Apart it is read, written as words and read again.
+A matrix of 8 MB is read once by panel. Apart it is read, written as words and read again. A panel that is packed right
+before it is read waits for each line of the matrix, whose rows lie far from each other.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from tvm.tirx import BufferStore, For, ForKind, IfThenElse
 from ....ir.expressions import Expr, substitute
 from ....ir.roles import Contraction
 from ....ir.stages import Stage, intermediate, shape_of, variable
-from ..dot_products import DotProducts, packed_columns
+from ..dot_products import DotProducts
+from ..packed_words import packed_columns
 from ..prefetch import LINE
 from ..tiled_contraction import tiled_axis
 from .data import scope_of
@@ -32,9 +34,12 @@ from .groups import walks_inside
 from .instructions import TILE, WORD_BYTES
 
 
-def packs_by_panel(contraction: Contraction, by_column: bool) -> bool:
-    """Whether the tasks pack their panels: what varies, and is the same for all rows that a task walks through."""
-    return by_column and contraction.constant is None and not walks_inside(contraction)
+def packs_by_panel(contraction: Contraction) -> bool:
+    """Whether tasks that walk through all rows pack their panels.
+
+    They do if the columns vary, are the same for all these rows, and are contiguous: else vectors would gather them.
+    """
+    return contraction.constant is None and not contraction.must_pack and not walks_inside(contraction)
 
 
 class TileColumns:
@@ -47,17 +52,17 @@ class TileColumns:
         by_column: whether a task walks through all rows before it goes on to the next panel.
 
     Attributes:
-        buffer: What the words lie in: all of them [outer..., panel, word, column], or those of a panel [word, column].
+        buffer: What the words lie in: all of them [outer..., panel, word, column], or those of two panels.
         first: The number of the first word that tiles multiply; behind a correction it is not 0.
         by_panel: Whether tasks pack their panels.
     """
 
     def __init__(self, contraction: Contraction, dots: DotProducts, column_tiles: int, by_column: bool) -> None:
-        self._contraction, self._width, self._parts = contraction, TILE * column_tiles, dots.parts
+        self._contraction, self._dots, self._width = contraction, dots, TILE * column_tiles
         self._axis = tiled_axis("pack_column", contraction.column.extent, self._width)
         self._columns = packed_columns(contraction, dots, self._axis)
         self.first = self._columns.first
-        self.by_panel = packs_by_panel(contraction, by_column)
+        self.by_panel = by_column and packs_by_panel(contraction)
         self.buffer = self._columns.buffer
         if self.by_panel:
             shape = [2, *shape_of(self.buffer)[-2:]]
@@ -85,7 +90,7 @@ class TileColumns:
 
         Args:
             outer: the position on each outer axis.
-            panel: the panel; if tasks pack their panels, it is the one that was packed last.
+            panel: the panel; if tasks pack their panels, the one that they read or the next one.
             word: the number of the word in the panel.
             column: the column in the panel.
         """
@@ -94,19 +99,19 @@ class TileColumns:
         indices = (*(outer[axis.var] for axis in self._columns.leading), panel, word, column)
         return self.buffer[indices]
 
-    def pack(self, panel: Expr, slices: int, wanted: Callable[[Expr], Any] | None, lanes: int) -> Any:
-        """Packs a panel, or some slices of it.
+    def pack(self, panel: Expr, number: Expr, slices: int, lanes: int) -> Any:
+        """Packs a slice of a panel.
 
         Args:
             panel: the panel.
+            number: the number of the slice.
             slices: how many slices a panel has.
-            wanted: whether a slice is to be packed; None for all of them.
             lanes: the most lanes of a vector.
         """
         (stage,) = self.inside
         *leading, tile, row, column = stage.axes
-        lanes, each = math.gcd(self._width, lanes), -(-row.extent // slices)
-        number, within, vector, lane = (variable(name) for name in ("slice", "word", "vector", "lane"))
+        lanes, each = math.gcd(self._width, lanes), self._words_of_slice(slices)
+        within, vector, lane = (variable(name) for name in ("word", "vector", "lane"))
         word = number * each + within
         where: dict[Any, Expr] = {axis.var: IntImm("int32", 0) for axis in leading}  # their extents are 1
         where |= {tile.var: panel, row.var: word, column.var: vector * lanes + lane}
@@ -115,9 +120,7 @@ class TileColumns:
         body = For(lane, 0, lanes, ForKind.VECTORIZED, body)
         body = For(vector, 0, self._width // lanes, ForKind.UNROLLED, body)
         body = body if slices * each == row.extent else IfThenElse(word < row.extent, body, None)
-        body = For(within, 0, each, ForKind.SERIAL, body)
-        body = body if wanted is None else IfThenElse(wanted(number), body, None)
-        return For(number, 0, slices, ForKind.SERIAL, body)
+        return For(within, 0, each, ForKind.SERIAL, body)
 
     def of_panel(self, outer: Mapping[Any, Expr], panel: Expr) -> tuple[Callable[[Expr], Any], int]:
         """The words of a panel in memory: the load of one at a position, and how many there are."""
@@ -126,17 +129,16 @@ class TileColumns:
 
     @property
     def can_fetch(self) -> bool:
-        """Whether what a panel is packed from can be fetched: rows of a matrix, one after the other."""
-        whole = len(self._contraction.stage.reductions) == 1 and self._parts == 1
-        return self.by_panel and whole and not self._contraction.must_pack
+        """Whether what tasks pack can be fetched: the rows of a matrix."""
+        return self.by_panel and len(self._contraction.stage.reductions) == 1 and self._dots.parts == 1
 
     def of_slice(self, panel: Expr, number: Expr, slices: int) -> tuple[Callable[[Expr], Any], int]:
         """What a slice of a panel is packed from: the load of an element at a position, and how many there are."""
         contraction = self._contraction
         (step,), load = contraction.stage.reductions, contraction.operand
-        # At least a line of each row.
-        span = max(self._width, LINE // np.dtype(str(load.source.dtype)).itemsize)
-        rows = -(-step.extent // slices)
+        line = LINE // np.dtype(str(load.source.dtype)).itemsize
+        span = -(-self._width // line) * line  # whole lines of each row
+        rows = self._words_of_slice(slices) * self._dots.group
         places: dict[Any, Expr] = {self._axis.tiles[0].var: panel, self._axis.inner.var: IntImm("int32", 0)}
         start = substitute(self._axis.position, places)
 
@@ -148,3 +150,8 @@ class TileColumns:
             return load.source[tuple(substitute(index, where) for index in load.indices)]
 
         return element, rows * span
+
+    def _words_of_slice(self, slices: int) -> int:
+        """The words of each column in a slice, but for the last one."""
+        words: int = shape_of(self.buffer)[-2]
+        return -(-words // slices)

@@ -4,6 +4,7 @@
                          loads of their operands (8 cycles each, more from beyond the first cache), whichever is most
     per step             sums stored and loaded again, and the epilogue of each vector
     per element          its parts, if there are any
+    per panel            its columns are packed, if they vary
 
 The figures are what the instructions take on a Sapphire Rapids. It expects too little time where memory decides.
 Cycles are those of one core that starts one multiply-add of float32 vectors per cycle, as in the model of
@@ -86,30 +87,13 @@ def cycles(
     total = np.ceil(steps / panels / group) * panels
     tasks = np.minimum(total, target.cores * knobs["tasks"])
     rounds = np.ceil(tasks / target.cores) * np.ceil(total / tasks) * group
-    packed = _packing(contraction, panel, panels, total / panels, np.ceil(total / tasks), tasks, by_column, target)
+    # Columns that vary are read by the tasks that pack them, or read and written before.
+    of_task = np.ceil(tasks / target.cores) * np.ceil(np.ceil(total / tasks) * panels / total)
+    by_panel = by_column & packs_by_panel(contraction)
+    packs = np.where(by_panel, of_task, 2 * panels / target.cores) if contraction.constant is None else 0.0
     elements = math.prod(shape_of(contraction.other.source)) if dots.parts > 1 else 0
     parts = np.where(by_column, _PARTS_APART, _PARTS) * elements / target.cores
     return np.asarray(
-        rounds * (np.maximum(computed, near + far) + waiting + end) + _TASK * tasks + parts + packed, dtype=np.float64
+        rounds * (np.maximum(computed, near + far) + waiting + end) + _TASK * tasks + parts + packs * panel / _MEMORY,
+        dtype=np.float64,
     )
-
-
-def _packing(
-    contraction: Contraction,
-    panel: Any,
-    panels: Any,
-    groups: Any,
-    of_task: Any,
-    tasks: Any,
-    by_column: Any,
-    target: Target,
-) -> Any:
-    """The cycles that packing the column operand takes, unless it is constant.
-
-    A stage reads it, and writes words that come back from memory. A task that packs its panels reads it once for each.
-    """
-    if contraction.constant is not None:
-        return 0.0
-    apart = 3 * panel * panels / target.cores / _MEMORY
-    by_panel = np.ceil(tasks / target.cores) * np.ceil(of_task / groups) * panel / _MEMORY
-    return np.where(by_column, by_panel, apart) if packs_by_panel(contraction, True) else apart

@@ -69,7 +69,7 @@ class TileLoops:
 
     The buffers:
 
-    - `packed` is the column operand [outer..., column tile, word, column].
+    - `columns.buffer` holds words of the column operand: all of them [outer..., panel, word, column], or two panels.
     - `scratch` holds the sums of a group of steps, from which vectors store the results.
     """
 
@@ -85,7 +85,6 @@ class TileLoops:
         self.depth = depth_of(words)
         width = TILE * self.column_tiles
         self.columns = TileColumns(contraction, dots, self.column_tiles, self.by_column)
-        self.fetches = self.columns.can_fetch or bool(config.get(PREFETCH))
         self.words = intermediate("tile_configuration", [CONFIGURATION_WORDS], "int32", "local")
         # Tiles of rows in a step, and steps along each row axis. With two row axes, the tiles of a step lie one below
         # the other in the first one.
@@ -107,6 +106,7 @@ class TileLoops:
         self.scratch = intermediate("scratch", [self.group * self._step_rows, width], dots.sums, "local")
         self.total = self.groups * self.panels
         self.tasks = min(self.total, target.cores * config["tasks"])
+        self.fetches = bool(config.get(PREFETCH)) or (self.columns.can_fetch and self.panels > self.tasks)
 
     def variant(self) -> Variant:
         """The scheduled function between the stages before and after it, and what packs constant columns."""
@@ -142,9 +142,9 @@ class TileLoops:
                 body = self._group(at, position, each)
                 return body if self.tasks * each == self.total else IfThenElse(at < self.total, body, None)
 
-            sums = self.row_tiles * self.column_tiles
+            sums, panels = self.row_tiles * self.column_tiles, [self.columns.buffer] if self.columns.by_panel else []
             configured = instructions.configure(self.words, self.rows, self.depth, sums, self.row_tiles)
-            whole = [_last_element(buffer) for buffer in (self.scratch, *self.data.spaced)]
+            whole = [_last_element(buffer) for buffer in (self.scratch, *self.data.spaced, *panels)]
             return SeqStmt([*whole, *configured, _loop(each, group), instructions.release()])
 
         return _loop(self.tasks, task, ForKind.PARALLEL)
@@ -184,18 +184,22 @@ class TileLoops:
         Args:
             panel: the panel.
             group: the number of the group among those of the panel.
-            done: how many groups the task has computed before. Before the first one it packs the panel itself.
+            done: how many groups the task has computed before. Before the first one it packs the panel itself, and the
+                slices of the next one that groups before it would have packed.
             last: the number of the last group of the task.
         """
         lanes = self.target.lanes
-        whole = self.columns.pack(panel, 1, None, lanes)
+        whole = self.columns.pack(panel, int32(0), 1, lanes)
 
-        def is_due(number: Expr) -> Any:
-            return tirx.any(number == group, tirx.all(done == 0, number < group))
+        def missed(number: Expr) -> Any:
+            return IfThenElse(number < group, self.columns.pack(panel + 1, number, self.groups, lanes), None)
 
-        ahead = self.columns.pack(panel + 1, self.groups, is_due, lanes)
+        ahead = [
+            IfThenElse(done == 0, _loop(self.groups, missed), None),
+            self.columns.pack(panel + 1, group, self.groups, lanes),
+        ]
         goes_on = (panel + 1) * self.groups <= prim.Min(last, int32(self.total - 1))
-        return [IfThenElse(done == 0, whole, None), IfThenElse(goes_on, ahead, None)]
+        return [IfThenElse(done == 0, whole, None), IfThenElse(goes_on, SeqStmt(ahead), None)]
 
     def _parts(self, first: Expr, position: Expr) -> Any:
         """Computes the parts of the rows of a step.
@@ -297,7 +301,8 @@ class TileLoops:
         """
         each = math.prod(self.products)
         if self.columns.by_panel:
-            group = prim.FloorDiv(step.number, int32(self.group)) + 1
+            # The last group overlaps the one before it if groups do not divide the steps.
+            group = prim.FloorDiv(step.number - step.position + (self.group - 1), int32(self.group)) + 1
             panel = step.panel + 1 + prim.FloorDiv(group, int32(self.groups))
             whole = self.columns.of_slice(panel, prim.FloorMod(group, int32(self.groups)), self.groups)
             return fetch_statements(*whole, self.group * each, step.position * each + product)
@@ -387,7 +392,8 @@ def int32(number: int) -> Expr:
 def _last_element(buffer: Any) -> Any:
     """A store to the last element of a buffer.
 
-    TVM allocates what it sees stored and loaded, and it does not see what instructions on tiles do.
+    TVM allocates what it sees stored and loaded, where it sees that. It does not see what instructions on tiles do.
+    A buffer that is stored to in a loop only would be allocated in each of its steps.
     """
     return BufferStore(buffer, tirx.const(0, str(buffer.dtype)), [extent - 1 for extent in shape_of(buffer)])
 

@@ -14,7 +14,7 @@ They multiply bfloat16 and bytes, and float32 in parts (see `parts`).
                     scratch = sums
                     after the last block: output = epilogue(scratch)     vectors: bias, residual, activation, rounding
 
-The column operand is packed into words, as for dot products (`dot_products`), ahead of time if it is constant. The data
+The column operand is packed into words, as for dot products (`packed_words`); `columns` says when. The data
 are read where they are, or their parts (`data`): their last reduction has to be contiguous, and the rows of a tile at
 one distance from each other. Padding is computed before, and so are whole words if they do not divide the reduction
 (`whole_groups`). Tiles that do not divide an extent overlap, as those of `register_blocked` do. Those of a narrow image

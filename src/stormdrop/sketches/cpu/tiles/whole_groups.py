@@ -5,7 +5,7 @@
 Tiles load the words of a row as they lie in memory, so that a pixel of an image with three channels has to begin at a
 word. A prime number of words beyond 16 would fill tiles of one word only, so that a few words more are better. The
 stage that pads the image computes the further elements, too; without one there is a stage of its own. They are
-multiplied by zeros (see `dot_products`), and they are zero themselves, because zero times NaN is NaN.
+multiplied by zeros (see `packed_words`), and they are zero themselves, because zero times NaN is NaN.
 """
 
 from __future__ import annotations
