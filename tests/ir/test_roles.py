@@ -91,6 +91,18 @@ def test_the_column_axis_of_a_grouped_convolution_is_split_into_groups_and_their
     assert str(data.indices[-1]) == "group * 2 + r6"
 
 
+def test_axes_of_an_upsampled_image_are_split_into_pixels_and_the_places_in_a_window() -> None:
+    x, w = tensor(1, 5, 7, 16), tensor(2, 3, 24, 16, name="w")
+    c = te.reduce_axis((0, 16), name="c")
+    y = te.compute(
+        (1, 10, 21, 24), lambda n, h, v, o: te.sum(x[n, h // 2, v // 3, c] * w[h % 2, v % 3, o, c], axis=c), name="y"
+    )
+    contraction = find_contraction(graph_of(x, w, y), (1,))
+    assert contraction.column.extent == 24
+    assert [axis.extent for axis in contraction.rows] == [5, 7]
+    assert [axis.extent for axis in contraction.outer] == [1, 2, 3]
+
+
 def test_constant_weights_are_packed_because_columns_are_not_contiguous() -> None:
     dense, matmul = roles_of(operators.dense(5, 6, 7)), roles_of(operators.matmul(5, 6, 7))
     assert (dense.must_pack, dense.constant) == (True, 1)

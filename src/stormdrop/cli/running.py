@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from ..model.artifact import CompiledModel
     from ..model.profile import Profile
 
+_LONGEST_NAME = 60  # characters of a kernel's name in the table of a profile
+
 
 def run(
     artifact: Annotated[Path, typer.Argument(metavar="ARTIFACT", help="A folder that `stormdrop tune` wrote.")],
@@ -152,7 +154,9 @@ def _print_profile(profile: Profile, limits: Peak | None) -> None:
     for kernel in profile.kernels:
         roofline = kernel.roofline_fraction(limits) if limits else None
         seconds, share = output.seconds(kernel.seconds), f"{kernel.seconds / profile.seconds:.1%}"
-        rows.append([kernel.name, str(kernel.calls), seconds, share, "" if roofline is None else f"{roofline:.0%}"])
+        # A layer of a quantised model is called after its dozens of operators. The JSON document has the whole names.
+        name = kernel.name if len(kernel.name) <= _LONGEST_NAME else f"{kernel.name[: _LONGEST_NAME - 1]}…"
+        rows.append([name, str(kernel.calls), seconds, share, "" if roofline is None else f"{roofline:.0%}"])
     for name, spent in (("outside of kernels", profile.outside), ("moving data only", profile.moving)):
         rows.append([name, "", output.seconds(spent), f"{spent / profile.seconds:.1%}", ""])
     print()

@@ -12,6 +12,7 @@ The other spatial axes are *outer*.
     depthwise NHWC    rows h, w     column c  outer n     (the weight; the data is also read in vectors)
     batch_matmul      rows i        column j  outer b
     grouped conv2d    rows h, w     column o  outer n, g  (the output's channel is g times their number, plus o)
+    upsampling        rows h, w     column o  outer n, i, j  (the output's row is h times the step, plus i)
 
 Stages before the contraction feed it (padding). One stage that consumes its result element by element (bias, residual
 and activation) becomes its epilogue. Any other stage runs before or after it.
@@ -105,6 +106,10 @@ def find_contraction(graph: StageGraph, constants: tuple[int, ...]) -> Contracti
     stage = next(item for item in graph.stages if item.buffer.same_as(contractions[0].buffer))
     before, epilogue, after = _surroundings(graph, stage)
 
+    for axis in stage.spatial:
+        step = _step(_factor_loads(stage), axis)
+        if step is not None:
+            stage, epilogue, _ = _by_groups(stage, epilogue, axis, step)
     left, right = _factor_loads(stage)
     constant_buffers = {graph.inputs[index]: index for index in constants}
     column, operand, other = _column(stage, left, right, constant_buffers)
@@ -387,17 +392,30 @@ def _group(load: Any, column: Axis) -> int | None:
     return divisors.pop() if len(divisors) == 1 else None
 
 
-def _by_groups(stage: Stage, epilogue: Stage, column: Axis, columns: int) -> tuple[Stage, Stage, Axis]:
-    """The contraction and the epilogue over two axes in place of the column axis, and the second of them.
+def _step(loads: tuple[Any, Any], axis: Axis) -> int | None:
+    """The step `n` of an axis if loads take remainders by `n` of it, and divide it by no other number; else None."""
+    nodes = [node for load in loads for index in load.indices for node in walk(index)]
+    divided = [
+        node
+        for node in nodes
+        if isinstance(node, prim.FloorDiv | prim.FloorMod) and axis.var.same_as(node.a) and isinstance(node.b, IntImm)
+    ]
+    steps = {int(node.b) for node in divided}
+    remains = any(isinstance(node, prim.FloorMod) for node in divided)
+    return steps.pop() if remains and len(steps) == 1 and not axis.extent % min(steps) else None
 
-    Before:     for column in 32:                          data[column // 8]
-    After:      for group in 4: for column in 8:           data[group]
+
+def _by_groups(stage: Stage, epilogue: Stage, column: Axis, columns: int) -> tuple[Stage, Stage, Axis]:
+    """The contraction and the epilogue over two axes in place of a spatial axis, and the second of them.
+
+    Before:     for column in 32:                          data[column // 8], data[column % 8]
+    After:      for group in 4: for column in 8:           data[group], data[column]
     """
     group, within = Axis(variable("group"), column.extent // columns), Axis(variable("column"), columns)
 
     def split(node: Expr) -> Expr | None:
-        if isinstance(node, prim.FloorDiv) and column.var.same_as(node.a) and _is(node.b, columns):
-            return group.var
+        if isinstance(node, prim.FloorDiv | prim.FloorMod) and column.var.same_as(node.a) and _is(node.b, columns):
+            return group.var if isinstance(node, prim.FloorDiv) else within.var
         return group.var * columns + within.var if column.var.same_as(node) else None
 
     def grouped(item: Stage) -> Stage:

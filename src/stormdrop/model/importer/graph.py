@@ -37,6 +37,8 @@ from ..passes.gathers import clip_indices
 from ..passes.legalize import legalize
 from ..passes.powers import expand_powers
 from ..passes.shuffles import move_shuffles
+from ..passes.upsampling import OPERATOR as UPSAMPLING
+from ..passes.upsampling import as_products, only_upsamples
 from ..passes.views import simplify_views, static_shape
 from .code_layers import with_code_layers
 from .failing_operator import failing_operator, operator_of
@@ -50,11 +52,7 @@ from .tasks import Task, extract_tasks, simplify_functions
 if TYPE_CHECKING:
     from .onnx_model import OnnxGraph
 
-_LAYOUTS = {
-    "relax.nn.conv2d": ["NHWC", "OHWI"],
-    # Without this entry it would follow its neighbours into NHWC, for which it has no lowering.
-    "relax.nn.conv2d_transpose": ["NCHW", "IOHW"],
-}
+_CHANNELS_LAST = {"relax.nn.conv2d": ["NHWC", "OHWI"]}
 
 
 @dataclass(frozen=True)
@@ -257,10 +255,11 @@ def _optimise(mod: tvm.IRModule, name: str) -> tvm.IRModule:
             passes.DecomposeOpsForInference(),
             fold_constants,
             expand_constants,
-            passes.ConvertLayout(_LAYOUTS),
+            _with_channels_last,
             passes.Normalize(),
             fold_constants,
             passes.OptimizeLayoutTransform(),
+            as_products,
             simplify_views,
             move_shuffles,
             passes.DeadCodeElimination(),
@@ -282,6 +281,13 @@ def _optimise(mod: tvm.IRModule, name: str) -> tvm.IRModule:
                     raise
                 raise NotNative(f"{name}: {operator} is not supported: {one_line(error)}") from error
     return mod
+
+
+def _with_channels_last(mod: tvm.IRModule) -> tvm.IRModule:
+    """The module with images whose channels are the last axis, as far as their operators can take them so."""
+    # TVM lowers a transposed convolution with channels first only, and without an entry it follows its neighbours.
+    transposed = ["NHWC" if only_upsamples(mod) else "NCHW", "IOHW"]
+    return relax.transform.ConvertLayout({**_CHANNELS_LAST, UPSAMPLING: transposed})(mod)
 
 
 def _outputs(

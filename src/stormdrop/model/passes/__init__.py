@@ -7,6 +7,7 @@ broadcast.py          constants get the axes that a change of layout needs
 powers.py             powers become multiplications and square roots
 gathers.py            gathers read inside their tensor for every index
 views.py, copies.py   what only moves data or renames axes is simplified, and becomes a reshape
+upsampling.py         transposed convolutions whose windows do not overlap become products of pixels
 shuffles.py           shuffles of channels go into the convolutions behind them
 byte_contractions.py  what follows a contraction of bytes is computed in its kernel
 legalize.py           operators become TensorIR functions
