@@ -2,7 +2,7 @@
 
 workload.py                what is tuned: a function in normal form, with constant inputs
 stages.py, expressions.py  a function as stages, and their expressions: read and rewritten
-roles.py                   the contraction of a function, and what its axes are for
+roles.py, split_axes.py    the contraction of a function, and what its axes are for; axes that are split for it
 factors.py                 the factors of a contraction: loads, perhaps widened, less a zero point
 segments.py                values that depend on the position on an axis
 tables.py                  functions of one byte as tables of 256 values

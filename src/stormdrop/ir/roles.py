@@ -27,14 +27,14 @@ from typing import Any
 
 import tvm_ffi
 from tvm.ir import Call, Var
-from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import IntImm
 
 from ..errors import UnsupportedFunction
 from .dtypes import BFLOAT16, is_integer
-from .expressions import Expr, coefficients, simplified, substitute, transform, variables, variables_outside_loads, walk
+from .expressions import Expr, coefficients, simplified, substitute, variables, variables_outside_loads, walk
 from .factors import factors_of
-from .stages import Axis, Stage, StageGraph, shape_of, variable
+from .split_axes import columns_of_group, split_axis, step_of
+from .stages import Axis, Stage, StageGraph, shape_of
 from .tables import with_tables
 
 _MOST_NODES = 64  # of the copies that inlining makes of a value with several loads
@@ -107,16 +107,16 @@ def find_contraction(graph: StageGraph, constants: tuple[int, ...]) -> Contracti
     before, epilogue, after = _surroundings(graph, stage)
 
     for axis in stage.spatial:
-        step = _step(_factor_loads(stage), axis)
+        step = step_of(_factor_loads(stage), axis)
         if step is not None:
-            stage, epilogue, _ = _by_groups(stage, epilogue, axis, step)
+            stage, epilogue, _ = split_axis(stage, epilogue, axis, step)
     left, right = _factor_loads(stage)
     constant_buffers = {graph.inputs[index]: index for index in constants}
     column, operand, other = _column(stage, left, right, constant_buffers)
-    columns = _group(other, column)
+    columns = columns_of_group(other, column)
     if columns is not None:
         is_left = operand.same_as(left)
-        stage, epilogue, column = _by_groups(stage, epilogue, column, columns)
+        stage, epilogue, column = split_axis(stage, epilogue, column, columns)
         left, right = _factor_loads(stage)
         operand, other = (left, right) if is_left else (right, left)
     rest = [axis for axis in stage.spatial if axis is not column]
@@ -379,55 +379,6 @@ def _prologue(graph: StageGraph, before: tuple[Stage, ...], load: Any) -> Stage 
         if stage.buffer.same_as(load.source) and stage.combine is None and read_once:
             return stage
     return None
-
-
-def _group(load: Any, column: Axis) -> int | None:
-    """The columns of one group: `n` if a load divides the column axis by `n` and by no other number, else None."""
-    divisors = {
-        int(node.b)
-        for index in load.indices
-        for node in walk(index)
-        if isinstance(node, prim.FloorDiv) and column.var.same_as(node.a) and isinstance(node.b, IntImm)
-    }
-    return divisors.pop() if len(divisors) == 1 else None
-
-
-def _step(loads: tuple[Any, Any], axis: Axis) -> int | None:
-    """The step `n` of an axis if loads take remainders by `n` of it, and divide it by no other number; else None."""
-    nodes = [node for load in loads for index in load.indices for node in walk(index)]
-    divided = [
-        node
-        for node in nodes
-        if isinstance(node, prim.FloorDiv | prim.FloorMod) and axis.var.same_as(node.a) and isinstance(node.b, IntImm)
-    ]
-    steps = {int(node.b) for node in divided}
-    remains = any(isinstance(node, prim.FloorMod) for node in divided)
-    return steps.pop() if remains and len(steps) == 1 and not axis.extent % min(steps) else None
-
-
-def _by_groups(stage: Stage, epilogue: Stage, column: Axis, columns: int) -> tuple[Stage, Stage, Axis]:
-    """The contraction and the epilogue over two axes in place of a spatial axis, and the second of them.
-
-    Before:     for column in 32:                          data[column // 8], data[column % 8]
-    After:      for group in 4: for column in 8:           data[group], data[column]
-    """
-    group, within = Axis(variable("group"), column.extent // columns), Axis(variable("column"), columns)
-
-    def split(node: Expr) -> Expr | None:
-        if isinstance(node, prim.FloorDiv | prim.FloorMod) and column.var.same_as(node.a) and _is(node.b, columns):
-            return group.var if isinstance(node, prim.FloorDiv) else within.var
-        return group.var * columns + within.var if column.var.same_as(node) else None
-
-    def grouped(item: Stage) -> Stage:
-        axes = [new for axis in item.axes for new in ((group, within) if axis.var.same_as(column.var) else (axis,))]
-        indices = tuple(transform(index, split) for index in item.indices)
-        return replace(item, axes=tuple(axes), indices=indices, value=transform(item.value, split))
-
-    return grouped(stage), grouped(epilogue), within
-
-
-def _is(node: Expr, number: int) -> bool:
-    return isinstance(node, IntImm) and int(node) == number
 
 
 def _flattens(rows: list[Axis], loads: list[Any], epilogue: Stage) -> bool:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import IntImm
-from tvm.tirx import BufferStore, For, ForKind, IfThenElse
+from tvm.tirx import BufferStore, For, ForKind, IfThenElse, SeqStmt
 
 from ....ir.expressions import Expr, substitute
 from ....ir.roles import Contraction
@@ -99,28 +99,26 @@ class TileColumns:
         indices = (*(outer[axis.var] for axis in self._columns.leading), panel, word, column)
         return self.buffer[indices]
 
-    def pack(self, panel: Expr, number: Expr, slices: int, lanes: int) -> Any:
-        """Packs a slice of a panel.
+    def packing(self, panel: Expr, group: Expr, groups: int, is_first: Expr, follows: Expr, lanes: int) -> list[Any]:
+        """What a group packs: its slice of the next panel.
 
         Args:
-            panel: the panel.
-            number: the number of the slice.
-            slices: how many slices a panel has.
+            panel: the panel that the group reads.
+            group: the number of the group among those of the panel.
+            groups: how many these are, and how many slices a panel has.
+            is_first: whether it is the first one of its task. That packs its own panel before, and the slices of the
+                next one that groups before it would have packed.
+            follows: whether the task goes on to the next panel.
             lanes: the most lanes of a vector.
         """
-        (stage,) = self.inside
-        *leading, tile, row, column = stage.axes
-        lanes, each = math.gcd(self._width, lanes), self._words_of_slice(slices)
-        within, vector, lane = (variable(name) for name in ("word", "vector", "lane"))
-        word = number * each + within
-        where: dict[Any, Expr] = {axis.var: IntImm("int32", 0) for axis in leading}  # their extents are 1
-        where |= {tile.var: panel, row.var: word, column.var: vector * lanes + lane}
-        place = [prim.FloorMod(panel, IntImm("int32", 2)), word, where[column.var]]
-        body: Any = BufferStore(self.buffer, substitute(stage.value, where), place)
-        body = For(lane, 0, lanes, ForKind.VECTORIZED, body)
-        body = For(vector, 0, self._width // lanes, ForKind.UNROLLED, body)
-        body = body if slices * each == row.extent else IfThenElse(word < row.extent, body, None)
-        return For(within, 0, each, ForKind.SERIAL, body)
+        number = variable("slice")
+        missed = IfThenElse(number < group, self._packed_slice(panel + 1, number, groups, lanes), None)
+        ahead = [
+            IfThenElse(is_first, For(number, 0, groups, ForKind.SERIAL, missed), None),
+            self._packed_slice(panel + 1, group, groups, lanes),
+        ]
+        whole = self._packed_slice(panel, IntImm("int32", 0), 1, lanes)
+        return [IfThenElse(is_first, whole, None), IfThenElse(follows, SeqStmt(ahead), None)]
 
     def of_panel(self, outer: Mapping[Any, Expr], panel: Expr) -> tuple[Callable[[Expr], Any], int]:
         """The words of a panel in memory: the load of one at a position, and how many there are."""
@@ -150,6 +148,21 @@ class TileColumns:
             return load.source[tuple(substitute(index, where) for index in load.indices)]
 
         return element, rows * span
+
+    def _packed_slice(self, panel: Expr, number: Expr, slices: int, lanes: int) -> Any:
+        (stage,) = self.inside
+        *leading, tile, row, column = stage.axes
+        lanes, each = math.gcd(self._width, lanes), self._words_of_slice(slices)
+        within, vector, lane = (variable(name) for name in ("word", "vector", "lane"))
+        word = number * each + within
+        where: dict[Any, Expr] = {axis.var: IntImm("int32", 0) for axis in leading}  # their extents are 1
+        where |= {tile.var: panel, row.var: word, column.var: vector * lanes + lane}
+        place = [prim.FloorMod(panel, IntImm("int32", 2)), word, where[column.var]]
+        body: Any = BufferStore(self.buffer, substitute(stage.value, where), place)
+        body = For(lane, 0, lanes, ForKind.VECTORIZED, body)
+        body = For(vector, 0, self._width // lanes, ForKind.UNROLLED, body)
+        body = body if slices * each == row.extent else IfThenElse(word < row.extent, body, None)
+        return For(within, 0, each, ForKind.SERIAL, body)
 
     def _words_of_slice(self, slices: int) -> int:
         """The words of each column in a slice, but for the last one."""

@@ -172,34 +172,14 @@ class TileLoops:
 
         results = _nested(self.blocks, block)
         if self.columns.by_panel:
-            return SeqStmt([*self._packing(panel, group, done, number - done + each - 1), results])
+            last = prim.Min(number - done + (each - 1), int32(self.total - 1))
+            follows = (panel + 1) * self.groups <= last
+            packing = self.columns.packing(panel, group, self.groups, done == 0, follows, self.target.lanes)
+            return SeqStmt([*packing, results])
         if self.data.rows:
             is_new, parts = tirx.any(panel == 0, done == 0), _loop(self.group, lambda step: self._parts(first, step))
             return SeqStmt([IfThenElse(is_new, parts, None), results])
         return results
-
-    def _packing(self, panel: Expr, group: Expr, done: Expr, last: Expr) -> list[Any]:
-        """Packs the next panel while this one is read: each of its groups does a slice.
-
-        Args:
-            panel: the panel.
-            group: the number of the group among those of the panel.
-            done: how many groups the task has computed before. Before the first one it packs the panel itself, and the
-                slices of the next one that groups before it would have packed.
-            last: the number of the last group of the task.
-        """
-        lanes = self.target.lanes
-        whole = self.columns.pack(panel, int32(0), 1, lanes)
-
-        def missed(number: Expr) -> Any:
-            return IfThenElse(number < group, self.columns.pack(panel + 1, number, self.groups, lanes), None)
-
-        ahead = [
-            IfThenElse(done == 0, _loop(self.groups, missed), None),
-            self.columns.pack(panel + 1, group, self.groups, lanes),
-        ]
-        goes_on = (panel + 1) * self.groups <= prim.Min(last, int32(self.total - 1))
-        return [IfThenElse(done == 0, whole, None), IfThenElse(goes_on, SeqStmt(ahead), None)]
 
     def _parts(self, first: Expr, position: Expr) -> Any:
         """Computes the parts of the rows of a step.
