@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,26 +15,18 @@ from .stages import Axis, Stage, variable
 
 def columns_of_group(load: Any, column: Axis) -> int | None:
     """The columns of one group: `n` if a load divides the column axis by `n` and by no other number, else None."""
-    divisors = {
-        int(node.b)
-        for index in load.indices
-        for node in walk(index)
-        if isinstance(node, prim.FloorDiv) and column.var.same_as(node.a) and isinstance(node.b, IntImm)
-    }
+    divisors = {int(node.b) for node in _divided([load], column) if isinstance(node, prim.FloorDiv)}
     return divisors.pop() if len(divisors) == 1 else None
 
 
 def step_of(loads: tuple[Any, Any], axis: Axis) -> int | None:
     """The step `n` of an axis if loads take remainders by `n` of it, and divide it by no other number; else None."""
-    nodes = [node for load in loads for index in load.indices for node in walk(index)]
-    divided = [
-        node
-        for node in nodes
-        if isinstance(node, prim.FloorDiv | prim.FloorMod) and axis.var.same_as(node.a) and isinstance(node.b, IntImm)
-    ]
+    divided = _divided(loads, axis)
     steps = {int(node.b) for node in divided}
-    remains = any(isinstance(node, prim.FloorMod) for node in divided)
-    return steps.pop() if remains and len(steps) == 1 and not axis.extent % min(steps) else None
+    if len(steps) != 1 or not any(isinstance(node, prim.FloorMod) for node in divided):
+        return None
+    step = steps.pop()
+    return step if axis.extent % step == 0 else None
 
 
 def split_axis(stage: Stage, epilogue: Stage, whole: Axis, size: int) -> tuple[Stage, Stage, Axis]:
@@ -61,6 +54,15 @@ def split_axis(stage: Stage, epilogue: Stage, whole: Axis, size: int) -> tuple[S
         return replace(item, axes=tuple(axes), indices=indices, value=transform(item.value, split))
 
     return over_both(stage), over_both(epilogue), within
+
+
+def _divided(loads: Sequence[Any], axis: Axis) -> list[Any]:
+    """The quotients and remainders of an axis by numbers, in the indices of loads."""
+    nodes = [node for load in loads for index in load.indices for node in walk(index)]
+    kinds = prim.FloorDiv | prim.FloorMod
+    return [
+        node for node in nodes if isinstance(node, kinds) and axis.var.same_as(node.a) and isinstance(node.b, IntImm)
+    ]
 
 
 def _is(node: Expr, number: int) -> bool:

@@ -96,9 +96,7 @@ def packed_words(
         indices = (*(positions[axis.var] for axis in columns.leading), tile.tiles[0].var, at, tile.inner.var)
         return columns.buffer[indices]
 
-    step: Expr = IntImm("int32", 0)
-    for axis, extent in zip(reductions, extents, strict=True):
-        step = step * extent + axis.var
+    step = raveled([axis.var for axis in reductions], extents)
     words = (_data_word(contraction, dots, data, reductions, positions), packed(step + first if first else step))
     operands = words if dots.data_first else words[::-1]
     zero = FloatImm("float32", 0.0) if dots.sums == "float32" else IntImm("int32", 0)
