@@ -1,7 +1,8 @@
-"""exp, sigmoid, tanh and erf as arithmetic: their errors, and their results for infinities and NaN."""
+"""exp, sigmoid, tanh and erf as arithmetic: their errors, and their results for infinities and NaN. And roundings."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from scipy import special
 from tvm import te, tirx
 from tvm.s_tir import Schedule
+from tvm.tirx import PrimFunc
 
 from stormdrop.codegen.compile import Kernel, compile_kernel
 from stormdrop.ir.elementary import expand_for_cpu, expand_for_gpu
@@ -116,6 +118,91 @@ def test_roundings_are_vectors(inside: bool) -> None:
     assert "vroundps" in text and "vroundss" not in text
     values = np.array([0.5, 1.5, -0.5, 2.5000002, np.nan, np.inf, -0.0, 1e30], np.float32)
     np.testing.assert_array_equal(applied(te.nearbyint, values), np.rint(values))
+
+
+def bounded(x: Any, low: float, high: float) -> Any:
+    return tirx.max(tirx.min(te.nearbyint(x), tirx.const(high, "float32")), tirx.const(low, "float32"))
+
+
+def converted(function: Callable[[Any], Any], dtype: str) -> PrimFunc:
+    """A function with a schedule: elements in vectors of 16 become integers."""
+    x = te.placeholder((N,), name="x")
+    made = te.compute((N,), lambda i: function(x[i]).astype(dtype))
+    main = StageGraph.parse(te.create_prim_func([x, made])).function()
+    schedule = Schedule(tvm.IRModule({"main": main}))
+    (block,) = schedule.get_child_blocks(schedule.get_sblock("root"))
+    schedule.vectorize(schedule.split(schedule.get_loops(block)[0], [None, 16])[1])
+    return expand_for_cpu(schedule.mod["main"])
+
+
+BOUNDED = {
+    "bytes": (lambda x: bounded(x, 0, 255), "uint8"),
+    "signed bytes": (lambda x: bounded(x, -128, 127), "int8"),
+    "behind a ReLU": (lambda x: bounded(tirx.max(x, tirx.const(0.0, "float32")), 0, 255), "uint8"),
+    "behind a bound above the lowest": (lambda x: bounded(tirx.max(x, tirx.const(2.5, "float32")), 0, 255), "uint8"),
+    "other bounds first": (
+        lambda x: tirx.min(tirx.max(te.nearbyint(x), tirx.const(-7.0, "float32")), tirx.const(9.0, "float32")),
+        "int32",
+    ),
+    "three bounds": (
+        lambda x: tirx.max(
+            tirx.min(tirx.max(te.nearbyint(x), tirx.const(-20.0, "float32")), tirx.const(100.0, "float32")),
+            tirx.const(7.0, "float32"),
+        ),
+        "uint8",
+    ),
+    "bounds that leave one number": (
+        lambda x: tirx.min(tirx.max(te.nearbyint(x), tirx.const(30.0, "float32")), tirx.const(20.0, "float32")),
+        "uint8",
+    ),
+    "the largest that one sum rounds": (lambda x: bounded(x, -(2.0**22), 2.0**22), "int32"),
+}
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+def test_a_bounded_value_is_rounded_by_one_addition(name: str) -> None:
+    function, dtype = BOUNDED[name]
+    main = converted(function, dtype)
+    assert "reinterpret" in str(main)
+    assert not re.search("vround|vcvttps2dq", assembly(main, Target.parse("cpu/x86-64-v3").tvm()))
+    ties = np.arange(-300, 300, 0.5, dtype=np.float32)
+    near = np.concatenate([np.nextafter(ties, np.float32(side)) for side in (-1000, 1000)])
+    far = np.array([2**22, 2**22 - 0.5, 2**23 + 1, 2**31, 1e30, np.inf], np.float32)
+    values = np.zeros(N, np.float32)
+    given = np.concatenate([ties, near, far, -far, np.random.default_rng(0).normal(0, 200, 9000).astype(np.float32)])
+    values[: given.size] = given
+    expected = Workload.create("bounded", plain(function, dtype)).reference([values])[0]
+    result = tvm.runtime.empty((N,), dtype)
+    compile_kernel(main, TARGET.tvm()).call(tvm.runtime.tensor(values), result)
+    np.testing.assert_array_equal(result.numpy(), expected)
+    assert np.unique(expected).size > 10 or (name == "bounds that leave one number" and (expected == 20).all())
+
+
+def plain(function: Callable[[Any], Any], dtype: str) -> PrimFunc:
+    x = te.placeholder((N,), name="x")
+    return te.create_prim_func([x, te.compute((N,), lambda i: function(x[i]).astype(dtype))])
+
+
+UNBOUNDED = {
+    "no bounds": lambda x: te.nearbyint(x),
+    "no upper bound": lambda x: tirx.max(te.nearbyint(x), tirx.const(0.0, "float32")),
+    "bounds beyond the sum": lambda x: bounded(x, 0.0, 2.0**22 + 1),
+    "a bound between integers": lambda x: bounded(x, 0.0, 254.5),
+    "no rounding": lambda x: tirx.max(tirx.min(x, tirx.const(255.0, "float32")), tirx.const(0.0, "float32")),
+    "a sum between": lambda x: tirx.max(
+        tirx.min(te.nearbyint(x) + tirx.const(0.5, "float32"), tirx.const(255.0, "float32")), tirx.const(0.0, "float32")
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNBOUNDED)
+def test_other_values_are_rounded_as_they_are_written(name: str) -> None:
+    assert "reinterpret" not in str(converted(UNBOUNDED[name], "int32"))
+
+
+def test_a_gpu_rounds_bounded_values_as_they_are_written() -> None:
+    main = plain(*BOUNDED["bytes"])
+    tvm.ir.assert_structural_equal(expand_for_gpu(main), main)
 
 
 def test_nested_and_repeated() -> None:

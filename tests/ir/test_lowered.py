@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tvm import te
+from tvm import te, tirx
 
 from stormdrop import operators
 from stormdrop.ir.dtypes import BFLOAT16
@@ -68,6 +68,12 @@ def test_factors_are_found_behind_what_moves_them() -> None:
     assert factor_positions(of(a, b, c)) == []
 
 
+def clipped(most: float) -> Workload:
+    x = te.placeholder((4, 6), name="x")
+    bounded = te.compute((4, 6), lambda i, j: tirx.min(tirx.max(x[i, j], 0.0), most), name="bounded")
+    return Workload.create(f"clipped to {most}", te.create_prim_func([x, bounded]))
+
+
 @pytest.mark.parametrize(
     ("workload", "keeps"),
     [
@@ -75,6 +81,8 @@ def test_factors_are_found_behind_what_moves_them() -> None:
         (operators.pool2d(1, 6, 6, 4, 3, 3, pad=1, kind="avg"), False),
         (operators.transpose((4, 6), (1, 0)), True),
         (operators.softmax(4, 9), False),
+        (clipped(6.0), True),
+        (clipped(6.1), False),
     ],
     ids=lambda value: getattr(value, "name", ""),
 )

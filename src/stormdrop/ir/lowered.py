@@ -14,6 +14,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from tvm.ir import Call, TensorLoad
 from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import FloatImm
@@ -67,18 +68,19 @@ def factor_positions(graph: StageGraph) -> list[tuple[int, int]]:
 
 
 def keeps_elements(graph: StageGraph) -> bool:
-    """Whether each element of the outputs is an element of an input, zero or infinite: bfloat16 loses nothing of it."""
+    """Whether each element of the outputs is an element of an input, or a number that bfloat16 holds."""
     return all(stage.combine in (None, "max", "min") and _chooses(stage.value) for stage in graph.stages)
 
 
 def _chooses(node: Expr) -> bool:
-    """Whether a value is that of a load, zero or infinite."""
+    """Whether a value is that of a load, or a number that bfloat16 holds, as the bounds 0 and 6 are."""
     if isinstance(node, prim.Max | prim.Min):
         return _chooses(node.a) and _chooses(node.b)
     if is_selection(node):
         return all(map(_chooses, children(node)[1:]))
     if isinstance(node, FloatImm):
-        return float(node.value) == 0.0 or abs(float(node.value)) > INFINITE
+        number = float(node.value)
+        return float(np.float32(number).astype(BFLOAT16)) == number or abs(number) > INFINITE
     return isinstance(node, TensorLoad)
 
 

@@ -161,8 +161,8 @@ class Workload:
         Floats are small integers from -3 to 3, because sums of them are exact in float32 in any order. If the function
         itself rounds, they are real numbers from -1 to 1, or from 0.5 to 1.5 if an operation is not defined for all
         numbers. Integers are 0 to 3, booleans 0 or 1. Bytes that are summed up in integers have all values of their
-        type, or those up to 3 from their zero point if the function rounds the sums, so that few of these are clipped.
-        Codes of weight-only quantisation have all values of their type.
+        type. If the function rounds the sums, they have those up to 3 from their zero point, because larger sums would
+        all be clipped. Codes of weight-only quantisation have all values of their type.
         """
         rng = np.random.default_rng(seed)
         kind = reference.input_kind(self.graph)

@@ -145,6 +145,30 @@ def test_the_scale_of_the_result_joins_the_others_only_if_nothing_else_reads_the
     assert scale_of_quantize(LAYERS["read elsewhere"]) == pytest.approx(0.3)
 
 
+def test_the_zero_point_of_the_result_joins_the_bias_only_if_the_result_is_rounded_at_once() -> None:
+    def zero_of_quantize(model: onnx.ModelProto) -> int:
+        rewritten = with_byte_layers(model)
+        constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in rewritten.graph.initializer}
+        (node,) = (node for node in rewritten.graph.node if node.op_type == "QuantizeLinear")
+        return int(constants[node.input[2]])
+
+    zero = zero_of_quantize(LAYERS["read elsewhere"])
+    assert zero != 0
+    assert zero_of_quantize(LAYERS["conv"]) == zero_of_quantize(LAYERS["gemm"]) == 0
+    assert zero_of_quantize(LAYERS["relu"]) == zero
+
+
+@pytest.mark.parametrize("scale", [0.5, 0.75])
+@pytest.mark.parametrize("zero", [127, 128])
+def test_ties_of_a_layer_whose_scales_are_short_fractions_go_as_the_standard_says(zero: int, scale: float) -> None:
+    scales = {"xs": np.float32(0.25), "ws": np.float32(scale), "ys": np.float32(0.5)}
+    weights = np.random.default_rng(3).integers(-1, 2, (12, 10)).astype("int8")
+    model = layer("matmul", weights=weights, yz=np.uint8(zero), **scales)
+    ((peer,), _) = peer_outputs(model, [feeds(model)], ["y"], optimised=False)
+    ours, _ = ExactModel(load_graph(model)).run(feeds(model))
+    np.testing.assert_array_equal(ours["y"], peer["y"])
+
+
 @pytest.mark.parametrize(
     "model",
     [

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tvm
 import tvm_ffi
-from tvm import relax
+from tvm import relax, tirx
 
 from stormdrop.model.passes.legalize import legalize
 
@@ -74,3 +74,24 @@ def test_halves_are_rounded_to_even_numbers() -> None:
     machine = relax.VirtualMachine(tvm.compile(legalize(builder.get()), "llvm"), tvm.cpu())
     values = np.array([-2.5, -1.5, -0.4, 0.5, 1.5, 2.5], "float32")
     np.testing.assert_array_equal(machine["main"](tvm.runtime.tensor(values)).numpy(), np.rint(values))
+
+
+@pytest.mark.compiles
+@pytest.mark.parametrize("shape", [(), (1, 1), (1, 3), (1, 1, 1)])
+def test_a_bound_of_one_element_is_a_number_in_the_function(shape: tuple[int, ...]) -> None:
+    """Not so if it has more axes than the tensor, as the first one of three axes has: the result has these axes, too."""
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType([2, 3], "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            raised = builder.emit(relax.op.maximum(x, relax.const(np.full(shape, -1.5, "float32"))))
+            result = builder.emit_output(relax.op.minimum(raised, relax.const(np.full(shape, 6, "float32"))))
+        builder.emit_func_output(result)
+    mod = legalize(builder.get())
+    tensors = {len(function.params) for function in mod.functions.values() if isinstance(function, tirx.PrimFunc)}
+    assert tensors == {(1, 3): {3}, (1, 1, 1): {2, 3}}.get(shape, {2})
+    assert len([name for name in mod.functions if name.name_hint != "main"]) == 2
+    machine = relax.VirtualMachine(tvm.compile(mod, "llvm"), tvm.cpu())
+    values = np.array([[-3, -1.5, 0], [5, 6, 7]], "float32")
+    expected = np.broadcast_to(values.clip(-1.5, 6), np.broadcast_shapes(shape, values.shape))
+    np.testing.assert_array_equal(machine["main"](tvm.runtime.tensor(values)).numpy(), expected)

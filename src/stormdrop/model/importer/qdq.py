@@ -6,10 +6,13 @@ A quantiser that writes this form leaves each layer as it is, puts `DequantizeLi
     y = Conv(DequantizeLinear(x, xs, xz), DequantizeLinear(w, ws, wz), b)
     y = Cast(ConvInteger(x, w - wz, xz)) * (xs ws) + b
 
-The scale of a QuantizeLinear that alone reads `y`, behind nothing or a Relu, joins these factors:
+The scale of a QuantizeLinear that alone reads `y`, behind nothing or a Relu, joins these factors. Without a Relu its
+zero point joins the bias. A tie between two integers goes to the even one. If the zero point is odd, the other one is
+even with the zero point added. Therefore an odd zero point joins the bias only if ties are rare, which they are not if
+a factor is a fraction such as 3/8.
 
     q = QuantizeLinear(y, ys, yz)
-    q = QuantizeLinear(Cast(ConvInteger(x, w - wz, xz)) * (xs ws / ys) + b / ys, 1, yz)
+    q = QuantizeLinear(Cast(ConvInteger(x, w - wz, xz)) * (xs ws / ys) + (b / ys + yz), 1, 0)
 
 So it makes no difference who else reads a layer's input or output. A layer stays as it is written if its data or its
 weights are not dequantised from bytes, if their scales are no constants, or if the weights less their zero points are
@@ -31,6 +34,7 @@ from .rewriting import Rewriting
 from .standard import is_standard
 
 _MOST = 2**31 - 1  # the largest sum of products
+_TIES = 16  # ties are not rare if a factor is a multiple of 2 to the power of minus this
 _SPATIAL = (1, 2)  # spatial dimensions of the convolutions that are taken
 _KEEPS_SIGNS = ("Relu",)  # f(s x) = s f(x) for each positive s
 
@@ -99,7 +103,8 @@ class _ByteLayers(Rewriting):
         super().__init__(model)
         described = (*model.graph.input, *model.graph.value_info, *model.graph.output)
         self._ranks = {value.name: len(value.type.tensor_type.shape.dim) for value in described}
-        self._divided: set[str] = set()  # the outputs of QuantizeLinear whose input is already divided by the scale
+        # The outputs of QuantizeLinear whose input is divided by the scale already, and the zero point that it has.
+        self._divided: dict[str, int] = {}
 
     def replaced(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
         """The nodes in the place of a node."""
@@ -107,6 +112,9 @@ class _ByteLayers(Rewriting):
             divided = onnx.NodeProto()
             divided.CopyFrom(node)
             divided.input[1] = self.constant(f"{node.output[0]}_one", np.float32(1.0))
+            if self._divided[node.output[0]]:
+                dtype = helper.tensor_dtype_to_np_dtype(self.constants[node.input[2]].data_type)
+                divided.input[2] = self.constant(f"{node.output[0]}_zero", np.zeros((), dtype))
             return [divided]
         layer = _LAYERS.get(node.op_type) if is_standard(node) else None
         return (layer(self, node) if layer is not None else None) or [node]
@@ -178,12 +186,15 @@ class _ByteLayers(Rewriting):
         output = node.output[0]
         quantize = self._only_quantized(output)
         if quantize is not None:
-            step = self._scale_of(quantize)
+            step, zero = self._scale_of(quantize), self._zero_behind(output, quantize)
             with np.errstate(all="ignore"):
-                divided = (factor / step).astype(np.float32), (bias / step).astype(np.float32)
-            if step > 0 and all(np.isfinite(values).all() for values in divided):
-                factor, bias = divided
-                self._divided.add(quantize.output[0])
+                divided = (factor / step).astype(np.float32)
+                if zero % 2 and (np.ldexp(divided, _TIES) % 1 == 0).any():
+                    zero = 0
+                moved = (bias / step + zero).astype(np.float32)
+            if step > 0 and np.isfinite(divided).all() and np.isfinite(moved).all():
+                factor, bias = divided, moved
+                self._divided[quantize.output[0]] = zero
         real = self.fresh(f"{output}_real")
         cast = helper.make_node("Cast", [sums], [real], f"{node.name}_cast", to=TensorProto.FLOAT)
         scale = self.constant(f"{output}_scale", factor.astype(np.float32))
@@ -214,6 +225,13 @@ class _ByteLayers(Rewriting):
             name = reader.output[0]
         return None
 
+    def _zero_behind(self, name: str, quantize: onnx.NodeProto) -> int:
+        """The zero point of a QuantizeLinear that reads a value itself; 0 if it does not, or has no single one."""
+        if quantize.input[0] != name or len(quantize.input) < 3:
+            return 0
+        zero = self._array(quantize.input[2], *_BYTES)
+        return 0 if zero is None or zero.size != 1 else int(zero.reshape(()))
+
     def _scale_of(self, node: onnx.NodeProto) -> float:
         """The scale of a QuantizeLinear or DequantizeLinear for all elements; 0 if it is no constant or not one."""
         scale = self._array(node.input[1], TensorProto.FLOAT)
@@ -231,7 +249,7 @@ class _ByteLayers(Rewriting):
         node = self._dequantize(name)
         if node is None or len(node.input) < 3 or node.input[0] in self.constants or not self._scale_of(node):
             return None
-        zero = self._array(node.input[2], TensorProto.INT8, TensorProto.UINT8)
+        zero = self._array(node.input[2], *_BYTES)
         if zero is None or zero.size != 1:
             return None
         return _Data(node.input[0], node.input[2], self._scale_of(node))
@@ -239,7 +257,7 @@ class _ByteLayers(Rewriting):
     def _weights(self, name: str, axis: int) -> _Weights | None:
         """Weights that are dequantised from bytes, by one scale or by one for each position on an axis."""
         node = self._dequantize(name)
-        values = None if node is None else self._array(node.input[0], TensorProto.INT8, TensorProto.UINT8)
+        values = None if node is None else self._array(node.input[0], *_BYTES)
         known = None if node is None or values is None else self._parameters(node, values.ndim)
         if values is None or known is None or values.ndim < 2:
             return None
@@ -300,7 +318,8 @@ def _attribute(node: onnx.NodeProto, name: str, default: int) -> int:
     return next((int(entry.i) for entry in node.attribute if entry.name == name), default)
 
 
-_INTEGERS = (TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16, TensorProto.INT32)
+_BYTES = (TensorProto.INT8, TensorProto.UINT8)
+_INTEGERS = (*_BYTES, TensorProto.INT16, TensorProto.UINT16, TensorProto.INT32)
 
 _LAYERS: dict[str, Callable[[_ByteLayers, onnx.NodeProto], list[onnx.NodeProto] | None]] = {
     "Conv": _ByteLayers.conv,

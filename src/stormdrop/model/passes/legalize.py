@@ -18,6 +18,7 @@ from tvm import relax, te, tirx
 from tvm.ir import GenericConst
 
 from ..expressions import calls_kernel
+from .rewriting import constant
 
 _SMALL = 16
 """The most elements that a constant may have to become a part of the function."""
@@ -34,7 +35,23 @@ def _round(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     return builder.call_te(rounded, call.args[0], primfunc_name_hint="round_to_even")
 
 
-_OWN_RULES: dict[str, Rule] = {"relax.round": _round}
+def _bounded(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """A bound becomes a number in the function, which TVM's rule does for those without axes only.
+
+    `expand_constants` gives each bound as many axes as its tensor has. A kernel that knows its bounds rounds to bytes
+    in fewer instructions (`ir.elementary`).
+    """
+    x, bound = call.args
+    if (
+        isinstance(bound, GenericConst)
+        and 0 < len(bound.value.shape) <= x.ty.ndim
+        and math.prod(bound.value.shape) == 1
+    ):
+        call = builder.normalize(relax.Call(call.op, [x, constant(bound.value.numpy().reshape(()))]))
+    return call.op.get_attr("FLegalize")(builder, call)
+
+
+_OWN_RULES: dict[str, Rule] = {"relax.maximum": _bounded, "relax.minimum": _bounded, "relax.round": _round}
 """Rules in place of TVM's, by operators."""
 
 

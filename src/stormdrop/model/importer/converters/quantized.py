@@ -31,7 +31,8 @@ def _quantize(node: Node) -> Any:
     _require(target, node)
     x = node[0]
     axis = node.attribute("axis", 1)
-    return _quantized(node, x, _along(node, node[1], axis), None if zero is None else _along(node, zero, axis), target)
+    moved = None if zero is None or _is_all(zero, 0) else _along(node, zero, axis)
+    return _quantized(node, x, _along(node, node[1], axis), moved, target)
 
 
 def _dequantize(node: Node) -> Any:
@@ -246,17 +247,25 @@ def _shifted(node: Node, value: Any, zero: Any) -> Any:
 
 
 def _requantized(node: Node, total: Any, scale: Any, zero: Any) -> Any:
-    """saturate(round(total * scale) + zero point)."""
+    """saturate(round(total * scale) + zero point).
+
+    An even zero point is added before the rounding, which takes fewer instructions. An odd one would change ties.
+    """
     _require(dtype_of(zero), node)
     real = node.emit(relax.op.multiply(relax.op.astype(total, dtype_of(scale)), scale))
-    return _quantized(node, real, None, node.emit(_rows(node, zero)), dtype_of(zero))
+    rows = node.emit(_rows(node, zero))
+    if not isinstance(zero, GenericConst) or (zero.value.numpy() % 2).any():
+        return _quantized(node, real, None, rows, dtype_of(zero))
+    if not _is_all(zero, 0):
+        real = node.emit(relax.op.add(real, relax.op.astype(rows, dtype_of(scale))))
+    return _quantized(node, real, None, None, dtype_of(zero))
 
 
 def _quantized(node: Node, x: Any, scale: Any, zero: Any, target: str) -> Any:
     """saturate(round(x / scale) + zero point), where the scale and the zero point broadcast. No scale stands for 1."""
     dtype = dtype_of(x)
     quotient = x
-    if scale is not None and not _is_one(scale):
+    if scale is not None and not _is_all(scale, 1):
         quotient = node.emit(relax.op.divide(x, relax.op.astype(scale, dtype)))
     rounded = node.emit(relax.op.round(quotient))  # to even: see `passes.legalize`
     if zero is not None:
@@ -266,8 +275,9 @@ def _quantized(node: Node, x: Any, scale: Any, zero: Any, target: str) -> Any:
     return node.emit(relax.op.astype(bounded, target))
 
 
-def _is_one(scale: Any) -> bool:
-    return isinstance(scale, GenericConst) and bool((scale.value.numpy() == 1).all())
+def _is_all(value: Any, number: int) -> bool:
+    """Whether a tensor is a constant all of whose elements are this number."""
+    return isinstance(value, GenericConst) and bool((value.value.numpy() == number).all())
 
 
 def _along(node: Node, value: Any, axis: int) -> Any:
