@@ -79,7 +79,7 @@ def test_halves_are_rounded_to_even_numbers() -> None:
 @pytest.mark.compiles
 @pytest.mark.parametrize("shape", [(), (1, 1), (1, 3), (1, 1, 1)])
 def test_a_bound_of_one_element_is_a_number_in_the_function(shape: tuple[int, ...]) -> None:
-    """Not so if it has more axes than the tensor, as the first one of three axes has: the result has these axes, too."""
+    """Not so if it has more axes than the tensor, as the first one of three axes has: the result has them, too."""
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType([2, 3], "float32"))
     with builder.function("main", [x]):
