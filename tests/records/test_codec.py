@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from stormdrop.records import Outcome, Record, open_store
+from stormdrop.records.contract import LONGEST_NAME
 from stormdrop.testing.stores import PROBLEM, SETTING, timed
 from stormdrop.trial import Measurement, Status
 
@@ -49,3 +50,12 @@ def test_what_cannot_be_recorded_is_said() -> None:
 def test_an_outcome_is_whole() -> None:
     with pytest.raises(ValueError, match="none of the three"):
         Outcome(sketch="packed")
+
+
+def test_a_kernel_may_be_named_after_a_hundred_operators() -> None:
+    name = "fused" + "_add" * 400
+    with open_store("sqlite://") as here, open_store("sqlite://") as there:
+        session = here.open(dataclasses.replace(PROBLEM, workload_name=name), SETTING)
+        assert session.problem.workload_name == name[:LONGEST_NAME] != name
+        here.append(session, 0, [timed("packed", (1,), 0.5)])
+        assert there.absorb(here.dump()).added == 1

@@ -27,6 +27,10 @@ Config = Mapping[str, Any]
 """A configuration: the value of each knob by its name. Values are JSON values or tuples of them."""
 
 
+LONGEST_NAME = 1000
+"""The most characters of a name in the records."""
+
+
 class State(enum.Enum):
     """Where a session stands. A session counts as interrupted if its process died before it could say so."""
 
@@ -42,7 +46,8 @@ class Problem:
     Args:
         workload_key: The hash (hexadecimal) of the normalised function. It finds candidates for a match quickly.
         workload_text: The serialised function. Two workloads with one key are the same only if their texts are equal.
-        workload_name: A name for people. It takes no part in comparisons.
+        workload_name: A name for people, of which `LONGEST_NAME` characters are kept: a kernel of a quantised model may
+            be named after a hundred operators. It takes no part in comparisons.
         target: The target that the kernels are compiled for.
         machine: What a time depends on besides the target: the CPU model and the number of cores used.
     """
@@ -52,6 +57,9 @@ class Problem:
     workload_name: str
     target: str
     machine: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "workload_name", self.workload_name[:LONGEST_NAME])
 
 
 @dataclass(frozen=True)

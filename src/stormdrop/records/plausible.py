@@ -9,9 +9,8 @@ import json
 import math
 from typing import Any
 
-from .contract import Config, StoredSession, StoredTrial
+from .contract import LONGEST_NAME, Config, StoredSession, StoredTrial
 
-_LONGEST_NAME = 1000
 _MOST_KNOBS = 1000
 _DEEPEST_VALUE = 4  # a configuration holds numbers, text, and tuples of tuples of them
 
@@ -19,10 +18,10 @@ _DEEPEST_VALUE = 4  # a configuration holds numbers, text, and tuples of tuples 
 def check_session(session: StoredSession) -> None:
     """Raises ValueError unless the session is one that a tuning can have left."""
     problem, setting, outcome = session.problem, session.setting, session.outcome
-    names = {"workload_name": problem.workload_name, "target": problem.target, "machine": problem.machine}
-    for field, name in {**names, "search": setting.search}.items():
-        if len(name) > _LONGEST_NAME:
-            raise ValueError(f"'{field}' has {len(name)} characters, and {_LONGEST_NAME} at most are allowed")
+    names = {"target": problem.target, "machine": problem.machine, "search": setting.search}
+    for field, name in names.items():
+        if len(name) > LONGEST_NAME:
+            raise ValueError(f"'{field}' has {len(name)} characters, and {LONGEST_NAME} at most are allowed")
     if outcome is None:
         return
     if outcome.sketch is not None and outcome.sketch not in setting.sketches:
