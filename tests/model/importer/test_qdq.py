@@ -145,7 +145,7 @@ def test_the_scale_of_the_result_joins_the_others_only_if_nothing_else_reads_the
     assert scale_of_quantize(LAYERS["read elsewhere"]) == pytest.approx(0.3)
 
 
-def test_the_zero_point_of_the_result_joins_the_bias_only_if_the_result_is_rounded_at_once() -> None:
+def test_the_zero_point_of_the_result_is_added_first_only_if_the_result_is_rounded_at_once() -> None:
     def zero_of_quantize(model: onnx.ModelProto) -> int:
         rewritten = with_byte_layers(model)
         constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in rewritten.graph.initializer}

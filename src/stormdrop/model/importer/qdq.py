@@ -7,12 +7,15 @@ A quantiser that writes this form leaves each layer as it is, puts `DequantizeLi
     y = Cast(ConvInteger(x, w - wz, xz)) * (xs ws) + b
 
 The scale of a QuantizeLinear that alone reads `y`, behind nothing or a Relu, joins these factors. Without a Relu its
-zero point joins the bias. A tie between two integers goes to the even one. If the zero point is odd, the other one is
-even with the zero point added. Therefore an odd zero point joins the bias only if ties are rare, which they are not if
-a factor is a fraction such as 3/8.
+zero point is added before the rounding, which takes fewer instructions:
 
     q = QuantizeLinear(y, ys, yz)
-    q = QuantizeLinear(Cast(ConvInteger(x, w - wz, xz)) * (xs ws / ys) + (b / ys + yz), 1, 0)
+    q = QuantizeLinear(Cast(ConvInteger(x, w - wz, xz)) * (xs ws / ys) + b / ys + yz, 1, 0)
+
+The zero point does not join the bias: in float32 their sum is less exact than the bias, and the error is the same for
+all elements of a channel. A tie between two integers goes to the even one. If the zero point is odd, the other one is
+even with the zero point added. Therefore an odd zero point stays where it is if ties are common, as they are if a
+factor is a fraction such as 3/8.
 
 So it makes no difference who else reads a layer's input or output. A layer stays as it is written if its data or its
 weights are not dequantised from bytes, if their scales are no constants, or if the weights less their zero points are
@@ -183,34 +186,32 @@ class _ByteLayers(Rewriting):
 
     def _scaled(self, node: onnx.NodeProto, sums: str, factor: Array, bias: Array) -> list[onnx.NodeProto]:
         """The nodes that make the node's output of its sums."""
-        output = node.output[0]
+        output, zero = node.output[0], 0
         quantize = self._only_quantized(output)
         if quantize is not None:
-            step, zero = self._scale_of(quantize), self._zero_behind(output, quantize)
+            step = self._scale_of(quantize)
             with np.errstate(all="ignore"):
-                divided = (factor / step).astype(np.float32)
-                if zero % 2 and (np.ldexp(divided, _TIES) % 1 == 0).any():
+                divided = (factor / step).astype(np.float32), (bias / step).astype(np.float32)
+            if step > 0 and all(np.isfinite(values).all() for values in divided):
+                factor, bias = divided
+                zero = self._zero_behind(output, quantize)
+                if zero % 2 and (np.ldexp(factor, _TIES) % 1 == 0).any():
                     zero = 0
-                moved = (bias / step + zero).astype(np.float32)
-            if step > 0 and np.isfinite(divided).all() and np.isfinite(moved).all():
-                factor, bias = divided, moved
                 self._divided[quantize.output[0]] = zero
-        real = self.fresh(f"{output}_real")
-        cast = helper.make_node("Cast", [sums], [real], f"{node.name}_cast", to=TensorProto.FLOAT)
-        scale = self.constant(f"{output}_scale", factor.astype(np.float32))
-        if not bias.any():
-            return [cast, helper.make_node("Mul", [real, scale], [output], f"{node.name}_scale")]
-        scaled = self.fresh(f"{output}_scaled")
-        return [
-            cast,
-            helper.make_node("Mul", [real, scale], [scaled], f"{node.name}_scale"),
-            helper.make_node(
-                "Add",
-                [scaled, self.constant(f"{output}_bias", bias.astype(np.float32))],
-                [output],
-                f"{node.name}_bias",
-            ),
-        ]
+        name = self.fresh(f"{output}_real")
+        nodes = [helper.make_node("Cast", [sums], [name], f"{node.name}_cast", to=TensorProto.FLOAT)]
+        for operator, what, operand in (
+            ("Mul", "scale", factor),
+            ("Add", "bias", bias),
+            ("Add", "zero_point", np.asarray(zero)),
+        ):
+            if operator == "Add" and not operand.any():
+                continue
+            operands = [name, self.constant(f"{output}_{what}", operand.astype(np.float32))]
+            name = self.fresh(f"{output}_with_{what}")
+            nodes.append(helper.make_node(operator, operands, [name], f"{node.name}_{what}"))
+        nodes[-1].output[0] = output
+        return nodes
 
     def _only_quantized(self, name: str) -> onnx.NodeProto | None:
         """The QuantizeLinear with one constant scale that alone reads a value, behind nothing but Relu."""
