@@ -8,7 +8,8 @@ and at most one division, over any number of lanes:
     tanh(x), erf(x) = x P(x^2) / Q(x^2)      P and Q polynomials, as long as the result is not 1 in float32
 
 A value that is rounded to an integer, bounded, and converted to an integer is rounded by adding 1.5 * 2^23: the integer
-stands in the lowest bits of the sum. This is the end of a layer of bytes, which takes two instructions less for it.
+stands in the lowest bits of the sum. This is the end of a layer of bytes. By AVX-512 it takes an instruction less, and
+two micro-operations less on Intel's CPUs.
 
 The relative error is below 2e-7 for exp, 3e-7 for sigmoid and 7e-7 for tanh and erf. Infinities and NaN give what
 the C library gives. An exp below 2^-125 may be 0, unless denormals are kept. The coefficients are a least-squares fit

@@ -68,12 +68,12 @@ def factor_positions(graph: StageGraph) -> list[tuple[int, int]]:
 
 
 def keeps_elements(graph: StageGraph) -> bool:
-    """Whether each element of the outputs is an element of an input, or a number that bfloat16 holds."""
+    """Whether each element of the outputs is an element of an input, a number that bfloat16 holds, or infinite."""
     return all(stage.combine in (None, "max", "min") and _chooses(stage.value) for stage in graph.stages)
 
 
 def _chooses(node: Expr) -> bool:
-    """Whether a value is that of a load, or a number that bfloat16 holds, as the bounds 0 and 6 are."""
+    """Whether a value is that of a load, a number that bfloat16 holds, as the bounds 0 and 6 are, or infinite."""
     if isinstance(node, prim.Max | prim.Min):
         return _chooses(node.a) and _chooses(node.b)
     if is_selection(node):

@@ -37,7 +37,7 @@ from .rewriting import Rewriting
 from .standard import is_standard
 
 _MOST = 2**31 - 1  # the largest sum of products
-_TIES = 16  # ties are not rare if a factor is a multiple of 2 to the power of minus this
+_BITS_OF_TIES = 16  # ties are not rare if a factor is a multiple of 2 to the power of minus this
 _SPATIAL = (1, 2)  # spatial dimensions of the convolutions that are taken
 _KEEPS_SIGNS = ("Relu",)  # f(s x) = s f(x) for each positive s
 
@@ -106,7 +106,7 @@ class _ByteLayers(Rewriting):
         super().__init__(model)
         described = (*model.graph.input, *model.graph.value_info, *model.graph.output)
         self._ranks = {value.name: len(value.type.tensor_type.shape.dim) for value in described}
-        # The outputs of QuantizeLinear whose input is divided by the scale already, and the zero point that it has.
+        # The outputs of QuantizeLinear whose input is divided by the scale already, and the zero point added to it.
         self._divided: dict[str, int] = {}
 
     def replaced(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
@@ -195,7 +195,7 @@ class _ByteLayers(Rewriting):
             if step > 0 and all(np.isfinite(values).all() for values in divided):
                 factor, bias = divided
                 zero = self._zero_behind(output, quantize)
-                if zero % 2 and (np.ldexp(factor, _TIES) % 1 == 0).any():
+                if zero % 2 and (np.ldexp(factor, _BITS_OF_TIES) % 1 == 0).any():
                     zero = 0
                 self._divided[quantize.output[0]] = zero
         name = self.fresh(f"{output}_real")

@@ -249,7 +249,8 @@ def _shifted(node: Node, value: Any, zero: Any) -> Any:
 def _requantized(node: Node, total: Any, scale: Any, zero: Any) -> Any:
     """saturate(round(total * scale) + zero point).
 
-    An even zero point is added before the rounding, which takes fewer instructions. An odd one would change ties.
+    An even constant zero point is added before the rounding, which takes fewer instructions. An odd one would change
+    ties. In float32 the sum may be a tie where the number is within 2^-17 of one; either side is right there.
     """
     _require(dtype_of(zero), node)
     real = node.emit(relax.op.multiply(relax.op.astype(total, dtype_of(scale)), scale))
