@@ -134,28 +134,22 @@ def test_a_layer_multiplies_bytes_and_computes_the_same(name: str) -> None:
             np.testing.assert_allclose(ours[output], peer[output], rtol=1e-4, atol=1e-3)
 
 
-def test_the_scale_of_the_result_joins_the_others_only_if_nothing_else_reads_the_result() -> None:
-    def scale_of_quantize(model: onnx.ModelProto) -> float:
-        rewritten = with_byte_layers(model)
-        constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in rewritten.graph.initializer}
-        (node,) = (node for node in rewritten.graph.node if node.op_type == "QuantizeLinear")
-        return float(constants[node.input[1]])
+def scale_and_zero_point(model: onnx.ModelProto) -> tuple[float, int]:
+    """What the only QuantizeLinear of a rewritten model has."""
+    rewritten = with_byte_layers(model)
+    constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in rewritten.graph.initializer}
+    (node,) = (node for node in rewritten.graph.node if node.op_type == "QuantizeLinear")
+    return float(constants[node.input[1]]), int(constants[node.input[2]])
 
-    assert scale_of_quantize(LAYERS["conv"]) == scale_of_quantize(LAYERS["relu"]) == 1.0
-    assert scale_of_quantize(LAYERS["read elsewhere"]) == pytest.approx(0.3)
+
+def test_the_scale_of_the_result_joins_the_others_only_if_nothing_else_reads_the_result() -> None:
+    assert [scale_and_zero_point(LAYERS[name])[0] for name in ("conv", "gemm", "relu")] == [1.0] * 3
+    assert scale_and_zero_point(LAYERS["read elsewhere"])[0] == pytest.approx(0.3)
 
 
 def test_the_zero_point_of_the_result_is_added_first_only_if_the_result_is_rounded_at_once() -> None:
-    def zero_of_quantize(model: onnx.ModelProto) -> int:
-        rewritten = with_byte_layers(model)
-        constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in rewritten.graph.initializer}
-        (node,) = (node for node in rewritten.graph.node if node.op_type == "QuantizeLinear")
-        return int(constants[node.input[2]])
-
-    zero = zero_of_quantize(LAYERS["read elsewhere"])
-    assert zero != 0
-    assert zero_of_quantize(LAYERS["conv"]) == zero_of_quantize(LAYERS["gemm"]) == 0
-    assert zero_of_quantize(LAYERS["relu"]) == zero
+    assert [scale_and_zero_point(LAYERS[name])[1] for name in ("conv", "gemm")] == [0, 0]
+    assert [scale_and_zero_point(LAYERS[name])[1] for name in ("relu", "read elsewhere")] == [120, 120]
 
 
 @pytest.mark.parametrize("scale", [0.5, 0.75])
