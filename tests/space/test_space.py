@@ -1,6 +1,8 @@
 """Spaces under constraints: points, neighbourhoods, samples, lists of combinations and fingerprints."""
 
+import sys
 from itertools import product
+from types import FrameType
 
 import numpy as np
 import pytest
@@ -293,3 +295,31 @@ def test_errors_are_one_clear_line(make: object, line: str) -> None:
     with pytest.raises(SpaceError, match=line) as caught:
         make()  # type: ignore[operator]
     assert "\n" not in str(caught.value)
+
+
+def test_an_interrupt_inside_of_encodings_stays_one() -> None:
+    """Ctrl-C is raised at each call that `encodings` makes, one after the other, and must come out as it is."""
+    space = Space("s", [Tile("t", 12, 3), Ordinal("o", [1, 2])])
+    points = list(space.points())[:5]
+    calls_until_interrupt = calls_left = 0
+
+    def interrupt(_frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal calls_left
+        if event in ("call", "c_call"):
+            calls_left -= 1
+            if calls_left == -1:
+                raise KeyboardInterrupt
+
+    complete = False
+    while not complete:
+        calls_left = calls_until_interrupt
+        sys.setprofile(interrupt)
+        try:
+            space.encodings(points)
+            complete = True
+        except KeyboardInterrupt:
+            calls_until_interrupt += 1
+        finally:
+            calls_left = 10  # for the call below
+            sys.setprofile(None)
+    assert calls_until_interrupt > 20

@@ -129,8 +129,8 @@ class Space:
         """For each knob the distinct coordinates that it has at the points, and the index among them of each point."""
         table = np.array(points, dtype=np.intp).reshape(len(points), self._length)
         for knob, place in zip(self.knobs, self._slices, strict=True):
-            distinct, index = np.unique(table[:, place], axis=0, return_inverse=True)
-            yield knob, [tuple(coords) for coords in distinct.tolist()], index.reshape(-1)
+            distinct, index = _distinct_rows(table[:, place])
+            yield knob, [tuple(coords) for coords in distinct.tolist()], index
 
     def point(self, config: Mapping[str, Any]) -> Point:
         """The point of a configuration, given as values by knob name.
@@ -374,6 +374,20 @@ class Space:
 
 def _replaced(point: Point, place: slice, coords: Coords) -> Point:
     return (*point[: place.start], *coords, *point[place.stop :])
+
+
+def _distinct_rows(rows: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """The distinct rows of a table in their order, and the index among them of each row.
+
+    `np.unique(axis=0)` is up to ten times slower, and turns a Ctrl-C that arrives inside of it into a TypeError.
+    """
+    order = np.lexsort(rows.T[::-1])
+    ordered = rows[order]
+    differs = np.ones(len(rows), dtype=bool)
+    differs[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+    index = np.empty(len(rows), dtype=np.intp)
+    index[order] = np.cumsum(differs) - 1
+    return ordered[differs], index
 
 
 def _digest(description: Mapping[str, Any]) -> str:
