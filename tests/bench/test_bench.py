@@ -13,7 +13,8 @@ bench = importlib.import_module("stormdrop.bench.bench")  # the attribute of the
 
 def test_names_of_peers() -> None:
     assert bench._select_peers(["torch"], bench.operator_peers()) == (["torch", "torch-packed"], {})
-    assert bench._select_peers(None, bench.model_peers())[0] == ["onnxruntime", "openvino", "torch", "torch-compiled"]
+    of_models = ["onnxruntime", "openvino", "torch", "torch-compiled", "litert"]
+    assert bench._select_peers(None, bench.model_peers())[0] == of_models
     assert bench._select_peers(["torch"], bench.model_peers()) == (["torch", "torch-compiled"], {})
     both = ["tensorflow", "tensorflow-xla"]
     assert bench._select_peers(["tensorflow"], bench.operator_peers()) == (both, {})
@@ -31,6 +32,9 @@ def test_peers_that_are_not_installed_are_known_before_the_tuning(monkeypatch: p
     with pytest.raises(InputError, match="torch: torch is not installed: pip install torch; torch-packed"):
         bench.bench(operators.matmul(8, 8, 8), ["torch"])
     assert bench._not_installed(["openvino", "torch-packed"], bench.operator_peers()).keys() == {"torch-packed"}
+    monkeypatch.setattr(bench, "find_spec", lambda package: None if package == "litert_torch" else package)
+    missing = {"litert": "litert_torch is not installed: pip install litert-torch"}
+    assert bench._not_installed(["litert"], bench.model_peers()) == missing
 
 
 def test_a_bench_reports_ratios_errors_and_skipped_peers() -> None:

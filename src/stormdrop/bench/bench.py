@@ -23,7 +23,7 @@ from ..statistics import median_interval, ratio_interval
 from ..tuning.options import BF16, FLOAT32
 from .contender import ContenderSpec, Unavailable
 from .contender_process import ContenderProcess
-from .peers import GROUPS, IN_BFLOAT16, ONNXRUNTIME_EXACT, model_peers, operator_peers
+from .peers import GROUPS, IN_BFLOAT16, ONNXRUNTIME_EXACT, PACKAGES, model_peers, operator_peers
 from .turns import take_turns
 
 if TYPE_CHECKING:
@@ -267,9 +267,13 @@ def _select_peers(against: Sequence[str] | None, known: Mapping[str, str]) -> tu
 
 def _not_installed(names: Sequence[str], known: Mapping[str, str]) -> dict[str, str]:
     """Why some of these peers cannot take part: the package that each is named after is not installed."""
-    packages = {name: name.partition("-")[0] for name in names if known[name].startswith(f"{__package__}.peers.")}
+    packages = {
+        name: PACKAGES.get(name, name.partition("-")[0])
+        for name in names
+        if known[name].startswith(f"{__package__}.peers.")
+    }
     return {
-        name: f"{package} is not installed: pip install {package}"
+        name: f"{package} is not installed: pip install {package.replace('_', '-')}"
         for name, package in packages.items()
         if find_spec(package) is None
     }

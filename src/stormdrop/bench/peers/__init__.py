@@ -11,6 +11,7 @@
                 openvino        float32 or bfloat16, latency hint, all cores
                 torch           eager, float32 or bfloat16, images channels-last
                 torch-compiled  compiled by torch's inductor, weights frozen
+                litert          with XNNPACK's kernels, images channels last, all cores
     ours        TunedOperator, TunedModel
 
 A contender is made in its own process with the number of threads. It raises `Unavailable`, with the reason, if it does
@@ -18,6 +19,7 @@ not support the operator. Before the timing, weights are packed, and inputs get 
 Importing this package loads no peer's library, because a contender's process holds only its own.
 
 torch_operators.py, torch_models.py  torch
+litert.py                            LiteRT
 onnxruntime.py                       onnxruntime
 openvino.py                          OpenVINO
 tensorflow_operators.py              TensorFlow, for operators: nothing converts ONNX for its present version
@@ -44,8 +46,12 @@ MODEL_PEERS = {
     "openvino": "stormdrop.bench.peers.openvino:OpenvinoModel",
     "torch": "stormdrop.bench.peers.torch_models:EagerModel",
     "torch-compiled": "stormdrop.bench.peers.torch_models:InductorModel",
+    "litert": "stormdrop.bench.peers.litert:LitertModel",
 }
 """The peers of ONNX models: what makes each contender, by name."""
+
+PACKAGES = {"litert": "litert_torch"}
+"""The package that a peer needs, if it is not named after it."""
 
 IN_BFLOAT16 = ("openvino", "torch", "torch-compiled")
 """The peers of ONNX models that take `precision="bf16"`."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import operator
+from collections.abc import Mapping, Sequence
 from importlib import metadata as packages
 from typing import Any, ClassVar
 from unittest import mock
@@ -21,6 +22,7 @@ Array = NDArray[Any]
 class EagerModel:
     """Eager, with images that are channels-last in memory."""
 
+    library: ClassVar[str] = "torch"
     compiled: ClassVar[bool] = False
 
     def __init__(self, model: bytes, inputs: Mapping[str, Array], threads: int, precision: str = FLOAT32) -> None:
@@ -37,11 +39,16 @@ class EagerModel:
         self.versions = {"torch": torch.__version__, "onnx2torch": packages.version("onnx2torch")}
         self.settings = {"threads": threads, "compiled": self.compiled, "precision": precision}
         # In the cleaned graph, constants are folded and dropouts are gone: onnx2torch supports more such graphs, and
-        # they run faster. But it has reshapes in place of flattening, which torch's compiler does not always trace.
+        # they run faster.
         reasons = []
         for cleaned in (True, False):
             try:
-                self._prepare(torch, onnx2torch, load_onnx(given).cleaned if cleaned else given, inputs)
+                graph = load_onnx(given).cleaned if cleaned else given
+                weights = {tensor.name for tensor in graph.graph.initializer}
+                names = [value.name for value in graph.graph.input if value.name not in weights]
+                tensors = [torch.from_numpy(inputs[name]) for name in names]
+                module = _with_known_shapes(torch, onnx2torch.convert(graph).eval(), tensors)
+                self._prepare(torch, module, tensors)
                 self.run()
             except Exception as error:  # noqa: BLE001
                 # onnx2torch raises NotImplementedError for an unknown operator; its converters, the graph's operators
@@ -49,14 +56,10 @@ class EagerModel:
                 reasons.append(one_line(error))
             else:
                 return
-        raise Unavailable(f"torch does not run the model: {'; as it was written: '.join(reasons)}")
+        raise Unavailable(f"{self.library} does not run the model: {'; as it was written: '.join(reasons)}")
 
-    def _prepare(self, torch: Any, onnx2torch: Any, graph: Any, inputs: Mapping[str, Array]) -> None:
-        """Make a module of an ONNX graph, and its inputs."""
-        module = onnx2torch.convert(graph).eval()
-        weights = {tensor.name for tensor in graph.graph.initializer}
-        names = [value.name for value in graph.graph.input if value.name not in weights]
-        tensors = [torch.from_numpy(inputs[name]) for name in names]
+    def _prepare(self, torch: Any, module: Any, tensors: list[Any]) -> None:
+        """Make of a module and its inputs what is timed."""
         if self.settings["precision"] == BF16:
             module = module.to(torch.bfloat16)
             tensors = [tensor.to(torch.bfloat16) if tensor.is_floating_point() else tensor for tensor in tensors]
@@ -91,3 +94,40 @@ class InductorModel(EagerModel):
 
         inductor.freezing = True
         return torch.compile(module)
+
+
+_OF_SHAPES = ("OnnxReshape", "OnnxSqueezeDynamicAxes", "OnnxUnsqueezeDynamicAxes")
+
+
+def _with_known_shapes(torch: Any, module: Any, tensors: Sequence[Any]) -> Any:
+    """The module of a graph whose sizes are known, with numbers in place of tensors as the sizes of what it reshapes.
+
+    onnx2torch's reshapes and slices look into constant tensors, which torch's compiler and exporter do not trace.
+    """
+    from torch.fx.passes.shape_prop import ShapeProp
+
+    ShapeProp(module).propagate(*tensors)
+    for node in list(module.graph.nodes):
+        kind = type(module.get_submodule(node.target)).__name__ if node.op == "call_module" else ""
+        constants = [operator.attrgetter(of.target)(module).tolist() for of in node.args[1:] if of.op == "get_attr"]
+        if kind in _OF_SHAPES:
+            call = torch.reshape, (node.args[0], tuple(node.meta["tensor_meta"].shape))
+        elif kind == "OnnxSlice" and len(constants) == len(node.args) - 1:
+            call = operator.getitem, (node.args[0], _slices(len(node.meta["tensor_meta"].shape), *constants))
+        else:
+            continue
+        with module.graph.inserting_before(node):
+            node.replace_all_uses_with(module.graph.call_function(*call))
+        module.graph.erase_node(node)
+    module.recompile()
+    return module
+
+
+def _slices(
+    rank: int, starts: Sequence[int], ends: Sequence[int], axes: Sequence[int] = (), steps: Sequence[int] = ()
+) -> tuple[slice, ...]:
+    """The index of a tensor that does what ONNX' Slice does with these inputs."""
+    slices = [slice(None)] * rank
+    for start, end, axis, step in zip(starts, ends, axes or range(rank), steps or [1] * rank, strict=False):
+        slices[axis] = slice(start, end, step)
+    return tuple(slices)
