@@ -46,7 +46,7 @@ def test_plain_schedules_are_right_and_reported(residual: Graph, target: Target)
 
 def test_squeezenet(target: Target) -> None:
     graph = load_graph(seed_weights(zoo_model("squeezenet"), seed=3))
-    assert len(graph.tasks) == 29 and sum("transpose" in task.name for task in graph.tasks) == 1
+    assert len(graph.tasks) == 28 and not any("transpose" in task.name for task in graph.tasks)
     model = build(graph, {}, target)
     assert verify(model, graph.source, seed=3).max_error < 1e-4
     assert {report.reached for report in model.metadata.fallbacks} == {"parallel, vectorised"}
@@ -88,7 +88,8 @@ def test_variants_that_do_not_fit(residual: Graph, target: Target) -> None:
     variant = gemm_variant(lambda n, k: (k, n))
     with pytest.raises(ModelError, match="has no task 99"):
         build(residual, {99: variant}, target)
+    pool = next(task.index for task in residual.tasks if "pool" in task.name)
     with pytest.raises(ModelError, match="takes 4 arguments"):
-        build(residual, {0: variant}, target)
+        build(residual, {pool: variant}, target)
     with pytest.raises(ModelError, match=r"argument 0 of task .* is no constant"):
         build(residual, {gemm(residual): Variant(variant.main, {0: variant.transforms[1]})}, target)

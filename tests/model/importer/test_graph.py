@@ -27,10 +27,10 @@ def blocks(function: object) -> list[str]:
 
 def test_tasks_are_fused_and_channels_last(residual: Graph) -> None:
     block_names = [blocks(task.function) for task in residual.tasks]
-    assert ["pad_temp", "conv2d_nhwc", "T_add", "compute"] in block_names
+    assert ["pad", "conv2d", "T_add", "compute"] in block_names
     # Bias, residual and ReLU are fused into the 1x1 convolution; its padding by zero elements is gone.
     assert ["conv2d_nhwc", "T_add", "T_add1", "compute"] in block_names
-    assert sum("T_transpose" in names for names in block_names) == 1, "only the input changes its layout"
+    assert not any("T_transpose" in names for names in block_names)
     assert not any("T_reshape" in names for names in block_names)
 
 
@@ -77,9 +77,9 @@ def test_clips_and_activations_stay_in_the_layout() -> None:
     weights: dict[str, tuple[int, ...]] = {"w0": (16, 3, 3, 3), "w1": (16, 1, 3, 3)}
     model = make_model(nodes, weights, {"x": (1, 3, 16, 16)}, {"y": (1, 16)}, opset=14, extra=bounds)
     graph = load_graph(seed_weights(model))
-    assert [task.name for task in graph.tasks if "transpose" in task.name] == ["transpose"]
+    assert not any("transpose" in task.name for task in graph.tasks)
     assert sum("conv2d" in task.name for task in graph.tasks) == 2, "the activations are fused into the convolutions"
-    assert len(graph.tasks) == 5  # the others: the input's transpose, the mean, and the output's reshape
+    assert len(graph.tasks) == 4  # the others: the mean, and the output's reshape
     assert verify(build(graph, {}, Target.detect()), graph.source).max_error < 1e-4
 
 
