@@ -16,7 +16,7 @@ from stormdrop import Target, peak
 
 OUT = Path(__file__).parent / "out"
 
-_PACKAGES = ("stormdrop", "apache-tvm", "torch", "onnxruntime", "openvino", "tensorflow-cpu")
+_PACKAGES = ("stormdrop", "apache-tvm", "torch", "onnxruntime", "openvino", "tensorflow-cpu", "ai-edge-litert")
 
 
 def machine() -> dict[str, Any]:

@@ -18,6 +18,7 @@ BLUEPRINTS = [
     lambda name: Ordinal(name, [0, 1, 4, 16]),
     lambda name: Categorical(name, ["x", "y", "z"]),
     lambda name: Tile(name, 12, 3),
+    lambda name: Tile(name, 12, 1),
     lambda name: Tile(name, 8, 2, max_inner=4, exchange=False),
     lambda name: Split(name, 17, [[1, 2], [4, 8]]),
 ]
@@ -310,7 +311,7 @@ def test_an_interrupt_inside_of_encodings_stays_one() -> None:
             if calls_left == -1:
                 raise KeyboardInterrupt
 
-    complete = False
+    complete, before = False, sys.getprofile()
     while not complete:
         calls_left = calls_until_interrupt
         sys.setprofile(interrupt)
@@ -321,5 +322,5 @@ def test_an_interrupt_inside_of_encodings_stays_one() -> None:
             calls_until_interrupt += 1
         finally:
             calls_left = 10  # for the call below
-            sys.setprofile(None)
+            sys.setprofile(before)
     assert calls_until_interrupt > 20

@@ -161,9 +161,9 @@ def bench(
         what: An operator (`operators.matmul(512, 512, 512)`), an ONNX file, or the folder of a saved model. An
             operator or file without a finished tuning in the store is tuned first.
         against: The names of the peers: "onnxruntime", "openvino", "torch" (which stands for all its forms),
-            "torch-packed", "torch-compiled", "tensorflow" (which stands for both its forms), "tensorflow-xla". The
-            default is all of them. A peer that is not installed, does not support `what`, or dies before its first
-            turn is skipped, and the result says why.
+            "torch-packed", "torch-compiled", "tensorflow" (which stands for both its forms), "tensorflow-xla",
+            "litert". The default is all of them. A peer that is not installed, does not support `what`, or dies before
+            its first turn is skipped, and the result says why.
         rounds: How often each contender is timed; at least 2.
         seed: Seeds the inputs and the tuning.
         shapes: The shapes of inputs whose shape an ONNX file leaves open, by input name. Of a saved model with several

@@ -26,16 +26,23 @@ from .roles import is_contraction
 from .stages import Axis, Stage, StageGraph, intermediate, shape_of, variable
 
 
-def in_bfloat16(graph: StageGraph, positions: Collection[int]) -> StageGraph:
+def in_bfloat16(graph: StageGraph, positions: Collection[int], copied: Collection[int] = ()) -> StageGraph:
     """The same function with some of its parameters in bfloat16.
 
     Args:
         graph: the function.
         positions: the positions of the parameters, inputs and outputs, which are in float32.
+        copied: the positions of inputs that stay in float32, and whose copies in the function are in bfloat16; some
+            of `copied_positions`.
     """
     stored = {graph.parameters[position]: _narrow(graph.parameters[position]) for position in positions}
+    wide = {graph.parameters[position] for position in copied}
     stages: list[Stage] = []
     for stage in graph.stages:
+        if any(load.source in wide for load in stage.loads()):
+            stored[stage.buffer] = _narrow(stage.buffer)
+            stages.append(replace(stage, buffer=stored[stage.buffer], value=prim.Cast(BFLOAT16, stage.value)))
+            continue
         moves = all(load.source in stored for load in stage.loads()) and _only_moves(stage)
         if moves and stage.buffer not in graph.outputs:
             stored[stage.buffer] = _narrow(stage.buffer)
@@ -65,6 +72,15 @@ def factor_positions(graph: StageGraph) -> list[tuple[int, int]]:
         if len(pair) == 2 and None not in pair:
             found.append((graph.parameters.index(pair[0]), graph.parameters.index(pair[1])))
     return found
+
+
+def copied_positions(graph: StageGraph) -> set[int]:
+    """The positions of the inputs that a function only reads to move their elements, as a padding does."""
+    return {
+        graph.parameters.index(buffer)
+        for buffer in graph.inputs
+        if all(_only_copies(stage, buffer) and stage.buffer not in graph.outputs for stage in graph.readers(buffer))
+    }
 
 
 def keeps_elements(graph: StageGraph) -> bool:
@@ -98,6 +114,11 @@ def _origin(graph: StageGraph, buffer: Any) -> Any | None:
 def _only_moves(stage: Stage) -> bool:
     """Whether a stage stores elements as they were loaded, or zeros."""
     return stage.combine is None and bool(stage.loads()) and _is_moved(stage.value)
+
+
+def _only_copies(stage: Stage, buffer: Any) -> bool:
+    """Whether a stage stores elements of one buffer as they were loaded, or zeros."""
+    return _only_moves(stage) and {load.source for load in stage.loads()} == {buffer}
 
 
 def _is_moved(node: Expr) -> bool:

@@ -1,13 +1,14 @@
 """A model of float32 that computes in bfloat16 where it may.
 
-    x (float32) -> transpose -> bfloat16 -> conv (weights in bfloat16) -> bfloat16 -> conv -> float32 -> dense -> y
+    x (float32) -> conv (weights in bfloat16) -> bfloat16 -> conv (the same) -> float32 -> dense -> y
 
 The factors of contractions are stored in bfloat16: weights, and what other kernels make. Every kernel computes in
 float32 and rounds its result once, if that is such a factor. Whatever nothing multiplies stays in float32: the sums
 that a normalisation reads, the scores before a softmax, inputs and outputs of the model.
 
 A *layer* is a call of a kernel with a contraction. The last layers before the outputs stay in float32. So do those
-whose data others read or make as well: the caller of the model, and functions that we do not read.
+whose data others read or make as well: the caller of the model, and functions that we do not read. If a layer copies an
+input of the model before it multiplies it, as for a padding, then the copy is in bfloat16.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tvm import relax
 from tvm.ir import GenericConst
 
 from ..ir.dtypes import BFLOAT16
-from ..ir.lowered import factor_positions, in_bfloat16, keeps_elements
+from ..ir.lowered import copied_positions, factor_positions, in_bfloat16, keeps_elements
 from ..ir.roles import is_contraction
 from ..ir.stages import StageGraph
 from ..ir.workload import canonical_stages
@@ -60,6 +61,19 @@ def lowered(graph: Graph, kept: Collection[int] = ()) -> Lowered:
     layers = [index for each in values for index in each.layers]
     low = [index for each in values for index in each.low]
     return Lowered(graph.rewritten(mods), layers, low)
+
+
+@dataclass(frozen=True)
+class _Signature:
+    """What a kernel has in bfloat16.
+
+    Attributes:
+        positions: The positions of its parameters in bfloat16.
+        copied: The positions of parameters in float32 that it copies into bfloat16.
+    """
+
+    positions: frozenset[int] = frozenset()
+    copied: frozenset[int] = frozenset()
 
 
 class _Values:
@@ -125,8 +139,8 @@ class _Values:
         stages = self._functions[call.args[0].name_hint]
         return [] if stages is None else factor_positions(stages)
 
-    def _signatures(self) -> dict[Any, tuple[int, ...]]:
-        """By the call of each kernel, the positions of its arguments and its result that are in bfloat16."""
+    def _signatures(self) -> dict[Any, _Signature]:
+        """By the call of each kernel, what of its arguments and its result is in bfloat16."""
         stored = self._stored()
         signatures = {}
         for variable, call in self._made.items():
@@ -135,14 +149,24 @@ class _Values:
             arguments = list(call.args[1].fields)
             positions = {position for position, argument in enumerate(arguments) if argument in stored}
             pairs = [] if variable in self._kept else self._factors(call)
-            low = [pair for pair in pairs if all(_is_constant(arguments[one]) or one in positions for one in pair)]
-            positions.update(one for pair in low for one in pair)
+            copied = self._copied(call) if pairs else set()
+            fitting = positions | copied
+            low = [pair for pair in pairs if all(_is_constant(arguments[one]) or one in fitting for one in pair)]
+            factors = {one for pair in low for one in pair}
+            positions |= factors - copied
             if low:
                 self.low.append(self._tasks[call.args[0].name_hint])
             if variable in stored:
                 positions.add(len(arguments))
-            signatures[call] = tuple(sorted(positions))
+            signatures[call] = _Signature(frozenset(positions), frozenset(factors & copied))
         return signatures
+
+    def _copied(self, call: Any) -> set[int]:
+        """The positions of the arguments of a kernel's call that are inputs of the model, and that it only copies."""
+        stages = self._functions[call.args[0].name_hint]
+        copied = set() if stages is None else copied_positions(stages)
+        inputs = set(self._main.params)
+        return {position for position in copied if call.args[1].fields[position] in inputs}
 
     def _stored(self) -> set[Any]:
         """The variables that are stored in bfloat16."""
@@ -247,19 +271,20 @@ class _Lowered(relax.PyExprMutator):
     def __init__(
         self,
         mod: tvm.IRModule,
-        signatures: dict[Any, tuple[int, ...]],
+        signatures: dict[Any, _Signature],
         functions: dict[str, StageGraph | None],
         constants: dict[int, GenericConst],
     ) -> None:
         super().__init__(mod)
         self._signatures, self._functions, self._constants = signatures, functions, constants
-        self._made: defaultdict[str, dict[tuple[int, ...], Any]] = defaultdict(dict)
+        self._made: defaultdict[str, dict[_Signature, Any]] = defaultdict(dict)
 
     def visit_call_(self, call: relax.Call) -> Any:
-        positions = self._signatures.get(call, ())
+        signature = self._signatures.get(call, _Signature())
         call = self.visit_expr_post_order(call)
-        if not positions:
+        if signature == _Signature():
             return call
+        positions = signature.positions
         name, arguments = call.args[0].name_hint, list(call.args[1].fields)
         for position in positions:
             if position < len(arguments) and _is_constant(arguments[position]):
@@ -267,16 +292,17 @@ class _Lowered(relax.PyExprMutator):
         (result,) = call.ty_args
         if len(arguments) in positions:
             result = relax.TensorType(list(result.shape.values), BFLOAT16)
-        return relax.call_tir(self._function(name, positions), relax.Tuple(arguments), [result])
+        return relax.call_tir(self._function(name, signature), relax.Tuple(arguments), [result])
 
-    def _function(self, name: str, positions: tuple[int, ...]) -> Any:
+    def _function(self, name: str, signature: _Signature) -> Any:
         made = self._made[name]
-        if positions not in made:
+        if signature not in made:
             stages = self._functions[name]
             assert stages is not None  # otherwise it would have no position
-            function = in_bfloat16(stages, positions).function().without_attr("global_symbol")
-            made[positions] = self.builder_.add_func(function, f"{name}_bf16")
-        return made[positions]
+            lowered = in_bfloat16(stages, sorted(signature.positions), signature.copied)
+            function = lowered.function().without_attr("global_symbol")
+            made[signature] = self.builder_.add_func(function, f"{name}_bf16")
+        return made[signature]
 
     def _constant(self, value: GenericConst) -> GenericConst:
         address = int(value.value.data_ptr())

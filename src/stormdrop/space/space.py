@@ -381,7 +381,7 @@ def _distinct_rows(rows: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np
 
     `np.unique(axis=0)` is up to ten times slower, and turns a Ctrl-C that arrives inside of it into a TypeError.
     """
-    order = np.lexsort(rows.T[::-1])
+    order = np.lexsort(rows.T[::-1]) if rows.shape[1] else np.arange(len(rows))
     ordered = rows[order]
     differs = np.ones(len(rows), dtype=bool)
     differs[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)

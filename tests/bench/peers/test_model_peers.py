@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper, parser
 
-from stormdrop.bench.peers import MODEL_PEERS
+from stormdrop.bench.peers import MODEL_PEERS, torch_models
 
 NEEDS = {"torch": "onnx2torch", "torch-compiled": "onnx2torch", "litert": "litert_torch"}
 IN_TORCH = ("torch", "torch-compiled", "litert")
@@ -55,3 +55,28 @@ def test_shapes_that_onnx2torch_reads_from_tensors_are_known(peer: str) -> None:
     y, part = made(peer, model, x=x).outputs()
     np.testing.assert_array_equal(part, x[:, :, 1:6:2, 1::2])
     np.testing.assert_array_equal(y, part.reshape(4, 1, 9))
+
+
+@pytest.mark.parametrize("peer", ["torch", "torch-compiled"])
+def test_nodes_with_several_outputs_and_slices_that_go_backwards(peer: str) -> None:
+    graph = parser.parse_graph(
+        """g (float[4, 6] x) => (float[4, 3] y)
+        <int64[2] halves = {3, 3},
+         int64[1] start = {-1}, int64[1] end = {-9}, int64[1] axis = {1}, int64[1] step = {-1}>
+        {
+            left, right = Split <axis = 1> (x, halves)
+            turned = Slice(right, start, end, axis, step)
+            y = Sub(left, turned)
+        }"""
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    x = np.random.default_rng(0).standard_normal((4, 6)).astype("float32")
+    (y,) = made(peer, model, x=x).outputs()
+    np.testing.assert_array_equal(y, x[:, :3] - x[:, :2:-1])
+
+
+def test_indices_of_slices() -> None:
+    assert torch_models._slices(3, [1], [4]) == (slice(1, 4, 1), slice(None), slice(None))
+    assert torch_models._slices(3, [0, 2], [9, -1], [-1, 0]) == (slice(2, -1, 1), slice(None), slice(0, 9, 1))
+    assert torch_models._slices(2, [0], [9], [1], [3]) == (slice(None), slice(0, 9, 3))
+    assert torch_models._slices(2, [5], [0], [1], [-1]) is None

@@ -6,19 +6,21 @@ litert-torch makes its model of the module that onnx2torch makes of the graph.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from importlib import metadata as packages
 from pathlib import Path
 from typing import Any, ClassVar
 
 from numpy.typing import NDArray
 
+from ...tuning.options import FLOAT32
 from .torch_models import EagerModel
 
 Array = NDArray[Any]
 
 
 class LitertModel(EagerModel):
-    """Images are channels last at the model's inputs, as all its kernels have them."""
+    """An ONNX model that LiteRT runs. Images are channels-last at its inputs, because its kernels read them so."""
 
     library: ClassVar[str] = "LiteRT"
 
@@ -40,10 +42,13 @@ class LitertModel(EagerModel):
         (names,) = self._interpreter.get_signature_list().values()
         runner = self._interpreter.get_signature_runner()
         inputs, outputs = runner.get_input_details(), runner.get_output_details()
-        for name, tensor in zip(names["inputs"], tensors, strict=True):
+        for name, tensor in zip(_by_number(names["inputs"]), tensors, strict=True):
             values = tensor.numpy().astype(inputs[name]["dtype"])  # int64 became int32
             self._interpreter.set_tensor(inputs[name]["index"], values)
-        self._places = [outputs[name]["index"] for name in names["outputs"]]
+        self._places = [outputs[name]["index"] for name in _by_number(names["outputs"])]
+        self.settings = {"threads": self.settings["threads"], "precision": FLOAT32}
+        if images:
+            self.settings["layout"] = "channels last, prepared ahead"
         self.versions = {name: packages.version(name) for name in ("ai-edge-litert", "litert-torch", "torch")}
 
     def run(self) -> object:
@@ -52,3 +57,8 @@ class LitertModel(EagerModel):
     def outputs(self) -> list[Array]:
         self.run()
         return [self._interpreter.get_tensor(place) for place in self._places]
+
+
+def _by_number(names: Sequence[str]) -> list[str]:
+    """Names such as args_0 and output_10 in the order of their numbers, not of the alphabet."""
+    return sorted(names, key=lambda name: int(name.rpartition("_")[2]))

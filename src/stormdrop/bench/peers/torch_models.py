@@ -96,38 +96,51 @@ class InductorModel(EagerModel):
         return torch.compile(module)
 
 
-_OF_SHAPES = ("OnnxReshape", "OnnxSqueezeDynamicAxes", "OnnxUnsqueezeDynamicAxes")
+_RESHAPING = ("OnnxReshape", "OnnxSqueezeDynamicAxes", "OnnxUnsqueezeDynamicAxes")
 
 
 def _with_known_shapes(torch: Any, module: Any, tensors: Sequence[Any]) -> Any:
-    """The module of a graph whose sizes are known, with numbers in place of tensors as the sizes of what it reshapes.
+    """Replaces reshapes and slices that take tensors by ones that take numbers, for inputs of these shapes.
 
-    onnx2torch's reshapes and slices look into constant tensors, which torch's compiler and exporter do not trace.
+    onnx2torch's modules look into the tensors. torch's compiler and exporter do not trace that.
     """
     from torch.fx.passes.shape_prop import ShapeProp
 
-    ShapeProp(module).propagate(*tensors)
+    try:
+        ShapeProp(module).propagate(*tensors)
+    except RuntimeError as error:  # it names the node alone; what the node raised is the cause
+        raise error.__cause__ or error from None
     for node in list(module.graph.nodes):
-        kind = type(module.get_submodule(node.target)).__name__ if node.op == "call_module" else ""
-        constants = [operator.attrgetter(of.target)(module).tolist() for of in node.args[1:] if of.op == "get_attr"]
-        if kind in _OF_SHAPES:
-            call = torch.reshape, (node.args[0], tuple(node.meta["tensor_meta"].shape))
-        elif kind == "OnnxSlice" and len(constants) == len(node.args) - 1:
-            call = operator.getitem, (node.args[0], _slices(len(node.meta["tensor_meta"].shape), *constants))
-        else:
-            continue
-        with module.graph.inserting_before(node):
-            node.replace_all_uses_with(module.graph.call_function(*call))
-        module.graph.erase_node(node)
+        call = _with_numbers(torch, module, node) if node.op == "call_module" else None
+        if call is not None:
+            with module.graph.inserting_before(node):
+                node.replace_all_uses_with(module.graph.call_function(*call))
+            module.graph.erase_node(node)
+    module.graph.eliminate_dead_code()
     module.recompile()
     return module
 
 
+def _with_numbers(torch: Any, module: Any, node: Any) -> tuple[Any, tuple[Any, ...]] | None:
+    """The function and its arguments that do what a node does without tensors of numbers; None if there are none."""
+    kind = type(module.get_submodule(node.target)).__name__
+    shape = tuple(node.meta["tensor_meta"].shape) if kind in (*_RESHAPING, "OnnxSlice") else ()
+    if kind in _RESHAPING:
+        return torch.reshape, (node.args[0], shape)
+    if kind == "OnnxSlice" and not node.kwargs and all(argument.op == "get_attr" for argument in node.args[1:]):
+        numbers = [operator.attrgetter(argument.target)(module).tolist() for argument in node.args[1:]]
+        slices = _slices(len(shape), *numbers)
+        return None if slices is None else (operator.getitem, (node.args[0], slices))
+    return None
+
+
 def _slices(
     rank: int, starts: Sequence[int], ends: Sequence[int], axes: Sequence[int] = (), steps: Sequence[int] = ()
-) -> tuple[slice, ...]:
-    """The index of a tensor that does what ONNX' Slice does with these inputs."""
+) -> tuple[slice, ...] | None:
+    """The index of a tensor that does what ONNX' Slice does with these inputs; None for steps that torch refuses."""
     slices = [slice(None)] * rank
     for start, end, axis, step in zip(starts, ends, axes or range(rank), steps or [1] * rank, strict=False):
+        if step < 1:
+            return None
         slices[axis] = slice(start, end, step)
     return tuple(slices)

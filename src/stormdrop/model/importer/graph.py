@@ -33,7 +33,7 @@ from ..passes.broadcast import expand_constants
 from ..passes.byte_contractions import mark_byte_contractions
 from ..passes.constants import fold_constants
 from ..passes.copies import remove_copies
-from ..passes.first_layers import read_images
+from ..passes.first_layers import without_transposed_images
 from ..passes.gathers import clip_indices
 from ..passes.legalize import legalize
 from ..passes.powers import expand_powers
@@ -263,7 +263,7 @@ def _optimise(mod: tvm.IRModule, name: str) -> tvm.IRModule:
             as_products,
             simplify_views,
             move_shuffles,
-            read_images,
+            without_transposed_images,
             passes.DeadCodeElimination(),
             legalize,
             mark_byte_contractions,

@@ -9,7 +9,7 @@ gathers.py            gathers read inside their tensor for every index
 views.py, copies.py   what only moves data or renames axes is simplified, and becomes a reshape
 upsampling.py         transposed convolutions whose windows do not overlap become products of pixels
 shuffles.py           shuffles of channels go into the convolutions behind them
-first_layers.py       convolutions read images with channels second as they are
+first_layers.py       convolutions read images with their channels second, as ONNX has them
 byte_contractions.py  what follows a contraction of bytes is computed in its kernel
 legalize.py           operators become TensorIR functions
 concatenation.py      inputs of a concatenation are written to their final place

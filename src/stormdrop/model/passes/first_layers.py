@@ -1,10 +1,10 @@
-"""Convolutions of images whose channels stand second read them so: no kernel transposes the model's input before them.
+"""A convolution reads an image of few channels as ONNX has it, with its channels second.
 
     t = permute_dims(x, [0, 2, 3, 1])       x has few channels
-    y = conv2d(t, w)                ->      y = conv2d(x, w)     what pads x gives the channels their place
+    y = conv2d(t, w)                ->      y = conv2d(x, w)
 
-Without padding the loads themselves find the elements. Reading a few channels that way takes no longer than reading
-neighbours: vectors multiply single elements of the data.
+The kernel of the convolution copies the image once, into a padded one whose channels are last. Before, one kernel
+copied it to move the channels, and the next one to pad it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from .views import static_shape
 
 _CONVOLUTION = "relax.nn.conv2d"
 _TO_LAST = (0, 2, 3, 1)
-_MOST_CHANNELS = 4  # of photographs, with one more; those of more are far from one another
+_MOST_CHANNELS = 4  # photographs have three, or four with transparency; more channels were not tried
 
 
-def read_images(mod: tvm.IRModule) -> tvm.IRModule:
-    """The module with convolutions of `main` that read images as they are. Bindings that become unused stay.
+def without_transposed_images(mod: tvm.IRModule) -> tvm.IRModule:
+    """The module with convolutions of `main` that read images of few channels before these are transposed.
 
-    Convolutions are channels-last and have one group.
+    Bindings that become unused stay.
     """
     images = {
         binding.var: binding.value.args[0]
@@ -33,7 +33,7 @@ def read_images(mod: tvm.IRModule) -> tvm.IRModule:
         for binding in block.bindings
         if _moves_channels(binding.value)
     }
-    return rewrite_main(mod, _Reading(mod, images)) if images else mod
+    return rewrite_main(mod, _Untransposed(mod, images)) if images else mod
 
 
 def _moves_channels(value: Any) -> bool:
@@ -54,7 +54,7 @@ def _name(value: Any) -> str:
 
 
 @relax.expr_functor.mutator
-class _Reading(relax.PyExprMutator):
+class _Untransposed(relax.PyExprMutator):
     def __init__(self, mod: tvm.IRModule, images: dict[Any, Any]) -> None:
         super().__init__(mod)
         self._images = images
@@ -63,24 +63,25 @@ class _Reading(relax.PyExprMutator):
         image = self._images.get(call.args[0]) if _name(call) == _CONVOLUTION else None
         if image is None or not _is_plain(call):
             return self.visit_expr_post_order(call)
-        data = self.visit_expr(image)
-        return self.builder_.call_te(_convolution, data, call.args[1], call.attrs, primfunc_name_hint="conv2d")
+        data, weights = self.visit_expr(image), self.visit_expr(call.args[1])
+        return self.builder_.call_te(_convolution, data, weights, call.attrs, primfunc_name_hint="conv2d")
 
 
 def _is_plain(convolution: relax.Call) -> bool:
     """Whether a convolution is channels-last with one group, and of one type."""
     data, weights = convolution.args
+    attributes = convolution.attrs
     return (
-        str(convolution.attrs.data_layout) == "NHWC"
-        and str(convolution.attrs.kernel_layout) == "OHWI"
-        and int(convolution.attrs.groups) == 1
+        str(attributes.data_layout) == str(attributes.out_layout) == "NHWC"
+        and str(attributes.kernel_layout) == "OHWI"
+        and int(attributes.groups) == 1
         and static_shape(weights.ty) is not None
         and len({data.ty.dtype, weights.ty.dtype, convolution.ty.dtype}) == 1
     )
 
 
 def _convolution(data: Any, weights: Any, attributes: Any) -> Any:
-    """A convolution of images with their channels second; channels of the result stand last."""
+    """A convolution of images with their channels second; the channels of its result are last."""
     images, channels, height, width = (int(extent) for extent in data.shape)
     filters, *window, _ = (int(extent) for extent in weights.shape)
     top, left, bottom, right = map(int, attributes.padding)
@@ -91,17 +92,13 @@ def _convolution(data: Any, weights: Any, attributes: Any) -> Any:
         inside = tirx.all(y >= top, y < height + top, x >= left, x < width + left)
         return tirx.if_then_else(inside, data[n, c, y - top, x - left], tirx.const(0, data.dtype))
 
-    if any((top, left, bottom, right)):
-        image = te.compute((images, *padded, channels), element, name="pad")
-    else:
-        image = None
+    image = te.compute((images, *padded, channels), element, name="pad")
     i, j = (te.reduce_axis((0, extent), name=name) for extent, name in zip(window, "ij", strict=True))
     c = te.reduce_axis((0, channels), name="c")
 
     def product(n: Any, y: Any, x: Any, o: Any) -> Any:
         row, column = y * strides[0] + i * dilation[0], x * strides[1] + j * dilation[1]
-        read = data[n, c, row, column] if image is None else image[n, row, column, c]
-        return te.sum(read * weights[o, i, j, c], axis=(i, j, c))
+        return te.sum(image[n, row, column, c] * weights[o, i, j, c], axis=(i, j, c))
 
     sizes = [
         (whole - (extent - 1) * apart - 1) // step + 1
