@@ -26,23 +26,16 @@ from .roles import is_contraction
 from .stages import Axis, Stage, StageGraph, intermediate, shape_of, variable
 
 
-def in_bfloat16(graph: StageGraph, positions: Collection[int], copied: Collection[int] = ()) -> StageGraph:
+def in_bfloat16(graph: StageGraph, positions: Collection[int]) -> StageGraph:
     """The same function with some of its parameters in bfloat16.
 
     Args:
         graph: the function.
         positions: the positions of the parameters, inputs and outputs, which are in float32.
-        copied: the positions of inputs that stay in float32, and whose copies in the function are in bfloat16; some
-            of `copied_positions`.
     """
     stored = {graph.parameters[position]: _narrow(graph.parameters[position]) for position in positions}
-    wide = {graph.parameters[position] for position in copied}
     stages: list[Stage] = []
     for stage in graph.stages:
-        if any(load.source in wide for load in stage.loads()):
-            stored[stage.buffer] = _narrow(stage.buffer)
-            stages.append(replace(stage, buffer=stored[stage.buffer], value=prim.Cast(BFLOAT16, stage.value)))
-            continue
         moves = all(load.source in stored for load in stage.loads()) and _only_moves(stage)
         if moves and stage.buffer not in graph.outputs:
             stored[stage.buffer] = _narrow(stage.buffer)
@@ -79,7 +72,8 @@ def copied_positions(graph: StageGraph) -> set[int]:
     return {
         graph.parameters.index(buffer)
         for buffer in graph.inputs
-        if all(_only_copies(stage, buffer) and stage.buffer not in graph.outputs for stage in graph.readers(buffer))
+        if (readers := graph.readers(buffer))
+        and all(_only_copies(stage, buffer) and stage.buffer not in graph.outputs for stage in readers)
     }
 
 

@@ -1,6 +1,6 @@
 """A model of float32 that computes in bfloat16 where it may.
 
-    x (float32) -> conv (weights in bfloat16) -> bfloat16 -> conv (the same) -> float32 -> dense -> y
+    x (float32) -> bfloat16 -> conv (weights in bfloat16) -> bfloat16 -> conv -> float32 -> dense -> y
 
 The factors of contractions are stored in bfloat16: weights, and what other kernels make. Every kernel computes in
 float32 and rounds its result once, if that is such a factor. Whatever nothing multiplies stays in float32: the sums
@@ -8,7 +8,7 @@ that a normalisation reads, the scores before a softmax, inputs and outputs of t
 
 A *layer* is a call of a kernel with a contraction. The last layers before the outputs stay in float32. So do those
 whose data others read or make as well: the caller of the model, and functions that we do not read. If a layer copies an
-input of the model before it multiplies it, as for a padding, then the copy is in bfloat16.
+input of the model before it multiplies it, as convolutions of images do, then a kernel before it rounds the input.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import tvm
-from tvm import relax
+from tvm import relax, te
 from tvm.ir import GenericConst
 
 from ..ir.dtypes import BFLOAT16
@@ -61,19 +61,6 @@ def lowered(graph: Graph, kept: Collection[int] = ()) -> Lowered:
     layers = [index for each in values for index in each.layers]
     low = [index for each in values for index in each.low]
     return Lowered(graph.rewritten(mods), layers, low)
-
-
-@dataclass(frozen=True)
-class _Signature:
-    """What a kernel has in bfloat16.
-
-    Attributes:
-        positions: The positions of its parameters in bfloat16.
-        copied: The positions of parameters in float32 that it copies into bfloat16.
-    """
-
-    positions: frozenset[int] = frozenset()
-    copied: frozenset[int] = frozenset()
 
 
 class _Values:
@@ -139,8 +126,8 @@ class _Values:
         stages = self._functions[call.args[0].name_hint]
         return [] if stages is None else factor_positions(stages)
 
-    def _signatures(self) -> dict[Any, _Signature]:
-        """By the call of each kernel, what of its arguments and its result is in bfloat16."""
+    def _signatures(self) -> dict[Any, tuple[int, ...]]:
+        """By the call of each kernel, the positions of its arguments and its result that are in bfloat16."""
         stored = self._stored()
         signatures = {}
         for variable, call in self._made.items():
@@ -149,16 +136,14 @@ class _Values:
             arguments = list(call.args[1].fields)
             positions = {position for position, argument in enumerate(arguments) if argument in stored}
             pairs = [] if variable in self._kept else self._factors(call)
-            copied = self._copied(call) if pairs else set()
-            fitting = positions | copied
+            fitting = positions | self._copied(call) if pairs else positions
             low = [pair for pair in pairs if all(_is_constant(arguments[one]) or one in fitting for one in pair)]
-            factors = {one for pair in low for one in pair}
-            positions |= factors - copied
+            positions.update(one for pair in low for one in pair)
             if low:
                 self.low.append(self._tasks[call.args[0].name_hint])
             if variable in stored:
                 positions.add(len(arguments))
-            signatures[call] = _Signature(frozenset(positions), frozenset(factors & copied))
+            signatures[call] = tuple(sorted(positions))
         return signatures
 
     def _copied(self, call: Any) -> set[int]:
@@ -256,6 +241,10 @@ class _Values:
                     yield [arguments[one] for one in pair if not _is_constant(arguments[one])]
 
 
+def _in_bfloat16(tensor: Any) -> Any:
+    return te.compute(tensor.shape, lambda *index: tensor(*index).astype(BFLOAT16), name="rounded")
+
+
 def _is_view(value: Any) -> bool:
     return isinstance(value, relax.Call) and getattr(value.op, "name", "") in VIEWS
 
@@ -271,38 +260,46 @@ class _Lowered(relax.PyExprMutator):
     def __init__(
         self,
         mod: tvm.IRModule,
-        signatures: dict[Any, _Signature],
+        signatures: dict[Any, tuple[int, ...]],
         functions: dict[str, StageGraph | None],
         constants: dict[int, GenericConst],
     ) -> None:
         super().__init__(mod)
         self._signatures, self._functions, self._constants = signatures, functions, constants
-        self._made: defaultdict[str, dict[_Signature, Any]] = defaultdict(dict)
+        self._made: defaultdict[str, dict[tuple[int, ...], Any]] = defaultdict(dict)
+        self._inputs: dict[Any, Any] = {}
 
     def visit_call_(self, call: relax.Call) -> Any:
-        signature = self._signatures.get(call, _Signature())
+        positions = self._signatures.get(call, ())
         call = self.visit_expr_post_order(call)
-        if signature == _Signature():
+        if not positions:
             return call
-        positions = signature.positions
         name, arguments = call.args[0].name_hint, list(call.args[1].fields)
         for position in positions:
             if position < len(arguments) and _is_constant(arguments[position]):
                 arguments[position] = self._constant(arguments[position])
+            elif position < len(arguments) and str(arguments[position].ty.dtype) == "float32":
+                arguments[position] = self._rounded(arguments[position], name)
         (result,) = call.ty_args
         if len(arguments) in positions:
             result = relax.TensorType(list(result.shape.values), BFLOAT16)
-        return relax.call_tir(self._function(name, signature), relax.Tuple(arguments), [result])
+        return relax.call_tir(self._function(name, positions), relax.Tuple(arguments), [result])
 
-    def _function(self, name: str, signature: _Signature) -> Any:
+    def _function(self, name: str, positions: tuple[int, ...]) -> Any:
         made = self._made[name]
-        if signature not in made:
+        if positions not in made:
             stages = self._functions[name]
             assert stages is not None  # otherwise it would have no position
-            lowered = in_bfloat16(stages, sorted(signature.positions), signature.copied)
-            function = lowered.function().without_attr("global_symbol")
-            made[signature] = self.builder_.add_func(function, f"{name}_bf16")
-        return made[signature]
+            function = in_bfloat16(stages, positions).function().without_attr("global_symbol")
+            made[positions] = self.builder_.add_func(function, f"{name}_bf16")
+        return made[positions]
+
+    def _rounded(self, value: Any, reader: str) -> Any:
+        """An input of the model in bfloat16. Its kernel is named after the first layer that reads it so."""
+        if value not in self._inputs:
+            call = self.builder_.call_te(_in_bfloat16, value, primfunc_name_hint=f"{reader}_input")
+            self._inputs[value] = self.builder_.emit(call)
+        return self._inputs[value]
 
     def _constant(self, value: GenericConst) -> GenericConst:
         address = int(value.value.data_ptr())

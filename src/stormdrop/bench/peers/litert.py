@@ -49,7 +49,8 @@ class LitertModel(EagerModel):
         self.settings = {"threads": self.settings["threads"], "precision": FLOAT32}
         if images:
             self.settings["layout"] = "channels last, prepared ahead"
-        self.versions = {name: packages.version(name) for name in ("ai-edge-litert", "litert-torch", "torch")}
+        used = ("ai-edge-litert", "litert-torch", "onnx2torch", "torch")
+        self.versions = {name: packages.version(name) for name in used}
 
     def run(self) -> object:
         return self._interpreter.invoke()
