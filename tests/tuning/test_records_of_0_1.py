@@ -81,16 +81,16 @@ def test_operators_are_answered(workload: Workload, trials: int, store: Store) -
 
 @pytest.mark.long
 def test_every_kernel_of_a_model_whose_spaces_are_the_same_is_answered(store: Store) -> None:
-    """Spaces of kernels with large weights have one more knob since then."""
+    """Spaces of kernels with large weights have one more knob since then. The first convolution is another function."""
     graph = load_graph(seed_weights(onnx.load(SQUEEZENET), seed=0))
     tasks = [
         KernelTask.create(Workload.create(task.name, task.function, task.constants), TARGET, TuneOptions(seed=3))
-        for task in graph.tasks
+        for task in graph.tasks[1:]
     ]
     same = [
         task for task in tasks if not any(PREFETCH in {knob.name for knob in space.knobs} for _, space in task.sketches)
     ]
-    assert (len(tasks), len(same)) == (29, 23)
+    assert (len(tasks), len(same)) == (27, 21)
     answered = [task.answered(store, trials=1, seconds=None) for task in same]
     assert all(result is not None and result.reused == result.trials > 0 for result in answered)
 
