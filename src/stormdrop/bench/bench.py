@@ -169,7 +169,7 @@ def bench(
         shapes: The shapes of inputs whose shape an ONNX file leaves open, by input name. Of a saved model with several
             sizes, those of the size that is timed, by default the first.
         precision: What an ONNX file is tuned to compute in, as in `tune_model`. Beside a model with layers in bfloat16,
-            OpenVINO and torch compute in bfloat16, too; onnxruntime has no such kernels for CPUs.
+            OpenVINO and torch compute in bfloat16, too; onnxruntime and LiteRT compute in float32.
         target: The machine to tune for. The default is this machine.
         store: The records of earlier tunings. The default is the default database.
         on_progress: Called with the progress of the tuning.
@@ -266,7 +266,7 @@ def _select_peers(against: Sequence[str] | None, known: Mapping[str, str]) -> tu
 
 
 def _not_installed(names: Sequence[str], known: Mapping[str, str]) -> dict[str, str]:
-    """Why some of these peers cannot take part: the package that each is named after is not installed."""
+    """Why some of these peers cannot take part: the package that each needs is not installed."""
     packages = {
         name: PACKAGES.get(name, name.partition("-")[0])
         for name in names

@@ -16,6 +16,11 @@ def calls_kernel(expr: Any) -> bool:
     return isinstance(expr, relax.Call) and expr.op == tvm.ir.Op.get("relax.call_tir")
 
 
+def operator_name(expr: Any) -> str:
+    """The name of the operator that an expression calls, such as "relax.nn.conv2d"; empty if it calls none."""
+    return getattr(getattr(expr, "op", None), "name", "")
+
+
 def variables_of(expr: Any) -> list[relax.Var]:
     """The variables that an expression reads, in order; each as often as it is read."""
     found: list[relax.Var] = []

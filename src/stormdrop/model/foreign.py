@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from ..errors import ModelError, one_line
 from ..machine.denormals import denormals
 from ..machine.detect import cpu_family, host_features
+from .expressions import operator_name
 from .metadata import ForeignPart, Metadata
 
 FUNCTION = "stormdrop.onnxruntime."
@@ -48,7 +49,7 @@ _COPIED = 1 << 17  # bytes of outputs that are copied: where they are written in
 
 def foreign_index(value: Any) -> int | None:
     """The index of the part that an expression of the imported graph calls; None for any other expression."""
-    operator = getattr(getattr(value, "op", None), "name", "")
+    operator = operator_name(value)
     if operator not in ("relax.call_dps_packed", "relax.call_pure_packed"):
         return None
     symbol = str(getattr(value.args[0], "global_symbol", ""))

@@ -28,7 +28,7 @@ from ..ir.lowered import copied_positions, factor_positions, in_bfloat16, keeps_
 from ..ir.roles import is_contraction
 from ..ir.stages import StageGraph
 from ..ir.workload import canonical_stages
-from .expressions import VIEWS, calls_kernel, variables_of
+from .expressions import VIEWS, calls_kernel, operator_name, variables_of
 from .importer.graph import Graph
 from .passes.rewriting import constant, rewrite_main
 
@@ -241,12 +241,12 @@ class _Values:
                     yield [arguments[one] for one in pair if not _is_constant(arguments[one])]
 
 
-def _in_bfloat16(tensor: Any) -> Any:
+def _rounded_elements(tensor: Any) -> Any:
     return te.compute(tensor.shape, lambda *index: tensor(*index).astype(BFLOAT16), name="rounded")
 
 
 def _is_view(value: Any) -> bool:
-    return isinstance(value, relax.Call) and getattr(value.op, "name", "") in VIEWS
+    return isinstance(value, relax.Call) and operator_name(value) in VIEWS
 
 
 def _is_constant(value: Any) -> bool:
@@ -278,7 +278,7 @@ class _Lowered(relax.PyExprMutator):
         for position in positions:
             if position < len(arguments) and _is_constant(arguments[position]):
                 arguments[position] = self._constant(arguments[position])
-            elif position < len(arguments) and str(arguments[position].ty.dtype) == "float32":
+            elif position < len(arguments) and str(arguments[position].ty.dtype) == "float32":  # an input of the model
                 arguments[position] = self._rounded(arguments[position], name)
         (result,) = call.ty_args
         if len(arguments) in positions:
@@ -297,7 +297,7 @@ class _Lowered(relax.PyExprMutator):
     def _rounded(self, value: Any, reader: str) -> Any:
         """An input of the model in bfloat16. Its kernel is named after the first layer that reads it so."""
         if value not in self._inputs:
-            call = self.builder_.call_te(_in_bfloat16, value, primfunc_name_hint=f"{reader}_input")
+            call = self.builder_.call_te(_rounded_elements, value, primfunc_name_hint=f"{reader}_input")
             self._inputs[value] = self.builder_.emit(call)
         return self._inputs[value]
 

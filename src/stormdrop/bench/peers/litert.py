@@ -36,8 +36,8 @@ class LitertModel(EagerModel):
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "model.tflite")
             litert_torch.convert(module, tuple(tensors)).export(str(path))
-            self._model = path.read_bytes()
-        self._interpreter = Interpreter(model_content=self._model, num_threads=self.settings["threads"])
+            model = path.read_bytes()
+        self._interpreter = Interpreter(model_content=model, num_threads=self.settings["threads"])
         self._interpreter.allocate_tensors()
         (names,) = self._interpreter.get_signature_list().values()
         runner = self._interpreter.get_signature_runner()

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from tvm import relax
 from tvm.ir import GenericConst
 
+from ..expressions import operator_name
 from .rewriting import constant, rewrite_main
 
 Array = NDArray[Any]
@@ -46,7 +47,7 @@ class _BatchNorms(relax.PyExprMutator):
     def visit_tuple_getitem_(self, op: relax.TupleGetItem) -> Any:
         item = self.visit_expr_post_order(op)
         norm = self.lookup_binding(item.tuple_value) if isinstance(item.tuple_value, relax.Var) else item.tuple_value
-        is_norm = getattr(getattr(norm, "op", None), "name", "") == "relax.nn.batch_norm"
+        is_norm = operator_name(norm) == "relax.nn.batch_norm"
         if item.index != 0 or not is_norm or norm.attrs.training:
             return item
         statistics = [self._constant(argument) for argument in norm.args[1:]]
@@ -81,7 +82,7 @@ class _BatchNorms(relax.PyExprMutator):
         """The convolution with constant weights that computes a value for nobody else, and its bias; or None."""
         none = None, np.zeros(1)
         call, bias = self._only(value), np.zeros(1)
-        if getattr(getattr(call, "op", None), "name", "") == "relax.add":
+        if operator_name(call) == "relax.add":
             added = self._constant(call.args[1])
             channels = int(call.ty.shape.values[axis])
             per_channel = (
@@ -96,7 +97,7 @@ class _BatchNorms(relax.PyExprMutator):
             if added is None or not per_channel:
                 return none
             call, bias = self._only(call.args[0]), added.reshape(-1).astype(np.float64)
-        name = getattr(getattr(call, "op", None), "name", "")
+        name = operator_name(call)
         fits = (
             name in _CONVOLUTIONS
             and axis == 1
@@ -115,7 +116,7 @@ class _BatchNorms(relax.PyExprMutator):
             expr = self.lookup_binding(expr)
         if isinstance(expr, GenericConst):
             return np.asarray(expr.value.numpy())
-        if getattr(getattr(expr, "op", None), "name", "") == "relax.reshape":
+        if operator_name(expr) == "relax.reshape":
             value = self._constant(expr.args[0])
             return None if value is None else value.reshape([int(extent) for extent in expr.ty.shape])
         return None

@@ -21,6 +21,7 @@ from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import FloatImm
 from tvm.s_tir import Schedule
 
+from ..expressions import operator_name
 from .rewriting import constant, rewrite_main
 
 _RANK = 4
@@ -45,7 +46,7 @@ class _Expand(relax.PyExprMutator):
         self._mod = mod
         self._extrema: dict[str, Extremum | None] = {}  # by the name of the function
         self._has_images = any(
-            getattr(getattr(binding.value, "op", None), "name", "") == "relax.nn.conv2d"
+            operator_name(binding.value) == "relax.nn.conv2d"
             for block in mod["main"].body.blocks
             for binding in block.bindings
         )

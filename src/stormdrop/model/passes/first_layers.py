@@ -14,6 +14,7 @@ from typing import Any
 import tvm
 from tvm import relax, te, tirx
 
+from ..expressions import operator_name
 from .rewriting import rewrite_main
 from .views import static_shape
 
@@ -38,7 +39,7 @@ def without_transposed_images(mod: tvm.IRModule) -> tvm.IRModule:
 
 def _moves_channels(value: Any) -> bool:
     """Whether a value is an image of few channels, which become the last axis."""
-    if _name(value) != "relax.permute_dims" or value.attrs.axes is None:
+    if operator_name(value) != "relax.permute_dims" or value.attrs.axes is None:
         return False
     shape = static_shape(value.args[0].ty)
     return (
@@ -49,10 +50,6 @@ def _moves_channels(value: Any) -> bool:
     )
 
 
-def _name(value: Any) -> str:
-    return getattr(getattr(value, "op", None), "name", "")
-
-
 @relax.expr_functor.mutator
 class _Untransposed(relax.PyExprMutator):
     def __init__(self, mod: tvm.IRModule, images: dict[Any, Any]) -> None:
@@ -60,7 +57,7 @@ class _Untransposed(relax.PyExprMutator):
         self._images = images
 
     def visit_call_(self, call: relax.Call) -> Any:
-        image = self._images.get(call.args[0]) if _name(call) == _CONVOLUTION else None
+        image = self._images.get(call.args[0]) if operator_name(call) == _CONVOLUTION else None
         if image is None or not _is_plain(call):
             return self.visit_expr_post_order(call)
         data, weights = self.visit_expr(image), self.visit_expr(call.args[1])

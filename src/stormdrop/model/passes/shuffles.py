@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from tvm import relax, te
 from tvm.ir import GenericConst
 
-from ..expressions import VIEWS, variables_of
+from ..expressions import VIEWS, operator_name, variables_of
 from .rewriting import constant, rewrite_main
 from .views import static_shape
 
@@ -105,10 +105,10 @@ class _Plans:
         shape = static_shape(variable.ty)
         moves: list[relax.Call] = []
         call: Any = self._made.get(variable)
-        while shape is not None and _name(call) in (_PERMUTES, *VIEWS):
+        while shape is not None and operator_name(call) in (_PERMUTES, *VIEWS):
             moves.insert(0, call)
             source = call.args[0]
-            permutes = any(_name(move) == _PERMUTES for move in moves)
+            permutes = any(operator_name(move) == _PERMUTES for move in moves)
             order = _order(moves, shape) if permutes and static_shape(source.ty) == shape else None
             if order is not None:
                 return source, order
@@ -122,7 +122,7 @@ def _order(moves: list[relax.Call], shape: tuple[int, ...]) -> Order | None:
         return None
     moved = positions = np.arange(math.prod(shape)).reshape(shape)
     for move in moves:
-        if _name(move) == _PERMUTES:
+        if operator_name(move) == _PERMUTES:
             moved = moved.transpose(None if move.attrs.axes is None else [int(axis) for axis in move.attrs.axes])
         else:
             between = static_shape(move.ty)
@@ -146,13 +146,9 @@ def _turns(position: Any, parts: int, length: int) -> Any:
     return position % parts * (length // parts) + position // parts
 
 
-def _name(value: Any) -> str:
-    return getattr(getattr(value, "op", None), "name", "")
-
-
 def _is_convolution(value: Any) -> bool:
     return (
-        _name(value) == _CONVOLUTION
+        operator_name(value) == _CONVOLUTION
         and str(value.attrs.data_layout) == "NHWC"
         and str(value.attrs.kernel_layout) == "OHWI"
         and isinstance(value.args[1], GenericConst)
@@ -170,10 +166,10 @@ def _keeps_channels(call: Any) -> bool:
     if _is_convolution(call):
         channels = static_shape(call.args[0].ty)
         return channels is not None and int(call.attrs.groups) == channels[-1] == len(call.args[1].value.numpy())
-    if _name(call) in _UNARY:
+    if operator_name(call) in _UNARY:
         return True
     return (
-        _name(call) in _BINARY
+        operator_name(call) in _BINARY
         and isinstance(call.args[1], GenericConst)
         and static_shape(call.ty) == static_shape(call.args[0].ty)
     )
@@ -192,7 +188,7 @@ class _Moved(relax.PyExprMutator):
         position = np.argsort(plan.order)  # of each channel before the shuffle, after it
         data = self.visit_expr(plan.source)
         for each in plan.between:
-            operands = [_reordered(argument, position, _name(each)) for argument in each.args[1:]]
+            operands = [_reordered(argument, position, operator_name(each)) for argument in each.args[1:]]
             data = self.builder_.emit(relax.Call(each.op, [data, *operands], each.attrs))
         weights = call.args[1]
         if plan.parts:

@@ -15,6 +15,7 @@ import tvm
 from tvm import relax, te
 from tvm.ir import GenericConst
 
+from ..expressions import operator_name
 from .rewriting import constant, rewrite_main
 from .views import static_shape
 
@@ -33,7 +34,7 @@ def as_products(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def _is_transposed(value: Any) -> bool:
-    return getattr(getattr(value, "op", None), "name", "") == OPERATOR
+    return operator_name(value) == OPERATOR
 
 
 def _upsamples(call: relax.Call) -> bool:
