@@ -22,9 +22,9 @@ from ..machine.cpu import Target
 from ..machine.tiles import permit
 from ..sketches.contract import Variant
 from .artifact import CompiledModel
-from .expressions import calls_kernel
+from .expressions import calls_kernel, foreign_index
 from .fallback import schedule_fallback
-from .foreign import ForeignParts, foreign_index
+from .foreign import ForeignParts
 from .importer.graph import Graph
 from .importer.tasks import Task
 from .kernel_library import KernelLibrary

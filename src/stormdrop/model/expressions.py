@@ -7,6 +7,8 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from .foreign import FUNCTION
+
 VIEWS = ("relax.reshape", "relax.expand_dims", "relax.squeeze")
 """The operators that give a tensor another shape, and leave its elements where they are."""
 
@@ -26,3 +28,17 @@ def variables_of(expr: Any) -> list[relax.Var]:
     found: list[relax.Var] = []
     relax.analysis.post_order_visit(expr, lambda node: found.append(node) if isinstance(node, relax.Var) else None)
     return found
+
+
+def foreign_index(value: Any) -> int | None:
+    """The index of the part that an expression of the imported graph calls; None for any other expression."""
+    operator = operator_name(value)
+    if operator not in ("relax.call_dps_packed", "relax.call_pure_packed"):
+        return None
+    symbol = str(getattr(value.args[0], "global_symbol", ""))
+    return int(symbol.removeprefix(FUNCTION)) if symbol.startswith(FUNCTION) else None
+
+
+def foreign_arguments(value: Any) -> list[Any]:
+    """The arguments of a call of a part."""
+    return list(value.args[1].fields if value.op.name == "relax.call_dps_packed" else value.args[1:])

@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 from ..errors import ModelError, one_line
 from ..machine.denormals import denormals
 from ..machine.detect import cpu_family, host_features
-from .expressions import operator_name
 from .metadata import ForeignPart, Metadata
 
 FUNCTION = "stormdrop.onnxruntime."
@@ -45,20 +44,6 @@ _CHOOSING = (
 )
 _TURNS = 200  # runs with each number of threads, at most
 _COPIED = 1 << 17  # bytes of outputs that are copied: where they are written in place, a call takes 20 us longer
-
-
-def foreign_index(value: Any) -> int | None:
-    """The index of the part that an expression of the imported graph calls; None for any other expression."""
-    operator = operator_name(value)
-    if operator not in ("relax.call_dps_packed", "relax.call_pure_packed"):
-        return None
-    symbol = str(getattr(value.args[0], "global_symbol", ""))
-    return int(symbol.removeprefix(FUNCTION)) if symbol.startswith(FUNCTION) else None
-
-
-def foreign_arguments(value: Any) -> list[Any]:
-    """The arguments of a call of a part."""
-    return list(value.args[1].fields if value.op.name == "relax.call_dps_packed" else value.args[1:])
 
 
 class ForeignParts:

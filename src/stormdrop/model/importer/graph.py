@@ -27,7 +27,8 @@ from tvm import relax
 from tvm.ir import GenericConst
 
 from ...errors import ModelError, one_line
-from ..foreign import ForeignParts, foreign_index
+from ..expressions import foreign_index
+from ..foreign import ForeignParts
 from ..metadata import TensorInfo
 from ..passes.broadcast import expand_constants
 from ..passes.byte_contractions import mark_byte_contractions

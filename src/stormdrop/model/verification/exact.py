@@ -19,8 +19,7 @@ from ...ir import reference
 from ...ir.dtypes import is_float
 from ...ir.stages import StageGraph
 from ...machine.threads import thread_count
-from ..expressions import VIEWS, calls_kernel, variables_of
-from ..foreign import foreign_arguments, foreign_index
+from ..expressions import VIEWS, calls_kernel, foreign_arguments, foreign_index, operator_name, variables_of
 from ..importer.graph import Graph
 from .samples import Feeds
 
@@ -182,7 +181,7 @@ class ExactModel:
                     self._stages[name] = StageGraph.parse(self._graph.mod[name], gathers=True)
                     reference.check_supported(self._stages[name])
                 return
-            if getattr(expr.op, "name", "") in VIEWS or foreign_index(expr) is not None:
+            if operator_name(expr) in VIEWS or foreign_index(expr) is not None:
                 return
         elif isinstance(binding, relax.VarBinding) and isinstance(
             expr, relax.TupleGetItem | relax.Tuple | relax.Var | GenericConst
