@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 import warnings
 
 import numpy as np
@@ -14,7 +15,11 @@ from stormdrop import operators
 from stormdrop.errors import UnsupportedFunction
 from stormdrop.ir import reference
 from stormdrop.ir.reference import evaluate
+from stormdrop.ir.stages import StageGraph
 from stormdrop.ir.workload import Workload
+from stormdrop.machine.cpu import Target
+from stormdrop.sketches.registry import sketches_for
+from stormdrop.testing.sketches import some_points
 
 WORKLOADS = [
     operators.matmul(17, 33, 40),
@@ -151,3 +156,54 @@ def test_values_near_a_tie_are_rounded_to_both_sides() -> None:
     np.testing.assert_array_equal(product_of, levels_of)
     np.testing.assert_array_equal(other_product, other_levels)
     assert workload.reference_with_ties([near * 0, np.eye(6, dtype="f4")])[1] == []
+
+
+PACKINGS = [
+    operators.dense(4, 50, 33),
+    operators.dense(4, 49, 66, dtype="bfloat16"),
+    operators.conv2d(1, 6, 6, 5, 7, 3, 3),
+    operators.conv2d(1, 6, 6, 8, 12, 3, 3, groups=2),
+]
+
+
+@pytest.mark.parametrize("workload", PACKINGS, ids=lambda workload: workload.name)
+def test_what_only_moves_is_moved_in_its_own_type(workload: Workload, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = Target.detect()
+    inputs, moved = workload.random_inputs(1), 0
+    for sketch, space in sketches_for(workload, target):
+        for point in (space.origin, *some_points(space, 5)):
+            variant = sketch.apply(workload, target, space.config(point))
+            for position, transform in variant.transforms.items():
+                graph = StageGraph.parse(transform)
+                (found,) = evaluate(transform, [inputs[position]])
+                with monkeypatch.context() as patch:
+                    patch.setattr(reference, "only_moves", lambda graph: False)
+                    (expected,) = evaluate(transform, [inputs[position]])
+                assert found.dtype == expected.dtype == np.dtype(str(graph.outputs[0].dtype))
+                np.testing.assert_array_equal(found.view(f"u{found.itemsize}"), expected.view(f"u{found.itemsize}"))
+                moved += reference.only_moves(graph)
+    assert moved
+
+
+def test_which_functions_only_move() -> None:
+    a = te.placeholder((4,), "float32", name="a")
+    moves = te.compute((4,), lambda i: tirx.if_then_else(i < 3, a[3 - i], 0.0))
+    computes = te.compute((4,), lambda i: tirx.if_then_else(a[i] < 3, a[i], 0.0))
+    assert reference.only_moves(StageGraph.parse(te.create_prim_func([a, moves])))
+    assert not reference.only_moves(StageGraph.parse(te.create_prim_func([a, computes])))
+    for workload in WORKLOADS:
+        assert not reference.only_moves(workload.graph)
+
+
+def test_little_memory_is_taken_where_elements_only_move() -> None:
+    """NumPy tells tracemalloc of its arrays: here these are the result, and a few indices."""
+    a = te.placeholder((512, 1024), "float32", name="a")
+    b = te.compute((1024, 512), lambda i, j: a[j, i], name="b")
+    function, values = te.create_prim_func([a, b]), np.ones((512, 1024), np.float32)
+    tracemalloc.start()
+    try:
+        (result,) = evaluate(function, [values])
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert result.dtype == np.float32 and most < 1.1 * values.nbytes

@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stormdrop import operators
+from stormdrop.ir import reference
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
 from stormdrop.machine.passing import Passing
-from stormdrop.measure.jobs import Build, Data, Run
+from stormdrop.measure import prepared_constants
+from stormdrop.measure.jobs import Build, Data, Race, Raced, Run
 from stormdrop.measure.timing import TimingPlan
 from stormdrop.measure.workbench import Workbench
 from stormdrop.sketches.registry import sketches_for
@@ -109,3 +112,25 @@ def test_all_arguments_pass_through_the_caches_between_executions(
         assert len(set(places)) == copies and places[:copies] == places[copies : 2 * copies]
         if index < 2:
             assert all(np.array_equal(np.from_dlpack(arguments[index]), given[index]) for arguments in seen)
+
+
+def test_a_race_lays_out_the_constants_of_each_kernel_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not all constants of the kernels that race stay known, if they are large."""
+    monkeypatch.setattr(prepared_constants, "_CACHE_BYTES", 0)
+    target, workload = Target.detect(), operators.dense(4, 48, 64)
+    sketch, space = next(found for found in sketches_for(workload, target) if found[0].name == "register_blocked")
+    bench = Workbench(workload, target, {sketch.name: sketch}, lambda step: None)
+    inputs = workload.random_inputs(1)
+    bench.take(Data(tuple(inputs), tuple(workload.reference(inputs)), tolerance=0.0))
+    knobs = {knob.name: knob for knob in space.knobs}
+    keys = range(3)
+    for key in keys:
+        config = {**space.config(space.origin), "columns": knobs["columns"].values[key]}
+        assert not hasattr(bench.build(Build(key, sketch.name, config)), "status")
+    laid_out: list[Any] = []
+    monkeypatch.setattr(
+        prepared_constants, "evaluate", lambda *arguments: laid_out.append(0) or reference.evaluate(*arguments)
+    )
+    raced = bench.race(Race((0, 1, 2, 1), 3, 1e-5))
+    assert isinstance(raced, Raced) and not any(raced.wrong.values())
+    assert len(laid_out) == len(keys) and not bench._racing

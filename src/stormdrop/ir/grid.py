@@ -53,6 +53,12 @@ def _special(name: str) -> Callable[..., Array]:
     return function
 
 
+def _where(condition: Array, then: Array, otherwise: Array) -> Array:
+    """A number takes the type of the elements that it stands beside: a wider one would convert all of them."""
+    kind = (then if then.ndim else otherwise).dtype
+    return np.where(condition, then.astype(kind, copy=False), otherwise.astype(kind, copy=False))
+
+
 INTRINSICS: dict[str, Callable[..., Array]] = {
     "exp": np.exp,
     "exp2": np.exp2,
@@ -75,7 +81,7 @@ INTRINSICS: dict[str, Callable[..., Array]] = {
     "round": np.round,
     "nearbyint": np.round,
     "trunc": np.trunc,
-    "if_then_else": np.where,
+    "if_then_else": _where,
 }
 
 
@@ -106,7 +112,7 @@ class GridEvaluator:
         if isinstance(node, prim.Not):
             return np.logical_not(self(node.a))
         if isinstance(node, prim.Select):
-            return np.where(self(node.condition), self(node.true_value), self(node.false_value))
+            return _where(self(node.condition), self(node.true_value), self(node.false_value))
         if isinstance(node, prim.Div):
             left, right = self(node.a), self(node.b)
             with np.errstate(all="ignore"):  # a kernel does not warn of a division by zero either

@@ -1,7 +1,8 @@
 """The NumPy reference: what a function should compute, independent of any schedule and compiler.
 
 A function is evaluated stage by stage. Float values are computed in float64 and rounded to the buffer's type at the
-end, integers in int64. Sums of products go through `numpy.einsum`. Everything else is evaluated over the whole
+end, integers in int64. A function that only moves elements, such as one that packs weights, moves them in their own
+type. Sums of products go through `numpy.einsum`. Everything else is evaluated over the whole
 iteration domain at once, or slice by slice along its longest axis if that would take too much memory.
 """
 
@@ -63,10 +64,32 @@ def evaluate_graph(graph: StageGraph, inputs: Sequence[Array], rounded: bool = T
         inputs: its inputs, in the order of its parameters. Floats may be wider than the parameters.
         rounded: whether floats are rounded to the type of the output; otherwise they stay in float64.
     """
-    values = _inputs(graph, inputs)
+    wide = not rounded or not only_moves(graph)
+    values = _inputs(graph, inputs, wide)
     for stage in graph.stages:
-        values[stage.buffer] = _evaluate_stage(stage, values)
+        values[stage.buffer] = _evaluate_stage(stage, values, wide)
     return [_narrowed(values[buffer], str(buffer.dtype), rounded) for buffer in graph.outputs]
+
+
+def only_moves(graph: StageGraph) -> bool:
+    """Whether a function computes nothing: each element of a stage is one of another buffer of its type, or a number.
+
+    The number, and which element it is, may depend on the position, but on no element.
+    """
+    return all(stage.combine is None and _moves(stage.value, str(stage.buffer.dtype)) for stage in graph.stages)
+
+
+def _moves(value: Any, dtype: str) -> bool:
+    if isinstance(value, TensorLoad):
+        return str(value.source.dtype) == dtype and not any(_loads(index) for index in value.indices)
+    if isinstance(value, prim.Select) or (isinstance(value, Call) and value.op.name.endswith("if_then_else")):
+        condition, *branches = children(value)
+        return not _loads(condition) and all(_moves(branch, dtype) for branch in branches)
+    return isinstance(value, FloatImm | IntImm)
+
+
+def _loads(value: Any) -> bool:
+    return any(isinstance(node, TensorLoad) for node in walk(value))
 
 
 def evaluate_ties(graph: StageGraph, inputs: Sequence[Array]) -> tuple[list[Array], list[Array]]:
@@ -126,13 +149,13 @@ def _rounds(node: Any) -> bool:
     return isinstance(node, Call) and node.op.name.split(".")[-1] in {"nearbyint", "round"}
 
 
-def _inputs(graph: StageGraph, inputs: Sequence[Array]) -> dict[Any, Array]:
-    """The inputs by buffer, in wide types."""
+def _inputs(graph: StageGraph, inputs: Sequence[Array], wide: bool = True) -> dict[Any, Array]:
+    """The inputs by buffer, in wide types or in those of the buffers."""
     values: dict[Any, Array] = {}
     for buffer, array in zip(graph.inputs, inputs, strict=True):
         if tuple(array.shape) != shape_of(buffer):
             raise ValueError(f"input {buffer.name} has shape {array.shape}, not {shape_of(buffer)}")
-        values[buffer] = _wide(array)
+        values[buffer] = _wide(array) if wide else array.astype(str(buffer.dtype), copy=False)
     return values
 
 
@@ -214,7 +237,7 @@ def sums_integers(graph: StageGraph) -> bool:
 
 
 def _narrowed(array: Array, dtype: str, rounded: bool) -> Array:
-    return array.astype(dtype) if rounded or not is_float(dtype) else array
+    return array.astype(dtype, copy=False) if rounded or not is_float(dtype) else array
 
 
 def _wide(array: Array) -> Array:
@@ -223,10 +246,11 @@ def _wide(array: Array) -> Array:
     return array.astype(kind, copy=False)
 
 
-def _evaluate_stage(stage: Stage, values: Mapping[Any, Array]) -> Array:
-    shape = shape_of(stage.buffer)
-    kind = np.float64 if is_float(str(stage.buffer.dtype)) else np.int64
-    result = np.full(shape, np.nan if kind is np.float64 else 0, dtype=kind)
+def _evaluate_stage(stage: Stage, values: Mapping[Any, Array], wide: bool = True) -> Array:
+    """The elements of a stage, in a wide type or in that of its buffer. Those that it does not write are NaN."""
+    shape, dtype = shape_of(stage.buffer), str(stage.buffer.dtype)
+    kind = (np.float64 if is_float(dtype) else np.int64) if wide else dtype
+    result = np.full(shape, np.nan if is_float(dtype) else 0, dtype=kind)
     if any(axis.extent == 0 for axis in stage.axes):  # there are no elements, or each is the sum of none
         if result.size:
             store(stage, result, GridEvaluator(stage.spatial, values, {})(stage.identity), {})
