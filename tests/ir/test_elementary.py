@@ -37,6 +37,10 @@ FUNCTIONS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any], float]] =
 }
 
 
+def swish(x: Any) -> Any:
+    return x * te.sigmoid(x)
+
+
 @lru_cache
 def compiled(function: Callable[[Any], Any], target: Target = TARGET) -> Kernel:
     x = te.placeholder((N,), name="x")
@@ -63,6 +67,29 @@ def test_relative_error(name: str, most: float) -> None:
     expected = exact(values.astype(np.float64))
     gap = np.abs(applied(function, values) - expected)
     assert np.max(gap / np.abs(expected)) <= bound
+
+
+@pytest.mark.parametrize("product", [swish, lambda x: te.sigmoid(x) * x], ids=["behind", "before"])
+@pytest.mark.parametrize("most", [1e-3, 1.0, 10.0, 80.0])
+def test_a_product_with_a_sigmoid_is_one_quotient(product: Callable[[Any], Any], most: float) -> None:
+    values = np.random.default_rng(0).uniform(-most, most, N).astype(np.float32)
+    wide = values.astype(np.float64)
+    expected = wide * special.expit(wide)
+    found = applied(product, values)
+    assert np.max(np.abs(found - expected) / np.abs(expected)) <= 3e-7
+    x = te.placeholder((N,), name="x")
+    main = StageGraph.parse(te.create_prim_func([x, te.compute((N,), lambda i: product(x[i]))])).function()
+    stored = str(expand_for_cpu(main))
+    assert stored.count(" / ") == 1 and "sigmoid" not in stored
+    ends = np.array([0, 100, -100, np.inf, np.nan, 3e38, -3e38], np.float32)
+    np.testing.assert_array_equal(applied(product, ends), [0, 100, 0, np.inf, np.nan, np.float32(3e38), 0])
+
+
+def test_two_sigmoids_are_both_replaced() -> None:
+    values = np.random.default_rng(0).uniform(-10, 10, N).astype(np.float32)
+    expected = special.expit(values.astype(np.float64)) ** 2
+    found = applied(lambda x: te.sigmoid(x) * te.sigmoid(x), values)
+    assert np.max(np.abs(found - expected) / expected) <= 6e-7
 
 
 def test_the_tanh_of_gpus() -> None:

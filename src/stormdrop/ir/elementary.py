@@ -4,7 +4,7 @@ LLVM calls the C library once per element for the first four. This module replac
 and at most one division, over any number of lanes:
 
     exp(x)      = 2^(n-1) 2 p(x - n ln 2)    n = round(x / ln 2), p a polynomial
-    sigmoid(x)  = 1 / (1 + exp(-x))
+    sigmoid(x)  = 1 / (1 + exp(-x)),  a sigmoid(x) = a / (1 + exp(-x))
     tanh(x), erf(x) = x P(x^2) / Q(x^2)      P and Q polynomials, as long as the result is not 1 in float32
 
 A value that is rounded to an integer, bounded, and converted to an integer is rounded by adding 1.5 * 2^23: the integer
@@ -39,6 +39,8 @@ Expansion = Callable[[Expr, Bind], Expr]
 
 # exp(r) = 1 + r + r^2 q(r) for |r| <= ln(2) / 2, to 3e-9.
 _EXP = (4.999999343e-01, 1.666652040e-01, 4.166839079e-02, 8.368745127e-03, 1.381453988e-03)
+# exp(r) for |r| <= ln(2) / 2 in a sum with 1, to 9e-8; the constant coefficient first.
+_EXP_BESIDE_ONE = (1.0, 9.999997072e-01, 4.999914954e-01, 1.666763619e-01, 4.189792932e-02, 8.290314667e-03)
 # Below, the power in an exp is 0, and exp below 2^-125; above, exp is infinite in float32.
 _EXP_RANGE = (-87.5, 89.0)
 # Below, exp is less than the least denormal.
@@ -126,6 +128,10 @@ def _expanded_value(node: Expr, expansions: Mapping[str, Expansion]) -> Expr:
         if isinstance(item, prim.Cast) and "nearbyint" in expansions and str(item.ty.dtype) in _WHOLE:
             value = _bounded_before(item.value)
             return None if value is None else _rounded_by_sum(transform(value, visit), str(item.ty.dtype))
+        product = _sigmoid_and_factor(item) if "sigmoid" in expansions else None
+        if product is not None:  # a division in place of a division and a product
+            argument, other = (transform(operand, visit) for operand in product)
+            return bind(other / _one_plus_exp(bind(argument), bind))
         if not isinstance(item, Call) or str(item.ty.dtype) != "float32":
             return None
         expansion = expansions.get(item.op.name.split(".")[-1])
@@ -201,13 +207,27 @@ def _exp_with_denormals(x: Expr, bind: Bind) -> Expr:
 
 
 def _sigmoid(x: Expr, bind: Bind) -> Expr:
-    """`1 / (1 + 2^n p(-r))` with r = x + n ln 2. Beside 1, powers that are denormal count for nothing."""
+    return bind(1.0 / _one_plus_exp(x, bind))
+
+
+def _one_plus_exp(x: Expr, bind: Bind) -> Expr:
+    """`1 + exp(-x)` as `1 + 2^n p(-r)` with r = x + n ln 2. Beside 1, powers that are denormal count for nothing."""
     x = bind(_clamped(x, *_SIGMOID_RANGE))
     rounded = bind(_fused(x, -1 / math.log(2), _ROUND + EXPONENT_BIAS))
     whole = bind(rounded - (_ROUND + EXPONENT_BIAS))
     r = bind(_fused(whole, _LN2_LOW, _fused(whole, _LN2_HIGH, x)))
-    mirrored = [coefficient * (-1) ** degree for degree, coefficient in enumerate((1.0, 1.0, *_EXP))]
-    return bind(1.0 / _fused(bind(_polynomial(mirrored, r)), _power_of_two(rounded), 1.0))
+    mirrored = [coefficient * (-1) ** degree for degree, coefficient in enumerate(_EXP_BESIDE_ONE)]
+    return bind(_fused(bind(_polynomial(mirrored, r)), _power_of_two(rounded), 1.0))
+
+
+def _sigmoid_and_factor(item: Expr) -> tuple[Expr, Expr] | None:
+    """The argument of a sigmoid, and what it is multiplied by; None for any other expression than such a product."""
+    if not isinstance(item, prim.Mul) or str(item.ty.dtype) != "float32":
+        return None
+    for factor, other in ((item.a, item.b), (item.b, item.a)):
+        if isinstance(factor, Call) and factor.op.name.endswith(".sigmoid"):
+            return factor.args[0], other
+    return None
 
 
 def _odd(x: Expr, limit: float, fraction: tuple[Sequence[float], Sequence[float]], bind: Bind) -> Expr:
