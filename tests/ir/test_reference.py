@@ -134,6 +134,15 @@ def test_a_division_by_zero_is_infinite_and_no_warning() -> None:
     np.testing.assert_array_equal(result, [np.inf, -np.inf, np.nan])
 
 
+def test_a_result_beyond_its_type_is_infinite_and_no_warning() -> None:
+    a = te.placeholder((2,), "float32", name="a")
+    function = te.create_prim_func([a, te.compute((2,), lambda i: te.exp(a[i]), name="b")])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        (found,) = evaluate(function, [np.array([0, 100], np.float32)])
+    np.testing.assert_array_equal(found, [1, np.inf])
+
+
 def test_a_conversion_of_what_no_integer_holds_is_no_warning() -> None:
     x = te.placeholder((3,), "float32", name="x")
     function = te.create_prim_func([x, te.compute((3,), lambda i: x[i].astype("int32"))])
@@ -183,6 +192,46 @@ def test_what_only_moves_is_moved_in_its_own_type(workload: Workload, monkeypatc
                 np.testing.assert_array_equal(found.view(f"u{found.itemsize}"), expected.view(f"u{found.itemsize}"))
                 moved += reference.only_moves(graph)
     assert moved
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "bool", "float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("first", [False, True], ids=["number last", "number first"])
+def test_what_only_moves_by_plain_indexing(dtype: str, first: bool) -> None:
+    a = te.placeholder((5, 7), dtype, name="a")
+    number = tirx.const(1, dtype)
+
+    def element(i: object, j: object) -> object:
+        inner = tirx.if_then_else(j < 2, number, a[i, tirx.max(j - 2, 0)])  # type: ignore[operator]
+        if first:
+            return tirx.if_then_else(i >= 5, number, inner)  # type: ignore[operator]
+        return tirx.if_then_else(i < 5, inner, number)  # type: ignore[operator]
+
+    function = te.create_prim_func([a, te.compute((6, 9), element, name="b")])
+    graph = StageGraph.parse(function)
+    values = np.random.default_rng(0).integers(0, 2 if dtype == "bool" else 100, (5, 7)).astype(dtype)
+    expected = np.ones((6, 9), dtype)
+    expected[:5, 2:] = values
+    (found,) = evaluate(function, [values])
+    assert reference.only_moves(graph) and found.dtype == np.dtype(dtype)
+    np.testing.assert_array_equal(found.astype("float64"), expected.astype("float64"))
+
+
+def test_wider_numbers_are_rounded_only_if_that_is_asked_for() -> None:
+    a = te.placeholder((4,), "float32", name="a")
+    graph = StageGraph.parse(te.create_prim_func([a, te.compute((4,), lambda i: a[3 - i], name="b")]))
+    values = np.array([0.1, 1e-50, 1.0, 3.0])
+    (wide,) = reference.evaluate_graph(graph, [values], rounded=False)
+    np.testing.assert_array_equal(wide, values[::-1])
+    (narrow,) = reference.evaluate_graph(graph, [values])
+    np.testing.assert_array_equal(narrow, values[::-1].astype("float32"))
+    assert narrow.dtype == np.float32
+
+
+def test_integers_may_be_given_for_floats() -> None:
+    a = te.placeholder((4,), "float32", name="a")
+    b = te.compute((4,), lambda i: tirx.if_then_else(a[i] > 1, a[i], a[i] * tirx.const(0.5, "float32")), name="b")
+    (found,) = evaluate(te.create_prim_func([a, b]), [np.arange(4)])
+    np.testing.assert_array_equal(found, np.array([0, 0.5, 2, 3], np.float32))
 
 
 def test_which_functions_only_move() -> None:

@@ -114,18 +114,21 @@ def test_all_arguments_pass_through_the_caches_between_executions(
             assert all(np.array_equal(np.from_dlpack(arguments[index]), given[index]) for arguments in seen)
 
 
-def test_a_race_lays_out_the_constants_of_each_kernel_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not all constants of the kernels that race stay known, if they are large."""
+@pytest.mark.parametrize("passing", [None, Passing(1 << 20, 1 << 20, "memory")], ids=["warm", "cold"])
+def test_a_race_lays_out_the_constants_of_each_kernel_once(
+    monkeypatch: pytest.MonkeyPatch, passing: Passing | None
+) -> None:
+    """Not all constants of the kernels that race stay in the cache, if they are large. Outputs have copies if cold."""
     monkeypatch.setattr(prepared_constants, "_CACHE_BYTES", 0)
-    target, workload = Target.detect(), operators.dense(4, 48, 64)
+    target, workload = Target.detect(), operators.dense(512, 48, 64)
     sketch, space = next(found for found in sketches_for(workload, target) if found[0].name == "register_blocked")
-    bench = Workbench(workload, target, {sketch.name: sketch}, lambda step: None)
+    bench = Workbench(workload, target, {sketch.name: sketch}, lambda step: None, passing)
     inputs = workload.random_inputs(1)
     bench.take(Data(tuple(inputs), tuple(workload.reference(inputs)), tolerance=0.0))
-    knobs = {knob.name: knob for knob in space.knobs}
+    columns = next(knob for knob in space.knobs if knob.name == "columns")
     keys = range(3)
     for key in keys:
-        config = {**space.config(space.origin), "columns": knobs["columns"].values[key]}
+        config = {**space.config(space.origin), "columns": columns.values[key]}
         assert not hasattr(bench.build(Build(key, sketch.name, config)), "status")
     laid_out: list[Any] = []
     monkeypatch.setattr(
@@ -133,4 +136,5 @@ def test_a_race_lays_out_the_constants_of_each_kernel_once(monkeypatch: pytest.M
     )
     raced = bench.race(Race((0, 1, 2, 1), 3, 1e-5))
     assert isinstance(raced, Raced) and not any(raced.wrong.values())
+    assert (len(bench._further) > 0) == (passing is not None)
     assert len(laid_out) == len(keys) and not bench._racing

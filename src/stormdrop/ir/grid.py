@@ -1,4 +1,7 @@
-"""Expressions of a stage over the whole grid of its axes, by NumPy: floats in float64, integers in int64."""
+"""Expressions of a stage over the whole grid of its axes, by NumPy: floats in float64, integers in int64.
+
+Elements that are only moved keep the type that their array has.
+"""
 
 from __future__ import annotations
 
@@ -54,9 +57,12 @@ def _special(name: str) -> Callable[..., Array]:
 
 
 def _where(condition: Array, then: Array, otherwise: Array) -> Array:
-    """A number takes the type of the elements that it stands beside: a wider one would convert all of them."""
-    kind = (then if then.ndim else otherwise).dtype
-    return np.where(condition, then.astype(kind, copy=False), otherwise.astype(kind, copy=False))
+    """NumPy's `where`, but a number takes the type of the elements beside it, which would otherwise become wider."""
+    if then.ndim and not otherwise.ndim:
+        otherwise = otherwise.astype(then.dtype)
+    elif otherwise.ndim and not then.ndim:
+        then = then.astype(otherwise.dtype)
+    return np.where(condition, then, otherwise)
 
 
 INTRINSICS: dict[str, Callable[..., Array]] = {

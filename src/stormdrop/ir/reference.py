@@ -21,7 +21,7 @@ from tvm.tirx import PrimFunc
 
 from ..errors import UnsupportedFunction
 from .dtypes import is_float, is_integer
-from .expressions import children, rebuild, simplified, substitute, transform, variables, walk
+from .expressions import children, is_selection, rebuild, simplified, substitute, transform, variables, walk
 from .factors import factor_of, factors_of
 from .grid import BINARY, INTRINSICS, Array, GridEvaluator, store
 from .stages import Axis, Stage, StageGraph, shape_of
@@ -82,7 +82,7 @@ def only_moves(graph: StageGraph) -> bool:
 def _moves(value: Any, dtype: str) -> bool:
     if isinstance(value, TensorLoad):
         return str(value.source.dtype) == dtype and not any(_loads(index) for index in value.indices)
-    if isinstance(value, prim.Select) or (isinstance(value, Call) and value.op.name.endswith("if_then_else")):
+    if is_selection(value):
         condition, *branches = children(value)
         return not _loads(condition) and all(_moves(branch, dtype) for branch in branches)
     return isinstance(value, FloatImm | IntImm)
@@ -105,7 +105,7 @@ def evaluate_ties(graph: StageGraph, inputs: Sequence[Array]) -> tuple[list[Arra
 
     Returns:
         The outputs as of `evaluate_graph`, and the outputs if all values that are within `NEAR_A_TIE` of a tie are
-        rounded to the other side. The second list is empty if they are the same.
+        rounded to the other side. The second list is empty if they are the same. Both may hold the same arrays.
     """
     values = _inputs(graph, inputs)
     other: dict[Any, Array] = {}
@@ -155,7 +155,7 @@ def _inputs(graph: StageGraph, inputs: Sequence[Array], wide: bool = True) -> di
     for buffer, array in zip(graph.inputs, inputs, strict=True):
         if tuple(array.shape) != shape_of(buffer):
             raise ValueError(f"input {buffer.name} has shape {array.shape}, not {shape_of(buffer)}")
-        values[buffer] = _wide(array) if wide else array.astype(str(buffer.dtype), copy=False)
+        values[buffer] = array.astype(_wide(str(buffer.dtype)) if wide else str(buffer.dtype), copy=False)
     return values
 
 
@@ -237,19 +237,24 @@ def sums_integers(graph: StageGraph) -> bool:
 
 
 def _narrowed(array: Array, dtype: str, rounded: bool) -> Array:
-    return array.astype(dtype, copy=False) if rounded or not is_float(dtype) else array
+    if not rounded and is_float(dtype):
+        return array
+    with np.errstate(over="ignore"):  # a kernel does not warn of what becomes infinite either
+        return array.astype(dtype, copy=False)
 
 
-def _wide(array: Array) -> Array:
-    dtype = str(array.dtype)
-    kind = np.float64 if is_float(dtype) else np.int64 if is_integer(dtype) else bool
-    return array.astype(kind, copy=False)
+def _wide(dtype: str) -> Any:
+    """The type in which values of a type are computed."""
+    return np.float64 if is_float(dtype) else np.int64 if is_integer(dtype) else bool
 
 
 def _evaluate_stage(stage: Stage, values: Mapping[Any, Array], wide: bool = True) -> Array:
-    """The elements of a stage, in a wide type or in that of its buffer. Those that it does not write are NaN."""
+    """The elements of a stage, in a wide type or in that of its buffer.
+
+    Those that the stage does not write are NaN, or 0 if they are no floats.
+    """
     shape, dtype = shape_of(stage.buffer), str(stage.buffer.dtype)
-    kind = (np.float64 if is_float(dtype) else np.int64) if wide else dtype
+    kind = dtype if not wide else np.float64 if is_float(dtype) else np.int64
     result = np.full(shape, np.nan if is_float(dtype) else 0, dtype=kind)
     if any(axis.extent == 0 for axis in stage.axes):  # there are no elements, or each is the sum of none
         if result.size:

@@ -21,7 +21,7 @@ from .timing import TimingPlan
 _FIRST_LIMIT_SECONDS = 10.0  # of a run, before the time of any kernel of the workload is known
 _LOWEST_LIMIT_SECONDS = 2.0
 _LIMIT_FACTOR = 10.0  # times the duration of the run at the best kernel's speed
-_BYTES_PER_SECOND = 2e8  # at which inputs are laid out or restored, and outputs compared, at the slowest
+_ELEMENTS_PER_SECOND = 1e7  # at which inputs are laid out or restored, and outputs compared, at the slowest
 _RETRY_SECONDS = 5.0  # a suspect run that took longer is not repeated
 _NEARLY = 1.1  # times the best: a kernel that is slower cannot become the fastest by more samples of both
 
@@ -40,7 +40,7 @@ class KernelRuns:
         dispatcher: Dispatcher,
         watch: LoadWatch,
         account: Account,
-        argument_bytes: int,
+        elements: int,
         timeout: float | None,
         cutoff: float,
         verifiable: Callable[[], bool],
@@ -51,7 +51,7 @@ class KernelRuns:
             dispatcher: executes the jobs.
             watch: judges which runs something else has disturbed.
             account: counts repeated runs, and keeps the clocks of a GPU.
-            argument_bytes: the size of all inputs and outputs.
+            elements: the number of elements of all inputs and outputs.
             timeout: the seconds that a run may take. None: it follows from the fastest kernel so far.
             cutoff: a kernel that is slower than this many times the best is hopeless and gets one sample.
             verifiable: whether there are real numbers to execute kernels on.
@@ -61,7 +61,7 @@ class KernelRuns:
         self._dispatcher = dispatcher
         self._watch = watch
         self._account = account
-        self._handling = argument_bytes / _BYTES_PER_SECOND  # seconds that a kernel's run has for its arguments
+        self._argument_seconds = elements / _ELEMENTS_PER_SECOND  # more, that a run of a kernel may take
         self._cutoff = cutoff
         self._verifiable = verifiable
         self._checked: dict[Key, tuple[Worker, int]] = {}
@@ -147,7 +147,7 @@ class KernelRuns:
         # Each round has a warm-up and a sample of every kernel, and before the rounds each is estimated three times.
         turns = len(keys) * (rounds + 3)
         running = _LOWEST_LIMIT_SECONDS + _LIMIT_FACTOR * turns * (2 * slowest + plan.sample_seconds)
-        limit = running + len(set(keys)) * self._handling
+        limit = running + len(set(keys)) * self._argument_seconds
         race = Race(tuple(keys), rounds, plan.sample_seconds)
         raced = self._execute(worker, race, limit)
         suspect = isinstance(raced, Raced) and self._suspect(raced.load)
@@ -195,9 +195,9 @@ class KernelRuns:
         if self.timeout is not None:
             return self.timeout
         if self.best is None:
-            return _FIRST_LIMIT_SECONDS + self._handling
+            return _FIRST_LIMIT_SECONDS + self._argument_seconds
         running = max(_LOWEST_LIMIT_SECONDS, _LIMIT_FACTOR * (repeats + 2) * self.best)
-        return running + self._handling
+        return running + self._argument_seconds
 
     def _is_checked(self, worker: Worker, key: Key) -> bool:
         """Whether this very machine code gave the right answer before."""

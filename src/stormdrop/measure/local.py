@@ -11,6 +11,7 @@ No lock is held while a measurement is in the hands of the caller, who may take 
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -127,13 +128,13 @@ class LocalMeasurer(Measurer):
         self._expected = ExpectedOutputs(workload, inputs, seed)
         data, expected = Data(inputs=tuple(inputs)), self._expected
         self._dispatcher = Dispatcher(self._pool, payload, data, expected.data, expected.reals, stop)
-        argument_bytes = sum(spec.bytes for spec in (*workload.inputs, *workload.outputs))
+        elements = sum(math.prod(spec.shape) for spec in (*workload.inputs, *workload.outputs))
         watch = LoadWatch(target.cores, thresholds)
         self.runs = KernelRuns(
             self._dispatcher,
             watch,
             self._account,
-            argument_bytes,
+            elements,
             run_timeout,
             cutoff,
             verifiable=lambda: expected.reals() is not None,

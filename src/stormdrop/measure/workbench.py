@@ -83,8 +83,8 @@ class Workbench:
         self._further: dict[int, list[Any]] = {}
         self._reals: Reals | None = None
         self._built: OrderedDict[Key, _Built] = OrderedDict()
-        # The calls of kernels that race. To lay their constants out may take seconds, and not all of them stay known.
-        self._racing: dict[Key, Call] = {}
+        # Arguments of the kernels that race. Laying constants out takes seconds, and the cache may not hold them all.
+        self._racing: dict[Key, list[list[Any]]] = {}
         self._device = device_of(target)
         self._constants = PreparedConstants(0 if passing is None else passing.constants, self._device.tensor)
         self._real_constants = PreparedConstants(0, self._device.tensor)
@@ -208,7 +208,7 @@ class Workbench:
         start = time.perf_counter()
         self._step("run")
         try:
-            self._racing = {key: self._call(key) for key in dict.fromkeys(job.keys)}
+            self._racing = {key: self._arguments(key) for key in dict.fromkeys(job.keys)}
             calls = [self._call(key) for key in job.keys]
             before = read_counters()
             samples = interleaved(
@@ -247,18 +247,19 @@ class Workbench:
 
         The first one writes to the outputs that are checked. The others may write to copies of these.
         """
-        if key in self._racing:
-            return self._racing[key]
         self._built.move_to_end(key)
+        return self._device.call(self._built[key].kernel, self._racing.get(key) or self._arguments(key))
+
+    def _arguments(self, key: Key) -> list[list[Any]]:
+        """The arguments of the executions of a built kernel, which take them in turns."""
         built = self._built[key]
         arguments = (*self._tensors, *self._outputs)
         copies = [[tensor, *further] for tensor, further in zip(arguments, self._further_copies(), strict=True)]
         for index, tensors in self._prepared_constants(built.transforms):
             copies[index] = tensors
-        turns = [
+        return [
             [tensors[turn % len(tensors)] for tensors in copies] for turn in range(max(map(len, copies), default=1))
         ]
-        return self._device.call(built.kernel, turns)
 
     def _further_copies(self) -> list[list[Any]]:
         """More copies of each input and output, so that no execution finds one in the caches of the cores.
@@ -344,8 +345,8 @@ class Workbench:
         Returns:
             Whether anything may have been wrong. False if all inputs were intact and no constant was prepared.
         """
-        held = self._constants.clear() or bool(self._racing)
         self._racing = {}
+        held = self._constants.clear()
         self._further.clear()
         return self._restore_inputs() or held
 
