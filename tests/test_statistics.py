@@ -7,7 +7,17 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from stormdrop.statistics import Noise, Verdict, compare, median_interval, rank, ratio_interval, student
+from stormdrop.statistics import (
+    MOST_NOISE,
+    Noise,
+    Verdict,
+    compare,
+    median_interval,
+    plainly_faster,
+    rank,
+    ratio_interval,
+    student,
+)
 
 WITHIN = 0.007
 
@@ -212,3 +222,27 @@ def test_ratios_are_paired() -> None:
         ratio_interval([1.0, 2.0], [1.0])
     with pytest.raises(ValueError, match="at least two"):
         ratio_interval([1.0], [1.0])
+
+
+@pytest.mark.parametrize(
+    ("challenger", "incumbent", "plain"),
+    [
+        ([1.0, 1.1, 0.9], [3.0, 3.1, 2.9], True),
+        ([1.0, 1.1, 0.9], [1.3, 1.4, 1.2], False),  # the assumed noise may do this
+        ([1.0, 1.1, 0.9] * 20, [1.3, 1.4, 1.2] * 20, True),
+        ([3.0, 3.1, 2.9], [1.0, 1.1, 0.9], False),
+        ([1.0, 1.0, 1.0], [3.0, 9.0, 1.1], False),  # the rounds contradict each other
+        ([1.0, 1.0], [5.0, 5.0], True),
+        ([1.0], [100.0], False),
+        ([0.0, 1.0, 1.0], [3.0, 3.0, 3.0], False),
+    ],
+)
+def test_what_few_rounds_are_enough_for(challenger: list[float], incumbent: list[float], plain: bool) -> None:
+    assert plainly_faster(challenger, incumbent, alpha=1e-3) == plain
+
+
+def test_a_few_rounds_of_the_assumed_noise_decide_wrongly_as_often_as_allowed() -> None:
+    rng = np.random.default_rng(0)
+    times = np.exp(rng.normal(0, MOST_NOISE / np.sqrt(2), (4000, 2, 3)))
+    wrong = sum(plainly_faster(list(a), list(b), alpha=0.05) for a, b in times)
+    assert 0.01 * len(times) < wrong < 0.05 * len(times)  # the spread of some of them is too large

@@ -3,7 +3,7 @@
     student, rank                      the tests of the Droplet Search paper (section 3.3), on two sets of samples
     Noise, compare                     our test: samples in groups, groups in batches
     median_interval, ratio_interval    what a report says about a result
-    ratio_interval_of_few              the same for few rounds, whose spread says little
+    plainly_faster                     what a few rounds are enough for, if the noise is bounded
 
 All times are seconds. A *group* is the samples that one request brought, taken back to back. A *batch* is the
 groups that were taken within the same seconds or minutes.
@@ -34,7 +34,7 @@ Group = Sequence[float]
 
 
 MOST_NOISE = 0.25
-"""The standard deviation of the logarithm of a round's ratio on a machine that is much noisier than those we know."""
+"""The standard deviation of the logarithm of a round's ratio that `plainly_faster` assumes."""
 
 
 class Verdict(enum.Enum):
@@ -273,40 +273,38 @@ def ratio_interval(a_rounds: Sequence[float], b_rounds: Sequence[float], confide
     return median_interval([a / b for a, b in zip(a_rounds, b_rounds, strict=True)], confidence)
 
 
-def ratio_interval_of_few(
-    a_rounds: Sequence[float], b_rounds: Sequence[float], confidence: float = 0.95
-) -> Interval | None:
-    """The ratio a / b of two kernels that were measured in interleaved rounds, too few to say how noisy they are.
+def plainly_faster(challenger_rounds: Sequence[float], incumbent_rounds: Sequence[float], alpha: float = 0.05) -> bool:
+    """Whether a kernel is faster by so much that a few interleaved rounds are enough to choose it.
 
-    Three rounds in which one kernel takes three times as long leave no doubt. Student's interval has doubts, because
-    the spread of three numbers may be small by chance: at 99.9% it is 40 times as wide as the spread. So the
-    logarithm of a round's ratio is taken to vary by `MOST_NOISE` here, which is more than it does on the machines that
-    we know. This interval is narrower for few rounds, and wider for many.
+    Three rounds in which one kernel takes three times as long leave little doubt. Student's interval leaves much,
+    because the spread of three numbers may be small by chance: at 99.9% it reaches 18 times their standard deviation
+    to both sides. So this test takes the logarithm of a round's ratio to have the standard deviation `MOST_NOISE`. Its
+    `alpha` holds under this assumption only: it serves to choose, and not to claim a speedup.
 
     Args:
-        a_rounds: The seconds of one kernel, one per round.
-        b_rounds: The seconds of the other kernel in the same rounds.
-        confidence: The confidence, between 0 and 1.
+        challenger_rounds: The seconds of one kernel, one per round.
+        incumbent_rounds: The seconds of the other kernel in the same rounds.
+        alpha: The probability to call a challenger faster that is not, if the noise is as assumed.
 
     Returns:
-        The interval; None if the rounds differ by more than the noise that is assumed.
+        Whether it is. It is not if the rounds differ from each other by more than the assumed noise, if there are
+        fewer than two, or if a time is zero.
 
     Raises:
-        ValueError: As `ratio_interval`.
+        ValueError: The two differ in length.
 
     Example:
-        >>> ratio_interval_of_few([22.7, 24.6, 21.5], [7.1, 7.0, 8.9], 0.999).low > 1.7
+        >>> plainly_faster([7.1, 7.0, 8.9], [22.7, 24.6, 21.5], alpha=1e-3)
         True
-        >>> ratio_interval([22.7, 24.6, 21.5], [7.1, 7.0, 8.9], 0.999).low > 1
+        >>> plainly_faster([16.1, 18.2, 14.9], [22.7, 24.6, 21.5], alpha=1e-3)
         False
     """
-    estimate = ratio_interval(a_rounds, b_rounds, confidence).estimate
-    logs = [math.log(a / b) for a, b in zip(a_rounds, b_rounds, strict=True)]
-    if statistics.stdev(logs) > MOST_NOISE:
-        return None
-    error = statistics.NormalDist().inv_cdf((1 + confidence) / 2) * MOST_NOISE / math.sqrt(len(logs))
-    centre = statistics.fmean(logs)
-    return Interval(estimate, math.exp(centre - error), math.exp(centre + error))
+    pairs = list(zip(challenger_rounds, incumbent_rounds, strict=True))
+    if len(pairs) < 2 or any(min(pair) <= 0 for pair in pairs):
+        return False
+    gains = [math.log(incumbent / challenger) for challenger, incumbent in pairs]
+    error = statistics.NormalDist().inv_cdf(1 - alpha) * MOST_NOISE / math.sqrt(len(gains))
+    return statistics.stdev(gains) <= MOST_NOISE and statistics.fmean(gains) > error
 
 
 # Helpers

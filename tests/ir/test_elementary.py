@@ -80,7 +80,7 @@ def test_a_product_with_a_sigmoid_is_one_quotient(product: Callable[[Any], Any],
     x = te.placeholder((N,), name="x")
     main = StageGraph.parse(te.create_prim_func([x, te.compute((N,), lambda i: product(x[i]))])).function()
     stored = str(expand_for_cpu(main))
-    assert re.search(r"x\[\w+\] / \w+", stored) and "sigmoid" not in stored
+    assert re.search(r"x\[\w+\] / \w+", stored) and stored.count(" / ") == 1 and "sigmoid" not in stored
     ends = np.array([0, 100, -100, np.inf, np.nan, 3e38, -3e38], np.float32)
     np.testing.assert_array_equal(applied(product, ends), [0, 100, 0, np.inf, np.nan, np.float32(3e38), 0])
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import statistics
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -114,7 +113,7 @@ ROUNDS = (22.7, 24.6, 21.5)
     ("times", "wins"),
     [
         ((7.1, 7.0, 8.9), True),
-        ((12.4, 13.9, 12.2), True),
+        ((11.0, 13.9, 10.0), True),
         ((16.1, 18.2, 14.9), False),  # 1.4 times as fast, which noise may do
         ((22.6, 24.7, 21.4), False),
         ((7.1, 24.0, 7.0), False),  # the rounds contradict each other
@@ -126,14 +125,11 @@ def test_three_rounds_show_a_large_difference(times: tuple[float, ...], wins: bo
     samples = {default: ROUNDS, other: times, **{each: tuple(2 * sample for sample in ROUNDS) for each in slow}}
     decided = race.decide(default, samples, races=19)
     assert decided is not None and (decided.winner == other) == wins
-    if wins:
-        assert decided.speedup is not None and 1 < decided.speedup.low < decided.speedup.estimate
-        ratios = [a / b for a, b in zip(ROUNDS, times, strict=True)]
-        assert decided.speedup.estimate == pytest.approx(statistics.median(ratios))
+    assert decided.speedup is None  # Student's interval at 99.9% holds 1 in all of these
 
 
 @pytest.mark.parametrize(("noise", "rounds"), [(0.02, 3), (0.1, 3), (0.17, 3), (0.17, 5)])
-def test_few_rounds_of_equal_kernels_claim_nothing(noise: float, rounds: int) -> None:
+def test_few_rounds_of_equal_kernels_choose_the_default(noise: float, rounds: int) -> None:
     default, *others = (Candidate("s", (i,)) for i in range(4))
     rng = np.random.default_rng(1)
     wrong = 0
@@ -141,7 +137,7 @@ def test_few_rounds_of_equal_kernels_claim_nothing(noise: float, rounds: int) ->
         models = [rng.lognormal(0, noise, (4, rounds)) for _ in range(20)]
         decided = [race.decide(default, dict(zip([default, *others], each, strict=True)), races=20) for each in models]
         wrong += any(decision is None or decision.winner != default for decision in decided)
-    assert wrong <= 8  # 5% of 100 models are 5
+    assert wrong <= 6  # 5% of 100 models are 5
 
 
 def test_a_default_schedule_that_failed_does_not_race() -> None:

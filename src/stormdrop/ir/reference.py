@@ -244,7 +244,7 @@ def _narrowed(array: Array, dtype: str, rounded: bool) -> Array:
 
 
 def _wide(dtype: str) -> Any:
-    """The type in which values of a type are computed."""
+    """The type in which inputs of a type are widened; booleans stay what they are."""
     return np.float64 if is_float(dtype) else np.int64 if is_integer(dtype) else bool
 
 

@@ -61,7 +61,7 @@ class KernelRuns:
         self._dispatcher = dispatcher
         self._watch = watch
         self._account = account
-        self._argument_seconds = elements / _ELEMENTS_PER_SECOND  # more, that a run of a kernel may take
+        self._argument_seconds = elements / _ELEMENTS_PER_SECOND  # that a run may take longer because of its arguments
         self._cutoff = cutoff
         self._verifiable = verifiable
         self._checked: dict[Key, tuple[Worker, int]] = {}

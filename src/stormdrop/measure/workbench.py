@@ -215,6 +215,7 @@ class Workbench:
                 calls, job.rounds, job.sample_seconds, self._device.time_calls, self._device.fewest_executions
             )
             load = self._load_since(before)
+            del calls  # they hold arguments, which take much memory if they are large
             self._device.trespass()  # nobody knows which kernel did it: each is executed once more below
             wrong = {}
             for key in dict.fromkeys(job.keys):
