@@ -34,7 +34,10 @@ Group = Sequence[float]
 
 
 MOST_NOISE = 0.25
-"""The standard deviation of the logarithm of a round's ratio that `plainly_faster` assumes."""
+"""The standard deviation of the logarithm of a round's ratio that `plainly_faster` assumes.
+
+Of 2,336 rounds of two convolutions (20 and 10 ms) on a noisy virtual machine with two cores, it was 0.07.
+"""
 
 
 class Verdict(enum.Enum):
