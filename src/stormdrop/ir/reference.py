@@ -2,8 +2,8 @@
 
 A function is evaluated stage by stage. Float values are computed in float64 and rounded to the buffer's type at the
 end, integers in int64. A function that only moves elements, such as one that packs weights, moves them in their own
-type. Sums of products go through `numpy.einsum`. Everything else is evaluated over the whole
-iteration domain at once, or slice by slice along its longest axis if that would take too much memory.
+type. Sums of products go through `numpy.einsum`. Everything else is evaluated over the whole iteration domain at once,
+or slice by slice along its longest axis if that would take too much memory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,17 @@ from tvm.tirx import PrimFunc
 
 from ..errors import UnsupportedFunction
 from .dtypes import is_float, is_integer
-from .expressions import children, is_selection, rebuild, simplified, substitute, transform, variables, walk
+from .expressions import (
+    children,
+    is_selection,
+    loads_in,
+    rebuild,
+    simplified,
+    substitute,
+    transform,
+    variables,
+    walk,
+)
 from .factors import factor_of, factors_of
 from .grid import BINARY, INTRINSICS, Array, GridEvaluator, store
 from .stages import Axis, Stage, StageGraph, shape_of
@@ -81,15 +91,11 @@ def only_moves(graph: StageGraph) -> bool:
 
 def _moves(value: Any, dtype: str) -> bool:
     if isinstance(value, TensorLoad):
-        return str(value.source.dtype) == dtype and not any(_loads(index) for index in value.indices)
+        return str(value.source.dtype) == dtype and not any(map(loads_in, value.indices))
     if is_selection(value):
         condition, *branches = children(value)
-        return not _loads(condition) and all(_moves(branch, dtype) for branch in branches)
+        return not loads_in(condition) and all(_moves(branch, dtype) for branch in branches)
     return isinstance(value, FloatImm | IntImm)
-
-
-def _loads(value: Any) -> bool:
-    return any(isinstance(node, TensorLoad) for node in walk(value))
 
 
 def evaluate_ties(graph: StageGraph, inputs: Sequence[Array]) -> tuple[list[Array], list[Array]]:
