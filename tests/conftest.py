@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 import pytest
 
-from stormdrop.machine import threads
+from stormdrop.machine import fork_server, threads
 from stormdrop.machine.lock import MachineLock
 
 # Before any test module loads TVM, which reads the number of threads once.
@@ -160,6 +160,7 @@ def _no_process_outlives_the_tests() -> Iterator[None]:
     closed by then.
     """
     yield
+    fork_server.stop()
     _, alive = psutil.wait_procs(_started_by_tests(), timeout=_PATIENCE)
     commands = [" ".join(_command(process)) for process in alive]
     for process in alive:

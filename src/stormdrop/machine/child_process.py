@@ -12,16 +12,12 @@ user's script again, which need not be written for it.
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import importlib
 import os
 import pickle
 import signal
 import socket
 import struct
-import subprocess
 import sys
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
@@ -31,17 +27,14 @@ from typing import Any
 import psutil
 
 from ..errors import MeasureError
+from . import fork_server
+from .fresh_process import FreshProcess
 from .last_output import LastOutput
 
 STALL_SECONDS = 30.0
 """A child that takes or brings nothing of a message for so long is killed. It is stopped, or it never reads."""
 
 _PAUSE = 0.002  # seconds between two looks whether a process has ended
-
-_PR_SET_PDEATHSIG = 1
-
-# `-c` lets the child import from the current folder, where anything may lie: it has exactly the given path instead.
-_PROGRAM = f"import sys; sys.path[:] = sys.argv[4:]; from {__name__} import main; main()"
 
 
 class ChildProcess:
@@ -58,6 +51,8 @@ class ChildProcess:
         serve: str,
         arguments: Sequence[object] = (),
         environment: Mapping[str, str] | None = None,
+        loads: Sequence[str] = (),
+        fresh: bool = False,
         die_with_thread: bool = False,
     ) -> None:
         """Starts the process, without waiting for it.
@@ -66,7 +61,11 @@ class ChildProcess:
             serve: the function "module:name" that the child calls with its end of the pipe and the arguments.
             arguments: are pickled.
             environment: variables that the child has besides those of this process.
-            die_with_thread: the child also ends when the thread that starts it ends. A child that is paused needs
+            loads: modules that the child needs and that take time to load: it is forked from a process that has them.
+                NumPy has one thread there.
+            fresh: the child is a new program that loads everything itself: it has variables, or needs libraries, that
+                settle something when they are loaded. Where no fork server is possible, every child is.
+            die_with_thread: a fresh child also ends when the thread that starts it ends. A child that is paused needs
                 this, unless the main thread starts it: a paused child cannot watch its parent.
 
         Raises:
@@ -79,23 +78,14 @@ class ChildProcess:
                 self.connection, connection = _pipe()
                 ours.callback(self.connection.close)
                 theirs.callback(connection.close)
-                lifeline, self._lifeline = os.pipe()
-                ours.callback(os.close, self._lifeline)
-                theirs.callback(os.close, lifeline)
                 # Not on the terminal: libraries are talkative, and a crashing kernel prints pages.
                 self._output, output = LastOutput.of_pipe()
                 theirs.callback(os.close, output)
-                # Linux ends a child when the thread that started it ends: only the main thread lives as long as the
-                # process.
-                signalled = die_with_thread or threading.current_thread() is threading.main_thread()
-                command = (connection.fileno(), lifeline, os.getpid() if signalled else 0)
-                self._process = subprocess.Popen(
-                    [sys.executable, "-c", _PROGRAM, *map(str, command), *_search_path()],
-                    pass_fds=(connection.fileno(), lifeline),
-                    env={**os.environ, **(environment or {})},
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
+                pipe, path, variables = connection.fileno(), search_path(), {**os.environ, **(environment or {})}
+                self._process = (
+                    FreshProcess(pipe, output, path, variables, die_with_thread)
+                    if fresh or not fork_server.is_possible()
+                    else fork_server.fork(pipe, output, path, variables, loads)
                 )
             except OSError as error:
                 raise MeasureError(f"no child process can be started: {error}") from error
@@ -160,11 +150,11 @@ class ChildProcess:
 
     def pause(self) -> None:
         """Takes the process off the cores. Thread pools spin for a while after a run and wait for the next."""
-        self._signal(signal.SIGSTOP)
+        self._process.signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         """Lets a paused process go on; it is harmless if it is not paused."""
-        self._signal(signal.SIGCONT)
+        self._process.signal(signal.SIGCONT)
 
     def kill(self) -> None:
         """Ends the process at once, whatever it is doing, and the processes that it may have started."""
@@ -174,7 +164,7 @@ class ChildProcess:
             for child in psutil.Process(self.pid).children(recursive=True):  # also those that left its group
                 with contextlib.suppress(psutil.Error):
                     child.kill()
-        self._signal(signal.SIGKILL)
+        self._process.signal(signal.SIGKILL)
         self.wait(0.0)
 
     def wait(self, seconds: float = 5.0) -> str:
@@ -184,42 +174,23 @@ class ChildProcess:
             How it ended: "SIGSEGV", "exit code 3".
         """
         deadline = time.monotonic() + seconds
-        while not self._has_ended() and time.monotonic() < deadline:
+        while not self._process.has_ended() and time.monotonic() < deadline:
             time.sleep(_PAUSE)  # its pipe closes a moment before it has ended
-        self._signal(signal.SIGKILL)  # what it has started, even if it has crashed
-        code = self._process.wait()
+        self._process.signal(signal.SIGKILL)  # what it has started, even if it has crashed
+        code = self._process.reap()
         if self.alive:
             self.connection.close()
-            os.close(self._lifeline)
             self.alive = False
         return describe_exit(code)
 
     def last_line(self) -> str:
         """The last line that the process wrote to its standard output or error."""
         lines = self._output.text(ended=not self.alive).strip().splitlines()
-        return lines[-1] if lines else "no message"
+        return lines[-1] if lines else self._process.last_line() or "no message"
 
     def close(self) -> None:
         """Ends the process. Closing twice is harmless."""
         self.kill()
-
-    def _signal(self, number: signal.Signals) -> None:
-        """Sends a signal to the process and to what it has started."""
-        if self._process.returncode is not None:
-            return  # its id may be that of another process by now
-        try:
-            os.killpg(self.pid, number)
-        except ProcessLookupError:  # it has just been started, and does not lead its group yet
-            self._process.send_signal(number)
-
-    def _has_ended(self) -> bool:
-        """Whether the process has ended. As long as nobody waits for it, no other process or group gets its id."""
-        if self._process.returncode is not None or not hasattr(os, "waitid"):
-            return self._process.poll() is not None
-        try:
-            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-        except ChildProcessError:  # this process ignores the ends of its children
-            return True
 
 
 def _pipe() -> tuple[Connection, Connection]:
@@ -231,7 +202,7 @@ def _pipe() -> tuple[Connection, Connection]:
     return Connection(ours.detach()), Connection(theirs.detach())
 
 
-def _search_path() -> list[str]:
+def search_path() -> list[str]:
     """The parent's search path, so that modules of the user are found. The current folder, if it is there, comes last.
 
     It is there if the parent is interactive. What lies in that folder must not take the place of a library.
@@ -248,41 +219,3 @@ def describe_exit(code: int) -> str:
         return signal.Signals(-code).name
     except ValueError:
         return f"signal {-code}"
-
-
-# The child's side
-
-
-def main() -> None:
-    """The child: calls the function that the parent names. `sys.argv`: pipe, lifeline, parent's process id or 0."""
-    os.setpgid(0, 0)
-    pipe, lifeline, parent = (int(argument) for argument in sys.argv[1:4])
-    for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # sent to all processes of a group; the parent ends us
-        signal.signal(getattr(signal, name, signal.SIGINT), signal.SIG_IGN)
-    _die_with_parent(lifeline, parent)
-    connection = Connection(pipe)
-    try:
-        serve, arguments = connection.recv()
-    except EOFError:
-        return
-    module, _, function = serve.partition(":")
-    getattr(importlib.import_module(module), function)(connection, *pickle.loads(arguments))
-
-
-def _die_with_parent(lifeline: int, parent: int) -> None:
-    """Ends this process when the parent ends, whatever this process is doing then.
-
-    The lifeline is a pipe that the parent holds open. Linux's own signal works even if a native loop keeps the
-    interpreter's lock, but it comes when the *thread* that started the child ends: the parent passes its id only if
-    that is the main thread.
-    """
-
-    def wait() -> None:
-        os.read(lifeline, 1)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    threading.Thread(target=wait, daemon=True).start()
-    if parent and sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it died before the signal was set
-            os._exit(1)

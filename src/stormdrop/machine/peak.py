@@ -41,6 +41,9 @@ _SHARE = 0.2  # of a tuning's time
 _COST = 3.0  # seconds, about, of a measurement
 
 _METHOD = 1  # part of the cache's key: raise it when what is measured changes
+LOADS = ("numpy", "tvm")
+"""What takes most of the time of a measuring process's start."""
+
 _TIMEOUT = 60.0  # seconds; the two figures take about 2 s, and up to 4 s more beside other work
 T = TypeVar("T")
 
@@ -293,7 +296,7 @@ def measured_in_child(serve: str, shape: Mapping[str, Any], kind: type[T], what:
     Raises:
         MeasureError: the process fails or takes too long.
     """
-    child = ChildProcess(serve, (shape,), {"TVM_NUM_THREADS": str(shape["cores"])})
+    child = ChildProcess(serve, (shape,), {"TVM_NUM_THREADS": str(shape["cores"])}, LOADS)
     try:
         measured = child.answer(_TIMEOUT)
         if not isinstance(measured, kind):

@@ -19,6 +19,7 @@ from .child_process import ChildProcess
 from .cpu import Target
 from .kept_measurements import keep, kept, kept_file
 from .lock import MachineLock
+from .peak import LOADS
 from .units import UNITS, Unit, units_with
 
 _METHOD = 2  # part of the key of what is kept: raise it when what is measured changes
@@ -140,7 +141,7 @@ def _measure(target: Target) -> tuple[UnitRate, ...]:
 def _measure_in_child(target: Target, units: Sequence[Unit]) -> list[_Measured]:
     """What is found of the first units: of all, or of those up to the one that ends the process."""
     serve = f"{__package__}.unit_loops:serve_rates"
-    child = ChildProcess(serve, (target, units), {"TVM_NUM_THREADS": str(target.cores)})
+    child = ChildProcess(serve, (target, units), {"TVM_NUM_THREADS": str(target.cores)}, LOADS)
     found: list[_Measured] = []
     try:
         if not child.answer(_TIMEOUT):  # it has loaded TVM and measured float32

@@ -15,6 +15,9 @@ from .jobs import Ready
 START_SECONDS = 120.0
 """A worker that is not ready by then is given up. Loading TVM takes under a second, longer on a busy machine."""
 
+LOADS = ("stormdrop.measure.workbench", "stormdrop.sketches.registry")
+"""What takes most of the time of a worker's start."""
+
 _LEAST_ADDRESS_SPACE = 4 << 30  # bytes
 _MAX_WORKERS = 16  # no batch is larger
 
@@ -52,6 +55,7 @@ class Worker:
         self.epoch = 0
         self._memory = memory
         self._environment = _environment(threads, gpu)
+        self._is_fresh = gpu is not None  # CUDA looks at its variables when it is loaded
         self._start()
 
     @property
@@ -102,7 +106,9 @@ class Worker:
         self.knows_outputs = False
         self.at_work = False
         self.epoch += 1
-        self.process = ChildProcess("stormdrop.measure.worker:serve", (self._memory,), self._environment)
+        self.process = ChildProcess(
+            "stormdrop.measure.worker:serve", (self._memory,), self._environment, LOADS, fresh=self._is_fresh
+        )
         events.happened("start", self.name, pid=self.pid)
 
 

@@ -45,6 +45,9 @@ if TYPE_CHECKING:
 IMPORT_SECONDS = 600.0
 """An import that takes longer is ended. One of 1,500 nodes takes 8 to 14 s."""
 
+LOADS = ("stormdrop.model.importer.graph",)
+"""What takes most of the time of the child's start."""
+
 _MESSAGE = 500  # characters of a message, at most
 _SERVE = f"{__name__}:serve"
 _MODULE, _CONSTANTS, _SOURCE = "module.json", "constants.bin", "source.onnx"
@@ -132,7 +135,7 @@ class Importer:
         self, name: str, file: Path, in_memory: bool, shapes: GivenShapes, folder: Path
     ) -> Iterator[_Imported]:
         if self._child is None:
-            self._child = ChildProcess(_SERVE, (self._memory,))
+            self._child = ChildProcess(_SERVE, (self._memory,), loads=LOADS)
         self._child.send((name, str(file), in_memory, dict(shapes), str(folder)))
         left = 1
         while left:

@@ -1,0 +1,248 @@
+"""The fork server: its children are what this process is now, and inherit nothing that they need not."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import psutil
+import pytest
+
+from stormdrop.errors import MeasureError
+from stormdrop.machine import fork_server
+from stormdrop.machine.child_process import ChildProcess
+
+if not fork_server.is_possible():
+    pytest.skip("no fork server is possible on this system", allow_module_level=True)
+
+
+def describe(connection: Connection) -> None:
+    """Sends what the process is."""
+    descriptors = {int(entry.name) for entry in Path("/proc/self/fd").iterdir()}
+    descriptors = {number for number in descriptors if Path(f"/proc/self/fd/{number}").exists()}  # the listing's own
+    connection.send(
+        {
+            "descriptors": descriptors - {0, 1, 2, connection.fileno()},
+            "threads": len(list(Path("/proc/self/task").iterdir())),
+            "environment": dict(os.environ),
+            "folder": str(Path.cwd()),
+            "cores": os.sched_getaffinity(0),
+            "files": resource.getrlimit(resource.RLIMIT_NOFILE),
+            "umask": os.umask(0),
+            "parent": os.getppid(),
+            "group": os.getpgid(0) == os.getpid(),
+            "program": Path("/proc/self/cmdline").read_text(),
+        }
+    )
+    connection.recv()
+
+
+def fail(connection: Connection) -> None:
+    """Raises an exception."""
+    raise ValueError("these are the last words")
+
+
+def leave(connection: Connection, code: object) -> None:
+    """Ends as a program does that calls `sys.exit`."""
+    sys.exit(code)  # type: ignore[arg-type]
+
+
+def echo(connection: Connection) -> None:
+    """Answers each message with itself, until there are no more."""
+    while True:
+        try:
+            connection.send(connection.recv())
+        except EOFError:
+            return
+
+
+@pytest.fixture(autouse=True)
+def _server_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    fork_server.stop()
+    yield
+    fork_server.stop()
+
+
+def _described(child: ChildProcess) -> dict[str, object]:
+    answer = child.answer(60)
+    assert isinstance(answer, dict), child.last_line()
+    child.close()
+    return answer
+
+
+def _child(function: str = "describe", *arguments: object, loads: tuple[str, ...] = ()) -> ChildProcess:
+    return ChildProcess(f"{__name__}:{function}", arguments, loads=loads)
+
+
+def test_a_child_is_what_this_process_is_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _described(_child())  # starts the server
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ONLY_SINCE_NOW", "yes")
+    monkeypatch.delenv("HOME", raising=False)
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    try:
+        child = _described(_child())
+    finally:
+        os.sched_setaffinity(0, cores)
+    assert child["folder"] == str(tmp_path)
+    assert child["environment"] == dict(os.environ)
+    assert child["cores"] == {min(cores)}
+
+
+def test_a_child_inherits_no_descriptors_and_no_threads() -> None:
+    other = _child("echo")
+    child = _described(_child())
+    assert child["descriptors"] == set()
+    assert child["threads"] == 1
+    assert child["group"]
+    other.close()
+
+
+def test_limits_and_masks_of_this_process_hold_in_children() -> None:
+    first = _described(_child())
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    mask = os.umask(0o077)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft - 1, hard))
+    try:
+        second = _described(_child())
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        os.umask(mask)
+    assert first["files"] == (soft, hard)
+    assert second["files"] == (soft - 1, hard)
+    assert second["umask"] == 0o077
+    assert second["parent"] != first["parent"]
+
+
+def test_children_share_a_server() -> None:
+    children = [_child() for _ in range(4)]
+    assert len({_described(child)["parent"] for child in children}) == 1
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "code", "words"),
+    [
+        ("fail", (), "exit code 1", "ValueError: these are the last words"),
+        ("leave", (3,), "exit code 3", "no message"),
+        ("leave", (None,), "exit code 0", "no message"),
+        ("leave", ("it is broken",), "exit code 1", "it is broken"),
+    ],
+)
+def test_it_ends_as_a_program_would(function: str, arguments: tuple[object, ...], code: str, words: str) -> None:
+    child = _child(function, *arguments)
+    assert child.answer(60) is None
+    assert child.wait() == code
+    assert child.last_line() == words
+
+
+def test_ended_children_leave_no_zombies() -> None:
+    children = [_child() for _ in range(8)]
+    server = psutil.Process(int(str(_described(children[0])["parent"])))
+    for child in children:
+        child.kill()
+    deadline = time.monotonic() + 30
+    while server.children():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_children_die_with_the_server_and_the_next_one_has_another() -> None:
+    child = _child("echo")
+    child.send("a")
+    assert child.answer(60) == "a"
+    child.pause()
+    server = psutil.Process(child.pid).parent()
+    assert server is not None
+    server.kill()
+    assert child.wait(60) == "SIGKILL"
+    other = _described(_child())
+    assert other["parent"] != server.pid
+
+
+def test_a_server_without_work_ends_and_the_next_child_starts_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fork_server, "IDLE_SECONDS", 1)
+    child = _child("echo")
+    child.send("a")
+    assert child.answer(60) == "a"
+    server = psutil.Process(child.pid).parent()
+    assert server is not None
+    with pytest.raises(psutil.TimeoutExpired):  # it has a child
+        server.wait(1.5)
+    child.close()
+    server.wait(60)
+    assert _described(_child())["parent"] != server.pid
+
+
+def test_a_child_that_is_killed_before_the_server_is_ready_is_waited_for_by_nobody() -> None:
+    child = _child()
+    child.kill()
+    assert child.wait() == "SIGKILL"
+    assert not child.alive
+    assert _described(_child())["group"]  # the server goes on
+
+
+def test_a_library_that_starts_threads_makes_children_new_programs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
+    (tmp_path / "library_with_a_thread.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("ONLY_SINCE_NOW", "yes")
+    child = _described(_child(loads=("library_with_a_thread",)))
+    assert child["threads"] == 1
+    assert "child_side" in str(child["program"])
+    assert child["descriptors"] == set()
+    assert child["environment"] == dict(os.environ)
+    monkeypatch.undo()
+
+
+def test_a_library_that_cannot_be_loaded_does_not_end_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_library.py").write_text("raise RuntimeError('it is broken')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert _described(_child(loads=("broken_library", "no_such_library")))["group"]
+
+
+def test_children_of_many_threads() -> None:
+    answers: list[dict[str, object]] = []
+    threads = [threading.Thread(target=lambda: answers.append(_described(_child()))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(answers) == 8
+    assert len({answer["parent"] for answer in answers}) == 1
+
+
+def test_a_process_that_was_forked_from_this_one_has_a_server_of_its_own() -> None:
+    server = _described(_child())["parent"]
+    ours, theirs = socket.socketpair()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            theirs.sendall(str(_described(_child())["parent"]).encode())
+        finally:
+            os.kill(os.getpid(), signal.SIGKILL)
+    theirs.close()
+    other = int(ours.recv(100))
+    os.waitpid(pid, 0)
+    ours.close()
+    assert other != server
+    assert _described(_child())["parent"] == server
+
+
+def test_a_server_that_cannot_be_started_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/no/such/python")
+    with pytest.raises(MeasureError, match="no child process can be started"):
+        _child()
