@@ -107,7 +107,9 @@ class Process:
     def workers(self) -> list[psutil.Process]:
         """Its worker processes."""
         with contextlib.suppress(psutil.NoSuchProcess):
-            return [child for child in psutil.Process(self.popen.pid).children() if _is_worker(child)]
+            children = psutil.Process(self.popen.pid).children()
+            forked = [child for server in children if _runs(server, "fork_server") for child in server.children()]
+            return [*forked, *(child for child in children if _runs(child, "child_side"))]
         return []
 
     def wait(self) -> End:
@@ -321,9 +323,9 @@ def _free(lock: Path) -> bool:
     return True
 
 
-def _is_worker(process: psutil.Process) -> bool:
+def _runs(process: psutil.Process, module: str) -> bool:
     try:
-        return any("child_process" in word for word in process.cmdline())
+        return any(module in word for word in process.cmdline())
     except psutil.Error:
         return False
 

@@ -42,8 +42,8 @@ IDLE_SECONDS = 60.0
 _NUMBER = struct.Struct("!i")
 _DESCRIPTORS = 4  # of a request: the link to the server, the pipe to the parent, the output, the current folder
 
-_ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
-"""Lets NumPy's library start no threads while it is loaded."""
+_ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL", "TVM")}
+"""Lets libraries start no threads while they are loaded. TVM looks at its variable again when a child starts threads."""
 
 
 @dataclass(frozen=True)
