@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import resource
 import signal
@@ -17,7 +18,7 @@ import psutil
 import pytest
 
 from stormdrop.errors import MeasureError
-from stormdrop.machine import fork_server
+from stormdrop.machine import child_process, fork_server
 from stormdrop.machine.child_process import ChildProcess
 
 if not fork_server.is_possible():
@@ -43,6 +44,11 @@ def describe(connection: Connection) -> None:
         }
     )
     connection.recv()
+
+
+def modules(connection: Connection) -> None:
+    """Sends the names of what is loaded."""
+    connection.send(set(sys.modules))
 
 
 def fail(connection: Connection) -> None:
@@ -183,11 +189,17 @@ def test_a_server_without_work_ends_and_the_next_child_starts_another(monkeypatc
     assert _described(_child())["parent"] != server.pid
 
 
-def test_a_child_that_is_killed_before_the_server_is_ready_is_waited_for_by_nobody() -> None:
-    child = _child()
+def test_a_child_that_is_killed_before_the_server_is_ready_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "slow_library.py").write_text("import time; time.sleep(3)")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    child = _child(loads=("slow_library",))
     child.kill()
     assert child.wait() == "SIGKILL"
     assert not child.alive
+    assert fork_server._running is not None
+    assert not fork_server._running.last_line()
     assert _described(_child())["group"]  # the server goes on
 
 
@@ -246,3 +258,14 @@ def test_a_server_that_cannot_be_started_is_an_error(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(sys, "executable", "/no/such/python")
     with pytest.raises(MeasureError, match="no child process can be started"):
         _child()
+
+
+@pytest.mark.parametrize("name", ["stormdrop.measure.worker", "stormdrop.model.importer.isolated"])
+def test_what_children_load_is_loaded_before_they_are_forked(name: str) -> None:
+    """Otherwise each of them would load it, and TVM with it."""
+    child_process.prepare(name)
+    child = _child("modules")
+    loaded = child.answer(60)
+    child.close()
+    assert "tvm" in loaded
+    assert {name, *importlib.import_module(name).LOADS} <= loaded

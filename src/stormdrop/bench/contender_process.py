@@ -54,9 +54,7 @@ class ContenderProcess:
         self._patience = patience
         tunables = ":".join(filter(None, [os.environ.get("GLIBC_TUNABLES"), _HUGE_PAGES]))
         environment = {"TVM_NUM_THREADS": str(threads), "GLIBC_TUNABLES": tunables}
-        self._child = ChildProcess(
-            f"{__name__}:serve", (spec, threads), environment, fresh=True, die_with_thread=True
-        )
+        self._child = ChildProcess(f"{__name__}:serve", (spec, threads), environment, fresh=True, die_with_thread=True)
         try:
             kind, answer = self._answer()
             if kind == "unavailable":

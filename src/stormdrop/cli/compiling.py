@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ..machine.child_process import prepare
 from ..tuning.options import FLOAT32, TuneOptions
 from . import options, output
 from .options import (
@@ -50,6 +51,7 @@ def compile_(
     options.not_empty(target, "--target", "cpu")
     shapes = options.shapes(shape or ())
     artifact = options.artifact_folder(out or Path(f"{model.stem}.sd"), "--out")
+    prepare("stormdrop.model.importer.isolated")
     with output.stdout_for_json(as_json):
         from ..model.untuned import compile_model_with
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import StormdropError, TargetError
+from ..machine.child_process import prepare
 from ..tuning.options import DEFAULT_MODEL_SECONDS, DEFAULT_SEARCH, DEFAULT_SECONDS, FLOAT32, TuneOptions
 from . import completion, options, output
 from .fleet import FleetOption, leased_fleet
@@ -92,6 +93,7 @@ def tune_op(
     options.not_empty(target, "--target", "cpu")
     place = options.runner_address(runner, tracker, device, fleet)
     values = options.arguments(arguments or ())
+    prepare("stormdrop.measure.worker")
     with output.stdout_for_json(as_json):
         from .. import operators
         from ..machine.cpu import Target, keeping_denormals
@@ -164,6 +166,7 @@ def tune(
     shapes = options.shapes(shape or ())
     artifact = options.artifact_folder(out or Path(f"{model.stem}.sd"), "--out")
     place = options.runner_address(runner, tracker, device, fleet)
+    prepare("stormdrop.model.importer.isolated", "stormdrop.measure.worker")
     with output.stdout_for_json(as_json), leased_fleet(fleet, device, target) as machines:
         from ..model.tune import tune_model_with
 

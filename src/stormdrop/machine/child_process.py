@@ -4,9 +4,10 @@
     ChildProcess("package.module:serve", arguments)   ->      serve(connection, *arguments)
     send, receive, answer, pause, resume, kill, wait
 
-The child dies with its parent, whatever it is doing, even if the parent was killed. It leads a process group of its
-own: what it has started ends with it, also if it has crashed. It is no `multiprocessing.Process`: that would run the
-user's script again, which need not be written for it.
+The child is forked from a process that has loaded what it needs (`fork_server`), or it is a new program
+(`fresh_process`). It dies with its parent, whatever it is doing, even if the parent was killed. It leads a process
+group of its own: what it has started ends with it, also if it has crashed. It is no `multiprocessing.Process`: that
+would run the user's script again, which need not be written for it.
 """
 
 from __future__ import annotations
@@ -61,8 +62,8 @@ class ChildProcess:
             serve: the function "module:name" that the child calls with its end of the pipe and the arguments.
             arguments: are pickled.
             environment: variables that the child has besides those of this process.
-            loads: modules that the child needs and that take time to load: it is forked from a process that has them.
-                NumPy has one thread there.
+            loads: modules that the child needs and that take time to load: it is forked from a process that has them,
+                and those that they name in `LOADS`. NumPy has one thread there.
             fresh: the child is a new program that loads everything itself: it has variables, or needs libraries, that
                 settle something when they are loaded. Where no fork server is possible, every child is.
             die_with_thread: a fresh child also ends when the thread that starts it ends. A child that is paused needs
@@ -99,7 +100,7 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
-        """The id of the process."""
+        """The id of the process. It is waited for until the process has started."""
         return self._process.pid
 
     @property
@@ -160,10 +161,11 @@ class ChildProcess:
         """Ends the process at once, whatever it is doing, and the processes that it may have started."""
         if not self.alive:
             return
-        with contextlib.suppress(psutil.Error):  # it has ended
-            for child in psutil.Process(self.pid).children(recursive=True):  # also those that left its group
-                with contextlib.suppress(psutil.Error):
-                    child.kill()
+        if self._process.has_started():
+            with contextlib.suppress(psutil.Error):  # it has ended
+                for child in psutil.Process(self.pid).children(recursive=True):  # also those that left its group
+                    with contextlib.suppress(psutil.Error):
+                        child.kill()
         self._process.signal(signal.SIGKILL)
         self.wait(0.0)
 
@@ -191,6 +193,16 @@ class ChildProcess:
     def close(self) -> None:
         """Ends the process. Closing twice is harmless."""
         self.kill()
+
+
+def prepare(*loads: str) -> None:
+    """Lets modules be loaded in the background, so that children that need them start sooner.
+
+    Args:
+        loads: The modules, as `ChildProcess` takes them.
+    """
+    if fork_server.is_possible():
+        fork_server.prepare(search_path(), loads)
 
 
 def _pipe() -> tuple[Connection, Connection]:

@@ -39,11 +39,14 @@ from .last_output import LastOutput
 IDLE_SECONDS = 60.0
 """A server that has no child and no request for so long ends, because it holds memory."""
 
+_PATIENCE = 120.0
+"""Seconds that the server may take to load its modules, or to tell the end of a child, before it is taken for lost."""
+
 _NUMBER = struct.Struct("!i")
 _DESCRIPTORS = 4  # of a request: the link to the server, the pipe to the parent, the output, the current folder
 
 _ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL", "TVM")}
-"""Lets libraries start no threads while they are loaded. TVM looks at its variable again when a child starts threads."""
+"""Lets libraries start no threads while they are loaded. TVM reads its variable again in a child."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,8 @@ def fork(
         output: Where its standard output and error go.
         path: The folders from which it may import.
         environment: All variables that it has.
-        loads: The modules that the server imports before it forks, if it does not have them yet.
+        loads: The modules that the server imports before it forks, if it does not have them yet, and those that they
+            name in a constant `LOADS`, because they import them in functions only.
 
     Raises:
         OSError: It cannot be started.
@@ -86,6 +90,7 @@ def fork(
     request = pickle.dumps(_Request(tuple(loads), tuple(path), dict(environment), cores))
     with contextlib.ExitStack() as kept, contextlib.ExitStack() as sent:
         ours, theirs = socket.socketpair()
+        ours.settimeout(_PATIENCE)
         kept.callback(ours.close)
         sent.callback(theirs.close)
         folder = os.open(".", os.O_PATH)
@@ -106,14 +111,18 @@ class ForkedProcess:
 
     @property
     def pid(self) -> int:
-        """The id of the process, as soon as the server has started it; 0 if the server has ended instead."""
+        """The id of the process, which is waited for until it has started; 0 if the server has ended instead."""
         if self._pid is None:
             self._pid = self._read() or 0
         return self._pid
 
+    def has_started(self) -> bool:
+        """Whether `pid` is there without waiting."""
+        return self._pid is not None or self._arrived()
+
     def signal(self, number: signal.Signals) -> None:
         """Sends a signal to the process and to what it has started."""
-        if self._pid is None and number == signal.SIGKILL and not self._arrived():
+        if number == signal.SIGKILL and not self.has_started():
             self._end(-signal.SIGKILL)  # the server does not start it any more
         if self._code is None and self.pid:
             # The server waits for the child only after `reap`, so that no other process or group has its id.
@@ -122,9 +131,7 @@ class ForkedProcess:
 
     def has_ended(self) -> bool:
         """Whether the process has ended."""
-        if self._code is None and self._pid is None and not self._arrived():
-            return False
-        if self._code is None and (not self.pid or self._arrived()):
+        if self._code is None and self.has_started() and (not self.pid or self._arrived()):
             self._code = self._read_code()
         return self._code is not None
 
@@ -141,7 +148,7 @@ class ForkedProcess:
 
     def _end(self, code: int) -> None:
         """Lets the server forget the child."""
-        self._code = code
+        self._code, self._pid = code, self._pid or 0
         with contextlib.suppress(OSError):  # it has ended, or we are here twice
             self._link.send(b"\0")
         self._link.close()
@@ -165,14 +172,15 @@ class ForkedProcess:
         return -signal.SIGKILL if code is None else code  # its children die with the server
 
 
-def prepare(loads: Sequence[str], path: Sequence[str]) -> None:
+def prepare(path: Sequence[str], loads: Sequence[str]) -> None:
     """Lets the server load modules, without waiting for it: what will be forked soon starts sooner.
 
     Args:
-        loads: The modules.
         path: The folders from which it may import.
+        loads: The modules, as `fork` takes them.
     """
     if is_possible():
+        # Without descriptors it asks for no child.
         _send(pickle.dumps(_Request(tuple(loads), tuple(path), dict(os.environ), frozenset())), (), path)
 
 
@@ -374,11 +382,7 @@ class _Loop:
         request: _Request = pickle.loads(data)
         sys.path[:] = request.path
         for name in request.loads:
-            if name not in sys.modules:
-                try:
-                    importlib.import_module(name)
-                except Exception:  # noqa: BLE001  the child imports it again, and says why that fails
-                    traceback.print_exc()
+            _load(name)
         gc.freeze()  # a collection in a child would copy all pages that hold objects
         if descriptors:
             self._fork(request, *descriptors)
@@ -443,6 +447,19 @@ class _Loop:
             child.link.send(_NUMBER.pack(number))
 
 
+def _load(name: str) -> None:
+    """Imports a module, and those that it names in `LOADS`."""
+    if name in sys.modules:
+        return
+    try:
+        module = importlib.import_module(name)
+    except Exception:  # noqa: BLE001  the child imports it again, and says why that fails
+        traceback.print_exc()
+        return
+    for further in getattr(module, "LOADS", ()):
+        _load(further)
+
+
 def _be_child(request: _Request, server: int, may_go_on: bool, pipe: int, output: int, folder: int) -> NoReturn:
     """Becomes a child of the parent's: with its environment, its current folder and its cores.
 
@@ -466,7 +483,7 @@ def _be_child(request: _Request, server: int, may_go_on: bool, pipe: int, output
         os.sched_setaffinity(0, request.cores)
         if not may_go_on:
             os.set_inheritable(pipe, True)
-            command = child_side.command(child_side.__name__, "main", (pipe, -1, server), request.path)
+            command = child_side.command(child_side.__name__, "main", (pipe, -1, server), list(request.path))
             os.execve(command[0], command, dict(request.environment))
         os.environ.clear()
         os.environ.update(request.environment)

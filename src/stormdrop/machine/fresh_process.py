@@ -53,6 +53,10 @@ class FreshProcess:
         """The id of the process."""
         return self._process.pid
 
+    def has_started(self) -> bool:
+        """Whether `pid` is there without waiting: always."""
+        return True
+
     def signal(self, number: signal.Signals) -> None:
         """Sends a signal to the process and to what it has started."""
         if self._process.returncode is not None:

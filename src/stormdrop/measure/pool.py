@@ -13,15 +13,13 @@ from ..machine.threads import usable_cores
 from .jobs import Ready
 
 START_SECONDS = 120.0
-"""A worker that is not ready by then is given up. Loading TVM takes under a second, longer on a busy machine."""
-
-LOADS = ("stormdrop.measure.workbench", "stormdrop.sketches.registry")
-"""What takes most of the time of a worker's start."""
+"""A worker that is not ready by then is given up. Loading TVM takes a second or two, longer on a busy machine."""
 
 _LEAST_ADDRESS_SPACE = 4 << 30  # bytes
 _MAX_WORKERS = 16  # no batch is larger
 
 
+_WORKER = f"{__package__}.worker"
 _worker_numbers = itertools.count(1)
 
 
@@ -107,13 +105,13 @@ class Worker:
         self.at_work = False
         self.epoch += 1
         self.process = ChildProcess(
-            "stormdrop.measure.worker:serve", (self._memory,), self._environment, LOADS, fresh=self._is_fresh
+            f"{_WORKER}:serve", (self._memory,), self._environment, (_WORKER,), fresh=self._is_fresh
         )
-        events.happened("start", self.name, pid=self.pid)
+        events.happened("start", self.name)
 
 
 class WorkerPool:
-    """Workers that outlive a workload, because starting one takes 0.7 s. A pool is for one thread at a time.
+    """Workers that outlive a workload, because the first one has to load TVM. A pool is for one thread at a time.
 
     Attributes:
         threads: the threads that a kernel may use.

@@ -16,6 +16,9 @@ from .jobs import Build, Data, Load, NoDevice, Race, Ready, Reals, Run, Step, Ve
 if TYPE_CHECKING:
     from .workbench import Workbench
 
+LOADS = (f"{__package__}.workbench", "stormdrop.sketches.registry")
+"""What a worker needs besides this module; see `fork_server`."""
+
 
 def serve(connection: Connection, memory: int) -> None:
     """Serves jobs in a child process.

@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 IMPORT_SECONDS = 600.0
 """An import that takes longer is ended. One of 1,500 nodes takes 8 to 14 s."""
 
-LOADS = ("stormdrop.model.importer.graph",)
-"""What takes most of the time of the child's start."""
+LOADS = tuple(f"{__package__}.{name}" for name in ("constants", "frontend", "graph"))
+"""What the child needs besides this module; see `fork_server`."""
 
 _MESSAGE = 500  # characters of a message, at most
 _SERVE = f"{__name__}:serve"
@@ -135,7 +135,7 @@ class Importer:
         self, name: str, file: Path, in_memory: bool, shapes: GivenShapes, folder: Path
     ) -> Iterator[_Imported]:
         if self._child is None:
-            self._child = ChildProcess(_SERVE, (self._memory,), loads=LOADS)
+            self._child = ChildProcess(_SERVE, (self._memory,), loads=(__name__,))
         self._child.send((name, str(file), in_memory, dict(shapes), str(folder)))
         left = 1
         while left:
