@@ -26,7 +26,8 @@ denormals.py                      whether a thread flushes denormals
 forks.py                          whether it was forked after TVM had started its threads
 memory.py, cgroups.py             how much memory it may use, and the control groups that bound it
 child_process.py, last_output.py  a child process that serves its parent, and the end of what it writes
-fork_server.py, fresh_process.py  its two ways to start: forked from a process that has loaded TVM, or a new program
+fork_server.py, fork_loop.py      a process that has loaded TVM and forks it
+fresh_process.py                  a program of its own in place of a fork
 child_side.py                     what it does before it serves
 scratch.py                        temporary folders that are removed even if their process is killed
 """

@@ -15,25 +15,20 @@ process. A server without children ends after a minute; the next child starts an
 from __future__ import annotations
 
 import contextlib
-import gc
-import importlib
 import math
 import os
 import pickle
 import selectors
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import threading
-import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
 
-from . import child_side
+from . import child_side, fork_loop
+from .fork_loop import NUMBER, Request
 from .last_output import LastOutput
 
 IDLE_SECONDS = 60.0
@@ -42,21 +37,8 @@ IDLE_SECONDS = 60.0
 _PATIENCE = 120.0
 """Seconds that the server may take to load its modules, or to tell the end of a child, before it is taken for lost."""
 
-_NUMBER = struct.Struct("!i")
-_DESCRIPTORS = 4  # of a request: the link to the server, the pipe to the parent, the output, the current folder
-
 _ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL", "TVM")}
 """Lets libraries start no threads while they are loaded. TVM reads its variable again in a child."""
-
-
-@dataclass(frozen=True)
-class _Request:
-    """What a child needs, beside descriptors."""
-
-    loads: tuple[str, ...]
-    path: tuple[str, ...]
-    environment: Mapping[str, str]
-    cores: frozenset[int]
 
 
 def is_possible() -> bool:
@@ -87,7 +69,7 @@ def fork(
         OSError: It cannot be started.
     """
     cores = frozenset(os.sched_getaffinity(0))
-    request = pickle.dumps(_Request(tuple(loads), tuple(path), dict(environment), cores))
+    request = pickle.dumps(Request(tuple(loads), tuple(path), dict(environment), cores))
     with contextlib.ExitStack() as kept, contextlib.ExitStack() as sent:
         ours, theirs = socket.socketpair()
         ours.settimeout(_PATIENCE)
@@ -162,10 +144,10 @@ class ForkedProcess:
     def _read(self) -> int | None:
         """The next number that the server sends; None if it has ended."""
         try:
-            data = self._link.recv(_NUMBER.size, socket.MSG_WAITALL)
+            data = self._link.recv(NUMBER.size, socket.MSG_WAITALL)
         except OSError:
             return None
-        return int(_NUMBER.unpack(data)[0]) if len(data) == _NUMBER.size else None
+        return int(NUMBER.unpack(data)[0]) if len(data) == NUMBER.size else None
 
     def _read_code(self) -> int:
         code = self._read()
@@ -181,7 +163,7 @@ def prepare(path: Sequence[str], loads: Sequence[str]) -> None:
     """
     if is_possible():
         # Without descriptors it asks for no child.
-        _send(pickle.dumps(_Request(tuple(loads), tuple(path), dict(os.environ), frozenset())), (), path)
+        _send(pickle.dumps(Request(tuple(loads), tuple(path), dict(os.environ), frozenset())), (), path)
 
 
 def stop() -> None:
@@ -214,7 +196,7 @@ class _Server:
             main_thread = threading.current_thread() is threading.main_thread()
             numbers = (control.fileno(), os.getpid(), int(main_thread), math.ceil(IDLE_SECONDS))
             self._process = subprocess.Popen(
-                child_side.command(__name__, "main", numbers, list(path)),
+                child_side.command(fork_loop.__name__, "main", numbers, list(path)),
                 pass_fds=(control.fileno(),),
                 env={**os.environ, **_ONE_THREAD},
                 stdin=subprocess.DEVNULL,
@@ -234,7 +216,7 @@ class _Server:
         Raises:
             OSError: The server has ended, or takes no requests any more.
         """
-        socket.send_fds(self._control, [_NUMBER.pack(len(request))], descriptors)
+        socket.send_fds(self._control, [NUMBER.pack(len(request))], descriptors)
         self._control.sendall(request)
 
     def last_line(self) -> str:
@@ -307,194 +289,3 @@ def _forget() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
-
-
-# The server's side
-
-
-def main() -> None:
-    """The server. `sys.argv`: the socket that brings requests, the parent's id, whether its main thread started us, and
-    the seconds after which we end if there is nothing to do."""
-    control, parent, main_thread, idle = (int(argument) for argument in sys.argv[1:5])
-    child_side.lead_group()
-    child_side.die_with(parent if main_thread else 0)
-    # If torch is installed, tvm_ffi imports it for conversions that no child makes. That costs 2 s and much memory.
-    sys.modules["torch"] = None  # type: ignore[assignment]
-    _Loop(socket.socket(fileno=control), parent, idle).run()
-    os._exit(0)  # skips the clean-up of TVM and LLVM, which is not needed
-
-
-@dataclass
-class _Child:
-    """A child as the server sees it.
-
-    Attributes:
-        pid: Its id.
-        handle: A descriptor that is readable when it has ended.
-        link: Takes its id and its exit code. What comes from there says that nobody asks for it any more.
-        wanted: Whether somebody does.
-        ended: Whether it has ended.
-    """
-
-    pid: int
-    handle: int
-    link: socket.socket
-    wanted: bool = True
-    ended: bool = False
-
-
-class _Loop:
-    """Serves requests until the parent ends; if the parent only sends no more of them, until the last child ends."""
-
-    def __init__(self, control: socket.socket, parent: int, idle: float) -> None:
-        self._control = control
-        self._idle = idle
-        self._parent = os.pidfd_open(parent)
-        if os.getppid() != parent:  # it died before
-            os._exit(1)
-        self._children: list[_Child] = []
-        self._open = True  # whether requests may come
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._parent, selectors.EVENT_READ, lambda: os._exit(0))
-        self._selector.register(control, selectors.EVENT_READ, self._serve)
-
-    def run(self) -> None:
-        while self._open or self._children:
-            ready = self._selector.select(None if self._children else self._idle)
-            if not ready:
-                # A request that was sent before this is still served. The next one is an error of the sender.
-                self._control.shutdown(socket.SHUT_RD)
-            for key, _ in ready:
-                key.data()
-
-    def _serve(self) -> None:
-        """Serves a request."""
-        header, descriptors, _, _ = socket.recv_fds(self._control, _NUMBER.size, _DESCRIPTORS)
-        data = b""
-        if len(header) == _NUMBER.size:
-            data = self._control.recv(_NUMBER.unpack(header)[0], socket.MSG_WAITALL)
-        if len(header) < _NUMBER.size or len(data) < _NUMBER.unpack(header)[0]:
-            self._selector.unregister(self._control)
-            self._open = False
-            for descriptor in descriptors:
-                os.close(descriptor)
-            return
-        request: _Request = pickle.loads(data)
-        sys.path[:] = request.path
-        for name in request.loads:
-            _load(name)
-        gc.freeze()  # a collection in a child would copy all pages that hold objects
-        if descriptors:
-            self._fork(request, *descriptors)
-
-    def _fork(self, request: _Request, link: int, pipe: int, output: int, folder: int) -> None:
-        server, may_go_on = os.getpid(), len([*Path("/proc/self/task").iterdir()]) == 1
-        try:
-            pid = os.fork()
-        except OSError:  # the parent sees that the link is closed
-            traceback.print_exc()
-            for descriptor in (link, pipe, output, folder):
-                os.close(descriptor)
-            return
-        if pid == 0:
-            self._close_in_child(link)
-            _be_child(request, server, may_go_on, pipe, output, folder)
-        with contextlib.suppress(OSError):  # it has done so itself, and may have ended
-            os.setpgid(pid, pid)
-        for descriptor in (pipe, output, folder):
-            os.close(descriptor)
-        child = _Child(pid, os.pidfd_open(pid), socket.socket(fileno=link))
-        self._children.append(child)
-        self._tell(child, pid)
-        self._selector.register(child.handle, selectors.EVENT_READ, lambda: self._note_end(child))
-        self._selector.register(child.link, selectors.EVENT_READ, lambda: self._forget(child))
-
-    def _close_in_child(self, link: int) -> None:
-        """Closes the descriptors that are the server's."""
-        self._selector.close()
-        self._control.close()
-        os.close(self._parent)
-        os.close(link)
-        for child in self._children:
-            os.close(child.handle)
-            child.link.close()
-
-    def _note_end(self, child: _Child) -> None:
-        """Tells how a child has ended. It stays a zombie, so that no other process gets its id."""
-        self._selector.unregister(child.handle)
-        how: Any = os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-        self._tell(child, how.si_status if how.si_code == os.CLD_EXITED else -how.si_status)
-        child.ended = True
-        self._reap(child)
-
-    def _forget(self, child: _Child) -> None:
-        """Ends a child, and what it has started: nobody asks for it any more."""
-        self._selector.unregister(child.link)
-        child.wanted = False
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)
-        self._reap(child)
-
-    def _reap(self, child: _Child) -> None:
-        if child.ended and not child.wanted:
-            os.waitpid(child.pid, 0)
-            os.close(child.handle)
-            child.link.close()
-            self._children.remove(child)
-
-    def _tell(self, child: _Child, number: int) -> None:
-        with contextlib.suppress(OSError):  # nobody asks for it any more
-            child.link.send(_NUMBER.pack(number))
-
-
-def _load(name: str) -> None:
-    """Imports a module, and those that it names in `LOADS`."""
-    if name in sys.modules:
-        return
-    try:
-        module = importlib.import_module(name)
-    except Exception:  # noqa: BLE001  the child imports it again, and says why that fails
-        traceback.print_exc()
-        return
-    for further in getattr(module, "LOADS", ()):
-        _load(further)
-
-
-def _be_child(request: _Request, server: int, may_go_on: bool, pipe: int, output: int, folder: int) -> NoReturn:
-    """Becomes a child of the parent's: with its environment, its current folder and its cores.
-
-    Args:
-        request: What the parent asks for.
-        server: The id of the server.
-        may_go_on: Whether the server had one thread. Otherwise a new program takes the place of this one.
-        pipe: The child's end of the pipe to the parent.
-        output: Where its standard output and error go.
-        folder: The parent's current folder.
-    """
-    code = 1
-    try:
-        child_side.lead_group()
-        child_side.die_with(server)
-        for standard in (1, 2):
-            os.dup2(output, standard)
-        os.close(output)
-        os.fchdir(folder)
-        os.close(folder)
-        os.sched_setaffinity(0, request.cores)
-        if not may_go_on:
-            os.set_inheritable(pipe, True)
-            command = child_side.command(child_side.__name__, "main", (pipe, -1, server), list(request.path))
-            os.execve(command[0], command, dict(request.environment))
-        os.environ.clear()
-        os.environ.update(request.environment)
-        child_side.serve(pipe)
-        code = 0
-    except SystemExit as error:
-        if isinstance(error.code, str):
-            print(error.code, file=sys.stderr)
-        code = error.code if isinstance(error.code, int) else int(error.code is not None)
-    except BaseException:  # noqa: BLE001  as a program of its own would end: with the message on standard error
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        os._exit(code)
