@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from tvm.sym import Analyzer
 from tvm.tirx import AttrStmt, BufferStore, Evaluate, For, ForKind, IfThenElse, SeqStmt
 
 from stormdrop import operators
-from stormdrop.ir.expressions import loads_in, substitute
+from stormdrop.ir.expressions import children, loads_in, raveled, substitute
 from stormdrop.ir.stages import intermediate, shape_of, variable
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
@@ -96,7 +98,7 @@ def check_fetches(sketch: Any, workload: Workload, fixed: Mapping[str, Any], ope
     buffer = next(parameter for parameter in main.params if parameter.name == operand)
     present, fetched, checked = -1, set[int](), 0
     begun = set[int]()  # fetched since the last read: at the beginning of the step to which the next read belongs
-    for is_fetch, address in accesses(main.body, {}, buffer):
+    for is_fetch, address in accesses(main.body, buffer)({}):
         if is_fetch:
             begun.add(address // LINE)
             continue
@@ -110,40 +112,79 @@ def check_fetches(sketch: Any, workload: Workload, fixed: Mapping[str, Any], ope
     assert checked >= 2, "panels follow each other"
 
 
-def accesses(node: Any, at: Mapping[Any, int], buffer: Any) -> Iterator[tuple[bool, int]]:
+At = dict[Any, int]
+"""The value of each variable at a point of the walk."""
+
+
+def accesses(node: Any, buffer: Any) -> Callable[[At], Iterator[tuple[bool, int]]]:
     """What a statement reads of a buffer, or fetches (True), in its order: positions in the flat buffer.
 
-    Of loops over lanes and of unrolled loops only the first iteration runs.
+    Of loops over lanes and of unrolled loops only the first iteration runs. Each statement becomes a Python function
+    once, because it runs thousands of times.
     """
     if isinstance(node, SeqStmt):
-        at = dict(at)
-        for statement in node.seq:
-            if isinstance(statement, tirx.Bind):
-                at[statement.var] = number(statement.value, at)
-            yield from accesses(statement, at, buffer)
-    elif isinstance(node, For):
+        parts = [
+            (number(each.value), each.var, accesses(each, buffer))
+            if isinstance(each, tirx.Bind)
+            else (None, None, accesses(each, buffer))
+            for each in node.seq
+        ]
+
+        def sequence(at: At) -> Iterator[tuple[bool, int]]:
+            at = dict(at)
+            for bound, variable, statement in parts:
+                if bound is not None:
+                    at[variable] = bound(at)
+                yield from statement(at)
+
+        return sequence
+    if isinstance(node, For):
         serial = int(node.kind) in (int(ForKind.SERIAL), int(ForKind.PARALLEL))
-        for index in range(int(node.extent) if serial else 1):
-            yield from accesses(node.body, {**at, node.loop_var: index}, buffer)
-    elif isinstance(node, SBlockRealize):
-        values = (number(value, at) for value in node.iter_values)
-        inside = dict(zip((axis.var for axis in node.block.iter_vars), values, strict=True))
-        yield from accesses(node.block.body, {**at, **inside}, buffer)
-    elif isinstance(node, AttrStmt):
-        yield from accesses(node.body, at, buffer)
-    elif isinstance(node, IfThenElse):
-        yield from accesses(node.then_case, at, buffer)
-    elif isinstance(node, Evaluate | BufferStore):
-        for load in loads_in(node.value):
-            if load.source.same_as(buffer):
-                position = 0
-                for index, extent in zip(load.indices, shape_of(buffer), strict=True):
-                    position = position * extent + number(index, at)
-                yield isinstance(node, Evaluate), position
+        body, counter, extent = accesses(node.body, buffer), node.loop_var, int(node.extent) if serial else 1
+        return lambda at: chain.from_iterable(body({**at, counter: index}) for index in range(extent))
+    if isinstance(node, SBlockRealize):
+        body = accesses(node.block.body, buffer)
+        axes = [(axis.var, number(value)) for axis, value in zip(node.block.iter_vars, node.iter_values, strict=True)]
+        return lambda at: body({**at, **{axis: value(at) for axis, value in axes}})
+    if isinstance(node, AttrStmt):
+        return accesses(node.body, buffer)
+    if isinstance(node, IfThenElse):
+        return accesses(node.then_case, buffer)
+    if isinstance(node, Evaluate | BufferStore):
+        is_fetch, shape = isinstance(node, Evaluate), shape_of(buffer)
+        positions = [
+            number(raveled(load.indices, shape)) for load in loads_in(node.value) if load.source.same_as(buffer)
+        ]
+        return lambda at: ((is_fetch, position(at)) for position in positions)
+    return lambda at: iter(())
 
 
-def number(value: Any, at: Mapping[Any, int]) -> int:
-    return int(Analyzer().simplify(substitute(value, {name: IntImm("int32", known) for name, known in at.items()})))
+_OPERATIONS: dict[str, Callable[..., int]] = {
+    "Add": operator.add,
+    "Sub": operator.sub,
+    "Mul": operator.mul,
+    "FloorDiv": operator.floordiv,
+    "FloorMod": operator.mod,
+    "Min": min,
+    "Max": max,
+    "LT": operator.lt,
+    "LE": operator.le,
+    "EQ": operator.eq,
+    "And": lambda x, y: x and y,
+    "Select": lambda condition, x, y: x if condition else y,
+    "Cast": int,
+}
+
+
+def number(value: Any) -> Callable[[At], int]:
+    """A function that computes an expression of integers."""
+    if isinstance(value, IntImm):
+        known = int(value)
+        return lambda at: known
+    if isinstance(value, tirx.Var):
+        return lambda at: at[value]
+    operation, operands = _OPERATIONS[type(value).__name__], [number(operand) for operand in children(value)]
+    return lambda at: operation(*(operand(at) for operand in operands))
 
 
 @pytest.mark.compiles
