@@ -19,8 +19,12 @@ from tvm_ffi import structural_walk
 from ..ir.attributes import NEEDS, WORD
 from ..ir.expressions import Expr, transform_statement, unraveled
 from ..ir.stages import intermediate, shape_of, variable
+from ..ir.workload import Workload
+from ..machine.cpu import Target
+from ..sketches.contract import Variant
 from ..sketches.cpu.nests import element_offset
 from ..sketches.cpu.tiles.instructions import CONFIGURATION_WORDS, REGISTERS, TILE, WORD_BYTES
+from .sketches import run
 
 _NAMES = (
     *("ldtilecfg", "tilerelease", "tilezero", "tileloadd64", "tilestored64"),
@@ -43,6 +47,14 @@ def emulated(function: PrimFunc) -> PrimFunc:
     )
     realized = type(body)(body.iter_values, body.predicate, block)
     return function.with_body(realized).without_attr(NEEDS)
+
+
+def run_emulated(variant: Variant, workload: Workload, target: Target, inputs: list[Any]) -> list[Any]:
+    """Runs a variant with loops in the place of its tile instructions, as `run` does.
+
+    LLVM does not optimize it, because nobody else executes these loops.
+    """
+    return run(Variant(emulated(variant.main), variant.transforms), workload, target, inputs, optimized=False)
 
 
 def _configuration(function: PrimFunc) -> np.ndarray[Any, np.dtype[np.uint8]]:

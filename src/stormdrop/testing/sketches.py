@@ -89,7 +89,7 @@ def check_point(sketch: Sketch[Target], workload: Workload, target: Target, spac
         assert not wrong, f"{case}: {wrong}"
 
 
-def run(variant: Variant, workload: Workload, target: Target, inputs: list[Any]) -> list[Any]:
+def run(variant: Variant, workload: Workload, target: Target, inputs: list[Any], optimized: bool = True) -> list[Any]:
     """Compiles a variant and runs it once.
 
     Args:
@@ -97,6 +97,7 @@ def run(variant: Variant, workload: Workload, target: Target, inputs: list[Any])
         workload: The workload.
         target: The machine to compile for and to run on.
         inputs: The inputs of the workload. Constant inputs are transformed as the variant says.
+        optimized: Whether LLVM optimizes the kernel, which takes most of the time.
 
     Returns:
         The outputs. An element that the variant does not write is NaN, or 85 in an output of integers.
@@ -106,7 +107,10 @@ def run(variant: Variant, workload: Workload, target: Target, inputs: list[Any])
         for position, array in enumerate(inputs)
     ]
     outputs = [tvm.runtime.tensor(np.full(spec.shape, _unwritten(spec.dtype), spec.dtype)) for spec in workload.outputs]
-    kernel = compile_kernel(variant.main, target.tvm())
+    machine = target.tvm()
+    if not optimized:
+        machine = tvm.target.Target({**machine.export(), "opt-level": 0})
+    kernel = compile_kernel(variant.main, machine)
     kernel.call(*(tvm.runtime.tensor(np.ascontiguousarray(array)) for array in arguments), *outputs)
     return [output.numpy() for output in outputs]
 

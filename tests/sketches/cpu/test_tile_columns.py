@@ -12,11 +12,10 @@ from tvm import te
 from stormdrop import operators
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
-from stormdrop.sketches.contract import Variant
 from stormdrop.sketches.cpu.tiles.columns import packs_by_panel
 from stormdrop.sketches.cpu.tiles.loops import TileLoops
 from stormdrop.sketches.cpu.tiles.sketch import Tiles, contraction_of
-from stormdrop.testing.emulated_tiles import emulated
+from stormdrop.testing.emulated_tiles import run_emulated
 from stormdrop.testing.sketches import run
 
 SKETCH = Tiles()
@@ -50,7 +49,7 @@ def check(workload: Workload, point: dict[str, Any]) -> None:
     inputs = workload.random_inputs(1)
     (expected,) = workload.reference(inputs)
     variant = SKETCH.apply(workload, AMX, point)
-    (found,) = run(Variant(emulated(variant.main), variant.transforms), workload, TARGET, inputs)
+    (found,) = run_emulated(variant, workload, TARGET, inputs)
     np.testing.assert_array_equal(found, expected)
     if SKETCH.space(workload, TARGET) is not None:
         (found,) = run(SKETCH.apply(workload, TARGET, point), workload, TARGET, inputs)
