@@ -73,3 +73,27 @@ def test_a_model_without_memory_between_kernels(kind: str, target: Target) -> No
     graph = load_graph(make_model([helper.make_node(kind, ["x"], ["y"])], {}, {"x": (4, 4)}, {"y": (4, 4)}))
     model = build(graph, {}, target)
     assert verify(model, graph.source).max_error == 0.0
+
+
+def test_an_output_may_share_its_storage_with_a_tensor_between_kernels(target: Target) -> None:
+    """The memory of the places, which nobody reads, is used again after TopK; that of the values is returned."""
+    five = onnx.numpy_helper.from_array(np.array([1]), "five")
+    nodes = [
+        helper.make_node("Round", ["x"], ["rounded"]),
+        helper.make_node("TopK", ["rounded", "five"], ["values", "places"]),
+        helper.make_node("ArgMax", ["rounded"], ["first"], axis=1),
+        helper.make_node("ArgMin", ["rounded"], ["last"], axis=1),
+        helper.make_node("Cast", ["first"], ["first_number"], to=onnx.TensorProto.FLOAT),
+        helper.make_node("Cast", ["last"], ["last_number"], to=onnx.TensorProto.FLOAT),
+        helper.make_node("Add", ["first_number", "last_number"], ["both"]),
+    ]
+    shape = (4, 1)
+    source = make_model(nodes, {}, {"x": (4, 6)}, {"rounded": (4, 6), "values": shape, "both": shape}, extra=[five])
+    graph = load_graph(source)
+    model = build(graph, {}, target)
+    x = np.arange(24, dtype=np.float32)[::-1].reshape(4, 6)
+    first = model.run({"x": x})
+    kept = {name: value.copy() for name, value in first.items()}
+    model.run({"x": -x})
+    assert all(np.array_equal(value, kept[name]) for name, value in first.items())
+    assert first["values"].ravel().tolist() == x.max(axis=1).tolist() and set(first["both"].ravel()) == {5.0}

@@ -21,7 +21,7 @@ What `main` returns is still allocated in every execution, because the caller ke
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 import tvm
@@ -72,7 +72,7 @@ def _with_workspace(mod: tvm.IRModule, name: str, workspace: str) -> tvm.IRModul
     if any(not isinstance(binding, relax.VarBinding) or isinstance(binding.value, relax.If) for binding in bindings):
         return mod
     returned = _returned(main.body.body, {binding.var: binding.value for binding in bindings})
-    moved = [binding for binding in bindings if _allocation(binding.value) and binding.var not in returned]
+    moved = _between_kernels(bindings, returned)
     removed = {binding.var for binding in moved}
     tensors = [binding.var for binding in moved if _allocation(binding.value) == _TENSOR]
     if not tensors:
@@ -128,6 +128,22 @@ def _allocation(value: Any) -> str | None:
     """The name of the operator by which a value allocates memory; None if it allocates none."""
     name = getattr(_operator(value), "name", "")
     return name if name in (_STORAGE, _TENSOR) else None
+
+
+def _between_kernels(bindings: Sequence[relax.VarBinding], returned: Set[Any]) -> list[relax.VarBinding]:
+    """The allocations of memory that `main` does not return.
+
+    TVM plans an output and a tensor between kernels in one storage if the output is a part of a tuple or a view: such a
+    tensor stays where its storage is.
+    """
+    moved: dict[Any, relax.VarBinding] = {}
+    for binding in bindings:
+        operator = _allocation(binding.value)
+        if operator == _TENSOR and binding.value.args[0] not in moved:
+            continue
+        if operator and binding.var not in returned:
+            moved[binding.var] = binding
+    return list(moved.values())
 
 
 def _returned(result: Any, values: Mapping[Any, Any]) -> set[Any]:
