@@ -102,6 +102,15 @@ def test_substitution_is_simultaneous() -> None:
     assert str(substitute(I + 2 * J, {I: J, J: I})) == "j + 2 * i"
 
 
+@pytest.mark.parametrize("wide", [Var("w", "int64"), prim.Cast("int64", I), IntImm("int64", 3)])
+def test_a_variable_is_replaced_by_an_expression_of_its_own_type(wide: object) -> None:
+    """The index of a resized image comes from a float and has 64 bits, and every operand beside it has 32."""
+    index = substitute(I * 4 + J, {I: wide, J: prim.Min(J, IntImm("int32", 7))})
+    assert str(index.ty.dtype) == "int32" and {str(item.ty.dtype) for item in (index.a, index.b)} == {"int32"}
+    w = Var("w", "int64")
+    assert str(substitute(prim.Add(w, IntImm("int64", 1)), {w: I}).ty.dtype) == "int64"
+
+
 def test_transform_does_not_enter_what_it_replaced() -> None:
     doubled = transform(I + J, lambda node: node * 2 if isinstance(node, Var) else None)
     assert str(doubled) == "i * 2 + j * 2"

@@ -128,8 +128,20 @@ def transform(node: Expr, visit: Callable[[Expr], Expr | None]) -> Expr:
 
 
 def substitute(node: Expr, mapping: Mapping[Any, Expr]) -> Expr:
-    """Replaces variables by expressions, all at once: {i: j, j: i} swaps them."""
-    return transform(node, lambda item: mapping.get(item) if isinstance(item, Var) else None)
+    """Replaces variables by expressions, all at once: {i: j, j: i} swaps them.
+
+    An expression of another width becomes one of the variable's: an index that depends on data, or on a position that
+    is computed in floats, may have 64 bits, and TVM takes no operands of different types.
+    """
+    typed = {variable: as_type(value, str(variable.ty.dtype)) for variable, value in mapping.items()}
+    return transform(node, lambda item: typed.get(item) if isinstance(item, Var) else None)
+
+
+def as_type(node: Expr, dtype: str) -> Expr:
+    """An expression of integers as one of another type; `node` itself if it has this type."""
+    if str(node.ty.dtype) == dtype:
+        return node
+    return IntImm(dtype, int(node)) if isinstance(node, IntImm) else prim.Cast(dtype, node)
 
 
 def rewrite_loads(node: Expr, replacement: Callable[[Any], Expr | None]) -> Expr:

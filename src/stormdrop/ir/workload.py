@@ -20,7 +20,7 @@ from tvm.tirx import PrimFunc
 from ..errors import UnsupportedFunction
 from . import reference
 from .dtypes import is_float, limits
-from .expressions import children, rebuild, rewrite_loads, walk
+from .expressions import as_type, children, rebuild, rewrite_loads, walk
 from .stages import Axis, Buffer, Stage, StageGraph, intermediate, shape_of, variable
 
 Array = NDArray[Any]
@@ -355,14 +355,8 @@ def _same_width(operands: list[Any]) -> list[Any]:
     if {str(operand.ty.dtype) for operand in operands} != {"int32", "int64"}:
         return operands
     narrow = all(isinstance(operand, IntImm) for operand in operands if str(operand.ty.dtype) == "int64")
-    return [_as_index(operand) if narrow else _as_wide(operand) for operand in operands]
+    return [_as_index(operand) if narrow else as_type(operand, "int64") for operand in operands]
 
 
 def _as_index(node: Any) -> Any:
     return IntImm("int32", int(node)) if isinstance(node, IntImm) else node
-
-
-def _as_wide(node: Any) -> Any:
-    if str(node.ty.dtype) == "int64":
-        return node
-    return IntImm("int64", int(node)) if isinstance(node, IntImm) else prim.Cast("int64", node)
