@@ -150,3 +150,12 @@ def test_a_model_has_no_time_until_each_kernel_has_one(tmp_path: Path) -> None:
             store.append(opened(store, "softmax", model=model), 0, [worked(1e-3)])
             assert "sum of 2 kernels" in text(dashboard, "/")
             assert "8 ms" in text(dashboard, "/models")
+
+
+@pytest.mark.parametrize(
+    "address", ["/sessions?name=", "/sessions.csv?name=", "/trials?text=", "/trials?name=", "/trials.json?text="]
+)
+def test_a_long_text_to_search_for_is_refused(dashboard: TestClient, address: str) -> None:
+    """SQLite takes no pattern of 50,000 characters."""
+    assert "at most 1000 characters, not 60000" in text(dashboard, address + 60_000 * "x", 400)
+    text(dashboard, address + 1000 * "%")

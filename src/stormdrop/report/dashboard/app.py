@@ -6,6 +6,7 @@ from importlib import resources
 from pathlib import Path
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
@@ -64,10 +65,15 @@ def create_app(reader: RecordsReader, access: Access | None = None, log: Path | 
     app = Starlette(
         routes=routes,
         middleware=[Middleware(Guard, access=access or Access())],
-        exception_handlers={404: _missing, StormdropError: _failed},
+        exception_handlers={400: _wrong, 404: _missing, StormdropError: _failed},
     )
     app.state.shared = Shared(reader, log)
     return app
+
+
+def _wrong(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return _page(request, error.detail, 400)
 
 
 def _missing(request: Request, _: Exception) -> Response:

@@ -25,8 +25,8 @@ Row = Mapping[str, Any]
 
 def sessions(request: Request) -> Response:
     """The sessions that a filter selects."""
-    reader = _reader(request)
-    return _download(request, "sessions", (_of_session(line) for line in _sessions(reader, request)))
+    wanted: SessionFilter = session_filter(request.query_params)
+    return _download(request, "sessions", (_of_session(line) for line in _sessions(_reader(request), wanted)))
 
 
 def trials(request: Request) -> Response:
@@ -49,8 +49,7 @@ def _reader(request: Request) -> RecordsReader:
     return shared.reader
 
 
-def _sessions(reader: RecordsReader, request: Request) -> Iterator[SessionLine]:
-    wanted: SessionFilter = session_filter(request.query_params)
+def _sessions(reader: RecordsReader, wanted: SessionFilter) -> Iterator[SessionLine]:
     offset = 0
     while lines := reader.sessions(wanted, "oldest", _CHUNK, offset):
         yield from lines

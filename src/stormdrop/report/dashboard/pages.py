@@ -26,6 +26,9 @@ from .shared import Shared
 PAGE = 50
 """Lines of a table on one page."""
 
+LONGEST_TEXT = 1000
+"""Characters of a text to search for, at most: databases refuse patterns of many more."""
+
 _MOST_RUNNING = 6  # sessions at work that the first page draws
 
 
@@ -195,10 +198,14 @@ def difference(request: Request) -> Response:
 
 
 def session_filter(query: Mapping[str, str]) -> SessionFilter:
-    """The sessions that a request asks for. What is unknown selects all."""
+    """The sessions that a request asks for. What is unknown selects all.
+
+    Raises:
+        HTTPException: A text to search for is too long.
+    """
     states = {state.value: state for state in State}
     return SessionFilter(
-        text=query.get("name", "").strip(),
+        text=_text(query, "name"),
         search=query.get("search", ""),
         machine=query.get("machine", ""),
         target=query.get("target", ""),
@@ -207,13 +214,24 @@ def session_filter(query: Mapping[str, str]) -> SessionFilter:
 
 
 def trial_filter(query: Mapping[str, str]) -> TrialFilter:
-    """The trials that a request asks for. What is unknown selects all."""
+    """The trials that a request asks for. What is unknown selects all.
+
+    Raises:
+        HTTPException: A text to search for is too long.
+    """
     return TrialFilter(
         sessions=session_filter(query),
         status=_status(query.get("status", "")),
-        text=query.get("text", "").strip(),
+        text=_text(query, "text"),
         suspect=query.get("suspect") == "yes",
     )
+
+
+def _text(query: Mapping[str, str], name: str) -> str:
+    text = query.get(name, "").strip()
+    if len(text) > LONGEST_TEXT:
+        raise HTTPException(400, f"A text to search for has at most {LONGEST_TEXT} characters, not {len(text)}.")
+    return text
 
 
 def _status(text: str) -> str:
