@@ -4,8 +4,10 @@ import json
 import os
 import subprocess
 import sys
+import types
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -173,11 +175,28 @@ def test_other_devices_are_refused(model: CompiledModel) -> None:
         ({"z": np.zeros(1, np.float32)}, "no input 'z'; its inputs are 'x'"),
         ({"x": np.zeros((1, 3, 8, 9), np.float32)}, r"shape \(1, 3, 8, 9\), not \(1, 3, 8, 8\)"),
         ({"x": np.zeros((1, 3, 8, 8), np.float64)}, "float64, not float32"),
+        ({"x": np.zeros((1, 3, 8, 8), ">f8")}, "float64, not float32"),
+        ({"x": np.zeros((1, 3, 8, 8), object)}, "'x' is an array of Python objects, not float32"),
+        ({"x": None}, "'x' is an array of Python objects, not float32"),
+        ({"x": [[1.0, 2.0], [3.0]]}, "'x' is no array: ValueError: setting an array element"),
+        ({"x": np.ma.masked_less(np.zeros((1, 3, 8, 8), np.float32), 1)}, r"'x' has masked .* as in x.filled\(0\)"),
+        ({1: np.zeros(1), "z": np.zeros(1)}, "has no input 1;"),
+        ([np.zeros(1)], r"run takes its inputs by name, as {'x': x}, not a list; call the model itself"),
+        (None, "not a NoneType; call the model itself"),
     ],
 )
-def test_wrong_inputs(model: CompiledModel, feeds: dict[str, np.ndarray], words: str) -> None:
-    with pytest.raises(InputError, match=words):
+def test_wrong_inputs(model: CompiledModel, feeds: Any, words: str) -> None:
+    with pytest.raises(InputError, match=words) as raised:
         model.run(feeds)
+    assert "\n" not in str(raised.value)
+
+
+def test_inputs_of_another_kind_of_array(model: CompiledModel) -> None:
+    x = random_feeds(model.inputs, 5)["x"]
+    expected = model(x)
+    for given in (x.astype(">f4"), np.ma.masked_array(x), np.asfortranarray(x).astype(">f4")):
+        (output,) = model.run(types.MappingProxyType({"x": given})).values()
+        assert type(output) is np.ndarray and np.array_equal(output, expected)
 
 
 def test_too_many_inputs(model: CompiledModel) -> None:

@@ -59,18 +59,25 @@ class CallInputs:
             feeds: What the caller gives for each input, by name.
 
         Raises:
-            InputError: An input is missing, unknown or on another device.
+            InputError: They are no mapping; an input is missing, unknown, masked, no array or on another device.
         """
+        if not isinstance(feeds, (dict, Mapping)):  # a dictionary is known at once
+            first = f"{{{self.metadata.inputs[0].name!r}: x}}" if self.metadata.inputs else "{}"
+            raise InputError(
+                f"{self.metadata.name}: run takes its inputs by name, as {first}, not a {type(feeds).__name__}; call "
+                f"the model itself to give them in order"
+            )
         unknown = feeds.keys() - self.types.keys() - set(self.metadata.ignored)
         if unknown:
             known = ", ".join(repr(info.name) for info in self.metadata.inputs)
-            raise InputError(f"{self.metadata.name} has no input {min(unknown)!r}; its inputs are {known}")
+            raise InputError(f"{self.metadata.name} has no input {min(unknown, key=str)!r}; its inputs are {known}")
         given = []
         for info in self.metadata.inputs:
             if info.name not in feeds:
                 raise InputError(f"{self.metadata.name}: input {info.name!r} is missing")
-            feed = _without_lazy_bits(feeds[info.name])
-            given.append((feed, feed if isinstance(feed, np.ndarray) else _as_array(info.name, feed)))
+            feed = feeds[info.name]
+            plain = type(feed) is np.ndarray
+            given.append((feed, feed) if plain else _given(f"{self.metadata.name}: input {info.name!r}", feed))
         return given
 
     def dispatched(self, given: Sequence[Given]) -> Dispatch:
@@ -100,10 +107,14 @@ class CallInputs:
             InputError: The input has another shape or type.
         """
         feed, value = given
+        wanted = self.types[info.name]
+        if value.dtype != wanted:
+            if value.dtype.newbyteorder("=") != wanted:
+                kind = "an array of Python objects" if value.dtype == object else value.dtype.name
+                raise InputError(f"{self.metadata.name}: input {info.name!r} is {kind}, not {info.dtype}")
+            feed = value = value.astype(wanted)  # from the byte order of another machine
         if value.shape != info.shape and rows is None:
             raise InputError(f"{self.metadata.name}: input {info.name!r} has shape {value.shape}, not {info.shape}")
-        if value.dtype != self.types[info.name]:
-            raise InputError(f"{self.metadata.name}: input {info.name!r} is {value.dtype.name}, not {info.dtype}")
         if value.shape != info.shape:
             tensor, view = _copy_of(info, entry)
             view[:rows], view[rows:] = value, value[-1:]
@@ -156,6 +167,21 @@ def _copy_of(info: TensorInfo, entry: Entry) -> tuple[Any, NDArray[Any]]:
     return entry.copies[info.name]
 
 
+def _given(what: str, feed: Any) -> Given:
+    """An input that is no plain NumPy array, and the same as an array. Raises `InputError` if no model can read it.
+
+    Args:
+        what: What messages call it.
+        feed: What the caller gives.
+    """
+    if isinstance(feed, np.ma.MaskedArray):
+        if np.ma.is_masked(feed):
+            raise InputError(f"{what} has masked elements, and a model knows no masks: fill them, as in x.filled(0)")
+        feed = np.asarray(feed)
+    feed = _without_lazy_bits(feed)
+    return feed, feed if isinstance(feed, np.ndarray) else _as_array(what, feed)
+
+
 def _without_lazy_bits(feed: Any) -> Any:
     """A tensor of torch that is negated or conjugated only by a mark, as what the mark means.
 
@@ -166,11 +192,11 @@ def _without_lazy_bits(feed: Any) -> Any:
     return feed.resolve_neg() if getattr(feed, "is_neg", bool)() else feed
 
 
-def _as_array(name: str, feed: Any) -> NDArray[Any]:
-    """An input that is no NumPy array as one. Raises `InputError` if it is on another device."""
-    if not hasattr(feed, "__dlpack__"):
-        return np.asarray(feed)
+def _as_array(what: str, feed: Any) -> NDArray[Any]:
+    """An input that is no NumPy array as one. Raises `InputError` if it is none, or on another device."""
+    exports = hasattr(feed, "__dlpack__")
     try:
-        return np.from_dlpack(feed)
+        return np.from_dlpack(feed) if exports else np.asarray(feed)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
-        raise InputError(f"input {name!r} is no array in the memory of the CPU: {one_line(error)}") from error
+        kind = "array in the memory of the CPU" if exports else "array"
+        raise InputError(f"{what} is no {kind}: {one_line(error)}") from error
