@@ -71,11 +71,13 @@ def test_a_model_has_its_number_of_threads(
 def test_calls_that_meet_share_the_cores(model: CompiledModel, monkeypatch: pytest.MonkeyPatch) -> None:
     used, meeting, cores = [], threading.Barrier(2, timeout=20), machines.CoreShares(2)
 
+    def meet(machine: machines.Machine) -> None:
+        meeting.wait()  # both calls are in progress
+        used.append(id(machine))
+        meeting.wait()
+
     def call() -> None:
-        with model._machines.call(1) as machine:
-            meeting.wait()  # both calls are in progress
-            used.append(id(machine))
-            meeting.wait()
+        model._machines.call(1, meet)
 
     monkeypatch.setattr(machines, "_shares", lambda: cores)
     callers = [threading.Thread(target=call) for _ in range(2)]

@@ -267,12 +267,15 @@ class CompiledModel:
         given = self._inputs.given(feeds)
         size, rows = self._inputs.dispatched(given)
         infos = self._inputs.sizes[size].inputs
-        with self._machines.call(self.threads) as machine:
+
+        def call(machine: Machine) -> dict[str, NDArray[Any]]:
             entry = machine.entry(size)
             pairs = zip(infos, given, strict=True)
             result = entry.main(*(self._inputs.tensor(info, one, entry, rows) for info, one in pairs))
             values = [result] if len(self.outputs) == 1 else list(result)
             return {info.name: _rows_of(value, rows) for info, value in zip(self.outputs, values, strict=True)}
+
+        return self._machines.call(self.threads, call)
 
     def instrumented(self, callback: Callable[..., int]) -> CompiledModel:
         """The same model, whose virtual machine calls `callback` before and after each of its calls; see `profile`."""

@@ -6,18 +6,17 @@ kernels, and copies of inputs that cannot be read in place: those of a size are 
 machine is kept for the next call, so there are as many as there were calls at one time, and `CoreShares` lets no more
 calls run at one time than there are cores.
 
-TVM gives every thread that calls it a pool of threads of its own. How many of them a call may use is set in the pool
-of the calling thread.
+TVM gives every thread that calls it a pool of threads of its own; `callers` says which threads do. How many of its
+threads a call may use is set in the pool.
 """
 
 from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import tvm_ffi
 from numpy.typing import NDArray
@@ -26,6 +25,9 @@ from tvm.runtime.vm import VirtualMachine
 from ..errors import ArtifactError, InputError
 from ..machine.core_shares import CoreShares
 from ..machine.threads import thread_count
+from .callers import run_kernels
+
+T = TypeVar("T")
 
 _ALL_CORES = 1  # TVM's mode "big": any core, of those that the process may use
 _this_thread = threading.local()
@@ -80,23 +82,32 @@ class Machines:
         self._create = create
         self._idle = [create()]
 
-    @contextmanager
-    def call(self, threads: int) -> Iterator[Machine]:
-        """A machine for one call, and a share of the cores for the calling thread.
+    def call(self, threads: int, function: Callable[[Machine], T]) -> T:
+        """Call a function with a machine and a share of the cores.
 
         Args:
             threads: The most threads that the call may use.
+            function: Gets a machine that no other call uses meanwhile. It may run in another thread; see `callers`.
+
+        Returns:
+            What the function returns.
+
+        Raises:
+            Exception: Whatever the function raises.
         """
         with _shares().taken(threads) as share:
-            _use_threads(share)
-            try:
-                machine = self._idle.pop()
-            except IndexError:
-                machine = self._create()
-            try:
-                yield machine
-            finally:
-                self._idle.append(machine)
+            return run_kernels(functools.partial(self._call, share, function))
+
+    def _call(self, share: int, function: Callable[[Machine], T]) -> T:
+        _use_threads(share)
+        try:
+            machine = self._idle.pop()
+        except IndexError:
+            machine = self._create()
+        try:
+            return function(machine)
+        finally:
+            self._idle.append(machine)
 
 
 def main_name(size: int) -> str:
