@@ -24,7 +24,7 @@ import tvm
 import tvm_ffi
 from numpy.typing import NDArray
 
-from ..errors import ModelError, one_line
+from ..errors import ModelError, one_line, shown
 from ..machine.denormals import denormals
 from ..machine.detect import cpu_family, host_features
 from .metadata import ForeignPart, Metadata
@@ -36,6 +36,9 @@ INSTALL = "pip install 'stormdrop[onnxruntime]'"
 
 EXACT_SUMS = "session.x64quantprecision"
 """onnxruntime's option, "1", for sums of products of bytes that do not saturate; see `sums_saturate`."""
+
+# What a part refuses arrives as what it is, through TVM, and not as a RuntimeError.
+tvm_ffi.register_error("ModelError", ModelError)
 
 Array = NDArray[Any]
 
@@ -200,27 +203,49 @@ class PartSession:
 
     Args:
         session: The session.
+        title: What messages call the part.
 
     Attributes:
         inputs: The names of its inputs.
         outputs: The names of its outputs.
     """
 
-    def __init__(self, session: Any) -> None:
-        self._session = session
+    def __init__(self, session: Any, title: str) -> None:
+        self._session, self._title = session, title
         self.inputs = [node.name for node in session.get_inputs()]
         self.outputs = [node.name for node in session.get_outputs()]
+        self._shapes = [_fixed(node.shape) for node in session.get_outputs()]
 
-    def run(self, inputs: Sequence[Array]) -> list[Array]:
-        """The outputs for inputs in order."""
-        return list(self._session.run(self.outputs, dict(zip(self.inputs, inputs, strict=True))))
+    def run(self, inputs: Sequence[Array], shapes: Sequence[tuple[int, ...]] | None = None) -> list[Array]:
+        """The outputs for inputs in order.
+
+        Args:
+            inputs: The inputs.
+            shapes: The shapes that the outputs must have; by default those that are fixed in the part.
+
+        Raises:
+            ModelError: onnxruntime does not take the values of these inputs, such as an index outside of a table; or it
+                makes an output of another shape.
+        """
+        feeds = dict(zip(self.inputs, inputs, strict=True))
+        try:
+            values = list(self._session.run(self.outputs, feeds))
+        except Exception as error:
+            raise self._refused(error) from error
+        for name, value, shape in zip(self.outputs, values, shapes or self._shapes, strict=True):
+            if shape is not None and value.shape != shape:
+                raise ModelError(f"{self._title} makes {shown(name)!r} of shape {value.shape}, which should be {shape}")
+        return values
 
     def run_into(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        """Writes the outputs for inputs in order. All arrays are contiguous."""
+        """Writes the outputs for inputs in order. All arrays are contiguous.
+
+        Raises:
+            ModelError: As `run`.
+        """
         if sum(output.nbytes for output in outputs) <= _COPIED:
-            for output, value in zip(outputs, self.run(inputs), strict=True):
-                if value.shape != output.shape:
-                    raise ValueError(f"onnxruntime makes {value.shape} of what should be {output.shape}")
+            values = self.run(inputs, [output.shape for output in outputs])
+            for output, value in zip(outputs, values, strict=True):
                 np.copyto(output, value, casting="no")
             return
         binding = self._session.io_binding()
@@ -230,7 +255,19 @@ class PartSession:
         ):
             for name, array in zip(names, arrays, strict=True):
                 bind(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
-        self._session.run_with_iobinding(binding)
+        try:
+            self._session.run_with_iobinding(binding)
+        except Exception as error:
+            raise self._refused(error) from error
+
+    def _refused(self, error: Exception) -> ModelError:
+        """onnxruntime's exceptions have no base class of their own, and a program of users knows none of them."""
+        return ModelError(f"{self._title} does not take its inputs: {one_line(error)}")
+
+
+def _fixed(shape: Sequence[Any]) -> tuple[int, ...] | None:
+    """A shape as onnxruntime says it; None if a size is open. It says "no dimensions" of an unknown rank, too."""
+    return tuple(shape) if shape and all(isinstance(size, int) and size >= 0 for size in shape) else None
 
 
 def sums_saturate() -> bool:
@@ -241,11 +278,14 @@ def sums_saturate() -> bool:
 def ask_for_exact_sums(options: Any) -> None:
     """Tells onnxruntime to add up products of bytes exactly where it does not do so by default.
 
+    It also rounds floats to bytes before it multiplies them by dequantised codes of 4 bits, unless it is told not to.
+
     Args:
         options: Its options of a session. They are changed.
     """
     if sums_saturate():
         options.add_session_config_entry(EXACT_SUMS, "1")
+    options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")  # sums of float32
 
 
 def session_of(model: bytes, options: Any) -> Any:
@@ -280,7 +320,7 @@ def _session(name: str, part: ForeignPart, model: bytes, threads: int, keep_deno
     try:
         # The first session of a process sets the mode of the thread that makes it, and leaves it so.
         with denormals(flushed=not keep_denormals):
-            return PartSession(session_of(model, options))
+            return PartSession(session_of(model, options), f"{name}: onnxruntime's part ({', '.join(part.operators)})")
     except Exception as error:
         # onnxruntime's exceptions have no base class of their own.
         raise ModelError(f"{name}: onnxruntime does not take {', '.join(part.operators)}: {one_line(error)}") from error

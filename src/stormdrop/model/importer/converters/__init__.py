@@ -7,6 +7,7 @@ node.py            what a converter gets
 elementwise.py     each element by itself; shapes and constants
 indexing.py        elements chosen by an index, sums along an axis
 normalization.py   normalizations and reductions
+windows.py         where the windows of convolutions and pools stand
 conv_transpose.py  transposed convolutions
 resize.py          Resize and Upsample
 recurrent.py       RNN, GRU, LSTM
@@ -20,7 +21,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from . import codes, conv_transpose, elementwise, foreign, indexing, normalization, quantized, recurrent, resize
+from . import (
+    codes,
+    conv_transpose,
+    elementwise,
+    foreign,
+    indexing,
+    normalization,
+    quantized,
+    recurrent,
+    resize,
+    windows,
+)
 from .node import Node
 
 CONVERTERS: dict[str, Callable[[Node], Any]] = {
@@ -33,5 +45,6 @@ CONVERTERS: dict[str, Callable[[Node], Any]] = {
     **quantized.CONVERTERS,
     **recurrent.CONVERTERS,
     **resize.CONVERTERS,
+    **windows.CONVERTERS,
 }
 """The converters by operator."""

@@ -10,6 +10,7 @@ import numpy as np
 from tvm import relax, te, tirx, topi
 
 from .node import Node, const, dtype_of, normalised, tuple_of
+from .windows import pads_of_pool, spans_of
 
 
 def _scatter_elements(node: Node) -> Any:
@@ -126,21 +127,17 @@ def _constant_list(node: Node, position: int) -> list[int]:
 
 def _max_pool(node: Node) -> Any | None:
     """The indices of the largest elements: of equal ones, the first. TVM makes the values alone."""
-    if node.outputs == 1:
-        return None
-    if node.attribute("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
-        raise ValueError("indices with auto_pad")
     shape, kernel = node.shape(), list(node.attribute("kernel_shape"))
+    pads = pads_of_pool(node, kernel)
+    if node.outputs == 1:
+        node.replace_attributes({"pads": pads}, ("auto_pad", "ceil_mode"))
+        return None
     rank = len(kernel)
     strides = list(node.attribute("strides", (1,) * rank))
     dilations = list(node.attribute("dilations", (1,) * rank))
-    pads = list(node.attribute("pads", (0,) * 2 * rank))
-    spans = [dilations[d] * (kernel[d] - 1) + 1 for d in range(rank)]
+    spans = spans_of(node, kernel)
     room = [shape[d + 2] + pads[d] + pads[d + rank] - spans[d] for d in range(rank)]
-    up = bool(node.attribute("ceil_mode", 0))
-    sizes = [-(-room[d] // strides[d]) + 1 if up else room[d] // strides[d] + 1 for d in range(rank)]
-    # A window that would begin in the padding behind the image is left out.
-    sizes = [n - ((n - 1) * strides[d] >= shape[d + 2] + pads[d]) for d, n in enumerate(sizes)]
+    sizes = [room[d] // strides[d] + 1 for d in range(rank)]
     column_major = bool(node.attribute("storage_order", 0))
     dtype = node.dtype()
 

@@ -6,7 +6,7 @@ kernels read bytes and can multiply several at a time. Otherwise the tensors are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from tvm import relax, te
 from tvm.ir import GenericConst
 
 from .node import Node, const, dtype_of, limits, normalised, shape_of
+from .windows import pads_of
 
 _BYTES = ("int8", "uint8")
 _WORD = 4  # bytes whose products are added up at a time
@@ -164,7 +165,7 @@ def _convolution(node: Node, data: tuple[Any, Any], weights: tuple[Any, Any]) ->
     kernel = shape_of(w)[2:]
     strides = list(node.attribute("strides", (1,) * spatial))
     dilations = list(node.attribute("dilations", (1,) * spatial))
-    pads = _pads(node, shape_of(data[0])[2:], kernel, strides, dilations)
+    pads = pads_of(node, kernel)
     bytes_of = _bytes_of_convolution(node, data, weights, pads)
     if bytes_of is not None:
         x, w, pads, correction = bytes_of
@@ -224,22 +225,6 @@ def _bytes_of_convolution(
     return x, const(values.astype("int8")), pads, correction
 
 
-def _pads(
-    node: Node, extents: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
-) -> list[int]:
-    mode = node.attribute("auto_pad", "NOTSET")
-    if mode == "NOTSET":
-        return list(node.attribute("pads", (0,) * 2 * len(extents)))
-    if mode == "VALID":
-        return [0] * 2 * len(extents)
-    totals = [
-        max((-(-extent // stride) - 1) * stride + (size - 1) * dilation + 1 - extent, 0)
-        for extent, size, stride, dilation in zip(extents, kernel, strides, dilations, strict=True)
-    ]
-    small, large = [total // 2 for total in totals], [total - total // 2 for total in totals]
-    return small + large if mode == "SAME_UPPER" else large + small
-
-
 def _shifted(node: Node, value: Any, zero: Any) -> Any:
     """A tensor of integers without its zero point, in int32."""
     wide = node.emit(relax.op.astype(value, "int32"))
@@ -284,10 +269,15 @@ def _is_all(value: Any, number: int) -> bool:
 def _along(node: Node, value: Any, axis: int) -> Any:
     """A scale or a zero point as a tensor that broadcasts against the node's first input."""
     shape, rank = shape_of(value), len(node.shape())
+    block = node.attribute("block_size", 0)
+    if block:  # an element for each block along the axis
+        place = normalised(axis, rank)
+        repeated = node.emit(relax.op.repeat(value, block, place))
+        return node.emit(relax.op.strided_slice(repeated, [place], [0], [node.shape()[place]]))
     if not shape or (shape == (1,) and rank != 1):
         return node.emit(relax.op.reshape(value, ())) if shape else value
-    if len(shape) > 1 or node.attribute("block_size", 0):
-        raise ValueError("a quantization by blocks")
+    if len(shape) > 1:
+        raise ValueError("a quantization by blocks without a block_size")
     place = normalised(axis, rank) if rank > 1 else 0
     return node.emit(relax.op.reshape(value, (1,) * place + (-1,) + (1,) * (rank - place - 1)))
 
