@@ -66,6 +66,13 @@ def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
             yield from all_nodes(graph.node)
 
 
+def all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """A graph, and the branches and loop bodies in it."""
+    yield graph
+    for node in all_nodes(graph.node):
+        yield from _graphs(node)
+
+
 def _graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
     for attribute in node.attribute:
         if attribute.HasField("g"):

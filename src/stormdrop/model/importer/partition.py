@@ -248,7 +248,6 @@ class _Candidates:
             [helper.make_value_info(name, self._types[name].proto()) for name in segment.inputs],
             [helper.make_value_info(name, self._types[name].proto()) for name in segment.outputs],
             [tensor for tensor in cleaned.graph.initializer if tensor.name in read],
-            sparse_initializer=[tensor for tensor in cleaned.graph.sparse_initializer if tensor.values.name in read],
         )
         return helper.make_model(
             graph, opset_imports=cleaned.opset_import, ir_version=cleaned.ir_version, functions=cleaned.functions

@@ -57,7 +57,6 @@ class Wiring:
     def __init__(self, graph: onnx.GraphProto) -> None:
         self.nodes = list(graph.node)
         self.constants = {tensor.name for tensor in graph.initializer}
-        self.constants |= {tensor.values.name for tensor in graph.sparse_initializer}
         self.constants |= {name for node in graph.node if is_standard(node, "Constant") for name in node.output}
         self.producers = {
             name: position

@@ -1,13 +1,14 @@
 """Rewrites an ONNX model to a simpler one before the import, as far as this is easier in ONNX than later in Relax.
 
-First some operators are replaced by the bodies of the standard (`functions`), and loops are unrolled (`loops`).
+First constants of narrow types are decoded (`narrow`), some operators are replaced by the bodies of the standard
+(`functions`), and loops are unrolled (`loops`).
 onnxscript's optimizer does the generic part: constant folding, dead code, identities, and batch norms that are folded
 into the convolution before them. The rules here add what it leaves:
 
     BatchNormalization * c + d      ->  BatchNormalization with another scale and bias
     other BatchNormalization        ->  x * scale + bias per channel, as its later decomposition would split the layout
     Sum(a, b, ...)                  ->  a + b + ..., because it would be imported as a stack with one more dimension
-    Dropout                         ->  Identity
+    Dropout without training_mode   ->  Identity
     Gather of one constant index    ->  Slice and Squeeze, because a gather is not fused with anything
 """
 
@@ -29,6 +30,7 @@ from onnxscript.rewriter import MatchResult, RewriteRuleClassBase
 
 from .functions import inline_functions
 from .loops import unroll_loops
+from .narrow import decode_narrow
 from .optimize import FOLDING, optimize, rule_set
 from .standard import is_standard
 
@@ -45,7 +47,7 @@ def clean(model: onnx.ModelProto) -> onnx.ModelProto:
     Returns:
         The new model, whose inputs and outputs have the same names.
     """
-    graph = ir.from_proto(_simpler_nodes(unroll_loops(inline_functions(model))))
+    graph = ir.from_proto(_simpler_nodes(unroll_loops(inline_functions(decode_narrow(model)))))
     with _silenced("onnx_ir", "onnxscript"):
         passes.RemoveInitializersFromInputsPass()(graph)
         passes.InlinePass()(graph)
@@ -198,7 +200,7 @@ class _GatherToSlice(RewriteRuleClassBase):
 
 
 def _simpler_nodes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy in which Sum(a, b, c) is (a + b) + c, and a dropout, which does nothing in inference, is an identity."""
+    """A copy in which Sum(a, b, c) is (a + b) + c, and a dropout that nothing tells to train is an identity."""
     rewritten = onnx.ModelProto()
     rewritten.CopyFrom(model)
     used = {name for node in model.graph.node for name in node.input}
@@ -213,7 +215,7 @@ def _simpler(node: onnx.NodeProto, used: set[str]) -> list[onnx.NodeProto]:
     """The nodes that replace a node; `used` are the names of all values that something reads."""
     if not is_standard(node):
         return [node]
-    if node.op_type == "Dropout" and not any(name in used for name in node.output[1:]):
+    if node.op_type == "Dropout" and not any(node.input[2:]) and used.isdisjoint(node.output[1:]):
         return [helper.make_node("Identity", [node.input[0]], [node.output[0]], node.name)]
     if node.op_type != "Sum":
         return [node]

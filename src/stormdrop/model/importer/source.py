@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from .combinations import GivenShapes, Shapes, all_shapes
 from .functions import names_made, names_read
 from .halves import compute_in_float32
 from .inputs import dimension_names, drop_unused_inputs, fill_shapes, fix_empty_inputs
+from .sparse import make_dense
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,7 @@ def read_source(model: str | Path | onnx.ModelProto, shapes: Mapping[str, tuple[
     else:
         name = Path(model).stem
         read = read_model(Path(model))
+    make_dense(read, name)
     _check_graph(read.graph, name)
     read = _in_order(read)
     compute_in_float32(read)
@@ -137,6 +140,14 @@ def _check_graph(graph: onnx.GraphProto, name: str) -> None:
     """Raise `ModelError` for what other readers of a model pass over, or understand differently."""
     if not graph.output:
         raise ModelError(f"{name}: has no outputs")
+    for kind, names in (
+        ("inputs", [value.name for value in graph.input]),
+        ("outputs", [value.name for value in graph.output]),
+        ("results of nodes", [made for node in graph.node for made in node.output if made]),
+    ):
+        for twice, count in Counter(names).items():
+            if count > 1:
+                raise ModelError(f"{name}: {count} {kind} have the name {shown(twice)!r}; each needs its own")
     known: set[str] = set()
     for tensor in graph.initializer:
         if tensor.name in known:
