@@ -18,6 +18,7 @@ from .simplify import clean
 from .sizes import is_too_large, too_large
 from .source import described, read_source
 from .standard import is_standard, opset_of
+from .training import refuse_training
 from .trial_run import KERNEL_TYPES
 
 _OLDEST_OPSET = 7
@@ -61,6 +62,8 @@ def load_onnx(model: str | Path | onnx.ModelProto, shapes: Mapping[str, tuple[in
     """
     read = read_source(model, shapes)
     name = read.name
+    if opset_of(read.model, _OLDEST_OPSET) < _OLDEST_OPSET:
+        refuse_training(read.model, name)  # the conversion drops what says that a Dropout trains
     source, unclean = _with_supported_opset(read.model, name), None
     try:
         with known_shapes(source):
@@ -76,6 +79,7 @@ def load_onnx(model: str | Path | onnx.ModelProto, shapes: Mapping[str, tuple[in
     except ModelError as error:
         _check_order(source, name)
         cleaned, unclean = source, f"it cannot be simplified: {error}"
+    refuse_training(cleaned, name)
     _check_sizes(cleaned, name)
     inputs = tuple(_tensor_info(value, name) for value in cleaned.graph.input)
     outputs = tuple(value.name for value in cleaned.graph.output)

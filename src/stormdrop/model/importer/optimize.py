@@ -115,8 +115,13 @@ class _Readers:
 
 
 def _may_match(pattern: NodePattern, node: ir.Node) -> bool:
-    """Whether the operators of a node, and of what computes its inputs, are those of a pattern."""
+    """Whether the operators of a node, and of what computes its inputs, are those of a pattern.
+
+    No rule knows a BatchNormalization that trains: it takes the statistics of the batch.
+    """
     if not pattern.op.matches(node.op_type):
+        return False
+    if node.op_type == "BatchNormalization" and (len(node.outputs) > 1 or node.attributes.get_int("training_mode", 0)):
         return False
     for wanted, value in zip(pattern.inputs, node.inputs, strict=False):
         if isinstance(wanted, NodeOutputPattern):
