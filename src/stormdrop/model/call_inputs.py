@@ -52,7 +52,7 @@ class CallInputs:
         self.types = {info.name: np.dtype(info.dtype) for info in metadata.inputs}
         self._known = {size.shapes: Dispatch(position) for position, size in enumerate(self.sizes)}
 
-    def given(self, feeds: Mapping[str, Any]) -> list[Given]:
+    def given(self, feeds: Any) -> list[Given]:
         """The inputs in their order.
 
         Args:

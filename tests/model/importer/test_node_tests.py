@@ -131,6 +131,14 @@ def test_a_division_of_integers_by_zero_does_not_end_the_process(operator: str) 
     np.testing.assert_array_equal(y, expected)
 
 
+@pytest.mark.parametrize("operator", ["Equal", "Xor", "And", "Or"])
+def test_booleans_are_compared(operator: str) -> None:
+    values = {"a": np.array([True, True, False, False]), "b": np.array([True, False, True, False])}
+    (y,) = _run(_binary(operator, TensorProto.BOOL, 4), values)
+    expected = {"Equal": np.equal, "Xor": np.logical_xor, "And": np.logical_and, "Or": np.logical_or}[operator]
+    np.testing.assert_array_equal(y, expected(values["a"], values["b"]))
+
+
 @pytest.mark.parametrize("operator", ["Celu", "Elu", "Selu", "ThresholdedRelu", "Softplus", "Mish", "LeakyRelu"])
 def test_activations_take_float64(operator: str) -> None:
     model = helper.make_model(

@@ -71,4 +71,4 @@ def _decoded(node: onnx.NodeProto, constants: list[NDArray[Any]]) -> NDArray[Any
     moved = codes.astype(np.float32)
     if zero:
         moved = moved - each(zero[0].astype(np.float32))
-    return (moved * each(scale.astype(np.float32))).astype(dtype)
+    return np.asarray(moved * each(scale.astype(np.float32)), dtype)

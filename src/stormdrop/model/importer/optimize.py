@@ -121,7 +121,8 @@ def _may_match(pattern: NodePattern, node: ir.Node) -> bool:
     """
     if not pattern.op.matches(node.op_type):
         return False
-    if node.op_type == "BatchNormalization" and (len(node.outputs) > 1 or node.attributes.get_int("training_mode", 0)):
+    trains = len(node.outputs) > 1 or node.attributes.get_int("training_mode", False)
+    if node.op_type == "BatchNormalization" and trains:
         return False
     for wanted, value in zip(pattern.inputs, node.inputs, strict=False):
         if isinstance(wanted, NodeOutputPattern):

@@ -54,7 +54,7 @@ def refuse_training(model: onnx.ModelProto, name: str) -> None:
 
 def _is_for_inference(dropout: onnx.NodeProto, opset: int, false: Set[str]) -> bool:
     if opset >= _INFERENCE_BY_DEFAULT:
-        return false.issuperset(dropout.input[2:])
+        return all(name in false for name in dropout.input[2:])
     return any(entry.name == "is_test" and helper.get_attribute_value(entry) for entry in dropout.attribute)
 
 

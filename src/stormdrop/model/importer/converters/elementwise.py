@@ -44,6 +44,13 @@ def _divide(node: Node) -> Any | None:
     return _broadcast(node, quotient, "divide")
 
 
+def _equal(node: Node) -> Any | None:
+    """Booleans are compared as bytes: LLVM compares no bits as TVM asks it to."""
+    if node.dtype() != "bool":
+        return None
+    return relax.op.equal(*(node.emit(relax.op.astype(node[position], "int8")) for position in (0, 1)))
+
+
 def _safe(divisor: Any, one: Any) -> Any:
     """The divisor, with 1 in the place of 0 and -1."""
     zero = tirx.const(0, one.ty.dtype)
@@ -228,6 +235,7 @@ CONVERTERS: dict[str, Callable[[Node], Any]] = {
     "Constant": _constant,
     "Div": _divide,
     "Elu": _elu,
+    "Equal": _equal,
     "EyeLike": _eye_like,
     "IsInf": _is_infinite,
     "Max": _extremum(relax.op.maximum),
