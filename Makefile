@@ -1,5 +1,6 @@
 # make demo    tune a small network on this machine and show what was gained
-# make test    run all tests
+# make test    run all tests; `make test AS=x86-64-v3` runs them as on a CPU with fewer arithmetic units (CONTRIBUTING.md
+#              lists the names), `make test TESTS=tests/ir` a part of them
 # make fast    run the tests that compile no kernels and take no seconds
 # make campaign  disturb the program on purpose, for hours: it goes on where it was ended (tests/campaign)
 # make check   ruff and mypy --strict
@@ -21,6 +22,11 @@ DOCS   := $(VENV)/.installed-docs
 JOBS   ?= 2
 PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal
 
+# Only what is on the command line counts: make itself has a variable AS, its assembler.
+ifeq ($(origin AS),command line)
+export STORMDROP_CPU := $(AS)
+endif
+
 # Tests start hundreds of processes, which would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -30,7 +36,7 @@ demo: $(STAMP)
 	$(BIN)/python examples/demo.py
 
 test: $(STAMP)
-	$(PYTEST)
+	$(PYTEST) $(TESTS)
 
 fast: $(STAMP)
 	$(PYTEST) -m 'not compiles and not long'

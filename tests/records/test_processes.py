@@ -86,8 +86,10 @@ def test_a_kill_in_the_middle_of_writing_leaves_whole_batches(tmp_path: Path) ->
     while int(process.stdout.readline()) < 40:
         pass
     process.send_signal(signal.SIGKILL)
-    rest, _ = process.communicate()
-    begun = int(rest.split()[-1]) if rest.split() else 40
+    process.wait()
+    # `communicate` would pass over the lines that `readline` has already taken from the pipe.
+    rest = process.stdout.read().split()
+    begun = int(rest[-1]) if rest else 40
     with open_store(path) as store:
         (summary,) = store.sessions()
         trials = store.records(store.session(summary.id))

@@ -6,6 +6,7 @@ gpu.py, nvml.py          an NVIDIA GPU, and what its driver reports
 opencl.py                a device that OpenCL drives
 known_cpus.py            CPUs to compile for on any machine
 detect.py, cpu_flags.py  what this machine's CPU is, and what it can do
+fewer_units.py           this machine as a CPU with fewer units, if an environment variable says so
 rpc.py, tracker.py       another machine that runs kernels, and a rack of them
 fleet_identity.py        what makes two machines of a fleet equal
 units.py                 the arithmetic units of CPUs, such as those for dot products of bytes

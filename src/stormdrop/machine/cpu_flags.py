@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from pathlib import Path
+
+from .fewer_units import hidden
 
 _CPUINFO = Path("/proc/cpuinfo")
 
@@ -34,7 +36,7 @@ faulty (Zen 5), although CPUID shows it.
 """
 
 
-def missing_features(features: Iterable[str], cpuinfo: Path = _CPUINFO) -> list[str]:
+def missing_features(features: Collection[str], cpuinfo: Path = _CPUINFO) -> list[str]:
     """The extensions that this CPU lacks.
 
     Args:
@@ -49,4 +51,5 @@ def missing_features(features: Iterable[str], cpuinfo: Path = _CPUINFO) -> list[
     except OSError:
         return []
     flags = next((line.partition(":")[2] for line in lines if line.startswith(("flags", "Features"))), "").split()
-    return sorted(name for name in features if flags and name in FLAGS and FLAGS[name] not in flags)
+    lacking = {name for name in features if flags and name in FLAGS and FLAGS[name] not in flags}
+    return sorted(lacking | hidden(features))

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import platform
 from pathlib import Path
+from typing import Any
+
+from . import fewer_units
 
 _CPUINFO = Path("/proc/cpuinfo")
 _CPUS = Path("/sys/devices/system/cpu")
@@ -14,8 +17,13 @@ _CACHES = _CPUS / "cpu0" / "cache"
 def cpu_model() -> str:
     """The marketing name of this CPU, with family, model and stepping if the system reports them.
 
-    LLVM's name of the processor is no identity: it is what code is generated for, and different machines share it.
+    LLVM's name of the processor is no identity: it is what code is generated for, and different machines share it. If
+    this machine passes for a CPU with fewer units, the name says so (see `fewer_units`).
     """
+    return fewer_units.called(_model())
+
+
+def _model() -> str:
     if _CPUINFO.exists():
         lines = _CPUINFO.read_text().split("\n\n")[0].splitlines()
         fields = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
@@ -31,9 +39,15 @@ def llvm_host() -> tuple[str, frozenset[str]]:
     import tvm
     from tvm.target import codegen
 
-    mcpu = str(codegen.llvm_get_system_cpu())
+    fewer = fewer_units.chosen()
+    mcpu = fewer.mcpu if fewer else str(codegen.llvm_get_system_cpu())
     features = codegen.llvm_get_cpu_features(tvm.target.Target({"kind": "llvm", "mcpu": mcpu}))
     return mcpu, frozenset(str(feature) for feature in features)
+
+
+def has_llvm() -> bool:
+    """Whether this process has LLVM, without which `llvm_host` and `host_features` fail (see `cpu_flags`)."""
+    return _host_features(allow_missing=True) is not None
 
 
 def host_features() -> frozenset[str]:
@@ -41,10 +55,14 @@ def host_features() -> frozenset[str]:
 
     `llvm_host` says instead what LLVM's model of the processor has, of which a virtual machine may hide a part.
     """
+    reported = _host_features()().items()
+    return fewer_units.left(frozenset(str(feature) for feature, present in reported if bool(present)))
+
+
+def _host_features(allow_missing: bool = False) -> Any:
     import tvm_ffi
 
-    reported = tvm_ffi.get_global_func("tvm.codegen.llvm.GetHostCPUFeatures")()
-    return frozenset(str(feature) for feature, present in reported.items() if bool(present))
+    return tvm_ffi.get_global_func("tvm.codegen.llvm.GetHostCPUFeatures", allow_missing)
 
 
 def cpu_family() -> str:

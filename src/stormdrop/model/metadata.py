@@ -5,18 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any
 
 import msgspec
 import tvm
-import tvm_ffi
 from tvm.target import codegen
 
 from .._version import __version__
 from ..errors import InputError, shown
 from ..machine import cpu_flags
+from ..machine.detect import has_llvm, host_features
 
 _FORMAT = 1
 _NO_DIGEST = "0" * 64
@@ -326,10 +326,9 @@ def _check_sizes(metadata: Metadata) -> None:
         raise ValueError("an input that is no input has rows")
 
 
-def lacking_features(features: Iterable[str]) -> list[str]:
+def lacking_features(features: Collection[str]) -> list[str]:
     """The instruction set extensions among `features` (LLVM's names) that this machine's CPU does not have, sorted."""
-    host = _host_features()
-    return cpu_flags.missing_features(features) if host is None else sorted(set(features) - host)
+    return sorted(set(features) - host_features()) if has_llvm() else cpu_flags.missing_features(features)
 
 
 def needed_features(target: Any) -> tuple[str, ...]:
@@ -338,13 +337,4 @@ def needed_features(target: Any) -> tuple[str, ...]:
     LLVM's model of a CPU also names tuning hints, and extensions that a virtual machine may hide. A model that was
     compiled and verified on this machine needs neither.
     """
-    host = _host_features() or frozenset()
-    return tuple(sorted({str(name) for name in codegen.llvm_get_cpu_features(target)} & host))
-
-
-def _host_features() -> frozenset[str] | None:
-    """The instruction set extensions of this machine's CPU; None if only TVM's runtime is loaded."""
-    function = tvm_ffi.get_global_func("tvm.codegen.llvm.GetHostCPUFeatures", allow_missing=True)
-    if function is None:
-        return None
-    return frozenset(str(name) for name, present in function().items() if bool(present))
+    return tuple(sorted({str(name) for name in codegen.llvm_get_cpu_features(target)} & host_features()))
