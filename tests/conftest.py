@@ -20,8 +20,10 @@ from typing import Any
 import psutil
 import pytest
 
-from stormdrop.errors import MeasureError
-from stormdrop.machine import fork_server, threads
+from stormdrop.errors import MeasureError, TargetError
+from stormdrop.machine import fewer_units, fork_server, threads
+from stormdrop.machine.cpu_flags import missing_features
+from stormdrop.machine.detect import cpu_model
 from stormdrop.machine.lock import MachineLock
 
 # Before any test module loads TVM, which reads the number of threads once.
@@ -56,6 +58,13 @@ _ALONE = {
     "test_run_shows_where_the_time_goes",
 }
 """Tests, and folders of tests, that repeat what other load disturbs, or assert that it was not: they are `alone`."""
+
+_ANY_CPU = (
+    *("codegen/test_cuda", "codegen/test_gpu_check", "codegen/test_opencl", "sketches/gpu", "sketches/rules/test_gpu"),
+    *("codegen/test_other_units", "machine/test_child_process", "machine/test_gpu", "machine/test_lock"),
+    *("machine/test_nvml", "machine/test_opencl", "machine/test_scratch"),
+)
+"""How the paths of tests begin that do not depend on the units of the CPU: they are `any_cpu`."""
 
 _PATIENCE = 5.0
 """Seconds that a process may take to end after the last test."""
@@ -95,6 +104,18 @@ _LONG = {
     "test_while_nothing_works_all_sketches_are_tried_equally",
 }
 """Tests of the conformance suites, and others, that compile nothing and still take seconds: they are `long`."""
+
+
+def pytest_report_header() -> str:
+    """Says as which CPU the tests run, or why they cannot run so (`make test AS=...`)."""
+    try:
+        cpu = cpu_model()
+        lacking = missing_features(fewer.keeps) if (fewer := fewer_units.chosen()) else []
+    except TargetError as error:
+        pytest.exit(str(error), pytest.ExitCode.USAGE_ERROR)
+    if lacking:
+        pytest.exit(f"this CPU cannot pass for it: it lacks {', '.join(lacking)}", pytest.ExitCode.USAGE_ERROR)
+    return f"CPU: {cpu}"
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -138,6 +159,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.compiles)
         if parts[0] in _TIMING or item.name.partition("[")[0] in _ALONE:
             item.add_marker(pytest.mark.alone)
+        if "/".join(parts).startswith(_ANY_CPU):
+            item.add_marker(pytest.mark.any_cpu)
         if item.name.partition("[")[0] in _LONG:
             item.add_marker(pytest.mark.long)
 

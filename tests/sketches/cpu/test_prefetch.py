@@ -29,14 +29,19 @@ from stormdrop.space import Space
 from stormdrop.testing.sketches import check_point
 from stormdrop.trial import Point
 
-TARGET = Target.detect()
 LINE = 16  # float32 numbers
-SMALL = replace(TARGET, l2=1024, lanes=min(TARGET.lanes, 8))
-"""A machine with a second cache that holds none of the weights of these tests, and with vectors of which these have
-several panels."""
 
 
-def has_knob(sketch: AnySketch, workload: Workload, target: Target = SMALL) -> bool:
+def small(target: Target) -> Target:
+    """A machine with a second cache that holds none of the weights of these tests, which have several panels there."""
+    return replace(target, l2=1024, lanes=min(target.lanes, 8))
+
+
+HERE, NAMED = small(Target.detect()), small(replace(Target.parse("cpu/x86-64-v3"), features=("avx2",)))
+"""This machine, which runs kernels, and one of which spaces and schedules are known."""
+
+
+def has_knob(sketch: AnySketch, workload: Workload, target: Target = NAMED) -> bool:
     space = sketch.space(workload, target)
     assert space is not None
     return PREFETCH in {knob.name for knob in space.knobs}
@@ -46,8 +51,8 @@ def test_large_constants_can_be_fetched_ahead() -> None:
     convolution = operators.conv2d(1, 8, 8, 16, 32, 3, 3, pad=1)
     assert has_knob(RegisterBlocked(), operators.dense(8, 32, 64))
     assert has_knob(RegisterBlocked(), convolution) and has_knob(Winograd(2), convolution)
-    assert not has_knob(RegisterBlocked(), operators.dense(8, 32, 64), replace(TARGET, l2=1 << 17))
-    assert not has_knob(RegisterBlocked(), operators.dense(8, 32, 64), replace(TARGET, l2=0)), "nothing is known of it"
+    assert not has_knob(RegisterBlocked(), operators.dense(8, 32, 64), replace(NAMED, l2=1 << 17))
+    assert not has_knob(RegisterBlocked(), operators.dense(8, 32, 64), replace(NAMED, l2=0)), "nothing is known of it"
     assert not has_knob(RegisterBlocked(), operators.matmul(8, 32, 64)), "no constant: it was just written"
     assert not has_knob(RegisterBlocked(), operators.depthwise_conv2d(1, 13, 13, 8, 5, 5, layout="NCHW"))
 
@@ -79,12 +84,14 @@ MADE: dict[str, Callable[[], Workload]] = {
 }
 
 
+@pytest.mark.any_cpu
 @pytest.mark.parametrize("order", ["columns", "rows", "mixed"])
 @pytest.mark.parametrize(("name", "steps"), [("dense", 96), ("window", 9 * 24), ("groups", 9 * 16)])
 def test_the_next_panel_is_fetched_while_one_is_read(name: str, steps: int, order: str) -> None:
     check_fetches(RegisterBlocked(), MADE[name](), {"order": order}, "packed", steps)
 
 
+@pytest.mark.any_cpu
 @pytest.mark.parametrize("order", ["fused", "tiles", "columns"])
 def test_the_next_weights_are_fetched_by_winograd(order: str) -> None:
     check_fetches(Winograd(2), operators.conv2d(1, 6, 6, 16, 24, 3, 3, pad=1), {"order": order}, "U", 16)
@@ -92,9 +99,9 @@ def test_the_next_weights_are_fetched_by_winograd(order: str) -> None:
 
 def check_fetches(sketch: Any, workload: Workload, fixed: Mapping[str, Any], operand: str, steps: int) -> None:
     """Walks through the loops of a schedule, and checks that each line of panel p + 1 is fetched while p is read."""
-    space, (point,) = some_points(sketch, workload, fixed, 1)
+    space, (point,) = some_points(sketch, workload, NAMED, fixed, 1)
     config = space.config(point)
-    main, size = sketch.apply(workload, SMALL, config).main, steps * config["columns"]
+    main, size = sketch.apply(workload, NAMED, config).main, steps * config["columns"]
     buffer = next(parameter for parameter in main.params if parameter.name == operand)
     present, fetched, checked = -1, set[int](), 0
     begun = set[int]()  # fetched since the last read: at the beginning of the step to which the next read belongs
@@ -202,14 +209,16 @@ def test_results_by_winograd_are_right(m: int, order: str) -> None:
 
 
 def check_some(sketch: Any, workload: Workload, fixed: Mapping[str, Any]) -> None:
-    space, points = some_points(sketch, workload, fixed, 3)
+    space, points = some_points(sketch, workload, HERE, fixed, 3)
     for point in points:
-        check_point(sketch, workload, SMALL, space, point)
+        check_point(sketch, workload, HERE, space, point)
 
 
-def some_points(sketch: Any, workload: Workload, fixed: Mapping[str, Any], count: int) -> tuple[Space, list[Point]]:
+def some_points(
+    sketch: Any, workload: Workload, target: Target, fixed: Mapping[str, Any], count: int
+) -> tuple[Space, list[Point]]:
     """The space of a sketch, and points of it that fetch ahead."""
-    space = sketch.space(workload, SMALL)
+    space = sketch.space(workload, target)
     rng, wanted = np.random.default_rng(0), {**fixed, PREFETCH: 1}
     points = [
         point for point in (space.sample(rng) for _ in range(2_000)) if wanted.items() <= space.config(point).items()

@@ -78,6 +78,7 @@ def space_of(workload: Workload) -> Any:
     return space
 
 
+@pytest.mark.any_cpu
 @pytest.mark.compiles
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)
 def test_every_point_computes_the_contraction(workload: Workload) -> None:

@@ -76,6 +76,7 @@ def check(workload: Workload, outputs: Sequence[NDArray[Any]], inputs: Sequence[
     assert error <= SKETCH.max_error, message
 
 
+@pytest.mark.any_cpu
 @pytest.mark.compiles
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)
 def test_every_point_computes_the_contraction(workload: Workload) -> None:
