@@ -37,8 +37,12 @@ def test_a_waiting_contender_uses_no_cpu() -> None:
         time.sleep(0.3)
         assert process.cpu_seconds - before < 0.1  # a running one takes 0.3 s; time used before may be counted late
         before = process.cpu_seconds
-        process.take_turn(SHORT)
-        assert process.cpu_seconds > before
+        for _ in range(1000):
+            process.take_turn(SHORT)
+            if process.cpu_seconds > before:
+                break
+        else:
+            pytest.fail("it does not run in its turns")
 
 
 def test_why_a_contender_cannot_take_part() -> None:

@@ -11,11 +11,13 @@ import threading
 import time
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import URL, Engine
 
 from stormdrop.errors import StoreError
+from stormdrop.records import connection as module
 from stormdrop.records import default_path, open_store, why_no_default
 from stormdrop.records.connection import BUSY_SECONDS
 from stormdrop.records.schema import VERSION
@@ -232,12 +234,19 @@ def test_without_a_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "cannot be opened" in str(why_no_default())
 
 
-def test_a_wait_for_another_writer_ends_with_a_signal(tmp_path: Path) -> None:
+def test_a_wait_for_another_writer_ends_with_a_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "r.db"
     with open_store(path) as store, closing(sqlite3.connect(path)) as other:
         other.execute("BEGIN IMMEDIATE")
         timer = threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT))
-        timer.start()
+        set_busy_seconds = module._set_busy_seconds
+
+        def set_and_start(*arguments: Any) -> None:
+            set_busy_seconds(*arguments)
+            if not timer.ident:  # the wait begins
+                timer.start()
+
+        monkeypatch.setattr(module, "_set_busy_seconds", set_and_start)
         begin = time.perf_counter()
         with pytest.raises(KeyboardInterrupt):
             store.open(PROBLEM, SETTING)

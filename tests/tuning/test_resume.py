@@ -116,13 +116,15 @@ def test_a_resumed_measurer_knows_what_is_hopeless(monkeypatch: pytest.MonkeyPat
 
 
 KILLED = """
-import sys
+import sys, time
 from stormdrop import operators
 from stormdrop.records import open_store
 from stormdrop.tuning.tune import tune
 
 def show(progress):
     print(progress.trials, flush=True)
+    if progress.trials >= int(sys.argv[3]):
+        time.sleep(600)
 
 if __name__ == "__main__":
     with open_store(sys.argv[1]) as store:
@@ -139,7 +141,8 @@ def test_killed_and_resumed(tmp_path: Path) -> None:
     script, database = tmp_path / "run.py", tmp_path / "records.db"
     script.write_text(KILLED)
     command = [sys.executable, str(script), str(database), "40"]
-    run = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ)
+    # It is still at work when the signal comes, however late that is.
+    run = subprocess.Popen([*command, "32"], stdout=subprocess.PIPE, text=True, env=os.environ)
     assert run.stdout is not None
     assert run.stdout.readline()  # the first batch is in
     run.send_signal(signal.SIGKILL)
@@ -148,7 +151,7 @@ def test_killed_and_resumed(tmp_path: Path) -> None:
     with open_store(database) as store:
         kept = stored_trials(store)
         assert BATCH <= len(kept) < 40
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ)
+    done = subprocess.run([*command, "1000"], capture_output=True, text=True, check=True, env=os.environ)
     assert done.stdout.splitlines()[-1] == f"done 40 {len(kept)}"
     with open_store(database) as store:
         everything = stored_trials(store)

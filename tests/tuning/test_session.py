@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -12,7 +13,9 @@ import numpy as np
 import pytest
 from replayed_tuning import TARGET, WORKLOAD
 
+from simulated_clock import SimulatedClock, simulated
 from stormdrop.errors import MeasureError
+from stormdrop.measure import places
 from stormdrop.measure.places import Place, PlacesMeasurer
 from stormdrop.measure.replay import ReplayMeasurer
 from stormdrop.records import SqlStore, State, open_store
@@ -38,11 +41,11 @@ RECORDED = recorded()
 
 
 class RecordedKernel(ReplayMeasurer):
-    """Remembers what it was asked; takes its time; interrupts after so many."""
+    """Remembers what it was asked; takes its time, by a clock; interrupts after so many."""
 
-    def __init__(self, seconds: float = 0.0, left: int | None = None) -> None:
+    def __init__(self, clock: SimulatedClock | None = None, left: int | None = None) -> None:
         super().__init__(RECORDED, np.random.default_rng(7))
-        self.seconds, self.left = seconds, left
+        self.clock, self.left = clock or SimulatedClock(), left
         self.asked: list[Candidate] = []
         self.races = 0
 
@@ -50,7 +53,7 @@ class RecordedKernel(ReplayMeasurer):
         for request, measurement in zip(requests, super().measure(requests), strict=True):
             if self.left == len(self.asked):
                 raise KeyboardInterrupt
-            time.sleep(self.seconds)
+            self.clock.sleep(0.02)
             self.asked.append(request.candidate)
             yield measurement
 
@@ -67,20 +70,26 @@ class Machine(ReplayMeasurer):
         self.fleet = fleet
 
     def measure(self, requests: Sequence[Request]) -> Iterator[Measurement]:
-        for request, measurement in zip(requests, super().measure(requests), strict=True):
-            time.sleep(self.fleet.slow.pop() if self.fleet.slow else 0.002)
-            self.fleet.asked.append((time.perf_counter(), request))
+        for measurement in super().measure(requests):
+            self.fleet.asked += 1
+            if self.fleet.asked > 1.5 * self.fleet.width:
+                self.fleet.has_gone_on.set()
+            if self.fleet.slow:
+                self.fleet.went_on = self.fleet.has_gone_on.wait(self.fleet.slow.pop())
             yield measurement
 
 
 class Machines:
-    """A fleet of twelve machines, as much of it as a task needs. The first candidates may take longer."""
+    """A fleet of twelve machines, as much of it as a task needs.
+
+    The first candidates may take longer: until more have been asked for than a batch has, or so many seconds at most.
+    """
 
     width = 12
 
     def __init__(self, *slow: float) -> None:
         self.slow = list(slow)
-        self.asked: list[tuple[float, Request]] = []
+        self.asked, self.has_gone_on, self.went_on = 0, threading.Event(), False
 
     def measurer(self, setup: object) -> PlacesMeasurer:
         places = [Place(str(number), Machine(self)) for number in range(self.width)]
@@ -112,15 +121,14 @@ def test_slices_are_the_search_in_one_piece(search: str) -> None:
     assert result.best is not None and result.trials == task.trials
 
 
-def test_time_ends_a_slice_between_batches_and_the_limit_within_one() -> None:
-    device = RecordedKernel(seconds=0.02)
+def test_time_ends_a_slice_between_batches_and_the_limit_within_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = RecordedKernel(simulated(monkeypatch))
     with open_store("sqlite://") as store, begun(store, device, "random") as task:
         task.search(0.001)
         assert len(device.asked) == 8
         task.search(10.0, limit=0.05)
-        assert 8 < len(device.asked) < 16
-        count = len(device.asked)
-        task.search(10.0, 16 - count)
+        assert len(device.asked) == 11
+        task.search(10.0, 16 - 11)
         assert len(device.asked) == 16  # the rest of the batch
     whole = RecordedKernel()
     with open_store("sqlite://") as store, begun(store, whole, "random") as task:
@@ -218,9 +226,12 @@ def test_failures_that_are_all_alike_end_the_search_with_their_reason(search: st
 
 
 @pytest.mark.parametrize(("search", "ahead"), [("storm", True), ("random", True), ("droplet", False)])
-def test_a_fleet_does_not_wait_for_the_slowest_and_finds_what_it_would(search: str, ahead: bool) -> None:
+def test_a_fleet_does_not_wait_for_the_slowest_and_finds_what_it_would(
+    search: str, ahead: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "_LEAST_LATE_SECONDS", math.inf)  # nobody else takes what is late
     found = []
-    for fleet in (Machines(), Machines(1.0)):
+    for fleet in (Machines(), Machines(100.0 if ahead else 0.5)):
         options = TuneOptions(search=search, seed=3, trials=60, fresh=True)
         with open_store("sqlite://") as store:
             result = tune_with(WORKLOAD, TARGET, options, store=store, fleet=fleet)  # type: ignore[arg-type]
@@ -228,6 +239,4 @@ def test_a_fleet_does_not_wait_for_the_slowest_and_finds_what_it_would(search: s
         assert result.trials == 60 or result.converged
         found.append([(record.config, record.batch, record.measurement.seconds) for record in records])
     assert found[0] == found[1], "what arrives first makes no difference"
-    begin, _ = min(fleet.asked, key=lambda entry: entry[0])
-    before = sum(when < begin + 0.8 for when, _ in fleet.asked)
-    assert not ahead or before > 1.5 * fleet.width, "the others go on with the next batch while one takes a second"
+    assert fleet.went_on is ahead, "the others go on with the next batch while one takes long"

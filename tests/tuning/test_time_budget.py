@@ -10,26 +10,17 @@ from typing import Any, NoReturn
 import pytest
 from replayed_tuning import TARGET, WORKLOAD, Counting, tune_replayed
 
+from simulated_clock import SimulatedClock, simulated
 from stormdrop.errors import LockTimeout
 from stormdrop.records import open_store
 from stormdrop.trial import Candidate, Measurement, Request
 from stormdrop.tuning.tune import tune
 
 
-class Clock:
-    """Time that passes when something is measured."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def perf_counter(self) -> float:
-        return self.now
-
-
 class Slow(Counting):
     """Every measurement takes a second of the clock's."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: SimulatedClock) -> None:
         super().__init__()
         self.clock = clock
         self.abandoned = 0
@@ -51,10 +42,7 @@ class Slow(Counting):
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> Slow:
-    clock = Clock()
-    for module in ("stormdrop.tuning.tune", "stormdrop.tuning.session", "stormdrop.tuning.request"):
-        monkeypatch.setattr(importlib.import_module(module), "clock", clock)
-    return Slow(clock)
+    return Slow(simulated(monkeypatch))
 
 
 def test_a_batch_is_cut_to_the_time_that_is_left(slow: Slow) -> None:
