@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import select
 import signal
 import subprocess
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from lock_waits import LINUX, is_waiting, until_it_waits
 from stormdrop.errors import LockTimeout, MeasureError
 from stormdrop.machine import lock as module
 from stormdrop.machine.lock import MachineLock
@@ -44,19 +44,12 @@ def _held(process: subprocess.Popen[str]) -> None:
 
 def _waits(process: subprocess.Popen[str]) -> None:
     """Returns once the process waits for the lock or for its gate; fails if it has the lock."""
-    while not _is_waiting(process.pid):
+    while not is_waiting(process.pid):
         assert not select.select([process.stdout], [], [], 0.02)[0], "it has the lock, or it has ended"
-
-
-def _is_waiting(pid: int) -> bool:
-    return re.search(rf"-> FLOCK .* {pid} ", Path("/proc/locks").read_text()) is not None
 
 
 def _release(process: subprocess.Popen[str]) -> None:
     process.communicate("\n", timeout=30)
-
-
-LINUX = pytest.mark.skipif(sys.platform != "linux", reason="only Linux says who holds a lock, and who waits for it")
 
 
 @LINUX
@@ -123,8 +116,7 @@ def test_waiting_is_accounted(tmp_path: Path) -> None:
     _held(other)
 
     def end_the_wait() -> None:
-        while not _is_waiting(os.getpid()):
-            time.sleep(0.01)
+        until_it_waits(os.getpid())
         time.sleep(0.2)
         other.kill()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from lock_waits import LINUX, until_it_waits
 from stormdrop.errors import LockTimeout
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
@@ -55,6 +57,7 @@ def test_a_caller_that_does_not_go_on_leaves_no_worker_paused(measurer: LocalMea
         assert next(measurer.measure([Request(candidate(16), 1)])).ok
 
 
+@LINUX
 def test_waiting_for_the_machine_is_no_running_time(measurer: LocalMeasurer, candidate: Make, tmp_path: Path) -> None:
     """Another process measures for longer than a run may take, and the candidate does not pay for it."""
     list(measurer.measure([Request(candidate(4), 1)]))
@@ -65,6 +68,7 @@ def test_waiting_for_the_machine_is_no_running_time(measurer: LocalMeasurer, can
     def hold() -> None:
         with other.exclusive():
             taken.set()
+            until_it_waits(os.getpid())
             time.sleep(1.5)
 
     holder = threading.Thread(target=hold)
@@ -74,8 +78,7 @@ def test_waiting_for_the_machine_is_no_running_time(measurer: LocalMeasurer, can
     holder.join()
     other.close()
     assert measurement.ok
-    assert measurer.account.lock > 1
-    assert measurement.phases.total < 0.8
+    assert measurer.account.lock >= 1.5 > measurement.phases.total
 
 
 def test_the_wait_for_the_machine_has_a_deadline(measurer: LocalMeasurer, candidate: Make, tmp_path: Path) -> None:
@@ -94,6 +97,7 @@ def test_the_wait_for_the_machine_has_a_deadline(measurer: LocalMeasurer, candid
     assert measurement.ok
 
 
+@LINUX
 def test_kernels_of_a_gpu_run_under_its_own_lock_and_are_built_under_that_of_the_machine(
     workload: Workload, target: Target, candidate: Make, tmp_path: Path
 ) -> None:
@@ -115,12 +119,13 @@ def test_kernels_of_a_gpu_run_under_its_own_lock_and_are_built_under_that_of_the
         with machine.exclusive():
             thread = threading.Thread(target=measure)
             thread.start()
-            assert not done.wait(3.0)
+            until_it_waits(os.getpid())
+            assert not done.wait(1.0)
             assert measurer.account.built == 0
         # This is another build. A measurement on the CPU would have to wait for it.
         with machine.shared():
-            assert done.wait(30.0)
+            assert done.wait(100.0)
         thread.join()
-        assert measurer.account.lock > 2
+        assert measurer.account.lock >= 1
     machine.close()
     other.close()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from time import perf_counter, sleep
+from time import perf_counter
 from typing import Any, ClassVar
 
 import pytest
 from even_model import Even, measure_with, tune_graph, tuned
 
+from simulated_clock import SimulatedClock, simulated
 from stormdrop import operators
 from stormdrop.errors import MeasureError, UnsupportedFunction
 from stormdrop.machine.cpu import Target
@@ -232,30 +233,32 @@ class Slow(Even):
     """A candidate takes a while; races are remembered, in their order."""
 
     raced: ClassVar[list[str]] = []
+    clock: ClassVar[SimulatedClock]
 
     def measure(self, requests: Sequence[Request]) -> Iterator[Measurement]:
         for measurement in super().measure(requests):
-            sleep(2e-3)
+            self.clock.sleep(20e-3)
             yield measurement
 
     def race(self, candidates: Sequence[Candidate], rounds: int) -> list[Measurement]:
         self.raced.append(self.workload)
+        self.clock.sleep(20e-3)
         return super().race(candidates, rounds)
 
 
-@pytest.mark.long
 def test_time_goes_to_all_and_ends_in_time(residual: Graph, target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     measured = measure_with(monkeypatch, Slow)
     monkeypatch.setattr(scheduler, "_LEAST_SLICE", 0.05)
     monkeypatch.setattr(Slow, "raced", [])
+    monkeypatch.setattr(Slow, "clock", clock := simulated(monkeypatch), raising=False)
     # Time for two races that are worth it.
     monkeypatch.setattr(budgets, "_RACE_START", 0.05)
     monkeypatch.setattr(budgets, "_FAIR_RACE", 0.1)
     monkeypatch.setattr(budgets, "_SHORTEST_RACE", 0.05)
-    begin, seconds = perf_counter(), 3.0
+    seconds = 3.0
     with open_store("sqlite://") as store:
-        tasks = tuned(residual, target, store, Budget(None, seconds, begin))
-    assert perf_counter() - begin < seconds
+        tasks = tuned(residual, target, store, Budget(None, seconds, clock.now))
+    assert 0.5 * seconds < clock.now < seconds
     weights = {task.kernel.workload.key: task.task.weight for task in tasks if task.kernel is not None}
     assert {key for key, _ in measured} == weights.keys()
     # Each call takes a millisecond: the more often a kernel is called, the heavier it is.
@@ -264,7 +267,6 @@ def test_time_goes_to_all_and_ends_in_time(residual: Graph, target: Target, monk
     assert len(raced) > 0
 
 
-@pytest.mark.long
 def test_a_large_task_leaves_the_others_their_parts(
     residual: Graph, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -274,20 +276,22 @@ def test_a_large_task_leaves_the_others_their_parts(
     keys = [task.kernel.workload.key for task in tasks if task.kernel is not None]
     (heaviest,) = [task.result.workload.key for task in tasks if task.result is not None]  # the first in turn
     order: list[str] = []
-    seconds = 4.0
+    seconds, clock = 4.0, simulated(monkeypatch)
 
     class Patient(Even):
         def measure(self, requests: Sequence[Request]) -> Iterator[Measurement]:
             order.append(self.workload)
             if self.workload == heaviest:
-                sleep(seconds)  # all of the budget
-            yield from super().measure(requests)
+                clock.sleep(seconds)  # all of the budget
+            for measurement in super().measure(requests):
+                clock.sleep(20e-3)
+                yield measurement
 
     measured = measure_with(monkeypatch, Patient)
     is_large = property(lambda state: state.require_kernel.workload.key == heaviest)
     monkeypatch.setattr(scheduler._State, "is_large", is_large)
     with open_store("sqlite://") as store:
-        tuned(residual, target, store, Budget(None, seconds, perf_counter()))
+        tuned(residual, target, store, Budget(None, seconds, clock.now))
     assert order[-1] == heaviest
     assert {key for key, _ in measured} == set(keys)
 
