@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from command_line import complaint, document, environment, sections_of_guide
 from matplotlib.image import imread
@@ -185,6 +186,10 @@ def cache_folder(recorded: Path) -> Path:
     return folder
 
 
+def cpu_seconds(process: subprocess.Popen[str]) -> float:
+    return float(psutil.Process(process.pid).cpu_times().user)
+
+
 @pytest.mark.compiles
 def test_ctrl_c_reports_the_complete_seeds(recorded: Path) -> None:
     words = ["compare", recorded, "--search", "random,droplet", "--seeds", 20_000, "--trials", 20, "--json"]
@@ -197,7 +202,9 @@ def test_ctrl_c_reports_the_complete_seeds(recorded: Path) -> None:
     ) as process:
         assert process.stderr is not None
         assert process.stderr.readline().startswith("comparing random,droplet from 20000 seeds")
-        time.sleep(0.3)
+        begin = cpu_seconds(process)
+        while cpu_seconds(process) < begin + 0.3:  # enough for some seeds, however busy the machine is
+            time.sleep(0.05)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=120)
     assert process.returncode == 130, err

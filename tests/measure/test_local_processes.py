@@ -31,8 +31,8 @@ _SESSION = """
     point = lambda fault: Candidate(space.name, space.point({"tile": 4, "fault": fault}))
 
     def tell(event):
-        if event.kind is events.Kind.STARTED and event.what == "run" and event.details.get("kernel") == 1:
-            print("runs", flush=True)
+        if event.kind is events.Kind.STARTED and event.what == sys.argv[4] and event.details.get("kernel") == 1:
+            print("at work", flush=True)
 
     with LocalMeasurer(workload, target, [sketch], [space], workers=2, lock_path=Path(sys.argv[1]),
                        build_timeout=60, run_timeout=float(sys.argv[3])) as measurer:
@@ -51,16 +51,20 @@ _SESSION = """
 
 
 def _session(tmp_path: Path, fault: str, limit: str = "60") -> tuple[subprocess.Popen[str], list[int]]:
-    """A process that measures one candidate and then one that hangs, and the ids of its workers."""
+    """A process that has measured one candidate and works on one that hangs, and the ids of its workers."""
+    job = "build" if fault == "hang_build" else "run"
     process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(_SESSION), str(tmp_path / "lock"), fault, limit],
+        [sys.executable, "-c", textwrap.dedent(_SESSION), str(tmp_path / "lock"), fault, limit, job],
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     assert process.stdout is not None
-    return process, [int(word) for word in process.stdout.readline().split()]
+    workers = [int(word) for word in process.stdout.readline().split()]
+    while process.stdout.readline() != "at work\n":
+        assert process.poll() is None
+    return process, workers
 
 
 @pytest.mark.parametrize("fault", ["hang_build", "hang_run"])
@@ -68,7 +72,6 @@ def test_ctrl_c_stops_at_once_and_the_measurer_goes_on(tmp_path: Path, fault: st
     """As on a terminal, the signal goes to the whole process group."""
     process, workers = _session(tmp_path, fault)
     assert len(workers) == 2
-    time.sleep(1.0)
     os.killpg(process.pid, signal.SIGINT)
     output, _ = process.communicate(timeout=60)
     lines = output.splitlines()
@@ -81,8 +84,6 @@ def test_ctrl_c_stops_at_once_and_the_measurer_goes_on(tmp_path: Path, fault: st
 def test_a_group_that_is_stopped_for_a_while_loses_nothing(tmp_path: Path) -> None:
     """As with Ctrl-Z and `fg`. The stop begins while a kernel sleeps for two seconds, and is longer than its limit."""
     process, workers = _session(tmp_path, "sleep_run", limit="6")
-    assert process.stdout is not None
-    assert [process.stdout.readline() for _ in range(2)] == ["ok\n", "runs\n"]
     os.killpg(process.pid, signal.SIGSTOP)
     time.sleep(6.5)
     os.killpg(process.pid, signal.SIGCONT)
@@ -93,7 +94,6 @@ def test_a_group_that_is_stopped_for_a_while_loses_nothing(tmp_path: Path) -> No
 def test_workers_die_with_their_parent(tmp_path: Path) -> None:
     """This holds for a worker that is busy in Python and never looks at its pipe, too."""
     process, workers = _session(tmp_path, "hang_build")
-    time.sleep(0.5)
     process.kill()
     process.wait(timeout=30)
     deadline = time.perf_counter() + 30
