@@ -6,7 +6,10 @@ import importlib
 
 import pytest
 
-_READERS = ("tuning.tune", "tuning.session", "tuning.request", "tuning.kernel", "model.budget", "compare.search_run")
+_READERS = (
+    *("tuning.tune", "tuning.session", "tuning.request", "tuning.kernel", "tuning.minimize", "tuning.autotune"),
+    *("model.budget", "compare.search_run"),
+)
 
 
 class SimulatedClock:

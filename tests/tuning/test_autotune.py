@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import Any
 
 import numpy as np
 import pytest
 
 import stormdrop as sd
+from simulated_clock import simulated
 from stormdrop.errors import InputError, MeasureError
 
 
-def nap(milliseconds: float) -> None:
-    end = time.perf_counter() + milliseconds / 1e3
-    while time.perf_counter() < end:
-        pass
-
-
-def test_it_finds_the_fastest_configuration_once_per_key() -> None:
+def test_it_finds_the_fastest_configuration_once_per_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = simulated(monkeypatch)
     calls: list[Any] = []
 
     @sd.autotune({"block": [1, 2, 4, 8], "order": ["ij", "ji"]}, trials=8, search="grid")
     def work(values: np.ndarray, scale: int = 1, *, block: int = 1, order: str = "ij") -> tuple[int, str, int]:
         calls.append(block)
         best = 8 if len(values) > 4 else 2
-        nap(0.1 + 0.4 * (block != best) + 0.4 * (order != "ji"))
+        clock.sleep(1e-4 + 4e-4 * (block != best) + 4e-4 * (order != "ji"))
         return block, order, scale
 
     assert work(np.ones(8)) == (8, "ji", 1)
@@ -93,12 +88,14 @@ def test_failures_are_left_out_and_if_all_fail_it_says_why() -> None:
         none()
 
 
-def test_a_store_answers_the_next_process() -> None:
+def test_a_store_answers_the_next_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = simulated(monkeypatch)
+
     def make(store: Any, calls: list[int]) -> Any:
         @sd.autotune({"block": [1, 2, 4]}, trials=3, search="grid", store=store)
         def work(n: int, block: int = 1) -> int:
             calls.append(block)
-            nap(0.05 * block)
+            clock.sleep(5e-5 * block)
             return block
 
         return work
