@@ -9,7 +9,7 @@ import pytest
 from tvm.target import codegen
 
 from stormdrop.errors import TargetError
-from stormdrop.machine import child_process, fewer_units, memory_rates, peak, unit_rates
+from stormdrop.machine import child_process, fewer_units, memory_rates, peak, tiles, unit_rates
 from stormdrop.machine.cpu import Target
 from stormdrop.machine.cpu_flags import missing_features
 from stormdrop.machine.detect import cpu_model, host_features
@@ -31,6 +31,7 @@ EVERYTHING = frozenset({*LEFT["avx512_bf16"], "avx512fp16", "avx512vbmi", "avxif
 @pytest.fixture(autouse=True)
 def _as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setattr(tiles, "ask_for_tiles", tiles.ask_for_tiles.__wrapped__)  # it asks once per process
 
 
 @pytest.fixture(params=CPUS)
@@ -77,6 +78,12 @@ def test_whoever_asks_sees_the_same(name: str, monkeypatch: pytest.MonkeyPatch) 
     gone = EVERYTHING - LEFT[name]
     assert gone <= set(lacking_features(EVERYTHING)), "what a saved model needs, where LLVM is"
     assert gone <= set(missing_features(EVERYTHING)), "and where it is not"
+
+
+def test_tiles_are_not_permitted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, name)
+    with pytest.raises(TargetError, match=f"needs tile registers, and this CPU as {name} has no tile registers"):
+        tiles.permit(["amx-tile"])
 
 
 @pytest.mark.parametrize("name", ["x86-64-v3"], indirect=True)

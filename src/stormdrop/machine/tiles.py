@@ -7,10 +7,12 @@ ask itself; a fork inherits the permission.
 from __future__ import annotations
 
 import ctypes
+import errno
 from collections.abc import Iterable
 from functools import cache
 
 from ..errors import TargetError
+from .fewer_units import called, hidden
 
 _SYS_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA = 158, 0x1023, 18
 TILES = "amx-tile"
@@ -22,8 +24,10 @@ def ask_for_tiles() -> None:
     """Asks for tile registers, for all threads of this process.
 
     Raises:
-        OSError: the operating system does not permit them.
+        OSError: the operating system does not permit them, or this machine passes for a CPU that has none.
     """
+    if hidden([TILES]):
+        raise OSError(errno.EINVAL, f"{called('this CPU')} has no tile registers")
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.syscall(_SYS_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA):
         raise OSError(ctypes.get_errno(), "the operating system does not permit tile registers")
