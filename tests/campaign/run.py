@@ -32,6 +32,7 @@ CAMPAIGNS = (
     "environment",
     "damaged_files",
     "false_wins",
+    "random_graphs",
 )
 
 

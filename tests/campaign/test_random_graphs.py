@@ -1,0 +1,112 @@
+"""Two hundred random graphs, and the machinery that draws, judges and shrinks them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from fuzz.batch import Judges, rng_of
+from fuzz.drawing import Case
+from fuzz.graphs import Tally, draw
+from fuzz.judge import Judgement, Verdict
+from fuzz.reference import Expected
+from fuzz.shrink import shrink, size_of
+from random_graphs import Batch, described, shrunk
+
+
+@pytest.mark.compiles
+@pytest.mark.parametrize("seed", range(4))
+def test_fifty_graphs_are_right(seed: int, tmp_path: Path) -> None:
+    outcome = Batch(seed).run(tmp_path)
+    assert not outcome.findings
+    assert len(outcome.notes["refused"]) <= 1
+
+
+@pytest.mark.compiles
+@pytest.mark.parametrize(
+    ("fault", "operator"), [("wrong_padding", "Conv"), ("dropped_bias", "Gemm"), ("swapped_axis", "Transpose")]
+)
+def test_a_fault_on_purpose_is_found_and_shrunk(fault: str, operator: str) -> None:
+    with Judges(faults=f"fuzz.planted:{fault}") as judges:
+        for number in range(20):
+            graph, _ = judges.draw(f"{fault}/{number}", only=operator)
+            found = judges.judge(graph)
+            if found is not None and found.verdict is not Verdict.RIGHT:
+                break
+        else:
+            pytest.fail("the fault is not found")
+        smaller = shrunk(judges, graph, found)
+        again = judges.judge(smaller)
+    assert again is not None and again.is_like(found)
+    assert [node.op_type for node in smaller.model.graph.node] == [operator], described(smaller)
+
+
+@pytest.mark.compiles
+@pytest.mark.parametrize(("fault", "verdict"), [("crash", Verdict.CRASH), ("hang", Verdict.HANG)])
+def test_a_crash_or_a_hang_costs_one_graph(fault: str, verdict: Verdict) -> None:
+    bad, good = drawn("Softmax"), drawn("Relu", without="Softmax")
+    with Judges(seconds=20.0 if fault == "crash" else 5.0, faults=f"fuzz.planted:{fault}") as judges:
+        found = [judges.judge(case) for case in (good, bad, good)]
+    assert [each and each.verdict for each in found] == [Verdict.RIGHT, verdict, Verdict.RIGHT]
+
+
+def drawn(operator: str, without: str = "") -> Case:
+    """A graph of one node or a few that has an operator."""
+    for seed in range(100):
+        case = draw(rng_of(seed), only=operator)
+        names = {node.op_type for node in case.model.graph.node}
+        if len(names) <= 2 and without not in names:
+            return case
+    raise AssertionError
+
+
+def test_a_seed_decides_the_graph_and_its_inputs() -> None:
+    one, other = (draw(rng_of("5/3")) for _ in range(2))
+    assert one.model == other.model
+    assert all(np.array_equal(one.feeds[name], other.feeds[name]) for name in one.feeds)
+    assert draw(rng_of("5/4")).model != one.model
+
+
+def test_graphs_are_valid_and_of_many_operators() -> None:
+    tally, operators = Tally(), set[str]()
+    for seed in range(60):
+        case = draw(rng_of(seed), tally)
+        operators |= {node.op_type for node in case.model.graph.node}
+        onnx.checker.check_model(case.model)
+    assert tally.refused <= 0.05 * tally.tried
+    assert tally.invalid + tally.unstable <= 0.1 * tally.graphs
+    assert len(operators) > 93
+
+
+def test_what_is_wrong_is_told() -> None:
+    case = drawn("Relu")
+    expected = Expected(case.model, case.feeds)
+    right = expected.outputs
+    assert not expected.difference(right)
+    name, value = next((name, value) for name, value in right.items() if value.dtype == np.float32)
+    for wrong in (value.astype(np.float64), value[..., None], value + np.float32(0.01), np.full_like(value, np.nan)):
+        assert name in expected.difference({**right, name: wrong})
+    assert name in expected.difference({})
+
+
+def test_a_graph_is_shrunk_to_what_fails() -> None:
+    """What fails is a Softmax over more than one element."""
+
+    def fails(case: Case) -> bool:
+        made = [node for node in case.model.graph.node if node.op_type == "Softmax"]
+        return any(max(value.shape, default=1) > 1 for value in case.feeds.values()) and bool(made)
+
+    case = max((draw(rng_of(seed), only="Softmax") for seed in range(10)), key=size_of)
+    assert fails(case)
+    smaller = shrink(case, fails)
+    assert [node.op_type for node in smaller.model.graph.node] == ["Softmax"]
+    assert sum(value.size for value in smaller.feeds.values()) == 2
+
+
+def test_like_failures_differ_in_names_and_numbers_only() -> None:
+    one = Judgement(Verdict.WRONG, "conv_3: an error of 1.2e-01, allowed is 1.0e-04")
+    assert one.is_like(Judgement(Verdict.WRONG, "relu_12: an error of 3.0e+00, allowed is 2.0e-04"))
+    assert not one.is_like(Judgement(Verdict.WRONG, "conv_3: 2.0% of int64 differ"))
+    assert not one.is_like(Judgement(Verdict.CRASH, one.reason))
