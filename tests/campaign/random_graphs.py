@@ -73,7 +73,7 @@ def shrunk(judges: Judges, graph: Graph, judgement: Judgement, seconds: float = 
         found = judges.judge(smaller)
         return found is not None and found.is_like(judgement)
 
-    return shrink(graph, fails, seconds)
+    return shrink(graph, fails, judges.values, seconds)
 
 
 def save(graph: Graph, path: Path) -> None:

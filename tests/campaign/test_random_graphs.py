@@ -12,7 +12,7 @@ from fuzz.drawing import Case
 from fuzz.graphs import Tally, draw
 from fuzz.judge import Judgement, Verdict
 from fuzz.reference import Expected
-from fuzz.shrink import shrink, size_of
+from fuzz.shrink import shrink, size_of, values_of
 from random_graphs import Batch, described, shrunk
 
 
@@ -100,7 +100,7 @@ def test_a_graph_is_shrunk_to_what_fails() -> None:
 
     case = max((draw(rng_of(seed), only="Softmax") for seed in range(10)), key=size_of)
     assert fails(case)
-    smaller = shrink(case, fails)
+    smaller = shrink(case, fails, values_of)
     assert [node.op_type for node in smaller.model.graph.node] == ["Softmax"]
     assert sum(value.size for value in smaller.feeds.values()) == 2
 

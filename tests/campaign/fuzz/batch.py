@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 from multiprocessing.connection import Connection
+from typing import Any
 
 import numpy as np
 
 from fuzz.drawing import Case
 from fuzz.graphs import Tally, draw
 from fuzz.judge import Judgement, Verdict, judge
+from fuzz.shrink import values_of
 from stormdrop.machine.child_process import ChildProcess
 
 SECONDS = 60.0
@@ -44,6 +46,11 @@ class Judges:
         answer = self._asked(("judge", case))
         assert answer is None or isinstance(answer, Judgement)
         return answer
+
+    def values(self, case: Case, names: list[str]) -> dict[str, Any] | None:
+        """Inner values of a graph, as `values_of` computes them; None if it crashes or hangs."""
+        answer = self._asked(("values", case, names))
+        return answer if isinstance(answer, dict) else None
 
     def close(self) -> None:
         """Ends the process."""
@@ -98,6 +105,8 @@ def serve(connection: Connection, faults: str) -> None:
                 seed, only = arguments
                 tally = Tally()
                 connection.send(((draw(rng_of(seed), tally, only), tally),))
+            elif kind == "values":
+                connection.send((values_of(*arguments),))
             else:
                 connection.send((judge(*arguments),))
     os._exit(0)  # skips the clean-up of TVM and LLVM

@@ -337,7 +337,7 @@ class Drawing:
         graph = helper.make_graph(
             nodes,
             "node",
-            [helper.make_tensor_value_info(v.name, v.onnx_type, v.shape) for v in read if not v.constant],
+            [self._info(v) for v in read if not v.constant or self.opset < 9],
             [onnx.ValueInfoProto(name=name) for name in names],
             [numpy_helper.from_array(value.array, value.name) for value in read if value.constant],
         )
@@ -399,11 +399,15 @@ class Drawing:
         graph = helper.make_graph(
             self._nodes,
             "fuzz",
-            [helper.make_tensor_value_info(v.name, v.onnx_type, v.shape) for v in inputs],
-            [helper.make_tensor_value_info(v.name, v.onnx_type, v.shape) for v in outputs],
+            [self._info(value) for value in inputs],
+            [self._info(value) for value in outputs],
             initializers,
         )
         return Case(self._model(graph), {value.name: value.array for value in self._inputs})
+
+    @staticmethod
+    def _info(value: Value) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(value.name, value.onnx_type, value.shape)
 
     def _model(self, graph: onnx.GraphProto) -> onnx.ModelProto:
         domains = [
@@ -437,7 +441,7 @@ def _require_telling(array: Array) -> None:
         raise Rejected("too many elements")
     if not array.size:
         raise Rejected("no elements")
-    if array.dtype.kind == "f" and not (np.isfinite(array).all() and np.abs(array).max() <= LARGEST):
+    if array.dtype.kind in "fi" and not np.abs(array.astype(np.float64)).max() <= LARGEST:
         raise Rejected("values that are not finite, or large")
     if array.dtype.kind == "f" and np.abs(array).max() < 1e-4:
         raise Rejected("values that are all small")

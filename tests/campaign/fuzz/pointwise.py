@@ -203,8 +203,7 @@ def not_finite(d: Drawing, name: str) -> Value:
     inside = d.tensor()
     spoilt = np.where(d.rng.random(inside.shape) < 0.5, np.nan if name == "IsNaN" else np.inf, 1).astype(np.float32)
     attributes = {"detect_negative": d.choice([None, 0, 1])} if name == "IsInf" else {}
-    larger = d.add("Softplus", inside)
-    d.hide(larger)
+    larger = positive(d, inside, 0.5)
     with d.anything():
         product = d.add("Mul", larger, d.constant(spoilt))
     d.hide(product)

@@ -76,7 +76,7 @@ class Expected:
     @property
     def is_stable(self) -> bool:
         """Whether little becomes of rounding: a graph that makes much of it, or jumps at its inputs, says nothing."""
-        return max(self.allowed.values()) <= _MOST
+        return max(self.allowed.values()) <= _MOST and all(np.isfinite(value).all() for value in self.outputs.values())
 
     def difference(self, outputs: Mapping[str, Array]) -> str:
         """What is wrong with these outputs, in one line; empty if nothing is."""

@@ -25,13 +25,17 @@ from fuzz.reference import session
 
 Fails = Callable[[Case], bool]
 
+Values = Callable[[Case, list[str]], "dict[str, Any] | None"]
+"""Computes inner values of a graph, except sequences; None for a graph that is not valid."""
 
-def shrink(case: Case, fails: Fails, seconds: float = 120.0) -> Case:
+
+def shrink(case: Case, fails: Fails, values: Values, seconds: float = 120.0) -> Case:
     """Make a graph smaller while it fails alike.
 
     Args:
         case: The graph.
         fails: Whether a graph fails as this one does; False for one that is not valid.
+        values: Computes inner values. A graph that is not valid may crash onnxruntime, not this process.
         seconds: No further step begins after so long.
     """
     until = time.monotonic() + seconds
@@ -39,7 +43,7 @@ def shrink(case: Case, fails: Fails, seconds: float = 120.0) -> Case:
     while improved:
         improved = False
         for step in _STEPS:
-            while (smaller := _first_that_fails(step, case, fails, until)) is not None:
+            while (smaller := _first_that_fails(step, case, fails, values, until)) is not None:
                 case, improved = smaller, True
     return case
 
@@ -54,21 +58,18 @@ def size_of(case: Case) -> tuple[int, int, int, int]:
     return len(nodes), len(graph.output) + len(case.feeds), parts, elements
 
 
-def _first_that_fails(step: Any, case: Case, fails: Fails, until: float) -> Case | None:
+def _first_that_fails(step: Any, case: Case, fails: Fails, values: Values, until: float) -> Case | None:
     before = size_of(case)
-    for proposal in step(case):
+    for proposal in step(case, values):
         if time.monotonic() > until:
             return None
-        try:
-            tidied = _tidied(proposal)
-        except Exception:  # noqa: BLE001  onnxruntime's exceptions have no base class, and a proposal may be anything
-            continue
-        if size_of(tidied) < before and fails(tidied):
+        tidied = _tidied(proposal, values)
+        if tidied is not None and size_of(tidied) < before and fails(tidied):
             return tidied
     return None
 
 
-def _cut_end(case: Case) -> Iterator[Case]:
+def _cut_end(case: Case, _: Values) -> Iterator[Case]:
     graph = case.model.graph
     if len(graph.output) > 1:
         for output in graph.output:
@@ -80,22 +81,22 @@ def _cut_end(case: Case) -> Iterator[Case]:
         yield _changed(case, outputs=[other.name for other in graph.output if other is not output])
 
 
-def _cut_front(case: Case) -> Iterator[Case]:
+def _cut_front(case: Case, values: Values) -> Iterator[Case]:
     names = [name for node in case.model.graph.node for name in node.output if name]
-    values = _values(case, names)
+    found = values(case, names) or {}
     for name in reversed(names):
-        if name in values:
-            yield _with_input(case, name, values[name])
+        if name in found:
+            yield _with_input(case, name, found[name])
 
 
-def _take_out(case: Case) -> Iterator[Case]:
+def _take_out(case: Case, _: Values) -> Iterator[Case]:
     for position, node in enumerate(case.model.graph.node):
         for read in filter(None, node.input):
             for made in filter(None, node.output):
                 yield _without_node(case, position, made, read)
 
 
-def _drop(case: Case) -> Iterator[Case]:
+def _drop(case: Case, _: Values) -> Iterator[Case]:
     for position, node in enumerate(case.model.graph.node):
         for index in range(len(node.attribute)):
             model = _copy(case.model)
@@ -116,7 +117,7 @@ def _drop(case: Case) -> Iterator[Case]:
                 yield Case(model, case.feeds)
 
 
-def _make_smaller(case: Case) -> Iterator[Case]:
+def _make_smaller(case: Case, _: Values) -> Iterator[Case]:
     constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in case.model.graph.initializer}
     tensors = {**constants, **case.feeds}
     extents = sorted({extent for value in tensors.values() for extent in value.shape if extent > 1}, reverse=True)
@@ -187,8 +188,8 @@ def _without_node(case: Case, position: int, made: str, read: str) -> Case:
     return Case(model, case.feeds)
 
 
-def _tidied(case: Case) -> Case:
-    """The graph without what nothing reads, and with the types of its outputs."""
+def _tidied(case: Case, values: Values) -> Case | None:
+    """The graph without what nothing reads, and with the types of its outputs; None if it is not valid."""
     model = _copy(case.model)
     graph = model.graph
     wanted = {output.name for output in graph.output}
@@ -211,19 +212,24 @@ def _tidied(case: Case) -> Case:
             shape = feeds[value.name].shape
             value.CopyFrom(helper.make_tensor_value_info(value.name, value.type.tensor_type.elem_type, shape))
     tidied = Case(model, feeds)
-    made = _values(tidied, [output.name for output in graph.output])
+    made = values(tidied, [output.name for output in graph.output])
+    if made is None or len(made) < len(graph.output):
+        return None
     for output in graph.output:
         value = made[output.name]
         output.CopyFrom(helper.make_tensor_value_info(output.name, _type_of(value), value.shape))
     return tidied
 
 
-def _values(case: Case, names: list[str]) -> dict[str, Any]:
-    """What onnxruntime makes of inner values; without sequences."""
+def values_of(case: Case, names: list[str]) -> dict[str, Any] | None:
+    """What onnxruntime makes of inner values in this process, without sequences; None for a graph that is not valid."""
     model = _copy(case.model)
     del model.graph.output[:]
     model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
-    found = session(model).run(names, case.feeds)
+    try:
+        found = session(model).run(names, case.feeds)
+    except Exception:  # noqa: BLE001  onnxruntime's exceptions have no base class
+        return None
     return {name: value for name, value in zip(names, found, strict=True) if isinstance(value, np.ndarray)}
 
 

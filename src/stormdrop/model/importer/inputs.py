@@ -70,19 +70,21 @@ def dimension_names(model: onnx.ModelProto) -> dict[str, list[str | None]]:
 
 
 def drop_unused_inputs(model: onnx.ModelProto) -> tuple[str, ...]:
-    """Remove the inputs that a graph does not use.
+    """Remove the inputs and the initializers that a graph does not use.
 
     Args:
         model: The model; it is changed.
 
     Returns:
-        Their names, without those of initializers.
+        The names of these inputs, without those of initializers.
     """
     used = _used_names(model.graph)
     ignored = tuple(value.name for value in _true_inputs(model.graph) if value.name not in used)
-    kept = [value for value in model.graph.input if value.name in used]
-    del model.graph.input[:]
-    model.graph.input.extend(kept)
+    # In old versions of the format an initializer is an input as well: onnxruntime takes neither without the other.
+    for listed in (model.graph.input, model.graph.initializer):
+        for position in reversed(range(len(listed))):
+            if listed[position].name not in used:
+                del listed[position]
     return ignored
 
 

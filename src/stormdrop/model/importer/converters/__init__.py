@@ -11,6 +11,7 @@ windows.py         where the windows of convolutions and pools stand
 conv_transpose.py  transposed convolutions
 resize.py          Resize and Upsample
 recurrent.py       RNN, GRU, LSTM
+regions.py         RoiAlign
 quantized.py       quantized tensors
 codes.py           products with weights that are codes of 4 or 8 bits
 foreign.py         the nodes that stand for a foreign part
@@ -30,6 +31,7 @@ from . import (
     normalization,
     quantized,
     recurrent,
+    regions,
     resize,
     windows,
 )
@@ -44,6 +46,7 @@ CONVERTERS: dict[str, Callable[[Node], Any]] = {
     **normalization.CONVERTERS,
     **quantized.CONVERTERS,
     **recurrent.CONVERTERS,
+    **regions.CONVERTERS,
     **resize.CONVERTERS,
     **windows.CONVERTERS,
 }

@@ -57,7 +57,7 @@ def _resize(node: Node) -> Any | None:
         node.attribute("extrapolation_value", 0.0),
     )
     if node.opset < 11:  # scales are the second input
-        mode = replace(mode, coordinates="asymmetric", nearest="floor")
+        mode = replace(mode, coordinates="asymmetric", nearest="of_opset_10")
         return _resized(node, _from_scales(node, _values(node, 1), list(range(len(node.shape()))), None), mode)
     axes = _axes(node)
     if _is_plain(node, axes, mode):
@@ -218,7 +218,9 @@ def _positions(entry: _Axis, coordinates: str) -> NDArray[Any]:
 def _taps(entry: _Axis, mode: _Mode, positions: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     """The input elements that each output element reads, and their weights: two arrays (size, taps)."""
     if mode.mode == "nearest":
-        places = _nearest(positions, mode.nearest)[:, None]
+        # As opset 10 has it, which names no way to round: up along an axis that becomes smaller.
+        rounding = ("ceil" if entry.scale < 1 else "floor") if mode.nearest == "of_opset_10" else mode.nearest
+        places = _nearest(positions, rounding)[:, None]
         return np.clip(places, 0, entry.extent - 1), np.ones_like(places, np.float64)
     reach = 1 if mode.mode == "linear" else 2
     kernel = _triangle if mode.mode == "linear" else (lambda distance: _cubic(distance, mode.cubic))
