@@ -11,6 +11,7 @@ from fuzz.moving import integers
 from fuzz.registry import operator
 
 _BODIES = ("Relu", "Tanh", "Sigmoid", "Neg", "Sin")
+_BOUNDED = ("Tanh", "Sigmoid")  # what a step carries to the next one must not grow
 _PAIRS = ("Add", "Mul", "Sub")
 
 
@@ -57,7 +58,7 @@ def loop(d: Drawing, name: str) -> tuple[Value, ...]:
         helper.make_node("Identity", [go], [goes_on]),
         helper.make_node("Cast", [step], [number], to=TensorProto.FLOAT),
         helper.make_node(d.choice(_PAIRS), [state, weight.name], [f"{carried}_in"]),
-        helper.make_node(d.choice(["Tanh", "Sigmoid", "Sin"]), [f"{carried}_in"], [carried]),
+        helper.make_node(d.choice(_BOUNDED), [f"{carried}_in"], [carried]),
     ]
     outputs = [helper.make_tensor_value_info(goes_on, TensorProto.BOOL, []), _info(carried, x)]
     collects = d.chance(0.6)
@@ -81,7 +82,8 @@ def scan(d: Drawing, name: str) -> tuple[Value, ...]:
     row = Value("", x.array[0], exact=False)
     state, element, carried, collected = (d.inner_name(stem) for stem in ("state", "element", "carried", "collected"))
     nodes = [
-        helper.make_node(d.choice(_PAIRS), [state, element], [carried]),
+        helper.make_node(d.choice(_PAIRS), [state, element], [f"{carried}_in"]),
+        helper.make_node(d.choice(_BOUNDED), [f"{carried}_in"], [carried]),
         helper.make_node(d.choice(_BODIES), [carried], [collected]),
     ]
     body = helper.make_graph(

@@ -75,7 +75,7 @@ def _drawn(drawing: Drawing, tally: Tally, only: str | None) -> Case:
     known = [each for each in OPERATORS.values() if each.since <= drawing.opset]
     weights = np.array([each.weight for each in known])
     weights /= weights.sum()
-    wanted = drawing.choice([1, 2, 2, 3, 3, 4, 4, 5, 6, 7, 8])
+    wanted = drawing.choice([1, 1, 2, 2, 2, 3, 3, 4, 5, 7])
     required = [each for each in known if each.name == only]
     if only is not None and not required:
         raise Rejected(f"{only} is newer")

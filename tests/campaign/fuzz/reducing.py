@@ -16,8 +16,7 @@ _RANKS = (1, 2, 3, 4)
 @operator("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceProd", "ReduceSumSquare")
 def reductions(d: Drawing, name: str) -> Value:
     extremes = name in ("ReduceMax", "ReduceMin")
-    plain = extremes or name in ("ReduceSum", "ReduceMean", "ReduceProd")
-    x = d.tensor((*FLOATS, *INTEGERS) if plain else FLOATS, _RANKS)
+    x = d.tensor(FLOATS if "Log" in name else (*FLOATS, *INTEGERS), _RANKS)
     if name == "ReduceLogSum":
         x = positive(d, x, 0.3)
     axes: list[int] | None = sorted(int(axis) for axis in d.rng.permutation(x.rank)[: d.integer(1, x.rank)])

@@ -181,6 +181,17 @@ def test_the_largest_of_infinities_is_infinite() -> None:
     np.testing.assert_array_equal(_run(model, {"x": x})[0], [-np.inf, 3])
 
 
+def test_a_mean_beside_a_small_deviation_costs_no_digits() -> None:
+    node = helper.make_node("MeanVarianceNormalization", ["x"], ["y"], axes=[1])
+    kind = [helper.make_tensor_value_info(name, TensorProto.FLOAT, (2, 40)) for name in "xy"]
+    graph = helper.make_graph([node], "normalization", kind[:1], kind[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    x = (1000 + np.random.default_rng(0).standard_normal((2, 40))).astype(np.float32)
+    centred = x.astype(np.float64) - x.astype(np.float64).mean(1, keepdims=True)
+    expected = centred / np.sqrt((centred**2).mean(1, keepdims=True))
+    np.testing.assert_allclose(_run(model, {"x": x})[0], expected, atol=2e-4)
+
+
 def test_what_the_importer_would_get_wrong_is_not_taken() -> None:
     assert refusal_reason(helper.make_node("RoiAlign", ["x", "r", "b"], ["y"], mode="max")) == "has mode max"
     assert refusal_reason(helper.make_node("RoiAlign", ["x", "r", "b"], ["y"])) is None

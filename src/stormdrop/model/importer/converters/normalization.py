@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,6 +10,9 @@ import numpy as np
 from tvm import relax, te, tirx
 
 from .node import Node, is_float, limits, normalised, scalar, shape_of
+
+_LEAST_DEVIATION = 1e-9
+"""What the standard adds to the deviation in MeanVarianceNormalization, so that nothing is divided by zero."""
 
 
 def _layer_normalization(node: Node) -> Any | None:
@@ -79,6 +83,31 @@ def _lp_normalization(node: Node) -> Any:
     return relax.op.where(zero, scalar(0, x), relax.op.divide(x, relax.op.where(zero, scalar(1, x), norm)))
 
 
+def _mean_variance_normalization(node: Node) -> Any:
+    """(x - mean) / deviation. TVM subtracts the square of the mean from the mean of squares, which nearly cancel."""
+    x, axes = node[0], list(node.attribute("axes", (0, 2, 3)))
+    centred = node.emit(relax.op.subtract(x, node.emit(relax.op.mean(x, axes, keepdims=True))))
+    variance = relax.op.mean(relax.op.multiply(centred, centred), axes, keepdims=True)
+    deviation = relax.op.add(relax.op.sqrt(variance), scalar(_LEAST_DEVIATION, x))
+    return relax.op.divide(centred, node.emit(deviation))
+
+
+def _mean(node: Node) -> Any | None:
+    """The mean of integers, rounded towards zero: TVM makes numbers of 64 bits of them."""
+    axes = _axes(node)
+    if is_float(node.dtype()) or not axes:
+        return None
+    count = math.prod(node.shape()[axis] for axis in axes)
+
+    def quotient(total: Any) -> Any:
+        return te.compute(
+            total.shape, lambda *place: tirx.truncdiv(total(*place), tirx.const(count, total.dtype)), name="mean"
+        )
+
+    total = node.emit(relax.op.sum(node[0], axes, keepdims=bool(node.attribute("keepdims", 1))))
+    return node.compute(quotient, total, name="mean")
+
+
 def _extremum(largest: bool) -> Callable[[Node], Any]:
     """ReduceMax, ReduceMin: TVM begins with the largest finite number, so that a row of infinities comes out wrong."""
 
@@ -137,7 +166,9 @@ CONVERTERS: dict[str, Callable[[Node], Any]] = {
     "BatchNormalization": _batch_normalization,
     "LayerNormalization": _layer_normalization,
     "LpNormalization": _lp_normalization,
+    "MeanVarianceNormalization": _mean_variance_normalization,
     "RMSNormalization": _rms_normalization,
     "ReduceMax": _extremum(largest=True),
+    "ReduceMean": _mean,
     "ReduceMin": _extremum(largest=False),
 }
