@@ -6,6 +6,7 @@ import numpy as np
 
 from fuzz.drawing import FLOATS, Drawing, Rejected, Value
 from fuzz.moving import integers
+from fuzz.pointwise import bounded
 from fuzz.registry import operator
 
 
@@ -81,7 +82,8 @@ _ACTIVATIONS = {"RNN": ("Relu", "Sigmoid", "Tanh"), "GRU": ("Sigmoid", "Tanh"), 
 @operator("LSTM", "GRU", "RNN", weight=1.5)
 def recurrent(d: Drawing, name: str) -> tuple[Value, ...]:
     layout = d.choice([None, None, None, 1]) if d.opset >= 14 else None
-    x = d.tensor(FLOATS, (3,), lambda value: max(value.shape[:2]) <= 9)
+    # Where all gates are closed, only the rounding of their functions is left.
+    x = bounded(d, d.tensor(FLOATS, (3,), lambda value: max(value.shape[:2]) <= 9), 2.0)
     steps, batch = x.shape[:2] if layout is None else (x.shape[1], x.shape[0])
     gates, hidden = {"RNN": 1, "GRU": 3, "LSTM": 4}[name], d.choice([1, 2, 3, 5])
     direction = d.choice([None, "forward", "reverse", "bidirectional"])

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import common as passes
 from onnxscript import rewriter
@@ -63,8 +64,24 @@ def rule_set(rules: Iterable[RewriteRule]) -> RewriteRuleSet:
     return RewriteRuleSet([_Indexed(rule) for rule in rules])
 
 
+def fold_constants(graph: ir.Model) -> None:
+    """Replace what is computed of constants by its value.
+
+    Args:
+        graph: The model, whose types are known; it is changed.
+    """
+    _Folding(shape_inference=False, **FOLDING)(graph)
+
+
 class _Folding(FoldConstantsPass):
-    """Infers the shapes of a node only if one of them is open."""
+    """Infers the shapes of a node only if one of them is open. What it computes has the type that the standard says."""
+
+    def _prepare_folded_tensor(self, node: ir.Node, output_name: str, output_array: Any) -> ir.Tensor | None:
+        known = node.outputs[0].type
+        if isinstance(output_array, np.ndarray) and known is not None:
+            # onnx's evaluator adds up integers of 32 bits in NumPy, which makes 64 of them.
+            output_array = output_array.astype(known.dtype.numpy(), copy=False)
+        return super()._prepare_folded_tensor(node, output_name, output_array)
 
     def _do_inference(self, node: ir.Node) -> None:
         known = (

@@ -25,13 +25,12 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx import helper
 from onnx_ir.passes import common as passes
-from onnxscript import optimizer
 from onnxscript.rewriter import MatchResult, RewriteRuleClassBase
 
 from .functions import inline_functions
 from .loops import unroll_loops
 from .narrow import decode_narrow
-from .optimize import FOLDING, optimize, rule_set
+from .optimize import fold_constants, optimize, rule_set
 from .standard import is_standard
 
 _AXES_ARE_AN_INPUT = 13
@@ -51,7 +50,8 @@ def clean(model: onnx.ModelProto) -> onnx.ModelProto:
     with _silenced("onnx_ir", "onnxscript"):
         passes.RemoveInitializersFromInputsPass()(graph)
         passes.InlinePass()(graph)
-        optimizer.fold_constants(graph, **FOLDING)
+        passes.ShapeInferencePass()(graph)
+        fold_constants(graph)
         # Folding leaves its results as Constant nodes, but the rules recognise only initialisers as constants.
         passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(graph)
         passes.ShapeInferencePass()(graph)

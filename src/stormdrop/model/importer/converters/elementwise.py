@@ -197,6 +197,11 @@ def _eye_like(node: Node) -> Any:
     return const(np.eye(rows, columns, node.attribute("k", 0), dtype=dtype))
 
 
+def _equal(node: Node) -> Any | None:
+    """Whether booleans are equal: LLVM takes no comparison of those that TVM makes."""
+    return relax.op.logical_not(relax.op.logical_xor(*_tensors(node))) if node.dtype() == "bool" else None
+
+
 def _shape(node: Node) -> Any:
     first, end = node.attribute("start", 0), node.attribute("end")
     return const(np.array(node.shape()[first:end], np.int64))

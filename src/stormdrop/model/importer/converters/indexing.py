@@ -17,8 +17,14 @@ def _scatter_elements(node: Node) -> Any:
     axis = normalised(node.attribute("axis", 0), len(node.shape()))
     kind = node.attribute("reduction", "none")
     reduction = "update" if kind == "none" else kind
-    indices = _not_negative(node, node[1], node.shape()[axis])
-    return relax.op.scatter_elements(node[0], indices, node[2], axis=axis, reduction=reduction)
+    indices, shape = _not_negative(node, node[1], node.shape()[axis]), node.shape(1)
+    if all(extent == whole or d == axis for d, (extent, whole) in enumerate(zip(shape, node.shape(), strict=True))):
+        return relax.op.scatter_elements(node[0], indices, node[2], axis=axis, reduction=reduction)
+    # TVM takes the other axes for as long as those of the data: here the indices say all positions.
+    places = [
+        indices if d == axis else const(grid.astype(dtype_of(indices))) for d, grid in enumerate(np.indices(shape))
+    ]
+    return relax.op.scatter_nd(node[0], node.emit(relax.op.stack(places, axis=-1)), node[2], reduction)
 
 
 def _not_negative(node: Node, indices: Any, extent: int) -> Any:
