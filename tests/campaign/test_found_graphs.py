@@ -55,6 +55,17 @@ GRAPHS = {
             y = ReduceSumSquare <keepdims = 0> (c)
             z = Relu(x)
         }""",
+    "a sequence whose last part is shorter": """<ir_version: 8, opset_import: ["" : 12]>
+        g (float[8] x) => (float[1] y) <int64 length = {7}, int64 last = {1}> {
+            parts = SplitToSequence (x, length)
+            y = SequenceAt (parts, last)
+        }""",
+    # The kernel of the sigmoid reads what is multiplied before it.
+    "a product before a sigmoid": """<ir_version: 8, opset_import: ["" : 12]>
+        g (float[3,4] x) => (float[3,4] y) <float[4] two = {2, 3, 4, 5}> {
+            product = Mul (x, two)
+            y = Sigmoid (product)
+        }""",
 }
 
 

@@ -21,6 +21,10 @@ from onnxscript.rewriter._pattern_ir import NodeOutputPattern, NodePattern
 FOLD_LIMIT = 1 << 28
 """The largest constant that is computed at import, in elements: 1 GiB of float32, enough for the weights of a layer."""
 
+_OF_SEQUENCES = ("ConcatFromSequence", "SplitToSequence")
+_SPLITS_ARE_AN_INPUT = 13
+"""The first opset in which the sizes of a Split are an input, and the axes of an Unsqueeze and of a Squeeze."""
+
 
 def _should_fold(node: ir.Node) -> bool | None:
     """Folds `ConstantOfShape`, with which computations on shapes begin; None leaves the decision to onnxscript."""
@@ -75,6 +79,12 @@ def fold_constants(graph: ir.Model) -> None:
 
 class _Folding(FoldConstantsPass):
     """Infers the shapes of a node only if one of them is open. What it computes has the type that the standard says."""
+
+    def process_node(self, node: ir.Node, is_function: bool) -> Any:
+        # What onnxscript makes of sequences has operators of opset 13, whatever the model's opset is.
+        if node.op_type in _OF_SEQUENCES and self._opset_imports.get(node.domain, 0) < _SPLITS_ARE_AN_INPUT:
+            return None
+        return super().process_node(node, is_function)
 
     def _prepare_folded_tensor(self, node: ir.Node, output_name: str, output_array: Any) -> ir.Tensor | None:
         known = node.outputs[0].type

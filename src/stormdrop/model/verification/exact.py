@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from tvm import relax
-from tvm.ir import GenericConst, TensorLoad
+from tvm.ir import Call, GenericConst, TensorLoad
 
 from ...errors import UnsupportedFunction
 from ...ir import reference
@@ -51,6 +51,8 @@ class ExactModel:
 
     Attributes:
         before: By the name of each output, the variables that the kernel which computes it reads, with their sites.
+        direct: The sites of these where the kernel begins with what it reads as it stands: a softmax with the largest
+            element, a sigmoid with itself. Elsewhere it begins with something else, such as a product, that is fused.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -72,6 +74,7 @@ class ExactModel:
         self._ended: defaultdict[int, list[Any]] = defaultdict(list)
         for variable, position in last.items():
             self._ended[position].append(variable)
+        self.direct: set[Site] = set()
         self.before = self._read_before_outputs()
 
     def run(
@@ -213,6 +216,8 @@ class ExactModel:
                     for position, argument in enumerate(arguments)
                     if isinstance(argument, relax.Var)
                 ]
+                stages = self._stages[values[result].args[0].name_hint]
+                self.direct |= {site for _, site in before[info.name] if _is_direct(stages, site.argument)}
         return before
 
     def _moved(self, call: Any) -> Any | None:
@@ -224,6 +229,17 @@ class ExactModel:
         stages, arguments = self._stages[call.args[0].name_hint].stages, call.args[1].fields
         moves = all(stage.combine is None and isinstance(stage.value, TensorLoad) for stage in stages)
         return arguments[0] if moves and len(arguments) == 1 else None
+
+
+def _is_direct(graph: StageGraph, argument: int) -> bool:
+    """Whether a function takes the maximum of an argument as it stands, or a function of one operand of it."""
+    starts = (stage.value if stage.combine == "max" else _only_operand(stage.value) for stage in graph.stages)
+    return any(isinstance(start, TensorLoad) and start.source == graph.parameters[argument] for start in starts)
+
+
+def _only_operand(value: Any) -> Any | None:
+    operands = list(value.args) if isinstance(value, Call) else []
+    return operands[0] if len(operands) == 1 else None
 
 
 def _rounded(value: Any, kind: Any) -> Any:

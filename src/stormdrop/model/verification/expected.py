@@ -202,8 +202,8 @@ class Computing:
         errors = {output_name(name): error_of(peer[name], tensors[output_name(name)]) for name in self.names}
         for output, before in self.saturating.items():
             for name, (_, site) in self.inside.items():
-                read = self.exact.before[output] if self.exact else []
-                value = in_layout_of(tensors[name], peer[before]) if site in [other for _, other in read] else None
+                read = {other for _, other in self.exact.before[output]} & self.exact.direct if self.exact else set()
+                value = in_layout_of(tensors[name], peer[before]) if site in read else None
                 if value is not None:
                     errors[name] = error_of(value, tensors[name])
         return errors

@@ -16,7 +16,7 @@ from .samples import index_ranges
 
 _BYTES = {"QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger"}
 
-_NUDGES = 3  # of the inputs
+_NUDGES = 8  # of the inputs
 
 
 def origin_of(source: onnx.ModelProto | Origin) -> Origin:

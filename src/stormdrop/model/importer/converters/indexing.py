@@ -199,6 +199,17 @@ def _squeeze(node: Node) -> Any | None:
     return relax.op.squeeze(node[0], sorted(normalised(int(axis), len(node.shape())) for axis in axes))
 
 
+def _split_to_sequence(node: Node) -> Any | None:
+    """A scalar is the length of all parts but the last, which may be shorter: TVM makes parts of equal lengths."""
+    lengths = node.constant(1)
+    if lengths is None:
+        return None
+    axis = normalised(node.attribute("axis", 0), len(node.shape()))
+    step, extent = lengths.reshape(-1), node.shape()[axis]
+    cuts = list(range(int(step[0]), extent, int(step[0]))) if lengths.ndim == 0 else np.cumsum(step)[:-1].tolist()
+    return relax.op.split(node[0], cuts, axis) if cuts else relax.Tuple([node[0]])
+
+
 CONVERTERS: dict[str, Callable[[Node], Any]] = {
     "Col2Im": _col2im,
     "CumProd": _cumulative(relax.op.cumprod),
@@ -207,6 +218,7 @@ CONVERTERS: dict[str, Callable[[Node], Any]] = {
     "ReverseSequence": _reverse_sequence,
     "ScatterElements": _scatter_elements,
     "SpaceToDepth": _space_to_depth,
+    "SplitToSequence": _split_to_sequence,
     "Squeeze": _squeeze,
     "TensorScatter": _tensor_scatter,
 }
