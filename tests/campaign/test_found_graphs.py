@@ -66,6 +66,20 @@ GRAPHS = {
             product = Mul (x, two)
             y = Sigmoid (product)
         }""",
+    # onnxscript's rules know the inputs of Clip only, which were attributes.
+    "clips of an old opset": """<ir_version: 4, opset_import: ["" : 9]>
+        g (float[3,4] x) => (float[3,4] y, float[3,4] z) {
+            first = Clip <min = -0.5, max = 0.5> (x)
+            y = Clip <min = -1.0, max = 0.2> (first)
+            other = Clip <min = -0.5, max = 0.5> (x)
+            z = Relu (other)
+        }""",
+    "the type of one-hot vectors": """<ir_version: 8, opset_import: ["" : 13]>
+        g (int64[5] x) => (float[5,6] y, int64[6,5] z)
+        <int64 depth = {6}, float[2] values = {-0.5, 2}, int64[2] numbers = {3, -4}> {
+            y = OneHot <axis = -1> (x, depth, values)
+            z = OneHot <axis = 0> (x, depth, numbers)
+        }""",
 }
 
 

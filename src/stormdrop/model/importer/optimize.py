@@ -25,6 +25,16 @@ _OF_SEQUENCES = ("ConcatFromSequence", "SplitToSequence")
 _SPLITS_ARE_AN_INPUT = 13
 """The first opset in which the sizes of a Split are an input, and the axes of an Unsqueeze and of a Squeeze."""
 
+_RULES_SINCE = {
+    "FuseMaxMinToClip": 11,
+    "FuseMinMaxToClip": 11,
+    "FuseSuccessiveClip": 11,
+    "FuseSuccessiveClipRelu": 11,
+    "FuseSuccessiveReluClip": 11,
+}
+"""The first opset for which a rule of onnxscript is right. It asks for none, drops the bounds of a Clip that are
+attributes, and writes inputs."""
+
 
 def _should_fold(node: ir.Node) -> bool | None:
     """Folds `ConstantOfShape`, with which computations on shapes begin; None leaves the decision to onnxscript."""
@@ -118,7 +128,7 @@ class _Indexed:
         return getattr(self._rule, name)
 
     def try_rewrite(self, model: ir.Model, graph: Any, node: ir.Node, **options: Any) -> Any:
-        if not _may_match(self._pattern, node):
+        if not _may_match(self._pattern, node) or model.opset_imports.get("", 0) < _RULES_SINCE.get(self._rule.name, 0):
             return None
         read = [node.inputs[position] for position in self._common if position < len(node.inputs)]
         if read and read[0] is not None:

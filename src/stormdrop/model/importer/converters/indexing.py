@@ -199,6 +199,16 @@ def _squeeze(node: Node) -> Any | None:
     return relax.op.squeeze(node[0], sorted(normalised(int(axis), len(node.shape())) for axis in axes))
 
 
+def _one_hot(node: Node) -> Any:
+    """TVM makes numbers of 64 bits, whatever the type of both values is."""
+    depth, values = node.constant(1), node.constant(2)
+    assert depth is not None and values is not None
+    extent = int(depth.reshape(-1)[0])
+    off, on = (relax.prim_value(tirx.const(value, str(values.dtype))) for value in values.tolist())
+    indices = node[0] if node.dtype() in ("int32", "int64") else node.emit(relax.op.astype(node[0], "int64"))
+    return relax.op.one_hot(_not_negative(node, indices, extent), on, off, extent, node.attribute("axis", -1))
+
+
 def _split_to_sequence(node: Node) -> Any | None:
     """A scalar is the length of all parts but the last, which may be shorter: TVM makes parts of equal lengths."""
     lengths = node.constant(1)
@@ -215,6 +225,7 @@ CONVERTERS: dict[str, Callable[[Node], Any]] = {
     "CumProd": _cumulative(relax.op.cumprod),
     "CumSum": _cumulative(relax.op.cumsum),
     "MaxPool": _max_pool,
+    "OneHot": _one_hot,
     "ReverseSequence": _reverse_sequence,
     "ScatterElements": _scatter_elements,
     "SpaceToDepth": _space_to_depth,
