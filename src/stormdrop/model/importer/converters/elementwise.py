@@ -44,13 +44,6 @@ def _divide(node: Node) -> Any | None:
     return _broadcast(node, quotient, "divide")
 
 
-def _equal(node: Node) -> Any | None:
-    """Booleans are compared as bytes: LLVM compares no bits as TVM asks it to."""
-    if node.dtype() != "bool":
-        return None
-    return relax.op.equal(*(node.emit(relax.op.astype(node[position], "int8")) for position in (0, 1)))
-
-
 def _safe(divisor: Any, one: Any) -> Any:
     """The divisor, with 1 in the place of 0 and -1."""
     zero = tirx.const(0, one.ty.dtype)
