@@ -10,10 +10,11 @@
 - Non-temporal stores. Results that are larger than the caches can be stored past them (`stores_knob`). Then a line that
   is written as a whole is not read first, and no other data leaves the caches for it. A ReLU of 64 MB takes two thirds
   of the time that it takes with ordinary stores.
-- NaN passes through bounds. TVM makes `x > 0 ? x : 0` of max(x, 0), which turns NaN into 0. With the operands
-  exchanged, `0 > x ? 0 : x`, NaN stays NaN in a ReLU and in a clip, as in other runtimes. On x86 it is
-  the same instruction: maximum and minimum return their second operand if one of them is NaN. On ARM it is a comparison
-  and a mask, because ARM's one instruction for it turns NaN into the bound.
+- NaN passes through maxima and minima. TVM makes `a > b ? a : b` of max(a, b), which is b if one of them is NaN. If
+  one is a number, as in a ReLU and in a clip, it comes first: `0 > x ? 0 : x`. On x86 that is the same instruction:
+  maximum and minimum return their second operand if one of them is NaN. On ARM it is a comparison and a mask, because
+  ARM's one instruction for it turns NaN into the bound. If both may be NaN, as in a pooling or a reduction,
+  `a == a ? max(a, b) : a` is NaN wherever it stands, for a comparison more.
 - Unaligned parameters. TVM assumes that the memory of every parameter begins at a multiple of 64 bytes. Parameters that
   the attribute `UNALIGNED` names may begin at any element.
 - Denormals: kernels flush them, or keep them if the target says so; see `denormals`.
@@ -82,7 +83,7 @@ def _pipeline() -> tuple[Any, Any, Any]:
         loops.RenormalizeSplitPattern(),
         calls.StmtSimplify(),
         loops.RewriteUnsafeSelect(),
-        _pass(_with_bounds_first, "BoundsFirst"),
+        _pass(_with_nan_in_extrema, "NanInExtrema"),
         _pass(_with_non_temporal_stores, "NonTemporal"),
         _pass(with_mode_for_denormals, "Denormals"),
         calls.VerifyMemory(),
@@ -132,12 +133,19 @@ def _chooses(statement: Any) -> bool:
     return bool(branches) or any(call.op.name.split(".")[-1] == "if_then_else" for call in calls)
 
 
-def _with_bounds_first(function: PrimFunc) -> PrimFunc:
-    def exchanged(node: Any) -> Any:
-        bound = node.b.value if isinstance(node.b, prim.Broadcast) else node.b
-        return type(node)(node.b, node.a) if isinstance(bound, FloatImm) else node
+def _with_nan_in_extrema(function: PrimFunc) -> PrimFunc:
+    def passed_on(node: Any) -> Any:
+        if _is_number(node.a) or not str(node.ty.dtype).startswith("float"):
+            return node
+        if _is_number(node.b):
+            return type(node)(node.b, node.a)
+        return prim.Select(prim.EQ(node.a, node.a), node, node.a)  # LLVM gets an ordered comparison for NE, too
 
-    return function.with_body(structural_map(function.body, ((prim.Max, exchanged), (prim.Min, exchanged))))
+    return function.with_body(structural_map(function.body, ((prim.Max, passed_on), (prim.Min, passed_on))))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value.value if isinstance(value, prim.Broadcast) else value, FloatImm)
 
 
 def _with_unaligned_parameters(function: PrimFunc) -> PrimFunc:
