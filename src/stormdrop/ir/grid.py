@@ -82,6 +82,7 @@ INTRINSICS: dict[str, Callable[..., Array]] = {
     "tan": np.tan,
     "fabs": np.abs,
     "abs": np.abs,
+    "isnan": np.isnan,
     "floor": np.floor,
     "ceil": np.ceil,
     "round": np.round,

@@ -6,6 +6,7 @@ leave a node to TVM's importer.
 node.py            what a converter gets
 elementwise.py     each element by itself; shapes and constants
 indexing.py        elements chosen by an index, sums along an axis
+extrema.py         the largest and the smallest elements
 normalization.py   normalizations and reductions
 windows.py         where the windows of convolutions and pools stand
 conv_transpose.py  transposed convolutions
@@ -26,6 +27,7 @@ from . import (
     codes,
     conv_transpose,
     elementwise,
+    extrema,
     foreign,
     indexing,
     normalization,
@@ -41,6 +43,7 @@ CONVERTERS: dict[str, Callable[[Node], Any]] = {
     **codes.CONVERTERS,
     **conv_transpose.CONVERTERS,
     **elementwise.CONVERTERS,
+    **extrema.CONVERTERS,
     **foreign.CONVERTERS,
     **indexing.CONVERTERS,
     **normalization.CONVERTERS,

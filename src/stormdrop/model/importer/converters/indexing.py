@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from tvm import relax, te, tirx, topi
 
+from .extrema import is_extremum
 from .node import Node, const, dtype_of, normalised, tuple_of
 from .windows import pads_of_pool, spans_of
 
@@ -170,7 +171,7 @@ def _max_pool(node: Node) -> Any | None:
                 flat = flat * shape[axis + 2] + clipped[axis].astype("int64")
             image = indices[0] * shape[1] + indices[1]
             flat = flat + image.astype("int64") * math.prod(shape[2:])
-            found = tirx.all(inside, element == maxima(*indices))
+            found = tirx.all(inside, is_extremum(element, maxima(*indices)))
             return te.min(tirx.Select(found, flat, tirx.max_value("int64")), axis=taps)
 
         return te.compute((*shape[:2], *sizes), value, name="max_pool_indices")
