@@ -1,6 +1,6 @@
 """Runs ONNX's own node tests: which operators are right, natively or with onnxruntime's help.
 
-    node_tests.py [--only PATTERN] [--fresh | --failed] [--show] [--table]
+    node_tests.py [--only PATTERN] [--fresh | --failed] [--show] [--table] [--open]
 
 The cases are those of `onnx.backend.test`, without the training domain and without the `_expanded` forms. Each is
 imported, compiled with default schedules, run, and compared with the outputs that the case expects, with the case's
@@ -13,10 +13,12 @@ tolerances. It counts if onnxruntime's CPU provider passes it. Verdicts:
     crash      the process ended
     hang       it took more than a minute
 
-stormdrop compiles for fixed shapes. A case that gives a shape, an axis or a size as an input is run with that input as
-an initializer. The record of the case names these inputs.
+stormdrop compiles for fixed shapes. A case that gives a shape, an axis or a size as an input is run with the value of
+that input fixed, as by `--value`. The record of the case names these inputs. With `--open` they are inputs, and each of
+these cases has to be right or to be refused in one line.
 
-Records are appended to benchmarks/out/node_tests.jsonl as they are made; a second run goes on where the first ended.
+Records are appended to benchmarks/out/node_tests.jsonl as they are made (with `--open` node_tests_open.jsonl); a second
+run goes on where the first ended.
 `--table` writes docs/reference/onnx-operators.md.
 """
 
@@ -43,7 +45,8 @@ from onnx import numpy_helper
 from onnx.backend.test.loader import load_model_tests
 from onnx.backend.test.runner import Runner
 
-OUT = Path(__file__).parents[1] / "out" / "node_tests.jsonl"
+FOLDER = Path(__file__).parents[1] / "out"
+OUT, OUT_OPEN = FOLDER / "node_tests.jsonl", FOLDER / "node_tests_open.jsonl"
 TABLE = Path(__file__).parents[2] / "docs" / "reference" / "onnx-operators.md"
 SECONDS = 60.0
 PER_PROCESS = 100
@@ -91,9 +94,10 @@ _CONSTANTS: Mapping[str, tuple[int, ...] | None] = {
 
 def main() -> None:
     given = _options()
+    out = OUT_OPEN if given.open else OUT
     if not given.show and not given.table:
-        run(given.only, given.fresh, given.failed)
-    records = read()
+        run(out, given.only, given.fresh, given.failed)
+    records = read(out)
     if given.table:
         TABLE.write_text(page(records))
         print(TABLE)
@@ -104,27 +108,27 @@ def main() -> None:
 # Running
 
 
-def run(only: str | None, fresh: bool, failed: bool) -> None:
+def run(out: Path, only: str | None, fresh: bool, failed: bool) -> None:
     """Runs all cases, or those whose name matches, that have no record yet; with `failed` also those that failed."""
-    known = {} if fresh else read()
+    known = {} if fresh else read(out)
     if failed:
         known = {name: record for name, record in known.items() if "ok" in (record["native"], _unhelpful(record))}
     cases = [case for case in _cases() if case.name not in known and (only is None or re.search(only, case.name))]
     if fresh and only is None:
-        OUT.unlink(missing_ok=True)
-    OUT.parent.mkdir(exist_ok=True)
-    with OUT.open("a") as file:
-        for count, record in enumerate(_records(cases), 1):
+        out.unlink(missing_ok=True)
+    out.parent.mkdir(exist_ok=True)
+    with out.open("a") as file:
+        for count, record in enumerate(_records(cases, fixed=out == OUT), 1):
             file.write(json.dumps(record) + "\n")
             file.flush()
             print(f"{count}/{len(cases)} {record['case']}: {record['native']} {record['detail']}", file=sys.stderr)
 
 
-def read() -> dict[str, dict[str, Any]]:
+def read(out: Path) -> dict[str, dict[str, Any]]:
     """The records by case; the last one of each counts."""
-    if not OUT.exists():
+    if not out.exists():
         return {}
-    return {record["case"]: record for record in map(json.loads, OUT.read_text().splitlines())}
+    return {record["case"]: record for record in map(json.loads, out.read_text().splitlines())}
 
 
 def _unhelpful(record: Mapping[str, Any]) -> str:
@@ -138,14 +142,14 @@ def _cases() -> list[Any]:
     return [case for case in cases if all(node.domain != training for node in case.model.graph.node)]
 
 
-def _records(cases: Sequence[Any]) -> Iterator[dict[str, Any]]:
+def _records(cases: Sequence[Any], fixed: bool) -> Iterator[dict[str, Any]]:
     """A record per case. Processes are forked from this one, which has loaded the cases but not TVM."""
     context = multiprocessing.get_context("fork")
     waiting = list(cases)
     while waiting:
         batch, waiting = waiting[:PER_PROCESS], waiting[PER_PROCESS:]
         here, there = context.Pipe()
-        process = context.Process(target=_serve, args=(there, batch), daemon=True)
+        process = context.Process(target=_serve, args=(there, batch, fixed), daemon=True)
         process.start()
         there.close()
         for index, case in enumerate(batch):
@@ -174,15 +178,15 @@ def _received(connection: Connection, record: dict[str, Any]) -> bool:
     return True
 
 
-def _serve(connection: Connection, cases: Sequence[Any]) -> None:
+def _serve(connection: Connection, cases: Sequence[Any], fixed: bool) -> None:
     """Runs cases in a child process."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.dup2(null, 2)
     for case in cases:
         connection.send({"onnxruntime": _peer(case)})
-        model, feeds, constants = _with_constants(case)
-        connection.send(_verdicts(case, model, feeds) | {"constants": constants})
+        model, feeds, values = _with_shapes(case, fixed)
+        connection.send(_verdicts(case, model, feeds, values) | {"constants": list(values)})
     os._exit(0)
 
 
@@ -209,32 +213,29 @@ def _peer(case: Any) -> str:
     return "ok"
 
 
-def _with_constants(case: Any) -> tuple[onnx.ModelProto, dict[str, np.ndarray], list[str]]:
-    """The model with fixed shapes, the values of its inputs, and the names of the inputs that became initializers."""
+def _with_shapes(case: Any, fixed: bool) -> tuple[onnx.ModelProto, dict[str, Any], dict[str, np.ndarray]]:
+    """The model with fixed shapes, the values of its inputs, and those that are fixed because they decide a shape."""
     model = onnx.ModelProto()
     model.CopyFrom(case.model)
     values = dict(zip([value.name for value in model.graph.input], case.data_sets[0][0], strict=True))
-    made = []
-    for node in model.graph.node:
+    made: list[str] = []
+    for node in model.graph.node if fixed else ():
         positions = _CONSTANTS.get(node.op_type, ()) if node.domain in ("", "ai.onnx") else ()
         if node.op_type.startswith("Reduce") or node.op_type == "LpNormalization":
             positions = (1,)
         for position, name in enumerate(node.input):
             if name in values and name not in made and (positions is None or position in positions):
                 made.append(name)
-    for name in made:
-        model.graph.initializer.append(numpy_helper.from_array(_value(values.pop(name)), name))
-    kept = [value for value in model.graph.input if value.name in values]
-    del model.graph.input[:]
-    for value in kept:
+    for value in model.graph.input:
         if value.type.HasField("tensor_type") and isinstance(_value(values[value.name]), np.ndarray):
             shape = _value(values[value.name]).shape
             value.CopyFrom(onnx.helper.make_tensor_value_info(value.name, value.type.tensor_type.elem_type, shape))
-    model.graph.input.extend(kept)
-    return model, values, made
+    return model, values, {name: _value(values.pop(name)) for name in made}
 
 
-def _verdicts(case: Any, model: onnx.ModelProto, feeds: Mapping[str, Any]) -> dict[str, Any]:
+def _verdicts(
+    case: Any, model: onnx.ModelProto, feeds: Mapping[str, Any], values: Mapping[str, np.ndarray]
+) -> dict[str, Any]:
     """How a case goes with onnxruntime's help and natively, one line about it, and the operators that it helps with.
 
     A model with a part that onnxruntime runs is refused natively.
@@ -243,7 +244,7 @@ def _verdicts(case: Any, model: onnx.ModelProto, feeds: Mapping[str, Any]) -> di
 
     helped, detail, foreign = "ok", "", []
     try:
-        graph, compiled = _compiled(model)
+        graph, compiled = _compiled(model, values)
         foreign = [part.reason for part in graph.foreign.reports]
         outputs = compiled.run({info.name: _value(feeds[info.name]) for info in compiled.inputs})
     except StormdropError as error:
@@ -260,7 +261,7 @@ def _verdicts(case: Any, model: onnx.ModelProto, feeds: Mapping[str, Any]) -> di
     return {"native": native, "helped": helped, "detail": " | ".join([*foreign, detail])[:_LINE], "foreign": foreign}
 
 
-def _compiled(model: onnx.ModelProto) -> tuple[Any, Any]:
+def _compiled(model: onnx.ModelProto, values: Mapping[str, np.ndarray]) -> tuple[Any, Any]:
     """The graph of a model, and the model with default schedules."""
     from stormdrop.machine import threads
 
@@ -272,7 +273,7 @@ def _compiled(model: onnx.ModelProto) -> tuple[Any, Any]:
     from stormdrop.tuning.options import TuneOptions
 
     target, options = Target.detect(), TuneOptions(fresh=True)
-    graph = load_graph(model)
+    graph = load_graph(model, values=values)
     builder = ModelBuilder(graph, recorded_tasks(graph, target, options, None).tasks, target, options, {})
     return graph, builder.build(builder.defaults)
 
@@ -365,6 +366,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--failed", action="store_true", help="run cases that are not right natively again")
     parser.add_argument("--show", action="store_true", help="print what is recorded, and run nothing")
     parser.add_argument("--table", action="store_true", help="write the table of the documentation, and run nothing")
+    parser.add_argument("--open", action="store_true", help="leave inputs that decide a shape as they are")
     return parser.parse_args()
 
 

@@ -15,6 +15,7 @@ import tvm
 
 from ...errors import ModelError
 from .combinations import GivenShapes, all_shapes
+from .inputs import Values
 from .isolated import import_graph
 from .together import together
 
@@ -25,7 +26,9 @@ Model: TypeAlias = Any
 """A path, an `onnx.ModelProto`, a `torch.nn.Module`, a `torch.export.ExportedProgram` or a Relax `tvm.IRModule`."""
 
 
-def import_model(model: Model, shapes: GivenShapes | None = None, example_inputs: Any = None) -> Graph:
+def import_model(
+    model: Model, shapes: GivenShapes | None = None, example_inputs: Any = None, values: Values | None = None
+) -> Graph:
     """Import a model.
 
     Args:
@@ -34,11 +37,14 @@ def import_model(model: Model, shapes: GivenShapes | None = None, example_inputs
             be several: the graph then has one form for each; see `combinations`.
         example_inputs: The inputs of a torch module: a tuple of its positional arguments, or a mapping of those that
             it takes by name. Values do not matter, shapes and types do.
+        values: The values of inputs of an ONNX model that become constants, by input name.
 
     Raises:
         ModelError: The model is none of these, it cannot be read, a shape is open, or an operator is not supported. The
             message is one line.
     """
+    if values and not isinstance(model, str | Path | onnx.ModelProto):
+        raise ModelError(f"values: only an ONNX model takes them, not {_described(model)}")
     torch = sys.modules.get("torch")  # whoever has a torch object has loaded torch
     if torch is not None and isinstance(model, torch.nn.Module | torch.export.ExportedProgram):
         from .torch_module import dimension_names, import_torch
@@ -54,7 +60,7 @@ def import_model(model: Model, shapes: GivenShapes | None = None, example_inputs
         relax_shapes = all_shapes(shapes, lambda: names_in_relax(model), "the Relax module")
         return together([import_relax(model, given) for given in relax_shapes])
     if isinstance(model, str | Path | onnx.ModelProto):
-        return import_graph(model, shapes)
+        return import_graph(model, shapes, values)
     raise ModelError(
         f"{_described(model)} is no model: give the path of an ONNX file, an onnx.ModelProto, a torch.nn.Module with "
         f"example_inputs, a torch.export.ExportedProgram, or a Relax tvm.IRModule"

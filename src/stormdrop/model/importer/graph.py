@@ -44,6 +44,7 @@ from ..passes.upsampling import as_products, only_upsamples
 from ..passes.views import simplify_views, static_shape
 from .code_layers import with_code_layers
 from .failing_operator import failing_operator, operator_of
+from .inputs import Values
 from .origin import Origin
 from .partition import NotNative, import_with_parts
 from .qdq import with_byte_layers
@@ -135,12 +136,17 @@ class Graph:
         return sum(sizes)
 
 
-def load_graph(model: str | Path | onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]] | None = None) -> Graph:
+def load_graph(
+    model: str | Path | onnx.ModelProto,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    values: Values | None = None,
+) -> Graph:
     """Import an ONNX model in this process, without any bound: for files that are trusted. See `isolated`.
 
     Args:
         model: The path of an ONNX file, or a model in memory.
         shapes: The shapes of inputs whose shape the model leaves open, by input name.
+        values: The values of inputs that become constants, by input name.
 
     Raises:
         ModelError: The file cannot be read, a shape is open, or an operator is not supported. The message is one line.
@@ -149,7 +155,7 @@ def load_graph(model: str | Path | onnx.ModelProto, shapes: Mapping[str, tuple[i
         load_onnx,
     )  # loads onnxscript, which a process that leaves the import to a child need not have
 
-    read = load_onnx(model, shapes)
+    read = load_onnx(model, shapes, values)
     mod, foreign, shapes_of_open = import_with_parts(read, _converted)
     outputs, tasks = _outputs(mod, read.name, read.outputs, shapes_of_open), extract_tasks(mod)
     return Graph(read.name, mod, tasks, read.inputs, outputs, read.source, read.converted, read.ignored, foreign)

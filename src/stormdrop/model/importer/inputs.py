@@ -1,8 +1,11 @@
-"""The inputs of an ONNX model: which ones it uses, and the sizes of those that it leaves open.
+"""The inputs of an ONNX model: which ones it uses, the sizes of those that it leaves open, and those with fixed values.
 
 A dimension without a size may have a name, be written as -1 or "?", or be empty; an input may even lack its rank. A 0
 that is written down is a size, though the user may give another one: some exporters mean an open dimension by it. The
 user gives the sizes by input. A dimension with a name has one size in all inputs, so it has to be given only once.
+
+The value of an input may decide the shape of a tensor, as axes and repeats do. The user fixes such an input: it becomes
+a constant, and the model is imported without it.
 """
 
 from __future__ import annotations
@@ -10,15 +13,20 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from ...errors import ModelError, shown
 
 Shapes = Mapping[str, Sequence[int]]
 """The shapes that the user gives, by the name of the input."""
+
+Values = Mapping[str, Any]
+"""The values that the user fixes inputs to, by the name of the input: arrays, numbers, or lists of them."""
 
 _INITIALIZERS_ARE_NO_INPUTS = 4
 """The first version of ONNX's representation in which an initializer need not be listed among the inputs."""
@@ -37,11 +45,7 @@ def fill_shapes(model: onnx.ModelProto, shapes: Shapes, name: str) -> None:
     Raises:
         ModelError: A shape contradicts the model or another shape, or a size is still open.
     """
-    inputs = {value.name: value for value in _true_inputs(model.graph)}
-    for unknown in sorted(set(shapes) - set(inputs)):
-        raise ModelError(
-            f"{name}: has no input {shown(unknown)!r}; its inputs are {', '.join(repr(shown(key)) for key in inputs)}"
-        )
+    inputs = _named_inputs(model.graph, shapes, name)
     _open_nameless(model.graph)
     sizes = _NamedSizes(name)
     for key, shape in shapes.items():
@@ -57,6 +61,22 @@ def fill_shapes(model: onnx.ModelProto, shapes: Shapes, name: str) -> None:
             missing.look(value)
     if missing:
         raise ModelError(f"{name}: {missing}")
+
+
+def fix_values(model: onnx.ModelProto, values: Values, name: str) -> None:
+    """Make inputs constants.
+
+    Args:
+        model: The model; it is changed.
+        values: The values of the inputs that are fixed.
+        name: The name of the model, for messages.
+
+    Raises:
+        ModelError: An input is unknown, or its type or shape does not hold the value.
+    """
+    inputs = _named_inputs(model.graph, values, name)
+    for key, given in values.items():
+        _fix(model, inputs[key], _value_of(inputs[key], given, name))
 
 
 def dimension_names(model: onnx.ModelProto) -> dict[str, list[str | None]]:
@@ -99,11 +119,55 @@ def fix_empty_inputs(model: onnx.ModelProto) -> tuple[str, ...]:
     """
     empty = [value for value in _true_inputs(model.graph) if 0 in _sizes(value)]
     for value in empty:
-        dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
-        model.graph.initializer.append(numpy_helper.from_array(np.zeros(_sizes(value), dtype), value.name))
-        model.graph.input.remove(value)
-        model.ir_version = max(model.ir_version, _INITIALIZERS_ARE_NO_INPUTS)
+        _fix(model, value, np.zeros(_sizes(value), helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)))
     return tuple(value.name for value in empty)
+
+
+def _fix(model: onnx.ModelProto, value: onnx.ValueInfoProto, array: NDArray[Any]) -> None:
+    """Put a constant in the place of an input."""
+    model.graph.initializer.append(numpy_helper.from_array(array, value.name))
+    model.graph.input.remove(value)
+    model.ir_version = max(model.ir_version, _INITIALIZERS_ARE_NO_INPUTS)
+
+
+def _value_of(value: onnx.ValueInfoProto, given: Any, name: str) -> NDArray[Any]:
+    """What the user gives as an array of the type and the shape of an input. A number may stand for an axis of one."""
+    key = f"{name}: the value of input {shown(value.name)!r}"
+    if not value.type.HasField("tensor_type"):
+        raise ModelError(f"{key} cannot be fixed: the input is no tensor")
+    tensor = value.type.tensor_type
+    dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+    try:
+        array = np.asarray(given)
+    except ValueError:  # rows of different lengths
+        raise ModelError(f"{key} is no array of numbers") from None
+    if array.dtype.kind not in "biuf":
+        raise ModelError(f"{key} is no array of numbers")
+    with np.errstate(all="ignore"):
+        fixed = array.astype(dtype)
+        if dtype.kind in "biu" and not np.array_equal(fixed, array):
+            raise ModelError(f"{key} is not of its type, {dtype.name}")
+    if not tensor.HasField("shape"):
+        return fixed
+    sizes = [-1 if _is_open(dim) or dim.dim_value < 0 else dim.dim_value for dim in tensor.shape.dim]
+    if fixed.ndim < len(sizes):
+        fixed = fixed.reshape((1,) * (len(sizes) - fixed.ndim) + fixed.shape)
+    if fixed.ndim > len(sizes) and fixed.size == 1:
+        fixed = fixed.reshape((1,) * len(sizes))
+    if fixed.ndim != len(sizes) or any(size not in (-1, own) for size, own in zip(sizes, fixed.shape, strict=True)):
+        wanted = "x".join("N" if size < 0 else str(size) for size in sizes) or "a number"
+        raise ModelError(f"{key} has the shape {'x'.join(map(str, array.shape)) or 'of a number'}, not {wanted}")
+    return fixed
+
+
+def _named_inputs(graph: onnx.GraphProto, given: Mapping[str, Any], name: str) -> dict[str, onnx.ValueInfoProto]:
+    """The inputs by name. Raises `ModelError` if something is given for an input that is not there."""
+    inputs = {value.name: value for value in _true_inputs(graph)}
+    for unknown in sorted(set(given) - set(inputs)):
+        raise ModelError(
+            f"{name}: has no input {shown(unknown)!r}; its inputs are {', '.join(repr(shown(key)) for key in inputs)}"
+        )
+    return inputs
 
 
 def _sizes(value: onnx.ValueInfoProto) -> list[int]:

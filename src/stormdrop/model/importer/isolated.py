@@ -2,6 +2,7 @@
 
     parent                                            child, with bounds
     import_graph(model, shapes)   -- path, shapes ->  load_graph in its own process
+                 values              and values
                                   <- main as JSON --  the module without its constants, or one line that says why not
                                   <- a file --------  the constants, as TVM saves parameters
 
@@ -37,6 +38,7 @@ from ...machine.memory import CHILD_SHARE, limit_memory, usable_memory
 from ...machine.scratch import scratch_folder
 from ..metadata import ForeignPart, TensorInfo
 from .combinations import GivenShapes, Shapes
+from .inputs import Values
 from .source import Source, read_source, shapes_of_sizes
 
 if TYPE_CHECKING:
@@ -75,13 +77,16 @@ class _Imported:
     left: int
 
 
-def import_graph(model: str | Path | onnx.ModelProto, shapes: GivenShapes | None = None) -> Graph:
+def import_graph(
+    model: str | Path | onnx.ModelProto, shapes: GivenShapes | None = None, values: Values | None = None
+) -> Graph:
     """Import an ONNX model in a child process with bounds on memory and time.
 
     Args:
         model: The path of an ONNX file, or a model in memory.
         shapes: The shapes of inputs whose shape the model leaves open, by input name. In the place of a size there may
             be several; see `combinations`.
+        values: The values of inputs that become constants, by input name.
 
     Raises:
         ModelError: The file cannot be read, a shape is open, an operator is not supported, or the import crashed or
@@ -89,7 +94,7 @@ def import_graph(model: str | Path | onnx.ModelProto, shapes: GivenShapes | None
         MeasureError: No child process can be started.
     """
     with Importer() as importer:
-        return importer.load(model, shapes)
+        return importer.load(model, shapes, values)
 
 
 class Importer:
@@ -105,7 +110,9 @@ class Importer:
         self._seconds = seconds
         self._child: ChildProcess | None = None
 
-    def load(self, model: str | Path | onnx.ModelProto, shapes: GivenShapes | None = None) -> Graph:
+    def load(
+        self, model: str | Path | onnx.ModelProto, shapes: GivenShapes | None = None, values: Values | None = None
+    ) -> Graph:
         """See `import_graph`."""
         from .together import together
 
@@ -115,9 +122,9 @@ class Importer:
                 file = _saved(name, model, folder)
             else:
                 name, in_memory, file = Path(model).stem, False, Path(model)
-            answers = list(self._answers(name, file, in_memory, shapes or {}, folder))
+            answers = list(self._answers(name, file, in_memory, shapes or {}, values or {}, folder))
             constants = _constants(folder)
-            return together([_graph(one, _source(model, one), constants) for one in answers])
+            return together([_graph(one, _source(model, one, values), constants) for one in answers])
 
     def close(self) -> None:
         """Ends the process. Closing twice is harmless."""
@@ -132,11 +139,11 @@ class Importer:
         self.close()
 
     def _answers(
-        self, name: str, file: Path, in_memory: bool, shapes: GivenShapes, folder: Path
+        self, name: str, file: Path, in_memory: bool, shapes: GivenShapes, values: Values, folder: Path
     ) -> Iterator[_Imported]:
         if self._child is None:
             self._child = ChildProcess(_SERVE, (self._memory,), loads=(__name__,))
-        self._child.send((name, str(file), in_memory, dict(shapes), str(folder)))
+        self._child.send((name, str(file), in_memory, dict(shapes), dict(values), str(folder)))
         left = 1
         while left:
             answer = self._answer(name)
@@ -171,9 +178,9 @@ def _saved(name: str, model: onnx.ModelProto, folder: Path) -> Path:
     return file
 
 
-def _source(model: str | Path | onnx.ModelProto, imported: _Imported) -> Source:
+def _source(model: str | Path | onnx.ModelProto, imported: _Imported, values: Values | None) -> Source:
     """The model as it was read for a size; as it was converted, if its opset is old."""
-    source = read_source(model, imported.shapes)
+    source = read_source(model, imported.shapes, values)
     if not imported.converted:
         return source
     return replace(source, model=read_source(Path(imported.folder) / _SOURCE).model)
@@ -242,7 +249,9 @@ def serve(connection: Connection, memory: int) -> None:
     os._exit(0)  # skips the clean-up of TVM and LLVM, which is not needed
 
 
-def _served(name: str, path: str, in_memory: bool, shapes: GivenShapes, folder: str) -> Iterator[_Imported | str]:
+def _served(
+    name: str, path: str, in_memory: bool, shapes: GivenShapes, values: Values, folder: str
+) -> Iterator[_Imported | str]:
     """Imports a model at each size and writes it into a folder. Yields one line if it cannot be imported."""
     from .graph import load_graph
 
@@ -251,7 +260,7 @@ def _served(name: str, path: str, in_memory: bool, shapes: GivenShapes, folder: 
         sizes = shapes_of_sizes(model, shapes)
         writer = _Writer(Path(folder), several=len(sizes) > 1)
         for position, size in enumerate(sizes):
-            imported = writer.write(load_graph(model, size), size, len(sizes) - position - 1)
+            imported = writer.write(load_graph(model, size, values), size, len(sizes) - position - 1)
             if not imported.left:
                 writer.close(name)
             yield imported

@@ -13,6 +13,8 @@ from ...errors import ModelError, one_line, shown
 from ..metadata import TensorInfo
 from .code_layers import is_code_layer, known_shapes
 from .converters.foreign import OPERATOR
+from .deciding import refuse_deciding_inputs
+from .inputs import Values
 from .not_imported import refusal_reason
 from .simplify import clean
 from .sizes import is_too_large, too_large
@@ -50,17 +52,22 @@ class OnnxGraph:
     unclean: str | None = None
 
 
-def load_onnx(model: str | Path | onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]] | None = None) -> OnnxGraph:
+def load_onnx(
+    model: str | Path | onnx.ModelProto,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    values: Values | None = None,
+) -> OnnxGraph:
     """Read, check and clean an ONNX model.
 
     Args:
         model: The path of an ONNX file, or a model in memory, which is not changed.
         shapes: The shapes of inputs whose shape the model leaves open, by input name.
+        values: The values of inputs that become constants, by input name.
 
     Raises:
         ModelError: The file cannot be read, or a shape is open or wrong.
     """
-    read = read_source(model, shapes)
+    read = read_source(model, shapes, values)
     name = read.name
     if opset_of(read.model, _OLDEST_OPSET) < _OLDEST_OPSET:
         refuse_training(read.model, name)  # the conversion drops what says that a Dropout trains
@@ -80,6 +87,7 @@ def load_onnx(model: str | Path | onnx.ModelProto, shapes: Mapping[str, tuple[in
         _check_order(source, name)
         cleaned, unclean = source, f"it cannot be simplified: {error}"
     refuse_training(cleaned, name)
+    refuse_deciding_inputs(cleaned, name)
     _check_sizes(cleaned, name)
     inputs = tuple(_tensor_info(value, name) for value in cleaned.graph.input)
     outputs = tuple(value.name for value in cleaned.graph.output)

@@ -7,6 +7,8 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
+from ..verification.ranges import Ranges
+
 Feeds = Mapping[str, NDArray[Any]]
 """Arrays by the name of an input."""
 
@@ -20,8 +22,8 @@ class Origin(Protocol):
     onnxruntime computes an ONNX model, torch a torch module, and TVM with its default schedules a Relax module.
     """
 
-    def index_ranges(self) -> Mapping[str, int | tuple[int, int]]:
-        """The length of the table that an integer input indexes, as words do a vocabulary, by the input's name."""
+    def index_ranges(self) -> Ranges:
+        """What is known of the values of inputs, by name, such as the length of the table that one indexes."""
         ...
 
     def before_saturation(self) -> Mapping[str, str]:

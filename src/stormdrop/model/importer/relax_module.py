@@ -15,6 +15,7 @@ from ...errors import ModelError, one_line, shown
 from ..metadata import TensorInfo
 from ..passes.batch_norms import fold_batch_norms
 from ..passes.views import as_reshapes
+from ..verification.ranges import Ranges
 from .graph import Graph, graph_of
 from .origin import Feeds, Outputs
 
@@ -133,10 +134,10 @@ class RelaxOrigin:
     mod: tvm.IRModule
     names: Sequence[str]
     output_names: Sequence[str]
-    ranges: Mapping[str, int | tuple[int, int]]
+    ranges: Ranges
     _machine: Any = field(default=None, init=False)
 
-    def index_ranges(self) -> Mapping[str, int | tuple[int, int]]:
+    def index_ranges(self) -> Ranges:
         return self.ranges
 
     def before_saturation(self) -> Mapping[str, str]:

@@ -1,4 +1,4 @@
-"""Reads an ONNX model and fills in the sizes of its inputs. Nothing of the model is computed here.
+"""Reads an ONNX model and fills in the sizes and values of its inputs. Nothing of the model is computed here.
 
 A file may be hostile. Its weights may stand in other files ("external data"), so each of these must be a regular file
 inside the model's folder. onnx checks that, too, but not in every version and not for every tensor that a model can
@@ -22,7 +22,7 @@ from ...errors import ModelError, one_line, shown
 from .combinations import GivenShapes, Shapes, all_shapes
 from .functions import names_made, names_read
 from .halves import compute_in_float32
-from .inputs import dimension_names, drop_unused_inputs, fill_shapes, fix_empty_inputs
+from .inputs import Values, dimension_names, drop_unused_inputs, fill_shapes, fix_empty_inputs, fix_values
 from .sparse import make_dense
 
 
@@ -32,8 +32,8 @@ class Source:
 
     Attributes:
         name: The name of the model: that of its file, or that of its graph.
-        model: The model, with the sizes of its inputs filled in, without the inputs that nothing uses and those that
-            have no elements. Its nodes are in order, and what it stored as halves is float32.
+        model: The model, with the sizes of its inputs filled in, without the inputs that nothing uses, those that have
+            no elements and those with fixed values. Its nodes are in order, and what it stored as halves is float32.
         ignored: The names of the inputs that the model is without.
     """
 
@@ -42,15 +42,21 @@ class Source:
     ignored: tuple[str, ...] = ()
 
 
-def read_source(model: str | Path | onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]] | None = None) -> Source:
+def read_source(
+    model: str | Path | onnx.ModelProto,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    values: Values | None = None,
+) -> Source:
     """Read an ONNX model, with its weights, and fill in the sizes of its inputs.
 
     Args:
         model: The path of an ONNX file, or a model in memory, which is not changed.
         shapes: The shapes of inputs whose shape the model leaves open, by input name.
+        values: The values of inputs that become constants, by input name.
 
     Raises:
-        ModelError: The file cannot be read, its data stands outside of its folder, or a shape is open or wrong.
+        ModelError: The file cannot be read, its data stands outside of its folder, a shape is open or wrong, or a value
+            is none of its input.
     """
     if isinstance(model, onnx.ModelProto):
         name = shown(model.graph.name) or "model"
@@ -64,6 +70,7 @@ def read_source(model: str | Path | onnx.ModelProto, shapes: Mapping[str, tuple[
     _check_graph(read.graph, name)
     read = _in_order(read)
     compute_in_float32(read)
+    fix_values(read, values or {}, name)
     fill_shapes(read, shapes or {}, name)
     return Source(name, read, drop_unused_inputs(read) + fix_empty_inputs(read))
 

@@ -24,7 +24,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 
 from ...errors import ModelError, one_line, shown
 from ..metadata import TensorInfo
-from ..verification.samples import index_ranges as onnx_index_ranges
+from ..verification.ranges import index_ranges as onnx_index_ranges
 from .graph import Graph, graph_of
 from .isolated import import_graph
 from .relax_module import index_ranges, simplified

@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 
 from ...errors import ModelError, one_line
 from ..verification.peer import peer_outputs
+from ..verification.ranges import Ranges
 from .origin import Feeds, Outputs
 
 if TYPE_CHECKING:
@@ -52,12 +53,12 @@ class TorchOrigin:
         self._unused = {
             name: torch.zeros(examples[name].shape, dtype=examples[name].dtype) for name in self.input_names
         }
-        self.ranges: Mapping[str, int | tuple[int, int]] = {}
+        self.ranges: Ranges = {}
         self.onnx: Any = None
         self.other_import: Callable[[], Graph] | None = None
         self._double: Any = None
 
-    def index_ranges(self) -> Mapping[str, int | tuple[int, int]]:
+    def index_ranges(self) -> Ranges:
         return self.ranges
 
     def before_saturation(self) -> Mapping[str, str]:

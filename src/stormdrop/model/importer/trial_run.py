@@ -16,7 +16,8 @@ from onnx import TensorProto, helper
 from ...errors import ModelError, one_line
 from ..foreign import session_options
 from ..metadata import OPEN, TensorInfo
-from ..verification.samples import index_ranges, random_feeds
+from ..verification.ranges import index_ranges
+from ..verification.samples import random_feeds
 
 RUN_SECONDS = 10.0
 """A model that onnxruntime needs longer for is refused: each of its verifications would take as long."""
