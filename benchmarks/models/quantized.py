@@ -40,7 +40,8 @@ from stormdrop.bench.peers import ONNXRUNTIME_EXACT
 from stormdrop.errors import StormdropError
 from stormdrop.model.importer.any_model import import_model
 from stormdrop.model.quantize import quantize_model
-from stormdrop.model.verification.samples import index_ranges, random_feeds
+from stormdrop.model.verification.ranges import index_ranges
+from stormdrop.model.verification.samples import random_feeds
 from stormdrop.tuning.duration import seconds_of
 
 KEPT = Path(__file__).parents[1] / "recorded" / "quantized_models.jsonl"

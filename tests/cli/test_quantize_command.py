@@ -94,8 +94,8 @@ def test_bad_input_is_one_line(model: Path, tmp_path: Path, capfd: pytest.Captur
         return text
 
     good = images(2, 3, 8, 8)
-    assert "data 'x' has the shape 2x3x9x9; it must be Nx3x8x8" in line(x=images(2, 3, 9, 9))
-    assert "the data have z; the model's inputs are x" in line(z=good)
+    assert "the samples of 'x' have the shape 2x3x9x9; it must be Nx3x8x8" in line(x=images(2, 3, 9, 9))
+    assert "the samples have z; the model's inputs are x" in line(z=good)
     assert "must be uint8 or int8" in line("--activations", "int4", x=good)
     assert "is the model itself" in line("--out", model, x=good)
     assert "nowhere.npz: no such file" in complaint(capfd, "quantize", model, "--data", tmp_path / "nowhere.npz")

@@ -329,7 +329,7 @@ def _plan_model(path: Path, peers: Sequence[str], tuning: _TuningOptions) -> _Pl
     if source_checksum is not None and source_checksum != checksum(source):
         reason = f"the ONNX file that {path} was made from has changed since ({source})"
         return _Plan(str(path), contenders, None, dict.fromkeys(peers, reason))
-    theirs = {"model": _with_sizes(source, size), "inputs": feeds}
+    theirs = {"model": _with_sizes(source, size, model.metadata.provenance), "inputs": feeds}
     lowered = "precision" in model.metadata.provenance
     in_bytes = rounds_to_bytes(onnx.load_from_string(theirs["model"]))
     for peer in peers:
@@ -343,8 +343,8 @@ def _plan_model(path: Path, peers: Sequence[str], tuning: _TuningOptions) -> _Pl
     return _Plan(str(path), contenders, None, {}, tolerance=tolerance)
 
 
-def _with_sizes(source: Path, size: Metadata) -> bytes:
-    """An ONNX file with the sizes that the model was compiled for, and without inputs that it does not use.
+def _with_sizes(source: Path, size: Metadata, provenance: Mapping[str, Any]) -> bytes:
+    """An ONNX file with the sizes and values that the model was compiled for, and without inputs that it does not use.
 
     The peers then know the sizes, too: with open ones they prepare less. They refuse a model with a branch that is
     wrong for these sizes, though it is never taken, as that for another sampling rate; such a file stays as it is.
@@ -353,11 +353,13 @@ def _with_sizes(source: Path, size: Metadata) -> bytes:
 
     from ..model.importer.source import read_source
 
-    sized = read_source(source, {info.name: info.shape for info in size.inputs}).model
+    values = provenance.get("values")
+    values = values if isinstance(values, dict) else None
+    sized = read_source(source, {info.name: info.shape for info in size.inputs}, values).model
     try:
         infer_shapes(sized, strict_mode=True)
     except InferenceError:
-        return source.read_bytes()
+        return source.read_bytes() if values is None else bytes(sized.SerializeToString())
     return bytes(sized.SerializeToString())
 
 

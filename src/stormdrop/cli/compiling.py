@@ -10,7 +10,7 @@ import typer
 
 from ..machine.child_process import prepare
 from ..tuning.options import FLOAT32, TuneOptions
-from . import options, output
+from . import arrays, options, output
 from .options import (
     DatabaseOption,
     DenormalsOption,
@@ -19,9 +19,11 @@ from .options import (
     NativeOption,
     OutOption,
     PrecisionOption,
+    SamplesOption,
     SeedOption,
     ShapeOption,
     TargetOption,
+    ValueOption,
 )
 
 
@@ -35,6 +37,8 @@ def compile_(
         bool, typer.Option("--fresh", help="Take no schedule from earlier tunings: default schedules only.")
     ] = False,
     shape: ShapeOption = None,
+    value: ValueOption = None,
+    samples: SamplesOption = None,
     native: NativeOption = False,
     precision: PrecisionOption = FLOAT32,
     max_error: MaxErrorOption = None,
@@ -49,7 +53,8 @@ def compile_(
     options.not_negative_seed(seed)
     compile_options = TuneOptions(seed=seed, fresh=fresh, precision=precision, max_error=max_error)
     options.not_empty(target, "--target", "cpu")
-    shapes = options.shapes(shape or ())
+    shapes, values = options.shapes(shape or ()), options.values(value or ())
+    data = None if samples is None else arrays.read(samples)
     artifact = options.artifact_folder(out or Path(f"{model.stem}.sd"), "--out")
     prepare("stormdrop.model.importer.isolated")
     with output.stdout_for_json(as_json):
@@ -58,7 +63,15 @@ def compile_(
         machine = options.model_machine(target, keep_denormals)
         with options.tuning_records(db) as store:
             result = compile_model_with(
-                model, machine, compile_options, store=store, shapes=shapes, out=artifact, native=native
+                model,
+                machine,
+                compile_options,
+                store=store,
+                shapes=shapes,
+                values=values,
+                samples=data,
+                out=artifact,
+                native=native,
             )
         document = result.to_json()
     if as_json:

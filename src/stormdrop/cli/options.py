@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -181,6 +182,28 @@ ShapeOption = Annotated[
 ]
 
 
+ValueOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--value",
+        metavar="INPUT=1",
+        help="The value of an input, which the compiled model no longer takes: a number, or several as in axes=0,1; "
+        "repeatable. Needed for an input that decides a shape.",
+    ),
+]
+
+
+SamplesOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--samples",
+        metavar="DATA.npz",
+        help="Inputs that have a meaning for the model, by name, to verify and time it on: several samples of an input "
+        "one after the other on its first axis. Inputs that it lacks are drawn.",
+    ),
+]
+
+
 SizeOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -284,6 +307,36 @@ def shapes(words: Sequence[str]) -> dict[str, tuple[int | tuple[int, ...], ...]]
             dimensions = sizes.split("x") if "x" in sizes else sizes.split(",")
             by_input[name] = tuple(_sizes(name, dimension) for dimension in dimensions)
     return by_input
+
+
+def values(words: Sequence[str]) -> dict[str, Any]:
+    """`["axes=0,1", "k=3"]` as a mapping of numbers, truth values, and lists of them.
+
+    Raises:
+        InputError: A word has another form.
+    """
+    by_input: dict[str, Any] = {}
+    for word in words:
+        name, _, text = word.rpartition("=")
+        value = _json(text)
+        value = _json(f"[{text}]") if value is None else value
+        if not name or value is None:
+            raise InputError(
+                f"--value {word}: write the input and its value, for example k=3, axes=0,1, scales=[1,1,2,2] or "
+                f"training=false"
+            )
+        if name in by_input:
+            raise InputError(f"--value: input {name} is given twice")
+        by_input[name] = value
+    return by_input
+
+
+def _json(text: str) -> Any:
+    """The value of a JSON text; None if it is none."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
 
 
 def _each_shape(word: str) -> Iterator[tuple[str, str]]:

@@ -20,7 +20,10 @@ def quantize(
     data: Annotated[
         Path | None,
         typer.Option(
-            "--data", metavar="DATA.npz", help="Samples of each input by name, one after the other on the first axis."
+            "--data",
+            "--samples",
+            metavar="DATA.npz",
+            help="Samples of each input by name, one after the other on the first axis.",
         ),
     ] = None,
     weights_only: Annotated[

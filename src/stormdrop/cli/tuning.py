@@ -12,7 +12,7 @@ import typer
 from ..errors import StormdropError, TargetError
 from ..machine.child_process import prepare
 from ..tuning.options import DEFAULT_MODEL_SECONDS, DEFAULT_SEARCH, DEFAULT_SECONDS, FLOAT32, TuneOptions
-from . import completion, options, output
+from . import arrays, completion, options, output
 from .fleet import FleetOption, leased_fleet
 from .options import (
     DatabaseOption,
@@ -27,6 +27,7 @@ from .options import (
     PrecisionOption,
     ResumeOption,
     RunnerOption,
+    SamplesOption,
     SearchOption,
     SeedOption,
     ShapeOption,
@@ -36,6 +37,7 @@ from .options import (
     TimeOption,
     TrackerOption,
     TrialsOption,
+    ValueOption,
 )
 from .progress import Reporter
 from .signals import INTERRUPTED
@@ -147,6 +149,8 @@ def tune(
     space: SpaceOption = None,
     features: FeaturesOption = "knobs",
     shape: ShapeOption = None,
+    value: ValueOption = None,
+    samples: SamplesOption = None,
     native: NativeOption = False,
     precision: PrecisionOption = FLOAT32,
     runner: RunnerOption = None,
@@ -163,7 +167,8 @@ def tune(
     tune_options = replace(tune_options, transfer=not no_transfer, precision=precision)
     options.onnx_file(model)
     options.not_empty(target, "--target", "cpu")
-    shapes = options.shapes(shape or ())
+    shapes, values = options.shapes(shape or ()), options.values(value or ())
+    data = None if samples is None else arrays.read(samples)
     artifact = options.artifact_folder(out or Path(f"{model.stem}.sd"), "--out")
     place = options.runner_address(runner, tracker, device, fleet)
     prepare("stormdrop.model.importer.isolated", "stormdrop.measure.worker")
@@ -185,6 +190,8 @@ def tune(
                 tune_options,
                 store=store,
                 shapes=shapes,
+                values=values,
+                samples=data,
                 on_progress=report,
                 out=artifact,
                 native=native,

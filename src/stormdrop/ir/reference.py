@@ -9,7 +9,7 @@ or slice by slice along its longest axis if that would take too much memory.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -41,6 +41,8 @@ _SLICE = 1 << 24  # the most elements to evaluate at once: 128 MiB of float64
 NEAR_A_TIE = 2.0**-12
 """What float32 may add to a number of some hundreds, made of sums and products, before it is rounded to an integer."""
 
+_SOME_HUNDREDS = 256.0  # larger numbers are off by more, in proportion
+
 _PARTIAL = {"sqrt", "rsqrt", "log", "log2", "log10", "pow"}  # not defined for all real numbers
 _REDUCE: dict[str, Any] = {"sum": np.add, "product": np.multiply, "max": np.maximum, "min": np.minimum}
 _EXACT_NODES = (
@@ -66,18 +68,25 @@ def evaluate(function: PrimFunc, inputs: Sequence[Array]) -> list[Array]:
     return evaluate_graph(StageGraph.parse(function), inputs)
 
 
-def evaluate_graph(graph: StageGraph, inputs: Sequence[Array], rounded: bool = True) -> list[Array]:
+def evaluate_graph(
+    graph: StageGraph,
+    inputs: Sequence[Array],
+    rounded: bool = True,
+    after: Callable[[Stage, Array], Array] | None = None,
+) -> list[Array]:
     """Does what `evaluate` does, for a function that is already read as stages.
 
     Args:
         graph: the function.
         inputs: its inputs, in the order of its parameters. Floats may be wider than the parameters.
         rounded: whether floats are rounded to the type of the output; otherwise they stay in float64.
+        after: changes the elements of each stage before others read them.
     """
     wide = not rounded or not only_moves(graph)
     values = _inputs(graph, inputs, wide)
     for stage in graph.stages:
-        values[stage.buffer] = _evaluate_stage(stage, values, wide)
+        value = _evaluate_stage(stage, values, wide)
+        values[stage.buffer] = value if after is None else after(stage, value)
     return [_narrowed(values[buffer], str(buffer.dtype), rounded) for buffer in graph.outputs]
 
 
@@ -102,8 +111,9 @@ def evaluate_ties(graph: StageGraph, inputs: Sequence[Array]) -> tuple[list[Arra
     """Computes the outputs of a function, and what they may be instead because a value is near a tie of a rounding.
 
     A quantised layer ends with a rounding to an integer. In float32 a value of 3.5 may well be 3.4999998, and be
-    rounded to 3 where the reference has 4. Both are right. If a reduction follows the rounding, the second outputs are
-    those with all of these values on the other side; what a kernel has that turns some of them may lie elsewhere.
+    rounded to 3 where the reference has 4. Both are right. So it is where `floor` and other functions jump. If a
+    reduction follows the rounding, the second outputs are those with all of these values on the other side; what a
+    kernel has that turns some of them may lie elsewhere.
 
     Args:
         graph: the function.
@@ -135,24 +145,56 @@ def evaluate_ties(graph: StageGraph, inputs: Sequence[Array]) -> tuple[list[Arra
 
 
 def nudged(stage: Stage, nudge: float) -> Stage:
-    """A stage that adds a number to whatever it rounds to an integer."""
+    """A stage that adds a number to whatever it rounds to an integer, and more to numbers above some hundreds."""
 
     def visit(node: Any) -> Any:
         if not _rounds(node):
             return None
-        operand = transform(node.args[0], visit)
-        return rebuild(node, [prim.Add(operand, FloatImm(str(operand.ty.dtype), nudge)), *list(node.args)[1:]])
+        first, *others = children(node)
+        operand = transform(first, visit)
+        return rebuild(node, [_moved(operand, nudge, node), *others])
 
     return replace(stage, value=transform(stage.value, visit))
 
 
+def _moved(operand: Any, nudge: float, node: Any) -> Any:
+    """What a node rounds, plus a nudge.
+
+    The nearest integer jumps halfway between two. All others jump at the integers, and a remainder at the multiples. A
+    number that is one in float64 is left alone there: only arithmetic that is exact in float32, too, makes such.
+    """
+    kind = str(operand.ty.dtype)
+    size = prim.Max(prim.Max(operand, prim.Sub(FloatImm(kind, 0.0), operand)), FloatImm(kind, _SOME_HUNDREDS))
+    moved = prim.Add(operand, prim.Mul(size, FloatImm(kind, nudge / _SOME_HUNDREDS)))
+    if _is_call(node, _TO_NEAREST):
+        return moved
+    if isinstance(node, _REMAINDERS):
+        zero = prim.EQ(rebuild(node, [operand, node.b]), FloatImm(kind, 0.0))
+    else:
+        zero = prim.EQ(prim.FloorMod(operand, FloatImm(kind, 1.0)), FloatImm(kind, 0.0))
+    return prim.Select(zero, operand, moved)
+
+
 def rounds(graph: StageGraph) -> bool:
-    """Whether a function rounds to the nearest integer."""
+    """Whether a function rounds numbers to integers or takes remainders, so that it jumps."""
     return any(_rounds(node) for stage in graph.stages for node in walk(stage.value))
 
 
+_TO_NEAREST = {"nearbyint", "round"}
+_TO_A_SIDE = {"ceil", "floor", "trunc"}
+_REMAINDERS = (prim.Mod, prim.FloorMod)
+
+
 def _rounds(node: Any) -> bool:
-    return isinstance(node, Call) and node.op.name.split(".")[-1] in {"nearbyint", "round"}
+    if isinstance(node, prim.Cast):
+        return is_float(str(node.value.ty.dtype)) and is_integer(str(node.ty.dtype))
+    if isinstance(node, _REMAINDERS):
+        return is_float(str(node.ty.dtype))
+    return _is_call(node, _TO_NEAREST | _TO_A_SIDE)
+
+
+def _is_call(node: Any, names: set[str]) -> bool:
+    return isinstance(node, Call) and node.op.name.split(".")[-1] in names
 
 
 def _inputs(graph: StageGraph, inputs: Sequence[Array], wide: bool = True) -> dict[Any, Array]:

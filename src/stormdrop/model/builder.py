@@ -9,6 +9,7 @@ from importlib import metadata as packages
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tvm
 
 from ..errors import SpaceError
@@ -22,6 +23,7 @@ from .board import Board, BoardModel
 from .compile import CreateModel, PlacedVariant, apply_variants, build
 from .importer.combinations import GivenShapes, is_list
 from .importer.graph import Graph
+from .importer.inputs import Values
 from .kernel_library import KernelLibrary
 from .metadata import Work
 from .passes.concatenation import Place
@@ -218,6 +220,7 @@ def provenance_of(
     shapes: GivenShapes | None,
     options: TuneOptions,
     tuned: TunedTasks,
+    values: Values | None = None,
 ) -> dict[str, Any]:
     """Where a model comes from: its file, as `source_of` found it before the import, and how it was tuned."""
     provenance: dict[str, Any] = {
@@ -231,4 +234,6 @@ def provenance_of(
             name: [[int(one) for one in size] if is_list(size) else size for size in shape]
             for name, shape in shapes.items()
         }
+    if values:
+        provenance["values"] = {name: np.asarray(value).tolist() for name, value in values.items()}
     return {**provenance, **source}

@@ -77,7 +77,7 @@ class Lowering:
         """
         if self.options.precision == FLOAT32:
             return None
-        accuracy = accuracy_of(model, self.original, self.options.seed)
+        accuracy = accuracy_of(model, self.original, self.options.seed, self.references[0].given)
         if self.options.precision == AUTO and accuracy.error > (allowed := _allowed(self.options)):
             _logger.warning(
                 "the error on random inputs is %.1e, and %.1e was allowed: it was found out on one input",

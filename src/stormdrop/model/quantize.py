@@ -16,13 +16,14 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, version_converter
 
-from ..errors import InputError, ModelError, one_line, shown
+from ..errors import InputError, ModelError, one_line
 from ..ir.relative_error import relative_error
 from .foreign import INSTALL
 from .importer.code_layers import is_code_layer
 from .importer.source import read_model
 from .importer.standard import opset_of
 from .verification.arrays import same_top
+from .verification.given import listed, split
 from .verification.peer import peer_outputs
 
 ACTIVATIONS = ("uint8", "int8")
@@ -103,7 +104,7 @@ def quantize_model(
         raise InputError(f"activations {activations!r}: must be {' or '.join(ACTIVATIONS)}")
     _require_onnxruntime()
     read = read_model(model)
-    samples = list(_samples(read, data))
+    samples = _samples(read, data)
     try:
         quantized = _quantized(read, samples, out.absolute().parent, per_channel, activations)
         onnx.save(quantized, str(out))
@@ -212,35 +213,17 @@ def _quiet() -> Iterator[None]:
         onnxruntime.set_default_logger_severity(_WARNINGS)
 
 
-def _samples(model: onnx.ModelProto, data: Mapping[str, NDArray[Any]]) -> Iterator[dict[str, NDArray[Any]]]:
+def _samples(model: onnx.ModelProto, data: Mapping[str, NDArray[Any]]) -> list[dict[str, NDArray[Any]]]:
     """The inputs of each sample. Raises `InputError` unless the data are those of the model's inputs."""
     constants = {tensor.name for tensor in model.graph.initializer}
-    inputs = {value.name: value.type.tensor_type for value in model.graph.input if value.name not in constants}
+    kinds = {value.name: value.type.tensor_type for value in model.graph.input if value.name not in constants}
+    inputs = {
+        name: ([size.dim_value for size in kind.shape.dim], helper.tensor_dtype_to_np_dtype(kind.elem_type).name)
+        for name, kind in kinds.items()
+    }
     if data.keys() != inputs.keys():
-        raise InputError(f"the data have {_listed(data)}; the model's inputs are {_listed(inputs)}")
-    counts: dict[str, int] = {}
-    rows: dict[str, int] = {}
-    for name, kind in inputs.items():
-        sizes, shape = [size.dim_value for size in kind.shape.dim], data[name].shape
-        rows[name] = (sizes[0] if sizes else 0) or 1
-        fits = len(shape) == len(sizes) > 0 and all(a in (0, b) for a, b in zip(sizes[1:], shape[1:], strict=True))
-        if not fits or not shape[0] or shape[0] % rows[name]:
-            wanted = "x".join(["N" if rows[name] == 1 else f"{rows[name]}N", *(str(size or "?") for size in sizes[1:])])
-            raise InputError(f"data {shown(name)!r} has the shape {'x'.join(map(str, shape))}; it must be {wanted}")
-        counts[name] = shape[0] // rows[name]
-    if len(set(counts.values())) > 1:
-        raise InputError(f"the data have different numbers of samples: {', '.join(map(str, counts.values()))}")
-    for sample in range(next(iter(counts.values()), 0)):
-        yield {
-            name: data[name][sample * rows[name] : (sample + 1) * rows[name]].astype(
-                helper.tensor_dtype_to_np_dtype(kind.elem_type)
-            )
-            for name, kind in inputs.items()
-        }
-
-
-def _listed(names: Mapping[str, Any]) -> str:
-    return ", ".join(map(shown, names)) or "none"
+        raise InputError(f"the samples have {listed(data)}; the model's inputs are {listed(inputs)}")
+    return split(inputs, data)
 
 
 def _quantized(

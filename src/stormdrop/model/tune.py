@@ -35,6 +35,7 @@ from .choice import choose
 from .importer.any_model import Model, import_model
 from .importer.combinations import GivenShapes
 from .importer.graph import Graph
+from .importer.inputs import Values
 from .latency import choose_threads_of_parts, inside_profile, latencies, times_of_foreign_parts
 from .lowering import in_precision
 from .repair import verified_or_repaired
@@ -44,6 +45,7 @@ from .scheduler import tune_tasks
 from .sized_result import size_results
 from .tuning_file import add_tuning, tuning_document
 from .tuning_run import TuningRun
+from .verification.given import Data
 from .verification.references import with_references
 
 _logger = logging.getLogger(__name__)
@@ -67,6 +69,8 @@ def tune_model(
     transfer: bool = True,
     features: str = "knobs",
     shapes: GivenShapes | None = None,
+    values: Values | None = None,
+    samples: Data | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     out: str | Path | None = None,
     native: bool = False,
@@ -104,6 +108,10 @@ def tune_model(
             `evolutionary` with `preset="paper"` and in what is built on it, as in Ansor.
         shapes: the sizes of inputs that the model leaves open, by the input's name. In the place of a size there may be
             several, as in `{"x": ((1, 4, 8), 3, 224, 224)}` or with `range(32, 385, 32)`: the model then runs at each.
+        values: the values of inputs that are fixed, by the input's name, as in `{"axes": [1]}`: the compiled model no
+            longer takes these inputs. An input of an ONNX model whose value decides a shape has to be fixed.
+        samples: inputs that have a meaning for the model, by name, several of one input one after the other on its
+            first axis. The model is verified and timed on them; all inputs that are not given are drawn.
         on_progress: is called with a `Progress` of the whole model.
         out: the folder to save the model to. If it holds an older model and Ctrl-C ends the tuning, the model is saved
             beside it; the result's `artifact` says where.
@@ -118,7 +126,7 @@ def tune_model(
     Raises:
         ModelError: the model cannot be imported or verified, or its compiled form is wrong with exact schedules, too;
             see `verify`.
-        InputError: a setting is bad.
+        InputError: a setting is bad, or the samples are none of the model's inputs.
         ArtifactError: nothing can be saved at `out`. This is checked before the tuning, too.
         TargetError: the runner does not answer.
         MeasureError: the runner is lost before the model is verified there.
@@ -151,6 +159,8 @@ def tune_model(
             example_inputs=example_inputs,
             store=store,
             shapes=shapes,
+            values=values,
+            samples=samples,
             on_progress=on_progress,
             out=out,
             native=native,
@@ -166,6 +176,8 @@ def tune_model_with(
     example_inputs: Any = None,
     store: Store | None = None,
     shapes: GivenShapes | None = None,
+    values: Values | None = None,
+    samples: Data | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     out: str | Path | None = None,
     native: bool = False,
@@ -188,13 +200,13 @@ def tune_model_with(
         machine = machine.of_runner()
     with run.phase("import"):
         source = source_of(model)
-        graph = import_model(model, shapes, example_inputs)
+        graph = import_model(model, shapes, example_inputs, values)
         _check_runs(graph, machine)
         graph = with_attention(graph, machine, options)
         graph.foreign.examples = {}
     with run.phase("verify"):
         # Before anything is tuned: a model that cannot be verified is not worth it.
-        graph, references = with_references(graph, options.seed)
+        graph, references = with_references(graph, options.seed, samples)
         lowering = in_precision(graph, references, options, machine)
         graph, references = lowering.graph, lowering.references
         feeds = [reference.feeds for reference in references]
@@ -219,7 +231,7 @@ def tune_model_with(
     with ExitStack() as held:
         board = held.enter_context(Board(machine.runner)) if machine.runner else None
         with run.phase("compile"):
-            provenance = {**provenance_of(source, shapes, options, tuned), **lowering.provenance}
+            provenance = {**provenance_of(source, shapes, options, tuned, values), **lowering.provenance}
             builder = ModelBuilder(graph, tuned.tasks, machine, of_kernels, provenance, board)
             chosen = choose(builder, tuned, budget, feeds, run)
         # What an interrupted tuning found does not replace an older model, which may be better.
@@ -271,7 +283,7 @@ def tune_model_with(
     add_tuning(
         verified.model,
         right.artifact,
-        tuning_document(result, builder, verified.combination, options, shapes, inside),
+        tuning_document(result, builder, verified.combination, options, shapes, inside, values),
     )
     return replace(result, digest=verified.model.digest)
 

@@ -25,6 +25,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
+
 from ..errors import ArtifactError, one_line
 from ..machine.cpu import Target
 from ..machine.peak import known_peak
@@ -35,6 +37,7 @@ from .artifact_files import METADATA, TUNING, checksum, open_files
 from .atomic_folder import replace_folder
 from .builder import ModelBuilder
 from .importer.combinations import GivenShapes, is_list
+from .importer.inputs import Values
 from .metadata import Metadata
 from .profile import Profile
 from .result import ModelResult
@@ -53,6 +56,7 @@ def tuning_document(
     options: TuneOptions,
     shapes: GivenShapes | None,
     profile: Profile | None,
+    values: Values | None = None,
 ) -> dict[str, Any]:
     """Describe a tuning.
 
@@ -63,6 +67,7 @@ def tuning_document(
         options: How the model was tuned.
         shapes: The sizes that were given for inputs that the model leaves open.
         profile: The times of the kernels inside the model; None if they were not measured.
+        values: The values that were given for inputs that are fixed.
 
     Returns:
         The document, whose numbers are finite.
@@ -73,7 +78,7 @@ def tuning_document(
     whole = {
         "format": _FORMAT,
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "command": None if source is None else _command(source, options, shapes, result.target),
+        "command": None if source is None else _command(source, options, shapes, result.target, values or {}),
         **document,
         "machine": asdict(result.target),
         "limits": None if limits is None else asdict(limits),
@@ -213,7 +218,7 @@ def _profile(profile: Profile, model: CompiledModel) -> dict[str, Any]:
     return document
 
 
-def _command(source: str, options: TuneOptions, shapes: GivenShapes | None, target: Target) -> str:
+def _command(source: str, options: TuneOptions, shapes: GivenShapes | None, target: Target, values: Values) -> str:
     """The command line of a tuning."""
     words = ["stormdrop", "tune", source, "--search", options.search, "--seed", str(options.seed)]
     if options.trials is not None:
@@ -229,6 +234,8 @@ def _command(source: str, options: TuneOptions, shapes: GivenShapes | None, targ
     for name, shape in (shapes or {}).items():
         sizes = (",".join(map(str, size)) if is_list(size) else str(size) for size in shape)
         words += ["--shape", f"{name}={'x'.join(sizes)}"]
+    for name, value in values.items():
+        words += ["--value", f"{name}={json.dumps(np.asarray(value).tolist(), separators=(',', ':'))}"]
     if target.runner:
         words += ["--target", target.name]
         key, _, place = target.runner.rpartition("@")

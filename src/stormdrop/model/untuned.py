@@ -21,6 +21,7 @@ from .attention import with_attention
 from .builder import ModelBuilder, provenance_of, source_of
 from .importer.any_model import Model, import_model
 from .importer.combinations import GivenShapes
+from .importer.inputs import Values
 from .lowering import PrecisionReport, in_precision
 from .phases import timed
 from .repair import Replacement, verified_or_repaired
@@ -28,6 +29,7 @@ from .saving import Verifier
 from .scheduler import recorded_tasks
 from .sized_result import SizeResult, size_results
 from .tuned_task import TunedTask
+from .verification.given import Data
 from .verification.references import with_references
 from .verify import Verification
 
@@ -41,6 +43,8 @@ def compile_model(
     store: Store | None = None,
     fresh: bool = False,
     shapes: GivenShapes | None = None,
+    values: Values | None = None,
+    samples: Data | None = None,
     out: str | Path | None = None,
     native: bool = False,
     max_error: float | None = None,
@@ -61,6 +65,8 @@ def compile_model(
         fresh: Take no schedule from the records: every kernel has its default schedule.
         shapes: The sizes of inputs that the model leaves open, by the input's name. In the place of a size there may be
             several, as in `{"x": ((1, 4, 8), 3, 224, 224)}` or with `range(32, 385, 32)`: the model then runs at each.
+        values: As in `tune_model`: the values of inputs that are fixed, which the model no longer takes.
+        samples: As in `tune_model`: inputs that have a meaning for the model, on which it is verified.
         out: The folder to save the model to.
         native: Save machine code in place of LLVM bitcode; see `CompiledModel.save`.
         max_error: As in `tune_model`.
@@ -70,6 +76,7 @@ def compile_model(
     Raises:
         ModelError: The model cannot be imported or verified, or its compiled form is wrong with exact schedules, too.
         ArtifactError: Nothing can be saved at `out`.
+        InputError: The samples are none of the model's inputs.
 
     Example:
         ```python
@@ -80,7 +87,16 @@ def compile_model(
     options = TuneOptions(seed=seed, fresh=fresh, max_error=max_error, precision=precision)
     machine = keeping_denormals(target) if keep_denormals else target
     return compile_model_with(
-        model, machine, options, example_inputs=example_inputs, store=store, shapes=shapes, out=out, native=native
+        model,
+        machine,
+        options,
+        example_inputs=example_inputs,
+        store=store,
+        shapes=shapes,
+        values=values,
+        samples=samples,
+        out=out,
+        native=native,
     ).model
 
 
@@ -149,6 +165,8 @@ def compile_model_with(
     example_inputs: Any = None,
     store: Store | None = None,
     shapes: GivenShapes | None = None,
+    values: Values | None = None,
+    samples: Data | None = None,
     out: str | Path | None = None,
     native: bool = False,
 ) -> CompileResult:
@@ -161,10 +179,10 @@ def compile_model_with(
         needs_linker()
     with timed(phases, "import"):
         source = source_of(model)
-        graph = import_model(model, shapes, example_inputs)
+        graph = import_model(model, shapes, example_inputs, values)
         graph = with_attention(graph, machine, options)
     with timed(phases, "verify"):
-        graph, references = with_references(graph, options.seed)
+        graph, references = with_references(graph, options.seed, samples)
         lowering = in_precision(graph, references, options, machine)
         graph, references = lowering.graph, lowering.references
         of_kernels = lowering.of_kernels()
@@ -175,7 +193,7 @@ def compile_model_with(
             with open_store(None) if store is None else nullcontext(store) as opened, buffered(opened) as records:
                 tuned = recorded_tasks(graph, machine, of_kernels, records)
     with timed(phases, "compile"):
-        provenance = {**provenance_of(source, shapes, options, tuned), **lowering.provenance, "search": None}
+        provenance = {**provenance_of(source, shapes, options, tuned, values), **lowering.provenance, "search": None}
         builder = ModelBuilder(graph, tuned.tasks, machine, of_kernels, provenance)
         built = builder.build(builder.winners)
     with timed(phases, "verify"):

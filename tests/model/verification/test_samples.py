@@ -7,7 +7,8 @@ import onnx
 import pytest
 
 from stormdrop.model.metadata import Metadata, TensorInfo
-from stormdrop.model.verification.samples import index_ranges, random_feeds, sample_feeds, samples
+from stormdrop.model.verification.ranges import index_ranges
+from stormdrop.model.verification.samples import random_feeds, sample_feeds, samples
 
 
 def test_feeds_follow_the_seed_and_the_type() -> None:

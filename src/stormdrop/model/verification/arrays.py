@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ...ir.relative_error import relative_error
 
 _LEAST = 1e-30  # a tensor whose largest value is less: kernels take denormals for zero, and sums lose many of them
+_MOST_NAN = 0.9  # the share of a tensor that may be NaN
 _CONSTANT = 1e-6  # values that differ by less, relative to the largest, are one value
 
 Array = NDArray[Any]
@@ -21,6 +22,18 @@ def error_of(value: Array, right: Array) -> float:
     if right.dtype.kind in "iub" and value.shape == right.shape:
         return float(np.mean(value != right)) if right.size else 0.0
     return relative_error(value, right, _LEAST)
+
+
+def share_of_others(value: Array, right: Array, level: float) -> float:
+    """The share of the elements of a tensor that differ from what they should be by more than a relative error."""
+    if not right.size or value.shape != right.shape:
+        return float(value.shape != right.shape)
+    if right.dtype.kind in "iub":
+        return error_of(value, right)
+    with np.errstate(invalid="ignore"):
+        same = (value == right) | (np.isnan(value) & np.isnan(right))
+        scale = max(_LEAST, float(np.abs(right[np.isfinite(right)]).max(initial=0.0)))
+        return float(np.mean(~(same | (np.abs(value - right) <= level * scale))))
 
 
 def same_top(value: Array, right: Array) -> list[bool]:
@@ -42,15 +55,20 @@ def same_top(value: Array, right: Array) -> list[bool]:
 
 
 def overflows(value: Array, exact: Array) -> bool:
-    """Whether a value is infinite somewhere where the exact one is not."""
-    if np.size(value) != exact.size:
+    """Whether a value is infinite or NaN somewhere where the exact one is not."""
+    if np.size(value) != exact.size or value.dtype.kind != "f":
         return False  # of a part that onnxruntime runs, whose shape depends on data
-    return bool((np.isinf(value) & np.isfinite(exact).reshape(np.shape(value))).any())
+    return bool((~np.isfinite(value) & np.isfinite(exact).reshape(np.shape(value))).any())
 
 
 def has_nan(value: Array) -> bool:
     """Whether a value holds NaN."""
     return value.dtype.kind == "f" and bool(np.isnan(value).any())
+
+
+def has_numbers(value: Array) -> bool:
+    """Whether enough of a value is no NaN, a tenth, so that it says whether another one is right."""
+    return value.dtype.kind != "f" or not value.size or float(np.mean(np.isnan(value))) <= _MOST_NAN
 
 
 def exceeds_float32(value: Array) -> bool:

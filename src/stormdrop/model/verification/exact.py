@@ -6,7 +6,8 @@ Parts that onnxruntime runs are run by it here, too, on the exact tensors rounde
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,13 +18,14 @@ from tvm.ir import Call, GenericConst, TensorLoad
 from ...errors import UnsupportedFunction
 from ...ir import reference
 from ...ir.dtypes import is_float
-from ...ir.stages import StageGraph
+from ...ir.stages import Stage, StageGraph
 from ...machine.threads import thread_count
 from ..expressions import VIEWS, calls_kernel, foreign_arguments, foreign_index, operator_name, variables_of
 from ..importer.graph import Graph
 from .samples import Feeds
 
 Array = NDArray[Any]
+_After = Callable[[Stage, Array], Array]
 
 NOISE = 2.0**-18
 """What a float32 sum of some thousand terms may be off, relative to itself. Serial sums of 3,000 to 12,000 positive
@@ -92,10 +94,10 @@ class ExactModel:
         Args:
             feeds: The inputs by name.
             keep: Variables whose values are wanted, too.
-            rounded: Whether each tensor between two kernels is rounded to its own type, as in the compiled model, with
-                its noise in it.
+            rounded: Whether each tensor is rounded to its own type with its noise in it, as in the compiled model; also
+                those between the stages of a kernel.
             nudge: What is added to each number before it is rounded to an integer, as in a quantisation.
-            noise: Draws by how much each result of a kernel with sums is changed, up to `NOISE` of itself.
+            noise: Draws by how much each sum of floats is changed, up to `NOISE` of itself.
             results: What the parts that onnxruntime runs make, by index; without them onnxruntime runs the parts.
 
         Returns:
@@ -106,6 +108,7 @@ class ExactModel:
             stages = {
                 name: graph.mapped(lambda stage: reference.nudged(stage, nudge)) for name, graph in stages.items()
             }
+        after = partial(_inexact, rounded, noise) if rounded or noise is not None else None
         inputs = zip(self._graph.inputs, self._main.params, strict=True)
         values: dict[Any, Any] = {parameter: feeds[info.name] for info, parameter in inputs}
         kept = {variable: values[variable] for variable in keep if variable in values}
@@ -123,12 +126,7 @@ class ExactModel:
                 if results is not None and part is not None:
                     values[binding.var] = results[part][0] if len(results[part]) == 1 else tuple(results[part])
                 else:
-                    noisy = noise is not None and self._sums(binding.value)
-                    result = self._evaluated(binding.value, stages, value, rounded and not noisy)
-                    if noise is not None and noisy:
-                        result = _with_noise(result, noise)
-                        result = _rounded(result, binding.var.ty) if rounded else result
-                    values[binding.var] = result
+                    values[binding.var] = self._evaluated(binding.value, stages, value, rounded, after)
                 if binding.var in keep:
                     kept[binding.var] = values[binding.var]
                 for variable in self._ended[position]:
@@ -148,13 +146,9 @@ class ExactModel:
         """Whether the model rounds numbers to integers: then a difference in the last bit may become a whole step."""
         return any(map(reference.rounds, self._stages.values()))
 
-    def _sums(self, expr: Any) -> bool:
-        """Whether an expression calls a kernel that adds many numbers up."""
-        return calls_kernel(expr) and any(
-            stage.combine == "sum" for stage in self._stages[expr.args[0].name_hint].stages
-        )
-
-    def _evaluated(self, expr: Any, stages: Mapping[str, StageGraph], value: Any, rounded: bool) -> Any:
+    def _evaluated(
+        self, expr: Any, stages: Mapping[str, StageGraph], value: Any, rounded: bool, after: _After | None
+    ) -> Any:
         part = foreign_index(expr)
         if part is not None:
             return self._by_onnxruntime(part, foreign_arguments(expr), value)
@@ -162,7 +156,7 @@ class ExactModel:
             return value(expr.tuple_value)[expr.index] if isinstance(expr, relax.TupleGetItem) else value(expr)
         if calls_kernel(expr):
             arguments = [value(argument) for argument in expr.args[1].fields]
-            results = reference.evaluate_graph(stages[expr.args[0].name_hint], arguments, rounded)
+            results = reference.evaluate_graph(stages[expr.args[0].name_hint], arguments, rounded, after)
             return results[0] if len(results) == 1 else tuple(results)
         return value(expr.args[0]).reshape([int(extent) for extent in expr.ty.shape.values])
 
@@ -242,18 +236,15 @@ def _only_operand(value: Any) -> Any | None:
     return operands[0] if len(operands) == 1 else None
 
 
-def _rounded(value: Any, kind: Any) -> Any:
-    """A tensor, or several, rounded to the types that the graph says."""
-    if isinstance(value, tuple):
-        return tuple(_rounded(part, field) for part, field in zip(value, kind.fields, strict=True))
-    return value.astype(str(kind.dtype))
+def _inexact(rounded: bool, noise: np.random.Generator | None, stage: Stage, value: Array) -> Array:
+    """The elements of a stage as a kernel may compute them: rounded to their type, sums of floats with noise.
 
-
-def _with_noise(value: Any, rng: np.random.Generator) -> Any:
-    """The results of a kernel, each element of a floating-point tensor changed by a small part of itself.
-
-    So zeros stay zeros and signs stay, and the large negative numbers of a mask change nothing else.
+    Noise changes each element by a small part of itself. So zeros stay zeros and signs stay, and the large negative
+    numbers of a mask change nothing else.
     """
-    if isinstance(value, tuple):
-        return tuple(_with_noise(part, rng) for part in value)
-    return value * (1 + NOISE * rng.uniform(-1, 1, value.shape)) if is_float(str(value.dtype)) else value
+    dtype = str(stage.buffer.dtype)
+    if not is_float(dtype):
+        return value
+    if noise is not None and stage.combine == "sum":
+        value = value * (1 + NOISE * noise.uniform(-1, 1, value.shape))
+    return value.astype(dtype).astype(value.dtype) if rounded else value

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,11 +19,23 @@ from ...errors import ModelError, UnsupportedFunction
 from ...ir.reference import NEAR_A_TIE
 from ..artifact import CompiledModel
 from ..importer.graph import Graph
-from .arrays import error_of, exceeds_float32, has_nan, in_layout_of, overflows, varies
+from .arrays import (
+    error_of,
+    exceeds_float32,
+    has_nan,
+    has_numbers,
+    in_layout_of,
+    overflows,
+    share_of_others,
+    varies,
+)
 from .exact import ExactModel, Site
+from .given import HINT
 from .origins import origin_of, rounding_of_peer
 from .parts import Compared, compared_by_parts, names_of_results
-from .samples import Feeds, Sample, samples
+from .samples import STANDARD_NORMAL, Feeds, Sample, random_feeds, samples
+
+_logger = logging.getLogger(__name__)
 
 LEVEL = 1e-4
 """An error (max|difference| / max|exact|) up to this is right. Reordered sums stay below it in deep networks; a
@@ -36,6 +49,7 @@ _OF_PEER = 10.0
 _OF_ROUNDING = 100.0
 OF_SPREAD = 3.0  # two ways to round differ by as much as each of them is wrong, or by twice as much
 _DRAWS = 4  # of noise
+_MORE = 5  # samples, at most, if the outputs of the first ones hold one value
 _SLOW = 3.0  # seconds: if NumPy takes longer for the first sample, it remains the only one
 
 Array = NDArray[Any]
@@ -78,22 +92,43 @@ class Expected:
         tensors: The exact tensors; without `ExactModel`, those of the peer.
         peer: The error of the peer, for the tensors that it computes.
         imported: The error of the imported graph in float64 against its origin in float64, if both are known.
-        rounded: Computes the error of a tensor that rounding explains, or less if less is enough (the second argument);
-            None if nothing is exact.
+        rounded: Computes the error of a tensor that rounding explains, or less if less is enough (the second argument),
+            and if no larger share of its elements differs than rounding explains (the third); None if nothing is exact.
+        shares: The share of the elements that differ in the peer's tensors, if the model jumps.
+        jumps: Whether the model jumps, as one that rounds to integers. Then few elements may differ, and by much.
     """
 
     sample: Sample
     tensors: Mapping[str, Array]
     peer: Mapping[str, float]
-    rounded: Callable[[str, float], float] | None
+    rounded: Callable[[str, float, float], float] | None
     imported: Mapping[str, float] = field(default_factory=dict)
+    shares: Mapping[str, float] = field(default_factory=dict)
+    jumps: bool = False
 
-    def allowed(self, name: str, error: float) -> float:
-        """The error that a tensor may have. What rounding does is computed only if it matters for this error."""
-        allowed = max(LEVEL, _OF_PEER * self.peer.get(name, 0.0))
+    def allowed(self, name: str, error: float, share: float = 0.0) -> float:
+        """The error that a tensor may have. What rounding does is computed only if it matters for this error.
+
+        Args:
+            name: The tensor.
+            error: The error that it has.
+            share: The share of its elements that differ, of a model that jumps; see `share`.
+        """
+        allowed = LEVEL
+        if share <= _OF_PEER * self.shares.get(name, 0.0):
+            allowed = max(LEVEL, _OF_PEER * self.peer.get(name, 0.0))
         if self.rounded is None:
             return max(allowed, LEVEL_WITHOUT_EXACT)
-        return allowed if error <= allowed else max(allowed, self.rounded(name, error))
+        return allowed if error <= allowed else max(allowed, self.rounded(name, error, share))
+
+    def share(self, name: str, value: Array) -> float:
+        """The share of the elements of a tensor that differ from what they should be, if the model jumps; else 0."""
+        return share_of_others(value, self.tensors[name], LEVEL) if self.jumps else 0.0
+
+    @property
+    def holds_nan(self) -> bool:
+        """Whether a tensor holds NaN."""
+        return any(map(has_nan, self.tensors.values()))
 
 
 class Computing:
@@ -104,10 +139,10 @@ class Computing:
         inside: What the last kernels read, by what it is called: the variable in the graph, and where it is read.
     """
 
-    def __init__(self, graph: Graph, seed: int) -> None:
+    def __init__(self, graph: Graph, seed: int, given: Sequence[Feeds] = ()) -> None:
         self.graph = graph
         self.origin = origin_of(graph.source)
-        self.samples = samples(graph.inputs, self.origin.index_ranges(), seed)
+        self.samples, self.seed = samples(graph.inputs, self.origin.index_ranges(), seed, given), seed
         self.saturating = self.origin.before_saturation()
         self.names = [info.name for info in graph.outputs]
         self.parts = names_of_results(graph)
@@ -126,7 +161,10 @@ class Computing:
         """
         made = [name for names in self.parts.values() for name in names]
         wanted = list(dict.fromkeys([*self.names, *self.saturating.values(), *made]))
-        peers, against = self.origin.outputs([sample.feeds for sample in self.samples], wanted)
+        try:
+            peers, against = self.origin.outputs([sample.feeds for sample in self.samples], wanted)
+        except ModelError as error:
+            raise ModelError(f"{error}; {HINT}") from error
         expected: list[Expected] = []
         begin = time.perf_counter()
         for position, sample in enumerate(self.samples):
@@ -139,6 +177,9 @@ class Computing:
             if position == 0 and time.perf_counter() - begin > _SLOW:
                 break
         self._require_finite(expected, against)
+        # At the border of what a function is defined for, rounding decides whether there is NaN.
+        expected = [one for one in expected if not one.holds_nan] or expected
+        expected += self._until_it_varies(expected, wanted)
         self._require_variation(expected)
         for one in expected:
             self._check_import(one, against)
@@ -160,11 +201,11 @@ class Computing:
         return partial(compared_by_parts, self.exact) if self.exact and self.graph.foreign.reports else None
 
     def _expected(self, sample: Sample, peer: Mapping[str, Array] | None) -> Expected | None:
-        """What the tensors of a sample should be; None if the model computes NaN for it, or leaves float32's range.
+        """What the tensors of a sample should be; None if an output is NaN nearly everywhere or leaves float32's range.
 
-        The peer leaves the range if it computes infinity where the exact value is finite.
+        The peer leaves the range if it computes infinity or NaN where the exact value is finite.
         """
-        if peer is not None and any(has_nan(peer[name]) for name in self.names):
+        if peer is not None and not all(has_numbers(peer[name]) for name in self.names):
             return None
         truth = self._truth(sample)
         if self.exact is None:
@@ -174,19 +215,23 @@ class Computing:
             return Expected(sample, truth or named, errors, None)
         keep = [variable for variable, _ in self.inside.values()]
         tensors = self.named(*self.exact.run(sample.feeds, keep))
-        unknown = peer is None and any(has_nan(value) for value in tensors.values())
-        if unknown or any(exceeds_float32(value) for value in tensors.values()):
+        if any(not has_numbers(value) or exceeds_float32(value) for value in tensors.values()):
             return None
         if peer is not None and any(overflows(peer[name], tensors[output_name(name)]) for name in self.names):
             return None
         errors = {} if peer is None else self._peer_errors(peer, tensors)
+        shares = errors
+        if peer is not None and self.exact.jumps:
+            outputs = {output_name(name): peer[name] for name in self.names}
+            shares = {name: share_of_others(value, tensors[name], LEVEL) for name, value in outputs.items()}
         if peer is not None and self.parts and not max(errors.values(), default=0.0) <= LEVEL:
             # A part may jump: the exact model goes on from what the peer's parts have made.
             results = {part: [peer[name] for name in names] for part, names in self.parts.items()}
             errors = self._peer_errors(peer, self.named(*self.exact.run(sample.feeds, keep, results=results)))
         imported = {name: error_of(tensors[name], right) for name, right in truth.items()}
-        rounded = Rounded(self.exact, self.inside, sample, tensors, _float32_runs(self.exact.jumps))
-        return Expected(sample, tensors, errors, rounded, imported)
+        jumps = self.exact.jumps
+        rounded = Rounded(self.exact, self.inside, sample, tensors, _float32_runs(jumps), jumps)
+        return Expected(sample, tensors, errors, rounded, imported, shares, jumps)
 
     def _truth(self, sample: Sample) -> dict[str, Array]:
         """The outputs as the origin computes them in float64; empty if it does not, or not all of them finite."""
@@ -213,7 +258,8 @@ class Computing:
             scales = ", ".join(sample.name for sample in self.samples)
             raise ModelError(
                 f"{self.graph.name}: cannot be verified: its outputs hold NaN or leave the range of float32 on all "
-                f"inputs that were tried ({scales}); {against} computes the same: this is in the model or its weights"
+                f"inputs that were tried ({scales}); {against} computes the same: this is in the model, its weights or "
+                f"the inputs; {HINT}"
             )
 
     def _require_variation(self, expected: Sequence[Expected]) -> None:
@@ -223,11 +269,45 @@ class Computing:
                 f"{self.graph.name}: cannot be verified: its outputs have no elements; if the size 0 of an input "
                 f"stands for an open one, give the shape, as in --shape x=1x3x224x224 (shapes= in Python)"
             )
-        if not any(varies([one.tensors[name] for one in expected]) for name in names):
+        if self.varies(expected):
+            return
+        if self.is_discrete(expected):
+            _logger.warning(
+                "%s: each output holds one value on all inputs that were tried, so that a wrong kernel may not show; %s",
+                self.graph.name,
+                HINT,
+            )
+        else:
             raise ModelError(
                 f"{self.graph.name}: cannot be verified: each output holds one value everywhere, so a wrong kernel "
-                f"would not show; are its weights missing? (stormdrop.model.random_weights.seed_weights makes some)"
+                f"would not show; are its weights missing? (stormdrop.model.random_weights.seed_weights makes some); "
+                f"or {HINT}"
             )
+
+    def _until_it_varies(self, expected: Sequence[Expected], wanted: Sequence[str]) -> list[Expected]:
+        """More samples, while each output holds one value, as the position of a maximum may."""
+        more: list[Expected] = []
+        inputs, ranges = self.graph.inputs, self.origin.index_ranges()
+        for number in range(_MORE) if self.samples[0].name == STANDARD_NORMAL else ():
+            if self.varies([*expected, *more]):
+                break
+            sample = Sample(STANDARD_NORMAL, random_feeds(inputs, self.seed + len(self.samples) + number, ranges))
+            (peer, *_), _ = self.origin.outputs([sample.feeds], wanted)
+            one = self._expected(sample, peer)
+            more += [one] if one is not None and not one.holds_nan else []
+        return more
+
+    def varies(self, expected: Sequence[Expected]) -> bool:
+        """Whether a tensor that the model computes, and that is compared, holds different values."""
+        given = set(self.graph.mod["main"].params)
+        computed = expected[0].tensors.keys() - {
+            name for name, (variable, _) in self.inside.items() if variable in given
+        }
+        return any(varies([one.tensors[name] for one in expected]) for name in computed)
+
+    def is_discrete(self, expected: Sequence[Expected]) -> bool:
+        """Whether all outputs are integers or booleans: one value everywhere may then be what is right."""
+        return all(expected[0].tensors[output_name(name)].dtype.kind in "iub" for name in self.names)
 
     def _check_import(self, expected: Expected, against: str) -> None:
         """Raise `ModelError` if the peer, or the origin, is further from the exact values than rounding explains."""
@@ -235,7 +315,8 @@ class Computing:
             return
         outputs = {output_name(name): name for name in self.names}
         for name, error in (*expected.peer.items(), *expected.imported.items()):
-            if error <= LEVEL or error <= (allowed := max(LEVEL, expected.rounded(name, error))):
+            share = expected.shares.get(name, 0.0) if expected.jumps else 0.0
+            if error <= LEVEL or error <= (allowed := max(LEVEL, expected.rounded(name, error, share))):
                 continue
             if name in outputs and expected.tensors[name].dtype.kind == "f":
                 own = rounding_of_peer(self.origin, expected.sample.feeds, outputs[name])
@@ -275,7 +356,9 @@ class Rounded:
     """The error of each tensor of a sample that rounding explains.
 
     It is the largest error of a few executions of the model by NumPy that round, each multiplied by a factor. An
-    execution is done only if the errors so far do not explain the one that is asked for.
+    execution is done only if the errors so far do not explain the one that is asked for. If the model jumps, the error
+    says little: a number below an integer and one above it differ by a whole step. So the share of the elements that
+    differ in the executions is a bound, too.
 
     Args:
         exact: The model.
@@ -283,6 +366,7 @@ class Rounded:
         sample: The inputs.
         tensors: The exact tensors.
         runs: For each execution the factor, and the arguments of `ExactModel.run` that make it round.
+        jumps: Whether the model jumps.
     """
 
     def __init__(
@@ -292,14 +376,26 @@ class Rounded:
         sample: Sample,
         tensors: Mapping[str, Array],
         runs: Iterable[tuple[float, Mapping[str, Any]]],
+        jumps: bool = False,
     ) -> None:
         self._exact, self._inside, self._sample, self._tensors = exact, inside, sample, tensors
         self._errors = dict.fromkeys(tensors, 0.0)
-        self._runs = iter(runs)
+        self._shares = dict.fromkeys(tensors, 0.0)
+        self._runs, self._jumps = iter(runs), jumps
 
-    def __call__(self, name: str, enough: float) -> float:
-        """The error of a tensor that rounding explains, or less if less is enough."""
-        while not self._errors[name] >= enough and (run := next(self._runs, None)) is not None:
+    def __call__(self, name: str, enough: float, share: float = 0.0) -> float:
+        """The error of a tensor that rounding explains, or less if less is enough.
+
+        Args:
+            name: The tensor.
+            enough: The error that is to be explained.
+            share: The share of the elements that differ. If rounding does not explain it, it explains no error.
+        """
+
+        def explained() -> bool:
+            return self._errors[name] >= enough and self._shares[name] >= share
+
+        while not explained() and (run := next(self._runs, None)) is not None:
             factor, arguments = run
             values = self._of_run(arguments)
             for key, right in self._tensors.items():
@@ -307,7 +403,10 @@ class Rounded:
                 # Noise that leaves the range of numbers explains nothing.
                 if np.isfinite(error) or "noise" not in arguments:
                     self._errors[key] = max(self._errors[key], factor * error)
-        return self._errors[name]
+                    if self._jumps:
+                        others = factor * share_of_others(values[key], right, LEVEL)
+                        self._shares[key] = max(self._shares[key], others)
+        return self._errors[name] if self._shares[name] >= share else 0.0
 
     def _of_run(self, arguments: Mapping[str, Any]) -> Mapping[str, Array]:
         keep = [variable for variable, _ in self._inside.values()]
@@ -321,12 +420,15 @@ def _float32_runs(jumps: bool) -> Iterator[tuple[float, dict[str, Any]]]:
     of a long sum. Noise does more if a network jumps: a gate whose sigmoid takes logits of 100,000 opens or closes with
     the last bits of its input. A model that rounds numbers to integers, as a quantised one does, may jump by a whole
     step where a number lies between two integers, and all that follows with it. There it is 3 times what rounding does,
-    or what happens if each of these numbers is moved up or down a little.
+    or what happens if each of these numbers is moved up or down a little. If such a network is deep or recurrent, two
+    ways to round go apart step by step: therefore it is rounded with noise, too, as one in bfloat16 is.
     """
     if jumps:
         yield OF_SPREAD, {"rounded": True}
         yield OF_SPREAD, {"nudge": NEAR_A_TIE}
         yield OF_SPREAD, {"nudge": -NEAR_A_TIE}
+        for noise in draws():
+            yield OF_SPREAD, {"rounded": True, "noise": noise}
         return
     yield _OF_ROUNDING, {"rounded": True}
     for noise in draws():

@@ -29,7 +29,7 @@ from .exact import ExactModel
 from .expected import OF_SPREAD, Expected, Rounded, draws, named_tensors, output_name, read_before_outputs
 from .kernels import kernel_errors
 from .origins import origin_of
-from .samples import Feeds, Sample, random_feeds
+from .samples import Feeds, Sample, feeds_in_turn
 
 _ROWS = 32  # inputs on which the model is compared with that in float32
 
@@ -88,7 +88,7 @@ def lowered_reference(graph: Graph, original: Reference) -> Reference:
         return {low[index]: error for index, error in errors.items() if index in low}
 
     against = "NumPy in float64, for weights in bfloat16"
-    return Reference(original.feeds, against, usable, sites, kernels=kernels)
+    return Reference(original.feeds, against, usable, sites, kernels=kernels, given=original.given)
 
 
 def _runs() -> Iterator[tuple[float, dict[str, Any]]]:
@@ -136,23 +136,24 @@ def expected_error(graph: Graph, original: Reference) -> float:
     return max(error_of(value, one.tensors[output_name(name)]) for name, value in outputs.items())
 
 
-def accuracy_of(model: CompiledModel, graph: Graph, seed: int) -> Accuracy:
+def accuracy_of(model: CompiledModel, graph: Graph, seed: int, given: Sequence[Feeds] = ()) -> Accuracy:
     """Compare a lowered model with the one in float32, which another runtime computes.
 
     Args:
         model: The lowered model.
         graph: The model in float32.
         seed: Seeds the inputs.
+        given: Samples that the user gives, in place of random inputs.
 
     Returns:
-        The accuracy on 32 inputs of the first size; on one if only onnx's own evaluator computes the model.
+        The accuracy on 32 inputs of the first size, or on those that are given; on one if only onnx's own evaluator
+        computes the model.
 
     Raises:
         ModelError: The other runtime cannot run the model.
     """
     origin = origin_of(graph.source)
-    ranges = origin.index_ranges()
-    feeds: Sequence[Feeds] = [random_feeds(graph.inputs, seed + number, ranges) for number in range(_ROWS)]
+    feeds = feeds_in_turn(graph.inputs, origin.index_ranges(), seed, _ROWS, given)
     names = [info.name for info in graph.outputs]
     theirs, _ = origin.outputs(feeds, names)
     ours = [model.run(one) for one in feeds[: len(theirs)]]

@@ -12,7 +12,7 @@ from ...ir.relative_error import relative_error
 from ..foreign import sums_saturate
 from ..importer.origin import Feeds, Origin, Outputs
 from .peer import before_saturation, peer_outputs
-from .samples import index_ranges
+from .ranges import Ranges, index_ranges
 
 _BYTES = {"QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger"}
 
@@ -74,7 +74,7 @@ class OnnxOrigin:
 
     model: onnx.ModelProto
 
-    def index_ranges(self) -> Mapping[str, int | tuple[int, int]]:
+    def index_ranges(self) -> Ranges:
         return index_ranges(self.model)
 
     def before_saturation(self) -> Mapping[str, str]:

@@ -7,29 +7,35 @@ model by torch, may be right.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
-from ...errors import ModelError
+from ...errors import InputError, ModelError
 from ..importer.graph import Graph
 from ..verify import Reference, WrongImport
+from .given import Data, split
+from .samples import Feeds
 
 _logger = logging.getLogger(__name__)
 
 
-def with_references(graph: Graph, seed: int) -> tuple[Graph, list[Reference]]:
+def with_references(graph: Graph, seed: int, data: Data | None = None) -> tuple[Graph, list[Reference]]:
     """What a model should compute at each of its sizes.
 
     Args:
         graph: The model as it was imported.
         seed: Seeds the random inputs.
+        data: The samples that the user gives. Each size has those that fit it.
 
     Returns:
         The graph, or what another import made of the same model, and a reference for each of its sizes.
 
     Raises:
         ModelError: As `Reference.compute`.
+        InputError: The samples that the user gives fit no size.
     """
+    given = _given(graph, data or {})
     try:
-        return graph, [Reference.compute(size, seed) for size in graph.sizes]
+        return graph, [Reference.compute(size, seed, own) for size, own in zip(graph.sizes, given, strict=True)]
     except WrongImport as error:
         other = getattr(graph.source, "other_import", None)
         if other is None or graph.others:
@@ -38,6 +44,22 @@ def with_references(graph: Graph, seed: int) -> tuple[Graph, list[Reference]]:
         try:
             examples, graph = graph.foreign.examples, other()
             graph.foreign.examples = None if examples is None else {}
-            return graph, [Reference.compute(graph, seed)]
+            return graph, [Reference.compute(graph, seed, given[0])]
         except ModelError as second:
             raise ModelError(f"{error}; imported as an ONNX model: {second}") from second
+
+
+def _given(graph: Graph, data: Data) -> list[Sequence[Feeds]]:
+    """The user's samples for each size of a model."""
+    used = {name: array for name, array in data.items() if name not in graph.ignored}
+    given: list[Sequence[Feeds]] = []
+    unfit: InputError | None = None
+    for size in graph.sizes:
+        try:
+            given.append(split({info.name: (info.shape, info.dtype) for info in size.inputs}, used))
+        except InputError as error:
+            unfit = unfit or error
+            given.append(())
+    if unfit is not None and not any(given):
+        raise unfit
+    return given
