@@ -17,8 +17,8 @@ that amplifies rounding is neither refused nor let pass with whatever it compute
 coarse as those in float32.
 
 A model that rounds to integers, as a quantised one does, may differ by a whole step at a tie: see
-`expected._float32_runs`. Then few elements may differ, no more than in the executions that say how much, and each
-kernel has to be right by itself, on what it reads while the model runs.
+`expected._float32_runs`. Then the mean error has a bound, too, so that few elements differ, and each kernel has
+to be right by itself, on what it reads while the model runs.
 """
 
 from __future__ import annotations
@@ -137,8 +137,8 @@ class Reference:
             for name, error in errors.items():
                 largest = max(largest, error)
                 # After a part that jumps, rounding may make any error: it says nothing about what is right.
-                share = expected.share(name, ours[name]) if name in pairs and not by_parts else 0.0
-                allowed = LEVEL_WITHOUT_EXACT if by_parts else expected.allowed(name, error, share)
+                mean = expected.mean(name, ours[name]) if name in pairs and not by_parts else 0.0
+                allowed = LEVEL_WITHOUT_EXACT if by_parts else expected.allowed(name, error, mean)
                 if not error <= allowed and (worst is None or error / allowed > worst.error / worst.allowed):
                     worst = Fault(name, expected.sample, error, allowed)
         if worst is None and self.kernels is not None and not (self.varies and largest <= LEVEL):

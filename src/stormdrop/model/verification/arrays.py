@@ -24,16 +24,20 @@ def error_of(value: Array, right: Array) -> float:
     return relative_error(value, right, _LEAST)
 
 
-def share_of_others(value: Array, right: Array, level: float) -> float:
-    """The share of the elements of a tensor that differ from what they should be by more than a relative error."""
+def mean_error(value: Array, right: Array) -> float:
+    """The mean of the differences, relative to the largest value; of integers and booleans, the share that differs.
+
+    An element that is finite on one side only counts as the largest value.
+    """
     if not right.size or value.shape != right.shape:
         return float(value.shape != right.shape)
     if right.dtype.kind in "iub":
         return error_of(value, right)
+    scale = max(_LEAST, float(np.abs(right[np.isfinite(right)]).max(initial=0.0)))
     with np.errstate(invalid="ignore"):
-        same = (value == right) | (np.isnan(value) & np.isnan(right))
-        scale = max(_LEAST, float(np.abs(right[np.isfinite(right)]).max(initial=0.0)))
-        return float(np.mean(~(same | (np.abs(value - right) <= level * scale))))
+        gap = np.abs(np.asarray(value, np.float64) - right) / scale
+        gap[(value == right) | (np.isnan(value) & np.isnan(right))] = 0.0
+    return float(np.mean(np.where(np.isfinite(gap), gap, 1.0)))
 
 
 def same_top(value: Array, right: Array) -> list[bool]:

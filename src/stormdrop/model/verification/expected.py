@@ -25,8 +25,8 @@ from .arrays import (
     has_nan,
     has_numbers,
     in_layout_of,
+    mean_error,
     overflows,
-    share_of_others,
     varies,
 )
 from .exact import ExactModel, Site
@@ -93,8 +93,8 @@ class Expected:
         peer: The error of the peer, for the tensors that it computes.
         imported: The error of the imported graph in float64 against its origin in float64, if both are known.
         rounded: Computes the error of a tensor that rounding explains, or less if less is enough (the second argument),
-            and if no larger share of its elements differs than rounding explains (the third); None if nothing is exact.
-        shares: The share of the elements that differ in the peer's tensors, if the model jumps.
+            and if its mean error (the third) is not larger than rounding explains; None if nothing is exact.
+        means: The mean errors of the peer's tensors, if the model jumps.
         jumps: Whether the model jumps, as one that rounds to integers. Then few elements may differ, and by much.
     """
 
@@ -103,27 +103,27 @@ class Expected:
     peer: Mapping[str, float]
     rounded: Callable[[str, float, float], float] | None
     imported: Mapping[str, float] = field(default_factory=dict)
-    shares: Mapping[str, float] = field(default_factory=dict)
+    means: Mapping[str, float] = field(default_factory=dict)
     jumps: bool = False
 
-    def allowed(self, name: str, error: float, share: float = 0.0) -> float:
+    def allowed(self, name: str, error: float, mean: float = 0.0) -> float:
         """The error that a tensor may have. What rounding does is computed only if it matters for this error.
 
         Args:
             name: The tensor.
             error: The error that it has.
-            share: The share of its elements that differ, of a model that jumps; see `share`.
+            mean: Its mean error, of a model that jumps; see `mean`.
         """
         allowed = LEVEL
-        if share <= _OF_PEER * self.shares.get(name, 0.0):
+        if mean <= _OF_PEER * self.means.get(name, 0.0):
             allowed = max(LEVEL, _OF_PEER * self.peer.get(name, 0.0))
         if self.rounded is None:
             return max(allowed, LEVEL_WITHOUT_EXACT)
-        return allowed if error <= allowed else max(allowed, self.rounded(name, error, share))
+        return allowed if error <= allowed else max(allowed, self.rounded(name, error, mean))
 
-    def share(self, name: str, value: Array) -> float:
-        """The share of the elements of a tensor that differ from what they should be, if the model jumps; else 0."""
-        return share_of_others(value, self.tensors[name], LEVEL) if self.jumps else 0.0
+    def mean(self, name: str, value: Array) -> float:
+        """The mean error of a tensor, if the model jumps; else 0."""
+        return mean_error(value, self.tensors[name]) if self.jumps else 0.0
 
     @property
     def holds_nan(self) -> bool:
@@ -220,10 +220,10 @@ class Computing:
         if peer is not None and any(overflows(peer[name], tensors[output_name(name)]) for name in self.names):
             return None
         errors = {} if peer is None else self._peer_errors(peer, tensors)
-        shares = errors
+        means = errors
         if peer is not None and self.exact.jumps:
             outputs = {output_name(name): peer[name] for name in self.names}
-            shares = {name: share_of_others(value, tensors[name], LEVEL) for name, value in outputs.items()}
+            means = {name: mean_error(value, tensors[name]) for name, value in outputs.items()}
         if peer is not None and self.parts and not max(errors.values(), default=0.0) <= LEVEL:
             # A part may jump: the exact model goes on from what the peer's parts have made.
             results = {part: [peer[name] for name in names] for part, names in self.parts.items()}
@@ -231,7 +231,7 @@ class Computing:
         imported = {name: error_of(tensors[name], right) for name, right in truth.items()}
         jumps = self.exact.jumps
         rounded = Rounded(self.exact, self.inside, sample, tensors, _float32_runs(jumps), jumps)
-        return Expected(sample, tensors, errors, rounded, imported, shares, jumps)
+        return Expected(sample, tensors, errors, rounded, imported, means, jumps)
 
     def _truth(self, sample: Sample) -> dict[str, Array]:
         """The outputs as the origin computes them in float64; empty if it does not, or not all of them finite."""
@@ -273,7 +273,7 @@ class Computing:
             return
         if self.is_discrete(expected):
             _logger.warning(
-                "%s: each output holds one value on all inputs that were tried, so that a wrong kernel may not show; %s",
+                "%s: each output holds one value on all inputs that were tried, so a wrong kernel may not show; %s",
                 self.graph.name,
                 HINT,
             )
@@ -300,10 +300,8 @@ class Computing:
     def varies(self, expected: Sequence[Expected]) -> bool:
         """Whether a tensor that the model computes, and that is compared, holds different values."""
         given = set(self.graph.mod["main"].params)
-        computed = expected[0].tensors.keys() - {
-            name for name, (variable, _) in self.inside.items() if variable in given
-        }
-        return any(varies([one.tensors[name] for one in expected]) for name in computed)
+        inputs = {name for name, (variable, _) in self.inside.items() if variable in given}
+        return any(varies([one.tensors[name] for one in expected]) for name in expected[0].tensors.keys() - inputs)
 
     def is_discrete(self, expected: Sequence[Expected]) -> bool:
         """Whether all outputs are integers or booleans: one value everywhere may then be what is right."""
@@ -315,8 +313,8 @@ class Computing:
             return
         outputs = {output_name(name): name for name in self.names}
         for name, error in (*expected.peer.items(), *expected.imported.items()):
-            share = expected.shares.get(name, 0.0) if expected.jumps else 0.0
-            if error <= LEVEL or error <= (allowed := max(LEVEL, expected.rounded(name, error, share))):
+            mean = expected.means.get(name, 0.0) if expected.jumps else 0.0
+            if error <= LEVEL or error <= (allowed := max(LEVEL, expected.rounded(name, error, mean))):
                 continue
             if name in outputs and expected.tensors[name].dtype.kind == "f":
                 own = rounding_of_peer(self.origin, expected.sample.feeds, outputs[name])
@@ -356,9 +354,9 @@ class Rounded:
     """The error of each tensor of a sample that rounding explains.
 
     It is the largest error of a few executions of the model by NumPy that round, each multiplied by a factor. An
-    execution is done only if the errors so far do not explain the one that is asked for. If the model jumps, the error
-    says little: a number below an integer and one above it differ by a whole step. So the share of the elements that
-    differ in the executions is a bound, too.
+    execution is done only if the errors so far do not explain the one that is asked for. If the model jumps, the
+    largest error says little: a number below an integer and one above it differ by a whole step. So the mean error of the
+    executions is a bound, too.
 
     Args:
         exact: The model.
@@ -380,20 +378,20 @@ class Rounded:
     ) -> None:
         self._exact, self._inside, self._sample, self._tensors = exact, inside, sample, tensors
         self._errors = dict.fromkeys(tensors, 0.0)
-        self._shares = dict.fromkeys(tensors, 0.0)
+        self._means = dict.fromkeys(tensors, 0.0)
         self._runs, self._jumps = iter(runs), jumps
 
-    def __call__(self, name: str, enough: float, share: float = 0.0) -> float:
+    def __call__(self, name: str, enough: float, mean: float = 0.0) -> float:
         """The error of a tensor that rounding explains, or less if less is enough.
 
         Args:
             name: The tensor.
             enough: The error that is to be explained.
-            share: The share of the elements that differ. If rounding does not explain it, it explains no error.
+            mean: The mean error. If rounding does not explain it, it explains no error.
         """
 
         def explained() -> bool:
-            return self._errors[name] >= enough and self._shares[name] >= share
+            return self._errors[name] >= enough and self._means[name] >= mean
 
         while not explained() and (run := next(self._runs, None)) is not None:
             factor, arguments = run
@@ -404,9 +402,8 @@ class Rounded:
                 if np.isfinite(error) or "noise" not in arguments:
                     self._errors[key] = max(self._errors[key], factor * error)
                     if self._jumps:
-                        others = factor * share_of_others(values[key], right, LEVEL)
-                        self._shares[key] = max(self._shares[key], others)
-        return self._errors[name] if self._shares[name] >= share else 0.0
+                        self._means[key] = max(self._means[key], factor * mean_error(values[key], right))
+        return self._errors[name] if self._means[name] >= mean else 0.0
 
     def _of_run(self, arguments: Mapping[str, Any]) -> Mapping[str, Array]:
         keep = [variable for variable, _ in self._inside.values()]

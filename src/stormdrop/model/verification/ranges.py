@@ -96,8 +96,9 @@ def index_ranges(model: onnx.ModelProto) -> dict[str, Range]:
                     compared.setdefault(origin[name], (values[other], values[other] + 1))
                 elif name in origin and other in depths:
                     shorten(origin[name], depths[other])
-    whole = {**bounds, **{name: value for name, value in compared.items() if name in one}, **lengths}
-    return {**{name: range_ for name, range_ in whole.items() if name not in reals}, **domains}
+    single = {name: value for name, value in compared.items() if name in one}
+    found: dict[str, Range] = {**bounds, **single, **lengths}
+    return {**{name: known for name, known in found.items() if name not in reals}, **domains}
 
 
 def is_range(found: Any) -> bool:
