@@ -13,6 +13,8 @@ from stormdrop.errors import ModelError
 from stormdrop.machine.cpu import Target
 from stormdrop.model.compile import build
 from stormdrop.model.importer.graph import Graph, load_graph
+from stormdrop.model.verification.arrays import error_of, mean_error
+from stormdrop.model.verification.expected import Computing
 from stormdrop.model.verify import Reference
 
 KINDS = {
@@ -92,3 +94,95 @@ def test_a_kernel_that_floors_wrongly_is_seen(target: Target) -> None:
     source = jumping("times a tenth", "Floor")
     source.graph.initializer[-1].CopyFrom(numpy_helper.from_array(np.float32(0.0985), "times a tenth"))
     assert reference.check(build(load_graph(source), {}, target)).fault is not None
+
+
+def saturated(scale: float) -> onnx.ModelProto:
+    """A quantised network as `stormdrop quantize` writes it, whose logits are in the thousands."""
+    rng = np.random.default_rng(0)
+    weights = {"w1": rng.standard_normal((32, 64)) / 5, "w2": scale * rng.standard_normal((64, 10)) / 8}
+    constants: dict[str, np.ndarray] = {name: value.astype(np.float32) for name, value in weights.items()}
+    nodes = [helper.make_node("MatMul", ["x", "w1"], ["a"])]
+    steps = {"a": 0.05, "l": scale / 32, "p": 1 / 256}
+    for name in steps:
+        if name == "l":
+            nodes += [helper.make_node("Relu", ["a.d"], ["r"]), helper.make_node("MatMul", ["r", "w2"], ["l"])]
+        if name == "p":
+            nodes.append(helper.make_node("Softmax", ["l.d"], ["p"], axis=-1))
+        constants |= {f"{name}.s": np.float32(steps[name]), f"{name}.z": np.uint8(0 if name == "p" else 128)}
+        given = [f"{name}.s", f"{name}.z"]
+        nodes.append(helper.make_node("QuantizeLinear", [name, *given], [f"{name}.q"]))
+        nodes.append(helper.make_node("DequantizeLinear", [f"{name}.q", *given], [f"{name}.d"]))
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, (4, 32))
+    y = helper.make_tensor_value_info("p.d", TensorProto.FLOAT, (4, 10))
+    tensors = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
+    graph = helper.make_graph(nodes, "saturated", [x], [y], tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+
+
+@pytest.mark.compiles
+def test_an_output_behind_a_softmax_is_judged_by_what_its_kernel_reads(target: Target) -> None:
+    """A step of the largest logit, which may be right, makes another output of it."""
+    graph = load_graph(saturated(3000.0))
+    reference = Reference.compute(graph)
+    (before,) = reference.sites
+    first = reference.expected[0]
+    moved = first.tensors[before].copy()
+    largest = int(moved[0].argmax())
+    moved[0, (largest + 1) % 10] = moved[0, largest] + 3000.0 / 32
+    right = reference.after_saturation({before: moved})["output 'p.d'"]
+    assert np.abs(right - first.tensors["output 'p.d'"]).max() > 0.9
+    assert reference.check(build(graph, {}, target)).fault is None
+    other = saturated(3000.0)
+    weight = next(tensor for tensor in other.graph.initializer if tensor.name == "w2")
+    weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight)[:, ::-1].copy(), "w2"))
+    fault = reference.check(build(load_graph(other), {}, target)).fault
+    assert fault is not None and fault.tensor == before
+
+
+def recurrent(steps: int, hidden: int) -> onnx.ModelProto:
+    """h = tanh(W (x + h)), with x + h quantised dynamically at each step."""
+    rng = np.random.default_rng(0)
+    constants: dict[str, np.ndarray] = {
+        "w": rng.integers(-127, 127, (hidden, hidden)).astype(np.int8),
+        "ws": np.float32(3 / 127 / hidden**0.5),
+        "h0": np.zeros((1, hidden), np.float32),
+    }
+    nodes: list[onnx.NodeProto] = []
+    for step in range(steps):
+        constants[f"i{step}"] = np.array(step)
+        nodes += [
+            helper.make_node("Gather", ["x", f"i{step}"], [f"x{step}"], axis=0),
+            helper.make_node("Add", [f"x{step}", f"h{step}"], [f"a{step}"]),
+            helper.make_node("DynamicQuantizeLinear", [f"a{step}"], [f"q{step}", f"s{step}", f"z{step}"]),
+            helper.make_node("MatMulInteger", [f"q{step}", "w", f"z{step}"], [f"m{step}"]),
+            helper.make_node("Cast", [f"m{step}"], [f"c{step}"], to=TensorProto.FLOAT),
+            helper.make_node("Mul", [f"s{step}", "ws"], [f"k{step}"]),
+            helper.make_node("Mul", [f"c{step}", f"k{step}"], [f"p{step}"]),
+            helper.make_node("Tanh", [f"p{step}"], [f"h{step + 1}"]),
+        ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, (steps, 1, hidden))
+    y = helper.make_tensor_value_info(f"h{steps}", TensorProto.FLOAT, (1, hidden))
+    tensors = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
+    graph = helper.make_graph(nodes, "recurrent", [x], [y], tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+
+
+def test_rounding_that_feeds_back_is_right_and_other_weights_are_wrong() -> None:
+    """Each way to round takes another way through 12 steps; the kernels are compared by themselves as well."""
+    graph = load_graph(recurrent(12, 24))
+    computing = Computing(graph, 0)
+    reference = Reference.compute(graph)
+    assert reference.kernels is not None and computing.exact is not None
+    (expected, *_) = reference.expected
+    name, right = next(iter(expected.tensors.items()))
+    for seed in range(10, 14):
+        rng = np.random.default_rng(seed)
+        outputs, _ = computing.exact.run(expected.sample.feeds, rounded=True, noise=rng)
+        (value,) = outputs.values()
+        error = error_of(value, right)
+        assert error <= expected.allowed(name, error, mean_error(value, right))
+    other = recurrent(12, 24)
+    weight = next(tensor for tensor in other.graph.initializer if tensor.name == "w")
+    weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight)[::-1].copy(), "w"))
+    with pytest.raises(ModelError, match="the imported graph and onnx"):
+        Reference.compute(imported_as(graph, other))

@@ -36,8 +36,8 @@ def mean_error(value: Array, right: Array) -> float:
     scale = max(_LEAST, float(np.abs(right[np.isfinite(right)]).max(initial=0.0)))
     with np.errstate(invalid="ignore"):
         gap = np.abs(np.asarray(value, np.float64) - right) / scale
-        gap[(value == right) | (np.isnan(value) & np.isnan(right))] = 0.0
-    return float(np.mean(np.where(np.isfinite(gap), gap, 1.0)))
+        same = (value == right) | (np.isnan(value) & np.isnan(right))
+    return float(np.mean(np.where(same, 0.0, np.where(np.isfinite(gap), gap, 1.0))))
 
 
 def same_top(value: Array, right: Array) -> list[bool]:

@@ -73,6 +73,8 @@ class ExactModel:
             last.update(dict.fromkeys(variables_of(binding.value), position))
         for variable in variables_of(self._main.body.body):
             last.pop(variable, None)
+        # The kernel that computes an output, and what moves its result: the variables and their expressions, in order.
+        self._last: dict[str, list[tuple[Any, Any]]] = {}
         self._ended: defaultdict[int, list[Any]] = defaultdict(list)
         for variable, position in last.items():
             self._ended[position].append(variable)
@@ -186,6 +188,24 @@ class ExactModel:
             return
         raise UnsupportedFunction(f"the NumPy reference does not know {getattr(expr, 'op', type(expr).__name__)}")
 
+    def last(self, output: str, read: Mapping[Any, Array]) -> Array:
+        """What the kernel that computes an output makes of other values than the exact ones.
+
+        Args:
+            output: The name of an output in `before`.
+            read: The values of the variables that the kernel reads.
+        """
+        values = dict(read)
+
+        def value(expr: Any) -> Any:
+            return expr.value.numpy() if isinstance(expr, GenericConst) else values[expr]
+
+        with np.errstate(all="ignore"):
+            for variable, expr in self._last[output]:
+                values[variable] = self._evaluated(expr, self._stages, value, False, None)
+        result: Array = values[self._last[output][-1][0]]
+        return result
+
     def _read_before_outputs(self) -> dict[str, list[tuple[Any, Site]]]:
         values = {binding.var: binding.value for binding in self._bindings}
         tasks = {callee: task.index for task in self._graph.tasks for callee in task.callees}
@@ -201,9 +221,12 @@ class ExactModel:
         results = body.fields if isinstance(body, relax.Tuple) else [body]
         before: dict[str, list[tuple[Any, Site]]] = {}
         for info, result in zip(self._graph.outputs, results, strict=True):
+            steps = [result]
             while isinstance(values.get(result), relax.Call) and (moved := self._moved(values[result])) is not None:
                 result = moved
+                steps.insert(0, result)
             if result in sites:
+                self._last[info.name] = [(step, values[step]) for step in steps]
                 arguments = values[result].args[1].fields
                 before[info.name] = [
                     (argument, Site(*sites[result], calls[sites[result][0]], position))

@@ -121,10 +121,6 @@ class Expected:
             return max(allowed, LEVEL_WITHOUT_EXACT)
         return allowed if error <= allowed else max(allowed, self.rounded(name, error, mean))
 
-    def mean(self, name: str, value: Array) -> float:
-        """The mean error of a tensor, if the model jumps; else 0."""
-        return mean_error(value, self.tensors[name]) if self.jumps else 0.0
-
     @property
     def holds_nan(self) -> bool:
         """Whether a tensor holds NaN."""
@@ -219,15 +215,11 @@ class Computing:
             return None
         if peer is not None and any(overflows(peer[name], tensors[output_name(name)]) for name in self.names):
             return None
-        errors = {} if peer is None else self._peer_errors(peer, tensors)
-        means = errors
-        if peer is not None and self.exact.jumps:
-            outputs = {output_name(name): peer[name] for name in self.names}
-            means = {name: mean_error(value, tensors[name]) for name, value in outputs.items()}
+        errors, means = ({}, {}) if peer is None else self._peer_errors(peer, tensors)
         if peer is not None and self.parts and not max(errors.values(), default=0.0) <= LEVEL:
             # A part may jump: the exact model goes on from what the peer's parts have made.
             results = {part: [peer[name] for name in names] for part, names in self.parts.items()}
-            errors = self._peer_errors(peer, self.named(*self.exact.run(sample.feeds, keep, results=results)))
+            errors, means = self._peer_errors(peer, self.named(*self.exact.run(sample.feeds, keep, results=results)))
         imported = {name: error_of(tensors[name], right) for name, right in truth.items()}
         jumps = self.exact.jumps
         rounded = Rounded(self.exact, self.inside, sample, tensors, _float32_runs(jumps), jumps)
@@ -243,15 +235,42 @@ class Computing:
         """The tensors that `ExactModel.run` returns, by what they are called in messages."""
         return named_tensors(self.inside, outputs, kept)
 
-    def _peer_errors(self, peer: Mapping[str, Array], tensors: Mapping[str, Array]) -> dict[str, float]:
-        errors = {output_name(name): error_of(peer[name], tensors[output_name(name)]) for name in self.names}
+    def after_saturation(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
+        """What outputs behind a softmax or sigmoid should be, as far as the model jumps, given what was made before it.
+
+        A step of one large logit, which may be right, turns such an output into another one.
+
+        Args:
+            tensors: What the last kernels read, by what it is called; anything else is passed over.
+        """
+        found: dict[str, Array] = {}
+        for output in self.saturating if self.exact is not None and self.exact.jumps else ():
+            read = self._read_for(output)
+            if read and all(name in tensors for name in read):
+                values = {variable: tensors[name] for name, variable in read.items()}
+                found[output_name(output)] = self.exact.last(output, values)  # type: ignore[union-attr]
+        return found
+
+    def _read_for(self, output: str) -> dict[str, Any]:
+        """What the last kernel of an output reads: the variables, by what they are called."""
+        sites = {site for _, site in self.exact.before.get(output, ())} if self.exact is not None else set()
+        return {name: variable for name, (variable, site) in self.inside.items() if site in sites}
+
+    def _peer_errors(
+        self, peer: Mapping[str, Array], tensors: Mapping[str, Array]
+    ) -> tuple[dict[str, float], dict[str, float]]:
+        """The largest and the mean error of each tensor that the peer makes."""
+        made = {output_name(name): peer[name] for name in self.names}
         for output, before in self.saturating.items():
-            for name, (_, site) in self.inside.items():
-                read = {other for _, other in self.exact.before[output]} & self.exact.direct if self.exact else set()
-                value = in_layout_of(tensors[name], peer[before]) if site in read else None
-                if value is not None:
-                    errors[name] = error_of(value, tensors[name])
-        return errors
+            for name in self._read_for(output):
+                # The peer's tensor is the one that the kernel reads only if the kernel begins with it as it stands.
+                is_direct = self.exact is not None and self.inside[name][1] in self.exact.direct
+                value = in_layout_of(tensors[name], peer[before]) if is_direct else None
+                if value is not None and value.dtype.kind == tensors[name].dtype.kind:
+                    made[name] = value
+        right = {**tensors, **self.after_saturation(made)}
+        means = {name: mean_error(value, right[name]) for name, value in made.items()}
+        return {name: error_of(value, right[name]) for name, value in made.items()}, means
 
     def _require_finite(self, expected: Sequence[Expected], against: str) -> None:
         if not expected:
@@ -355,8 +374,8 @@ class Rounded:
 
     It is the largest error of a few executions of the model by NumPy that round, each multiplied by a factor. An
     execution is done only if the errors so far do not explain the one that is asked for. If the model jumps, the
-    largest error says little: a number below an integer and one above it differ by a whole step. So the mean error of the
-    executions is a bound, too.
+    largest error says little: a number below an integer and one above it differ by a whole step. So the mean error of
+    the executions is a bound, too.
 
     Args:
         exact: The model.

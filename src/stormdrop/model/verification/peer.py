@@ -21,7 +21,7 @@ _SOFTMAX_OVER_ONE_AXIS = 13
 """The first ONNX opset whose Softmax normalises along one axis instead of all axes from it on."""
 
 _SATURATING = ("LogSoftmax", "Sigmoid", "Softmax")
-_RENAMING = ("Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
+_RENAMING = ("DequantizeLinear", "Flatten", "Identity", "QuantizeLinear", "Reshape", "Squeeze", "Unsqueeze")
 
 Outputs = dict[str, NDArray[Any]]
 
