@@ -116,6 +116,19 @@ def shown(text: str, length: int = 100) -> str:
     return f"{line}..." if len(text) > length else line
 
 
+def quoted(value: object) -> str:
+    """Any object of a user as messages show it: its `repr` in one line of at most 100 characters, or its type.
+
+    Example:
+        >>> quoted([1, 2]), quoted("conv" + chr(10))
+        ('[1, 2]', "'conv\\\\n'")
+    """
+    try:
+        return shown(repr(value))
+    except Exception:  # noqa: BLE001  whatever the object's own code raises, or a number of too many digits
+        return f"an object of type {type(value).__name__}"
+
+
 def one_line(error: BaseException) -> str:
     """An exception in one line of at most 300 characters: its type, and the first line of its message if there is one.
 
@@ -123,7 +136,11 @@ def one_line(error: BaseException) -> str:
         >>> one_line(ValueError("shapes differ" + chr(10) + "expected (3, 4)"))
         'ValueError: shapes differ'
     """
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    try:
+        message = str(error)
+    except Exception:  # noqa: BLE001  whatever the `__str__` of the user's own exception raises
+        message = "(its message cannot be shown)"
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
     text = lines[0] if lines else ""
     name = type(error).__name__
     return (text if text.startswith(name) else f"{name}: {text}" if text else name)[:300]

@@ -27,9 +27,10 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from ..errors import ArtifactError, one_line
+from ..errors import ArtifactError, SpaceError, one_line
 from ..machine.cpu import Target
 from ..machine.peak import known_peak
+from ..space import Space
 from ..tuning.kernel import KernelTask
 from ..tuning.options import FLOAT32, TuneOptions
 from .artifact import CompiledModel
@@ -169,6 +170,14 @@ def _read(folder: Path, file: BinaryIO) -> dict[str, Any]:
     return dict(document)
 
 
+def _points(space: Space) -> int:
+    """The number of points of a space, or an upper bound if they are too many to be counted."""
+    try:
+        return space.size
+    except SpaceError:
+        return space.bound
+
+
 def _kernel(
     task: TunedTask, builder: ModelBuilder, combination: Mapping[int, Choice], won_inside: bool
 ) -> dict[str, Any]:
@@ -185,7 +194,7 @@ def _kernel(
             "inputs": [asdict(spec) for spec in kernel.workload.inputs],
             "outputs": [asdict(spec) for spec in kernel.workload.outputs],
         },
-        "spaces": {} if kernel is None else {space.name: space.size for _, space in kernel.sketches},
+        "spaces": {} if kernel is None else {space.name: _points(space) for _, space in kernel.sketches},
         "chosen": None if choice is None else {"sketch": choice[0], "config": dict(choice[1])},
         "default": choice is not None and kernel is not None and _is_default(choice, kernel),
         "won_inside": won_inside,

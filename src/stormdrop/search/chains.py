@@ -12,7 +12,7 @@ from itertools import accumulate, chain, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from ..space import Space
+from ..space import Coords, Space, listed
 from ..surrogate import Features
 from ..trial import Candidate, Point
 
@@ -78,30 +78,48 @@ class Chains:
 
 
 class _Table:
-    """A space as integers: a row is a point, a column is a knob, an entry is the rank of the knob's value."""
+    """A space as integers: a row is a point, a column is a knob, an entry is the rank of the knob's value.
+
+    Of a knob with too many values to be listed, the ranks of a random part are known, and those of all points that come
+    in from outside.
+    """
 
     def __init__(self, space: Space) -> None:
         self.name = space.name
         self._space = space
-        self._coords = [list(knob) for knob in space.knobs]
-        self._ranks = [{coords: rank for rank, coords in enumerate(listed)} for listed in self._coords]
-        self._values = [[knob.value(coords) for coords in knob] for knob in space.knobs]
-        self._codes = [np.array([knob.encode(coords) for coords in knob]) for knob in space.knobs]
-        self._counts = np.array([knob.count for knob in space.knobs])
+        self._coords = [listed(knob, len(space.knobs)) for knob in space.knobs]
+        self._ranks = [{coords: rank for rank, coords in enumerate(known)} for known in self._coords]
+        self._values = [
+            [knob.value(coords) for coords in known] for knob, known in zip(space.knobs, self._coords, strict=True)
+        ]
+        self._codes = [
+            np.array([knob.encode(coords) for coords in known])
+            for knob, known in zip(space.knobs, self._coords, strict=True)
+        ]
+        self._counts = np.array([len(known) for known in self._coords], dtype=np.intp)
         self._free = np.flatnonzero(self._counts > 1)  # the knobs that have another value
         position = {knob.name: index for index, knob in enumerate(space.knobs)}
         self._tests = [
-            (constraint.predicate, [position[name] for name in constraint.knobs]) for constraint in space.constraints
+            (constraint.test, [position[name] for name in constraint.knobs]) for constraint in space.constraints
         ]
         ends = accumulate((len(knob.sizes) for knob in space.knobs), initial=0)
         self._slices = [slice(begin, end) for begin, end in pairwise(ends)]  # of each knob in a point
 
     def rows(self, points: Sequence[Point]) -> Rows:
         """The rows of points, shape `(n, knobs)`."""
-        rows = [
-            [ranks[point[place]] for ranks, place in zip(self._ranks, self._slices, strict=True)] for point in points
-        ]
+        rows = [[self._rank(knob, point[place]) for knob, place in enumerate(self._slices)] for point in points]
         return np.array(rows, np.intp).reshape(len(points), len(self._slices))
+
+    def _rank(self, knob: int, coords: Coords) -> int:
+        """The rank of a knob's value, which gets one if it is not listed."""
+        rank = self._ranks[knob].setdefault(coords, len(self._coords[knob]))
+        if rank == len(self._coords[knob]):
+            of_space = self._space.knobs[knob]
+            self._coords[knob].append(coords)
+            self._values[knob].append(of_space.value(coords))
+            self._codes[knob] = np.vstack([self._codes[knob], of_space.encode(coords)])
+            self._counts[knob] += 1
+        return rank
 
     def point(self, row: list[int]) -> Point:
         """The point of a row."""

@@ -46,7 +46,7 @@ import heapq
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, islice, pairwise
+from itertools import accumulate, chain, islice, pairwise
 
 import numpy as np
 
@@ -246,9 +246,8 @@ def crossed(space: Space, first: Point, second: Point, rng: np.random.Generator)
     """A point that has each knob from either of two points, or None if it is outside of the space."""
     ends = accumulate((len(knob.sizes) for knob in space.knobs), initial=0)
     parents = [(first, second)[index] for index in rng.integers(2, size=len(space.knobs)).tolist()]
-    point: Point = ()
-    for parent, (begin, end) in zip(parents, pairwise(ends), strict=True):
-        point += parent[begin:end]
+    parts = (parent[begin:end] for parent, (begin, end) in zip(parents, pairwise(ends), strict=True))
+    point: Point = tuple(chain.from_iterable(parts))
     return point if space.contains(point) else None
 
 

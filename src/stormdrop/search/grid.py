@@ -9,11 +9,12 @@ not requested. (TVM 0.5 has no constraints, and such points fail.)
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from ..errors import SearchError, hint
-from ..space import Space, first_fastest
-from ..trial import Candidate
+from ..space import NoneFound, Space, first_fastest
+from ..trial import Candidate, Point
 from .contract import GeneratorSearch, Options, Steps, later
 
 ORDERS = ("lexicographic", "autotvm")
@@ -44,6 +45,8 @@ class GridOptions(Options):
 class Grid(GeneratorSearch):
     """Requests the starts, then one point of each space in turn. It finishes when every point was requested.
 
+    In a space it ends earlier if 500,000 combinations in a row are excluded by constraints.
+
     The constructor takes the arguments of `GeneratorSearch`.
     """
 
@@ -59,7 +62,7 @@ class Grid(GeneratorSearch):
         starts = self.knowledge.starts
         yield from starts
         in_order = Space.points if self.options.order == "lexicographic" else first_fastest
-        points = {space.name: in_order(space) for space in self.spaces}
+        points = {space.name: _to_a_gap(in_order(space)) for space in self.spaces}
         while points:
             for sketch in list(points):
                 candidates = (Candidate(sketch, point) for point in points[sketch])
@@ -68,3 +71,10 @@ class Grid(GeneratorSearch):
                     del points[sketch]
                 else:
                     yield candidate
+
+
+def _to_a_gap(points: Iterator[Point]) -> Iterator[Point]:
+    """The points until too many combinations in a row are excluded. Raises `NoneFound` if that are the first ones."""
+    yield next(points)
+    with suppress(NoneFound):  # the search has found what it can, and its trials count
+        yield from points

@@ -27,6 +27,10 @@ BEST = 5
 _LISTED = 100_000  # a space with at most this number of combinations is listed as a whole
 # In a larger space: the points drawn at first, those drawn per batch, and the number at which drawing ends.
 _DRAWN, _DRAWN_PER_BATCH, _MOST = 1_000, 20, 20_000
+# The same with very many columns, as columns of all points together: those of the points drawn at first, of the
+# neighbours of a point, and those at which points are forgotten that were not requested.
+_DRAWN_CELLS, _NEAR_CELLS, _FORGOTTEN_CELLS = 200_000, 30_000, 20_000_000
+_NEAR = 1_000  # neighbours of a point that are considered; some random ones if there are more
 
 Floats = NDArray[np.float64]
 
@@ -41,6 +45,9 @@ class Proposer:
         floor: See `GaussianProcess`.
         length: See `GaussianProcess`.
         alignments: See `Levels`.
+
+    Attributes:
+        columns: The number of columns by which the model sees points, at least 1.
     """
 
     def __init__(
@@ -50,7 +57,7 @@ class Proposer:
         self._rng, self._look = rng, look
         self._levels = Levels(space, alignments)
         self._scale = np.maximum(np.array(self._levels.sizes) - 1, 1)
-        self._model = GaussianProcess(self._levels.sizes, floor, length)
+        self._model = GaussianProcess(self._levels.sizes, floor, length, large=self._levels.merged)
         self._points: list[Point] = []
         self._number: dict[Point, int] = {}
         self._rows = np.empty((0, len(self._levels.sizes)), dtype=np.intp)  # longer than `_points`, so that it can grow
@@ -65,7 +72,9 @@ class Proposer:
         self._considered = np.empty(0, dtype=np.intp)  # the numbers from which the proposals of a batch are chosen
         self._prediction: Prediction | None = None  # of `_considered`
         self._all = space.bound <= _LISTED
-        points = list(space.points()) if self._all else [space.sample(rng) for _ in range(_DRAWN)]
+        self.columns = max(1, len(self._levels.sizes))
+        drawn = max(1, min(_DRAWN, _DRAWN_CELLS // self.columns))
+        points = list(space.points()) if self._all else [space.sample(rng) for _ in range(drawn)]
         # Of points that are equally far the first is taken. They are shuffled, so that it is not always the same.
         self._numbers(points[index] for index in rng.permutation(len(points)).tolist())
 
@@ -107,6 +116,8 @@ class Proposer:
             observed: For each remembered point its value and how often it was measured.
             learn: Whether the model's parameters are learned again.
         """
+        if len(self._points) * self.columns > _FORGOTTEN_CELLS and not self._all:
+            self._forget()
         if not self._all and len(self._points) < _MOST:
             self._numbers(self.space.sample(self._rng) for _ in range(_DRAWN_PER_BATCH))
         self._known = np.array(self._numbers(observed), dtype=np.intp)
@@ -162,8 +173,24 @@ class Proposer:
     def _open_neighbours(self, number: int) -> list[int]:
         """The numbers of a point's neighbours that were not requested."""
         if number not in self._neighbours:
-            self._neighbours[number] = self._numbers(self.space.neighbours(self._points[number]))
+            near = self.space.neighbours(self._points[number])
+            most = min(_NEAR, max(1, _NEAR_CELLS // self.columns))
+            if len(near) > most:
+                near = [near[index] for index in sorted(self._rng.choice(len(near), most, replace=False).tolist())]
+            self._neighbours[number] = self._numbers(near)
         return [neighbour for neighbour in self._neighbours[number] if self._open[neighbour]]
+
+    def _forget(self) -> None:
+        """Forget all points but the requested ones and some random others."""
+        requested = [self._points[number] for number in self._requested]
+        some = np.flatnonzero(self._open)
+        some = self._rng.choice(some, min(len(some), _DRAWN, _DRAWN_CELLS // self.columns), replace=False)
+        kept = [self._points[number] for number in some.tolist()]
+        self._points, self._number, self._neighbours = [], {}, {}
+        self._rows, self._open = self._rows[:0], self._open[:0]
+        self._requested, self._distances, self._distances_to = [], np.empty(0), 0
+        self._numbers(kept)
+        self.mark(requested)
 
     def _distances_to_requested(self) -> Floats:
         """The distance of each point to the nearest requested one, in units of a column. Known distances are reused."""

@@ -19,6 +19,7 @@ from .contract import GeneratorSearch, Options, Steps
 # Up to this many points are listed and shuffled. If there are more, points are drawn, and known ones drawn again.
 _LISTED = 20_000
 _REDRAWS = 100
+_MOST_LISTED = 1_000_000  # points that are listed if nothing new is drawn
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ def draws(spaces: Sequence[Space], rng: np.random.Generator, taken: set[Candidat
     """Candidates drawn uniformly from the union of the spaces, until every point is in `taken`.
 
     A space is drawn with a probability proportional to its size, or to its `bound` if it is too large to be counted.
+    If there are too many combinations to list those that are left, it ends as soon as 100 draws in a row are taken.
 
     Args:
         spaces: The spaces to draw from.
@@ -72,7 +74,7 @@ def draws(spaces: Sequence[Space], rng: np.random.Generator, taken: set[Candidat
             between two draws.
     """
     if sum(space.bound for space in spaces) > _LISTED:
-        weights = [_weight(space) for space in spaces]
+        weights = [_weight(space) for space in spaces] if len(spaces) > 1 else [1]
         shares = [weight / sum(weights) for weight in weights]
         while True:
             for _ in range(_REDRAWS):
@@ -84,8 +86,10 @@ def draws(spaces: Sequence[Space], rng: np.random.Generator, taken: set[Candidat
                 break
             taken.add(candidate)
             yield candidate
-    every = [Candidate(space.name, point) for space in spaces for point in space.points()]
-    rest = [candidate for candidate in every if candidate not in taken]
+    rest: list[Candidate] = []
+    for space in spaces:
+        every = (Candidate(space.name, point) for point in space.listed(_MOST_LISTED) or [])
+        rest += [candidate for candidate in every if candidate not in taken]
     for index in rng.permutation(len(rest)).tolist():
         if rest[index] not in taken:
             taken.add(rest[index])

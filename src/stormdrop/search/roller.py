@@ -23,7 +23,8 @@ Nothing is measured before step 4. The expected times are the caller's prior. Wh
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -31,10 +32,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import SearchError
-from ..space import Space, lowest
+from ..space import Categorical, Knob, Ordinal, Space, lowest
 from ..trial import Candidate, Point, Request
 from .contract import GeneratorSearch, Options, Steps
 from .random import draws
+
+_CELLS = 2_000_000  # coordinates of all points that a construction meets; with more coordinates, it ends earlier
 
 
 @dataclass(frozen=True)
@@ -100,7 +103,8 @@ class Roller(GeneratorSearch):
         enlarged = _Aligned(space, self.knowledge.unit)
         rim = [lowest(space)]
         met = dict.fromkeys(rim)
-        while rim:
+        most = max(self.options.measured, _CELLS // max(1, len(rim[0])))
+        while rim and len(met) < most:
             reached = dict.fromkeys(further for point in rim for further in enlarged(point) if further not in met)
             met.update(reached)
             candidates = [Candidate(space.name, point) for point in reached]
@@ -131,17 +135,30 @@ class _Aligned:
         self._space = space
         self._unit = unit
         self._axes = [(knob, position) for knob in space.knobs for position in range(len(knob.sizes))]
+        # Of a knob with one coordinate, which may be long, the coordinates with aligned values.
+        self._listed: dict[Knob, list[int]] = {
+            knob: [index for index in range(knob.sizes[0]) if self._aligned(knob.value((index,)), 0)]
+            for knob in space.knobs
+            if len(knob.sizes) == 1 and isinstance(knob, Ordinal | Categorical)
+        }
 
     def __call__(self, point: Point) -> Iterator[Point]:
         """The points with one coordinate enlarged to the next aligned value."""
         for axis, (knob, position) in enumerate(self._axes):
             begin = axis - position
             end = begin + len(knob.sizes)
-            for index in range(point[axis] + 1, knob.sizes[position]):
+            for index in self._above(point[axis], knob, position):
                 further = (*point[:axis], index, *point[axis + 1 :])
                 if self._space.contains(further) and self._aligned(knob.value(further[begin:end]), position):
                     yield further
                     break
+
+    def _above(self, index: int, knob: Knob, position: int) -> Iterable[int]:
+        """The coordinates above one, without those that are known to have no aligned value."""
+        if knob not in self._listed:
+            return range(index + 1, knob.sizes[position])
+        aligned = self._listed[knob]
+        return islice(aligned, bisect_right(aligned, index), None)
 
     def _aligned(self, value: object, position: int) -> bool:
         # The first factor of a tile is what remains, so coordinate 0 is its second factor.

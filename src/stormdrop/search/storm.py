@@ -34,6 +34,8 @@ from .contract import GeneratorSearch, Options, Steps
 from .proposer import BEST, Proposer
 
 _GROUPS = 5  # measurements of a candidate after which its time counts as known
+# With more columns than the first number, so many points are remembered, counted per column, and at least the last.
+_WIDE, _REMEMBERED, _FEWEST = 100, 16_000, 20
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class StormOptions(Options):
         length: The median of the surrogate's prior over lengths; see `surrogate/gaussian.py`.
         alignments: Whether the surrogate sees how often two divides a number; see `surrogate/levels.py`.
         memory: The largest number of measured points that are remembered. Beyond it, the best memory / 2 and the latest
-            memory / 4 of the others are kept.
+            memory / 4 of the others are kept. If the surrogate has more than 100 columns, fewer are remembered.
         refit: The growth of the known points, as a share, after which the surrogate's parameters are learned again.
         worth: The expected gain, as a share of the best time, below which a proposal is not worth its trial.
         patience: The number of proposals in a row that worked but were not worth their trials, after which the
@@ -101,6 +103,8 @@ class Storm(GeneratorSearch):
         self._groups: Counter[Candidate] = Counter()  # how often each candidate was measured
         o = self.options
         proposers = [Proposer(space, self.rng, o.look, o.floor, o.length, o.alignments) for space in self.spaces]
+        columns = max(proposer.columns for proposer in proposers)
+        self._memory = o.memory if columns <= _WIDE else min(o.memory, max(_FEWEST, _REMEMBERED // columns))
         yield from self._measure(self._opening(proposers))
         learned = 0  # the number of known points when the parameters were last learned
         idle = 0  # the number of proposals since the last one that was worth its trial
@@ -179,14 +183,14 @@ class Storm(GeneratorSearch):
             working = filter(self._works, self._times)
             self.best = min(working, key=self._times.__getitem__, default=None)
             batch = [self.best] if self.best is not None and self._groups[self.best] < _GROUPS else []
-        if len(self._times) > self.options.memory:
+        if len(self._times) > self._memory:
             self._forget()
 
     def _forget(self) -> None:
         """Keep the best `memory` / 2 candidates, and the latest `memory` / 4 of the others."""
         by_time = sorted(self._times, key=self._times.__getitem__)
-        kept = set(by_time[: self.options.memory // 2])
-        kept.update([candidate for candidate in self._times if candidate not in kept][-self.options.memory // 4 :])
+        kept = set(by_time[: self._memory // 2])
+        kept.update([candidate for candidate in self._times if candidate not in kept][-self._memory // 4 :])
         self._times = {candidate: time for candidate, time in self._times.items() if candidate in kept}
 
     def _learn(self, trial: Trial) -> None:

@@ -9,12 +9,12 @@ description.py                knobs from their descriptions
 analytic.py                   landscapes with a known optimum
 """
 
-from .component import Columnwise
-from .constraint import Constraint
+from .component import NoneFound
+from .constraint import Columnwise, Constraint
 from .coordinates import coordinate_beyond, coordinate_hops, coordinate_neighbours, first_fastest, lowest
 from .decisions import mutated_as_ansor
 from .description import knob_from
-from .knob import Coords, Knob, Value
+from .knob import Coords, Knob, Value, listed
 from .listed import Categorical, Ordinal
 from .space import Space
 from .split import Split
@@ -26,6 +26,7 @@ __all__ = [
     "Constraint",
     "Coords",
     "Knob",
+    "NoneFound",
     "Ordinal",
     "Space",
     "Split",
@@ -36,6 +37,7 @@ __all__ = [
     "coordinate_neighbours",
     "first_fastest",
     "knob_from",
+    "listed",
     "lowest",
     "mutated_as_ansor",
 ]

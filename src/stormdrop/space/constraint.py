@@ -7,8 +7,31 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import SpaceError, one_line, quoted
 from .knob import Value
+
+
+@runtime_checkable
+class Columnwise(Protocol):
+    """A predicate that can also test many combinations at once. It pays off if few combinations pass."""
+
+    def __call__(self, *values: Value) -> bool:
+        """Whether one combination passes."""
+
+    def columns(self, *values: NDArray[Any]) -> NDArray[np.bool_]:
+        """Which of n combinations pass.
+
+        Args:
+            values: One array per knob, with n values in the form of `Space.columns`.
+
+        Returns:
+            A mask of shape `(n,)`.
+        """
 
 
 @dataclass(frozen=True)
@@ -22,6 +45,9 @@ class Constraint:
         description: What the predicate says. It is part of the space's fingerprint, so it must change if the
             predicate changes.
 
+    Raises:
+        SpaceError: `knobs` is no list of names, or the predicate cannot be called.
+
     Example:
         >>> fits = Constraint(("rows", "vectors"), lambda rows, vectors: rows * vectors <= 28, "fits 28 registers")
         >>> fits.predicate(6, 4), fits.predicate(8, 4)
@@ -33,7 +59,19 @@ class Constraint:
     description: str
 
     def __post_init__(self) -> None:
+        given: Any = self.knobs
+        if isinstance(given, str) or not isinstance(given, Iterable):
+            raise SpaceError(f"constraint {self.description!r} needs a list of the names of knobs, not {quoted(given)}")
+        if not callable(self.predicate):
+            raise SpaceError(f"constraint {self.description!r} needs a function, not {quoted(self.predicate)}")
         object.__setattr__(self, "knobs", tuple(self.knobs))
+
+    @property
+    def test(self) -> Callable[..., bool]:
+        """The predicate as spaces call it: what it raises becomes a `SpaceError` that names the constraint."""
+        if isinstance(self.predicate, Members):
+            return self.predicate
+        return (_TestOfColumns if isinstance(self.predicate, Columnwise) else _Test)(self)
 
     @classmethod
     def one_of(cls, knobs: Sequence[str], members: Iterable[Sequence[Value]]) -> Constraint:
@@ -47,12 +85,20 @@ class Constraint:
             knobs: The names of the knobs.
             members: The combinations, one value per knob in the order of `knobs`. Their own order does not matter.
 
+        Raises:
+            SpaceError: A member is no combination of one value per knob.
+
         Example:
             >>> recorded = Constraint.one_of(("rows", "vectors"), [(6, 4), (12, 2)])
             >>> recorded.predicate(6, 4), recorded.predicate(6, 2)
             (True, False)
         """
-        listed = Members(members)
+        combinations = []
+        for member in members:
+            if not isinstance(member, list | tuple) or len(member) != len(knobs):
+                raise SpaceError(f"a list of combinations needs one value for each of its knobs, not {quoted(member)}")
+            combinations.append([tuple(value) if isinstance(value, list) else value for value in member])
+        listed = Members(combinations)
         return cls(tuple(knobs), listed, f"one of {len(listed.all)} combinations, {listed.digest}")
 
 
@@ -70,3 +116,25 @@ class Members:
         """Sixteen hexadecimal digits that depend on the members but not on their order."""
         lines = sorted(json.dumps(member, separators=(",", ":")) for member in self.all)
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
+class _Test:
+    """A constraint's predicate, whose errors name the constraint and the values."""
+
+    def __init__(self, constraint: Constraint) -> None:
+        self._constraint, self._predicate = constraint, constraint.predicate
+
+    def __call__(self, *values: Value) -> bool:
+        try:
+            return bool(self._predicate(*values))
+        except Exception as error:
+            given = dict(zip(self._constraint.knobs, values, strict=True))
+            raise SpaceError(
+                f"constraint {self._constraint.description!r} fails for {quoted(given)}: {one_line(error)}"
+            ) from error
+
+
+class _TestOfColumns(_Test):
+    def columns(self, *values: NDArray[Any]) -> NDArray[np.bool_]:
+        passes: NDArray[np.bool_] = self._predicate.columns(*values)  # type: ignore[attr-defined]
+        return passes

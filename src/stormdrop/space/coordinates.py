@@ -7,6 +7,7 @@ Definition 3.2 of the Droplet Search paper.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import combinations, product
 from typing import Any
@@ -14,8 +15,10 @@ from typing import Any
 import numpy as np
 
 from ..trial import Point
-from .knob import Coords, Knob, Value
+from .knob import Coords, Knob, Value, listed
 from .space import Space
+
+_MOST = 1_000_000  # combinations of hops
 
 
 def coordinate_neighbours(space: Space, point: Point) -> list[Point]:
@@ -72,7 +75,8 @@ def coordinate_hops(space: Space, point: Point, hops: int) -> Iterator[list[Poin
 
     A hop changes one coordinate to the next value up or down in its list, and each hop another coordinate. There are
     C(m, n) 2^n combinations at exactly n hops in m dimensions; those that are in the space are listed. A combination
-    may be inside although its single hops are not (section 5.2).
+    may be inside although its single hops are not (section 5.2). The list ends before the first n with more than
+    1,000,000 combinations.
 
     Args:
         space: The space.
@@ -85,6 +89,8 @@ def coordinate_hops(space: Space, point: Point, hops: int) -> Iterator[list[Poin
     sizes = _sizes(space)
     within: list[Point] = []
     for n in range(1, hops + 1):
+        if math.comb(len(point), n) * 2**n > _MOST:
+            return
         for axes in combinations(range(len(point)), n):
             for steps in product((1, -1), repeat=n):
                 moved = list(point)
@@ -101,12 +107,17 @@ def lowest(space: Space) -> Point:
     It stands for the unoptimised kernel, the origin of Definition 2.5 of the Droplet Search paper: nothing is tiled
     (all inner factors are 1), unrolled or vectorised, as far as the sketch has such a point. `Space.origin` is a good
     default schedule instead, which a cost model may have chosen.
+
+    Raises:
+        NoneFound: There are too many combinations before it that the constraints exclude.
     """
     return next(space.points())
 
 
 def first_fastest(space: Space) -> Iterator[Point]:
     """All points in the order of AutoTVM's configuration space, in which the first knob varies fastest.
+
+    Of a knob with more than 100,000 values, which must be sorted, there are points with 10,000 random ones only.
 
     AutoTVM numbers the configurations so, and lists a split such that the factor next to the outermost one varies
     fastest. That is the lexicographic order of the reversed points.
@@ -145,8 +156,8 @@ class _Mirrored(Knob):
     def count(self) -> int:
         return self._knob.count
 
-    def __iter__(self) -> Iterator[Coords]:
-        return iter(sorted(coords[::-1] for coords in self._knob))
+    def __iter__(self) -> Iterator[Coords]:  # in this order the knob must be listed, so of a huge one it is a part
+        return iter(sorted(coords[::-1] for coords in listed(self._knob)))
 
     def contains(self, coords: Coords) -> bool:
         return self._knob.contains(coords[::-1])

@@ -17,6 +17,7 @@ from ..errors import SpaceError
 from ..trial import Point
 from .knob import Coords, Knob
 from .space import Space
+from .tile import proper_factors
 
 WEIGHTS = MappingProxyType({"tile size": 0.90, "unroll": 0.04, "location": 0.05, "parallel": 0.01})
 """The probabilities of Ansor's mutations."""
@@ -94,7 +95,7 @@ def _changed(knob: Knob, coords: Coords, rng: np.random.Generator) -> Coords:
     if not isinstance(factors, tuple):
         return knob.mutate(coords, rng)
     giver, taker = (int(level) for level in rng.choice(len(factors), size=2, replace=False))
-    divisors = [d for d in range(2, factors[giver] + 1) if factors[giver] % d == 0]
+    divisors = proper_factors(factors[giver])
     if not divisors:
         return coords
     divisor = divisors[int(rng.integers(len(divisors)))]

@@ -7,13 +7,14 @@ mutation and a numeric encoding. A knob owns one or more integer coordinates. Co
 
 from __future__ import annotations
 
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import numpy as np
 
-from ..errors import SpaceError
+from ..errors import SpaceError, quoted
 
 Coords = tuple[int, ...]
 """The coordinates of one knob."""
@@ -91,7 +92,7 @@ class Knob(ABC):
         """The kind and the constructor's arguments, ready for JSON. A space's fingerprint is computed from it."""
 
     def _reject(self, value: object) -> SpaceError:
-        return SpaceError(f"knob {self.name!r} has no value {value!r}")
+        return SpaceError(f"knob {self.name!r} has no value {quoted(value)}")
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Knob) and self.describe() == other.describe()
@@ -102,3 +103,46 @@ class Knob(ABC):
     def __repr__(self) -> str:
         fields = ", ".join(f"{k}={v!r}" for k, v in self.describe().items() if k != "kind")
         return f"{type(self).__name__}({fields})"
+
+
+LISTED = 100_000
+"""Nothing lists the values of a knob that has more than these; see `listed`."""
+
+_LISTED_TOGETHER, _FEWEST, _DRAWN = 4_000_000, 256, 10_000
+
+
+def listed(knob: Knob, knobs: int = 1) -> list[Coords]:
+    """The coordinates of a knob in lexicographic order: all of them, or a part if there are too many.
+
+    The part holds up to 10,000 random ones, always the same.
+
+    Args:
+        knob: The knob.
+        knobs: How many knobs are listed. From 40 on, fewer values than `LISTED` are too many.
+    """
+    most = max(_FEWEST, min(LISTED, _LISTED_TOGETHER // knobs))
+    if knob.count <= most:
+        return list(knob)
+    rng = np.random.default_rng(0)
+    return sorted({knob.sample(rng) for _ in range(min(most, _DRAWN))})
+
+
+def checked_name(name: object) -> str:
+    """The name of a knob. Raises `SpaceError` if it is no text."""
+    if not isinstance(name, str):
+        raise SpaceError(f"the name of a knob is text, not {quoted(name)}")
+    return name
+
+
+def whole_number(name: str, what: str, value: Any) -> int:
+    """A number of a knob's constructor, for instance NumPy's, as Python's. Raises `SpaceError` if it is not whole.
+
+    Args:
+        name: The knob's name.
+        what: What the number is, for the message.
+        value: The number.
+    """
+    try:
+        return int(operator.index(value))
+    except TypeError:
+        raise SpaceError(f"knob {name!r}: {what} is a whole number, not {quoted(value)}") from None

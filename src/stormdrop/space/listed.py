@@ -3,27 +3,39 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any, ClassVar
 
 import numpy as np
 
-from ..errors import SpaceError
-from .knob import Coords, Knob
+from ..errors import SpaceError, quoted
+from .knob import Coords, Knob, checked_name
 
 
 class _Listed(Knob):
     """A knob with one coordinate, the index into its list of values."""
 
-    def __init__(self, name: str, values: Sequence[int | float | str]) -> None:
-        self.name = name
-        self.values = tuple(value.item() if isinstance(value, np.generic) else value for value in values)
+    most: ClassVar[int]
+    """The largest number of values."""
+
+    def __init__(self, name: str, values: Iterable[int | float | str]) -> None:
+        self.name = checked_name(name)
+        self.values = tuple(_number_or_text(name, value) for value in islice(_iterator(name, values), self.most + 1))
         self._index = {value: index for index, value in enumerate(self.values)}
         if not self.values:
             raise SpaceError(f"knob {name!r} has no values")
+        if len(self.values) > self.most:
+            raise SpaceError(f"knob {name!r} has too many values: {self._limit()}")
         if len(self._index) != len(self.values):
-            raise SpaceError(f"knob {name!r} lists a value twice: {list(self.values)}")
+            (twice, _), *_ = Counter(self.values).most_common(1)
+            raise SpaceError(f"knob {name!r} lists a value twice: {quoted(twice)}")
         self.sizes = (len(self.values),)
+
+    @classmethod
+    def _limit(cls) -> str:
+        return f"a knob of the kind {cls.kind!r} lists at most {cls.most:,}"
 
     @property
     def count(self) -> int:
@@ -67,10 +79,10 @@ class Ordinal(_Listed):
 
     Args:
         name: The knob's name.
-        values: Distinct numbers or strings, in the order of the steps. True counts as 1.
+        values: Distinct finite numbers or strings, in the order of the steps; at most 1,000,000. True counts as 1.
 
     Raises:
-        SpaceError: The list is empty, or holds a value twice.
+        SpaceError: The list is empty or too long, or holds a value twice or something that is no number or text.
 
     Example:
         >>> unroll = Ordinal("unroll", [0, 16, 64, 512])
@@ -79,8 +91,9 @@ class Ordinal(_Listed):
     """
 
     kind = "ordinal"
+    most = 1_000_000
 
-    def __init__(self, name: str, values: Sequence[int | float | str]) -> None:
+    def __init__(self, name: str, values: Iterable[int | float | str]) -> None:
         super().__init__(name, values)
         positive = [value for value in self.values if isinstance(value, (int, float)) and value > 0]
         self._codes = list(map(math.log2, positive) if len(positive) == self.count else map(float, range(self.count)))
@@ -97,15 +110,21 @@ class Ordinal(_Listed):
         return (self._codes[coords[0]],)
 
 
+_ONE_HOT = 256  # values up to which a categorical knob is encoded one-hot
+
+
 class Categorical(_Listed):
-    """Values without an order, such as loop orders: every other value is one step away. Values are encoded one-hot.
+    """Values without an order, such as loop orders: every other value is one step away.
+
+    Values are encoded one-hot if there are at most 256 of them, because the columns of all values together are a square
+    of their number. More of them are encoded as their index.
 
     Args:
         name: The knob's name.
-        values: Distinct numbers or strings. True counts as 1.
+        values: Distinct finite numbers or strings; at most 10,000. True counts as 1.
 
     Raises:
-        SpaceError: The list is empty, or holds a value twice.
+        SpaceError: The list is empty or too long, or holds a value twice or something that is no number or text.
 
     Example:
         >>> order = Categorical("order", ["ijk", "ikj", "kij"])
@@ -114,6 +133,7 @@ class Categorical(_Listed):
     """
 
     kind = "categorical"
+    most = 10_000
 
     def directions(self, coords: Coords) -> Iterator[Iterator[Coords]]:
         """One direction, of a single step, for each other value."""
@@ -122,7 +142,29 @@ class Categorical(_Listed):
                 yield iter(((index,),))
 
     def encode(self, coords: Coords) -> tuple[float, ...]:
-        """One float per value: 1 for the value at `coords`, 0 for the others."""
+        """One float per value: 1 for the value at `coords`, 0 for the others; the index alone of many values."""
         if not self.contains(coords):
             raise self._reject(coords)
+        if len(self.values) > _ONE_HOT:
+            return (float(coords[0]),)
         return tuple(float(index == coords[0]) for index in range(len(self.values)))
+
+
+def _iterator(name: str, values: Iterable[Any]) -> Iterator[Any]:
+    try:
+        return iter(values)
+    except TypeError:
+        raise SpaceError(f"knob {name!r} needs a list of values, not {quoted(values)}") from None
+
+
+def _number_or_text(name: str, value: Any) -> int | float | str:
+    """A value as Python's own number or text. Raises `SpaceError` if it is none."""
+    if type(value) is int or type(value) is str:
+        return value  # there may be a million of them
+    if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
+        value = float(value) if value.dtype.char == "g" else value.item()  # `item` leaves a long double as it is
+    if isinstance(value, float) and not math.isfinite(value):
+        raise SpaceError(f"knob {name!r}: a value is a finite number or text, not {value}")
+    if not isinstance(value, int | float | str):
+        raise SpaceError(f"knob {name!r}: a value is a finite number or text, not {quoted(value)}")
+    return value

@@ -10,19 +10,24 @@ import copy
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import chain, pairwise
-from typing import Any
+from itertools import chain, islice, pairwise, product
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import SpaceError
+from ..errors import SpaceError, hint, quoted
 from ..trial import Point
 from .component import Component, connected_components
 from .constraint import Constraint
-from .knob import Coords, Knob, Value
+from .knob import LISTED, Coords, Knob, Value, listed
+
+COORDINATES = 4_096
+"""The largest number of coordinates of a space's points."""
+
+Part = TypeVar("Part")
 
 
 class Space:
@@ -38,8 +43,10 @@ class Space:
             mean another schedule. It is part of the fingerprint; see `with_revision`.
 
     Raises:
-        SpaceError: Two knobs have the same name, a constraint names no knob or an unknown one, the origin is outside
-            of the space, or the space is empty.
+        SpaceError: Two knobs have the same name, there are more than 4,096 coordinates, a constraint names no knob or
+            an unknown one, or raises an exception, the origin is outside of the space, or the space is empty. Without
+            an origin also if the constraints exclude the first 500,000 combinations of the knobs that they tie
+            together.
 
     Example:
         >>> from stormdrop.space import Constraint, Ordinal, Space
@@ -63,14 +70,17 @@ class Space:
         *,
         revision: str = "",
     ) -> None:
+        if not isinstance(name, str):
+            raise SpaceError(f"the name of a space is text, not {quoted(name)}")
         self.name = name
-        self.knobs = tuple(knobs)
-        self.constraints = tuple(constraints)
+        self.knobs = _all_of(name, Knob, "knobs", knobs)  # type: ignore[type-abstract]
+        self.constraints = _all_of(name, Constraint, "constraints", constraints)
         self._revision: str | Callable[[], str] = revision
         self._former_revision: Callable[[], str | None] | None = None
         self._position = {knob.name: i for i, knob in enumerate(self.knobs)}
         if len(self._position) != len(self.knobs):
-            raise SpaceError(f"space {name!r} has two knobs of the same name: {[knob.name for knob in self.knobs]}")
+            names = quoted([knob.name for knob in self.knobs])
+            raise SpaceError(f"space {name!r} has two knobs of the same name: {names}")
         for constraint in self.constraints:
             if not constraint.knobs:
                 raise SpaceError(f"space {name!r}: constraint {constraint.description!r} is on no knob")
@@ -79,8 +89,10 @@ class Space:
         ends = np.cumsum([0, *(len(knob.sizes) for knob in self.knobs)]).tolist()
         self._slices = tuple(slice(begin, end) for begin, end in pairwise(ends))  # of each knob in a point
         self._length: int = ends[-1]
+        if self._length > COORDINATES:
+            raise SpaceError(f"space {name!r} has {self._length:,} coordinates; at most {COORDINATES:,} are possible")
         self._tests = tuple(
-            (constraint.predicate, tuple(self._position[knob_name] for knob_name in constraint.knobs))
+            (constraint.test, tuple(self._position[knob_name] for knob_name in constraint.knobs))
             for constraint in self.constraints
         )
         self._tests_of = tuple(
@@ -89,9 +101,20 @@ class Space:
         self.origin: Point = self._first() if origin is None else self.point(origin)
 
     def _first(self) -> Point:
-        for point in self.points():
-            return point
-        raise SpaceError(f"space {self.name!r} is empty: no point satisfies its constraints")
+        # The first point of the product is made of the first one of each factor.
+        for component in self._components:
+            component.member = component.first()
+        return self._joined([component.member for component in self._components])
+
+    def _joined(self, parts: Sequence[tuple[Coords, ...] | None]) -> Point:
+        """The point that consists of a combination of each component."""
+        coords_of_knobs: list[Coords] = [()] * len(self.knobs)
+        for component, part in zip(self._components, parts, strict=True):
+            if part is None:
+                raise SpaceError(f"space {self.name!r} is empty: no point satisfies its constraints")
+            for position, coords in zip(component.positions, part, strict=True):
+                coords_of_knobs[position] = coords
+        return tuple(chain.from_iterable(coords_of_knobs))
 
     # Points and configurations
 
@@ -138,9 +161,11 @@ class Space:
         Raises:
             SpaceError: A knob is missing or unknown, a knob does not have this value, or the point is outside.
         """
+        if not isinstance(config, Mapping):
+            raise SpaceError(f"space {self.name!r}: a configuration is a value per knob, not {quoted(config)}")
         for name in config:
             if name not in self._position:
-                raise SpaceError(f"space {self.name!r} has no knob {name!r}; it has {', '.join(self._position)}")
+                raise SpaceError(f"space {self.name!r} has no knob {quoted(name)}; {hint(name, self._position)}")
         coords: list[int] = []
         for knob in self.knobs:
             if knob.name not in config:
@@ -221,7 +246,11 @@ class Space:
         # The constraints are tight: look at all values of each knob before giving up.
         for position in order:
             place, knob = self._slices[position], self.knobs[position]
-            fitting = [coords for coords in knob if coords != point[place] and self._fits(values, position, coords)]
+            fitting = [
+                coords
+                for coords in listed(knob, len(order))
+                if coords != point[place] and self._fits(values, position, coords)
+            ]
             if fitting:
                 return _replaced(point, place, fitting[int(rng.integers(len(fitting)))])
         return self.sample(rng)
@@ -235,24 +264,45 @@ class Space:
 
     @cached_property
     def size(self) -> int:
-        """The exact number of points. Its first use enumerates each group of knobs that constraints tie together."""
+        """The exact number of points. Its first use enumerates each group of knobs that constraints tie together.
+
+        Raises:
+            SpaceError: More than 10,000,000 combinations must be tried.
+        """
         return math.prod(component.count for component in self._components)
 
     def points(self) -> Iterator[Point]:
-        """All points in lexicographic order. Combinations that a constraint excludes are dropped early."""
+        """All points in lexicographic order. Combinations that a constraint excludes are dropped early.
+
+        Raises:
+            NoneFound: While the points are taken: 500,000 combinations in a row are excluded.
+        """
         return (tuple(chain.from_iterable(coords)) for coords in self._whole.combinations())
+
+    def listed(self, most: int) -> list[Point] | None:
+        """All points in lexicographic order; None if there are more than `most`, or too many to be tested."""
+        every = []
+        for component in self._components:
+            part = component.all()
+            if part is None:
+                return None
+            every.append(part)
+        if math.prod(map(len, every)) > most:
+            return None
+        return sorted(self._joined(parts) for parts in product(*every))
 
     def sample(self, rng: np.random.Generator) -> Point:
         """One of the points, each with the same probability.
 
-        Knobs that constraints tie together are drawn together: by rejection, or from their enumeration if too many
-        tries fail. The number of tries depends on the space alone, so a seed always gives the same points.
+        Knobs that constraints tie together are drawn together: by rejection, or from their enumeration if few of their
+        combinations pass. If these are too many to enumerate, too, they are drawn from a random part of them, always
+        the same, of a few to some ten thousand combinations. All this depends on the space alone, so a seed always
+        gives the same points.
+
+        Raises:
+            NoneFound: Of 500,000 random combinations none passes.
         """
-        coords_of_knobs: list[Coords] = [()] * len(self.knobs)
-        for component in self._components:
-            for position, coords in zip(component.positions, component.sample(rng), strict=True):
-                coords_of_knobs[position] = coords
-        return tuple(chain.from_iterable(coords_of_knobs))
+        return self._joined([component.sample(rng) for component in self._components])
 
     def with_revision(self, revision: Callable[[], str], former: Callable[[], str | None]) -> Space:
         """The same space with a revision that is computed at its first use.
@@ -307,15 +357,16 @@ class Space:
         }
 
     def __repr__(self) -> str:
-        return f"Space({self.name!r}, {len(self.knobs)} knobs, at most {self.bound} points)"
+        return f"Space({self.name!r}, {len(self.knobs)} knobs, at most {_rounded(self.bound)} points)"
 
     # Helpers
 
     @cached_property
     def _components(self) -> tuple[Component, ...]:
-        components = connected_components(self.knobs, self._tests)
-        if not all(component.possible for component in components):
-            raise SpaceError(f"space {self.name!r} is empty: no point satisfies its constraints")
+        components = connected_components(self.name, self.knobs, self._tests)
+        if hasattr(self, "origin"):
+            for component in components:
+                component.member = tuple(self.origin[self._slices[position]] for position in component.positions)
         return components
 
     @cached_property
@@ -323,7 +374,7 @@ class Space:
         """All knobs as one component, which enumerates the points in lexicographic order."""
         if len(self._components) == 1:
             return self._components[0]
-        return Component(self.knobs, self._tests, range(len(self.knobs)))
+        return Component(self.name, self.knobs, self._tests, range(len(self.knobs)))
 
     def _values(self, point: Point) -> list[Value]:
         return [knob.value(point[place]) for knob, place in zip(self.knobs, self._slices, strict=True)]
@@ -344,7 +395,7 @@ class Space:
     def _require(self, point: Point) -> None:
         reason = self._why_outside(point)
         if reason is not None:
-            raise SpaceError(f"{point} is outside space {self.name!r}: {reason}")
+            raise SpaceError(f"{quoted(point)} is outside space {self.name!r}: {reason}")
 
     def _values_inside(self, point: Point) -> list[Value]:
         """The values at a point. Raises `SpaceError` if the point is outside."""
@@ -354,8 +405,11 @@ class Space:
     def _first_inside(
         self, point: Point, values: list[Value], position: int, direction: Iterator[Coords]
     ) -> Point | None:
-        """The first point inside that the knob at `position` reaches in a direction; `values` are those at `point`."""
-        for coords in direction:
+        """The first point inside that the knob at `position` reaches in a direction; `values` are those at `point`.
+
+        No more than `LISTED` points are stepped over, in both directions alike, so that neighbours remain symmetric.
+        """
+        for coords in islice(direction, LISTED):
             if self._fits(values, position, coords):
                 return _replaced(point, self._slices[position], coords)
         return None
@@ -370,6 +424,23 @@ class Space:
             return all(predicate(*(values[index] for index in positions)) for predicate, positions in tests)
         finally:
             values[position] = before
+
+
+def _all_of(name: str, kind: type[Part], what: str, given: Iterable[Part]) -> tuple[Part, ...]:
+    """The parts of a space. Raises `SpaceError` if one is of another kind."""
+    try:
+        parts = tuple(given)
+    except TypeError:
+        raise SpaceError(f"space {name!r} needs a list of {what}, not {quoted(given)}") from None
+    for part in parts:
+        if not isinstance(part, kind):
+            raise SpaceError(f"space {name!r}: {quoted(part)} is none of its {what}")
+    return parts
+
+
+def _rounded(number: int) -> str:
+    """A whole number in full, or its order of magnitude if it has more than 20 digits."""
+    return str(number) if number < 10**20 else f"10^{math.floor(math.log10(number))}"
 
 
 def _replaced(point: Point, place: slice, coords: Coords) -> Point:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
-from ..errors import SpaceError
-from .knob import Coords, Knob
+from ..errors import SpaceError, quoted
+from .knob import Coords, Knob, checked_name, whole_number
+
+_MOST = 1_000_000
+"""The largest number of values: they are listed."""
 
 
 class Split(Knob):
@@ -31,7 +35,7 @@ class Split(Knob):
 
     Raises:
         SpaceError: The extent or a factor is not positive, a list is empty or holds a factor twice, or no combination
-            of factors is valid.
+            of factors is valid, or more than 1,000,000 are.
 
     Example:
         >>> split = Split("rows", 17, [[1, 2], [4, 8]])
@@ -42,13 +46,19 @@ class Split(Knob):
     kind = "split"
 
     def __init__(self, name: str, extent: int, choices: Sequence[Sequence[int]]) -> None:
-        self.name, self.extent = name, extent
-        self.choices = tuple(tuple(level) for level in choices)
+        self.name, self.extent = checked_name(name), whole_number(name, "the extent", extent)
+        try:
+            self.choices = tuple(tuple(islice(level, _MOST + 1)) for level in choices)
+        except TypeError:
+            raise SpaceError(f"knob {name!r} needs one list of factors per level, not {quoted(choices)}") from None
+        self.choices = tuple(tuple(whole_number(name, "a factor", f) for f in level) for level in self.choices)
         if extent < 1:
             raise SpaceError(f"knob {name!r} needs a positive extent, not {extent}")
         for level in self.choices:
             if not level or len(set(level)) != len(level) or min(level) < 1:
-                raise SpaceError(f"knob {name!r} needs distinct positive factors for every level, not {list(level)}")
+                raise SpaceError(
+                    f"knob {name!r} needs distinct positive factors for every level, not {quoted(list(level))}"
+                )
         self.sizes = tuple(len(level) for level in self.choices)
         if not self._all:
             raise SpaceError(f"knob {name!r} has no values: no choice fits the extent {extent}")
@@ -58,12 +68,17 @@ class Split(Knob):
         """All valid coordinates. They are built from the innermost level outwards, the way validity is defined."""
         partial: list[tuple[Coords, int]] = [((), self.extent)]
         for depth, level in enumerate(reversed(self.choices)):
-            partial = [
+            extended = (
                 ((index, *coords), -(-tiles // factor))
                 for coords, tiles in partial
                 for index, factor in enumerate(level)
                 if factor <= tiles or depth == 0
-            ]
+            )
+            partial = list(islice(extended, _MOST + 1))
+            if len(partial) > _MOST:
+                raise SpaceError(
+                    f"knob {self.name!r} has too many combinations of factors: at most {_MOST:,} are possible"
+                )
         return tuple(sorted(coords for coords, _ in partial))
 
     @cached_property
@@ -95,6 +110,8 @@ class Split(Knob):
     def coordinates(self, value: Any) -> Coords:
         """The coordinates of a full tuple of factors, the outermost included."""
         if not isinstance(value, (list, tuple)) or len(value) != len(self.choices) + 1:
+            raise self._reject(value)
+        if not all(isinstance(factor, int | np.integer) for factor in value):
             raise self._reject(value)
         if any(factor not in level for level, factor in zip(self.choices, value[1:], strict=True)):
             raise self._reject(value)

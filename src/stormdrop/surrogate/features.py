@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import SearchError
 from ..space import Space
 from ..trial import Candidate, Point
 
@@ -18,6 +19,9 @@ There is one row per statement if they describe statements (the 164 features of 
 a candidate's rows.
 """
 
+
+MOST_COLUMNS = 8_192
+"""The largest number of columns by which surrogates see candidates."""
 
 Describe = Callable[[Sequence[Point]], NDArray[np.float64]]
 """Returns one row per point of one space: shape `(n, d)`, always with the same d. There is at least one point."""
@@ -37,6 +41,9 @@ def by_sketch(spaces: Sequence[Space], describe: Sequence[Describe]) -> Features
     Args:
         spaces: The spaces, one per sketch.
         describe: One description per space.
+
+    Raises:
+        SearchError: When the features are computed: there are more than `MOST_COLUMNS` columns.
     """
     widths = [describe_points([space.origin]).shape[1] for describe_points, space in zip(describe, spaces, strict=True)]
     position = {space.name: index for index, space in enumerate(spaces)}
@@ -44,6 +51,8 @@ def by_sketch(spaces: Sequence[Space], describe: Sequence[Describe]) -> Features
     begins = np.cumsum([leading, *widths]).tolist()
 
     def rows_of(candidates: Sequence[Candidate]) -> list[NDArray[np.float64]]:
+        if begins[-1] > MOST_COLUMNS:
+            raise too_wide(*position)
         table = np.zeros((len(candidates), begins[-1]))
         sketches = np.array([position[candidate.sketch] for candidate in candidates], dtype=np.int64)
         for sketch in np.unique(sketches).tolist():
@@ -55,6 +64,14 @@ def by_sketch(spaces: Sequence[Space], describe: Sequence[Describe]) -> Features
         return [row[None, :] for row in table]
 
     return rows_of
+
+
+def too_wide(*spaces: str) -> SearchError:
+    """The error if spaces have too many columns for a surrogate."""
+    return SearchError(
+        f"space {', '.join(spaces)}: the surrogate of this search would see more than {MOST_COLUMNS:,} columns; "
+        "choose a search without one, such as random or genetic"
+    )
 
 
 def encoded(space: Space) -> Describe:

@@ -39,6 +39,8 @@ Levels = NDArray[np.intp]
 _LENGTH_SPREAD = 1.0
 _NUGGET, _NUGGET_SPREAD = 0.02, 1.0
 _JITTER = 1e-8
+# With more columns than the first number, the parameters are learned from so many pairs of points, counted per column.
+_WIDE, _PAIRS = 100, 1_000_000
 # Iterations of the optimiser from the priors' medians, and from the last optimum.
 _FIRST_ITERATIONS, _LATER_ITERATIONS = 30, 8
 
@@ -97,13 +99,17 @@ class GaussianProcess:
         sizes: The number of levels of each column. Columns with a single level are ignored.
         floor: The floor f of the covariance.
         length: The median of the prior of the lengths, in units of the whole column.
+        large: Whether the columns have so many levels that covariances are kept by the difference of two levels. Else
+            there is one for each two levels.
     """
 
-    def __init__(self, sizes: Sequence[int], floor: float = 0.6, length: float = 0.5) -> None:
+    def __init__(self, sizes: Sequence[int], floor: float = 0.6, length: float = 0.5, *, large: bool = False) -> None:
         self._columns = [column for column, size in enumerate(sizes) if size > 1]
         self._sizes = [sizes[column] for column in self._columns]
-        # Per column the distances between each two levels.
-        self._distances = [np.abs(np.subtract.outer(*[np.arange(size) / (size - 1)] * 2)) for size in self._sizes]
+        self._large = large
+        # Per column the distances between each two levels; in large ones the distance of each level to the first one.
+        scales = [np.arange(size) / (size - 1) for size in self._sizes]
+        self._distances = scales if large else [np.abs(np.subtract.outer(scale, scale)) for scale in scales]
         self._floor = floor
         columns = len(self._columns)
         self._centre = np.append(np.full(columns, math.log(length)), math.log(_NUGGET))
@@ -185,16 +191,25 @@ class GaussianProcess:
     def _covariance(self, a: Levels, b: Levels) -> Floats:
         product = np.ones((len(a), len(b)))
         for column, table in zip(self._columns, self._tables, strict=True):
-            product *= np.take(table[a[:, column]], b[:, column], axis=1)
+            if self._large:
+                product *= table[np.abs(np.subtract.outer(a[:, column], b[:, column]))]
+            else:
+                product *= np.take(table[a[:, column]], b[:, column], axis=1)
         return product
 
     def _learn(self, levels: Levels, standard: Floats, groups: Floats) -> None:
         """Move the lengths and the nugget to the maximum of their posterior, given standardised values."""
         from scipy import linalg, optimize
 
+        most = max(2, math.isqrt(_PAIRS // max(1, len(self._columns))))
+        if len(self._columns) > _WIDE and len(standard) > most:
+            picked = np.linspace(0, len(standard) - 1, most).astype(np.intp)
+            levels, standard, groups = levels[picked], standard[picked], groups[picked]
         n = len(standard)
         pairs = [
-            (levels[:, column, None] * size + levels[None, :, column]).ravel()
+            np.abs(np.subtract.outer(levels[:, column], levels[:, column])).ravel()
+            if self._large
+            else (levels[:, column, None] * size + levels[None, :, column]).ravel()
             for column, size in zip(self._columns, self._sizes, strict=True)
         ]
         identity = np.eye(n)

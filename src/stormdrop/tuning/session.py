@@ -15,6 +15,7 @@ import math
 import time as clock
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from itertools import chain, islice
 from typing import Any
 
 from typing_extensions import Self
@@ -24,6 +25,7 @@ from ..errors import LockTimeout, MeasureError
 from ..measure.contract import Measurer
 from ..records import Config, Record, Store, StoredSession, buffered
 from ..search import Search
+from ..space import NoneFound
 from ..trial import Candidate, Measurement, Phases, Request, Trial, within
 from . import race
 from .request import TuningRequest
@@ -375,8 +377,13 @@ class Session:
     def _exhausted(self) -> bool:
         """Whether every point was measured. A search may also end at a limit of its own."""
         spaces = self.spaces.values()
-        countable = all(space.bound <= _COUNTABLE for space in spaces)
-        return self.searcher.finished and countable and len(self.trace) >= sum(space.size for space in spaces)
+        if not self.searcher.finished or any(space.bound > _COUNTABLE for space in spaces):
+            return False
+        every = chain.from_iterable(space.points() for space in spaces)
+        try:
+            return next(islice(every, len(self.trace), None), None) is None
+        except NoneFound:
+            return False
 
     def _search(self, seconds: float, trials: float, limit: float) -> None:
         measurer, stored = self._begun()
