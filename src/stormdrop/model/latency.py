@@ -10,7 +10,7 @@ import time as clock
 from collections.abc import Sequence
 from contextlib import closing, suppress
 
-from ..errors import LockTimeout
+from ..errors import LockTimeout, ModelError
 from ..machine.cpu import Target
 from ..machine.foreign_load import LoadWatch, read_counters
 from ..machine.lock import MachineLock
@@ -19,6 +19,7 @@ from ..statistics import Interval, median_interval, ratio_interval
 from .artifact import CompiledModel
 from .board import BoardModel, in_turns
 from .importer.graph import Graph
+from .importer.wholly_foreign import wholly_foreign
 from .profile import ForeignTime, Profile, foreign_times, profile
 from .tuning_run import TuningRun
 from .verify import Feeds
@@ -26,6 +27,11 @@ from .verify import Feeds
 _LOCK_SECONDS = 2.0  # that the machine is waited for before the last timing, even if no time is left
 _LATENCY_SECONDS = 5.0  # of the last timing, at most, except for very slow models
 _PROFILE_SECONDS = 0.5  # of the timing of the kernels inside the model, at most, except for slow models
+
+_MOST = 0.5
+"""The share of onnxruntime's time for a model from which on it runs all of it. Kernels that are 1.5 times as fast would
+save a sixth of the time with half of the model; what lies between the parts costs as much."""
+_MOST_ANYWAY = "onnxruntime has to run most of the model, and is faster with all of it"
 
 Call = tuple[CompiledModel, Feeds]
 """A model, and its inputs at one of its sizes."""
@@ -46,21 +52,35 @@ def execution_seconds(model: CompiledModel, feeds: Feeds) -> float:
     return clock.perf_counter() - start
 
 
-def choose_threads_of_parts(graph: Graph, machine: Target) -> None:
-    """Lets the parts that onnxruntime runs have one thread where they are faster with it, alone on the machine.
+def choose_parts(graph: Graph, machine: Target, feeds: Feeds) -> Graph:
+    """Lets onnxruntime run all of a model if its parts take most of the time that it needs for all of it.
 
-    If another process keeps the machine, they have all threads.
+    Its parts, or the only part in their place, have one thread where they are faster with it, alone on the machine. If
+    another process keeps the machine, the parts stay as they are, and have all threads.
 
     Args:
         graph: the model, after its parts have run in the verification.
         machine: the machine.
+        feeds: its inputs by name.
+
+    Returns:
+        The graph of what is faster: the same one, or one that has to be verified.
     """
     end = clock.perf_counter() + _LOCK_SECONDS
     try:
         with closing(MachineLock()) as lock, suppress(LockTimeout), lock.exclusive(end):
-            graph.foreign.choose_threads(graph.name, machine.cores, machine.keep_denormals)
+            seconds = graph.foreign.choose_threads(graph.name, machine.cores, machine.keep_denormals)
+            whole = wholly_foreign(graph, _MOST_ANYWAY)
+            if whole is None or all(part.whole for part in graph.foreign.reports):
+                return graph
+            whole.foreign.examples = {0: [feeds[info.name] for info in graph.inputs]}
+            with suppress(ModelError):  # onnxruntime takes the parts, and not what is around them
+                of_whole = whole.foreign.choose_threads(graph.name, machine.cores, machine.keep_denormals)
+                whole.foreign.examples = None
+                return whole if seconds >= _MOST * of_whole else graph
     finally:
         graph.foreign.examples = None
+    return graph
 
 
 def latencies(calls: Sequence[Call], cores: int, run: TuningRun) -> tuple[list[Interval], Interval | None, bool]:

@@ -87,12 +87,14 @@ class ForeignPart:
         reason: Why it is foreign, in one line.
         threads: The most threads that it runs with; None for as many as a call may use. A small part is faster with
             one, because its threads would have to be woken in every call.
+        whole: Whether it is all of the model, at one of its sizes.
     """
 
     file: str
     operators: Mapping[str, _Count]
     reason: str
     threads: _Count | None = None
+    whole: bool = False
 
     @property
     def nodes(self) -> int:

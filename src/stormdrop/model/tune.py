@@ -36,7 +36,7 @@ from .importer.any_model import Model, import_model
 from .importer.combinations import GivenShapes
 from .importer.graph import Graph
 from .importer.inputs import Values
-from .latency import choose_threads_of_parts, inside_profile, latencies, times_of_foreign_parts
+from .latency import choose_parts, inside_profile, latencies, times_of_foreign_parts
 from .lowering import in_precision
 from .repair import verified_or_repaired
 from .result import ModelResult
@@ -207,13 +207,17 @@ def tune_model_with(
     with run.phase("verify"):
         # Before anything is tuned: a model that cannot be verified is not worth it.
         graph, references = with_references(graph, options.seed, samples)
+    if graph.foreign.reports:
+        with run.phase("race"):
+            chosen_graph = choose_parts(graph, machine, references[0].feeds)
+        if chosen_graph is not graph:
+            with run.phase("verify"):
+                graph, references = with_references(chosen_graph, options.seed, samples)
+    with run.phase("verify"):
         lowering = in_precision(graph, references, options, machine)
         graph, references = lowering.graph, lowering.references
         feeds = [reference.feeds for reference in references]
         of_kernels = lowering.of_kernels()
-    if graph.foreign.reports:
-        with run.phase("race"):
-            choose_threads_of_parts(graph, machine)
     with run.phase("peak"):
         peak_within(machine, run.seconds)  # results are compared with it
         measure_caches_within(machine, run.seconds)  # kernels are timed with weights that stay in them, or not

@@ -66,6 +66,12 @@ MODELS = {
     "groups": layer("QLinearConv", (1, 8, 6, 6), weights("int8", 16, 4, 3, 3), group=2),
     "sequence": layer("QLinearConv", (1, 8, 30), weights("int8", 16, 8, 3), pads=[2, 1]),
 }
+FAR = {
+    "weights far from zero": layer(
+        "QLinearConv", (1, 8, 6, 6), weights("uint8", 16, 8, 3, 3), weight_zero=np.uint8(3), pads=PADS
+    )
+}
+"""Weights that are no bytes without their zero point: moved by 128, they are. Sums of the data make up for the rest."""
 
 
 def contractions(graph: Graph) -> list[Workload]:
@@ -85,10 +91,10 @@ def test_one_kernel_reads_bytes_multiplies_them_and_writes_bytes(name: str) -> N
 
 
 @pytest.mark.compiles
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [*MODELS, *FAR])
 def test_the_results_are_those_of_onnxruntime(name: str) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
-    model = MODELS[name]
+    model = {**MODELS, **FAR}[name]
     options = onnxruntime.SessionOptions()
     ask_for_exact_sums(options)
     session = onnxruntime.InferenceSession(model.SerializeToString(), options)
@@ -98,8 +104,9 @@ def test_the_results_are_those_of_onnxruntime(name: str) -> None:
     np.testing.assert_array_equal(sd.compile_model(model)(x), expected)
 
 
-def test_weights_that_are_no_bytes_without_their_zero_point_are_widened() -> None:
-    model = layer("QLinearConv", (1, 8, 6, 6), weights("uint8", 16, 8, 1, 1), weight_zero=np.uint8(3))
-    (workload,) = contractions(load_graph(model))
-    contraction = find_contraction(workload.graph, workload.constants)
-    assert "int32" in {str(contraction.operand.source.dtype), str(contraction.other.source.dtype)}
+def test_weights_far_from_zero_are_multiplied_as_bytes() -> None:
+    kernels = contractions(load_graph(FAR["weights far from zero"]))
+    for workload in kernels:
+        contraction = find_contraction(workload.graph, workload.constants)
+        assert {str(contraction.operand.source.dtype), str(contraction.other.source.dtype)} == {"uint8", "int8"}
+    assert len(kernels) == 2

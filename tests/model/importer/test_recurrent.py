@@ -108,3 +108,59 @@ def test_one_step_copies_nothing_but_its_outputs() -> None:
     names = [call.args[0].name_hint for call in kernel_calls(graph.mod)]
     assert len([name for name in names if not name.startswith("reshape")]) == 3
     assert error(graph) < 1e-6
+
+
+_QUANTISED = "com.microsoft"
+
+
+def quantised(hidden: int = 16, per_column: bool = False, batch: int = 1, **attributes: Any) -> onnx.ModelProto:
+    """A model of one DynamicQuantizeLSTM in both directions, whose weights have one scale or one per column."""
+    rng, length, inputs = np.random.default_rng(0), 6, 12
+    scale = (2, 4 * hidden) if per_column else (2,)
+    dtype = "int8" if per_column else "uint8"
+    limits, point = np.iinfo(dtype), np.zeros(scale, dtype) if per_column else np.array([120, 131], dtype)
+
+    def weights(rows: int) -> Any:
+        return rng.integers(limits.min, limits.max, (2, rows, 4 * hidden), dtype, endpoint=True)
+
+    constants = {
+        "w": weights(inputs),
+        "r": weights(hidden),
+        "bias": rng.normal(0, 0.3, (2, 8 * hidden)).astype("float32"),
+        "w_scale": rng.uniform(1e-3, 3e-3, scale).astype("float32"),
+        "w_zero": point,
+        "r_scale": rng.uniform(1e-3, 3e-3, scale).astype("float32"),
+        "r_zero": point,
+    }
+    given = ["x", "w", "r", "bias", "", "hidden", "cell", "", "w_scale", "w_zero", "r_scale", "r_zero"]
+    node = helper.make_node(
+        "DynamicQuantizeLSTM",
+        given,
+        ["y", "last", "last_cell"],
+        domain=_QUANTISED,
+        hidden_size=hidden,
+        direction="bidirectional",
+        **attributes,
+    )
+    shapes = {"x": (length, batch, inputs), "hidden": (2, batch, hidden), "cell": (2, batch, hidden)}
+    graph = helper.make_graph(
+        [node],
+        "quantised",
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in node.output],
+        [numpy_helper.from_array(value, name) for name, value in constants.items()],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(_QUANTISED, 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=9)
+
+
+@pytest.mark.parametrize("per_column", [False, True], ids=["one-scale", "scale-per-column"])
+def test_a_quantised_lstm_rounds_where_onnxruntime_does(per_column: bool) -> None:
+    graph = load_graph(quantised(per_column=per_column))
+    assert not graph.foreign.reports
+    assert error(graph) < 1e-6
+
+
+def test_onnxruntime_runs_a_quantised_lstm_of_several_sequences() -> None:
+    graph = load_graph(quantised(batch=2))
+    assert [part.operators for part in graph.foreign.reports] == [{f"{_QUANTISED}.DynamicQuantizeLSTM": 1}]

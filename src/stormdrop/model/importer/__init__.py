@@ -10,11 +10,13 @@ sizes.py                                          which tensors are too large fo
 combinations.py, together.py                      the sizes that a user asks for; their graphs made one
 simplify.py, functions.py, loops.py, optimize.py  rewrites in ONNX
 qdq.py                                            layers of the QDQ form become layers of bytes
+contributed.py                                    operators of onnxruntime's own that the importer takes
 code_layers.py                                    layers whose weights are codes of 4 or 8 bits
 rewriting.py                                      what both of these share
 frontend.py, converters/                          from ONNX to Relax
 not_imported.py                                   nodes that TVM's importer would get wrong
 partition.py, segments.py, trial_run.py           the parts of a model that onnxruntime runs
+wholly_foreign.py                                 a model of which it runs everything
 failing_operator.py                               the operator at which a pass fails
 torch_module.py, torch_origin.py                  torch modules, and another way to compute them
 relax_module.py                                   Relax modules

@@ -11,99 +11,29 @@ that reading weights is all that takes time. With more rows they are decoded at 
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import TensorProto, defs, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
+from .contributed import DOMAIN, MATMUL_N_BITS, is_contributed
 from .rewriting import Rewriting
 from .standard import is_standard
 
-OPERATOR, DOMAIN = "MatMulNBits", "com.microsoft"
-
 _BITS = {TensorProto.INT4: 4, TensorProto.UINT4: 4, TensorProto.INT8: 8, TensorProto.UINT8: 8}
 _SIGNED = (TensorProto.INT4, TensorProto.INT8)
-_REALS = ["tensor(float)", "tensor(float16)", "tensor(bfloat16)"]
 _LEAST_BLOCK = 16  # weights of a group that MatMulNBits takes at least
-
-_reading = threading.Lock()  # what onnx knows of operators is the same for all threads
 
 Array = NDArray[Any]
 
 
 def is_code_layer(node: onnx.NodeProto) -> bool:
     """Whether a node is a MatMulNBits."""
-    return bool(node.domain == DOMAIN and node.op_type == OPERATOR)
-
-
-@contextmanager
-def known_shapes(model: onnx.ModelProto) -> Iterator[None]:
-    """Let onnx infer the shapes of the model's MatMulNBits, which is no operator of the standard.
-
-    Args:
-        model: The model. If it has no such node, nothing happens.
-    """
-    if not any(map(is_code_layer, model.graph.node)):
-        yield
-        return
-    with _reading:
-        if defs.has(OPERATOR, DOMAIN):
-            yield
-            return
-        schema = _schema()
-        defs.register_schema(schema)
-        try:
-            yield
-        finally:
-            defs.deregister_schema(OPERATOR, schema.since_version, DOMAIN)
-
-
-def _schema() -> Any:
-    """What onnx has to know of a MatMulNBits."""
-    schema = defs.OpSchema(
-        OPERATOR,
-        DOMAIN,
-        1,
-        type_constraints=[("T", _REALS, ""), ("Z", ["tensor(uint8)", *_REALS], "")],
-        inputs=[
-            defs.OpSchema.FormalParameter("A", "T"),
-            defs.OpSchema.FormalParameter("B", "tensor(uint8)"),
-            defs.OpSchema.FormalParameter("scales", "T"),
-            *(
-                defs.OpSchema.FormalParameter(name, kind, param_option=defs.OpSchema.FormalParameterOption.Optional)
-                for name, kind in (("zero_points", "Z"), ("g_idx", "tensor(int32)"), ("bias", "T"))
-            ),
-        ],
-        outputs=[defs.OpSchema.FormalParameter("Y", "T")],
-        attributes=[
-            *(defs.OpSchema.Attribute(name, defs.OpSchema.AttrType.INT, required=True) for name in ("K", "N")),
-            *(
-                defs.OpSchema.Attribute(name, helper.make_attribute(name, default))
-                for name, default in (("bits", 4), ("block_size", 32), ("accuracy_level", 0))
-            ),
-        ],
-    )
-    schema.set_type_and_shape_inference_function(_infer)
-    return schema
-
-
-def _infer(context: Any) -> None:
-    """The type of a MatMulNBits: that of its data, with N columns."""
-    data = context.get_input_type(0)
-    if data is None or not data.tensor_type.HasField("shape") or not data.tensor_type.shape.dim:
-        return
-    result = onnx.TypeProto()
-    result.CopyFrom(data)
-    last = result.tensor_type.shape.dim[-1]
-    last.Clear()
-    last.dim_value = context.get_attribute("N").i
-    context.set_output_type(0, result)
+    return is_contributed(node, MATMUL_N_BITS)
 
 
 def with_code_layers(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -166,7 +96,7 @@ class _CodeLayers(Rewriting):
         names = [self.constant(f"{node.output[0]}_{name}", values) for name, values in constants.items()]
         sizes = {"K": k, "N": n, "bits": codes.bits, "block_size": k // groups}
         inputs = [node.input[0], *names, *(["", *bias] if bias else [])]
-        return [helper.make_node(OPERATOR, inputs, node.output, node.name, domain=DOMAIN, **sizes)]
+        return [helper.make_node(MATMUL_N_BITS, inputs, node.output, node.name, domain=DOMAIN, **sizes)]
 
     def _weights(self, name: str, transposed: bool) -> _Codes | None:
         """The codes of a product's right side; None if it is not dequantised from constant codes in groups.

@@ -11,7 +11,7 @@ from onnx import TensorProto, version_converter
 
 from ...errors import ModelError, one_line, shown
 from ..metadata import TensorInfo
-from .code_layers import is_code_layer, known_shapes
+from .contributed import is_contributed, known_shapes
 from .converters.foreign import OPERATOR
 from .deciding import refuse_deciding_inputs
 from .inputs import Values
@@ -102,7 +102,7 @@ def unsupported_nodes(model: onnx.ModelProto) -> dict[int, str]:
     for position, node in enumerate(model.graph.node):
         if (node.domain, node.op_type) in local:
             continue
-        if not (is_standard(node) or is_code_layer(node)) or node.op_type not in known:
+        if not (is_standard(node) or is_contributed(node)) or node.op_type not in known:
             domain = "" if is_standard(node) else f"{shown(node.domain)}."
             unsupported[position] = f"operator {domain}{described(node)} is not supported"
         elif (reason := refusal_reason(node)) is not None:

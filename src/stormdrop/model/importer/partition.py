@@ -29,7 +29,7 @@ from ..metadata import OPEN, ForeignPart
 from .converters.foreign import DOMAIN, OPERATOR
 from .onnx_model import OnnxGraph, unsupported_nodes
 from .segments import Segment, Wiring, divide
-from .standard import is_standard
+from .standard import is_standard, operator_name
 from .trial_run import ValueType, value_types
 
 _TRIES = 12
@@ -231,9 +231,11 @@ class _Candidates:
         )
 
     def _report(self, segment: Segment, index: int) -> ForeignPart:
-        operators = Counter(_operator_of(self._wiring.nodes[position]) for position in segment.nodes)
+        operators = Counter(operator_name(self._wiring.nodes[position]) for position in segment.nodes)
         reason = next(self._reasons[position] for position in segment.nodes if position in self._reasons)
-        return ForeignPart(foreign_file(index), dict(operators), reason)
+        everything = len(segment.nodes) == len(set(self._wiring.producers.values()))
+        whole = everything and set(self._read.outputs) == set(segment.outputs)
+        return ForeignPart(foreign_file(index), dict(operators), reason, whole=whole)
 
     def _model(self, segment: Segment) -> onnx.ModelProto:
         """A foreign part as a model, with the constants that it reads."""
@@ -252,7 +254,3 @@ class _Candidates:
         return helper.make_model(
             graph, opset_imports=cleaned.opset_import, ir_version=cleaned.ir_version, functions=cleaned.functions
         )
-
-
-def _operator_of(node: onnx.NodeProto) -> str:
-    return shown(node.op_type if is_standard(node) else f"{node.domain}.{node.op_type}")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import onnx
 
+from ...errors import shown
+
 _DOMAINS = ("", "ai.onnx")
 """Two names of one domain: that of the standard's operators."""
 
@@ -16,6 +18,11 @@ def is_standard(node: onnx.NodeProto, *operators: str) -> bool:
         operators: The names of the operators in question; by default all operators.
     """
     return node.domain in _DOMAINS and (not operators or node.op_type in operators)
+
+
+def operator_name(node: onnx.NodeProto) -> str:
+    """The operator of a node, for messages, with its domain if it is none of the standard."""
+    return shown(node.op_type if is_standard(node) else f"{node.domain}.{node.op_type}")
 
 
 def opset_of(model: onnx.ModelProto, unnamed: int = 1) -> int:

@@ -1,7 +1,13 @@
 """Converters of operators on quantized tensors. They compute in int32 and round half to even, as ONNX says.
 
-If zero points are constants, products and convolutions take bytes as they are and widen them in the sum, so that
-kernels read bytes and can multiply several at a time. Otherwise the tensors are widened before.
+Products and convolutions take bytes as they are and widen them in the sum, so that kernels read bytes and can multiply
+several at a time. Zero points that are constants are a part of the sum. Those that data decide, as after a
+DynamicQuantizeLinear, are subtracted from what the bytes give:
+
+    sum (a - z)(b - y) = sum a (b - m) + (m - y) sum a - z sum (b - y)
+
+where b - m is an int8. If b - y is one, m is y. A zero point for each row, and one of data for each channel, stay where
+they are: such tensors are widened before.
 """
 
 from __future__ import annotations
@@ -11,7 +17,7 @@ from typing import Any
 
 import numpy as np
 from onnx import helper
-from tvm import relax, te
+from tvm import relax, te, tirx
 from tvm.ir import GenericConst
 
 from .node import Node, const, dtype_of, limits, normalised, shape_of
@@ -48,13 +54,63 @@ def _dequantize(node: Node) -> Any:
 def _dynamic_quantize(node: Node) -> Any:
     """The tensor as uint8 with a scale and a zero point that follow from its smallest and largest element."""
     x = node[0]
-    zero, top = relax.const(0.0, "float32"), relax.const(255.0, "float32")
-    high = node.emit(relax.op.maximum(node.emit(relax.op.max(x)), zero))
-    low = node.emit(relax.op.minimum(node.emit(relax.op.min(x)), zero))
-    scale = node.emit(relax.op.divide(relax.op.subtract(high, low), top))
-    safe = node.emit(relax.op.where(relax.op.equal(scale, zero), relax.const(1.0, "float32"), scale))
-    point = _quantized(node, node.emit(relax.op.negative(low)), safe, None, "uint8")
-    return relax.Tuple([_quantized(node, x, safe, point, "uint8"), scale, point])
+    high, low = node.emit(relax.op.max(x)), node.emit(relax.op.min(x))
+    both = node.compute(_byte_parameters, high, low, name="byte_parameters")
+    scale, point = (node.emit(relax.TupleGetItem(both, index)) for index in range(2))
+    return relax.Tuple([_quantized(node, x, scale, point, "uint8"), scale, point])
+
+
+def _byte_parameters(high: Any, low: Any) -> list[Any]:
+    """The scale and the zero point of uint8 for numbers from the lowest to the highest, and for zero.
+
+    If all of them are zero, the scale is 1, as onnxruntime has it.
+    """
+    zero = tirx.const(0, high.dtype)
+
+    def scale_of(*_: Any) -> Any:
+        width = tirx.max(high(), zero) - tirx.min(low(), zero)
+        return tirx.Select(width == zero, tirx.const(1, high.dtype), width / tirx.const(255, high.dtype))
+
+    scale = te.compute((), scale_of, name="scale")
+
+    def point_of(*_: Any) -> Any:
+        point = tirx.nearbyint((zero - tirx.min(low(), zero)) / scale())
+        return tirx.min(point, tirx.const(255, high.dtype)).astype("uint8")
+
+    return [scale, te.compute((), point_of, name="zero_point")]
+
+
+def product_by_bytes(node: Node, x: Any, weights: Any, scales: Any, points: Any) -> Any:
+    """The product of numbers with weights that are bytes, where the numbers are rounded to bytes.
+
+    Args:
+        node: The node.
+        x: The numbers, as (rows, inputs). They have one scale and one zero point, as after a DynamicQuantizeLinear.
+        weights: The weights as an array, (inputs, outputs).
+        scales: Their scales: one, or one for each output.
+        points: Their zero points, likewise; None for zeros.
+    """
+    both = node.compute(_rounded_to_bytes, x, name="dynamic_quantize")
+    data, scale, point = (node.emit(relax.TupleGetItem(both, index)) for index in range(3))
+    total = _corrected_product(node, (data, point), (const(weights), None if points is None else const(points)))
+    factor = node.emit(relax.op.multiply(scale, const(scales)))
+    return node.emit(relax.op.multiply(relax.op.astype(total, "float32"), factor))
+
+
+def _rounded_to_bytes(x: Any) -> list[Any]:
+    """Numbers as uint8, with their scale and their zero point, by one kernel: for those that are few."""
+
+    def extreme(of: Callable[..., Any], name: str) -> Any:
+        axes = [te.reduce_axis((0, extent), name="k") for extent in x.shape]
+        return te.compute((), lambda *_: of(x(*axes), axis=axes), name=name)
+
+    scale, point = _byte_parameters(extreme(te.max, "high"), extreme(te.min, "low"))
+
+    def element(*i: Any) -> Any:
+        number = tirx.nearbyint(x(*i) / scale()) + point().astype(x.dtype)
+        return tirx.max(tirx.min(number, tirx.const(255, x.dtype)), tirx.const(0, x.dtype)).astype("uint8")
+
+    return [te.compute(x.shape, element, name="rounded"), scale, point]
 
 
 def _matmul_integer(node: Node) -> Any:
@@ -98,9 +154,66 @@ def _product(node: Node, left: tuple[Any, Any], right: tuple[Any, Any]) -> Any:
         sums = node.compute(_sums_of_rows, left[0], left_point, name="sums_of_rows")
         moved = relax.op.multiply(sums, relax.const(middle - right_point, "int32"))
         return node.emit(relax.op.add(product, node.emit(moved)))
+    if matrices and _is_of_bytes(*left, ()) and _is_of_bytes(*right, shape_of(right[0])[-1:]):
+        return _corrected_product(node, left, right)
     a = _shifted(node, left[0], None if left[1] is None else node.emit(_rows(node, left[1])))
     b = _shifted(node, *right)
     return node.emit(relax.op.matmul(a, b))
+
+
+def _is_of_bytes(value: Any, point: Any, points: tuple[int, ...]) -> bool:
+    """Whether a tensor holds bytes, and has no zero point, a single one, or one for each of these positions."""
+    return dtype_of(value) in _BYTES and (point is None or shape_of(point) in ((), (1,), points))
+
+
+def _corrected_product(node: Node, left: tuple[Any, Any], right: tuple[Any, Any]) -> Any:
+    """The product of two tensors of bytes whose zero points are subtracted from the sums: see the module."""
+    (a, left_point), (b, right_point) = left, right
+    middle = 128 if dtype_of(b) == "uint8" else 0
+    parts = None if left_point is None else node.emit(relax.op.reshape(left_point, ()))
+    if isinstance(b, GenericConst) and (right_point is None or isinstance(right_point, GenericConst)):
+        less = _less(b, right_point, -1)
+        if _fits(less):
+            b, moved, middle = const(less.astype("int8")), None, 0
+        else:
+            moved = const((middle - _array(right_point)).astype("int32"))
+        columns = const(less.sum(axis=-2, keepdims=True).astype("int32"))
+    else:
+        moved = relax.const(middle, "int32")
+        if right_point is not None:
+            moved = node.emit(relax.op.subtract(moved, relax.op.astype(right_point, "int32")))
+        columns = relax.op.sum(_shifted(node, b, right_point), axis=-2, keepdims=True)
+    total = node.compute(_product_of_bytes, a, b, 0, middle, name="matmul_of_bytes")
+    if moved is not None:
+        sums = node.compute(_sums_of_rows, a, 0, name="sums_of_rows")
+        total = node.emit(relax.op.add(total, node.emit(relax.op.multiply(sums, moved))))
+    return _less_multiples(node, total, parts, columns)
+
+
+def _less_multiples(node: Node, total: Any, point: Any, sums: Any) -> Any:
+    """Sums of products of bytes less the zero point of the data times the sums of what it is multiplied by."""
+    if point is None:
+        return total
+    return node.emit(relax.op.subtract(total, node.emit(relax.op.multiply(relax.op.astype(point, "int32"), sums))))
+
+
+def _array(point: Any) -> Any:
+    """A constant zero point as numbers; 0 if there is none."""
+    return np.int64(0) if point is None else point.value.numpy().astype(np.int64)
+
+
+def _less(values: Any, point: Any, axis: int) -> Any:
+    """A constant less its zero points, which are one or one for each position on an axis."""
+    numbers, points = values.value.numpy().astype(np.int64), _array(point)
+    shape = [1] * numbers.ndim
+    shape[axis] = -1
+    return numbers - points.reshape(shape)
+
+
+def _fits(values: Any) -> bool:
+    """Whether all of these integers are int8."""
+    low, high = limits("int8")
+    return bool(values.min(initial=0) >= low and values.max(initial=0) <= high)
 
 
 def _constant_point(value: Any, point: Any) -> int | None:
@@ -166,63 +279,86 @@ def _convolution(node: Node, data: tuple[Any, Any], weights: tuple[Any, Any]) ->
     strides = list(node.attribute("strides", (1,) * spatial))
     dilations = list(node.attribute("dilations", (1,) * spatial))
     pads = pads_of(node, kernel)
-    bytes_of = _bytes_of_convolution(node, data, weights, pads)
-    if bytes_of is not None:
-        x, w, pads, correction = bytes_of
-    else:
-        if point is not None and shape_of(point) not in ((), (1,)):
-            point = node.emit(relax.op.reshape(point, (-1,) + (1,) * (spatial + 1)))
-        x, w, correction = _shifted(node, *data), _shifted(node, w, point), None
     function = relax.op.nn.conv2d if spatial == 2 else relax.op.nn.conv1d
     layouts = ("NCHW", "OIHW") if spatial == 2 else ("NCW", "OIW")
-    result = node.emit(
-        function(
-            x,
-            w,
-            strides=strides,
-            padding=pads,
-            dilation=dilations,
-            groups=node.attribute("group", 1),
-            data_layout=layouts[0],
-            kernel_layout=layouts[1],
-            out_dtype="int32",
+
+    def convolved(x: Any, w: Any, pads: list[int]) -> Any:
+        return node.emit(
+            function(
+                x,
+                w,
+                strides=strides,
+                padding=pads,
+                dilation=dilations,
+                groups=node.attribute("group", 1),
+                data_layout=layouts[0],
+                kernel_layout=layouts[1],
+                out_dtype="int32",
+            )
         )
-    )
-    return result if correction is None else node.emit(relax.op.add(result, correction))
+
+    constant = isinstance(w, GenericConst) and (point is None or isinstance(point, GenericConst))
+    if constant and _is_of_bytes(*data, ()) and _is_of_bytes(w, point, shape_of(w)[:1]):
+        return _corrected_convolution(node, data, weights, pads, convolved)
+    if point is not None and shape_of(point) not in ((), (1,)):
+        point = node.emit(relax.op.reshape(point, (-1,) + (1,) * (spatial + 1)))
+    return convolved(_shifted(node, *data), _shifted(node, w, point), pads)
 
 
-def _bytes_of_convolution(
-    node: Node, data: tuple[Any, Any], weights: tuple[Any, Any], pads: list[int]
-) -> tuple[Any, Any, list[int], Any] | None:
-    """Data and weights of a convolution as bytes, its padding, and what is added to its result.
+def _corrected_convolution(
+    node: Node,
+    data: tuple[Any, Any],
+    weights: tuple[Any, Any],
+    pads: list[int],
+    convolved: Callable[[Any, Any, list[int]], Any],
+) -> Any:
+    """The convolution of bytes with constant ones, whose zero points are subtracted from the sums: see the module.
 
-    The sum of (x - z) w is that of x w, less z times the sum of w, if the padding is z. Two or three channels, as of an
-    image, are padded to a word of four bytes, which is loaded at once.
+    The padding is the zero point of the data. Two or three channels, as of an image, are padded to a word of four
+    bytes, which is loaded at once.
 
-    Returns:
-        None if the zero point of the data or the weights are no constants, or if the weights less theirs are no int8.
+    Args:
+        node: The node.
+        data: The data, and their zero point.
+        weights: The weights, and their zero points.
+        pads: How many elements are added before each spatial axis, and behind each.
+        convolved: The convolution of data with weights and a padding of zeros.
     """
-    zero, (kernel, point) = _constant_point(*data), weights
-    if zero is None or not isinstance(kernel, GenericConst) or not (point is None or isinstance(point, GenericConst)):
-        return None
-    values = kernel.value.numpy().astype(np.int64)
-    if point is not None:
-        shape = (-1,) + (1,) * (values.ndim - 1)
-        values = values - point.value.numpy().astype(np.int64).reshape(shape)
-    low, high = limits("int8")
-    if values.min(initial=0) < low or values.max(initial=0) > high:
-        return None
-    x, spatial = data[0], values.ndim - 2
-    sums = values.sum(axis=tuple(range(1, values.ndim)))
-    more = _WORD - values.shape[1] if values.shape[1] in _SHORT and node.attribute("group", 1) == 1 else 0
-    if more or (zero and any(pads)):
+    (x, zero), (kernel, point) = data, weights
+    less, groups, zero_point = _less(kernel, point, 0), node.attribute("group", 1), _constant_point(*data)
+    spatial, sums = less.ndim - 2, less.sum(axis=tuple(range(1, less.ndim)))
+    middle = 0 if _fits(less) or dtype_of(kernel) == "int8" else 128
+    values = less if _fits(less) else kernel.value.numpy().astype(np.int64) - middle
+    ones = np.ones((groups, *values.shape[1:]), np.int64)
+    more = _WORD - values.shape[1] if values.shape[1] in _SHORT and groups == 1 else 0
+    if more or (zero_point != 0 and any(pads)):
         around = [0, 0, 0, more, *(pads[side * spatial + axis] for axis in range(spatial) for side in (0, 1))]
-        x, pads = node.emit(relax.op.nn.pad(x, around, pad_value=zero)), [0] * len(pads)
-        values = np.pad(values, [(0, 0), (0, more), *[(0, 0)] * spatial])
-    if not zero:
-        return x, const(values.astype("int8")), pads, None
-    correction = const((-zero * sums).astype("int32").reshape(1, -1, *[1] * spatial))
-    return x, const(values.astype("int8")), pads, correction
+        x, pads = _padded(node, x, around, zero, zero_point), [0] * len(pads)
+        behind = [(0, 0), (0, more), *[(0, 0)] * spatial]
+        values, ones = np.pad(values, behind), np.pad(ones, behind)
+    total = convolved(x, const(values.astype("int8")), pads)
+    column = (1, -1, *[1] * spatial)
+    if not _fits(less):
+        windows = convolved(x, const(ones.astype("int8")), pads)
+        if 1 < groups < len(values):
+            windows = node.emit(relax.op.repeat(windows, len(values) // groups, axis=1))
+        moved = const((middle - np.broadcast_to(_array(point), len(values))).astype("int32").reshape(column))
+        total = node.emit(relax.op.add(total, node.emit(relax.op.multiply(windows, moved))))
+    if zero_point is not None:
+        correction = const((-zero_point * sums).astype("int32").reshape(column))
+        return node.emit(relax.op.add(total, correction)) if zero_point else total
+    moving = node.emit(relax.op.reshape(zero, (1,) * less.ndim))
+    return _less_multiples(node, total, moving, const(sums.astype("int32").reshape(column)))
+
+
+def _padded(node: Node, x: Any, around: list[int], zero: Any, zero_point: int | None) -> Any:
+    """Bytes with more of them around, which are the zero point; `zero_point` is its value if it is a constant."""
+    if zero_point is not None:
+        return node.emit(relax.op.nn.pad(x, around, pad_value=zero_point))
+    point = node.emit(relax.op.reshape(relax.op.astype(zero, "int16"), (1,) * len(shape_of(x))))
+    less = node.emit(relax.op.subtract(relax.op.astype(x, "int16"), point))
+    padded = node.emit(relax.op.nn.pad(less, around))
+    return node.emit(relax.op.astype(node.emit(relax.op.add(padded, point)), dtype_of(x)))
 
 
 def _shifted(node: Node, value: Any, zero: Any) -> Any:

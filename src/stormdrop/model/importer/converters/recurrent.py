@@ -1,4 +1,4 @@
-"""Converters of RNN, GRU and LSTM, whose steps are unrolled.
+"""Converters of RNN, GRU, LSTM and DynamicQuantizeLSTM, whose steps are unrolled.
 
 What does not depend on the step before is one matrix multiplication for all steps; each step adds its own part:
 
@@ -7,6 +7,9 @@ What does not depend on the step before is one matrix multiplication for all ste
     h, c = step(gates, c)          for each t, one kernel with all activations
 
 A step of a small model takes a few microseconds, so every further kernel, and every copy of a gate, would show.
+
+DynamicQuantizeLSTM, an operator of onnxruntime's own, rounds what it multiplies to bytes: all inputs by one scale and
+zero point, and the state of each step by its own.
 """
 
 from __future__ import annotations
@@ -19,17 +22,23 @@ import numpy as np
 from tvm import relax, te, tirx
 
 from .node import Node, const, scalar, shape_of
+from .quantized import product_by_bytes
 
 LONGEST = 256
 """The most steps that are unrolled. Each of them is a few calls of the same kernels."""
 
-_GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+_QUANTISED = "DynamicQuantizeLSTM"
+_GATES = {"RNN": 1, "GRU": 3, "LSTM": 4, _QUANTISED: 4}
 _ACTIVATIONS = {"RNN": ("Tanh",), "GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid", "Tanh", "Tanh")}
+_ACTIVATIONS[_QUANTISED] = _ACTIVATIONS["LSTM"]
 _SUPPORTED: dict[str, Callable[[Any], Any]] = {
     "tanh": tirx.tanh,
     "sigmoid": tirx.sigmoid,
     "relu": lambda x: tirx.max(x, tirx.const(0, x.ty.dtype)),
 }
+
+_Product = Callable[[Any, int, int | None], Any]
+"""The product of rows with some of the columns of weights: from the first to the one before the end."""
 
 _Step = Callable[["_Direction", Any, Sequence[Any]], list[Any]]
 """The new states from what a step reads, and from the states before it."""
@@ -62,15 +71,15 @@ def _recurrent(step: _Step, states: int) -> Callable[[Node], Any]:
 
 @dataclass(frozen=True)
 class _Direction:
-    """The parameters of one direction: weights as (inputs, gates * hidden), biases as vectors.
+    """The parameters of one direction: products with its weights, which have gates * hidden columns; biases as vectors.
 
     `bias` is what is added whatever the states are; `candidate_bias` belongs to the product of GRU's last gate.
     """
 
     node: Node
     hidden: int
-    weights: Any
-    recurrence: Any
+    of_input: _Product
+    of_state: _Product
     bias: Any
     candidate_bias: Any
     peepholes: Any
@@ -83,6 +92,9 @@ class _Direction:
     @classmethod
     def of(cls, node: Node, index: int, states: int, batch: int, batch_first: bool) -> _Direction:
         hidden, gates = int(node.attribute("hidden_size")), _GATES[node.operator]
+        quantised = node.operator == _QUANTISED
+        if quantised and batch > 1:
+            raise ValueError("onnxruntime's threads decide which sequences of a batch have a scale in common")
 
         def part(position: int, axis: int = 0) -> Any:
             """What this direction has of an input: its element of the axis of the directions, without this axis."""
@@ -96,6 +108,17 @@ class _Direction:
             if not node.has(position):
                 return const(np.zeros((batch, hidden), node.dtype()))
             return part(position, 1 if batch_first else 0)
+
+        def plain(position: int) -> _Product:
+            weights = node.emit(relax.op.permute_dims(part(position)))
+
+            def product(rows: Any, first: int, end: int | None) -> Any:
+                if end is None:
+                    return node.emit(relax.op.matmul(rows, weights))
+                columns = node.emit(relax.op.strided_slice(weights, [1], [first], [end]))
+                return node.emit(relax.op.matmul(rows, columns))
+
+            return product
 
         def segment(value: Any, first: int, end: int) -> Any:
             return node.emit(relax.op.strided_slice(value, [0], [first * hidden], [end * hidden]))
@@ -117,11 +140,10 @@ class _Direction:
         return cls(
             node,
             hidden,
-            node.emit(relax.op.permute_dims(part(1))),
-            node.emit(relax.op.permute_dims(part(2))),
+            *((_of_bytes(node, index, 1, 8), _of_bytes(node, index, 2, 10)) if quantised else map(plain, (1, 2))),
             bias,
             candidate_bias,
-            part(7) if node.operator == "LSTM" and node.has(7) else None,
+            part(7) if states == 2 and node.has(7) else None,
             [state(5 + number) for number in range(states)],
             node.optional(4),
             [_activation(name) for name in names],
@@ -154,7 +176,7 @@ def _unrolled(node: Node, x: Any, direction: _Direction, step: _Step, length: in
         raise ValueError(f"its {length} steps would be unrolled; at most {LONGEST} are")
     _, batch, size = shape_of(x)
     rows = node.emit(relax.op.reshape(x, (length * batch, size)))
-    whole = node.emit(relax.op.matmul(rows, direction.weights))
+    whole = direction.of_input(rows, 0, None)
     if direction.bias is not None:
         whole = node.emit(relax.op.add(whole, direction.bias))
     states: list[Any] = direction.states
@@ -181,7 +203,7 @@ def _rnn(direction: _Direction, inputs: Any, states: Sequence[Any]) -> list[Any]
     """h' = f(x + h @ R.T)."""
     (hidden,) = states
     (f,) = direction.activations
-    product = _recurrence(direction, hidden)
+    product = direction.of_state(hidden, 0, None)
 
     def step(x: Any, product: Any) -> list[Any]:
         total = direction.gate(0, x, product)
@@ -220,10 +242,10 @@ def _gru(direction: _Direction, inputs: Any, states: Sequence[Any]) -> list[Any]
 
     if node.attribute("linear_before_reset", 0):
         bias = [] if direction.candidate_bias is None else [direction.candidate_bias]
-        return _computed(direction, linear, inputs, _recurrence(direction, hidden), hidden, *bias)
-    product = _recurrence(direction, hidden, 0, 2 * size)
+        return _computed(direction, linear, inputs, direction.of_state(hidden, 0, None), hidden, *bias)
+    product = direction.of_state(hidden, 0, 2 * size)
     (reset,) = _computed(direction, kept, inputs, product, hidden)
-    return _computed(direction, plain, inputs, product, _recurrence(direction, reset, 2 * size, 3 * size), hidden)
+    return _computed(direction, plain, inputs, product, direction.of_state(reset, 2 * size, 3 * size), hidden)
 
 
 def _lstm(direction: _Direction, inputs: Any, states: Sequence[Any]) -> list[Any]:
@@ -247,7 +269,7 @@ def _lstm(direction: _Direction, inputs: Any, states: Sequence[Any]) -> list[Any
         new = te.compute(cell.shape, of_cell, name="cell")
         return [te.compute(cell.shape, lambda *at: activated(1, new, *at) * h(new(*at)), name="hidden"), new]
 
-    total = node.emit(relax.op.add(inputs, _recurrence(direction, hidden)))
+    total = node.emit(relax.op.add(inputs, direction.of_state(hidden, 0, None)))
     peepholes = [] if direction.peepholes is None else [direction.peepholes]
     return _computed(direction, step, total, cell, *peepholes)
 
@@ -261,12 +283,24 @@ def _computed(direction: _Direction, step: Callable[..., Any], *arguments: Any) 
     return [node.emit(relax.TupleGetItem(result, index)) for index in range(len(result.ty.fields))]
 
 
-def _recurrence(direction: _Direction, hidden: Any, first: int = 0, end: int | None = None) -> Any:
-    """h @ R.T for some of the gates' columns."""
-    node, weights = direction.node, direction.recurrence
-    if end is not None:
-        weights = node.emit(relax.op.strided_slice(weights, [1], [first], [end]))
-    return node.emit(relax.op.matmul(hidden, weights))
+def _of_bytes(node: Node, index: int, position: int, scale: int) -> _Product:
+    """The product with the weights of a direction, which are bytes, without columns left out.
+
+    Args:
+        node: The node.
+        index: The direction.
+        position: The input that holds the weights, as (directions, inputs, gates * hidden).
+        scale: The input that holds their scales; their zero points are the next one.
+    """
+    weights, scales, points = (node.constant(place) for place in (position, scale, scale + 1))
+    assert weights is not None and scales is not None
+    columns = [None if values is None else values.reshape(len(weights), -1)[index] for values in (scales, points)]
+
+    def product(rows: Any, first: int, end: int | None) -> Any:
+        assert first == 0 and end is None
+        return product_by_bytes(node, rows, weights[index], *columns)
+
+    return product
 
 
 def _activation(name: str) -> Callable[[Any], Any]:
@@ -288,5 +322,6 @@ def _stacked(node: Node, values: Sequence[Any], axis: int) -> Any:
 CONVERTERS: dict[str, Callable[[Node], Any]] = {
     "GRU": _recurrent(_gru, 1),
     "LSTM": _recurrent(_lstm, 2),
+    _QUANTISED: _recurrent(_lstm, 2),
     "RNN": _recurrent(_rnn, 1),
 }
