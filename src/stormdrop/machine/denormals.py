@@ -10,21 +10,23 @@ import ctypes
 import functools
 import platform
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
 from typing import Any
 
 # By machine, for Linux: where the register stands in C's `fenv_t`, and the bits that flush denormals.
 _REGISTERS = {"x86_64": (28, 0x8040), "aarch64": (0, 1 << 24)}
+_PLACE = _REGISTERS.get(platform.machine()) if sys.platform == "linux" else None
 _LARGEST = 64  # bytes of a `fenv_t`, at most
 
 
-@contextmanager
-def denormals(flushed: bool) -> Iterator[None]:
+class denormals:
     """While active, the calling thread flushes denormals, or keeps them. Afterwards it has its own mode again.
 
     Only the mode for single and double precision matters here. Where it is not known how to set it, that is on other
     systems than Linux, the thread keeps its mode.
+
+    Args:
+        flushed: Whether they are flushed.
 
     Example:
         >>> import numpy as np
@@ -32,22 +34,57 @@ def denormals(flushed: bool) -> Iterator[None]:
         ...     bool(np.float32(1e-30) * np.float32(1e-10) > 0)
         True
     """
-    place = _REGISTERS.get(platform.machine()) if sys.platform == "linux" else None
-    if place is None:
-        yield
-        return
-    offset, bits = place
-    environment = ctypes.create_string_buffer(_LARGEST)
-    _library().fegetenv(environment)
-    register = ctypes.c_uint32.from_buffer(environment, offset)
-    before = register.value
-    try:
-        register.value = before | bits if flushed else before & ~bits
-        _library().fesetenv(environment)
-        yield
-    finally:
-        register.value = before
-        _library().fesetenv(environment)
+
+    def __init__(self, flushed: bool) -> None:
+        self._flushed = flushed
+        self._before: int | None = None
+
+    def __enter__(self) -> None:
+        self._before = set_mode(self._flushed)
+
+    def __exit__(self, *_: object) -> None:
+        restore_mode(self._before)
+
+
+def set_mode(flushed: bool) -> int | None:
+    """Let the calling thread flush denormals, or keep them.
+
+    Args:
+        flushed: Whether they are flushed.
+
+    Returns:
+        Its mode before, for `restore_mode`; None where it is not known how to set it.
+    """
+    if _PLACE is None:
+        return None
+    library, environment, register = _library(), _environment.buffer, _environment.register
+    library.fegetenv(environment)
+    before: int = register.value
+    register.value = before | _PLACE[1] if flushed else before & ~_PLACE[1]
+    library.fesetenv(environment)
+    return before
+
+
+def restore_mode(before: int | None) -> None:
+    """Give the calling thread its mode again.
+
+    Args:
+        before: What `set_mode` has returned in this thread.
+    """
+    if before is not None:
+        _environment.register.value = before  # the rest of its environment is as `set_mode` found it
+        _library().fesetenv(_environment.buffer)
+
+
+class _Environment(threading.local):
+    """Memory for the floating-point environment of a thread, and its control register in there."""
+
+    def __init__(self) -> None:
+        self.buffer = ctypes.create_string_buffer(_LARGEST)
+        self.register = ctypes.c_uint32.from_buffer(self.buffer, _PLACE[0] if _PLACE is not None else 0)
+
+
+_environment = _Environment()
 
 
 @functools.cache

@@ -97,6 +97,7 @@ class CompiledModel:
         """Links the program into this process. Raises `ArtifactError` if it cannot be."""
         try:
             self._machines = Machines(lambda: self._machine(self._new_machine()))
+            self._alone = self.foreign.alone(self.metadata, self.threads)
         except ModelError as error:
             raise ArtifactError(str(error)) from error
         except Exception as error:
@@ -265,6 +266,8 @@ class CompiledModel:
         """
         check_threads()
         given = self._inputs.given(feeds)
+        if self._alone is not None:
+            return self._alone(self._inputs.checked(given))
         size, rows = self._inputs.dispatched(given)
         infos = self._inputs.sizes[size].inputs
 
@@ -272,7 +275,7 @@ class CompiledModel:
             entry = machine.entry(size)
             pairs = zip(infos, given, strict=True)
             result = entry.main(*(self._inputs.tensor(info, one, entry, rows) for info, one in pairs))
-            values = list(result) if isinstance(result, list) or len(self.outputs) > 1 else [result]
+            values = [result] if len(self.outputs) == 1 else list(result)
             return {info.name: _rows_of(value, rows) for info, value in zip(self.outputs, values, strict=True)}
 
         return self._machines.call(self.threads, call)
@@ -283,25 +286,24 @@ class CompiledModel:
         def create() -> Machine:
             machine = self._new_machine()
             machine.set_instrument(tvm_ffi.convert(callback))
-            return self._machine(machine, observed=True)
+            return self._machine(machine)
 
         model = copy.copy(self)
         model._machines = Machines(create)
+        model._alone = None
         return model
 
     def _new_machine(self) -> Any:
         return VirtualMachine(self._executable if hasattr(self._executable, "jit") else self._module, tvm.cpu())
 
-    def _machine(self, machine: VirtualMachine, observed: bool = False) -> Machine:
-        """A machine that is ready for calls; if it is `observed`, all that runs is called by the program."""
+    def _machine(self, machine: VirtualMachine) -> Machine:
         lacking = [name for name in map(main_name, range(len(self._inputs.sizes))) if not _has_function(machine, name)]
         if lacking:
             raise ArtifactError(f"{self.metadata.name}: the program has no function {lacking[0]}")
 
         def make(size: int) -> Callable[..., Any]:
             main = main_function(machine, len(self.inputs), size)
-            alone = None if observed else self.foreign.alone(self.metadata, self.threads)
-            return alone or self.foreign.around(main, self.metadata, self.threads)
+            return self.foreign.around(main, self.metadata, self.threads)
 
         return Machine(make)
 
@@ -359,12 +361,7 @@ def needs_linker() -> str:
 
 
 def _rows_of(output: Any, rows: int | None) -> NDArray[Any]:
-    """The first rows of an output; all with None. A tensor is copied: its memory belongs to the program.
-
-    `Tensor.numpy` takes ten times as long for a small one.
-    """
-    if isinstance(output, np.ndarray):
-        return output if rows is None else output[:rows]
+    """A copy of the first rows of a tensor; all with None. `Tensor.numpy` takes ten times as long for a small one."""
     view: NDArray[Any] = np.from_dlpack(output)
     return np.array(view if rows is None else view[:rows])
 

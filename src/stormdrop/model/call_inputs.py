@@ -106,15 +106,7 @@ class CallInputs:
         Raises:
             InputError: The input has another shape or type.
         """
-        feed, value = given
-        wanted = self.types[info.name]
-        if value.dtype != wanted:
-            if value.dtype.newbyteorder("=") != wanted:
-                kind = "an array of Python objects" if value.dtype == object else value.dtype.name
-                raise InputError(f"{self.metadata.name}: input {info.name!r} is {kind}, not {info.dtype}")
-            feed = value = value.astype(wanted)  # from the byte order of another machine
-        if value.shape != info.shape and rows is None:
-            raise InputError(f"{self.metadata.name}: input {info.name!r} has shape {value.shape}, not {info.shape}")
+        feed, value = self._checked(info, given, rows)
         if value.shape != info.shape:
             tensor, view = _copy_of(info, entry)
             view[:rows], view[rows:] = value, value[-1:]
@@ -130,6 +122,30 @@ class CallInputs:
         tensor, view = _copy_of(info, entry)
         np.copyto(view, contiguous)
         return tensor
+
+    def checked(self, given: Sequence[Given]) -> list[NDArray[Any]]:
+        """The inputs as arrays, in the order of the metadata, for a model of one size.
+
+        Args:
+            given: What the caller gives.
+
+        Raises:
+            InputError: An input has another shape or type.
+        """
+        return [self._checked(info, one, None)[1] for info, one in zip(self.metadata.inputs, given, strict=True)]
+
+    def _checked(self, info: TensorInfo, given: Given, rows: int | None) -> Given:
+        """An input of the right shape and type, in the byte order of this machine."""
+        feed, value = given
+        wanted = self.types[info.name]
+        if value.dtype != wanted:
+            if value.dtype.newbyteorder("=") != wanted:
+                kind = "an array of Python objects" if value.dtype == object else value.dtype.name
+                raise InputError(f"{self.metadata.name}: input {info.name!r} is {kind}, not {info.dtype}")
+            feed = value = value.astype(wanted)  # from the byte order of another machine
+        if value.shape != info.shape and rows is None:
+            raise InputError(f"{self.metadata.name}: input {info.name!r} has shape {value.shape}, not {info.shape}")
+        return feed, value
 
     def _padded(self, shapes: tuple[tuple[int, ...], ...]) -> Dispatch:
         """The size with the fewest rows that holds inputs of these shapes."""

@@ -25,7 +25,7 @@ import tvm_ffi
 from numpy.typing import NDArray
 
 from ..errors import ModelError, one_line, shown
-from ..machine.denormals import denormals
+from ..machine.denormals import denormals, restore_mode, set_mode
 from ..machine.detect import cpu_family, host_features
 from .metadata import ForeignPart, Metadata
 
@@ -127,14 +127,18 @@ class ForeignParts:
         """The sessions of a compiled model, which treat denormals as its kernels do. See `sessions`."""
         return self.sessions(metadata.name, threads, _keeps_denormals(metadata))
 
-    def alone(self, metadata: Metadata, threads: int) -> Callable[..., list[Array]] | None:
+    def alone(self, metadata: Metadata, threads: int) -> Callable[[Sequence[Array]], dict[str, Array]] | None:
         """A function that runs the only part without the program, if that part is all of the model at its only size.
 
-        The program would copy what onnxruntime has made, and a part of 0.2 ms would take 0.05 ms longer.
+        The program, its machine and the copies of what onnxruntime has made take 40 us a call, this function 10 us.
 
         Args:
             metadata: What the model says about itself.
             threads: How many threads a session uses.
+
+        Returns:
+            The function. It takes the inputs as arrays in order, wherever they begin, and gives the outputs by name,
+            in arrays of the caller's own. None for any other model.
 
         Raises:
             ModelError: As `sessions`.
@@ -144,12 +148,15 @@ class ForeignParts:
         (session,), flushed = self.sessions_of(metadata, threads), not _keeps_denormals(metadata)
         inputs, outputs = ([info.name for info in infos] for infos in (metadata.inputs, metadata.outputs))
         order = [inputs.index(name) for name in session.inputs]
-        made = [session.outputs.index(name) for name in outputs]
+        made = [(name, session.outputs.index(name)) for name in outputs]
 
-        def call(*tensors: Any) -> list[Array]:
-            with denormals(flushed):
-                values = session.run([np.from_dlpack(tensors[position]) for position in order])
-            return [values[position] for position in made]
+        def call(arrays: Sequence[Array]) -> dict[str, Array]:
+            before = set_mode(flushed)
+            try:
+                values = session.run([arrays[position] for position in order])
+            finally:
+                restore_mode(before)
+            return {name: values[position] for name, position in made}
 
         return call
 

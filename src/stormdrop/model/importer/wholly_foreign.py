@@ -51,7 +51,7 @@ def wholly_foreign(graph: Graph, reason: str) -> Graph | None:
 def _program(graph: Graph, index: int) -> tvm.IRModule:
     """The module whose `main` calls a part on its inputs, and returns what that makes."""
     builder = relax.BlockBuilder()
-    parameters = [relax.Var(variable.name_hint, variable.ty) for variable in graph.mod["main"].params]
+    parameters = [relax.Var(variable.name, variable.ty) for variable in graph.mod["main"].params]
     types = [_type(info) for info in graph.outputs]
     with builder.function("main", parameters):
         if any(OPEN in info.shape for info in graph.outputs):
@@ -59,7 +59,10 @@ def _program(graph: Graph, index: int) -> tvm.IRModule:
             call = relax.op.call_pure_packed(f"{FUNCTION}{index}", *parameters, ty_args=result)
         else:
             call = relax.call_dps_packed(f"{FUNCTION}{index}", relax.Tuple(parameters), types)
-        builder.emit_func_output(builder.emit(call))
+        made = builder.emit(call)
+        if len(types) > 1:
+            made = relax.Tuple([builder.emit(relax.TupleGetItem(made, place)) for place in range(len(types))])
+        builder.emit_func_output(made)
     return builder.get()
 
 

@@ -140,7 +140,8 @@ class _Direction:
         return cls(
             node,
             hidden,
-            *((_of_bytes(node, index, 1, 8), _of_bytes(node, index, 2, 10)) if quantised else map(plain, (1, 2))),
+            _of_bytes(node, index, 1, 8) if quantised else plain(1),
+            _of_bytes(node, index, 2, 10) if quantised else plain(2),
             bias,
             candidate_bias,
             part(7) if states == 2 and node.has(7) else None,
