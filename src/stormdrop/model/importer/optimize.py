@@ -96,7 +96,7 @@ class _Folding(FoldConstantsPass):
             return None
         return super().process_node(node, is_function)
 
-    def _prepare_folded_tensor(self, node: ir.Node, output_name: str, output_array: Any) -> ir.Tensor | None:
+    def _prepare_folded_tensor(self, node: ir.Node, output_name: str, output_array: Any) -> Any:
         known = node.outputs[0].type
         if isinstance(output_array, np.ndarray) and known is not None:
             # onnx's evaluator adds up integers of 32 bits in NumPy, which makes 64 of them.
