@@ -62,11 +62,12 @@ _ALONE = {
 _ANY_CPU = (
     *("codegen/test_cuda", "codegen/test_gpu_check", "codegen/test_opencl", "sketches/gpu", "sketches/rules/test_gpu"),
     *("codegen/test_other_units", "machine/test_child_process", "machine/test_gpu", "machine/test_lock"),
-    *("machine/test_nvml", "machine/test_opencl", "machine/test_scratch"),
+    *("machine/test_nvml", "machine/test_opencl", "machine/test_scratch", "model/importer/test_isolated"),
+    *("sketches/test_meta_schedule", "sketches/test_fingerprint"),
 )
 """How the paths of tests begin that do not depend on the units of the CPU: they are `any_cpu`."""
 
-_PATIENCE = 5.0
+_PATIENCE = 20.0
 """Seconds that a process may take to end after the last test."""
 
 

@@ -41,17 +41,30 @@ class CoreShares:
         Yields:
             The number of cores that the call has, from 1 to `most`.
         """
-        share = 0
-        with self._freed:
-            self._calls += 1
+        share = self.take(most)
         try:
-            with self._freed:
-                self._freed.wait_for(lambda: self._free)
-                share = min(most, self._free, max(1, self._cores // self._calls))
-                self._free -= share
             yield share
         finally:
-            with self._freed:
+            self.give(share)
+
+    def take(self, most: int) -> int:
+        """As `taken`, which is the safer way; the share must be given back with `give`."""
+        with self._freed:
+            self._calls += 1
+            try:
+                if not self._free:
+                    self._freed.wait_for(lambda: self._free)
+            except BaseException:
                 self._calls -= 1
-                self._free += share
-                self._freed.notify_all()  # also if a waiter that was notified was interrupted
+                self._freed.notify_all()  # this waiter may have been the one that was notified
+                raise
+            share = min(most, self._free, max(1, self._cores // self._calls))
+            self._free -= share
+            return share
+
+    def give(self, share: int) -> None:
+        """Give a share back that `take` has returned."""
+        with self._freed:
+            self._calls -= 1
+            self._free += share
+            self._freed.notify_all()

@@ -43,20 +43,17 @@ class _Caller(threading.local):
         self.calls = 0
         self.seat: object | None = object() if threading.current_thread() is threading.main_thread() else None
 
-    def has_pool(self) -> bool:
-        """Whether kernels may run in this thread. It is asked at each call."""
-        if self.seat is None:
-            self.calls += 1
-            if self.calls > SHORT:
-                self._take_seat()
-        return self.seat is not None
-
-    def _take_seat(self) -> None:
+    def takes_seat(self) -> bool:
+        """Counts a call of a thread without a seat, and takes one if it has called often and one is free."""
+        self.calls += 1
+        if self.calls <= SHORT:
+            return False
         try:
             _free.pop()
         except IndexError:
-            return
+            return False
         self.seat = _Seat()
+        return True
 
 
 class _Executor:
@@ -98,11 +95,16 @@ _caller = _Caller()
 _idle: list[_Executor] = []
 
 
-def run_kernels(function: Callable[[], T]) -> T:
-    """Run a function that calls TVM's kernels in a thread that has a pool.
+def runs_kernels() -> bool:
+    """Whether the calling thread has a pool, so that kernels may run in it. It is asked once for each call."""
+    return _caller.seat is not None or _caller.takes_seat()
+
+
+def run_elsewhere(function: Callable[[], T]) -> T:
+    """Run a function in an executor.
 
     Args:
-        function: The function.
+        function: The function, which calls kernels.
 
     Returns:
         What it returns.
@@ -110,8 +112,6 @@ def run_kernels(function: Callable[[], T]) -> T:
     Raises:
         Exception: Whatever the function raises.
     """
-    if _caller.has_pool():
-        return function()
     try:
         executor = _idle.pop()
     except IndexError:

@@ -25,7 +25,7 @@ from tvm.runtime.vm import VirtualMachine
 from ..errors import ArtifactError, InputError
 from ..machine.core_shares import CoreShares
 from ..machine.threads import thread_count
-from .callers import run_kernels
+from .callers import run_elsewhere, runs_kernels
 
 T = TypeVar("T")
 
@@ -95,8 +95,14 @@ class Machines:
         Raises:
             Exception: Whatever the function raises.
         """
-        with _shares().taken(threads) as share:
-            return run_kernels(functools.partial(self._call, share, function))
+        shares = _shares()
+        share = shares.take(threads)
+        try:
+            if runs_kernels():
+                return self._call(share, function)
+            return run_elsewhere(lambda: self._call(share, function))
+        finally:
+            shares.give(share)
 
     def _call(self, share: int, function: Callable[[Machine], T]) -> T:
         _use_threads(share)

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 from tiny_models import make_model, residual_model
 
 from stormdrop.errors import ModelError
-from stormdrop.model.importer import graph, trial_run
+from stormdrop.model.importer import frontend, graph, trial_run
 from stormdrop.model.importer.graph import Graph, load_graph
 from stormdrop.model.importer.isolated import import_graph
 from stormdrop.model.random_weights import seed_weights
@@ -121,3 +121,14 @@ def test_outputs_that_are_no_tensors_are_refused() -> None:
     )
     with pytest.raises(ModelError, match="'y'"):
         load_graph(model)
+
+
+def test_an_output_of_another_type_than_the_model_says_is_onnxruntimes(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnxruntime")
+    nodes = [helper.make_node("Cos", ["x"], ["a"]), helper.make_node("ReduceSum", ["a"], ["y"], "sum")]
+    model = make_model(nodes, {}, {"x": (2, 4)}, {"y": (1, 1)})
+    converters = {"ReduceSum": lambda node: tvm.relax.op.astype(tvm.relax.op.sum(node[0], keepdims=True), "float64")}
+    monkeypatch.setattr(frontend, "CONVERTERS", {**frontend.CONVERTERS, **converters})
+    imported = load_graph(model)
+    assert parts(imported) == [{"ReduceSum": 1}] and imported.outputs[0].dtype == "float32"
+    assert "output 'y' is imported as float64, not float32" in imported.foreign.reports[0].reason

@@ -26,7 +26,7 @@ import tvm
 from tvm import relax
 from tvm.ir import GenericConst
 
-from ...errors import ModelError, one_line
+from ...errors import ModelError, one_line, shown
 from ..expressions import foreign_index
 from ..foreign import ForeignParts
 from ..metadata import TensorInfo
@@ -45,12 +45,14 @@ from ..passes.views import simplify_views, static_shape
 from .code_layers import with_code_layers
 from .failing_operator import failing_operator, operator_of
 from .inputs import Values
+from .narrow import decode_narrow
 from .origin import Origin
 from .partition import NotNative, import_with_parts
 from .qdq import with_byte_layers
 from .sizes import is_too_large, too_large
 from .source import described
 from .tasks import Task, extract_tasks, simplify_functions
+from .trial_run import KERNEL_TYPES
 
 if TYPE_CHECKING:
     from .onnx_model import OnnxGraph
@@ -201,11 +203,15 @@ def _converted(read: OnnxGraph) -> tvm.IRModule:
 
 
 def _check_static(mod: tvm.IRModule, read: OnnxGraph) -> None:
-    """Raise `NotNative` for an output that is no tensor, and for a kernel that makes one whose shape is not fixed."""
+    """Raise `NotNative` for an output that is no tensor, or of a wrong type, and for a shape that is not fixed."""
     result = mod["main"].ret_ty
     kinds = list(result.fields) if isinstance(result, relax.TupleType) else [result]
     if len(kinds) != len(read.outputs) or not all(isinstance(kind, relax.TensorType) for kind in kinds):
         raise NotNative(f"{read.name}: an output is no tensor")
+    for value, kind in zip(read.cleaned.graph.output, kinds, strict=True):
+        declared = KERNEL_TYPES.get(value.type.tensor_type.elem_type)
+        if declared not in (None, str(kind.dtype)):
+            raise NotNative(f"{read.name}: output {shown(value.name)!r} is imported as {kind.dtype}, not {declared}")
     for block in mod["main"].body.blocks:
         for binding in block.bindings:
             value = binding.value
@@ -224,7 +230,7 @@ def _imported(read: OnnxGraph) -> tvm.IRModule:
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         try:
-            mod = from_onnx(with_code_layers(with_byte_layers(read.cleaned)))
+            mod = from_onnx(decode_narrow(with_code_layers(with_byte_layers(read.cleaned))))
         except Exception as error:
             node = _node_of(error)
             if node is None:

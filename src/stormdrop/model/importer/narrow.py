@@ -2,7 +2,8 @@
 
     DequantizeLinear(w of int4, scale, zero point)  ->  a constant of float32
 
-The scale may be one number, one for each channel, or one for each block of a channel.
+The scale may be one number, one for each channel, or one for each block of a channel. Weights that kernels read as
+codes are products with codes before (`code_layers`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Rewrites an ONNX model to a simpler one before the import, as far as this is easier in ONNX than later in Relax.
 
-First constants of narrow types are decoded (`narrow`), some operators are replaced by the bodies of the standard
-(`functions`), and loops are unrolled (`loops`).
+First some operators are replaced by the bodies of the standard (`functions`), and loops are unrolled (`loops`).
 onnxscript's optimizer does the generic part: constant folding, dead code, identities, and batch norms that are folded
 into the convolution before them. The rules here add what it leaves:
 
@@ -29,7 +28,6 @@ from onnxscript.rewriter import MatchResult, RewriteRuleClassBase
 
 from .functions import inline_functions
 from .loops import unroll_loops
-from .narrow import decode_narrow
 from .optimize import fold_constants, optimize, rule_set
 from .standard import is_standard
 
@@ -46,7 +44,7 @@ def clean(model: onnx.ModelProto) -> onnx.ModelProto:
     Returns:
         The new model, whose inputs and outputs have the same names.
     """
-    graph = ir.from_proto(_simpler_nodes(unroll_loops(inline_functions(decode_narrow(model)))))
+    graph = ir.from_proto(_simpler_nodes(unroll_loops(inline_functions(model))))
     with _silenced("onnx_ir", "onnxscript"):
         passes.RemoveInitializersFromInputsPass()(graph)
         passes.InlinePass()(graph)
