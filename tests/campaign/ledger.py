@@ -12,6 +12,11 @@ from typing import Any
 from contract import Finding, Kind, Outcome
 from scipy.stats import binomtest
 
+_VERDICTS = ("right", "refused", "unexplained", "wrong", "traceback", "crash", "hang")
+
+_REFUSED = 0.01
+"""The share of the random graphs that may be refused, each with a reason that names the operator."""
+
 
 class Ledger:
     """A file of lines. A line that was cut off by a kill does not count, and its run is repeated."""
@@ -92,3 +97,21 @@ def findings(lines: Sequence[dict[str, Any]]) -> str:
     skipped = Counter((line["campaign"], line["fault"], line["skipped"]) for line in lines if line["skipped"])
     text += [f"{campaign} ({fault}): skipped {count}: {why}" for (campaign, fault, why), count in skipped.items()]
     return "\n".join(text)
+
+
+def graphs(lines: Sequence[dict[str, Any]]) -> str:
+    """What became of random graphs: how many have each verdict, and why some were refused; empty without any."""
+    mine = [line for line in lines if "verdicts" in line["notes"]]
+    counts = sum((Counter(line["notes"]["verdicts"]) for line in mine), Counter[str]())
+    if not counts:
+        return ""
+    shares = ", ".join(f"{verdict} {counts[verdict]}" for verdict in _VERDICTS)
+    seconds, foreign = sum(line["seconds"] for line in mine), sum(line["notes"]["foreign"] for line in mine)
+    total = f"{counts.total()} random graphs in {seconds:.0f} s: {shares}; {foreign} with a part that onnxruntime runs"
+    return "\n".join([total, *(f"    refused: {reason}" for line in mine for reason in line["notes"]["refused"])])
+
+
+def refuses_too_much(lines: Sequence[dict[str, Any]]) -> bool:
+    """Whether more than a hundredth of the random graphs was refused."""
+    mine = [line["notes"]["verdicts"] for line in lines if "verdicts" in line["notes"]]
+    return sum(each.get("refused", 0) for each in mine) > _REFUSED * sum(sum(each.values()) for each in mine)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import cast
 
 from contract import Campaign, Case, Kind, Outcome
-from ledger import Ledger, findings, table
+from ledger import Ledger, findings, graphs, refuses_too_much, table
 
 CAMPAIGNS = (
     "candidates",
@@ -100,8 +100,9 @@ def main() -> int:
     until = float("inf") if given.time is None else time.monotonic() + given.time
     for name in given.names or CAMPAIGNS:
         run(name, ledger, seed=given.seed, count=given.runs, keep=given.keep, until=until)
-    print("", table(ledger.lines), findings(ledger.lines), sep="\n")
-    return 1 if any(line["findings"] for line in ledger.lines) else 0
+    print("", table(ledger.lines), graphs(ledger.lines), findings(ledger.lines), sep="\n")
+    broken = any(line["findings"] for line in ledger.lines) or refuses_too_much(ledger.lines)
+    return 1 if broken else 0
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -13,6 +14,7 @@ from fuzz.graphs import Tally, draw
 from fuzz.judge import Judgement, Verdict
 from fuzz.reference import Expected
 from fuzz.shrink import shrink, size_of, values_of
+from ledger import graphs, refuses_too_much
 from random_graphs import Batch, described, shrunk
 
 
@@ -103,6 +105,21 @@ def test_a_graph_is_shrunk_to_what_fails() -> None:
     smaller = shrink(case, fails, values_of)
     assert [node.op_type for node in smaller.model.graph.node] == ["Softmax"]
     assert sum(value.size for value in smaller.feeds.values()) == 2
+
+
+def test_a_hundredth_of_the_graphs_may_be_refused() -> None:
+    def line(right: int, *refused: str) -> dict[str, Any]:
+        verdicts = {"right": right, "refused": len(refused)}
+        return {"notes": {"verdicts": verdicts, "refused": list(refused), "foreign": 2}, "seconds": 1.0}
+
+    few, many = [line(99, "5/3: Loop is refused"), line(100)], [line(98, "5/3: Loop is refused", "5/4: Scan")]
+    assert not refuses_too_much(few)
+    assert refuses_too_much(many)
+    assert (
+        graphs(few).splitlines()[0].startswith("200 random graphs in 2 s: right 199, refused 1, unexplained 0, wrong 0")
+    )
+    assert "refused: 5/3: Loop is refused" in graphs(few)
+    assert not graphs([{"notes": {}, "seconds": 1.0}])
 
 
 def test_like_failures_differ_in_names_and_numbers_only() -> None:
