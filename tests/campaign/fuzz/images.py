@@ -78,12 +78,17 @@ def transposed_convolution(d: Drawing, name: str) -> Value:
     return d.add(name, x, weight, *bias, group=groups, **given)
 
 
+def _ceil_mode(d: Drawing, given: dict[str, Any]) -> int | None:
+    """With `auto_pad`, onnxruntime infers another shape than its kernel makes."""
+    return d.choice([None, 0] if "auto_pad" in given else [None, 0, 1])
+
+
 @operator("MaxPool", weight=2)
 def max_pool(d: Drawing, name: str) -> tuple[Value, ...]:
     x = image(d)
     given = window(d, x, dilations=d.opset >= 10)
     if d.opset >= 10:
-        given["ceil_mode"] = d.choice([None, 0, 1])
+        given["ceil_mode"] = _ceil_mode(d, given)
     return d.add_all(name, [x], d.choice([1, 1, 1, 2]), exact=True, **given)
 
 
@@ -91,7 +96,7 @@ def max_pool(d: Drawing, name: str) -> tuple[Value, ...]:
 def average_pool(d: Drawing, name: str) -> Value:
     given = window(d, x := image(d), dilations=d.opset >= 19)
     if d.opset >= 10:
-        given["ceil_mode"] = d.choice([None, 0, 1])
+        given["ceil_mode"] = _ceil_mode(d, given)
     return d.add(name, x, count_include_pad=d.choice([None, 0, 1]), **given)
 
 
@@ -99,7 +104,7 @@ def average_pool(d: Drawing, name: str) -> Value:
 def lp_pool(d: Drawing, name: str) -> Value:
     given = window(d, x := image(d, (3, 4)), dilations=d.opset >= 18)
     if d.opset >= 18:
-        given["ceil_mode"] = d.choice([None, 0, 1])
+        given["ceil_mode"] = _ceil_mode(d, given)
     return d.add(name, x, p=d.choice([None, 1, 2, 3]), **given)
 
 
