@@ -80,6 +80,11 @@ GRAPHS = {
             y = OneHot <axis = -1> (x, depth, values)
             z = OneHot <axis = 0> (x, depth, numbers)
         }""",
+    # TVM looks for the number among the attributes.
+    "TopK of opset 10": """<ir_version: 5, opset_import: ["" : 10]>
+        g (float[3,4] x) => (float[3,2] y, int64[3,2] at) <int64[1] two = {2}> {
+            y, at = TopK <axis = 1> (x, two)
+        }""",
 }
 
 

@@ -67,9 +67,12 @@ def is_extremum(element: Any, best: Any) -> Any:
 
 
 def _top_k(node: Node) -> Any | None:
-    """TVM sorts some types only."""
+    """TVM sorts some types only, and in opset 10 looks for the number of elements among the attributes."""
     dtype, count = node.dtype(), node.constant(1)
-    if dtype not in _NARROW or count is None:
+    if count is None:
+        return None
+    if dtype not in _NARROW:
+        node.replace_attributes({"k": int(count.reshape(-1)[0])}, ())
         return None
     sorted_ones = node.emit(
         relax.op.topk(
