@@ -5,6 +5,7 @@ isolated.py                                       ONNX, imported in a child proc
 source.py                                         an ONNX model with the sizes of its inputs: nothing is computed
 halves.py                                         models of float16 and bfloat16 become float32
 onnx_model.py, inputs.py                          a check of it, and its inputs
+deciding.py                                       inputs whose values decide a shape
 standard.py                                       which nodes have operators of the ONNX standard
 sizes.py                                          which tensors are too large for this machine
 combinations.py, together.py                      the sizes that a user asks for; their graphs made one

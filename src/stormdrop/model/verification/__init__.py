@@ -2,6 +2,8 @@
 
 expected.py    what its tensors should be, and how far off they may be
 samples.py     the inputs that it is verified on
+ranges.py      what a model says of the values of its inputs
+given.py       the samples that the user gives
 origins.py     an ONNX model as something to compare with
 peer.py        what another runtime computes of it
 arrays.py      how far one array is from another, and what it holds
