@@ -59,6 +59,26 @@ def test_what_is_compared_with_each_position_is_an_index(way: str) -> None:
     assert index_ranges(onnx.helper.make_model(graph)) == {"x": 257}
 
 
+def test_values_lie_within_what_they_index() -> None:
+    nodes = [
+        onnx.helper.make_node("Gather", ["data", "rows"], ["a"], axis=1),
+        onnx.helper.make_node("GatherND", ["data", "points"], ["b"]),
+        onnx.helper.make_node("CumSum", ["data", "axis"], ["c"]),
+        onnx.helper.make_node("ReverseSequence", ["data", "lengths"], ["d"], time_axis=1, batch_axis=0),
+        onnx.helper.make_node("Acos", ["angle"], ["e"]),
+        onnx.helper.make_node("Log", ["angle"], ["f"]),
+    ]
+    shapes = {"rows": (4,), "points": (2, 3), "axis": (), "lengths": (7,)}
+    inputs = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.INT64, shape) for name, shape in shapes.items()]
+    inputs.append(onnx.helper.make_tensor_value_info("data", onnx.TensorProto.FLOAT, (7, 5, 9)))
+    inputs.append(onnx.helper.make_tensor_value_info("angle", onnx.TensorProto.FLOAT, (64,)))
+    graph = onnx.helper.make_graph(nodes, "indices", inputs, [onnx.ValueInfoProto(name=name) for name in "abcdef"])
+    ranges = index_ranges(onnx.helper.make_model(graph))
+    assert ranges == {"rows": 5, "points": 5, "axis": (0, 3), "lengths": (1, 6), "angle": (0.0, 1.0)}
+    for sample in samples([TensorInfo("angle", (64,), "float32")], ranges):
+        assert 0 <= sample.feeds["angle"].min() < 0.3 and 0.7 < sample.feeds["angle"].max() <= 1
+
+
 def test_one_value_that_is_compared_is_given_that_value() -> None:
     names = {"one": np.array([1]), "zero": np.array(0), "rate": np.array(16000)}
     constants = [onnx.numpy_helper.from_array(value, name) for name, value in names.items()]

@@ -94,10 +94,16 @@ def value_types(model: onnx.ModelProto, inputs: tuple[TensorInfo, ...], name: st
         # onnxruntime says "no dimensions" of a scalar and of a tensor of unknown rank.
         unsure = [value for value, known in types.items() if value in made and known.shape == () and known.element]
         wanted = list(dict.fromkeys([*present, *unsure]))
-        values = _run(onnxruntime, session, wanted, random_feeds(inputs, 0, index_ranges(model)))
     except Exception as error:
         # onnxruntime's exceptions have no base class of their own.
         raise ModelError(f"onnxruntime does not run it: {one_line(error)}") from error
+    try:
+        values = _run(onnxruntime, session, wanted, random_feeds(inputs, 0, index_ranges(model)))
+    except Exception as error:
+        raise ModelError(
+            f"onnxruntime does not run it on random inputs: {one_line(error)}; if an input has to have a certain "
+            f"value, fix it: --value INPUT=1 (values= in Python)"
+        ) from error
     for value in unsure:
         rank = getattr(values[value], "ndim", 0)
         if rank:

@@ -33,6 +33,7 @@ _DOMAINS: Mapping[str, tuple[int, float, float]] = {
     "BatchNormalization": (4, 0.0, UNBOUNDED),
     "DequantizeLinear": (1, 0.01, 1.0),
     "Log": (0, 0.0, UNBOUNDED),
+    "NonMaxSuppression": (3, 0.0, 1.0),
     "QuantizeLinear": (1, 0.01, 1.0),
     "Sqrt": (0, 0.0, UNBOUNDED),
 }
@@ -83,6 +84,8 @@ def index_ranges(model: onnx.ModelProto) -> dict[str, Range]:
             shorten(read[0], values[node.input[1]])
         if node.op_type in ("Div", "Mod") and read[1] is not None:
             bounds[read[1]] = (1, 3)
+        if node.op_type in ("CumProd", "CumSum") and (axis := read[1]) is not None and node.input[0] in shapes:
+            bounds[axis] = (0, max(1, len(shapes[node.input[0]])))
         counted = _OVER_TIME.get(node.op_type, len(read))
         if counted < len(read) and (steps := read[counted]) is not None and node.input[0] in shapes:
             bounds[steps] = (1, shapes[node.input[0]][_attribute(node, "time_axis", 0)] + 1)

@@ -11,7 +11,7 @@ from tvm import relax, te, tirx
 from .node import Node, dtype_of, is_float, limits, normalised
 from .normalization import reduced
 
-_NARROW = {"int8": "int32", "int16": "int32", "uint16": "int32"}
+_SORTED_AS = {"int8": "int32", "int16": "int32", "uint16": "int32", "uint32": "int64"}
 """Types that TVM does not sort, and those that hold the same numbers and are sorted."""
 
 
@@ -69,14 +69,16 @@ def is_extremum(element: Any, best: Any) -> Any:
 def _top_k(node: Node) -> Any | None:
     """TVM sorts some types only, and in opset 10 looks for the number of elements among the attributes."""
     dtype, count = node.dtype(), node.constant(1)
+    if dtype == "uint64":
+        raise ValueError("numbers of uint64 are not sorted")
     if count is None:
         return None
-    if dtype not in _NARROW:
+    if dtype not in _SORTED_AS:
         node.replace_attributes({"k": int(count.reshape(-1)[0])}, ())
         return None
     sorted_ones = node.emit(
         relax.op.topk(
-            relax.op.astype(node[0], _NARROW[dtype]),
+            relax.op.astype(node[0], _SORTED_AS[dtype]),
             int(count.reshape(-1)[0]),
             axis=node.attribute("axis", -1),
             ret_type="both",
