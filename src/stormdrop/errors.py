@@ -129,6 +129,14 @@ def quoted(value: object) -> str:
         return f"an object of type {type(value).__name__}"
 
 
+def message_of(error: BaseException) -> str:
+    """The message of an exception, which may be a user's own, whose `__str__` raises another one."""
+    try:
+        return str(error)
+    except Exception as another:  # noqa: BLE001
+        return f"its message cannot be shown ({type(another).__name__})"
+
+
 def one_line(error: BaseException) -> str:
     """An exception in one line of at most 300 characters: its type, and the first line of its message if there is one.
 
@@ -136,11 +144,7 @@ def one_line(error: BaseException) -> str:
         >>> one_line(ValueError("shapes differ" + chr(10) + "expected (3, 4)"))
         'ValueError: shapes differ'
     """
-    try:
-        message = str(error)
-    except Exception:  # noqa: BLE001  whatever the `__str__` of the user's own exception raises
-        message = "(its message cannot be shown)"
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    lines = [line.strip() for line in message_of(error).splitlines() if line.strip()]
     text = lines[0] if lines else ""
     name = type(error).__name__
     return (text if text.startswith(name) else f"{name}: {text}" if text else name)[:300]

@@ -20,6 +20,7 @@ and compare two kernels by groups of the same batch, where the common part cance
 
 from __future__ import annotations
 
+import bisect
 import enum
 import itertools
 import math
@@ -242,10 +243,7 @@ def median_interval(samples: Sequence[float], confidence: float = 0.95) -> Inter
         raise ValueError(f"an interval needs at least two samples, not {n}")
     middle = statistics.median(samples)
     # r is the largest with P(fewer than r of n samples fall below the median) <= (1 - confidence) / 2.
-    r, tail = 0, 0.5**n
-    while tail <= (1 - confidence) / 2:
-        r += 1
-        tail += math.comb(n, r) * 0.5**n
+    r = _order_statistic(n, (1 - confidence) / 2)
     if r > 0:
         ordered = sorted(samples)
         return Interval(middle, ordered[r - 1], ordered[n - r])
@@ -337,6 +335,22 @@ def _within_part(group: _Located, within: float) -> float:
     return within**2 / group.n * _MEDIAN_FACTOR.get(group.n, 1.5)
 
 
+_EXACT = 1_000  # samples up to which binomial coefficients are numbers of a float
+
+
+def _order_statistic(n: int, tail: float) -> int:
+    """The largest r with P(fewer than r of n samples fall below the median) <= tail."""
+    if n > _EXACT:
+        from scipy import special
+
+        return bisect.bisect_right(range(1, n // 2 + 1), tail, key=lambda r: float(special.bdtr(r - 1, n, 0.5)))
+    r, probability = 0, 0.5**n
+    while probability <= tail:
+        r += 1
+        probability += math.comb(n, r) * 0.5**n
+    return r
+
+
 # The variance of the median of n normal samples, divided by that of their mean. It tends to pi/2.
 _MEDIAN_FACTOR = {1: 1.0, 2: 1.0, 3: 1.346, 4: 1.192, 5: 1.434, 6: 1.289}
 
@@ -388,4 +402,6 @@ def _student_tail(t: float, degrees: float) -> float:
 
 def _midranks(samples: Sequence[float]) -> list[float]:
     array = np.asarray(samples)
-    return [float((array < sample).sum() + ((array == sample).sum() + 1) / 2) for sample in array]
+    ordered = np.sort(array)
+    below, upto = np.searchsorted(ordered, array, "left"), np.searchsorted(ordered, array, "right")
+    return [float(rank) for rank in below + (upto - below + 1) / 2]

@@ -11,17 +11,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import SpaceError
+from ..errors import SpaceError, message_of, quoted, shown
 from ..space import Space
 from ..trial import Candidate, Measurement, Phases, Request, Status
 from .contract import Measurer
 from .timing import FEWEST_ROUNDS, rounds_within
 
 Seconds = float | Sequence[float] | NDArray[np.floating[Any]]
-"""What an objective returns: one sample in seconds, or several. All are finite and greater than zero."""
+"""What an objective returns: one sample in seconds, or several, at most 1,000,000. All are from 1e-100 to 1e100."""
 
 Objective = Callable[[str, dict[str, Any]], Seconds]
 """A function of the name of a space and a configuration of it. It may keep and change the configuration."""
+
+_LEAST, _GREATEST = 1e-100, 1e100  # so that squares and ratios of times are numbers, too
+_MOST_SAMPLES = 1_000_000
 
 _CUTOFF = 3.0  # times the fastest candidate: a slower one is hopeless
 
@@ -111,14 +114,14 @@ class CallableMeasurer(Measurer):
         try:
             config = self._spaces[candidate.sketch].config(candidate.point)
         except SpaceError as error:
-            calls.status, calls.error = Status.INSTANTIATION, _line(str(error))
+            calls.status, calls.error = Status.INSTANTIATION, _line(message_of(error))
             return samples
         try:
             samples = _samples(self._objective(candidate.sketch, config))
         except _NoTime as error:
             calls.status, calls.error = Status.WRONG_ANSWER, _line(str(error))
         except Exception as error:  # noqa: BLE001  whatever an objective raises is this candidate's failure
-            calls.status, calls.error = Status.RUNTIME, _line(f"{type(error).__name__}: {error}")
+            calls.status, calls.error = Status.RUNTIME, _line(f"{type(error).__name__}: {message_of(error)}")
         calls.wall += time.perf_counter() - start
         return samples
 
@@ -146,15 +149,18 @@ class _NoTime(Exception):
 
 def _samples(returned: object) -> list[float]:
     """What an objective returned, as samples in seconds. Raises `_NoTime`."""
-    values = np.atleast_1d(np.asarray(returned))
+    try:
+        values = np.atleast_1d(np.asarray(returned))
+    except ValueError:  # lists of different lengths
+        values = np.empty(0)
     if (
         values.dtype.kind not in "iuf"
         or values.ndim != 1
-        or not values.size
-        or not np.all((values > 0) & (values < np.inf))
+        or not 0 < values.size <= _MOST_SAMPLES
+        or not np.all(((wide := values.astype(np.longdouble)) >= _LEAST) & (wide <= _GREATEST))
     ):
         raise _NoTime(
-            f"the objective must return seconds, one number or several, finite and above zero, not {returned!r}"
+            f"the objective must return seconds, one number or several, finite and above zero, not {quoted(returned)}"
         )
     return [float(value) for value in values]
 
@@ -167,4 +173,4 @@ def _joined(earlier: Measurement, later: Measurement) -> Measurement:
 
 
 def _line(text: str) -> str:
-    return " ".join(text.split())[:300]
+    return shown(" ".join(text.split()), 300)

@@ -9,13 +9,14 @@ import dataclasses
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from numbers import Integral, Real
 from typing import Any, cast
 
 import numpy as np
 
-from ..errors import SearchError, hint
+from ..errors import SearchError, hint, quoted
 from ..plugins import plugins, require
 from ..space import Space
 from .contract import GeneratorSearch, Knowledge, Options, Search
@@ -101,7 +102,32 @@ def options_with(name: str, given: Mapping[str, Any]) -> Options:
     preset = given.get("preset", DEFAULT)
     if preset not in presets(name):
         raise SearchError(f"search {name!r} has no preset {preset!r}; its presets are {', '.join(presets(name))}")
-    return options_class(**{**PRESETS.get(name, {}).get(preset, {}), **given})
+    return options_class(**{**PRESETS.get(name, {}).get(preset, {}), **_of_their_types(name, options_class, given)})
+
+
+_KINDS: dict[str, tuple[type, Callable[[Any], Any], str]] = {
+    "int": (Integral, int, "a whole number"),
+    "float": (Real, float, "a number"),
+    "bool": (Integral, bool, "true or false"),
+    "str": (str, str, "text"),
+}
+"""By the annotation of an option's field: what its values are, Python's own type for them, and that in words."""
+
+
+def _of_their_types(search: str, options_class: type[Options], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The given options as Python's own numbers and texts. Raises `SearchError` if one is of another type."""
+    annotations = {field.name: str(field.type) for field in dataclasses.fields(options_class)}
+    values = dict(given)
+    for option, value in given.items():
+        kind, _, optional = annotations[option].partition(" | ")
+        if kind not in _KINDS or (value is None and optional == "None"):
+            continue
+        abstract, own, words = _KINDS[kind]
+        if not isinstance(value, abstract) or (isinstance(value, bool) and kind != "bool"):
+            raise SearchError(f"search {search!r}: {option}={quoted(value)} must be {words}")
+        if type(value) not in (int, float, bool, str):
+            values[option] = own(value)
+    return values
 
 
 def _class_of(name: str) -> type[GeneratorSearch]:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from types import MethodType
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from ..errors import InputError, MeasureError, SpaceError, hint
+from ..errors import InputError, MeasureError, SpaceError, hint, quoted
 from ..measure.timing import Call, TimingPlan, sample
 from ..records import Store
 from ..space import Categorical, Constraint, Knob, Ordinal, Space
@@ -96,6 +96,10 @@ def autotune(
         >>> list(total.results)
         [(((4096,), 'float64'),)]
     """
+    if key is not None and not callable(key) and not isinstance(key, Sequence):
+        raise InputError(f"autotune: key={quoted(key)} is neither a function nor a sequence of names")
+    if isinstance(restore, str) or not isinstance(restore, Sequence):
+        raise InputError(f"autotune: restore={quoted(restore)} is no sequence of names")
     if isinstance(key, str):
         raise InputError(f"autotune: key={key!r} is text; give a sequence of names, such as ({key!r},)")
     tune_options = TuneOptions.of(search=search, options=options, trials=trials, time=time, seed=seed)
@@ -131,7 +135,10 @@ class Autotuned(Generic[P, R]):
         functools.update_wrapper(self, function)
         self.function = function
         self.results: dict[Hashable, MinimizeResult] = {}
-        self._signature = inspect.signature(function)
+        try:
+            self._signature = inspect.signature(function)
+        except (TypeError, ValueError):
+            raise InputError(f"autotune: {quoted(function)} is no function whose parameters are known") from None
         self.space = _space(_name(function), configurations, self._signature)
         self._tuned = {knob.name for knob in self.space.knobs}
         self._key, self._options, self._restore = key, options, tuple(restore)
@@ -253,9 +260,9 @@ def _space(name: str, configurations: Configurations, signature: inspect.Signatu
     if isinstance(configurations, Space):
         values: dict[str, list[Any]] = {knob.name: [] for knob in configurations.knobs}
     elif isinstance(configurations, Mapping):
-        values = {parameter: list(choices) for parameter, choices in configurations.items()}
+        values = {parameter: _list(name, choices) for parameter, choices in configurations.items()}
     else:
-        values, constraints = _listed(name, list(configurations))
+        values, constraints = _listed(name, _list(name, configurations))
     if not values:
         raise InputError(f"autotune: nothing of {name} may vary")
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values())
@@ -274,12 +281,22 @@ def _space(name: str, configurations: Configurations, signature: inspect.Signatu
             for parameter in values
             if parameter in signature.parameters
         }
-        config = {**space.config(space.origin), **{p: d for p, d in defaults.items() if d in values[p]}}
+        config = {
+            **space.config(space.origin),
+            **{p: d for p, d in defaults.items() if isinstance(d, int | float | str) and d in values[p]},
+        }
         if not space.contains(_coordinates(space, config)):
             return space
         return Space(name, knobs, constraints, origin=config)
     except SpaceError as error:
         raise InputError(f"autotune: {error}") from error
+
+
+def _list(name: str, given: Any) -> list[Any]:
+    try:
+        return list(given)
+    except TypeError:
+        raise InputError(f"autotune: what may vary of {name} is a list, not {quoted(given)}") from None
 
 
 def _coordinates(space: Space, config: Mapping[str, Any]) -> tuple[int, ...]:
@@ -290,6 +307,11 @@ def _listed(name: str, configs: list[Mapping[str, Any]]) -> tuple[dict[str, list
     """The values of each parameter in a list of configurations, and the constraint that one of the list is taken."""
     if not configs:
         raise InputError(f"autotune: the list of configurations of {name} is empty")
+    for config in configs:
+        if not isinstance(config, Mapping):
+            raise InputError(f"autotune: a configuration of {name} is a value per parameter, not {quoted(config)}")
+        for parameter, value in config.items():
+            _require_value(name, parameter, value)
     names = list(configs[0])
     for config in configs:
         if config.keys() != configs[0].keys():
@@ -301,13 +323,17 @@ def _listed(name: str, configs: list[Mapping[str, Any]]) -> tuple[dict[str, list
 
 def _knob(name: str, parameter: str, values: Sequence[Any]) -> Knob:
     for value in values:
-        if not isinstance(value, int | float | str):
-            raise InputError(
-                f"autotune: {parameter!r} of {name} is a number, a truth value or text, not {type(value).__name__}"
-            )
+        _require_value(name, parameter, value)
     if any(isinstance(value, bool | str) for value in values):
         return Categorical(parameter, values)
     return Ordinal(parameter, sorted(values))
+
+
+def _require_value(name: str, parameter: str, value: Any) -> None:
+    if not isinstance(value, int | float | str):
+        raise InputError(
+            f"autotune: {parameter!r} of {name} is a number, a truth value or text, not {type(value).__name__}"
+        )
 
 
 def _name(function: Callable[..., Any]) -> str:

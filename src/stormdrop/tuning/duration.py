@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import re
+from numbers import Real
 
-from ..errors import InputError
+from ..errors import InputError, quoted, shown
 
 _PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(ms|s|m|h)?")
+_MOST = 1e9  # seconds, some 30 years: what is longer is a mistake, and more than some clocks can wait
 _UNITS = {None: 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -30,9 +32,16 @@ def seconds_of(value: float | str | None, what: str = "time") -> float | None:
     """
     if value is None:
         return None
-    seconds = float(value) if isinstance(value, int | float) else _read(value, what)
-    if not (math.isfinite(seconds) and seconds > 0):
+    if not isinstance(value, str | Real):
+        raise InputError(f"{what} {quoted(value)}: not a duration; write 90s, 3m, 1h or a number of seconds")
+    try:
+        seconds = _read(value, what) if isinstance(value, str) else float(value)
+    except OverflowError:
+        seconds = math.inf
+    if not seconds > 0:
         raise InputError(f"{what} {value}: must be greater than zero")
+    if seconds > _MOST:
+        raise InputError(f"{what} {shown(str(value)) if isinstance(value, str | float) else quoted(value)}: too long")
     return seconds
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
-from ..errors import InputError
+from ..errors import InputError, quoted
 from ..machine.detect import cpu_model
 from ..machine.threads import thread_count
 from ..measure.callable import CallableMeasurer, Objective, Seconds
@@ -43,6 +43,7 @@ def minimize(
     The objective is called in this process, one call at a time, with nothing to guard it; see `CallableMeasurer`. The
     origin of the first space is the default: in the end it races the fastest few, and only a candidate that is
     significantly faster is preferred to it. Ctrl-C ends the search and returns the best so far with `interrupted` set.
+    If a constraint raises an exception after something was measured, the search ends with that, and `error` says why.
 
     Without a `store` nothing is recorded. With one, everything that is measured is kept under `name` and the spaces.
     The code behind a name may change without a trace, so a record is no answer unless you say so with `resume`.
@@ -51,8 +52,8 @@ def minimize(
 
     Args:
         space: the space to search; or several spaces, if there are several ways to do the same.
-        objective: `objective(config)` takes a dictionary of values by knob and returns seconds, finite and greater than
-            zero: several samples, or one; it is then called again until there are enough. For several spaces it is
+        objective: `objective(config)` takes a dictionary of values by knob and returns seconds, from 1e-100 to 1e100:
+            several samples, or one; it is then called again until there are enough. For several spaces it is
             `objective(name_of_the_space, config)`. Whatever it raises fails that candidate alone.
         search: as in `tune`.
         options: as in `tune`.
@@ -68,6 +69,8 @@ def minimize(
 
     Raises:
         InputError: a setting is bad, or there is a store and no name to record under.
+        SpaceError: a constraint raises an exception, or no points are found of a space (see `Space`).
+        MeasureError: all of many candidates have failed in the same way.
 
     Example:
         >>> import stormdrop as sd
@@ -79,9 +82,17 @@ def minimize(
     tune_options = TuneOptions.of(
         search=search, options=options, trials=trials, time=time, seed=seed, resume=resume, fresh=fresh
     )
+    if store is not None and not isinstance(store, Store):
+        raise InputError(f"store={quoted(store)} must be a store, as `open_store` opens it")
     if resume and store is None:
         raise InputError("resume needs the store that the earlier run was recorded in")
-    spaces = [space] if isinstance(space, Space) else list(space)
+    spaces = _spaces(space)
+    if not callable(objective):
+        raise InputError(f"objective={quoted(objective)} must be a function")
+    if on_progress is not None and not callable(on_progress):
+        raise InputError(f"on_progress={quoted(on_progress)} must be a function")
+    if name is not None and not isinstance(name, str):
+        raise InputError(f"name={quoted(name)} must be text")
     call: Objective = (lambda _, config: objective(config)) if isinstance(space, Space) else objective
     record_name = _name(objective) if name is None else name
     if store is not None and not record_name:
@@ -102,6 +113,13 @@ def minimize(
     return MinimizeResult(**vars(searched), name=record_name)
 
 
+def _spaces(space: Space | Sequence[Space]) -> list[Space]:
+    given: Any = [space] if isinstance(space, Space) else space
+    if not isinstance(given, list | tuple) or not all(isinstance(each, Space) for each in given):
+        raise InputError(f"space={quoted(space)} must be a Space or a list of them")
+    return list(given)
+
+
 def _problem(name: str) -> Problem:
     text, cores = f"callable {name}", thread_count()
     key = hashlib.sha256(text.encode()).hexdigest()[:20]
@@ -111,4 +129,5 @@ def _problem(name: str) -> Problem:
 def _name(objective: Callable[..., Seconds]) -> str:
     """The qualified name of a function or a method; empty for a lambda, or if the object has none."""
     name = getattr(objective, "__qualname__", "")
-    return "" if not name or name.endswith("<lambda>") else f"{objective.__module__}.{name}"
+    known = isinstance(name, str) and name and not name.endswith("<lambda>")
+    return f"{objective.__module__}.{name}" if known else ""

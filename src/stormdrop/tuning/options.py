@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InputError
+from ..errors import InputError, quoted
 from .duration import seconds_of
 
 if TYPE_CHECKING:
@@ -63,6 +65,11 @@ class TuneOptions:
     transfer: bool = True
 
     def __post_init__(self) -> None:
+        if not isinstance(self.search, str):
+            raise InputError(f"search={quoted(self.search)} must be the name of a search")
+        if self.trials is not None:
+            object.__setattr__(self, "trials", _whole("trials", self.trials))
+        object.__setattr__(self, "seed", _whole("seed", self.seed))
         if self.trials is not None and self.trials < 1:
             raise InputError(f"trials={self.trials} must be 1 or more")
         if self.seed < 0:
@@ -72,17 +79,30 @@ class TuneOptions:
                 "resume and fresh exclude each other: continue a session, or tune as if nothing were known"
             )
         if self.precision not in PRECISIONS:
-            raise InputError(f"precision {self.precision!r}: must be {', '.join(PRECISIONS[:-1])} or {PRECISIONS[-1]}")
-        if self.max_error is not None and not 0 <= self.max_error < 1:
-            raise InputError(f"max_error={self.max_error} must be from 0 to less than 1")
+            raise InputError(
+                f"precision {quoted(self.precision)}: must be {', '.join(PRECISIONS[:-1])} or {PRECISIONS[-1]}"
+            )
+        max_error: Any = self.max_error
+        if max_error is not None and not (isinstance(max_error, Real) and 0 <= float(max_error) < 1):
+            raise InputError(f"max_error={quoted(max_error)} must be from 0 to less than 1")
 
     @classmethod
     def of(
         cls, *, time: float | str | None = None, options: Mapping[str, Any] | None = None, **others: Any
     ) -> TuneOptions:
         """The options as the public functions take them: `time` in seconds or as people write it ("3m")."""
+        if options is not None and not (isinstance(options, Mapping) and all(isinstance(o, str) for o in options)):
+            raise InputError(f"options={quoted(options)} must be the values of a search's options by name")
         return cls(seconds=seconds_of(time), search_options=dict(options or {}), **others)
 
     def budget(self, default: float) -> float | None:
         """The wall seconds that are granted; `default` if neither trials nor time are bounded."""
         return default if self.trials is None and self.seconds is None else self.seconds
+
+
+def _whole(name: str, value: Any) -> int:
+    """A whole number, for instance NumPy's, as Python's. Raises `InputError` if it is none."""
+    try:
+        return int(operator.index(value))
+    except TypeError:
+        raise InputError(f"{name}={quoted(value)} must be a whole number") from None

@@ -192,7 +192,7 @@ class SearchResult:
         suspect: measurements that were taken beside foreign load.
         interrupted: whether Ctrl-C ended it.
         statuses: measurements by status.
-        error: the most frequent error, one line; empty if nothing failed.
+        error: the most frequent error, or what ended the search, one line; empty if nothing failed.
         disturbed: whether something else used the machine during the last race, or left no time for it. Then no
             speedup is claimed.
         by_sketch: the fastest candidate of each sketch, by its samples in the search.

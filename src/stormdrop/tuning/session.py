@@ -10,6 +10,7 @@ while, and then with that of another.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import math
 import time as clock
@@ -21,7 +22,7 @@ from typing import Any
 from typing_extensions import Self
 
 from .. import events
-from ..errors import LockTimeout, MeasureError
+from ..errors import LockTimeout, MeasureError, SearchError, SpaceError, one_line
 from ..measure.contract import Measurer
 from ..records import Config, Record, Store, StoredSession, buffered
 from ..search import Search
@@ -66,12 +67,17 @@ def _searched(
     with Session(request, make_measurer, store, decision) as session:
         if session.out_of_time:
             return session.result([], interrupted=False, phases={"start": session.elapsed})
-        interrupted = False
+        interrupted, error = False, ""
         try:
             session.search()
         except KeyboardInterrupt:
             interrupted = True
-        return session.finish(interrupted=interrupted)
+        except (SpaceError, SearchError) as raised:  # for instance by a constraint; what was measured is kept
+            if not session.trials:
+                raise
+            interrupted, error = True, one_line(raised)
+        result = session.finish(interrupted=interrupted)
+        return dataclasses.replace(result, interrupted=False, error=error) if error else result
 
 
 class Session:
