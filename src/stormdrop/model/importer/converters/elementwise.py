@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 from tvm import relax, te, tirx
 from tvm.ir import GenericConst
 
@@ -226,9 +226,25 @@ def _broadcast(node: Node, function: Callable[..., Any], name: str) -> Any:
     return node.compute(compute, *whole, name=name)
 
 
+def _cast(node: Node) -> Any | None:
+    """A float32 as an int32, the nearest one if it does not fit, which ONNX leaves open.
+
+    TVM's importer makes 64 bits of it in between, to drop the upper ones. No sketch takes kernels with such integers.
+    """
+    value = node.inputs[0]
+    fixed = isinstance(value, relax.ShapeExpr | GenericConst) or not isinstance(value, relax.Expr)
+    if fixed or node.attribute("to") != TensorProto.INT32 or node.dtype() != "float32":
+        return None
+    low, high = (scalar(bound, value) for bound in (-(2.0**31), 2.0**31 - 128))  # of those that float32 has
+    numbers = relax.op.where(relax.op.isnan(value), scalar(0.0, value), value)
+    bounded = relax.op.minimum(relax.op.maximum(numbers, low), high)
+    return relax.op.astype(node.emit(bounded), "int32")
+
+
 CONVERTERS: dict[str, Callable[[Node], Any]] = {
     "BitCast": _bit_cast,
     "BitShift": _shift,
+    "Cast": _cast,
     "Celu": _celu,
     "Constant": _constant,
     "Div": _divide,
