@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import stormdrop as sd
-from stormdrop.ir.roles import find_contraction
+from stormdrop.ir.roles import find_contraction, is_contraction
 from stormdrop.ir.workload import Workload
 from stormdrop.model.foreign import ask_for_exact_sums
 from stormdrop.model.importer.graph import Graph, load_graph
@@ -106,7 +106,7 @@ def test_the_results_are_those_of_onnxruntime(name: str) -> None:
 
 def test_weights_far_from_zero_are_multiplied_as_bytes() -> None:
     kernels = contractions(load_graph(FAR["weights far from zero"]))
-    for workload in kernels:
-        contraction = find_contraction(workload.graph, workload.constants)
-        assert {str(contraction.operand.source.dtype), str(contraction.other.source.dtype)} == {"uint8", "int8"}
-    assert len(kernels) == 2
+    products = [kernel for kernel in kernels if any(map(is_contraction, kernel.graph.stages))]
+    found = [find_contraction(kernel.graph, kernel.constants) for kernel in products]
+    assert {"uint8", "int8"} in [{str(each.operand.source.dtype), str(each.other.source.dtype)} for each in found]
+    assert len(found) == 2, "the second one sums up the data of a window, all channels together"

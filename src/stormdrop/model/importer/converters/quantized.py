@@ -339,7 +339,12 @@ def _corrected_convolution(
     total = convolved(x, const(values.astype("int8")), pads)
     column = (1, -1, *[1] * spatial)
     if not _fits(less):
-        windows = convolved(x, const(ones.astype("int8")), pads)
+        if groups == 1 and not more:  # the sums over channels are few, and a window of them is small
+            wide = node.emit(relax.op.astype(x, "int32"))
+            sums_of_channels = node.emit(relax.op.sum(wide, axis=1, keepdims=True))
+            windows = convolved(sums_of_channels, const(ones[:, :1].astype("int32")), pads)
+        else:
+            windows = convolved(x, const(ones.astype("int8")), pads)
         if 1 < groups < len(values):
             windows = node.emit(relax.op.repeat(windows, len(values) // groups, axis=1))
         moved = const((middle - np.broadcast_to(_array(point), len(values))).astype("int32").reshape(column))
