@@ -29,8 +29,13 @@ def machine() -> dict[str, Any]:
         "peak_gflops": limits.flops / 1e9,
         "bandwidth_gbs": limits.bandwidth / 1e9,
         "python": platform.python_version(),
-        "versions": {name: _version(name) for name in _PACKAGES},
+        "versions": versions(),
     }
+
+
+def versions() -> dict[str, str | None]:
+    """The versions of the tools; None for what is not installed."""
+    return {name: _version(name) for name in _PACKAGES}
 
 
 def _version(name: str) -> str | None:
