@@ -86,6 +86,30 @@ def test_slices_give_what_the_whole_gives(monkeypatch: pytest.MonkeyPatch) -> No
     assert np.array_equal(workload.reference(inputs)[0], whole)
 
 
+def test_large_factors_become_wide_slice_by_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    workload = operators.dense(4, 512, 1024)
+    inputs = workload.random_inputs(0)
+    whole = workload.reference(inputs)[0]
+    monkeypatch.setattr(reference, "_SLICE", 1 << 14)
+    tracemalloc.start()
+    sliced = workload.reference(inputs)[0]
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    np.testing.assert_allclose(sliced, whole, rtol=1e-6)
+    assert peak < 512 * 1024 * 4, "the weights would take twice as much in float64"
+
+
+def test_of_a_large_table_only_what_is_read_becomes_wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    table, rows = te.placeholder((1000, 8), name="table"), te.placeholder((5,), "int64", name="rows")
+    doubled = te.compute((5, 8), lambda i, j: table[rows[i], j] * tirx.const(0.1, "float32"))
+    graph = StageGraph.parse(te.create_prim_func([table, rows, doubled]), gathers=True)
+    values = [np.random.default_rng(0).standard_normal((1000, 8), np.float32), np.array([0, 7, 999, 7, 3])]
+    monkeypatch.setattr(reference, "_SLICE", 1000)
+    (ours,) = reference.evaluate_graph(graph, values, rounded=False)
+    assert ours.dtype == np.float64
+    np.testing.assert_array_equal(ours, values[0][values[1]].astype(np.float64) * 0.1)
+
+
 def test_a_window_of_64_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Relax counts in 64 bits."""
     monkeypatch.setattr(reference, "_SLICE", 4)

@@ -92,6 +92,10 @@ INTRINSICS: dict[str, Callable[..., Array]] = {
 }
 
 
+class Narrow(np.ndarray[Any, Any]):
+    """Many elements in a narrow type. Those that are loaded become wide, so that not all of them are so at once."""
+
+
 class GridEvaluator:
     """Evaluates expressions over a grid of axes. A result broadcasts to the axes' extents."""
 
@@ -153,8 +157,14 @@ class GridEvaluator:
         return value.view(dtype).astype(np.float64 if is_float(dtype) else np.int64)
 
     def _load(self, node: Any) -> Array:
-        """The values of a load. Indices outside the buffer, which a condition guards, are clipped."""
+        """The values of a load, in a wide type unless elements are only moved."""
         array = self.values[node.source]
+        if not isinstance(array, Narrow):
+            return self._taken(node, array)
+        return self._taken(node, np.asarray(array)).astype(np.float64 if is_float(str(array.dtype)) else np.int64)
+
+    def _taken(self, node: Any, array: Array) -> Array:
+        """The elements of an array. Indices outside the buffer, which a condition guards, are clipped."""
         if array.size == 0:  # a condition guards all loads from an empty buffer
             return np.zeros((1,) * len(self.axes), array.dtype)
         indices = [np.clip(self(index), 0, extent - 1) for index, extent in zip(node.indices, array.shape, strict=True)]

@@ -33,7 +33,7 @@ from .expressions import (
     walk,
 )
 from .factors import factor_of, factors_of
-from .grid import BINARY, INTRINSICS, Array, GridEvaluator, store
+from .grid import BINARY, INTRINSICS, Array, GridEvaluator, Narrow, store
 from .stages import Axis, Stage, StageGraph, shape_of
 
 _SLICE = 1 << 24  # the most elements to evaluate at once: 128 MiB of float64
@@ -198,12 +198,15 @@ def _is_call(node: Any, names: set[str]) -> bool:
 
 
 def _inputs(graph: StageGraph, inputs: Sequence[Array], wide: bool = True) -> dict[Any, Array]:
-    """The inputs by buffer, in wide types or in those of the buffers."""
+    """The inputs by buffer, in wide types or in those of the buffers. A large one becomes wide slice by slice."""
     values: dict[Any, Array] = {}
     for buffer, array in zip(graph.inputs, inputs, strict=True):
         if tuple(array.shape) != shape_of(buffer):
             raise ValueError(f"input {buffer.name} has shape {array.shape}, not {shape_of(buffer)}")
-        values[buffer] = array.astype(_wide(str(buffer.dtype)) if wide else str(buffer.dtype), copy=False)
+        if wide and array.size > _SLICE and array.dtype.itemsize < np.dtype(_wide(str(buffer.dtype))).itemsize:
+            values[buffer] = array.view(Narrow)
+        else:
+            values[buffer] = array.astype(_wide(str(buffer.dtype)) if wide else str(buffer.dtype), copy=False)
     return values
 
 
@@ -314,20 +317,20 @@ def _evaluate_stage(stage: Stage, values: Mapping[Any, Array], wide: bool = True
         return result
     product = _product_of_loads(stage)
     if product is not None:
-        store(stage, result, _einsum(stage, product, values), {})
-        return result
-    size = int(np.prod([axis.extent for axis in stage.axes], dtype=np.int64))
-    leading = max(stage.spatial, key=lambda axis: axis.extent, default=None)
+        size, sliced = _largest_factor(stage, product, values)
+    else:
+        size, sliced = math.prod(axis.extent for axis in stage.axes), stage.spatial
+    leading = max(sliced, key=lambda axis: axis.extent, default=None)
     slices = 1 if leading is None else min(leading.extent, -(-size // _SLICE))
     if leading is None or slices == 1:
-        store(stage, result, _evaluate_slice(stage, values, {}), {})
+        store(stage, result, _evaluate_slice(stage, product, values, {}), {})
         return result
     step = -(-leading.extent // slices)
     for start in range(0, leading.extent, step):
         count = min(step, leading.extent - start)
         axes = tuple(replace(axis, extent=count) if axis is leading else axis for axis in stage.axes)
         part = replace(stage, axes=axes)
-        store(part, result, _evaluate_slice(part, values, {leading.var: start}), {leading.var: start})
+        store(part, result, _evaluate_slice(part, product, values, {leading.var: start}), {leading.var: start})
     return result
 
 
@@ -359,9 +362,9 @@ def _over_window(stage: Stage, window: Sequence[Axis], values: Mapping[Any, Arra
         part = replace(stage, axes=rest, value=simplified(substitute(stage.value, constants)))
         product = _product_of_loads(part) if part.reductions else None
         if product is not None:
-            value = _einsum(part, product, values)
+            value = _einsum(part, product, values, {})
         elif part.reductions:
-            value = _evaluate_slice(part, values, {})
+            value = _evaluate_slice(part, None, values, {})
         else:
             value = GridEvaluator(rest, values, {})(part.value)
         total = value if total is None else _REDUCE[stage.combine](total, value)
@@ -370,14 +373,19 @@ def _over_window(stage: Stage, window: Sequence[Axis], values: Mapping[Any, Arra
     return result
 
 
-def _evaluate_slice(stage: Stage, values: Mapping[Any, Array], offsets: Mapping[Any, int]) -> Array:
+def _evaluate_slice(
+    stage: Stage, product: tuple[Any, Any] | None, values: Mapping[Any, Array], offsets: Mapping[Any, int]
+) -> Array:
     """The value of a stage after its reductions, in a shape that broadcasts to the spatial axes.
 
     Args:
         stage: the stage.
+        product: what `_product_of_loads` finds in it.
         values: the arrays by their buffers.
         offsets: the first positions of axes that do not begin at 0.
     """
+    if product is not None:
+        return _einsum(stage, product, values, offsets)
     evaluator = GridEvaluator(stage.axes, values, offsets)
     value = evaluator(stage.value)
     reduced = tuple(position for position, axis in enumerate(stage.axes) if axis.reduce)
@@ -416,9 +424,26 @@ def _are_bytes(product: tuple[Any, Any]) -> bool:
     )
 
 
-def _einsum(stage: Stage, product: tuple[Any, Any], values: Mapping[Any, Array]) -> Array:
+def _largest_factor(stage: Stage, product: tuple[Any, Any], values: Mapping[Any, Array]) -> tuple[int, Sequence[Axis]]:
+    """The elements of the larger factor that become wide when it is read, and the spatial axes along which it lies."""
+    loads = [
+        load for factor in product if (load := _load_of(factor)) is not None and isinstance(values[load.source], Narrow)
+    ]
+    largest = max(loads, key=lambda load: values[load.source].size, default=None)
+    if largest is None:
+        return 0, ()
+    used = set().union(*map(variables, largest.indices))
+    return values[largest.source].size, [axis for axis in stage.spatial if axis.var in used]
+
+
+def _load_of(factor: Any) -> Any:
+    found = factor_of(factor)
+    return None if found is None else found.load
+
+
+def _einsum(stage: Stage, product: tuple[Any, Any], values: Mapping[Any, Array], offsets: Mapping[Any, int]) -> Array:
     """The sum of a product of two loads, in a shape that broadcasts to the spatial axes."""
-    factors = [GridEvaluator(stage.axes, values, {})(factor) for factor in product]
+    factors = [GridEvaluator(stage.axes, values, offsets)(factor) for factor in product]
     # Sums of products of bytes are exact in float64, in which NumPy multiplies matrices a hundred times as fast.
     if _are_bytes(product):
         factors = [factor.astype(np.float64) for factor in factors]
