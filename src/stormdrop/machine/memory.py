@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,6 +57,16 @@ def _used(group: Path, usage: str) -> int:
     values = dict(zip(statistics[::2], statistics[1::2], strict=False))
     cached = int(values.get("total_inactive_file", values.get("inactive_file", "0")))
     return max(0, int(used[0]) - cached) if used else 0
+
+
+def return_freed_memory() -> None:
+    """Gives memory that this process has freed back to the system, as far as its C library can do so.
+
+    The C library keeps blocks of up to 32 MB for later, such as the weights of a layer.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)
 
 
 def limit_memory(memory: int) -> None:

@@ -26,6 +26,7 @@ from tvm.support.cc import create_shared, get_cc
 
 from ..errors import ArtifactError, InputError, ModelError, one_line, shown
 from ..machine.forks import check_threads
+from ..machine.memory import return_freed_memory
 from . import artifact_files
 from .artifact_files import METADATA, NATIVE, PROGRAM, check_free, checksum, kernels_file
 from .atomic_folder import replace_folder
@@ -132,14 +133,24 @@ class CompiledModel:
     def reloaded(self, folder: Path) -> CompiledModel:
         """This model as it was saved to a folder, loaded where it runs.
 
+        The program of this model is given up for the one that is loaded, so that the weights are in memory once. Only
+        if the folder is native, from which nothing could be saved again, this model keeps its own.
+
         Args:
-            folder: What `save` or `write_files` wrote.
+            folder: What `write_files` wrote.
 
         Raises:
             ArtifactError: As `load`.
         """
+        native = (folder / NATIVE).exists()
+        if not native:
+            del self._executable, self._module, self._machines
+            return_freed_memory()
         loaded = CompiledModel.load(folder)
         loaded.symbols = self.symbols
+        if not native:
+            self._executable, self._module = loaded._executable, loaded._module
+            self._make_ready()
         return loaded
 
     def save(self, folder: str | Path, native: bool = False) -> Path:

@@ -12,6 +12,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from pathlib import Path
@@ -28,6 +29,7 @@ _NAMES = (METADATA, PROGRAM, KERNELS, NATIVE, TUNING)
 _MORE_KERNELS = re.compile(r"kernels-\d+\.bc")
 _FOREIGN = re.compile(r"foreign_\d+\.onnx")
 _BLOCK = 1 << 20  # bytes
+_IN_MEMORY = 1 << 28  # bytes of the largest file that is copied to memory
 _TRIES = 100  # to open the files of one generation
 
 
@@ -161,17 +163,17 @@ def private_copy(file: BinaryIO) -> Iterator[tuple[str, str]]:
         OSError: The file cannot be read, or there is no room for the copy.
     """
     digest = hashlib.sha256()
-    with _temporary_file() as copy:
+    with _temporary_file(os.fstat(file.fileno()).st_size) as copy:
         while block := file.read(_BLOCK):
             digest.update(block)
             copy.write(block)
         copy.flush()
-        # Linux keeps the copy in memory; it has no name.
+        # On Linux it has no name, and stands in memory if it is small.
         yield (f"/proc/self/fd/{copy.fileno()}" if hasattr(os, "memfd_create") else copy.name), digest.hexdigest()
 
 
 def write_module(module: Any, kind: str, file: Path) -> None:
-    """Write a TVM module to a file by way of memory, so that a full disk is an error.
+    """Write a TVM module to a file by way of memory or a pipe, so that a full disk is an error.
 
     TVM's own writer ends the process or writes an incomplete file without an error if the disk is full.
 
@@ -185,10 +187,33 @@ def write_module(module: Any, kind: str, file: Path) -> None:
     """
     if not hasattr(os, "memfd_create"):  # systems other than Linux
         module.write_to_file(str(file), kind)
-        return
-    with os.fdopen(os.memfd_create(file.name), "rb") as memory, file.open("wb") as disk:
-        module.write_to_file(f"/proc/self/fd/{memory.fileno()}", kind)
-        shutil.copyfileobj(memory, disk)
+    elif kind == "vm":  # it holds the weights, so that it may not stand in memory once more
+        _write_by_pipe(module, kind, file)
+    else:  # LLVM writes some places of an object file twice
+        with os.fdopen(os.memfd_create(file.name), "rb") as memory, file.open("wb") as disk:
+            module.write_to_file(f"/proc/self/fd/{memory.fileno()}", kind)
+            shutil.copyfileobj(memory, disk)
+
+
+def _write_by_pipe(module: Any, kind: str, file: Path) -> None:
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as pipe, ThreadPoolExecutor(1) as thread:
+        try:
+            copied = thread.submit(_copy, pipe, file)
+            module.write_to_file(f"/proc/self/fd/{writing}", kind)
+        finally:
+            os.close(writing)
+        copied.result()
+
+
+def _copy(pipe: BinaryIO, file: Path) -> None:
+    """Writes all of a pipe to a file. The pipe is read to its end if that fails, too: its writer waits for that."""
+    try:
+        with file.open("wb") as disk:
+            shutil.copyfileobj(pipe, disk, _BLOCK)
+    finally:
+        while pipe.read(_BLOCK):
+            pass
 
 
 def checksum(file: Path) -> str:
@@ -220,7 +245,7 @@ def _open(path: Path, folder: int) -> BinaryIO | None:
     raise ArtifactError(f"{path}: is no regular file")
 
 
-def _temporary_file() -> Any:
-    if hasattr(os, "memfd_create"):
-        return os.fdopen(os.memfd_create("stormdrop"), "w+b")
-    return tempfile.NamedTemporaryFile()
+def _temporary_file(size: int) -> Any:
+    if not hasattr(os, "memfd_create"):
+        return tempfile.NamedTemporaryFile()
+    return tempfile.TemporaryFile() if size > _IN_MEMORY else os.fdopen(os.memfd_create("stormdrop"), "w+b")
