@@ -16,8 +16,9 @@ DIGESTS = {1: "9321447f90ff5534"}
 Generation 1 has had other digests: bounds have become the first operand of a maximum, and kernels set the mode for
 denormals when they begin and restore it when they end. It is still the same generation, because times remain valid:
 the loops have the same instructions, and what was recorded was measured on numbers that are no denormals. Then an exp
-took one power of two: kernels without one have the same code, and those with one are faster than what was recorded. Then a maximum of two values that may both be NaN took a comparison
-more: kernels without one have the same code, and pools, maxima and softmaxes took the same time within the noise.
+took one power of two: kernels without one have the same code, and those with one are faster than what was recorded.
+Then a maximum of two values that may both be NaN took a comparison more: kernels without one have the same code, and
+pools, maxima and softmaxes took the same time within the noise.
 """
 
 
