@@ -18,6 +18,8 @@ from stormdrop.machine.child_process import ChildProcess
 SECONDS = 60.0
 """A graph that takes longer hangs. A usual one takes less than one second."""
 
+_START_SECONDS = 300.0  # that a child may take to load everything on a busy machine
+
 
 class Judges:
     """A child process that draws and judges graphs. It is replaced if it ends.
@@ -67,7 +69,7 @@ class Judges:
     def _asked(self, question: tuple[object, ...]) -> object:
         if self._child is None:
             self._child = ChildProcess(f"{__name__}:serve", (self._faults,))
-            self._child.answer(self._seconds)  # it has loaded everything
+            self._child.answer(_START_SECONDS)  # it has loaded everything
         self._child.send(question)
         try:
             answer = self._child.answer(self._seconds)

@@ -11,7 +11,7 @@ from fuzz.moving import integers
 from fuzz.registry import operator
 
 _BODIES = ("Relu", "Tanh", "Sigmoid", "Neg", "Sin")
-_BOUNDED = ("Tanh", "Sin")  # what a step carries to the next one must not grow, nor be the tail of a Sigmoid
+_BOUNDED = ("Tanh", "Softsign")  # what a step carries to the next one must not grow, nor be the tail of a Sigmoid
 _PAIRS = ("Add", "Mul", "Sub")
 
 
