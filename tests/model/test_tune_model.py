@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time as clock
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from tiny_models import residual_model
 
 from stormdrop.errors import MeasureError, ModelError
 from stormdrop.machine.cpu import Target
+from stormdrop.measure.timing import FEWEST_ROUNDS
 from stormdrop.model import latency, tune_model
 from stormdrop.model.artifact import CompiledModel
 from stormdrop.model.artifact_files import METADATA
@@ -77,6 +79,28 @@ def test_what_is_verified_is_what_was_saved_and_loaded_again(
     assert loaded and list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(("seconds", "interrupted"), [(5.0, False), (None, True)])
+def test_the_last_timing_ends_with_the_time_or_ctrl_c(
+    seconds: float | None, interrupted: bool, residual: Graph, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = build(residual, {}, target)
+    executions: list[CompiledModel] = []
+
+    def execution(of: CompiledModel, _: object) -> float:
+        executions.append(of)
+        return 1e-2
+
+    monkeypatch.setattr(latency, "execution_seconds", execution)
+    calls = [(model, random_feeds(residual.inputs))]
+    run = TuningRun(clock.perf_counter() - 10.0, seconds, None)
+    run.interrupted = interrupted
+    latency.latencies(calls, 2, run)
+    assert len(executions) == 1 + FEWEST_ROUNDS
+    executions.clear()
+    latency.latencies(calls, 2, TuningRun(clock.perf_counter(), None, None))
+    assert len(executions) > 1 + FEWEST_ROUNDS
+
+
 def test_a_latency_beside_foreign_load_is_marked(
     residual: Graph, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,8 +116,8 @@ def test_a_latency_beside_foreign_load_is_marked(
 
     monkeypatch.setattr(latency, "LoadWatch", Watch)
     verdicts[:] = [True, False] * 15
-    (found,), _, disturbed = latency.latencies([(model, feeds)], 2, TuningRun(0.0, 0.0, None))
+    (found,), _, disturbed = latency.latencies([(model, feeds)], 2, TuningRun(0.0, None, None))
     assert not disturbed and found.estimate > 0
     verdicts[:] = [True] * 30
-    (found,), _, disturbed = latency.latencies([(model, feeds)], 2, TuningRun(0.0, 0.0, None))
+    (found,), _, disturbed = latency.latencies([(model, feeds)], 2, TuningRun(0.0, None, None))
     assert disturbed and found.estimate > 0

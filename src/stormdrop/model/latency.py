@@ -86,9 +86,10 @@ def choose_parts(graph: Graph, machine: Target, feeds: Feeds) -> Graph:
 def latencies(calls: Sequence[Call], cores: int, run: TuningRun) -> tuple[list[Interval], Interval | None, bool]:
     """Times models at their sizes in turns, alone on the machine.
 
-    A round that was disturbed is taken again, as often as there are rounds. If another process keeps the machine until
-    the run should end, the few rounds that are taken beside it count as disturbed. Ctrl-C ends the timing: what was
-    timed by then is what is known, and NaN if it is too little.
+    A round that was disturbed is taken again, as often as there are rounds and as long as the run has time left. There
+    are as few rounds as possible if it has none, and after Ctrl-C. If another process keeps the machine until the run
+    should end, the few rounds that are taken beside it count as disturbed. Ctrl-C ends the timing: what was timed by
+    then is what is known, and NaN if it is too little.
 
     Args:
         calls: what is timed.
@@ -107,10 +108,11 @@ def latencies(calls: Sequence[Call], cores: int, run: TuningRun) -> tuple[list[I
     quiet: list[list[float]] = []
     try:
         watch = LoadWatch(cores)
-        wanted = rounds_within([2 * execution_seconds(model, feeds) for model, feeds in calls], _LATENCY_SECONDS)
+        turns = [2 * execution_seconds(model, feeds) for model, feeds in calls]
+        wanted = rounds_within(turns, _granted(run, _LATENCY_SECONDS))
         until = max(run.end, clock.perf_counter() + _LOCK_SECONDS)
         with suppress(LockTimeout), closing(MachineLock()) as lock, lock.exclusive(until):
-            while len(quiet) < wanted and len(every) < 2 * wanted:
+            while len(quiet) < wanted and len(every) < 2 * wanted and (len(every) < wanted or _granted(run, 1.0)):
                 before = read_counters()
                 # The first execution brings back what the other model's weights have driven from the caches.
                 every.append([execution_seconds(model, feeds) for model, feeds in calls])
@@ -151,16 +153,23 @@ def inside_profile(model: CompiledModel, feeds: Feeds, run: TuningRun) -> Profil
     if run.interrupted or isinstance(model, BoardModel):
         return None
     until = max(run.end, clock.perf_counter() + _LOCK_SECONDS)
-    rounds = rounds_within([3 * execution_seconds(model, feeds)], _PROFILE_SECONDS)
+    rounds = rounds_within([3 * execution_seconds(model, feeds)], _granted(run, _PROFILE_SECONDS))
     with suppress(LockTimeout):
         return profile(model, feeds, rounds, until)
     return None
 
 
+def _granted(run: TuningRun, most: float) -> float:
+    """The seconds that a timing may take: at most those that the run has left, and none after Ctrl-C."""
+    if run.interrupted:
+        return 0.0
+    return most if run.left is None else min(most, run.left)
+
+
 def _rounds_on_board(calls: Sequence[Call], run: TuningRun) -> list[list[float]]:
     try:
         seconds = [execution_seconds(model, feeds) for model, feeds in calls]
-        return in_turns(calls, rounds_within([2 * each for each in seconds], _LATENCY_SECONDS))
+        return in_turns(calls, rounds_within([2 * each for each in seconds], _granted(run, _LATENCY_SECONDS)))
     except KeyboardInterrupt:
         run.interrupted = True
         return []

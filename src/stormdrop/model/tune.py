@@ -219,8 +219,8 @@ def tune_model_with(
         feeds = [reference.feeds for reference in references]
         of_kernels = lowering.of_kernels()
     with run.phase("peak"):
-        peak_within(machine, run.seconds)  # results are compared with it
-        measure_caches_within(machine, run.seconds)  # kernels are timed with weights that stay in them, or not
+        peak_within(machine, run.left)  # results are compared with it
+        measure_caches_within(machine, run.left)  # kernels are timed with weights that stay in them, or not
     budget = Budget(options.trials, run.seconds, run.begin)
     with (
         open_store(None) if store is None else nullcontext(store) as opened,

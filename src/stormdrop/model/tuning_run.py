@@ -33,6 +33,11 @@ class TuningRun:
         """When it should end, a reading of `time.perf_counter`."""
         return math.inf if self.seconds is None else self.begin + self.seconds
 
+    @property
+    def left(self) -> float | None:
+        """Wall seconds until then, at least 0; None if they are not bounded."""
+        return None if self.seconds is None else max(0.0, self.end - clock.perf_counter())
+
     def phase(self, name: str) -> AbstractContextManager[None]:
         """A context whose wall time is counted under this name."""
         return timed(self.phases, name)
