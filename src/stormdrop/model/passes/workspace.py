@@ -133,7 +133,7 @@ def _allocation(value: Any) -> str | None:
 def _between_kernels(bindings: Sequence[relax.VarBinding], returned: Set[Any]) -> list[relax.VarBinding]:
     """The allocations of memory that `main` does not return.
 
-    TVM plans an output and a tensor between kernels in one storage if the output is a part of a tuple or a view: such a
+    TVM plans an output that is a part of a tuple in the storage of a tensor before it that nobody needs any more. This
     tensor stays where its storage is.
     """
     moved: dict[Any, relax.VarBinding] = {}
