@@ -24,7 +24,7 @@ from .profile import ForeignTime, Profile, foreign_times, profile
 from .tuning_run import TuningRun
 from .verify import Feeds
 
-_LOCK_SECONDS = 2.0  # that the machine is waited for before the last timing, even if no time is left
+_LOCK_SECONDS = 0.5  # that the machine is waited for before the last timing, even if no time is left
 _LATENCY_SECONDS = 5.0  # of the last timing, at most, except for very slow models
 _PROFILE_SECONDS = 0.5  # of the timing of the kernels inside the model, at most, except for slow models
 
@@ -152,7 +152,7 @@ def inside_profile(model: CompiledModel, feeds: Feeds, run: TuningRun) -> Profil
     """
     if run.interrupted or isinstance(model, BoardModel):
         return None
-    until = max(run.end, clock.perf_counter() + _LOCK_SECONDS)
+    until = max(run.end, clock.perf_counter())  # the last timing has waited already
     rounds = rounds_within([3 * execution_seconds(model, feeds)], _granted(run, _PROFILE_SECONDS))
     with suppress(LockTimeout):
         return profile(model, feeds, rounds, until)
