@@ -6,6 +6,8 @@ source.py                                         an ONNX model with the sizes o
 halves.py                                         models of float16 and bfloat16 become float32
 onnx_model.py, inputs.py                          a check of it, and its inputs
 deciding.py                                       inputs whose values decide a shape
+sparse.py, narrow.py                              constants that are stored in another way than kernels read them
+training.py                                       nodes for training, which are refused
 standard.py                                       which nodes have operators of the ONNX standard
 sizes.py                                          which tensors are too large for this machine
 combinations.py, together.py                      the sizes that a user asks for; their graphs made one
