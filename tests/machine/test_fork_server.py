@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import resource
@@ -49,6 +50,11 @@ def describe(connection: Connection) -> None:
 def modules(connection: Connection) -> None:
     """Sends the names of what is loaded."""
     connection.send(set(sys.modules))
+
+
+def attribute(connection: Connection, module: str, name: str) -> None:
+    """Sends what a module has under a name."""
+    connection.send(getattr(importlib.import_module(module), name))
 
 
 def fail(connection: Connection) -> None:
@@ -196,6 +202,7 @@ def test_a_child_that_is_killed_before_the_server_is_ready_is_not_waited_for(
     monkeypatch.syspath_prepend(str(tmp_path))
     child = _child(loads=("slow_library",))
     child.kill()
+    assert child.pid == 0
     assert child.wait() == "SIGKILL"
     assert not child.alive
     assert fork_server._running is not None
@@ -224,6 +231,69 @@ def test_a_library_that_cannot_be_loaded_does_not_end_the_server(
     (tmp_path / "broken_library.py").write_text("raise RuntimeError('it is broken')\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     assert _described(_child(loads=("broken_library", "no_such_library")))["group"]
+
+
+def test_modules_that_are_written_after_the_server_has_looked_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path / "later"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    _described(_child(loads=("no_such_library",)))  # looks everywhere
+    (tmp_path / "later").mkdir()
+    (tmp_path / "later" / "written_later.py").write_text("ANSWER = 42")
+    child = ChildProcess(f"{__name__}:attribute", ("written_later", "ANSWER"))
+    assert child.answer(60) == 42, child.last_line()
+    child.close()
+
+
+def test_a_request_that_is_interrupted_costs_the_next_ones_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    _described(_child())
+    send = socket.send_fds
+
+    def interrupted(*arguments: object) -> int:
+        send(*arguments)  # type: ignore[arg-type]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(socket, "send_fds", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        _child("echo")
+    monkeypatch.undo()
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    for _ in range(2):
+        assert _described(_child())["group"]
+
+
+def test_a_process_that_ignores_the_ends_of_its_children_has_them_all_the_same() -> None:
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        other = _child("echo")
+        child = _child("leave", 3)
+        assert child.answer(60) is None
+        assert child.wait() == "exit code 3"
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    other.send("a")
+    assert other.answer(60) == "a"
+    other.close()
+
+
+def test_a_server_without_free_descriptors_fails_one_child_only() -> None:
+    other = _child("echo")
+    other.send("a")
+    assert other.answer(60) == "a"
+    server = psutil.Process(other.pid).parent()
+    assert server is not None
+    soft, hard = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (server.num_fds() + 2, hard))
+    with contextlib.suppress(MeasureError):  # the pipe may be closed before its arguments are sent
+        child = _child()
+        assert child.answer(60) is None
+        child.close()
+    resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (soft, hard))
+    other.send("b")
+    assert other.answer(60) == "b"
+    assert _described(_child())["parent"] == server.pid
+    other.close()
 
 
 def test_children_of_many_threads() -> None:

@@ -187,8 +187,7 @@ class ChildProcess:
 
     def last_line(self) -> str:
         """The last line that the process wrote to its standard output or error."""
-        lines = self._output.text(ended=not self.alive).strip().splitlines()
-        return lines[-1] if lines else self._process.last_line() or "no message"
+        return self._output.last_line(ended=not self.alive) or self._process.last_line() or "no message"
 
     def close(self) -> None:
         """Ends the process. Closing twice is harmless."""
@@ -202,7 +201,8 @@ def prepare(*loads: str) -> None:
         loads: The modules, as `ChildProcess` takes them.
     """
     if fork_server.is_possible():
-        fork_server.prepare(search_path(), loads)
+        with contextlib.suppress(OSError):  # whoever needs a child says why none can be started
+            fork_server.prepare(search_path(), loads)
 
 
 def _pipe() -> tuple[Connection, Connection]:

@@ -17,7 +17,7 @@ import socket
 import struct
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -25,9 +25,9 @@ from typing import Any, NoReturn
 from . import child_side
 
 NUMBER = struct.Struct("!i")
-"""The form of all numbers that are sent: lengths, ids, exit codes."""
+"""The form of the numbers that the server sends: ids and exit codes."""
 
-_DESCRIPTORS = 4  # of a request: the link to the server, the pipe to the parent, the output, the current folder
+_DESCRIPTORS = 5  # of a request: itself, the link to the server, the pipe to the parent, the output, the current folder
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ def main() -> None:
     the seconds after which we end if there is nothing to do."""
     control, parent, main_thread, idle = (int(argument) for argument in sys.argv[1:5])
     child_side.lead_group()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, the system forgets how children end
     child_side.die_with(parent if main_thread else 0)
     # If torch is installed, tvm_ffi imports it for conversions that no child makes. That costs 2 s and much memory.
     sys.modules["torch"] = None  # type: ignore[assignment]
@@ -97,52 +98,53 @@ class _Loop:
 
     def _serve(self) -> None:
         """Serves a request."""
-        header, descriptors, _, _ = socket.recv_fds(self._control, NUMBER.size, _DESCRIPTORS)
-        data = b""
-        if len(header) == NUMBER.size:
-            data = self._control.recv(NUMBER.unpack(header)[0], socket.MSG_WAITALL)
-        if len(header) < NUMBER.size or len(data) < NUMBER.unpack(header)[0]:
-            self._selector.unregister(self._control)
-            self._open = False
+        message, descriptors, _, _ = socket.recv_fds(self._control, 1, _DESCRIPTORS)
+        try:
+            if not message:
+                self._selector.unregister(self._control)
+                self._open = False
+                return
+            with open(descriptors[0], "rb", closefd=False) as file:
+                request: Request = pickle.load(file)
+            sys.path[:] = request.path
+            for name in request.loads:
+                _load(name)
+            gc.freeze()  # a collection in a child would copy all pages that hold objects
+            if len(descriptors) > 1:
+                self._fork(request, descriptors)
+        except (OSError, IndexError, ValueError):  # too many open files: the sender sees that the link is closed
+            traceback.print_exc()
+        finally:
             for descriptor in descriptors:
                 os.close(descriptor)
-            return
-        request: Request = pickle.loads(data)
-        sys.path[:] = request.path
-        for name in request.loads:
-            _load(name)
-        gc.freeze()  # a collection in a child would copy all pages that hold objects
-        if descriptors:
-            self._fork(request, *descriptors)
 
-    def _fork(self, request: Request, link: int, pipe: int, output: int, folder: int) -> None:
+    def _fork(self, request: Request, descriptors: Sequence[int]) -> None:
+        _, link, pipe, output, folder = descriptors
         server, may_go_on = os.getpid(), len([*Path("/proc/self/task").iterdir()]) == 1
-        try:
-            pid = os.fork()
-        except OSError:  # the parent sees that the link is closed
-            traceback.print_exc()
-            for descriptor in (link, pipe, output, folder):
-                os.close(descriptor)
-            return
+        sys.stdout.flush()  # what is left there would be said by each child
+        pid = os.fork()
         if pid == 0:
-            self._close_in_child(link)
-            _be_child(request, server, may_go_on, pipe, output, folder)
+            _be_child(request, server, may_go_on, pipe, output, folder, lambda: self._close_in_child(descriptors[:2]))
         with contextlib.suppress(OSError):  # it has done so itself, and may have ended
             os.setpgid(pid, pid)
-        for descriptor in (pipe, output, folder):
-            os.close(descriptor)
-        child = _Child(pid, os.pidfd_open(pid), socket.socket(fileno=link))
+        try:
+            child = _Child(pid, os.pidfd_open(pid), socket.socket(fileno=os.dup(link)))
+        except OSError:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            raise
         self._children.append(child)
         self._tell(child, pid)
         self._selector.register(child.handle, selectors.EVENT_READ, lambda: self._note_end(child))
         self._selector.register(child.link, selectors.EVENT_READ, lambda: self._forget(child))
 
-    def _close_in_child(self, link: int) -> None:
-        """Closes the descriptors that are the server's."""
+    def _close_in_child(self, descriptors: Sequence[int]) -> None:
+        """Closes the descriptors that are the server's, and those of a request that are not the child's."""
         self._selector.close()
         self._control.close()
         os.close(self._parent)
-        os.close(link)
+        for descriptor in descriptors:
+            os.close(descriptor)
         for child in self._children:
             os.close(child.handle)
             child.link.close()
@@ -179,6 +181,7 @@ def _load(name: str) -> None:
     """Imports a module, and those that it names in `LOADS`."""
     if name in sys.modules:
         return
+    importlib.invalidate_caches()  # folders may have been made since the last look
     try:
         module = importlib.import_module(name)
     except Exception:  # noqa: BLE001  the child imports it again, and says why that fails
@@ -188,7 +191,15 @@ def _load(name: str) -> None:
         _load(further)
 
 
-def _be_child(request: Request, server: int, may_go_on: bool, pipe: int, output: int, folder: int) -> NoReturn:
+def _be_child(
+    request: Request,
+    server: int,
+    may_go_on: bool,
+    pipe: int,
+    output: int,
+    folder: int,
+    close: Callable[[], None],
+) -> NoReturn:
     """Becomes a child of the parent's: with its environment, its current folder and its cores.
 
     Args:
@@ -198,9 +209,11 @@ def _be_child(request: Request, server: int, may_go_on: bool, pipe: int, output:
         pipe: The child's end of the pipe to the parent.
         output: Where its standard output and error go.
         folder: The parent's current folder.
+        close: Closes what is the server's.
     """
     code = 1
     try:
+        close()
         child_side.lead_group()
         child_side.die_with(server)
         for standard in (1, 2):
@@ -215,6 +228,7 @@ def _be_child(request: Request, server: int, may_go_on: bool, pipe: int, output:
             os.execve(command[0], command, dict(request.environment))
         os.environ.clear()
         os.environ.update(request.environment)
+        importlib.invalidate_caches()  # folders may have been made since the server looked
         child_side.serve(pipe)
         code = 0
     except SystemExit as error:
@@ -224,5 +238,6 @@ def _be_child(request: Request, server: int, may_go_on: bool, pipe: int, output:
     except BaseException:  # noqa: BLE001  as a program of its own would end: with the message on standard error
         traceback.print_exc()
     finally:
-        sys.stdout.flush()
+        with contextlib.suppress(OSError, ValueError):  # nobody reads it, or it is closed
+            sys.stdout.flush()
         os._exit(code)

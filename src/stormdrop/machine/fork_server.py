@@ -42,8 +42,8 @@ _ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", 
 
 
 def is_possible() -> bool:
-    """Whether this system has what a fork server needs: Linux 5.3 or newer."""
-    if sys.platform != "linux":
+    """Whether this system has what a fork server needs: Linux 5.3 or newer, and a Python that knows it."""
+    if sys.platform != "linux" or not hasattr(os, "pidfd_open"):
         return False
     try:
         os.close(os.pidfd_open(os.getpid()))
@@ -69,7 +69,7 @@ def fork(
         OSError: It cannot be started.
     """
     cores = frozenset(os.sched_getaffinity(0))
-    request = pickle.dumps(Request(tuple(loads), tuple(path), dict(environment), cores))
+    request = Request(tuple(loads), tuple(path), dict(environment), cores)
     with contextlib.ExitStack() as kept, contextlib.ExitStack() as sent:
         ours, theirs = socket.socketpair()
         ours.settimeout(_PATIENCE)
@@ -77,7 +77,7 @@ def fork(
         sent.callback(theirs.close)
         folder = os.open(".", os.O_PATH)
         sent.callback(os.close, folder)
-        server = _send(request, (theirs.fileno(), pipe, output, folder), path)
+        server = _send(request, (theirs.fileno(), pipe, output, folder))
         kept.pop_all()
         return ForkedProcess(ours, server)
 
@@ -90,13 +90,16 @@ class ForkedProcess:
         self._server = server
         self._pid: int | None = None
         self._code: int | None = None
+        self._is_reaped = False
 
     @property
     def pid(self) -> int:
         """The id of the process, which is waited for until it has started; 0 if the server has ended instead."""
         if self._pid is None:
-            self._pid = self._read() or 0
-        return self._pid
+            self._pid = self._read()
+        if self._pid is None:
+            self._end(-signal.SIGKILL)
+        return self._pid or 0
 
     def has_started(self) -> bool:
         """Whether `pid` is there without waiting."""
@@ -106,22 +109,23 @@ class ForkedProcess:
         """Sends a signal to the process and to what it has started."""
         if number == signal.SIGKILL and not self.has_started():
             self._end(-signal.SIGKILL)  # the server does not start it any more
-        if self._code is None and self.pid:
+        if not self._is_reaped and self.pid:
             # The server waits for the child only after `reap`, so that no other process or group has its id.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
 
     def has_ended(self) -> bool:
         """Whether the process has ended."""
-        if self._code is None and self.has_started() and (not self.pid or self._arrived()):
+        if self._code is None and self.has_started() and self.pid and self._arrived():
             self._code = self._read_code()
         return self._code is not None
 
     def reap(self) -> int:
         """Waits for the end of the process. Returns its exit code; a signal that ended it is negative."""
-        if self._code is None:
-            self._code = self._read_code() if self.pid else -signal.SIGKILL
-        self._end(self._code)
+        if self._code is None and self.pid:
+            self._code = self._read_code()
+        self._end(-signal.SIGKILL if self._code is None else self._code)
+        assert self._code is not None
         return self._code
 
     def last_line(self) -> str:
@@ -130,7 +134,7 @@ class ForkedProcess:
 
     def _end(self, code: int) -> None:
         """Lets the server forget the child."""
-        self._code, self._pid = code, self._pid or 0
+        self._code, self._pid, self._is_reaped = code, self._pid or 0, True
         with contextlib.suppress(OSError):  # it has ended, or we are here twice
             self._link.send(b"\0")
         self._link.close()
@@ -161,9 +165,7 @@ def prepare(path: Sequence[str], loads: Sequence[str]) -> None:
         path: The folders from which it may import.
         loads: The modules, as `fork` takes them.
     """
-    if is_possible():
-        # Without descriptors it asks for no child.
-        _send(pickle.dumps(Request(tuple(loads), tuple(path), dict(os.environ), frozenset())), (), path)
+    _send(Request(tuple(loads), tuple(path), dict(os.environ), frozenset()), ())  # without descriptors: for no child
 
 
 def stop() -> None:
@@ -190,9 +192,10 @@ class _Server:
 
     def __init__(self, origin: object, path: Sequence[str]) -> None:
         self.origin = origin
-        self._output, output = LastOutput.of_pipe()
         self._control, control = socket.socketpair()
+        output = -1
         try:
+            self._output, output = LastOutput.of_pipe()
             main_thread = threading.current_thread() is threading.main_thread()
             numbers = (control.fileno(), os.getpid(), int(main_thread), math.ceil(IDLE_SECONDS))
             self._process = subprocess.Popen(
@@ -208,20 +211,24 @@ class _Server:
             raise
         finally:
             control.close()
-            os.close(output)
+            if output >= 0:
+                os.close(output)
 
-    def send(self, request: bytes, descriptors: Sequence[int]) -> None:
-        """Sends a request.
+    def send(self, request: Request, descriptors: Sequence[int]) -> None:
+        """Sends a request, as a file in memory, so that it is sent as a whole, and not waited for.
 
         Raises:
             OSError: The server has ended, or takes no requests any more.
         """
-        socket.send_fds(self._control, [NUMBER.pack(len(request))], descriptors)
-        self._control.sendall(request)
+        with os.fdopen(os.memfd_create("request"), "w+b") as file:
+            pickle.dump(request, file)
+            file.flush()
+            file.seek(0)
+            socket.send_fds(self._control, [b"\0"], [file.fileno(), *descriptors])
 
     def last_line(self) -> str:
-        lines = self._output.text(ended=self._process.poll() is not None).strip().splitlines()
-        return lines[-1] if lines else ""
+        """The last line that it wrote."""
+        return self._output.last_line(ended=not self.is_alive())
 
     def is_alive(self) -> bool:
         """Whether the process has not ended."""
@@ -242,7 +249,7 @@ _retired: list[_Server] = []
 _lock = threading.Lock()
 
 
-def _send(request: bytes, descriptors: Sequence[int], path: Sequence[str]) -> _Server:
+def _send(request: Request, descriptors: Sequence[int]) -> _Server:
     """Sends a request to the server, and starts one if there is none that takes it."""
     global _running
     with _lock:
@@ -255,9 +262,13 @@ def _send(request: bytes, descriptors: Sequence[int], path: Sequence[str]) -> _S
                 return _running
             except OSError:  # it was idle, or it was killed
                 _retire()
-        _running = _Server(origin, path)
-        _running.send(request, descriptors)
-        return _running
+        server = _running = _Server(origin, request.path)
+        try:
+            server.send(request, descriptors)
+        except OSError as error:
+            _retire()
+            raise OSError(server.last_line() or str(error)) from error
+        return server
 
 
 def _retire() -> None:
@@ -274,10 +285,10 @@ def _origin() -> object:
     import resource
 
     limits = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
-    status = Path("/proc/self/status").read_text()
+    status, groups, score = (Path(f"/proc/self/{name}").read_text() for name in ("status", "cgroup", "oom_score_adj"))
     umask = next((line for line in status.splitlines() if line.startswith("Umask")), "")
-    priority = os.getpriority(os.PRIO_PROCESS, 0)
-    return os.getpid(), [resource.getrlimit(limit) for limit in limits], umask, priority, os.geteuid(), os.getegid()
+    user = os.getpriority(os.PRIO_PROCESS, 0), os.geteuid(), os.getegid()
+    return os.getpid(), [resource.getrlimit(limit) for limit in limits], umask, groups, score, user
 
 
 def _forget() -> None:

@@ -43,6 +43,11 @@ class LastOutput:
             self._reader.join(_PATIENCE)
         return self._last.decode(errors="replace")
 
+    def last_line(self, ended: bool) -> str:
+        """The last line that was written so far; nothing if there is none. `ended` is as in `text`."""
+        lines = self.text(ended).strip().splitlines()
+        return lines[-1] if lines else ""
+
     def _read(self, descriptor: int) -> None:
         while block := os.read(descriptor, _KEPT):
             self._last = (self._last + block)[-_KEPT:]
