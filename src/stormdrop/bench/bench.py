@@ -352,10 +352,11 @@ def _with_sizes(source: Path, size: Metadata, provenance: Mapping[str, Any]) -> 
     from onnx.shape_inference import InferenceError, infer_shapes
 
     from ..model.importer.source import read_source
+    from ..model.importer.weights import moved_in
 
     values = provenance.get("values")
     values = values if isinstance(values, dict) else None
-    sized = read_source(source, {info.name: info.shape for info in size.inputs}, values).model
+    sized = moved_in(read_source(source, {info.name: info.shape for info in size.inputs}, values).model)
     try:
         infer_shapes(sized, strict_mode=True)
     except InferenceError:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-import numpy as np
 import tvm
 import tvm_ffi
 from numpy.typing import NDArray
@@ -27,13 +26,15 @@ from .fallback import schedule_fallback
 from .foreign import ForeignParts
 from .importer.graph import Graph
 from .importer.tasks import Task
+from .importer.weights import release_pages
 from .kernel_library import KernelLibrary
 from .machines import main_name
 from .metadata import FallbackReport, Metadata, Size, Work, needed_features
 from .passes import workspace
 from .passes.concatenation import Concatenation, Place, find_concatenations
 from .passes.renaming import joined
-from .passes.rewriting import rewrite_main
+from .passes.rewriting import array_of, rewrite_main
+from .passes.rewriting import constant as new_constant
 
 Evaluate = Callable[[tirx.PrimFunc, Sequence[NDArray[Any]]], list[NDArray[Any]]]
 """Computes the outputs of a function from its inputs."""
@@ -103,6 +104,7 @@ def build(
     units = {name for each in functions if isinstance(each, tirx.PrimFunc) for name in units_of(each)}
     if not target.runner:
         permit(units)
+    release_pages()  # the kernels have weights of their own now
     by_kernels = [_read_by_kernels_only(each, mod) for each, mod in zip(graph.sizes, mods, strict=True)]
     anywhere = set.intersection(*by_kernels)
     try:
@@ -341,6 +343,6 @@ class _CallSites(relax.PyExprMutator):
     def _transformed(self, constant: GenericConst, transform: tirx.PrimFunc) -> GenericConst:
         key = (tvm_ffi.StructuralKey(transform), int(constant.value.data_ptr()))
         if key not in self._known:
-            (value,) = self._evaluate(transform, [constant.value.numpy()])
-            self._known[key] = relax.const(np.ascontiguousarray(value), str(value.dtype))
+            (value,) = self._evaluate(transform, [array_of(constant)])
+            self._known[key] = new_constant(value)
         return self._known[key]

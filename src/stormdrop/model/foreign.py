@@ -15,7 +15,7 @@ from __future__ import annotations
 import statistics
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -48,6 +48,7 @@ _CHOOSING = (
 _SPIN_MICROSECONDS = 400  # that onnxruntime's threads look for work before they sleep, as ours do
 _SPINS_BRIEFLY = (1, 26)  # the first version of onnxruntime whose threads can be told so
 _TURNS = 200  # runs with each number of threads, at most
+_PACKED = 1 << 28  # bytes of weights that onnxruntime may pack, which takes the memory of all of them once more
 _COPIED = 1 << 17  # bytes of outputs that are copied: where they are written in place, a call takes 20 us longer
 
 
@@ -338,6 +339,25 @@ def ask_for_exact_sums(options: Any) -> None:
     if sums_saturate():
         options.add_session_config_entry(EXACT_SUMS, "1")
     options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")  # sums of float32
+
+
+def give_weights(options: Any, weights: Mapping[str, Array]) -> None:
+    """Gives onnxruntime the values of initializers that stand in files. It reads them where they are.
+
+    If they are many, onnxruntime does not pack those of products of matrices either.
+
+    Args:
+        options: Its options of a session. They are changed.
+        weights: The initializers by name. They have to live as long as the session.
+    """
+    import onnxruntime
+
+    if not weights:
+        return
+    values = [onnxruntime.OrtValue.ortvalue_from_numpy(value) for value in weights.values()]
+    options.add_external_initializers(list(weights), values)
+    if sum(value.nbytes for value in weights.values()) > _PACKED:
+        options.add_session_config_entry("session.disable_prepacking", "1")
 
 
 def session_of(model: bytes, options: Any) -> Any:

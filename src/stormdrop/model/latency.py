@@ -70,8 +70,10 @@ def choose_parts(graph: Graph, machine: Target, feeds: Feeds) -> Graph:
     try:
         with closing(MachineLock()) as lock, suppress(LockTimeout), lock.exclusive(end):
             seconds = graph.foreign.choose_threads(graph.name, machine.cores, machine.keep_denormals)
+            if all(part.whole for part in graph.foreign.reports):
+                return graph
             whole = wholly_foreign(graph, _MOST_ANYWAY)
-            if whole is None or all(part.whole for part in graph.foreign.reports):
+            if whole is None:
                 return graph
             whole.foreign.examples = {0: [feeds[info.name] for info in graph.inputs]}
             with suppress(ModelError):  # onnxruntime takes the parts, and not what is around them

@@ -22,6 +22,7 @@ from .foreign import INSTALL
 from .importer.code_layers import is_code_layer
 from .importer.source import read_model
 from .importer.standard import opset_of
+from .importer.weights import moved_in
 from .verification.arrays import same_top
 from .verification.given import listed, split
 from .verification.peer import peer_outputs
@@ -103,7 +104,7 @@ def quantize_model(
     if activations not in ACTIVATIONS:
         raise InputError(f"activations {activations!r}: must be {' or '.join(ACTIVATIONS)}")
     _require_onnxruntime()
-    read = read_model(model)
+    read = moved_in(read_model(model))
     samples = _samples(read, data)
     try:
         quantized = _quantized(read, samples, out.absolute().parent, per_channel, activations)
@@ -149,7 +150,7 @@ def quantize_weights(model: Path, out: Path, *, bits: int = 4, group: int = 32) 
         from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
     except ImportError as error:
         raise ModelError(f"this onnxruntime has no quantiser of weights: {INSTALL}") from error
-    read = read_model(model)
+    read = moved_in(read_model(model))
     before = _coded(read)
     try:
         quantizer = MatMulNBitsQuantizer(read, bits=bits, block_size=group, is_symmetric=bits == 8)

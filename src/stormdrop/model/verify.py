@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 from .artifact import CompiledModel
 from .importer.graph import Graph
 from .importer.origin import Origin
+from .importer.weights import release_pages
 from .verification.arrays import error_of, mean_error
 from .verification.exact import Site
 from .verification.expected import LEVEL, LEVEL_WITHOUT_EXACT, Computing, Expected, Fault, WrongImport, output_name
@@ -113,6 +114,7 @@ class Reference:
         """
         computing = Computing(graph, seed, given)
         expected, against = computing.expected()
+        release_pages()
         varies = computing.varies(expected)
         kernels = partial(errors_by_name, graph) if not varies or expected[0].jumps else None
         feeds, sites, by_parts = computing.samples[0].feeds, computing.sites, computing.by_parts

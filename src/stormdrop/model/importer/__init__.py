@@ -3,6 +3,7 @@
 any_model.py                                      whatever a user has as a model
 isolated.py                                       ONNX, imported in a child process with bounds
 source.py                                         an ONNX model with the sizes of its inputs: nothing is computed
+weights.py                                        large weights, which stay in files and are mapped
 halves.py                                         models of float16 and bfloat16 become float32
 onnx_model.py, inputs.py                          a check of it, and its inputs
 deciding.py                                       inputs whose values decide a shape

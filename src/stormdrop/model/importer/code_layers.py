@@ -18,11 +18,12 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from .contributed import DOMAIN, MATMUL_N_BITS, is_contributed
 from .rewriting import Rewriting
 from .standard import is_standard
+from .weights import array_of
 
 _BITS = {TensorProto.INT4: 4, TensorProto.UINT4: 4, TensorProto.INT8: 8, TensorProto.UINT8: 8}
 _SIGNED = (TensorProto.INT4, TensorProto.INT8)
@@ -126,7 +127,7 @@ class _CodeLayers(Rewriting):
         shift = 2 ** (bits - 1) if stored.data_type in _SIGNED else 0
         codes = _integers(stored) + shift
         zeros = _integers(rest[0]) + shift if rest else np.full(tuple(scales.dims), shift)
-        scale = _by_group(numpy_helper.to_array(scales).astype(np.float32), codes.shape, attributes, along)
+        scale = _by_group(array_of(scales).astype(np.float32), codes.shape, attributes, along)
         zero = _by_group(zeros, codes.shape, attributes, along)
         if scale is None or zero is None:
             return None
@@ -143,7 +144,7 @@ def _is_plain(attributes: Mapping[str, Any]) -> bool:
 
 
 def _integers(tensor: onnx.TensorProto) -> Array:
-    values: Array = numpy_helper.to_array(tensor).astype(np.int64)
+    values: Array = array_of(tensor).astype(np.int64)
     return values
 
 

@@ -10,10 +10,12 @@ import tvm
 from tvm import relax
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
+from ..passes.rewriting import tensor_of
 from ..passes.views import static_shape
 from .converters import CONVERTERS
 from .converters.node import Node
 from .standard import opset_of
+from .weights import array_of, in_file
 
 
 def from_onnx(model: onnx.ModelProto) -> tvm.IRModule:
@@ -30,6 +32,10 @@ class _Importer(ONNXGraphImporter):
 
     def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
         """Does nothing: `onnx_model` has checked the operators, and its message names the node."""
+
+    def _parse_array(self, tensor_proto: onnx.TensorProto) -> Any:
+        """The tensor of an initializer: one that stands in a file is mapped."""
+        return tensor_of(array_of(tensor_proto)) if in_file(tensor_proto) else super()._parse_array(tensor_proto)
 
     def _convert_operator(self, op_name: str, inputs: Any, attrs: dict[str, Any], opset: int) -> relax.Expr:
         converter = CONVERTERS.get(op_name)

@@ -142,6 +142,8 @@ def load_graph(
     model: str | Path | onnx.ModelProto,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     values: Values | None = None,
+    name: str | None = None,
+    weights: Path | None = None,
 ) -> Graph:
     """Import an ONNX model in this process, without any bound: for files that are trusted. See `isolated`.
 
@@ -149,6 +151,8 @@ def load_graph(
         model: The path of an ONNX file, or a model in memory.
         shapes: The shapes of inputs whose shape the model leaves open, by input name.
         values: The values of inputs that become constants, by input name.
+        name: The name of the model, if it is not that of its file or its graph.
+        weights: A file for its large weights, which has to stay as long as the graph's source is used.
 
     Raises:
         ModelError: The file cannot be read, a shape is open, or an operator is not supported. The message is one line.
@@ -157,7 +161,7 @@ def load_graph(
         load_onnx,
     )  # loads onnxscript, which a process that leaves the import to a child need not have
 
-    read = load_onnx(model, shapes, values)
+    read = load_onnx(model, shapes, values, name, weights)
     mod, foreign, shapes_of_open = import_with_parts(read, _converted)
     outputs, tasks = _outputs(mod, read.name, read.outputs, shapes_of_open), extract_tasks(mod)
     return Graph(read.name, mod, tasks, read.inputs, outputs, read.source, read.converted, read.ignored, foreign)

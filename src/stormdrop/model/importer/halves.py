@@ -18,6 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from .functions import all_nodes, names_read
 from .standard import is_standard
+from .weights import array_of
 
 HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
@@ -134,7 +135,7 @@ def _widen_type(kind: onnx.TypeProto) -> None:
 
 def _widen_tensor(tensor: onnx.TensorProto) -> None:
     if tensor.data_type in HALVES:
-        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float32), tensor.name))
+        tensor.CopyFrom(numpy_helper.from_array(array_of(tensor).astype(np.float32), tensor.name))
 
 
 def _widen_attribute(attribute: onnx.AttributeProto) -> None:

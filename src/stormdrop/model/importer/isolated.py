@@ -4,7 +4,10 @@
     import_graph(model, shapes)   -- path, shapes ->  load_graph in its own process
                  values              and values
                                   <- main as JSON --  the module without its constants, or one line that says why not
-                                  <- a file --------  the constants, as TVM saves parameters
+                                  <- files ---------  the constants, and the model as it was read, without its weights
+
+The constants, and the large weights of the model, stand in files that both processes map: neither of them holds a copy
+of its own, and the files of the user that hold weights are not read as a whole.
 
 If several sizes are asked for, the child imports them one after the other, and answers for each. A constant that is
 equal in several of them is written once.
@@ -12,7 +15,7 @@ equal in several of them is written once.
 A file of 200 bytes may ask for 2**40 elements, for a loop without end, or for recursion that overflows a native stack.
 What computes with a model's content (onnx's converter and shape inference, onnxscript's folding, TVM's importer and
 passes) therefore runs in the child only. If it crashes, runs out of memory or takes too long, that is one
-`ModelError`. The parent parses the file only after the child has imported it.
+`ModelError`. The parent never parses the file: it reads what the child has made of it.
 
 The child is no sandbox: it has the rights of its user. What comes back is TVM's own form of the module and its
 parameters, written by our code. Only the answer's frame is pickled, and it holds text and numbers alone.
@@ -21,14 +24,13 @@ parameters, written by our code. Only the answer's frame is pickled, and it hold
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import onnx
 
@@ -39,9 +41,11 @@ from ...machine.scratch import scratch_folder
 from ..metadata import ForeignPart, TensorInfo
 from .combinations import GivenShapes, Shapes
 from .inputs import Values
-from .source import Source, read_source, shapes_of_sizes
+from .source import refuse_external_data, shapes_of_sizes
+from .weights import FileState, large_tensors, move_out
 
 if TYPE_CHECKING:
+    from .constants import ConstantsReader, ConstantsWriter
     from .graph import Graph
 
 IMPORT_SECONDS = 600.0
@@ -52,7 +56,7 @@ LOADS = tuple(f"{__package__}.{name}" for name in ("constants", "frontend", "gra
 
 _MESSAGE = 500  # characters of a message, at most
 _SERVE = f"{__name__}:serve"
-_MODULE, _CONSTANTS, _SOURCE = "module.json", "constants.bin", "source.onnx"
+_MODULE, _CONSTANTS, _SOURCE, _WEIGHTS = "module.json", "constants.bin", "source.onnx", "weights.bin"
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,7 @@ class _Imported:
     Attributes:
         shapes: The size.
         folder: Where its files are.
-        constants: The names of its constants in the file of all constants, in the order of the parameters.
+        constants: Where its constants begin in the file of all constants, in the order of the parameters.
         left: How many further sizes will follow.
     """
 
@@ -71,8 +75,9 @@ class _Imported:
     folder: str
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
-    constants: tuple[str, ...]
+    constants: tuple[int, ...]
     converted: bool
+    ignored: tuple[str, ...]
     foreign: tuple[ForeignPart, ...]
     left: int
 
@@ -114,17 +119,18 @@ class Importer:
         self, model: str | Path | onnx.ModelProto, shapes: GivenShapes | None = None, values: Values | None = None
     ) -> Graph:
         """See `import_graph`."""
+        from .constants import ConstantsReader
         from .together import together
 
         with scratch_folder() as folder:
             if isinstance(model, onnx.ModelProto):
-                name, in_memory = shown(model.graph.name) or "model", True
+                name = shown(model.graph.name) or "model"
                 file = _saved(name, model, folder)
             else:
-                name, in_memory, file = Path(model).stem, False, Path(model)
-            answers = list(self._answers(name, file, in_memory, shapes or {}, values or {}, folder))
-            constants = _constants(folder)
-            return together([_graph(one, _source(model, one, values), constants) for one in answers])
+                name, file = Path(model).stem, Path(model)
+            answers = list(self._answers(name, file, shapes or {}, values or {}, folder))
+            constants = ConstantsReader(folder / _CONSTANTS)
+            return together([_graph(one, constants) for one in answers])
 
     def close(self) -> None:
         """Ends the process. Closing twice is harmless."""
@@ -138,12 +144,10 @@ class Importer:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _answers(
-        self, name: str, file: Path, in_memory: bool, shapes: GivenShapes, values: Values, folder: Path
-    ) -> Iterator[_Imported]:
+    def _answers(self, name: str, file: Path, shapes: GivenShapes, values: Values, folder: Path) -> Iterator[_Imported]:
         if self._child is None:
             self._child = ChildProcess(_SERVE, (self._memory,), loads=(__name__,))
-        self._child.send((name, str(file), in_memory, dict(shapes), dict(values), str(folder)))
+        self._child.send((name, str(file), dict(shapes), dict(values), str(folder)))
         left = 1
         while left:
             answer = self._answer(name)
@@ -167,9 +171,11 @@ class Importer:
 
 
 def _saved(name: str, model: onnx.ModelProto, folder: Path) -> Path:
+    """The file that a model in memory was saved to, beside one with its large weights."""
+    refuse_external_data(model, name)
     file = folder / "model.onnx"
     try:
-        file.write_bytes(model.SerializeToString())
+        file.write_bytes(move_out(model, folder / "model.bin", relative=True).SerializeToString())
     except Exception as error:
         # Protocol buffers raise several types for a message of 2 GiB and more; the disk may be full.
         raise ModelError(
@@ -178,32 +184,12 @@ def _saved(name: str, model: onnx.ModelProto, folder: Path) -> Path:
     return file
 
 
-def _source(model: str | Path | onnx.ModelProto, imported: _Imported, values: Values | None) -> Source:
-    """The model as it was read for a size; as it was converted, if its opset is old."""
-    source = read_source(model, imported.shapes, values)
-    if not imported.converted:
-        return source
-    return replace(source, model=read_source(Path(imported.folder) / _SOURCE).model)
-
-
-def _constants(folder: Path) -> Mapping[str, Any]:
-    import tvm
-
-    return tvm.runtime.load_param_dict_from_file(str(folder / _CONSTANTS))  # type: ignore[no-any-return]
-
-
-def _without_elements(kind: Any) -> Any:
-    """The constant of a type with no elements."""
-    import tvm
-
-    return tvm.runtime.empty([int(extent) for extent in kind.shape], str(kind.dtype))
-
-
-def _graph(imported: _Imported, source: Source, constants: Mapping[str, Any]) -> Graph:
+def _graph(imported: _Imported, constants: ConstantsReader) -> Graph:
     """The graph that the child has written."""
     import tvm
 
     from ..foreign import ForeignParts
+    from ..verification.origins import OnnxOrigin
     from .graph import Graph
     from .tasks import extract_tasks
 
@@ -212,19 +198,21 @@ def _graph(imported: _Imported, source: Source, constants: Mapping[str, Any]) ->
     main = mod["main"]
     variables = main.params[len(main.params) - len(imported.constants) :]
     values = {
-        variable: constants[name] if name in constants else _without_elements(variable.ty)
-        for variable, name in zip(variables, imported.constants, strict=True)
+        variable: constants.read(offset, variable.ty)
+        for variable, offset in zip(variables, imported.constants, strict=True)
     }
     mod["main"] = main.bind_params(values)
+    source = onnx.load(str(folder / _SOURCE), load_external_data=False)
+    weights = large_tensors(source)
     return Graph(
         imported.name,
         mod,
         extract_tasks(mod),
         imported.inputs,
         imported.outputs,
-        source.model,
+        OnnxOrigin(source, weights, FileState.of(source)) if weights else source,
         imported.converted,
-        source.ignored,
+        imported.ignored,
         ForeignParts(imported.foreign, [(folder / part.file).read_bytes() for part in imported.foreign]),
     )
 
@@ -249,78 +237,49 @@ def serve(connection: Connection, memory: int) -> None:
     os._exit(0)  # skips the clean-up of TVM and LLVM, which is not needed
 
 
-def _served(
-    name: str, path: str, in_memory: bool, shapes: GivenShapes, values: Values, folder: str
-) -> Iterator[_Imported | str]:
+def _served(name: str, path: str, shapes: GivenShapes, values: Values, folder: str) -> Iterator[_Imported | str]:
     """Imports a model at each size and writes it into a folder. Yields one line if it cannot be imported."""
+    from .constants import ConstantsWriter
     from .graph import load_graph
 
     try:
-        model = onnx.load_from_string(Path(path).read_bytes()) if in_memory else path
-        sizes = shapes_of_sizes(model, shapes)
-        writer = _Writer(Path(folder), several=len(sizes) > 1)
-        for position, size in enumerate(sizes):
-            imported = writer.write(load_graph(model, size, values), size, len(sizes) - position - 1)
-            if not imported.left:
-                writer.close(name)
-            yield imported
+        sizes = shapes_of_sizes(Path(path), shapes, name)
+        with ConstantsWriter(Path(folder, _CONSTANTS), several=len(sizes) > 1) as constants:
+            for left, size in reversed(list(enumerate(reversed(sizes)))):
+                own = Path(folder, str(left))
+                own.mkdir()
+                graph = load_graph(path, size, values, name, own / _WEIGHTS)
+                yield _written(graph, size, left, own, constants)
     except ModelError as error:
         yield str(error)
     except MemoryError:
         yield f"{name}: its import needs more than a share of {CHILD_SHARE:g} of this machine's memory"
+    except OSError as error:
+        yield f"{name}: cannot be imported: {one_line(error)}"
 
 
-@dataclass
-class _Writer:
-    """Writes the graphs of a model's sizes to a folder, and then the constants of all of them."""
-
-    folder: Path
-    several: bool
-    constants: dict[str, Any] = field(default_factory=dict)
-
-    def write(self, graph: Graph, size: Shapes, left: int) -> _Imported:
-        from .constants import without_constants
-
-        folder = self.folder / str(left)
-        mod, values = without_constants(graph.mod)
-        # To find out which constants are equal takes time, and is in vain for one size.
-        names = tuple(map(_name_of, values.values())) if self.several else tuple(values)
-        self.constants |= dict(zip(names, values.values(), strict=True))
-        _write_graph(graph, mod, folder)
-        parts = graph.foreign.reports
-        return _Imported(
-            graph.name, size, str(folder), graph.inputs, graph.outputs, names, graph.converted, parts, left
-        )
-
-    def close(self, name: str) -> None:
-        import tvm
-
-        # TVM cannot read those without elements. Their types stand in the module.
-        values = {key: value for key, value in self.constants.items() if 0 not in value.shape}
-        try:
-            tvm.runtime.save_param_dict_to_file(values, str(self.folder / _CONSTANTS))
-        except (OSError, RuntimeError) as error:  # the latter is TVM's
-            raise ModelError(f"{name}: its import cannot be written to {self.folder}: {one_line(error)}") from error
-
-
-def _name_of(constant: Any) -> str:
-    """A name for a constant that equal ones have, too."""
-    value = constant.numpy()
-    digest = hashlib.blake2b(value.tobytes(), digest_size=20)
-    return f"{digest.hexdigest()} {constant.dtype} {tuple(value.shape)}"
-
-
-def _write_graph(graph: Graph, mod: Any, folder: Path) -> None:
+def _written(graph: Graph, size: Shapes, left: int, folder: Path, constants: ConstantsWriter) -> _Imported:
+    """What the parent has to know of a graph, whose module, source and foreign parts are written to a folder."""
     import tvm
 
-    text = tvm.ir.save_json(mod)
-    try:
-        folder.mkdir()
-        (folder / _MODULE).write_text(text)
-        if graph.converted:
-            assert isinstance(graph.source, onnx.ModelProto)  # only an ONNX model is converted
-            (folder / _SOURCE).write_bytes(graph.source.SerializeToString())
-        for part, model in zip(graph.foreign.reports, graph.foreign.models, strict=True):
-            (folder / part.file).write_bytes(model)
-    except (OSError, RuntimeError) as error:  # the latter is TVM's
-        raise ModelError(f"{graph.name}: its import cannot be written to {folder}: {one_line(error)}") from error
+    from .constants import without_constants
+
+    assert isinstance(graph.source, onnx.ModelProto)
+    mod, values = without_constants(graph.mod)
+    offsets = constants.write(values.values())
+    (folder / _MODULE).write_text(tvm.ir.save_json(mod))
+    (folder / _SOURCE).write_bytes(graph.source.SerializeToString())
+    for part, model in zip(graph.foreign.reports, graph.foreign.models, strict=True):
+        (folder / part.file).write_bytes(model)
+    return _Imported(
+        graph.name,
+        size,
+        str(folder),
+        graph.inputs,
+        graph.outputs,
+        offsets,
+        graph.converted,
+        graph.ignored,
+        graph.foreign.reports,
+        left,
+    )

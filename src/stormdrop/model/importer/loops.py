@@ -15,6 +15,7 @@ from onnx import helper, numpy_helper
 
 from .functions import copied_node, names_made, names_read, types_of
 from .standard import is_standard, opset_of
+from .weights import array_of
 
 _LARGEST = 4096
 """The most nodes that an unrolled loop may have."""
@@ -129,7 +130,7 @@ class _Unrolled:
         inner = {name for node in self._body.node for name in names_made(node)}
         prefix = f"{self._prefix}_{step}"
         for tensor in self._body.initializer:
-            names[tensor.name] = self._constant(f"{step}_{tensor.name}", numpy_helper.to_array(tensor))
+            names[tensor.name] = self._constant(f"{step}_{tensor.name}", array_of(tensor))
         for name in {name for node in self._body.node for name in names_read(node)} - inner:
             names.setdefault(name, name)  # of the graph around the loop
         self._nodes += [copied_node(node, names, {}, prefix) for node in self._body.node]
@@ -170,9 +171,9 @@ class _Unrolled:
 
 def _constants(graph: onnx.GraphProto) -> dict[str, NDArray[Any]]:
     """The values of small constants, by name."""
-    values = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer if len(tensor.dims) <= 1}
+    values = {tensor.name: array_of(tensor) for tensor in graph.initializer if len(tensor.dims) <= 1}
     for node in graph.node:
         for attribute in node.attribute:
             if node.op_type == "Constant" and attribute.name == "value":
-                values[node.output[0]] = numpy_helper.to_array(attribute.t)
+                values[node.output[0]] = array_of(attribute.t)
     return values

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from .rewriting import Rewriting
 from .standard import is_standard
 from .trial_run import KERNEL_TYPES
+from .weights import array_of
 
 
 def decode_narrow(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -48,7 +49,7 @@ class _Decoding(Rewriting):
             return [node]
         if self.constants[node.input[0]].data_type in KERNEL_TYPES:
             return [node]
-        value = _decoded(node, [numpy_helper.to_array(self.constants[name]) for name in names])
+        value = _decoded(node, [array_of(self.constants[name]) for name in names])
         return [helper.make_node("Identity", [self.constant(f"{node.output[0]}_decoded", value)], node.output)]
 
 

@@ -22,6 +22,7 @@ from .source import described, read_source
 from .standard import is_standard, opset_of
 from .training import refuse_training
 from .trial_run import KERNEL_TYPES
+from .weights import move_out, moved_in
 
 _OLDEST_OPSET = 7
 """Older models are converted: before opset 7, operators broadcast by attributes, which the importer ignores."""
@@ -56,6 +57,8 @@ def load_onnx(
     model: str | Path | onnx.ModelProto,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     values: Values | None = None,
+    name: str | None = None,
+    weights: Path | None = None,
 ) -> OnnxGraph:
     """Read, check and clean an ONNX model.
 
@@ -63,18 +66,22 @@ def load_onnx(
         model: The path of an ONNX file, or a model in memory, which is not changed.
         shapes: The shapes of inputs whose shape the model leaves open, by input name.
         values: The values of inputs that become constants, by input name.
+        name: The name of the model, if it is not that of its file or its graph.
+        weights: A file for its large weights; without it those that it holds stay in it.
 
     Raises:
         ModelError: The file cannot be read, or a shape is open or wrong.
     """
-    read = read_source(model, shapes, values)
+    read = read_source(model, shapes, values, name, weights)
     name = read.name
     if opset_of(read.model, _OLDEST_OPSET) < _OLDEST_OPSET:
         refuse_training(read.model, name)  # the conversion drops what says that a Dropout trains
-    source, unclean = _with_supported_opset(read.model, name), None
+    source, unclean = _with_supported_opset(read.model, name, weights), None
     try:
         with known_shapes(source):
             cleaned = clean(source)
+        if weights is not None:
+            cleaned = move_out(cleaned, weights)  # what cleaning has computed
     except Exception as error:  # noqa: BLE001  whatever it is, the model is tried as a part that onnxruntime runs
         # onnxscript's passes raise many types, for a broken model and also for an operator that they do not know. In
         # the latter case the check of the operators has the better message.
@@ -152,13 +159,14 @@ def _importable_operators() -> frozenset[str]:
     return frozenset(onnx_frontend._get_convert_map()) | frozenset(CONVERTERS)
 
 
-def _with_supported_opset(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
+def _with_supported_opset(model: onnx.ModelProto, name: str, weights: Path | None) -> onnx.ModelProto:
     """The model, converted to opset 13 if its opset is too old to be imported."""
     opset = opset_of(model, _OLDEST_OPSET)
     if opset >= _OLDEST_OPSET:
         return model
     try:
-        return version_converter.convert_version(model, 13)
+        converted = version_converter.convert_version(moved_in(model), 13)
+        return converted if weights is None else move_out(converted, weights)
     except Exception as error:
         # The converter raises RuntimeError, ConvertError or ValueError.
         raise ModelError(f"{name}: cannot be converted from opset {opset}: {one_line(error)}") from error

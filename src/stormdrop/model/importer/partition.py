@@ -31,6 +31,7 @@ from .onnx_model import OnnxGraph, unsupported_nodes
 from .segments import Segment, Wiring, divide
 from .standard import is_standard, operator_name
 from .trial_run import ValueType, value_types
+from .weights import moved_in
 
 _TRIES = 12
 """How often nodes are found to fail and the rest is tried again, before all nodes count as foreign."""
@@ -155,7 +156,7 @@ class _Candidates:
                 continue
             nodes.append(self._call(step, len(models)))
             reports.append(self._report(step, len(models)))
-            models.append(self._model(step).SerializeToString())
+            models.append(moved_in(self._model(step)).SerializeToString())
         native = onnx.ModelProto()
         native.CopyFrom(self._read.cleaned)
         del native.graph.node[:]

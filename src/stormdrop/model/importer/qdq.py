@@ -31,10 +31,11 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from .rewriting import Rewriting
 from .standard import is_standard
+from .weights import array_of
 
 _MOST = 2**31 - 1  # the largest sum of products
 _BITS_OF_TIES = 16  # ties are not rare if a factor is a multiple of 2 to the power of minus this
@@ -312,7 +313,7 @@ class _ByteLayers(Rewriting):
     def _array(self, name: str, *types: int) -> Array | None:
         """The value of a constant of one of these types; None for any other value."""
         tensor = self.constants.get(name)
-        return numpy_helper.to_array(tensor) if tensor is not None and tensor.data_type in types else None
+        return array_of(tensor) if tensor is not None and tensor.data_type in types else None
 
 
 def _attribute(node: onnx.NodeProto, name: str, default: int) -> int:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from .functions import inline_functions
 from .loops import unroll_loops
 from .optimize import fold_constants, optimize, rule_set
 from .standard import is_standard
+from .weights import mapped
 
 _AXES_ARE_AN_INPUT = 13
 """The first opset in which the axes of a Squeeze are an input."""
@@ -45,6 +47,7 @@ def clean(model: onnx.ModelProto) -> onnx.ModelProto:
         The new model, whose inputs and outputs have the same names.
     """
     graph = ir.from_proto(_simpler_nodes(unroll_loops(inline_functions(model))))
+    _map_tensors(graph)
     with _silenced("onnx_ir", "onnxscript"):
         passes.RemoveInitializersFromInputsPass()(graph)
         passes.InlinePass()(graph)
@@ -61,6 +64,29 @@ def clean(model: onnx.ModelProto) -> onnx.ModelProto:
     cleaned: onnx.ModelProto = ir.to_proto(graph)
     cleaned.ir_version = max(cleaned.ir_version, 4)
     return cleaned
+
+
+def _map_tensors(model: ir.Model) -> None:
+    """Makes a model map no more of a file for a tensor than the tensor takes."""
+    for value in model.graph.initializers.values():
+        tensor = value.const_value
+        if isinstance(tensor, ir.ExternalTensor):
+            value.const_value = _MappedTensor(
+                tensor.location, tensor.offset, tensor.length, tensor.dtype, shape=tensor.shape, name=tensor.name
+            )
+
+
+class _MappedTensor(ir.ExternalTensor):
+    """onnx_ir's own maps the whole file for each tensor, which an address space that is bounded does not hold."""
+
+    def numpy(self) -> NDArray[Any]:
+        return mapped(Path(self.path), self.dtype.numpy(), self.offset or 0, tuple(self.shape.numpy()))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return np.array(self.numpy(), dtype, copy=copy)
+
+    def tobytes(self) -> bytes:
+        return self.numpy().tobytes()
 
 
 @contextlib.contextmanager

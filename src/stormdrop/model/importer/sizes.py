@@ -1,4 +1,4 @@
-"""Which tensors are larger than any that this machine can hold."""
+"""Which tensors are larger than any that this machine can hold, and which models have more weights than it compiles."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ import math
 from collections.abc import Sequence
 from functools import cache
 
+from ...errors import ModelError
 from ...machine.memory import usable_memory
+
+_TIMES_WEIGHTS = 3
+"""The memory that a compilation takes, as a multiple of the weights. TVM has them three times while it loads a program:
+what is saved is loaded again, to be verified."""
 
 
 def is_too_large(shape: Sequence[int], itemsize: float) -> bool:
@@ -17,6 +22,20 @@ def is_too_large(shape: Sequence[int], itemsize: float) -> bool:
 def too_large(shape: Sequence[int]) -> str:
     """The end of a message about a tensor that is too large."""
     return f"shape {'x'.join(map(str, shape))}, more elements than this machine's {_memory() / 1e9:.1f} GB can hold"
+
+
+def check_weights(size: int, name: str) -> None:
+    """Raise `ModelError` if a model has more weights than this machine can compile.
+
+    Args:
+        size: The bytes of its weights.
+        name: The name of the model.
+    """
+    if size * _TIMES_WEIGHTS > _memory():
+        raise ModelError(
+            f"{name}: its weights are {size / 1e9:.1f} GB; to compile it takes {_TIMES_WEIGHTS} times as much "
+            f"memory, and this machine has {_memory() / 1e9:.1f} GB"
+        )
 
 
 @cache

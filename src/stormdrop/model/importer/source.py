@@ -17,13 +17,16 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError, Message
+from onnx.external_data_helper import ExternalDataInfo
 
 from ...errors import ModelError, one_line, shown
 from .combinations import GivenShapes, Shapes, all_shapes
 from .functions import names_made, names_read
 from .halves import compute_in_float32
 from .inputs import Values, dimension_names, drop_unused_inputs, fill_shapes, fix_empty_inputs, fix_values
+from .sizes import check_weights
 from .sparse import make_dense
+from .weights import bytes_of, in_file, move_out, place
 
 
 @dataclass(frozen=True)
@@ -46,48 +49,52 @@ def read_source(
     model: str | Path | onnx.ModelProto,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     values: Values | None = None,
+    name: str | None = None,
+    weights: Path | None = None,
 ) -> Source:
-    """Read an ONNX model, with its weights, and fill in the sizes of its inputs.
+    """Read an ONNX model and fill in the sizes of its inputs. Its large weights stay in their files; see `weights`.
 
     Args:
         model: The path of an ONNX file, or a model in memory, which is not changed.
         shapes: The shapes of inputs whose shape the model leaves open, by input name.
         values: The values of inputs that become constants, by input name.
+        name: The name of the model, if it is not that of its file or its graph.
+        weights: A file for the large weights that the model itself holds; without it they stay in the model.
 
     Raises:
-        ModelError: The file cannot be read, its data stands outside of its folder, a shape is open or wrong, or a value
-            is none of its input.
+        ModelError: The file cannot be read, its data stands outside of its folder, a shape is open or wrong, a value is
+            none of its input, or the weights do not fit this machine.
     """
     if isinstance(model, onnx.ModelProto):
-        name = shown(model.graph.name) or "model"
-        _refuse_external_data(model, name)
+        name = name or shown(model.graph.name) or "model"
+        refuse_external_data(model, name)
         read = onnx.ModelProto()
         read.CopyFrom(model)
     else:
-        name = Path(model).stem
+        name = name or Path(model).stem
         read = read_model(Path(model))
     make_dense(read, name)
     _check_graph(read.graph, name)
-    read = _in_order(read)
+    read = _in_order(read if weights is None else move_out(read, weights))
     compute_in_float32(read)
     fix_values(read, values or {}, name)
+    read = read if weights is None else move_out(read, weights)
     fill_shapes(read, shapes or {}, name)
     return Source(name, read, drop_unused_inputs(read) + fix_empty_inputs(read))
 
 
-def shapes_of_sizes(model: str | Path | onnx.ModelProto, shapes: GivenShapes | None = None) -> list[Shapes]:
+def shapes_of_sizes(path: Path, shapes: GivenShapes, name: str) -> list[Shapes]:
     """List the shapes of the inputs of an ONNX model for each size that it is compiled for.
 
     Args:
-        model: The path of an ONNX file, or a model in memory.
+        path: The path of an ONNX file.
         shapes: What the user gives; see `combinations`.
+        name: The name of the model.
 
     Raises:
         ModelError: The file cannot be read, or the sizes are no sizes or contradict each other.
     """
-    if isinstance(model, onnx.ModelProto):
-        return all_shapes(shapes, lambda: dimension_names(model), shown(model.graph.name) or "model")
-    return all_shapes(shapes, lambda: dimension_names(read_model(Path(model))), Path(model).stem)
+    return all_shapes(shapes, lambda: dimension_names(read_model(path)), name)
 
 
 def described(node: onnx.NodeProto) -> str:
@@ -97,7 +104,10 @@ def described(node: onnx.NodeProto) -> str:
 
 
 def read_model(path: Path) -> onnx.ModelProto:
-    """Read an ONNX file with its weights. Raises `ModelError`, with one line, if it cannot be read."""
+    """Read an ONNX file. Raises `ModelError`, with one line, if it cannot be read.
+
+    Of the weights that stand in other files the large ones stay there; see `weights`.
+    """
     if not path.exists():
         raise ModelError(f"{path}: no such file")
     if not path.is_file():
@@ -114,12 +124,34 @@ def read_model(path: Path) -> onnx.ModelProto:
     for tensor in _external_tensors(model):
         _check_location(tensor, path)
     try:
+        placed = [(tensor, where) for tensor in model.graph.initializer if (where := _place(tensor, path)) is not None]
+        check_weights(path.stat().st_size + sum(length for _, (_, _, length) in placed), str(path))
+        for tensor, _ in placed:  # so that onnx does not read them
+            tensor.data_location = onnx.TensorProto.DEFAULT
         onnx.load_external_data_for_model(model, str(path.parent))
+    except ModelError:
+        raise
     except Exception as error:
         # OSError, ValueError, onnx's ValidationError, or MemoryError.
         raise ModelError(f"{path}: its external data cannot be read: {one_line(error)}") from error
-    _refuse_external_data(model, str(path))
+    refuse_external_data(model, str(path))
+    for tensor, where in placed:
+        place(tensor, *where)
     return model
+
+
+def _place(tensor: onnx.TensorProto, path: Path) -> tuple[Path, int, int] | None:
+    """The file of a large tensor, and the offset and number of its bytes; None if the tensor is to be read."""
+    size = bytes_of(tensor) if in_file(tensor) else None
+    if size is None:
+        return None
+    where = ExternalDataInfo(tensor)
+    file, offset = (path.parent / where.location).resolve(), where.offset or 0
+    if (where.length or size) != size or not 0 <= offset <= file.stat().st_size - size:
+        raise ValueError(
+            f"tensor {shown(tensor.name)!r} takes {size} bytes, which {shown(where.location)} does not have"
+        )
+    return file, offset, size
 
 
 def _in_order(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -163,14 +195,14 @@ def _check_graph(graph: onnx.GraphProto, name: str) -> None:
             raise ModelError(
                 f"{name}: initializer {shown(tensor.name)!r} has the shape {shown(str(list(tensor.dims)))}"
             )
-        # Each element has two bits or more.
-        if math.prod(tensor.dims) > 4 * tensor.ByteSize():
+        # Each element has two bits or more. Those in files were counted before.
+        if not in_file(tensor) and math.prod(tensor.dims) > 4 * tensor.ByteSize():
             shape = "x".join(map(str, tensor.dims))
             raise ModelError(f"{name}: initializer {shown(tensor.name)!r} lacks data for its shape {shown(shape)}")
         known.add(tensor.name)
 
 
-def _refuse_external_data(model: onnx.ModelProto, name: str) -> None:
+def refuse_external_data(model: onnx.ModelProto, name: str) -> None:
     """Raise `ModelError` if a tensor's data is not in the model itself: whoever reads it then chooses the folder."""
     for tensor in _external_tensors(model):
         raise ModelError(

@@ -13,7 +13,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
 from ...errors import ModelError, one_line
-from ..verification.peer import peer_outputs
+from ..verification.origins import origin_of
 from ..verification.ranges import Ranges
 from .origin import Feeds, Outputs
 
@@ -73,7 +73,7 @@ class TorchOrigin:
         against = f"torch {torch.__version__}"
         inside = [name for name in names if name not in self.output_names]
         if inside:
-            others, by = peer_outputs(self.onnx, feeds, inside)
+            others, by = origin_of(self.onnx).outputs(feeds, inside)
             runs, against = (
                 [{**ours, **other} for ours, other in zip(runs, others, strict=False)],
                 f"{against} and {by}",

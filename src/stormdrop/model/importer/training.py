@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Set
 
 import onnx
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from ...errors import ModelError
 from .functions import all_nodes
 from .source import described
 from .standard import is_standard, opset_of
+from .weights import array_of
 
 _DRAWS = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
 
@@ -65,4 +66,4 @@ def _false_constants(model: onnx.ModelProto) -> Set[str]:
         if is_standard(node, "Constant"):
             constants += [(node.output[0], entry.t) for entry in node.attribute if entry.name == "value"]
     booleans = ((name, tensor) for name, tensor in constants if tensor.data_type == onnx.TensorProto.BOOL)
-    return {"", *(name for name, tensor in booleans if not numpy_helper.to_array(tensor).any())}
+    return {"", *(name for name, tensor in booleans if not array_of(tensor).any())}

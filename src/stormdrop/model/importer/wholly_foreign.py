@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-import onnx
 import tvm
 from tvm import relax
 
 from ..artifact_files import foreign_file
 from ..foreign import FUNCTION, ForeignParts
 from ..metadata import OPEN, ForeignPart, TensorInfo
+from ..verification.origins import OnnxOrigin, origin_of
 from .graph import Graph
 from .standard import operator_name
 
@@ -30,15 +30,20 @@ def wholly_foreign(graph: Graph, reason: str) -> Graph | None:
         reason: Why it is foreign, in one line.
 
     Returns:
-        The graph, with one part for each size and no tasks; None if the model does not come from ONNX.
+        The graph, with one part for each size and no tasks; None if the model does not come from ONNX, or has more
+            weights than onnxruntime takes in one message.
+
+    Raises:
+        ModelError: A file with weights of the model was changed after the import.
     """
     reports, models, mods = [], [], []
     for index, size in enumerate(graph.sizes):
-        if not isinstance(size.source, onnx.ModelProto):
+        origin = origin_of(size.source)
+        if not isinstance(origin, OnnxOrigin) or (message := origin.message()) is None:
             return None
-        operators = Counter(operator_name(node) for node in size.source.graph.node)
+        operators = Counter(operator_name(node) for node in origin.model.graph.node)
         reports.append(ForeignPart(foreign_file(index), dict(operators), reason, whole=True))
-        models.append(size.source.SerializeToString())
+        models.append(message)
         mods.append(_program(size, index))
     foreign = ForeignParts(reports, models)
     first, *others = (

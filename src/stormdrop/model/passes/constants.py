@@ -19,7 +19,7 @@ from tvm import relax
 from tvm.ir import GenericConst
 
 from ...ir.dtypes import is_float, is_integer, limits
-from .rewriting import constant, rewrite_main
+from .rewriting import array_of, constant, rewrite_main
 
 
 def fold_constants(mod: tvm.IRModule) -> tvm.IRModule:
@@ -107,7 +107,7 @@ class _Fold(relax.PyExprMutator):
         evaluate = _EVALUATE.get(expr.op.name)
         if evaluate is None:
             return _folded_by_relax(relax.Call(expr.op, arguments, expr.attrs, expr.ty_args))
-        values = [argument.value.numpy() for argument in arguments if isinstance(argument, GenericConst)]
+        values = [array_of(argument) for argument in arguments if isinstance(argument, GenericConst)]
         value = evaluate(expr, *values)
         return None if value is None else constant(value)
 

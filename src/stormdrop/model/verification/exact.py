@@ -22,6 +22,7 @@ from ...ir.stages import Stage, StageGraph
 from ...machine.threads import thread_count
 from ..expressions import VIEWS, calls_kernel, foreign_arguments, foreign_index, operator_name, variables_of
 from ..importer.graph import Graph
+from ..passes.rewriting import array_of
 from .samples import Feeds
 
 Array = NDArray[Any]
@@ -117,7 +118,7 @@ class ExactModel:
 
         def value(expr: Any) -> Any:
             if isinstance(expr, GenericConst):
-                return expr.value.numpy()
+                return array_of(expr)
             if isinstance(expr, relax.Tuple):
                 return tuple(value(field) for field in expr.fields)
             return values[expr]
@@ -198,7 +199,7 @@ class ExactModel:
         values = dict(read)
 
         def value(expr: Any) -> Any:
-            return expr.value.numpy() if isinstance(expr, GenericConst) else values[expr]
+            return array_of(expr) if isinstance(expr, GenericConst) else values[expr]
 
         with np.errstate(all="ignore"):
             for variable, expr in self._last[output]:

@@ -19,6 +19,7 @@ from ..artifact import CompiledModel
 from ..compile import place_of
 from ..importer.graph import Graph
 from ..importer.tasks import kernel_calls
+from ..passes.rewriting import array_of
 from .exact import Site
 from .samples import Feeds
 
@@ -76,7 +77,7 @@ def kernel_errors(graph: Graph, model: CompiledModel, feeds: Feeds) -> dict[int,
             return
         fields = calls[task][number].args[1].fields
         inputs = [
-            (field.value if isinstance(field, GenericConst) else arguments[position]).numpy()
+            array_of(field) if isinstance(field, GenericConst) else arguments[position].numpy()
             for position, field in enumerate(fields)
         ]
         outputs = [arguments[position].numpy() for position in range(len(fields), len(arguments))]

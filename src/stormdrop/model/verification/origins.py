@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 
 from ...ir.relative_error import relative_error
 from ..foreign import sums_saturate
 from ..importer.origin import Feeds, Origin, Outputs
+from ..importer.weights import FileState, large_tensors, moved_in
 from .peer import before_saturation, peer_outputs
 from .ranges import Ranges, index_ranges
 
@@ -47,8 +50,8 @@ def rounding_of_peer(origin: Origin, feeds: Feeds, name: str) -> float:
     """
     if not isinstance(origin, OnnxOrigin) or (sums_saturate() and _multiplies_bytes(origin.model)):
         return 0.0
-    usual, *nudged = peer_outputs(origin.model, [feeds, *_nudged(feeds)], [name])[0]
-    plain = peer_outputs(origin.model, [feeds], [name], optimised=False)[0]
+    usual, *nudged = origin.outputs([feeds, *_nudged(feeds)], [name])[0]
+    plain = origin.outputs([feeds], [name], optimised=False)[0]
     return max(relative_error(other[name], usual[name]) for other in (*plain, *nudged))
 
 
@@ -70,9 +73,17 @@ def _multiplies_bytes(model: onnx.ModelProto) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class OnnxOrigin:
-    """An ONNX model, which onnxruntime computes, or onnx itself if that is not installed. See `Origin`."""
+    """An ONNX model, which onnxruntime computes, or onnx itself if that is not installed. See `Origin`.
+
+    Attributes:
+        model: The model.
+        weights: The initializers that stand in files, by name; None if they are where the model says.
+        files: The files that `weights` were mapped from.
+    """
 
     model: onnx.ModelProto
+    weights: Mapping[str, NDArray[Any]] | None = None
+    files: Sequence[FileState] = ()
 
     def index_ranges(self) -> Ranges:
         return index_ranges(self.model)
@@ -80,8 +91,28 @@ class OnnxOrigin:
     def before_saturation(self) -> Mapping[str, str]:
         return before_saturation(self.model)
 
-    def outputs(self, feeds: Sequence[Feeds], names: Sequence[str]) -> tuple[list[Outputs], str]:
-        return peer_outputs(self.model, feeds, names)
+    def outputs(
+        self, feeds: Sequence[Feeds], names: Sequence[str], *, optimised: bool = True
+    ) -> tuple[list[Outputs], str]:
+        """See `Origin`. `optimised` says whether onnxruntime optimises the model."""
+        self._check_files()
+        return peer_outputs(self.model, feeds, names, optimised, self.weights)
 
     def exact(self, feeds: Feeds) -> Outputs | None:
         return None  # no runtime computes an ONNX model of float32 in float64
+
+    def message(self) -> bytes | None:
+        """The model with all of its weights, as onnxruntime takes it; None if one message cannot hold them.
+
+        Raises:
+            ModelError: A file with weights was changed after the import.
+        """
+        self._check_files()
+        weights = large_tensors(self.model) if self.weights is None else self.weights
+        if self.model.ByteSize() + sum(value.nbytes for value in weights.values()) >= onnx.checker.MAXIMUM_PROTOBUF:
+            return None
+        return bytes(moved_in(self.model, weights).SerializeToString())
+
+    def _check_files(self) -> None:
+        for file in self.files:
+            file.check()

@@ -15,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import onnx
 from numpy.typing import NDArray
 
 from ...machine.threads import thread_count
@@ -23,6 +22,7 @@ from ..artifact import CompiledModel
 from ..foreign import FUNCTION
 from ..importer.graph import Graph
 from .exact import ExactModel
+from .origins import OnnxOrigin, origin_of
 from .samples import Feeds
 
 Array = NDArray[Any]
@@ -38,11 +38,12 @@ class Compared(NamedTuple):
 
 def names_of_results(graph: Graph) -> dict[int, list[str]]:
     """The names in the ONNX model of what each part makes, by the index of the part; empty if one is not there."""
-    if not isinstance(graph.source, onnx.ModelProto) or not graph.foreign.reports:
+    origin = origin_of(graph.source)
+    if not isinstance(origin, OnnxOrigin) or not graph.foreign.reports:
         return {}
     sessions = graph.foreign.sessions(graph.name, thread_count())
     names = {part: session.outputs for part, session in enumerate(sessions)}
-    known = {name for node in graph.source.graph.node for name in node.output}
+    known = {name for node in origin.model.graph.node for name in node.output}
     return names if all(known.issuperset(made) for made in names.values()) else {}
 
 

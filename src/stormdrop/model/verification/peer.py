@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata as packages
 from typing import Any
 
@@ -13,8 +13,9 @@ import onnx
 from numpy.typing import NDArray
 
 from ...errors import ModelError, one_line
-from ..foreign import session_of
+from ..foreign import give_weights, session_of
 from ..importer.standard import opset_of
+from ..importer.weights import large_tensors, moved_in, release_pages
 from .samples import Feeds
 
 _SOFTMAX_OVER_ONE_AXIS = 13
@@ -46,7 +47,11 @@ def before_saturation(model: onnx.ModelProto) -> dict[str, str]:
 
 
 def peer_outputs(
-    source: onnx.ModelProto, feeds: Sequence[Feeds], names: Sequence[str], optimised: bool = True
+    source: onnx.ModelProto,
+    feeds: Sequence[Feeds],
+    names: Sequence[str],
+    optimised: bool = True,
+    weights: Mapping[str, NDArray[Any]] | None = None,
 ) -> tuple[list[Outputs], str]:
     """Run an ONNX model with onnxruntime if it is installed, else with onnx itself.
 
@@ -55,6 +60,7 @@ def peer_outputs(
         feeds: The inputs by name, for each run. onnx's evaluator takes seconds to minutes, so it runs the first only.
         names: The tensors to compute: outputs, and any others.
         optimised: Whether onnxruntime optimises the model, which changes the order in which it rounds.
+        weights: The initializers that stand in files, by name; by default they are mapped now.
 
     Returns:
         The tensors by name for each run, and the name and version of the runtime.
@@ -62,25 +68,29 @@ def peer_outputs(
     Raises:
         ModelError: The runtime cannot run the model.
     """
+    weights = large_tensors(source) if weights is None else weights
     with _with_outputs(source, names):
         try:
             import onnxruntime
         except ImportError:
-            values, against = _run_by_onnx(source, feeds[0], names)
+            values, against = _run_by_onnx(source, feeds[0], names, weights)
             return [values], against
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3  # errors only, because it warns about every unused initialiser
         if not optimised:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         try:
+            give_weights(options, weights)
             session = session_of(source.SerializeToString(), options)
             runs = [dict(zip(names, session.run(list(names), dict(given)), strict=True)) for given in feeds]
         except Exception as error:
             # onnxruntime's exceptions have no base class of their own.
             if type(error).__name__ == "NotImplemented":  # it has no convolutions of float64, for example
-                values, against = _run_by_onnx(source, feeds[0], names)
+                values, against = _run_by_onnx(source, feeds[0], names, weights)
                 return [values], against
             raise ModelError(f"onnxruntime does not run the model: {one_line(error)}") from error
+        finally:
+            release_pages()
     return runs, f"onnxruntime {onnxruntime.__version__}"
 
 
@@ -96,12 +106,16 @@ def _with_outputs(model: onnx.ModelProto, names: Sequence[str]) -> Iterator[None
         del model.graph.output[before:]
 
 
-def _run_by_onnx(source: onnx.ModelProto, feeds: Feeds, names: Sequence[str]) -> tuple[Outputs, str]:
+def _run_by_onnx(
+    source: onnx.ModelProto, feeds: Feeds, names: Sequence[str], weights: Mapping[str, NDArray[Any]]
+) -> tuple[Outputs, str]:
     from onnx.reference import ReferenceEvaluator
 
     opset = opset_of(source, _SOFTMAX_OVER_ONE_AXIS)
     try:
-        values = ReferenceEvaluator(source, new_ops=_corrected_operators(opset)).run(list(names), dict(feeds))
+        values = ReferenceEvaluator(moved_in(source, weights), new_ops=_corrected_operators(opset)).run(
+            list(names), dict(feeds)
+        )
     except Exception as error:
         # onnx.reference is Python and NumPy: an operator that it lacks or computes wrongly can raise anything.
         raise ModelError(f"onnx.reference does not run the model: {one_line(error)}") from error

@@ -10,6 +10,8 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
+from ..importer.weights import array_of
+
 Range = int | tuple[int, int] | tuple[float, float]
 """The number of values of an integer input, from 0; or the first one and the first after it; or the bounds of reals."""
 
@@ -154,9 +156,7 @@ def _integers(model: onnx.ModelProto) -> dict[str, NDArray[Any]]:
         if node.op_type == "Constant" and node.attribute and node.attribute[0].HasField("t"):
             tensors[node.output[0]] = node.attribute[0].t
     integers = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
-    return {
-        name: onnx.numpy_helper.to_array(tensor) for name, tensor in tensors.items() if tensor.data_type in integers
-    }
+    return {name: array_of(tensor) for name, tensor in tensors.items() if tensor.data_type in integers}
 
 
 def _counts_up(value: NDArray[Any]) -> bool:
