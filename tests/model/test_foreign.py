@@ -24,10 +24,13 @@ from stormdrop.model import foreign, latency
 from stormdrop.model.artifact import CompiledModel
 from stormdrop.model.artifact_files import METADATA
 from stormdrop.model.compile import build
+from stormdrop.model.importer.converters import recurrent
 from stormdrop.model.importer.graph import load_graph
+from stormdrop.model.importer.together import together
 from stormdrop.model.importer.wholly_foreign import wholly_foreign
 from stormdrop.model.latency import choose_parts
 from stormdrop.model.profile import foreign_times
+from stormdrop.model.random_weights import seed_weights
 from stormdrop.model.untuned import compile_model_with
 from stormdrop.model.verify import Reference, random_feeds
 from stormdrop.tuning.options import TuneOptions
@@ -243,6 +246,27 @@ def test_all_of_a_model_runs_without_the_program_around_it() -> None:
     assert divided.foreign.alone(divided.metadata, 1) is None
 
 
+def test_a_part_that_is_all_of_one_size_does_not_run_the_other_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recurrent, "LONGEST", 1)
+    weights = {"w": (1, 4, 3), "r": (1, 4, 4)}
+    nodes = [helper.make_node("RNN", ["x", "w", "r"], ["y"], hidden_size=4)]
+    source = seed_weights(make_model(nodes, weights, {"x": ("N", 1, 3)}, {"y": ("N", 1, 1, 4)}), seed=1)
+    graph = together([load_graph(source, {"x": (length, 1, 3)}) for length in (1, 2)])
+    assert [part.whole for part in graph.foreign.reports] == [True]
+    model = build(graph, {}, Target.detect())
+    for size in graph.sizes:
+        feeds = random_feeds(size.inputs, 1)
+        np.testing.assert_allclose(model.run(feeds)["y"], expected(source, feeds)["y"], rtol=1e-4, atol=1e-5)
+
+
+def test_a_model_is_verified_as_its_callers_run_it() -> None:
+    whole = wholly_foreign(load_graph(gelu_inside()), "because")
+    assert whole is not None
+    model = build(whole, {}, Target.detect())
+    model._alone = lambda arrays: {info.name: np.zeros(info.shape, info.dtype) for info in model.outputs}
+    assert Reference.compute(whole).check(model).fault is not None
+
+
 def test_a_model_in_a_loop_is_one_part() -> None:
     graph = load_graph(only_a_loop())
     assert [part.whole for part in graph.foreign.reports] == [True]
@@ -285,6 +309,7 @@ def test_onnxruntime_runs_all_of_a_model_of_which_it_runs_most(
     [
         (True, "1.32.0", {"session.intra_op.spin_duration_us": "400"}),
         (False, "1.32.0", {"session.intra_op.spin_duration_us": "400", "session.force_spinning_stop": "1"}),
+        (True, "1.32rc1", {"session.intra_op.spin_duration_us": "400"}),
         (True, "1.20.1", {"session.force_spinning_stop": "1"}),
     ],
 )

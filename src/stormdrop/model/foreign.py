@@ -12,6 +12,7 @@ onnxruntime is an optional package: this module imports it when it is needed fir
 
 from __future__ import annotations
 
+import re
 import statistics
 import threading
 import time
@@ -144,7 +145,7 @@ class ForeignParts:
         Raises:
             ModelError: As `sessions`.
         """
-        if len(self.reports) != 1 or not self.reports[0].whole:
+        if len(metadata.all_sizes) > 1 or len(self.reports) != 1 or not self.reports[0].whole:
             return None
         (session,), flushed = self.sessions_of(metadata, threads), not _keeps_denormals(metadata)
         inputs, outputs = ([info.name for info in infos] for infos in (metadata.inputs, metadata.outputs))
@@ -248,7 +249,8 @@ def session_options(threads: int, alone: bool = False) -> Any:
 
 
 def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in text.split(".")[:2])
+    """The first two numbers of a version, as of "1.26rc1"."""
+    return tuple(map(int, re.findall(r"\d+", text)[:2]))
 
 
 class PartSession:

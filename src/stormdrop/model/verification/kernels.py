@@ -32,6 +32,8 @@ OnCall = Callable[[str, int, int, Any], None]
 def observed(model: CompiledModel, feeds: Feeds, sites: Collection[Site]) -> tuple[dict[str, Array], dict[Site, Array]]:
     """Run a compiled model and copy what some of its kernels read.
 
+    If nothing is to be copied, the model runs as its callers run it, without the program if that is possible.
+
     Args:
         model: The model, with the tasks of its kernels in `symbols`.
         feeds: Its inputs by name.
@@ -41,6 +43,8 @@ def observed(model: CompiledModel, feeds: Feeds, sites: Collection[Site]) -> tup
         The outputs by name, and the arguments. Those of a task are missing if the compiled model calls it less often
         than the graph, because some of its calls became others' in-place writes.
     """
+    if not sites:
+        return model.run(feeds), {}
     positions: defaultdict[tuple[int, int], list[Site]] = defaultdict(list)
     for site in sites:
         positions[site.task, site.call].append(site)
