@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,13 @@ from onnx import TensorProto, helper, numpy_helper
 import stormdrop as sd
 from stormdrop.errors import InputError, ModelError
 from stormdrop.machine.cpu import Target
+from stormdrop.model.artifact import CompiledModel
 from stormdrop.model.compile import build
 from stormdrop.model.importer.graph import load_graph
 from stormdrop.model.importer.source import read_source
+from stormdrop.model.verification import kernels
 from stormdrop.model.verification.references import with_references
-from stormdrop.model.verify import Reference
+from stormdrop.model.verify import Feeds, Reference
 
 Array = np.ndarray[Any, Any]
 Inputs = dict[str, tuple[int, tuple[int, ...]]]
@@ -170,6 +173,38 @@ def test_a_comparison_of_one_value_is_verified(target: Target, caplog: pytest.Lo
     assert "a wrong kernel may not show; give inputs" in caplog.text
     assert reference.check(build(graph, {}, target)).fault is None
     assert reference.check(build(load_graph(compared("Less")), {}, target)).fault is not None
+
+
+@pytest.mark.compiles
+def test_kernels_are_compared_on_samples_that_verify(target: Target) -> None:
+    graph = load_graph(compared("Greater"))
+    reference, seen = Reference.compute(graph), list[Feeds]()
+    used = reference.expected[1:]  # as if the outputs of the first sample were NaN
+
+    def errors(_: CompiledModel, feeds: Feeds) -> dict[str, float]:
+        seen.append(feeds)
+        return {"k": 1.0 if feeds is used[-1].sample.feeds else 0.0}
+
+    model = build(graph, {}, target)
+    fault = dataclasses.replace(reference, expected=used, kernels=errors).check(model).fault
+    assert fault is not None and fault.sample is used[-1].sample
+    assert [id(feeds) for feeds in seen] == [id(one.sample.feeds) for one in used]
+    near = dataclasses.replace(reference, expected=used, kernels=errors, varies=True)
+    assert near.check(model).fault is None and len(seen) == len(used)
+    dataclasses.replace(near, always_kernels=True).check(model)
+    assert seen[len(used) :] == [used[0].sample.feeds]
+
+
+@pytest.mark.compiles
+def test_one_value_and_a_kernel_that_nobody_compares_are_refused(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = load_graph(compared("Greater"))
+    reference, model = Reference.compute(graph), build(graph, {}, target)
+    monkeypatch.setattr(kernels, "_stages", lambda _: None)
+    with pytest.raises(ModelError, match=rf"cannot be verified: .* cannot be: {graph.tasks[0].name}; give") as caught:
+        reference.check(model)
+    assert "\n" not in str(caught.value)
 
 
 def test_samples_are_drawn_until_the_place_of_a_maximum_varies() -> None:

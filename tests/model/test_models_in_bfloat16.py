@@ -7,18 +7,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from faulty_kernels import coarse
 from foreign_models import boxes_at_the_end
+from onnx import helper
 from sized_models import pooled_model
-from tiny_models import attention_model, residual_model
+from tiny_models import attention_model, make_model, residual_model
 
 import stormdrop as sd
 from stormdrop.errors import InputError, ModelError
 from stormdrop.machine.cpu import Target
 from stormdrop.model.builder import TaskSchedules
+from stormdrop.model.compile import build
+from stormdrop.model.importer.graph import Graph, load_graph
+from stormdrop.model.precision import lowered
 from stormdrop.model.random_weights import seed_weights
 from stormdrop.model.untuned import CompileResult, compile_model_with
+from stormdrop.model.verification.lowered import lowered_reference
+from stormdrop.model.verify import Reference
 from stormdrop.sketches.contract import Variant
 from stormdrop.tuning.options import TuneOptions
 
@@ -115,3 +122,42 @@ def test_all_sizes_are_verified() -> None:
     result = compile_model_with(pooled_model(), Target.detect(), options, shapes={"x": ((1, 4), 3, 8, 8)})
     assert len(result.sizes) == 2 and result.verified.fault is None
     assert result.precision is not None and result.precision.low
+
+
+def dense(*after: onnx.NodeProto) -> onnx.ModelProto:
+    """Three products, and what follows them, from "p" to "y"."""
+    steps = [("x", "w0", "a"), ("a", "w1", "b"), ("b", "w2", "p")]
+    nodes = [helper.make_node("MatMul", [value, weight], [made]) for value, weight, made in steps]
+    weights = dict.fromkeys(("w0", "w1", "w2"), (32, 32))
+    return seed_weights(make_model([*nodes, *after], weights, {"x": (16, 32)}, {"y": (16, 32)}), seed=1)
+
+
+def references_of(model: onnx.ModelProto) -> tuple[Graph, Reference]:
+    """The lowered graph of a model, and what it should compute."""
+    graph = load_graph(model)
+    low = lowered(graph)
+    assert low.low
+    return low.graph, lowered_reference(low.graph, Reference.compute(graph))
+
+
+def test_each_kernel_of_bfloat16_is_judged_although_all_tensors_are_near(target: Target) -> None:
+    graph, reference = references_of(dense(helper.make_node("Relu", ["p"], ["y"])))
+    assert reference.kernels is not None
+    model = build(graph, {}, target)
+    generous = [replace(one, tensors={}) for one in reference.expected]  # no tensor tells a fault
+    names = reference.kernels(model, reference.feeds).keys()
+    assert names
+    wrong = replace(reference, expected=generous, kernels=lambda *_: dict.fromkeys(names, 0.5)).check(model)
+    assert wrong.fault is not None and wrong.fault.tensor.startswith("kernel ")
+
+
+def test_a_lowered_model_may_jump(target: Target) -> None:
+    graph, reference = references_of(dense(helper.make_node("Floor", ["p"], ["y"])))
+    assert all(one.jumps for one in reference.expected)
+    assert reference.check(build(graph, {}, target)).fault is None
+
+
+def test_a_lowered_model_may_hold_nan_where_the_exact_one_does(target: Target) -> None:
+    graph, reference = references_of(dense(helper.make_node("Log", ["p"], ["y"])))
+    assert all(one.holds_nan for one in reference.expected)
+    assert reference.check(build(graph, {}, target)).fault is None

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tvm.ir import GenericConst
 
-from ...errors import UnsupportedFunction
+from ...errors import ModelError, UnsupportedFunction
 from ...ir import reference
 from ...ir.dtypes import is_float, limits
 from ...ir.relative_error import relative_error
@@ -21,6 +21,7 @@ from ..importer.graph import Graph
 from ..importer.tasks import kernel_calls
 from ..passes.rewriting import array_of
 from .exact import Site
+from .given import HINT
 from .samples import Feeds
 
 Array = NDArray[Any]
@@ -98,10 +99,30 @@ def kernel_errors(graph: Graph, model: CompiledModel, feeds: Feeds) -> dict[int,
     return errors
 
 
-def errors_by_name(graph: Graph, model: CompiledModel, feeds: Feeds) -> dict[str, float]:
-    """As `kernel_errors`, by the names of the tasks."""
+def errors_by_name(graph: Graph, model: CompiledModel, feeds: Feeds, every: bool = False) -> dict[str, float]:
+    """As `kernel_errors`, by the names of the tasks.
+
+    Args:
+        graph: The model as it was imported.
+        model: The compiled model.
+        feeds: Its inputs by name.
+        every: Whether all kernels have to be compared, because the outputs tell nothing.
+
+    Raises:
+        ModelError: A kernel of the model is not compared: NumPy does not know its function, or the model runs on a
+            board, which does not tell what it reads.
+    """
     names = {task.index: task.name for task in graph.tasks}
-    return {names[index]: error for index, error in kernel_errors(graph, model, feeds).items()}
+    errors = kernel_errors(graph, model, feeds)
+    # A kernel that the program does not have became an in-place write of others.
+    missing = (graph.called & set(model.symbols.values())) - errors.keys()
+    if every and missing:
+        raise ModelError(
+            f"{graph.name}: cannot be verified: each output holds one value on all inputs that were tried, so its "
+            f"kernels have to be compared by themselves, and these cannot be: "
+            f"{', '.join(names[index] for index in sorted(missing))}; {HINT}"
+        )
+    return {names[index]: error for index, error in errors.items()}
 
 
 def _run(

@@ -24,10 +24,10 @@ from ...ir.dtypes import BFLOAT16
 from ..artifact import CompiledModel
 from ..importer.graph import Graph
 from ..verify import Reference
-from .arrays import error_of, exceeds_float32, has_nan, same_top
+from .arrays import error_of, exceeds_float32, has_numbers, same_top
 from .exact import ExactModel
 from .expected import OF_SPREAD, Expected, Rounded, draws, named_tensors, output_name, read_before_outputs
-from .kernels import kernel_errors
+from .kernels import errors_by_name
 from .origins import origin_of
 from .samples import Feeds, Sample, feeds_in_turn
 
@@ -68,27 +68,34 @@ def lowered_reference(graph: Graph, original: Reference) -> Reference:
 
     def expected(sample: Sample) -> Expected | None:
         tensors = named_tensors(inside, *exact.run(sample.feeds, keep))
-        if any(has_nan(value) or exceeds_float32(value) for value in tensors.values()):
+        if any(not has_numbers(value) or exceeds_float32(value) for value in tensors.values()):
             return None
-
-        return Expected(sample, tensors, {}, Rounded(exact, inside, sample, tensors, _runs()))
+        rounded = Rounded(exact, inside, sample, tensors, _runs(), exact.jumps)
+        return Expected(sample, tensors, {}, rounded, jumps=exact.jumps)
 
     usable = [one for one in (expected(each.sample) for each in original.expected) if one is not None]
     if not usable:
         raise ModelError(f"{graph.name}: in bfloat16 its outputs hold NaN or leave the range of numbers")
+    usable = [one for one in usable if not one.holds_nan] or usable
     sites = {name: site for name, (_, site) in inside.items()}
     low = {
-        task.index: task.name
-        for task in graph.tasks
-        if any(str(parameter.dtype) == BFLOAT16 for parameter in task.function.params)
+        task.name for task in graph.tasks if any(str(parameter.dtype) == BFLOAT16 for parameter in task.function.params)
     }
 
     def kernels(model: CompiledModel, feeds: Feeds) -> dict[str, float]:
-        errors = kernel_errors(graph, model, feeds)
-        return {low[index]: error for index, error in errors.items() if index in low}
+        errors = errors_by_name(graph, model, feeds, every=not original.varies)
+        return {name: error for name, error in errors.items() if name in low or not original.varies}
 
-    against = "NumPy in float64, for weights in bfloat16"
-    return Reference(original.feeds, against, usable, sites, kernels=kernels, given=original.given)
+    return Reference(
+        feeds=original.feeds,
+        against="NumPy in float64, for weights in bfloat16",
+        expected=usable,
+        sites=sites,
+        kernels=kernels,
+        given=original.given,
+        always_kernels=True,
+        varies=original.varies,
+    )
 
 
 def _runs() -> Iterator[tuple[float, dict[str, Any]]]:
