@@ -119,6 +119,13 @@ def test_autotvms_order_counts_like_its_configuration_space() -> None:
     assert sorted(first_fastest(SPACE)) == list(SPACE.points())
 
 
+@pytest.mark.parametrize("given", [True, False])
+def test_autotvms_order_holds_the_origin_of_a_knob_that_is_too_long_to_be_sorted(given: bool) -> None:
+    only = Constraint(("x",), lambda x: x == 123_456, "only")
+    space = Space("s", [Ordinal("x", range(200_000))], [only], {"x": 123_456} if given else None)
+    assert list(first_fastest(space)) == [space.origin]
+
+
 def test_ansors_mutations_have_tvms_weights() -> None:
     knobs = [Tile("i", 64, 3), Ordinal("unroll", [0, 16, 64]), Ordinal("c_at", [0, 1, 2]), Ordinal("parallel", [1, 2])]
     assert [decision_of(knob) for knob in knobs] == ["tile size", "unroll", "location", "parallel"]

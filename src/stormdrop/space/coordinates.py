@@ -117,7 +117,8 @@ def lowest(space: Space) -> Point:
 def first_fastest(space: Space) -> Iterator[Point]:
     """All points in the order of AutoTVM's configuration space, in which the first knob varies fastest.
 
-    Of a knob with more than 100,000 values, which must be sorted, there are points with 10,000 random ones only.
+    Of a knob with more than 100,000 values, which must be sorted, there are points with 10,000 random ones and that of
+    the origin only.
 
     AutoTVM numbers the configurations so, and lists a split such that the factor next to the outermost one varies
     fastest. That is the lexicographic order of the reversed points.
@@ -127,7 +128,9 @@ def first_fastest(space: Space) -> Iterator[Point]:
         >>> list(first_fastest(Space("s", [Ordinal("a", [1, 2]), Ordinal("b", [3, 4])])))
         [(0, 0), (1, 0), (0, 1), (1, 1)]
     """
-    mirrored = Space(space.name, [_Mirrored(knob) for knob in reversed(space.knobs)], space.constraints)
+    origin = space.config(space.origin)
+    knobs = [_Mirrored(knob, knob.coordinates(origin[knob.name])) for knob in reversed(space.knobs)]
+    mirrored = Space(space.name, knobs, space.constraints, origin)
     return (point[::-1] for point in mirrored.points())
 
 
@@ -145,19 +148,20 @@ def _next(space: Space, point: Point, axis: int, direction: int, size: int) -> P
 
 
 class _Mirrored(Knob):
-    """A knob whose coordinates are in the opposite order."""
+    """A knob whose coordinates are in the opposite order; those of the origin are listed in any case."""
 
     kind = "mirrored"
 
-    def __init__(self, knob: Knob) -> None:
+    def __init__(self, knob: Knob, origin: Coords) -> None:
         self._knob, self.name, self.sizes = knob, knob.name, knob.sizes[::-1]
+        self._origin = origin
 
     @property
     def count(self) -> int:
         return self._knob.count
 
     def __iter__(self) -> Iterator[Coords]:  # in this order the knob must be listed, so of a huge one it is a part
-        return iter(sorted(coords[::-1] for coords in listed(self._knob)))
+        return iter(sorted(coords[::-1] for coords in {*listed(self._knob), self._origin}))
 
     def contains(self, coords: Coords) -> bool:
         return self._knob.contains(coords[::-1])
