@@ -21,8 +21,8 @@ from stormdrop.space import (
     Split,
     Tile,
     coordinate_hops,
-    listed,
     mutated_as_ansor,
+    some_coords,
 )
 from stormdrop.space import component as component_module
 from stormdrop.space import coordinates as coordinates_module
@@ -127,7 +127,7 @@ def test_a_huge_tile_is_no_list() -> None:
     assert space.contains(mutated_as_ansor(space, point, rng))
     assert next(space.points()) == space.origin == (0,) * 7
     assert space.listed(10**6) is None
-    part = listed(HUGE_TILE)
+    part = some_coords(HUGE_TILE)
     assert len(part) <= 10_000
     assert all(map(HUGE_TILE.contains, part))
 
@@ -193,6 +193,23 @@ def test_constraints_on_pairs_of_knobs_are_drawn_knob_by_knob() -> None:
     assert len(np.unique(points, axis=0)) > 500
     expected = 15 * np.arange(1, 21) / 21  # of 20 of the numbers 1 to 35, in order, without repeats
     assert np.all(np.abs(points.mean(axis=0) - expected) < 2)
+
+
+@pytest.mark.usefixtures("few_tries")
+def test_of_huge_knobs_that_are_tied_tightly_few_values_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    draws, sample = 0, Tile.sample
+
+    def counted(self: Tile, rng: np.random.Generator) -> tuple[int, ...]:
+        nonlocal draws
+        draws += 1
+        return sample(self, rng)
+
+    monkeypatch.setattr(Tile, "sample", counted)
+    huge = [Tile(name, 2**60, 8) for name in "ab"]
+    same = dict.fromkeys("ab", (2**60, *[1] * 7))
+    space = Space("s", huge, [Constraint(("a", "b"), lambda a, b: a == b, "same")], same)
+    assert space.contains(space.sample(np.random.default_rng(0)))
+    assert draws < 25_000
 
 
 def test_small_spaces_are_sampled_as_ever() -> None:

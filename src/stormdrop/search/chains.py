@@ -12,7 +12,7 @@ from itertools import accumulate, chain, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from ..space import Coords, Space, listed
+from ..space import Coords, Space, some_coords
 from ..surrogate import Features
 from ..trial import Candidate, Point
 
@@ -87,7 +87,7 @@ class _Table:
     def __init__(self, space: Space) -> None:
         self.name = space.name
         self._space = space
-        self._coords = [listed(knob, len(space.knobs)) for knob in space.knobs]
+        self._coords = [some_coords(knob, len(space.knobs)) for knob in space.knobs]
         self._ranks = [{coords: rank for rank, coords in enumerate(known)} for known in self._coords]
         self._values = [
             [knob.value(coords) for coords in known] for knob, known in zip(space.knobs, self._coords, strict=True)

@@ -14,7 +14,7 @@ from .constraint import Columnwise, Constraint
 from .coordinates import coordinate_beyond, coordinate_hops, coordinate_neighbours, first_fastest, lowest
 from .decisions import mutated_as_ansor
 from .description import knob_from
-from .knob import Coords, Knob, Value, listed
+from .knob import Coords, Knob, Value, some_coords
 from .listed import Categorical, Ordinal
 from .space import Space
 from .split import Split
@@ -37,7 +37,7 @@ __all__ = [
     "coordinate_neighbours",
     "first_fastest",
     "knob_from",
-    "listed",
     "lowest",
     "mutated_as_ansor",
+    "some_coords",
 ]

@@ -3,7 +3,8 @@
 A space is the Cartesian product of its components. So their counts multiply, and if each component is sampled
 uniformly, the space is, too.
 
-How much is tried is bounded everywhere, by numbers and not by seconds, so that a seed always gives the same points.
+How much is tried is bounded everywhere, by numbers and not by seconds, so that a seed always gives the same points. A
+predicate that takes a millisecond may therefore cost minutes, whatever time a tuning has.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from ..errors import SpaceError
 from .constraint import Columnwise, Members
-from .knob import Coords, Knob, Value
+from .knob import Coords, Knob, Value, some_coords
 
 Test = tuple[Callable[..., bool], tuple[int, ...]]
 """A predicate, and the positions of the knobs whose values it takes."""
@@ -234,10 +235,7 @@ class Component:
         comes to that of the others, and constraints on a few knobs each cost little, however many there are.
         """
         rng, number = np.random.default_rng(0), max(1, _CELLS // len(self._knobs))
-        tables = [
-            list(knob) if knob.count <= number else sorted({knob.sample(rng) for _ in range(number)})
-            for knob in self._knobs
-        ]
+        tables = [some_coords(knob, len(self._knobs), _CELLS) for knob in self._knobs]
         values = [[knob.value(coords) for coords in table] for knob, table in zip(self._knobs, tables, strict=True)]
         found = {} if self.member is None else {self.member: None}
         tested = 0

@@ -41,7 +41,8 @@ class Constraint:
     Args:
         knobs: The names of the knobs.
         predicate: A pure function of the knobs' values, which it takes as positional arguments in the order of
-            `knobs`. If few combinations pass, a predicate that is also a `Columnwise` makes sampling fast.
+            `knobs`. If few combinations pass, it is called up to a million times, before a tuning looks at its clock;
+            a predicate that is also a `Columnwise` makes sampling fast.
         description: What the predicate says. It is part of the space's fingerprint, so it must change if the
             predicate changes.
 

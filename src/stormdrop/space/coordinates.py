@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..trial import Point
-from .knob import Coords, Knob, Value, listed
+from .knob import Coords, Knob, Value, some_coords
 from .space import Space
 
 _MOST = 1_000_000  # combinations of hops
@@ -161,7 +161,7 @@ class _Mirrored(Knob):
         return self._knob.count
 
     def __iter__(self) -> Iterator[Coords]:  # in this order the knob must be listed, so of a huge one it is a part
-        return iter(sorted(coords[::-1] for coords in {*listed(self._knob), self._origin}))
+        return iter(sorted(coords[::-1] for coords in {*some_coords(self._knob), self._origin}))
 
     def contains(self, coords: Coords) -> bool:
         return self._knob.contains(coords[::-1])

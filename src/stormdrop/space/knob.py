@@ -106,21 +106,23 @@ class Knob(ABC):
 
 
 LISTED = 100_000
-"""Nothing lists the values of a knob that has more than these; see `listed`."""
+"""Nothing lists the values of a knob that has more than these; see `some_coords`."""
 
 _LISTED_TOGETHER, _FEWEST, _DRAWN = 4_000_000, 256, 10_000
 
 
-def listed(knob: Knob, knobs: int = 1) -> list[Coords]:
+def some_coords(knob: Knob, knobs: int = 1, together: int = _LISTED_TOGETHER) -> list[Coords]:
     """The coordinates of a knob in lexicographic order: all of them, or a part if there are too many.
 
     The part holds up to 10,000 random ones, always the same.
 
     Args:
         knob: The knob.
-        knobs: How many knobs are listed. From 40 on, fewer values than `LISTED` are too many.
+        knobs: How many knobs are listed.
+        together: How many values they may have together, if each has as many. By default, fewer values of a knob than
+            `LISTED` are too many from 40 knobs on.
     """
-    most = max(_FEWEST, min(LISTED, _LISTED_TOGETHER // knobs))
+    most = max(_FEWEST, min(LISTED, together // knobs))
     if knob.count <= most:
         return list(knob)
     rng = np.random.default_rng(0)

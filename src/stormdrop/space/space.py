@@ -22,7 +22,7 @@ from ..errors import SpaceError, hint, quoted
 from ..trial import Point
 from .component import Component, connected_components
 from .constraint import Constraint
-from .knob import LISTED, Coords, Knob, Value, listed
+from .knob import LISTED, Coords, Knob, Value, some_coords
 
 COORDINATES = 4_096
 """The largest number of coordinates of a space's points."""
@@ -248,7 +248,7 @@ class Space:
             place, knob = self._slices[position], self.knobs[position]
             fitting = [
                 coords
-                for coords in listed(knob, len(order))
+                for coords in some_coords(knob, len(order))
                 if coords != point[place] and self._fits(values, position, coords)
             ]
             if fitting:

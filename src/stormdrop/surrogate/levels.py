@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ..space import Coords, Knob, Space, Value, listed
+from ..space import Coords, Knob, Space, Value, some_coords
 from ..trial import Point
 from .features import MOST_COLUMNS, too_wide
 
@@ -48,7 +48,7 @@ class Levels:
             place = slice(begin, begin := begin + len(knob.sizes))
             if len(sizes) > MOST_COLUMNS:
                 raise too_wide(space.name)
-            every = listed(knob, len(space.knobs))
+            every = some_coords(knob, len(space.knobs))
             if len(every) < knob.count:
                 sizes += knob.sizes
                 self._tables.append((place, None))
