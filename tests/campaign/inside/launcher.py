@@ -17,6 +17,7 @@ Other load is no fault here: a race beside it counts as undisturbed. Otherwise a
 from __future__ import annotations
 
 import functools
+import gc
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -172,6 +173,9 @@ class Finder(importlib.abc.MetaPathFinder):
         return spec
 
 
+_DELETED = "(deleted)"  # what Linux writes behind the name of such a file
+
+
 def still_open() -> list[str]:
     """What the descriptors of this process refer to."""
     names = []
@@ -187,11 +191,15 @@ def main() -> None:
     """Runs the command of the arguments."""
     sys.meta_path.insert(0, Finder())
     from stormdrop.cli import main as command_line
+    from stormdrop.machine import fork_server
 
     try:
         command_line(sys.argv[1:])
     finally:
-        log("done", open=still_open())
+        fork_server.stop()  # it stays for the next command of a process
+        opened = [name for name in still_open() if not name.endswith(_DELETED)]
+        gc.collect()  # a map of a deleted file ends with the arrays that are in it
+        log("done", open=[*opened, *(name for name in still_open() if name.endswith(_DELETED))])
 
 
 if __name__ == "__main__":
