@@ -18,19 +18,20 @@ from foreign_models import GELU, boxes_at_the_end, gelu_inside, only_a_loop, two
 from onnx import helper
 from tiny_models import make_model
 
-from stormdrop.errors import ArtifactError, LockTimeout
+from stormdrop.errors import ArtifactError, LockTimeout, ModelError
 from stormdrop.machine.cpu import Target
-from stormdrop.model import foreign, latency
+from stormdrop.model import foreign, latency, tune
 from stormdrop.model.artifact import CompiledModel
 from stormdrop.model.artifact_files import METADATA
 from stormdrop.model.compile import build
 from stormdrop.model.importer.converters import recurrent
-from stormdrop.model.importer.graph import load_graph
+from stormdrop.model.importer.graph import Graph, load_graph
 from stormdrop.model.importer.together import together
 from stormdrop.model.importer.wholly_foreign import wholly_foreign
 from stormdrop.model.latency import choose_parts
 from stormdrop.model.profile import foreign_times
 from stormdrop.model.random_weights import seed_weights
+from stormdrop.model.tuning_run import TuningRun
 from stormdrop.model.untuned import compile_model_with
 from stormdrop.model.verify import Reference, random_feeds
 from stormdrop.tuning.options import TuneOptions
@@ -150,10 +151,10 @@ def test_arrays_of_the_verification_are_not_kept_even_if_the_machine_is_taken(mo
     def taken(*_: object) -> None:
         raise LockTimeout("the machine was not free in time")
 
-    for choose in (taken, lambda *_: 0.0):
+    for choose in (taken, lambda *_: {}):
         graph.foreign.examples = {0: [np.zeros(3)]}
         monkeypatch.setattr(graph.foreign, "choose_threads", choose)
-        choose_parts(graph, Target.detect(), random_feeds(graph.inputs))
+        choose_parts(graph, Target.detect(), [random_feeds(graph.inputs)], endless())
         assert graph.foreign.examples is None
 
 
@@ -293,15 +294,68 @@ def test_onnxruntime_runs_all_of_a_model_of_which_it_runs_most(
 ) -> None:
     graph = load_graph(gelu_inside())
 
-    def seconds(parts: foreign.ForeignParts, *_: object) -> float:
-        return of_parts if parts is graph.foreign else 1e-3
+    def seconds(parts: foreign.ForeignParts, *_: object) -> dict[int, float]:
+        return {0: of_parts if parts is graph.foreign else 1e-3}
 
     monkeypatch.setattr(foreign.ForeignParts, "choose_threads", seconds)
     monkeypatch.setattr(latency, "MachineLock", _FreeMachine)
-    chosen = choose_parts(graph, Target.detect(), random_feeds(graph.inputs))
+    chosen = choose_parts(graph, Target.detect(), [random_feeds(graph.inputs)], endless())
     assert (chosen is not graph) is whole
     assert [part.whole for part in chosen.foreign.reports] == [whole]
     assert chosen.foreign.examples is None
+
+
+def endless() -> TuningRun:
+    return TuningRun(0.0, None, None)
+
+
+def at_two_sizes() -> Graph:
+    """QuickGelu, which onnxruntime has to run, before a product."""
+    nodes = [helper.make_node("QuickGelu", ["x"], ["a"], domain=GELU), helper.make_node("MatMul", ["a", "w"], ["y"])]
+    source = seed_weights(make_model(nodes, {"w": (8, 4)}, {"x": ("N", 8)}, {"y": ("N", 4)}), seed=1)
+    source.opset_import.append(helper.make_opsetid(GELU, 1))
+    graph = together([load_graph(source, {"x": (rows, 8)}) for rows in (1, 2)])
+    graph.foreign.examples = {}
+    for size in graph.sizes:
+        Reference.compute(size)
+    return graph
+
+
+@pytest.mark.parametrize(("of_whole", "whole"), [(3.0, False), (1.5, True)])
+def test_all_sizes_of_a_model_are_compared_with_all_of_it(
+    monkeypatch: pytest.MonkeyPatch, of_whole: float, whole: bool
+) -> None:
+    """The parts of both sizes take 2 seconds, and one size of all of the model takes more than half of that."""
+    graph, timed = at_two_sizes(), list[int]()
+
+    def in_turns(sessions: list[foreign.PartSession], inputs: list[np.ndarray], _: float) -> list[float]:
+        timed.append(len(inputs[0]))
+        return [of_whole if sessions[0].outputs == ["y"] else 1.0] * 2
+
+    monkeypatch.setattr(foreign, "_in_turns", in_turns)
+    monkeypatch.setattr(latency, "MachineLock", _FreeMachine)
+    feeds = [random_feeds(size.inputs) for size in graph.sizes]
+    chosen = choose_parts(graph, Target.detect(), feeds, endless())
+    assert (chosen is not graph) is whole
+    assert timed == [1, 2, 1, 2]
+
+
+def test_parts_are_not_timed_without_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = load_graph(gelu_inside())
+    monkeypatch.setattr(latency, "wholly_foreign", None)
+    monkeypatch.setattr(latency, "MachineLock", None)
+    assert choose_parts(graph, Target.detect(), [random_feeds(graph.inputs)], TuningRun(0.0, 0.0, None)) is graph
+
+
+def test_the_parts_stay_if_all_of_the_model_cannot_be_verified(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> None:
+        raise ModelError("tiny: cannot be verified")
+
+    monkeypatch.setattr(tune, "with_references", refuse)
+    assert tune._verified(load_graph(gelu_inside()), 0, None) is None
+    assert "tiny: cannot be verified; onnxruntime runs the parts of the model that it has to run" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -43,9 +43,9 @@ tvm_ffi.register_error("ModelError", ModelError)
 
 Array = NDArray[Any]
 
-_CHOOSING = (
-    0.5  # seconds that the choice of the parts' numbers of threads may take, unless two runs of each take longer
-)
+CHOOSING = 0.5
+"""Seconds that the choice of the parts' numbers of threads may take."""
+
 _SPIN_MICROSECONDS = 400  # that onnxruntime's threads look for work before they sleep, as ours do
 _SPINS_BRIEFLY = (1, 26)  # the first version of onnxruntime whose threads can be told so
 _TURNS = 200  # runs with each number of threads, at most
@@ -96,30 +96,33 @@ class ForeignParts:
                 ]
             return self._sessions[key]
 
-    def choose_threads(self, name: str, threads: int, keep_denormals: bool) -> float:
+    def choose_threads(
+        self, name: str, threads: int, keep_denormals: bool, within: float = CHOOSING
+    ) -> dict[int, float]:
         """Find out which parts are faster with one thread, on their `examples`. The caller keeps the machine idle.
 
         Args:
             name: The name of the model, for messages.
             threads: The threads of a session otherwise.
             keep_denormals: As for `sessions`.
+            within: The seconds that this may take, unless two runs of each part take longer.
 
         Returns:
-            The seconds that one run of each of these parts takes, all together.
+            The seconds that one run of each of these parts takes, by the index of the part.
 
         Raises:
             ModelError: As `sessions`.
         """
-        chosen, examples, seconds = list(self.reports), self.examples or {}, 0.0
+        chosen, examples, seconds = list(self.reports), self.examples or {}, dict[int, float]()
         for index, inputs in examples.items():
             part, model = self.reports[index], self.models[index]
             many = self.sessions(name, threads, keep_denormals)[index]
             one = _session(name, part, model, 1, keep_denormals)
             with denormals(flushed=not keep_denormals):
-                seconds_of_many, seconds_of_one = _in_turns([many, one], inputs, _CHOOSING / len(examples))
+                seconds_of_many, seconds_of_one = _in_turns([many, one], inputs, within / len(examples))
             if seconds_of_one < seconds_of_many and threads > 1:
                 chosen[index] = replace(part, threads=1)
-            seconds += min(seconds_of_many, seconds_of_one)
+            seconds[index] = min(seconds_of_many, seconds_of_one)
         self.reports = tuple(chosen)
         with self._lock:
             self._sessions.clear()

@@ -18,6 +18,8 @@ from ..measure.timing import FEWEST_ROUNDS, rounds_within
 from ..statistics import Interval, median_interval, ratio_interval
 from .artifact import CompiledModel
 from .board import BoardModel, in_turns
+from .expressions import foreign_index
+from .foreign import CHOOSING, Array
 from .importer.graph import Graph
 from .importer.wholly_foreign import wholly_foreign
 from .profile import ForeignTime, Profile, foreign_times, profile
@@ -52,37 +54,56 @@ def execution_seconds(model: CompiledModel, feeds: Feeds) -> float:
     return clock.perf_counter() - start
 
 
-def choose_parts(graph: Graph, machine: Target, feeds: Feeds) -> Graph:
+def choose_parts(graph: Graph, machine: Target, feeds: Sequence[Feeds], run: TuningRun) -> Graph:
     """Lets onnxruntime run all of a model if its parts take most of the time that it needs for all of it.
 
     Its parts, or the only part in their place, have one thread where they are faster with it, alone on the machine. If
-    another process keeps the machine, the parts stay as they are, and have all threads.
+    another process keeps the machine, or the run has no time left, the parts stay as they are, and have all threads.
 
     Args:
         graph: the model, after its parts have run in the verification.
         machine: the machine.
-        feeds: its inputs by name.
+        feeds: its inputs by name, at each of its sizes.
+        run: the run of the tuning.
 
     Returns:
         The graph of what is faster: the same one, or one that has to be verified.
     """
-    end = clock.perf_counter() + _LOCK_SECONDS
+    examples, graph.foreign.examples = graph.foreign.examples, None
+    if not run.has_time:
+        return graph
+    is_whole = all(part.whole for part in graph.foreign.reports)
+    whole = None if is_whole else wholly_foreign(graph, _MOST_ANYWAY)
+    end = clock.perf_counter() + _granted(run, _LOCK_SECONDS)
+    with closing(MachineLock()) as lock, suppress(LockTimeout), lock.exclusive(end):
+        seconds = _seconds(graph, examples, machine, run)
+        if whole is None or not run.has_time:
+            return graph
+        given = [[one[info.name] for info in size.inputs] for size, one in zip(whole.sizes, feeds, strict=True)]
+        with suppress(ModelError):  # onnxruntime takes the parts, and not what is around them
+            if seconds >= _MOST * _seconds(whole, dict(enumerate(given)), machine, run):
+                return whole
+    return graph
+
+
+def _seconds(graph: Graph, examples: dict[int, list[Array]] | None, machine: Target, run: TuningRun) -> float:
+    """The seconds that the parts of all sizes take, each as often as a size has it, with the numbers of threads chosen.
+
+    Args:
+        graph: the model.
+        examples: inputs of its parts, by index.
+        machine: the machine.
+        run: the run of the tuning.
+    """
+    graph.foreign.examples = examples
     try:
-        with closing(MachineLock()) as lock, suppress(LockTimeout), lock.exclusive(end):
-            seconds = graph.foreign.choose_threads(graph.name, machine.cores, machine.keep_denormals)
-            if all(part.whole for part in graph.foreign.reports):
-                return graph
-            whole = wholly_foreign(graph, _MOST_ANYWAY)
-            if whole is None:
-                return graph
-            whole.foreign.examples = {0: [feeds[info.name] for info in graph.inputs]}
-            with suppress(ModelError):  # onnxruntime takes the parts, and not what is around them
-                of_whole = whole.foreign.choose_threads(graph.name, machine.cores, machine.keep_denormals)
-                whole.foreign.examples = None
-                return whole if seconds >= _MOST * of_whole else graph
+        within = _granted(run, CHOOSING)
+        seconds = graph.foreign.choose_threads(graph.name, machine.cores, machine.keep_denormals, within)
     finally:
         graph.foreign.examples = None
-    return graph
+    bindings = [binding for size in graph.sizes for block in size.mod["main"].body.blocks for binding in block.bindings]
+    parts = [foreign_index(binding.value) for binding in bindings]
+    return sum(seconds.get(part, 0.0) for part in parts if part is not None)
 
 
 def latencies(calls: Sequence[Call], cores: int, run: TuningRun) -> tuple[list[Interval], Interval | None, bool]:
@@ -114,7 +135,7 @@ def latencies(calls: Sequence[Call], cores: int, run: TuningRun) -> tuple[list[I
         wanted = rounds_within(turns, _granted(run, _LATENCY_SECONDS))
         until = max(run.end, clock.perf_counter() + _LOCK_SECONDS)
         with suppress(LockTimeout), closing(MachineLock()) as lock, lock.exclusive(until):
-            while len(quiet) < wanted and len(every) < 2 * wanted and (len(every) < wanted or _granted(run, 1.0)):
+            while len(quiet) < wanted and len(every) < 2 * wanted and (len(every) < wanted or run.has_time):
                 before = read_counters()
                 # The first execution brings back what the other model's weights have driven from the caches.
                 every.append([execution_seconds(model, feeds) for model, feeds in calls])

@@ -47,6 +47,7 @@ from .tuning_file import add_tuning, tuning_document
 from .tuning_run import TuningRun
 from .verification.given import Data
 from .verification.references import with_references
+from .verify import Reference
 
 _logger = logging.getLogger(__name__)
 
@@ -209,10 +210,10 @@ def tune_model_with(
         graph, references = with_references(graph, options.seed, samples)
     if graph.foreign.reports:
         with run.phase("race"):
-            chosen_graph = choose_parts(graph, machine, references[0].feeds)
-        if chosen_graph is not graph:
+            whole = choose_parts(graph, machine, [reference.feeds for reference in references], run)
+        if whole is not graph:
             with run.phase("verify"):
-                graph, references = with_references(chosen_graph, options.seed, samples)
+                graph, references = _verified(whole, options.seed, samples) or (graph, references)
     with run.phase("verify"):
         lowering = in_precision(graph, references, options, machine)
         graph, references = lowering.graph, lowering.references
@@ -290,6 +291,15 @@ def tune_model_with(
         tuning_document(result, builder, verified.combination, options, shapes, inside, values),
     )
     return replace(result, digest=verified.model.digest)
+
+
+def _verified(whole: Graph, seed: int, samples: Data | None) -> tuple[Graph, list[Reference]] | None:
+    """A model of which onnxruntime runs everything, and its references; None if it cannot be verified."""
+    try:
+        return with_references(whole, seed, samples)
+    except ModelError as error:
+        _logger.warning("%s; onnxruntime runs the parts of the model that it has to run", error)
+        return None
 
 
 def _check_native(machine: Target) -> None:

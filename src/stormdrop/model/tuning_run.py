@@ -38,6 +38,11 @@ class TuningRun:
         """Wall seconds until then, at least 0; None if they are not bounded."""
         return None if self.seconds is None else max(0.0, self.end - clock.perf_counter())
 
+    @property
+    def has_time(self) -> bool:
+        """Whether there is time left, and nobody has ended the run."""
+        return not self.interrupted and self.left != 0.0
+
     def phase(self, name: str) -> AbstractContextManager[None]:
         """A context whose wall time is counted under this name."""
         return timed(self.phases, name)
