@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from stormdrop.cli import options
@@ -111,8 +113,10 @@ def test_a_mistake_after_many_inputs_is_found_at_once() -> None:
 def test_values_of_inputs() -> None:
     given = options.values(["k=3", "axes=0,1", "scales=[[1,2],[3,4]]", "a=b=true", "eps=1e-3", "none=[]"])
     assert given == {"k": 3, "axes": [0, 1], "scales": [[1, 2], [3, 4]], "a=b": True, "eps": 1e-3, "none": []}
-    for words in (["k"], ["=3"], ["k=three"]):
-        with pytest.raises(InputError, match=f"--value {words[0]}: write the input and its value, for example k=3"):
+    for words in (["k"], ["=3"], ["k=three"], ["k=NaN"], ["k=1,NaN"], ["k=" + 100_000 * "["]):
+        with pytest.raises(
+            InputError, match=f"--value {re.escape(words[0])}: write the input and its value, for example k=3"
+        ):
             options.values(words)
     with pytest.raises(InputError, match="input k is given twice"):
         options.values(["k=1", "k=2"])

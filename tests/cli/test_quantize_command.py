@@ -13,6 +13,8 @@ from command_line import complaint, document, output_of, sections_of_guide
 from onnx import TensorProto, helper, numpy_helper
 
 import stormdrop as sd
+from stormdrop.errors import InputError
+from stormdrop.model.quantize import quantize_model
 
 pytest.importorskip("onnxruntime")
 
@@ -162,3 +164,14 @@ def test_bad_weights_only_is_one_line(
         assert "has no MatMul with constant weights in floats" in text
     assert kept.read_bytes() == b"older"
     assert not list(tmp_path.glob("*.int4.onnx"))
+
+
+def test_a_model_with_a_sequence_is_refused_in_one_line(tmp_path: Path) -> None:
+    """A sequence has no type of numbers."""
+    nodes = [helper.make_node("ConcatFromSequence", ["x"], ["y"], axis=0)]
+    x = helper.make_tensor_sequence_value_info("x", TensorProto.FLOAT, None)
+    graph = helper.make_graph(nodes, "m", [x], [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)])
+    path = tmp_path / "m.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    with pytest.raises(InputError, match=r"^input 'x' is no tensor of numbers: .*$"):
+        quantize_model(path, {"x": np.zeros((1, 3), np.float32)}, tmp_path / "q.onnx")

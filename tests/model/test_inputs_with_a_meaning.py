@@ -17,8 +17,11 @@ from stormdrop.machine.cpu import Target
 from stormdrop.model.artifact import CompiledModel
 from stormdrop.model.compile import build
 from stormdrop.model.importer.graph import load_graph
+from stormdrop.model.importer.inputs import fix_values
 from stormdrop.model.importer.source import read_source
 from stormdrop.model.verification import kernels
+from stormdrop.model.verification.given import split
+from stormdrop.model.verification.ranges import index_ranges
 from stormdrop.model.verification.references import with_references
 from stormdrop.model.verify import Feeds, Reference
 
@@ -67,12 +70,28 @@ def test_a_fixed_value_is_no_input() -> None:
         ({"axes": 0.5}, "the value of input 'axes' is not of its type, int64"),
         ({"axes": [0, 1]}, "the value of input 'axes' has the shape 2, not 1"),
         ({"axes": "one"}, "the value of input 'axes' is no array of numbers"),
+        ({"axes": [None]}, "the value of input 'axes' is no array of numbers"),
+        ({"axes": np.nan}, "the value of input 'axes' is not of its type, int64"),
         ({"axes": [[1], [1, 2]]}, "the value of input 'axes' is no array of numbers"),
     ],
 )
 def test_a_value_that_is_none_of_the_input(values: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ModelError, match=complaint.replace("(", r"\(")):
         read_source(sum_model(), values=values)
+
+
+@pytest.mark.parametrize("element", [TensorProto.STRING, TensorProto.UNDEFINED])
+def test_an_input_without_numbers_has_no_value(element: int) -> None:
+    model = sum_model()
+    model.graph.input[1].type.tensor_type.elem_type = element
+    with pytest.raises(ModelError, match="input 'axes' cannot be fixed: the input is no tensor of numbers"):
+        fix_values(model, {"axes": 1}, "m")
+
+
+@pytest.mark.parametrize("value", [0.7, 300.0, -1.0, np.nan])
+def test_samples_that_are_none_of_a_type(value: float) -> None:
+    with pytest.raises(InputError, match="the samples of 'x' are not of its type, uint8"):
+        split({"x": ((1,), "uint8")}, {"x": np.array([value])})
 
 
 def test_an_input_that_decides_a_shape_is_refused_by_name() -> None:
@@ -142,6 +161,11 @@ def test_inputs_are_drawn_where_a_function_is_defined(operator: str) -> None:
     reference = Reference.compute(load_graph(model))
     assert len(reference.expected) == 3
     assert all(np.isfinite(one.tensors["output 'y'"]).all() for one in reference.expected)
+
+
+def test_functions_that_are_defined_nowhere_together_bound_no_input() -> None:
+    nodes = [helper.make_node("Acosh", ["x"], ["a"]), helper.make_node("Atanh", ["x"], ["y"])]
+    assert index_ranges(model_of(nodes, {"x": (TensorProto.FLOAT, (8,))})) == {}
 
 
 @pytest.mark.compiles

@@ -334,9 +334,16 @@ def values(words: Sequence[str]) -> dict[str, Any]:
 def _json(text: str) -> Any:
     """The value of a JSON text; None if it is none."""
     try:
-        return json.loads(text)
-    except ValueError:
+        return json.loads(text, parse_constant=_infinity)
+    except (ValueError, RecursionError):
         return None
+
+
+def _infinity(text: str) -> float:
+    """The infinity that a JSON text may hold. NaN, which it may hold as well, raises `ValueError`."""
+    if text == "NaN":
+        raise ValueError("not a number")
+    return float(text)
 
 
 def _each_shape(word: str) -> Iterator[tuple[str, str]]:

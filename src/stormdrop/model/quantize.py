@@ -16,7 +16,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, version_converter
 
-from ..errors import InputError, ModelError, one_line
+from ..errors import InputError, ModelError, one_line, shown
 from ..ir.relative_error import relative_error
 from .foreign import INSTALL
 from .importer.code_layers import is_code_layer
@@ -218,6 +218,9 @@ def _samples(model: onnx.ModelProto, data: Mapping[str, NDArray[Any]]) -> list[d
     """The inputs of each sample. Raises `InputError` unless the data are those of the model's inputs."""
     constants = {tensor.name for tensor in model.graph.initializer}
     kinds = {value.name: value.type.tensor_type for value in model.graph.input if value.name not in constants}
+    for name, kind in kinds.items():
+        if kind.elem_type in (onnx.TensorProto.UNDEFINED, onnx.TensorProto.STRING):
+            raise InputError(f"input {shown(name)!r} is no tensor of numbers: such a model is not quantised on samples")
     inputs = {
         name: ([size.dim_value for size in kind.shape.dim], helper.tensor_dtype_to_np_dtype(kind.elem_type).name)
         for name, kind in kinds.items()

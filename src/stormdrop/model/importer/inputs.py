@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from ...errors import ModelError, shown
+from ..casting import in_type
 
 Shapes = Mapping[str, Sequence[int]]
 """The shapes that the user gives, by the name of the input."""
@@ -133,9 +134,9 @@ def _fix(model: onnx.ModelProto, value: onnx.ValueInfoProto, array: NDArray[Any]
 def _value_of(value: onnx.ValueInfoProto, given: Any, name: str) -> NDArray[Any]:
     """What the user gives as an array of the type and the shape of an input. A number may stand for an axis of one."""
     key = f"{name}: the value of input {shown(value.name)!r}"
-    if not value.type.HasField("tensor_type"):
-        raise ModelError(f"{key} cannot be fixed: the input is no tensor")
     tensor = value.type.tensor_type
+    if tensor.elem_type in (onnx.TensorProto.UNDEFINED, onnx.TensorProto.STRING):
+        raise ModelError(f"{key} cannot be fixed: the input is no tensor of numbers")
     dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
     try:
         array = np.asarray(given)
@@ -143,10 +144,9 @@ def _value_of(value: onnx.ValueInfoProto, given: Any, name: str) -> NDArray[Any]
         raise ModelError(f"{key} is no array of numbers") from None
     if array.dtype.kind not in "biuf":
         raise ModelError(f"{key} is no array of numbers")
-    with np.errstate(all="ignore"):
-        fixed = array.astype(dtype)
-        if dtype.kind in "biu" and not np.array_equal(fixed, array):
-            raise ModelError(f"{key} is not of its type, {dtype.name}")
+    fixed = in_type(array, dtype)
+    if fixed is None:
+        raise ModelError(f"{key} is not of its type, {dtype.name}")
     if not tensor.HasField("shape"):
         return fixed
     sizes = [-1 if _is_open(dim) or dim.dim_value < 0 else dim.dim_value for dim in tensor.shape.dim]

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import InputError, shown
+from ..casting import in_type
 
 Data = Mapping[str, NDArray[Any]]
 """The samples of inputs, by name."""
@@ -58,7 +59,10 @@ def _parts(name: str, array: NDArray[Any], sizes: Sequence[int], dtype: str) -> 
     """The samples of one input."""
     if array.dtype.kind not in "biuf":
         raise InputError(f"the samples of {shown(name)!r} are no numbers")
-    array = array.astype(dtype)
+    cast = in_type(array, dtype)
+    if cast is None:
+        raise InputError(f"the samples of {shown(name)!r} are not of its type, {dtype}")
+    array = cast
     if not sizes:
         if array.ndim < 2 and array.size:
             return [np.asarray(number) for number in np.atleast_1d(array)]

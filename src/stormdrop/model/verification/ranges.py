@@ -101,6 +101,8 @@ def index_ranges(model: onnx.ModelProto) -> dict[str, Range]:
                     compared.setdefault(origin[name], (values[other], values[other] + 1))
                 elif name in origin and other in depths:
                     shorten(origin[name], depths[other])
+    # Functions that share an input may be defined nowhere together, as Acosh and Atanh are.
+    domains = {name: (low, high) for name, (low, high) in domains.items() if low < high}
     single = {name: value for name, value in compared.items() if name in one}
     found: dict[str, Range] = {**bounds, **single, **lengths}
     return {**{name: known for name, known in found.items() if name not in reals}, **domains}
