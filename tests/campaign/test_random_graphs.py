@@ -19,11 +19,10 @@ from random_graphs import Batch, described, shrunk
 
 
 @pytest.mark.compiles
-@pytest.mark.parametrize("seed", range(4))
-def test_fifty_graphs_are_right(seed: int, tmp_path: Path) -> None:
-    outcome = Batch(seed).run(tmp_path)
-    assert not outcome.findings
-    assert len(outcome.notes["refused"]) <= 1
+def test_two_hundred_graphs_are_right_and_one_in_a_hundred_may_be_refused(tmp_path: Path) -> None:
+    outcomes = [Batch(seed).run(tmp_path) for seed in range(4)]
+    assert not [finding for outcome in outcomes for finding in outcome.findings]
+    assert sum(len(outcome.notes["refused"]) for outcome in outcomes) <= 2
 
 
 @pytest.mark.compiles
