@@ -440,3 +440,12 @@ def test_other_version(saved: Path) -> None:
 def test_other_cpu(saved: Path) -> None:
     edit(saved, features=["avx2", "avx9000"], cpu="Some CPU")
     refused(saved, "made for Some CPU; this CPU lacks .*avx9000")
+
+
+def test_a_model_whose_saved_form_cannot_be_loaded_says_so(residual: Graph, target: Target, tmp_path: Path) -> None:
+    """Its own program is given up before the saved one is loaded."""
+    model = build(residual, {}, target)
+    with pytest.raises(ArtifactError):
+        model.reloaded(tmp_path)
+    with pytest.raises(ArtifactError, match="its program was given up for the saved one"):
+        model.run(random_feeds(model.inputs))

@@ -97,7 +97,7 @@ class CompiledModel:
     def _make_ready(self) -> None:
         """Links the program into this process. Raises `ArtifactError` if it cannot be."""
         try:
-            self._machines = Machines(lambda: self._machine(self._new_machine()))
+            self._machines: Machines | None = Machines(lambda: self._machine(self._new_machine()))
             self._alone = self.foreign.alone(self.metadata, self.threads)
         except ModelError as error:
             raise ArtifactError(str(error)) from error
@@ -144,7 +144,8 @@ class CompiledModel:
         """
         native = (folder / NATIVE).exists()
         if not native:
-            del self._executable, self._module, self._machines
+            del self._executable, self._module
+            self._machines = None
             return_freed_memory()
         loaded = CompiledModel.load(folder)
         loaded.symbols = self.symbols
@@ -289,6 +290,8 @@ class CompiledModel:
             values = [result] if len(self.outputs) == 1 else list(result)
             return {info.name: _rows_of(value, rows) for info, value in zip(self.outputs, values, strict=True)}
 
+        if self._machines is None:
+            raise ArtifactError(f"{self.metadata.name}: its program was given up for the saved one, which did not load")
         return self._machines.call(self.threads, call)
 
     def instrumented(self, callback: Callable[..., int]) -> CompiledModel:
