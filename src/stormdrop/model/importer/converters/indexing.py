@@ -203,7 +203,8 @@ def _squeeze(node: Node) -> Any | None:
 def _one_hot(node: Node) -> Any:
     """TVM makes numbers of 64 bits, whatever the type of both values is."""
     depth, values = node.constant(1), node.constant(2)
-    assert depth is not None and values is not None
+    if depth is None or values is None:
+        raise ValueError("no depth, or no values")
     extent = int(depth.reshape(-1)[0])
     off, on = (relax.prim_value(tirx.const(value, str(values.dtype))) for value in values.tolist())
     indices = node[0] if node.dtype() in ("int32", "int64") else node.emit(relax.op.astype(node[0], "int64"))

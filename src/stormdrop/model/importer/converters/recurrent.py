@@ -294,7 +294,8 @@ def _of_bytes(node: Node, index: int, position: int, scale: int) -> _Product:
         scale: The input that holds their scales; their zero points are the next one.
     """
     weights, scales, points = (node.constant(place) for place in (position, scale, scale + 1))
-    assert weights is not None and scales is not None
+    if weights is None or scales is None:
+        raise ValueError("no weights, or none of their scales")
     columns = [None if values is None else values.reshape(len(weights), -1)[index] for values in (scales, points)]
 
     def product(rows: Any, first: int, end: int | None) -> Any:
