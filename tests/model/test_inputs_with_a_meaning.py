@@ -19,6 +19,7 @@ from stormdrop.model.compile import build
 from stormdrop.model.importer.graph import load_graph
 from stormdrop.model.importer.inputs import fix_values
 from stormdrop.model.importer.source import read_source
+from stormdrop.model.verification import expected as expected_module
 from stormdrop.model.verification import kernels
 from stormdrop.model.verification.given import split
 from stormdrop.model.verification.ranges import index_ranges
@@ -246,3 +247,10 @@ def test_samples_are_drawn_until_the_place_of_a_maximum_varies() -> None:
         if len(reference.expected) > 3:
             return
     raise AssertionError("all seeds showed both places at once")
+
+
+def test_a_slow_model_has_one_sample_even_if_its_outputs_hold_one_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = load_graph(compared("Greater"))
+    assert len(Reference.compute(graph).expected) > 3
+    monkeypatch.setattr(expected_module, "_SLOW", -1.0)
+    assert len(Reference.compute(graph).expected) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import nullcontext
 
 import numpy as np
 import onnx
@@ -83,6 +84,22 @@ def test_another_function_is_wrong(right: tuple[str, ...], wrong: tuple[str, ...
     graph = load_graph(jumping(*right))
     with pytest.raises(ModelError, match="the imported graph and onnx"):
         Reference.compute(imported_as(graph, jumping(*wrong)))
+
+
+@pytest.mark.parametrize(("mean", "right"), [(0.01, True), (0.5, False)])
+def test_the_mean_error_of_an_import_in_float64_is_its_own(mean: float, right: bool) -> None:
+    """Rounding explains that a hundredth of the elements is a step away, not half of them."""
+    computing = Computing(load_graph(jumping(*KINDS["integer of a sigmoid"])), 0)
+    first = computing.expected()[0][0]
+    name = next(iter(first.tensors))
+    expected = dataclasses.replace(
+        first,
+        imported={name: 0.6},
+        means_of_import={name: mean},
+        rounded=lambda _, error, mean: error if mean <= 0.1 else 0.0,
+    )
+    with nullcontext() if right else pytest.raises(ModelError, match="the imported graph and onnx"):
+        computing._check_import(expected, "onnx")
 
 
 @pytest.mark.compiles

@@ -32,10 +32,12 @@ class Sample:
     Attributes:
         name: Says in words what the values of its floating-point inputs are.
         feeds: The inputs by name.
+        drawn: Whether the user gives none of them, so that more of the kind can be drawn.
     """
 
     name: str
     feeds: Feeds
+    drawn: bool = False
 
 
 def samples(inputs: Sequence[TensorInfo], ranges: Ranges, seed: int = 0, given: Sequence[Feeds] = ()) -> list[Sample]:
@@ -58,7 +60,10 @@ def samples(inputs: Sequence[TensorInfo], ranges: Ranges, seed: int = 0, given: 
         ("0 to 255", lambda rng, shape: rng.uniform(0, 255, shape)),
         ("1e-6 to 1e3", _extremes),
     ]
-    drawn = [Sample(name, _drawn(inputs, ranges, seed + index, reals)) for index, (name, reals) in enumerate(scales)]
+    drawn = [
+        Sample(name, _drawn(inputs, ranges, seed + index, reals), drawn=True)
+        for index, (name, reals) in enumerate(scales)
+    ]
     if not given:
         return drawn
     return [
