@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import json
 import os
@@ -153,6 +154,22 @@ def test_a_run_without_a_result_says_why(
     out, err = capfd.readouterr()
     assert json.loads(out)["best"] is None
     assert err.splitlines()[-1].endswith("no candidate worked; the most frequent error: it is broken")
+
+
+def test_a_search_that_a_space_has_ended_is_no_success(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    module = importlib.import_module("stormdrop.tuning.tune")
+    real = module.tune_with
+
+    def end(*arguments: Any, **named: Any) -> Any:
+        return dataclasses.replace(real(*arguments, **named, measurer=AlwaysFailing()), ended_by="a bad constraint")
+
+    monkeypatch.setattr(module, "tune_with", end)
+    assert run(["tune-op", *SMALL, "--trials", "2", "--db", str(tmp_path / "r.db")]) == 1
+    out, err = capfd.readouterr()
+    assert "no candidate worked" in out
+    assert err.splitlines()[-1].endswith("its search was ended by an error: a bad constraint")
 
 
 class AlwaysFailing(Measurer):

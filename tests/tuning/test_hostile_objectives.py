@@ -14,9 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stormdrop as sd
-from stormdrop.errors import MeasureError, SpaceError, StormdropError
-from stormdrop.records import open_store
+from stormdrop.errors import MeasureError, SearchError, SpaceError, StormdropError
+from stormdrop.records import State, open_store
+from stormdrop.search.contract import Steps
+from stormdrop.search.random import Random
 from stormdrop.statistics import Interval, median_interval, rank
+from stormdrop.trial import Candidate, Request
 
 SPACE = sd.Space("s", [sd.Ordinal("x", range(6)), sd.Categorical("kind", ["a", "\ud800", "\0"])])
 
@@ -150,9 +153,24 @@ def test_a_constraint_that_raises_later_keeps_what_was_measured() -> None:
     space = sd.Space("s", [sd.Ordinal("x", range(10**5))], [sd.Constraint(("x",), partial, "partial")])
     result = sd.minimize(space, lambda config: 1.0 + config["x"], search="random", trials=1_000)
     assert not result.interrupted
-    assert "constraint 'partial' fails for {'x': 9" in result.error and "not here" in result.error
+    assert "constraint 'partial' fails for {'x': 9" in result.ended_by and "not here" in result.ended_by
+    assert result.error == "" and result.to_json()["ended_by"] == result.ended_by
+    assert f"ended by an error: {result.ended_by}" in repr(result) and "budget" not in repr(result)
     assert 0 < result.trials < 400
     assert result.best is not None
+
+
+def test_a_search_that_breaks_is_no_result_and_its_records_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def steps(self: Random) -> Steps:
+        yield [Request(Candidate("s", SPACE.origin), 1)]
+        raise SearchError("it is broken")
+
+    monkeypatch.setattr(Random, "steps", steps)
+    with open_store("sqlite://") as store:
+        with pytest.raises(SearchError, match="it is broken"):
+            sd.minimize(SPACE, lambda config: 1.0, search="random", store=store, name="broken")
+        (summary,) = store.sessions()
+        assert (summary.state, summary.trials) == (State.INTERRUPTED, 1)
 
 
 def test_a_constraint_that_raises_at_once_is_a_line() -> None:

@@ -127,6 +127,8 @@ def tune_op(
             print(f"\n# {word}\n{text}")
     if result.interrupted:
         return INTERRUPTED
+    if result.ended_by:
+        raise StormdropError(f"{workload.name}: its search was ended by an error: {result.ended_by}")
     if result.best is None:
         reason = f"the most frequent error: {result.error}" if result.error else "nothing was measured within the time"
         raise StormdropError(f"{workload.name}: no candidate worked; {reason}")
@@ -372,6 +374,8 @@ def _print_effort(document: Mapping[str, Any]) -> None:
         print(f"something else used the machine during {document['suspect']} measurements")
     if document.get("interrupted"):
         print("interrupted: everything measured is kept; --resume goes on from there")
+    elif document.get("ended_by"):
+        print("ended by an error: everything measured is kept")
     elif document.get("converged") is False:
         print("stopped by its budget before it converged")
 

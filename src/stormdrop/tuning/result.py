@@ -191,8 +191,9 @@ class SearchResult:
             of a resumed session.
         suspect: measurements that were taken beside foreign load.
         interrupted: whether Ctrl-C ended it.
+        ended_by: the error of a space that ended the search early, one line; empty if there was none.
         statuses: measurements by status.
-        error: the most frequent error, or what ended the search, one line; empty if nothing failed.
+        error: the most frequent error, one line; empty if nothing failed.
         disturbed: whether something else used the machine during the last race, or left no time for it. Then no
             speedup is claimed.
         by_sketch: the fastest candidate of each sketch, by its samples in the search.
@@ -220,10 +221,18 @@ class SearchResult:
     disturbed: bool
     by_sketch: Sequence[Best]
     transfer: Mapping[str, Any] | None
+    ended_by: str
 
     @classmethod
     def of_trace(
-        cls, trace: Trace, setting: Setting, default: Candidate, spaces: Mapping[str, Space], **others: Any
+        cls,
+        trace: Trace,
+        setting: Setting,
+        default: Candidate,
+        spaces: Mapping[str, Space],
+        *,
+        ended_by: str = "",
+        **others: Any,
     ) -> SearchResult:
         """A result with everything that follows from the trace; `others` are the remaining attributes."""
         fastest: dict[str, Candidate] = {}
@@ -239,6 +248,7 @@ class SearchResult:
             suspect=trace.suspect,
             statuses=trace.statuses,
             error=trace.error,
+            ended_by=ended_by,
             default_failed=any(not measurement.ok for measurement in trace.measurements.get(default, ())),
             **others,
         )
@@ -250,6 +260,7 @@ class SearchResult:
         else:
             found = [f"best      {self.best.timing()}", f"schedule  {self.best.schedule()}"]
         end = "interrupted" if self.interrupted else "converged" if self.converged else "ended by its budget"
+        end = f"ended by an error: {self.ended_by}" if self.ended_by else end
         counts = f"{self.trials} trials, {self.failed} failed, {self.reused} from records, {self.seconds:.1f} s"
         lines = [f"{type(self).__name__} of {self._subject}:", *found, f"search    {self.search}: {counts}, {end}"]
         return "\n  ".join(lines)
@@ -293,6 +304,7 @@ class SearchResult:
             "baseline": {"seconds": self.baseline},
             "converged": self.converged,
             "interrupted": self.interrupted,
+            "ended_by": self.ended_by,
             "disturbed": self.disturbed,
             "curve": [list(entry) for entry in self.curve],
         }

@@ -67,17 +67,17 @@ def _searched(
     with Session(request, make_measurer, store, decision) as session:
         if session.out_of_time:
             return session.result([], interrupted=False, phases={"start": session.elapsed})
-        interrupted, error = False, ""
+        interrupted, ended_by = False, ""
         try:
             session.search()
         except KeyboardInterrupt:
             interrupted = True
-        except (SpaceError, SearchError) as raised:  # for instance by a constraint; what was measured is kept
+        except SpaceError as error:  # for instance by a constraint; what was measured is kept
             if not session.trials:
                 raise
-            interrupted, error = True, one_line(raised)
-        result = session.finish(interrupted=interrupted)
-        return dataclasses.replace(result, interrupted=False, error=error) if error else result
+            ended_by = one_line(error)
+        result = session.finish(interrupted=interrupted or bool(ended_by))
+        return dataclasses.replace(result, interrupted=False, ended_by=ended_by) if ended_by else result
 
 
 class Session:
@@ -141,7 +141,7 @@ class Session:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         self.close()
-        if isinstance(error, MeasureError) and self._stored is not None:
+        if isinstance(error, MeasureError | SearchError) and self._stored is not None:
             self.store.interrupt(self._stored)
 
     # What is known of it
