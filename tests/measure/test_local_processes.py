@@ -18,30 +18,44 @@ from stormdrop.machine.lock import MachineLock
 pytestmark = pytest.mark.compiles
 
 _SESSION = """
-    import sys, time
+    import sys
     from pathlib import Path
-    from stormdrop import events, operators
+    from tvm import tirx
+    from tvm.s_tir import SBlock, SBlockRealize
+    from stormdrop import operators
     from stormdrop.machine.cpu import Target
     from stormdrop.measure.local import LocalMeasurer
+    from stormdrop.sketches.contract import Variant
     from stormdrop.testing.faults import ChosenFaults, Plain
     from stormdrop.trial import Candidate, Request
 
-    workload, target, sketch = operators.matmul(64, 48, 32), Target.detect(), ChosenFaults(Plain())
+    _, lock, fault, limit, sign = sys.argv
+
+    class Telling(ChosenFaults):
+        # A candidate with a fault makes a file before it hangs or sleeps.
+        def apply(self, workload, target, config):
+            if config["fault"] == "hang_build":
+                Path(sign).touch()
+            variant = ChosenFaults.apply(self, workload, target, config)
+            return variant if config["fault"] == "none" else Variant(telling(variant.main))
+
+    def telling(function):
+        root = function.body.block
+        tell = tirx.Evaluate(tirx.call_extern("int32", "creat", sign, 0o600))
+        block = SBlock([], [], [], "root", tirx.SeqStmt([tell, root.body]), alloc_buffers=root.alloc_buffers)
+        return function.with_body(SBlockRealize([], True, block))
+
+    workload, target, sketch = operators.matmul(64, 48, 32), Target.detect(), Telling(Plain())
     space = sketch.space(workload, target)
     point = lambda fault: Candidate(space.name, space.point({"tile": 4, "fault": fault}))
 
-    def tell(event):
-        if event.kind is events.Kind.STARTED and event.what == sys.argv[4] and event.details.get("kernel") == 1:
-            print("at work", flush=True)
-
-    with LocalMeasurer(workload, target, [sketch], [space], workers=2, lock_path=Path(sys.argv[1]),
-                       build_timeout=60, run_timeout=float(sys.argv[3])) as measurer:
+    with LocalMeasurer(workload, target, [sketch], [space], workers=2, lock_path=Path(lock),
+                       build_timeout=60, run_timeout=float(limit)) as measurer:
         assert next(measurer.measure([Request(point("none"), 1)])).ok
         print(*(worker.pid for worker in measurer._pool.workers), flush=True)
         try:
-            with events.listening(tell):
-                for measurement in measurer.measure([Request(point("none"), 1), Request(point(sys.argv[2]), 1)]):
-                    print(measurement.status.value, flush=True)
+            for measurement in measurer.measure([Request(point("none"), 1), Request(point(fault), 1)]):
+                print(measurement.status.value, flush=True)
             print("alive", [worker.pid for worker in measurer._pool.workers])
         except KeyboardInterrupt:
             print("interrupted", sum(worker.alive for worker in measurer._pool.workers), flush=True)
@@ -51,10 +65,10 @@ _SESSION = """
 
 
 def _session(tmp_path: Path, fault: str, limit: str = "60") -> tuple[subprocess.Popen[str], list[int]]:
-    """A process that has measured one candidate and works on one that hangs, and the ids of its workers."""
-    job = "build" if fault == "hang_build" else "run"
+    """A process that has measured one candidate and in which another one hangs now, and the ids of its workers."""
+    sign = tmp_path / "at work"
     process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(_SESSION), str(tmp_path / "lock"), fault, limit, job],
+        [sys.executable, "-c", textwrap.dedent(_SESSION), str(tmp_path / "lock"), fault, limit, str(sign)],
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
@@ -62,8 +76,9 @@ def _session(tmp_path: Path, fault: str, limit: str = "60") -> tuple[subprocess.
     )
     assert process.stdout is not None
     workers = [int(word) for word in process.stdout.readline().split()]
-    while process.stdout.readline() != "at work\n":
+    while not sign.exists():
         assert process.poll() is None
+        time.sleep(0.01)
     return process, workers
 
 
@@ -88,7 +103,7 @@ def test_a_group_that_is_stopped_for_a_while_loses_nothing(tmp_path: Path) -> No
     time.sleep(6.5)
     os.killpg(process.pid, signal.SIGCONT)
     output, _ = process.communicate(timeout=60)
-    assert output.splitlines() == ["ok", f"alive {workers}"]
+    assert output.splitlines() == ["ok", "ok", f"alive {workers}"]
 
 
 def test_workers_die_with_their_parent(tmp_path: Path) -> None:
