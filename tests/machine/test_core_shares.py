@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import itertools
 import random
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -65,6 +69,34 @@ def test_a_call_that_fails_gives_its_share_back() -> None:
         raise KeyError
     with shares.taken(2) as share:
         assert share == 2
+
+
+def test_ctrl_c_at_any_line_loses_no_core() -> None:
+    shares = CoreShares(2)
+    for steps in itertools.count():
+        left = steps
+
+        def trace(frame: FrameType, event: str, _: object) -> Any:
+            nonlocal left
+            if not frame.f_code.co_name.endswith("take") or event == "call":
+                return trace
+            left -= 1
+            if left < 0:
+                raise KeyboardInterrupt
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            with shares.taken(2):
+                break
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(before)
+        with shares.taken(2) as share:
+            assert share == 2, f"after {steps} steps"
+    assert steps > 4
 
 
 def test_an_interrupted_waiter_leaves_the_core_to_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,8 +27,8 @@ class CoreShares:
     """
 
     def __init__(self, cores: int) -> None:
-        self._cores = self._free = cores
-        self._calls = 0  # that are in progress or wait
+        self._cores = cores
+        self._shares: dict[object, int] = {}  # the cores of each call that is in progress or, with none yet, waits
         self._freed = threading.Condition()
 
     @contextmanager
@@ -41,30 +41,22 @@ class CoreShares:
         Yields:
             The number of cores that the call has, from 1 to `most`.
         """
-        share = self.take(most)
+        call = object()
         try:
-            yield share
+            yield self._take(call, most)
         finally:
-            self.give(share)
+            with self._freed:
+                self._shares.pop(call, None)
+                self._freed.notify_all()  # an interrupted waiter may have been the one that was notified
 
-    def take(self, most: int) -> int:
-        """As `taken`, which is the safer way; the share must be given back with `give`."""
+    def _take(self, call: object, most: int) -> int:
+        """The cores of a call. What it has is noted in one step, so that Ctrl-C at any point loses none."""
         with self._freed:
-            self._calls += 1
-            try:
-                if not self._free:
-                    self._freed.wait_for(lambda: self._free)
-            except BaseException:
-                self._calls -= 1
-                self._freed.notify_all()  # this waiter may have been the one that was notified
-                raise
-            share = min(most, self._free, max(1, self._cores // self._calls))
-            self._free -= share
-            return share
+            self._shares[call] = 0
+            if not self._free():
+                self._freed.wait_for(self._free)
+            self._shares[call] = min(most, self._free(), max(1, self._cores // len(self._shares)))
+            return self._shares[call]
 
-    def give(self, share: int) -> None:
-        """Give a share back that `take` has returned."""
-        with self._freed:
-            self._calls -= 1
-            self._free += share
-            self._freed.notify_all()
+    def _free(self) -> int:
+        return self._cores - sum(self._shares.values())

@@ -95,14 +95,10 @@ class Machines:
         Raises:
             Exception: Whatever the function raises.
         """
-        shares = _shares()
-        share = shares.take(threads)
-        try:
+        with _shares().taken(threads) as share:
             if runs_kernels():
                 return self._call(share, function)
             return run_elsewhere(lambda: self._call(share, function))
-        finally:
-            shares.give(share)
 
     def _call(self, share: int, function: Callable[[Machine], T]) -> T:
         _use_threads(share)
