@@ -22,9 +22,12 @@ DOCS   := $(VENV)/.installed-docs
 JOBS   ?= 2
 PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal
 
-# Only what is on the command line counts: make itself has a variable AS, its assembler.
+# Only what is on the command line counts: make itself has a variable AS, its assembler, and TESTS may be another's.
 ifeq ($(origin AS),command line)
 export STORMDROP_CPU := $(AS)
+endif
+ifneq ($(origin TESTS),command line)
+TESTS :=
 endif
 
 # Tests start hundreds of processes, which would compile every module anew.

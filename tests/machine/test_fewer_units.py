@@ -45,19 +45,19 @@ def name(request: pytest.FixtureRequest) -> str:
 @pytest.mark.parametrize("name", CPUS)
 def test_what_is_left(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, name)
-    assert fewer_units.left(EVERYTHING) == LEFT[name]
-    assert fewer_units.hidden(EVERYTHING) == EVERYTHING - LEFT[name]
+    assert fewer_units.remaining_features(EVERYTHING) == LEFT[name]
+    assert fewer_units.hidden_features(EVERYTHING) == EVERYTHING - LEFT[name]
 
 
 def test_nothing_is_hidden_by_default() -> None:
-    assert fewer_units.left(EVERYTHING) == EVERYTHING and not fewer_units.hidden(EVERYTHING)
-    assert fewer_units.called("A CPU") == "A CPU"
+    assert fewer_units.remaining_features(EVERYTHING) == EVERYTHING and not fewer_units.hidden_features(EVERYTHING)
+    assert fewer_units.model_name("A CPU") == "A CPU"
 
 
 def test_units_can_only_be_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "avx512_vnni")
     with pytest.raises(TargetError, match="STORMDROP_CPU=avx512_vnni: this CPU lacks avx512vnni; units can only be"):
-        fewer_units.left(frozenset({*AVX2, *AVX512}))
+        fewer_units.remaining_features(frozenset({*AVX2, *AVX512}))
 
 
 def test_another_name_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

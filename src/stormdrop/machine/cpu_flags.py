@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
-from .fewer_units import hidden
+from .fewer_units import hidden_features
 
 _CPUINFO = Path("/proc/cpuinfo")
 
@@ -52,4 +52,4 @@ def missing_features(features: Collection[str], cpuinfo: Path = _CPUINFO) -> lis
         return []
     flags = next((line.partition(":")[2] for line in lines if line.startswith(("flags", "Features"))), "").split()
     lacking = {name for name in features if flags and name in FLAGS and FLAGS[name] not in flags}
-    return sorted(lacking | hidden(features))
+    return sorted(lacking | hidden_features(features))

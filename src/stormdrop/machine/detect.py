@@ -20,7 +20,7 @@ def cpu_model() -> str:
     LLVM's name of the processor is no identity: it is what code is generated for, and different machines share it. If
     this machine passes for a CPU with fewer units, the name says so (see `fewer_units`).
     """
-    return fewer_units.called(_model())
+    return fewer_units.model_name(_model())
 
 
 def _model() -> str:
@@ -39,7 +39,7 @@ def llvm_host() -> tuple[str, frozenset[str]]:
     import tvm
     from tvm.target import codegen
 
-    fewer = fewer_units.chosen()
+    fewer = fewer_units.pretended_cpu()
     mcpu = fewer.mcpu if fewer else str(codegen.llvm_get_system_cpu())
     features = codegen.llvm_get_cpu_features(tvm.target.Target({"kind": "llvm", "mcpu": mcpu}))
     return mcpu, frozenset(str(feature) for feature in features)
@@ -56,7 +56,7 @@ def host_features() -> frozenset[str]:
     `llvm_host` says instead what LLVM's model of the processor has, of which a virtual machine may hide a part.
     """
     reported = _host_features()().items()
-    return fewer_units.left(frozenset(str(feature) for feature, present in reported if bool(present)))
+    return fewer_units.remaining_features(frozenset(str(feature) for feature, present in reported if bool(present)))
 
 
 def _host_features(allow_missing: bool = False) -> Any:

@@ -49,7 +49,7 @@ which has what a Sapphire Rapids has except tiles and float16.
 """
 
 
-def chosen() -> FewerUnits | None:
+def pretended_cpu() -> FewerUnits | None:
     """The CPU that this machine passes for; None if it is what it is.
 
     Raises:
@@ -61,30 +61,30 @@ def chosen() -> FewerUnits | None:
     return CPUS[name] if name else None
 
 
-def called(model: str) -> str:
+def model_name(model: str) -> str:
     """The model of this CPU, with the name of what it passes for.
 
     Args:
         model: What the system calls the CPU.
 
     Example:
-        >>> called("A CPU").startswith("A CPU")
+        >>> model_name("A CPU").startswith("A CPU")
         True
     """
-    return f"{model} as {_name()}" if chosen() else model
+    return f"{model} as {_name()}" if pretended_cpu() else model
 
 
-def hidden(features: Iterable[str]) -> frozenset[str]:
+def hidden_features(features: Iterable[str]) -> frozenset[str]:
     """The extensions that the CPU which this machine passes for does not have.
 
     Args:
         features: LLVM's names of extensions.
     """
-    cpu = chosen()
+    cpu = pretended_cpu()
     return frozenset(name for name in features if cpu and name.startswith(_FAMILIES) and name not in cpu.keeps)
 
 
-def left(present: frozenset[str]) -> frozenset[str]:
+def remaining_features(present: frozenset[str]) -> frozenset[str]:
     """The extensions that this machine has as the CPU which it passes for.
 
     Args:
@@ -93,13 +93,13 @@ def left(present: frozenset[str]) -> frozenset[str]:
     Raises:
         TargetError: The real CPU lacks some that the other one has.
     """
-    cpu = chosen()
+    cpu = pretended_cpu()
     if cpu is None:
         return present
     lacking = sorted({"avx2", *cpu.keeps} - present)
     if lacking:
         raise TargetError(f"{VARIABLE}={_name()}: this CPU lacks {', '.join(lacking)}; units can only be taken away")
-    return present - hidden(present)
+    return present - hidden_features(present)
 
 
 def _name() -> str:

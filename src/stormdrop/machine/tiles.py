@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from functools import cache
 
 from ..errors import TargetError
-from .fewer_units import called, hidden
+from .fewer_units import hidden_features, model_name
 
 _SYS_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA = 158, 0x1023, 18
 TILES = "amx-tile"
@@ -26,8 +26,8 @@ def ask_for_tiles() -> None:
     Raises:
         OSError: the operating system does not permit them, or this machine passes for a CPU that has none.
     """
-    if hidden([TILES]):
-        raise OSError(errno.EINVAL, f"{called('this CPU')} has no tile registers")
+    if hidden_features([TILES]):
+        raise OSError(errno.EINVAL, f"{model_name('this CPU')} has no tile registers")
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.syscall(_SYS_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA):
         raise OSError(ctypes.get_errno(), "the operating system does not permit tile registers")
