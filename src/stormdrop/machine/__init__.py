@@ -30,5 +30,6 @@ child_process.py, last_output.py  a child process that serves its parent, and th
 fork_server.py, fork_loop.py      a process that has loaded TVM and forks it
 fresh_process.py                  a program of its own in place of a fork
 child_side.py                     what it does before it serves
+no_torch.py                       why it does without torch
 scratch.py                        temporary folders that are removed even if their process is killed
 """

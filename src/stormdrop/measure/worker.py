@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-import sys
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
 from ..errors import TargetError
 from ..machine.memory import limit_memory
+from ..machine.no_torch import hide_torch
 from .jobs import Build, Data, Load, NoDevice, Race, Ready, Reals, Run, Step, Verify
 
 if TYPE_CHECKING:
@@ -28,8 +28,7 @@ def serve(connection: Connection, memory: int) -> None:
         memory: the most bytes of address space; 0 is no bound.
     """
     limit_memory(memory)
-    # If torch is installed, tvm_ffi imports it for conversions that no worker makes. That costs 2 s and much memory.
-    sys.modules["torch"] = None  # type: ignore[assignment]
+    hide_torch()
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the measurer is gone
         _serve(connection)
     # Skips the clean-up of TVM and LLVM. It is not needed, and it may crash on what a candidate has damaged.

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -37,6 +36,7 @@ import onnx
 from ...errors import ModelError, one_line, shown
 from ...machine.child_process import ChildProcess
 from ...machine.memory import CHILD_SHARE, limit_memory, usable_memory
+from ...machine.no_torch import hide_torch
 from ...machine.scratch import scratch_folder
 from ..metadata import ForeignPart, TensorInfo
 from .combinations import GivenShapes, Shapes
@@ -228,8 +228,7 @@ def serve(connection: Connection, memory: int) -> None:
         memory: The most bytes of address space.
     """
     limit_memory(memory)
-    # If torch is installed, tvm_ffi imports it for conversions that are not made here. That costs 2 s and much memory.
-    sys.modules["torch"] = None  # type: ignore[assignment]
+    hide_torch()
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the parent is gone
         while True:
             for answer in _served(*connection.recv()):
