@@ -92,6 +92,25 @@ INTRINSICS: dict[str, Callable[..., Array]] = {
 }
 
 
+_SOME_HUNDREDS = 256.0
+
+
+def _nudge(x: Array, nudge: Array, step: Array) -> Array:
+    """A number that something is added to, and more in proportion if it is larger than some hundreds."""
+    del step
+    moved: Array = x + np.maximum(np.abs(x), _SOME_HUNDREDS) * (nudge / _SOME_HUNDREDS)
+    return moved
+
+
+def _nudge_between(x: Array, nudge: Array, step: Array) -> Array:
+    """The same, except that multiples of a step stay as they are."""
+    return np.where(np.fmod(x, step) == 0, x, _nudge(x, nudge, step))
+
+
+NUDGES: dict[str, Callable[..., Array]] = {"nudge": _nudge, "nudge_between": _nudge_between}
+"""Functions that only the reference has; it calls them by `call_pure_extern`."""
+
+
 class Narrow(np.ndarray[Any, Any]):
     """Many elements in a narrow type. Those that are loaded become wide, so that not all of them are so at once."""
 
@@ -137,6 +156,9 @@ class GridEvaluator:
             if name in INTRINSICS:
                 with np.errstate(all="ignore"):
                     return INTRINSICS[name](*(self(argument) for argument in node.args))
+            if name == "call_pure_extern" and str(node.args[0].value) in NUDGES:
+                with np.errstate(all="ignore"):
+                    return NUDGES[str(node.args[0].value)](*(self(argument) for argument in node.args[1:]))
             if name == "reinterpret":
                 return self._reinterpreted(node)
             raise UnsupportedFunction(f"the NumPy reference does not know the intrinsic {node.op.name}")

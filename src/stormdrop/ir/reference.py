@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from tvm import tirx
 from tvm.ir import Call, TensorLoad, Var
 from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import FloatImm, IntImm
@@ -40,8 +41,6 @@ _SLICE = 1 << 24  # the most elements to evaluate at once: 128 MiB of float64
 
 NEAR_A_TIE = 2.0**-12
 """What float32 may add to a number of some hundreds, made of sums and products, before it is rounded to an integer."""
-
-_SOME_HUNDREDS = 256.0  # larger numbers are off by more, in proportion
 
 _PARTIAL = {"sqrt", "rsqrt", "log", "log2", "log10", "pow"}  # not defined for all real numbers
 _REDUCE: dict[str, Any] = {"sum": np.add, "product": np.multiply, "max": np.maximum, "min": np.minimum}
@@ -164,15 +163,10 @@ def _moved(operand: Any, nudge: float, node: Any) -> Any:
     number that is one in float64 is left alone there: only arithmetic that is exact in float32, too, makes such.
     """
     kind = str(operand.ty.dtype)
-    size = prim.Max(prim.Max(operand, prim.Sub(FloatImm(kind, 0.0), operand)), FloatImm(kind, _SOME_HUNDREDS))
-    moved = prim.Add(operand, prim.Mul(size, FloatImm(kind, nudge / _SOME_HUNDREDS)))
-    if _is_call(node, _TO_NEAREST):
-        return moved
-    if isinstance(node, _REMAINDERS):
-        zero = prim.EQ(rebuild(node, [operand, node.b]), FloatImm(kind, 0.0))
-    else:
-        zero = prim.EQ(prim.FloorMod(operand, FloatImm(kind, 1.0)), FloatImm(kind, 0.0))
-    return prim.Select(zero, operand, moved)
+    name = "nudge" if _is_call(node, _TO_NEAREST) else "nudge_between"
+    step = node.b if isinstance(node, _REMAINDERS) else FloatImm(kind, 1.0)
+    # A call, in which the operand stands once: roundings of roundings would grow without bound.
+    return tirx.call_pure_extern(kind, name, operand, FloatImm(kind, nudge), step)
 
 
 def rounds(graph: StageGraph) -> bool:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from . import child_side
+from .no_torch import hide_torch
 
 NUMBER = struct.Struct("!i")
 """The form of the numbers that the server sends: ids and exit codes."""
@@ -47,8 +48,7 @@ def main() -> None:
     child_side.lead_group()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, the system forgets how children end
     child_side.die_with(parent if main_thread else 0)
-    # If torch is installed, tvm_ffi imports it for conversions that no child makes. That costs 2 s and much memory.
-    sys.modules["torch"] = None  # type: ignore[assignment]
+    hide_torch()
     _Loop(socket.socket(fileno=control), parent, idle).run()
     os._exit(0)  # skips the clean-up of TVM and LLVM, which is not needed
 
