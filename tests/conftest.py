@@ -114,6 +114,8 @@ def pytest_report_header() -> str:
     try:
         cpu = cpu_model()
         if fewer_units.pretended_cpu():
+            import tvm  # noqa: F401  whose LLVM knows what the real CPU has
+
             host_features()
     except TargetError as error:
         pytest.exit(str(error), pytest.ExitCode.USAGE_ERROR)
