@@ -353,6 +353,9 @@ Of the {count} cases that onnxruntime passes, {native} ({native_share:.1%}) are 
 ({helped_share:.1%}) with onnxruntime's help. Wrong answers, tracebacks, crashes and hangs: {wrong}.
 Shapes are fixed: an input that gives a shape, an axis or a size is a constant. Measured with {versions}.
 
+NaN passes through maxima and minima wherever it stands (ReLU, clip, poolings, reductions, the place of a maximum), as
+in NumPy and torch. The verification takes NaN for right at the places where the exact result has it.
+
 `python benchmarks/models/node_tests.py` runs the cases, and with `--table` it writes this page.
 
 {rows}

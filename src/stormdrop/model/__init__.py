@@ -24,6 +24,7 @@ loading.py                             loaded from there
 artifact_files.py, atomic_folder.py    the files of the folder, and how it is replaced in one step
 metadata.py                            what a model says about itself
 call_inputs.py, machines.py            the inputs of a call, and the virtual machines that serve calls
+casting.py                             samples and fixed values in the types of its inputs
 callers.py                             the thread that a call runs in
 board.py                               the same on the machine behind a runner
 foreign.py                             its parts that onnxruntime runs
