@@ -47,7 +47,7 @@ os.environ[_RUN] = _HOME.name
 _COMPILING = ("bench", "codegen")
 """Folders whose tests have the mark `compiles`. Elsewhere modules or single tests carry it."""
 
-_TIMING = ("bench",)
+_TIMING = ("bench/test_",)
 _ALONE = {
     "test_a_session_full_of_faults",
     "test_bench_of_an_operator",
@@ -56,7 +56,7 @@ _ALONE = {
     "test_every_key_of_the_documents_is_described",
     "test_run_shows_where_the_time_goes",
 }
-"""Tests, and folders of tests, that repeat what other load disturbs, or assert that it was not: they are `alone`."""
+"""Tests, and how the paths of files begin, that repeat what other load disturbs, or assert there was none: `alone`."""
 
 _ANY_CPU = (
     *("codegen/test_cuda", "codegen/test_gpu_check", "codegen/test_opencl", "sketches/gpu", "sketches/rules/test_gpu"),
@@ -161,7 +161,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         parts = item.path.relative_to(folder).parts
         if parts[0] in _COMPILING:
             item.add_marker(pytest.mark.compiles)
-        if parts[0] in _TIMING or item.name.partition("[")[0] in _ALONE:
+        if "/".join(parts).startswith(_TIMING) or item.name.partition("[")[0] in _ALONE:
             item.add_marker(pytest.mark.alone)
         if "/".join(parts).startswith(_ANY_CPU):
             item.add_marker(pytest.mark.any_cpu)

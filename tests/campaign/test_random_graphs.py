@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from fuzz.batch import Judges, rng_of
+from fuzz.batch import SECONDS, Judges, rng_of
 from fuzz.drawing import Case
 from fuzz.graphs import Tally, draw
 from fuzz.judge import Judgement, Verdict
@@ -30,7 +30,7 @@ def test_two_hundred_graphs_are_right_and_one_in_a_hundred_may_be_refused(tmp_pa
     ("fault", "operator"), [("wrong_padding", "Conv"), ("dropped_bias", "Gemm"), ("swapped_axis", "Transpose")]
 )
 def test_a_fault_on_purpose_is_found_and_shrunk(fault: str, operator: str) -> None:
-    with Judges(faults=f"fuzz.planted:{fault}") as judges:
+    with Judges(f"fuzz.planted:{fault}") as judges:
         for number in range(20):
             graph, _ = judges.draw(f"{fault}/{number}", only=operator)
             found = judges.judge(graph)
@@ -45,11 +45,15 @@ def test_a_fault_on_purpose_is_found_and_shrunk(fault: str, operator: str) -> No
 
 
 @pytest.mark.compiles
-@pytest.mark.parametrize(("fault", "verdict"), [("crash", Verdict.CRASH), ("hang", Verdict.HANG)])
-def test_a_crash_or_a_hang_costs_one_graph(fault: str, verdict: Verdict) -> None:
+@pytest.mark.parametrize(
+    ("fault", "verdict", "seconds"), [("crash", Verdict.CRASH, SECONDS), ("hang", Verdict.HANG, 1.0)]
+)
+def test_a_crash_or_a_hang_costs_one_graph(fault: str, verdict: Verdict, seconds: float) -> None:
     bad, good = drawn("Softmax"), drawn("Relu", without="Softmax")
-    with Judges(seconds=30.0, faults=f"fuzz.planted:{fault}") as judges:
-        found = [judges.judge(case) for case in (good, bad, good)]
+    found = []
+    with Judges(f"fuzz.planted:{fault}") as judges:
+        for case, judges.seconds in ((good, SECONDS), (bad, seconds), (good, SECONDS)):
+            found.append(judges.judge(case))
     assert [each and each.verdict for each in found] == [Verdict.RIGHT, verdict, Verdict.RIGHT]
 
 

@@ -1,16 +1,20 @@
-"""Runs the examples of a page with small budgets: `python small_budgets.py page.py`, or `... page.sh`.
+"""Runs the examples of a page with small budgets.
 
 An example reads as a user would write it, with minutes of tuning. Here a tuning ends after a few candidates, and a
 benchmark after a few rounds; everything else is as it stands in the page. Seconds would not do, because a tuning may
 spend them all on waiting for the machine if other tests use it.
+
+A page runs in the process of the tests: a process of its own would load TVM for each page, and once more for its
+workers. That a program of a user's runs by itself is what tests/docs/test_example_scripts.py and tests/cli say.
 """
 
 from __future__ import annotations
 
 import runpy
 import shlex
-import sys
 from pathlib import Path
+
+import pytest
 
 import stormdrop as sd
 from stormdrop.cli import run
@@ -31,12 +35,22 @@ def small_budget(self: TuneOptions, default: float) -> float | None:
     return PATIENCE
 
 
-def _few_rounds(*words: object, **options: object) -> object:
-    return _bench(*words, **{"rounds": ROUNDS, **options})
+def run_page(page: Path) -> None:
+    """Runs a program in Python, or the lines of a shell, in the folder where it stands and with its own records."""
+    bench = sd.bench
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(page.parent)
+        patch.syspath_prepend(str(page.parent))
+        patch.setenv("XDG_DATA_HOME", str(page.parent / "data"))
+        patch.setattr(TuneOptions, "budget", small_budget)
+        patch.setattr(sd, "bench", lambda *words, **options: bench(*words, **{"rounds": ROUNDS, **options}))
+        if page.suffix == ".py":
+            runpy.run_path(str(page), run_name="__main__")
+        else:
+            _shell(page.read_text().splitlines())
 
 
-def shell(lines: list[str]) -> None:
-    """Runs the commands, one after the other, in this process."""
+def _shell(lines: list[str]) -> None:
     for line in lines:
         words = shlex.split(line, comments=True)
         if not words:
@@ -44,13 +58,3 @@ def shell(lines: list[str]) -> None:
         assert words[0] == "stormdrop", f"only stormdrop's commands can be run here: {line}"
         code = run([*words[1:], *FEWER.get(words[1], "").split()])
         assert code == 0, f"exit code {code}: {line}"
-
-
-if __name__ == "__main__":
-    TuneOptions.budget = small_budget  # type: ignore[method-assign]
-    _bench, sd.bench = sd.bench, _few_rounds
-    page = Path(sys.argv[1])
-    if page.suffix == ".py":
-        runpy.run_path(str(page), run_name="__main__")
-    else:
-        shell(page.read_text().splitlines())

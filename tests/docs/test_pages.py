@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from pages import AVAILABLE, blocks, name_of, pages_with
+from small_budgets import run_page
 from small_network import save_small_network
-
-HERE = Path(__file__).parent
 
 ELSEWHERE = {
     "docs/how-to/add-a-search.md": "test_guides.py",
@@ -44,22 +40,6 @@ pytestmark = [
 ]
 
 
-def run(folder: Path, program: str) -> str:
-    """Runs a page in a folder; what it prints."""
-    path = os.pathsep.join([str(HERE), *sys.path])
-    done = subprocess.run(
-        [sys.executable, str(HERE / "small_budgets.py"), program],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": path, "XDG_DATA_HOME": str(folder / "data")},
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
 def prepare(folder: Path) -> Path:
     """A folder with the files that the pages suppose to be there."""
     for name in ("model.onnx", "squeezenet.onnx"):
@@ -80,7 +60,7 @@ def with_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Such a folder in which the model is tuned and saved, with its records."""
     folder = prepare(tmp_path_factory.mktemp("tuned"))
     (folder / "setup.sh").write_text("stormdrop tune model.onnx --out model.sd")
-    run(folder, "setup.sh")
+    run_page(folder / "setup.sh")
     return folder
 
 
@@ -101,13 +81,17 @@ def test_python_examples(page: Path, folder: Path, request: pytest.FixtureReques
         (folder / "squeezenet.sd").symlink_to(folder / "model.sd")
     skip_without_packages(program)
     (folder / "page.py").write_text(program)
-    run(folder, "page.py")
+    run_page(folder / "page.py")
 
 
 @pytest.mark.parametrize("page", pages_with("shell"), ids=name_of)
-def test_commands(page: Path, folder: Path, request: pytest.FixtureRequest) -> None:
+def test_commands(
+    page: Path, folder: Path, request: pytest.FixtureRequest, capfd: pytest.CaptureFixture[str]
+) -> None:
     if "model.sd" in "".join(blocks(page, "shell")) and "--out model.sd" not in "".join(blocks(page, "shell")):
         shutil.copytree(request.getfixturevalue("with_model"), folder, dirs_exist_ok=True)
     skip_without_packages("".join(blocks(page, "shell")))
     (folder / "page.sh").write_text("\n".join(blocks(page, "shell")))
-    assert run(folder, "page.sh")
+    capfd.readouterr()
+    run_page(folder / "page.sh")
+    assert capfd.readouterr().out

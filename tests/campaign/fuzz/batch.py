@@ -25,12 +25,14 @@ class Judges:
     """A child process that draws and judges graphs. It is replaced if it ends.
 
     Args:
-        seconds: The most time that a graph may take.
         faults: A function "module:name" that the child calls first, to plant faults.
+
+    Attributes:
+        seconds: The most time that the next graphs may take.
     """
 
-    def __init__(self, seconds: float = SECONDS, faults: str = "") -> None:
-        self._seconds, self._faults = seconds, faults
+    def __init__(self, faults: str = "") -> None:
+        self.seconds, self._faults = SECONDS, faults
         self._child: ChildProcess | None = None
 
     def draw(self, seed: object, only: str | None = None) -> tuple[Case, Tally]:
@@ -72,10 +74,10 @@ class Judges:
             self._child.answer(_START_SECONDS)  # it has loaded everything
         self._child.send(question)
         try:
-            answer = self._child.answer(self._seconds)
+            answer = self._child.answer(self.seconds)
         except TimeoutError:
             self.close()
-            return Judgement(Verdict.HANG, f"more than {self._seconds:g} s")
+            return Judgement(Verdict.HANG, f"more than {self.seconds:g} s")
         if answer is None:
             how, last = self._child.wait(), self._child.last_line()
             self.close()
