@@ -125,18 +125,14 @@ def pytest_report_header() -> str:
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Measures the peak once, before tests run side by side.
 
-    It is cached even if other load disturbed it. Otherwise each process that a test starts would measure it again,
-    which takes six seconds of CPU time, and tests need it only to order candidates.
+    It takes six seconds of CPU time, and tests need it only to order candidates.
     """
     if getattr(session.config.option, "numprocesses", None):
         from stormdrop.machine.cpu import Target
-        from stormdrop.machine.peak import _write, cache_path, peak
+        from stormdrop.machine.peak import peak
 
-        target = Target.detect()
         with suppress(MeasureError):  # on a very busy machine it takes too long; a test that needs it measures it
-            measured = peak(target)
-            if not measured.undisturbed:
-                _write(cache_path(target), target, measured)
+            peak(Target.detect())
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -34,7 +34,7 @@ class Files:
 
     def run(self, folder: Path) -> Outcome:
         outcome, material = Outcome(f"damaged files: {self.kind}", runs=self.count), shared()
-        with sandbox(folder, material.peak) as home:
+        with sandbox(folder, material.machine) as home:
             results = home.folder / "results"
             if self.kind == "artifact":
                 words = [INSIDE / "damaged_artifacts.py", material.older, results, str(self.seed), str(self.count)]

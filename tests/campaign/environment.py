@@ -64,7 +64,7 @@ class Surroundings:
             outcome.skipped = built
             return outcome
         material = shared()
-        with sandbox(folder, material.peak) as home:
+        with sandbox(folder, material.machine) as home:
             variables = {
                 name: value and value.replace("TMP", str(home.temporary)) for name, value in self.variables.items()
             }
@@ -85,7 +85,7 @@ class DefaultDatabase:
 
     def run(self, folder: Path) -> Outcome:
         outcome = Outcome("no home and no --db")
-        with sandbox(folder, shared().peak) as home:
+        with sandbox(folder, shared().machine) as home:
             variables = dict.fromkeys(("HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "USER", "LOGNAME"))
             end = home.start(["-c", _UNKNOWN_USER, "db", "list"], environment=variables).wait()
             check_end(outcome, end, [2])

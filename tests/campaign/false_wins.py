@@ -44,7 +44,7 @@ class Races:
 
     def run(self, folder: Path) -> Outcome:
         outcome = Outcome(f"{self.kernel[0]} {'beside load' if self.busy else 'idle'}", runs=self.count)
-        with sandbox(folder, shared().peak) as home:
+        with sandbox(folder, shared().machine) as home:
             load = home.start(["-c", _BUSY]) if self.busy else None
             end = home.start([INSIDE / "identical_kernels.py", str(self.count), *self.kernel]).wait()
             if load is not None:

@@ -36,7 +36,7 @@ class Kills:
     def run(self, folder: Path) -> Outcome:
         material = shared()
         outcome = Outcome(f"{len(self.fractions)} x kill -9 of the {'group' if self.group else 'parent'}")
-        with sandbox(folder, material.peak) as home:
+        with sandbox(folder, material.machine) as home:
             tuning = Tuning(home, material, outcome, self.seed, self.older)
             for fraction in self.fractions:
                 process = tuning.start()

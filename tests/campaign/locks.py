@@ -42,7 +42,7 @@ class Holder:
 
     def run(self, folder: Path) -> Outcome:
         material, outcome = shared(), Outcome(f"the holder of {self.file} is {'stopped' if self.stopped else 'killed'}")
-        with sandbox(folder, material.peak) as home:
+        with sandbox(folder, material.machine) as home:
             total = 2 * self.seconds + self.stopped
             holder = home.start([INSIDE / "lock_holder.py", home.temporary / self.file, total])
             _wait_until_held(home)
@@ -97,7 +97,7 @@ class InItsPlace:
 
     def run(self, folder: Path) -> Outcome:
         material, outcome = shared(), Outcome(f"a {self.what} in the place of {self.file}")
-        with sandbox(folder, material.peak) as home:
+        with sandbox(folder, material.machine) as home:
             path, victim = home.temporary / self.file, home.folder / "victim"
             if self.what == "link":
                 victim.write_text("untouched")
@@ -143,7 +143,7 @@ class Many:
 
     def run(self, folder: Path) -> Outcome:
         material, outcome = shared(), Outcome(f"{self.count} processes at once")
-        with sandbox(folder, material.peak) as home:
+        with sandbox(folder, material.machine) as home:
             command = ["tune-op", "matmul", "m=32", "n=32", "k=32", "--search", "random", "--trials", 3]
             processes = [
                 home.stormdrop(

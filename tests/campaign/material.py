@@ -1,9 +1,12 @@
-"""What all runs share, made once: a model, what it computes, an older artifact of it, and the machine's peak."""
+"""What all runs share, made once: a model, what it computes, an older artifact of it, and the machine's rates."""
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
+import json
+import os
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -16,6 +19,8 @@ from contract import Outcome
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from sandbox import LAUNCHER, Sandbox, check_end, sandbox
+
+from stormdrop.machine.lock import MachineLock
 
 TRIALS = 8
 """Trials of a tuning: two for each of the model's kernels."""
@@ -58,9 +63,9 @@ class Material:
         return self.folder / "records.jsonl"
 
     @property
-    def peak(self) -> Path:
-        """The cached peak of this machine."""
-        return self.folder / "peak"
+    def machine(self) -> Path:
+        """What was measured of this machine."""
+        return self.folder / "machine"
 
     def tune(self, home: Sandbox, *words: str | int) -> list[str]:
         """The words of a command that tunes the model in a sandbox."""
@@ -70,10 +75,18 @@ class Material:
 
 @functools.cache
 def shared() -> Material:
-    """The material of this process, made when it is first needed and removed at the end."""
-    folder = Path(tempfile.mkdtemp(prefix="stormdrop-campaign-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return prepare(folder)
+    """The material, made when it is first needed and removed at the end. All processes of a test run share it."""
+    if "STORMDROP_TEST_FOLDER" not in os.environ:
+        folder = Path(tempfile.mkdtemp(prefix="stormdrop-campaign-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        return prepare(folder)
+    folder = Path(os.environ["STORMDROP_TEST_FOLDER"]) / "campaign"
+    made = folder / "material.json"
+    with contextlib.closing(MachineLock(folder.with_suffix(".lock"))) as lock, lock.exclusive():
+        if not made.exists():
+            material = prepare(folder)
+            made.write_text(json.dumps([material.seconds, material.digest]))
+    return Material(folder, *json.loads(made.read_text()))
 
 
 def prepare(folder: Path) -> Material:
@@ -86,8 +99,8 @@ def prepare(folder: Path) -> Material:
     draft = Material(folder, 0.0, "")
     _save_model(draft.model)
     _save_expected(draft.model, draft.expected)
-    _measure_peak(draft.peak)
-    with sandbox(folder / "undisturbed", draft.peak) as home:
+    _measure_machine(draft.machine)
+    with sandbox(folder / "undisturbed", draft.machine) as home:
         process = home.start([LAUNCHER, *draft.tune(home, "--seed", 99)])
         end, outcome = process.wait(), Outcome("undisturbed")
         check_end(outcome, end, [0])
@@ -140,14 +153,18 @@ def _extreme(seed: int) -> NDArray[np.float32]:
     return values.astype("float32")
 
 
-def _measure_peak(folder: Path) -> None:
-    """The peak of this machine, even if other load disturbs its measurement: it only orders candidates."""
+def _measure_machine(folder: Path) -> None:
+    """The measurements of this machine that a tuning of a model makes, in the form in which they are kept."""
     from stormdrop.machine.cpu import Target
-    from stormdrop.machine.peak import _write, cache_path, peak
+    from stormdrop.machine.kept_measurements import kept_file
+    from stormdrop.machine.memory_rates import measure_caches_within
+    from stormdrop.machine.peak import peak
 
-    target = Target.detect()
-    cached = cache_path(target)
-    _write(folder / cached.name, target, peak(target))
+    peak(Target.detect())
+    measure_caches_within(Target.detect(), None)
+    for kind in ("peak", "memory"):
+        if (kept := kept_file(kind, []).parent).is_dir():
+            shutil.copytree(kept, folder / kind)
 
 
 def _digest(artifact: Path) -> str:

@@ -36,7 +36,7 @@ class SameArtifact:
 
     def run(self, folder: Path) -> Outcome:
         material, outcome = shared(), Outcome("two tunings with one --out")
-        with sandbox(folder, material.peak) as home:
+        with sandbox(folder, material.machine) as home:
             if self.older:
                 shutil.copytree(material.older, home.artifact)
             first = home.stormdrop(*material.tune(home, "--seed", self.seed))
@@ -64,7 +64,7 @@ class SameSession:
 
     def run(self, folder: Path) -> Outcome:
         material, outcome = shared(), Outcome("two runs resume one session")
-        with sandbox(folder, material.peak) as home:
+        with sandbox(folder, material.machine) as home:
             tuning = Tuning(home, material, outcome, self.seed)
             process = tuning.start()
             reached = process.reached("append", self.count)
@@ -100,7 +100,7 @@ class ImportMeanwhile:
 
     def run(self, folder: Path) -> Outcome:
         material, outcome = shared(), Outcome("import and export during a tuning")
-        with sandbox(folder, material.peak) as home:
+        with sandbox(folder, material.machine) as home:
             process = home.stormdrop(*material.tune(home, "--seed", self.seed))
             outcome.require(process.reached("append", self.count), Kind.OTHER, f"there was no append {self.count}")
             exported = home.folder / "exported.jsonl"
@@ -133,7 +133,7 @@ class TwoThreads:
 
     def run(self, folder: Path) -> Outcome:
         material, outcome = shared(), Outcome(f"two threads: {self.what}")
-        with sandbox(folder, material.peak) as home:
+        with sandbox(folder, material.machine) as home:
             operands = [home.database, self.seed] if self.what == "tune" else [material.older, material.expected]
             end = home.start([INSIDE / "two_threads.py", self.what, *map(str, operands)]).wait()
             check_end(outcome, end, [0])

@@ -141,12 +141,12 @@ class Sandbox:
         environment: The variables of its processes.
     """
 
-    def __init__(self, folder: Path, peak: Path | None = None) -> None:
+    def __init__(self, folder: Path, machine: Path | None = None) -> None:
         """Makes the folder's parts.
 
         Args:
             folder: An empty folder.
-            peak: A folder with the measured peak of this machine, which is copied, because measuring takes seconds.
+            machine: A folder with what was measured of this machine, which is copied: measuring takes seconds.
         """
         self.folder = folder
         self.database, self.artifact = folder / "records.db", folder / "model.sd"
@@ -164,8 +164,8 @@ class Sandbox:
         }
         for name in ("home", "data", "cache", "tmp"):
             (folder / name).mkdir(parents=True)
-        if peak is not None:
-            shutil.copytree(peak, folder / "cache" / "stormdrop" / "peak")
+        if machine is not None:
+            shutil.copytree(machine, folder / "cache" / "stormdrop")
 
     def start(
         self,
@@ -264,9 +264,9 @@ class Sandbox:
 
 
 @contextlib.contextmanager
-def sandbox(folder: Path, peak: Path | None = None) -> Iterator[Sandbox]:
+def sandbox(folder: Path, machine: Path | None = None) -> Iterator[Sandbox]:
     """A sandbox whose processes end with it."""
-    made = Sandbox(folder, peak)
+    made = Sandbox(folder, machine)
     try:
         yield made
     finally:

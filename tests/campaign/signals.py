@@ -54,7 +54,7 @@ class Signal:
     def run(self, folder: Path) -> Outcome:
         material = shared()
         outcome = Outcome(f"{self.name} to the {self.whom} at {self.instant}")
-        with sandbox(folder, material.peak) as home:
+        with sandbox(folder, material.machine) as home:
             tuning = Tuning(home, material, outcome, self.seed, self.older)
             process = tuning.start()
             if process.reached(self.instant, self.count):

@@ -72,7 +72,7 @@ class Fault:
             outcome.skipped = built
             return outcome
         material = shared()
-        with sandbox(folder, material.peak) as home:
+        with sandbox(folder, material.machine) as home:
             tuning = Tuning(home, material, outcome, self.seed, self.older)
             environment = {
                 "LD_PRELOAD": str(built),
@@ -119,7 +119,7 @@ class Locked:
     def run(self, folder: Path) -> Outcome:
         material, outcome = shared(), Outcome("the database is locked")
         outcome.notes["seconds"] = self.seconds
-        with sandbox(folder, material.peak) as home:
+        with sandbox(folder, material.machine) as home:
             tuning = Tuning(home, material, outcome, self.seed)
             process = tuning.start()
             reached = process.reached("append", self.count)
@@ -158,7 +158,7 @@ class Deleted:
 
     def run(self, folder: Path) -> Outcome:
         material, outcome = shared(), Outcome(f"the database is deleted {'with' if self.log else 'without'} its log")
-        with sandbox(folder, material.peak) as home:
+        with sandbox(folder, material.machine) as home:
             tuning = Tuning(home, material, outcome, self.seed)
             process = tuning.start()
             reached = process.reached("append", self.count)
@@ -200,7 +200,7 @@ class Postgres:
 
     def _tune(self, folder: Path, outcome: Outcome, running: Server) -> None:
         material = shared()
-        with sandbox(folder, material.peak) as home:
+        with sandbox(folder, material.machine) as home:
             words = material.tune(home, "--seed", self.seed, "--resume", "--db", running.url)
             process = home.stormdrop(*words)
             outcome.require(process.reached("append", self.count), Kind.OTHER, f"there was no append {self.count}")

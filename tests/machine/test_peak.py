@@ -107,7 +107,7 @@ def test_figures_are_kept(results: list[Peak]) -> None:
     assert peak(TARGET) == Peak(1e12, 1e11)
     assert len(results) == 1
     kept = json.loads(module.cache_path(TARGET).read_text())
-    assert kept == {"cpu": "A CPU", "cores": 2, "flops": 1e12, "bandwidth": 1e11}
+    assert kept == {"cpu": "A CPU", "cores": 2, "flops": 1e12, "bandwidth": 1e11, "undisturbed": True}
 
 
 def test_refresh_measures_again(results: list[Peak]) -> None:
@@ -122,13 +122,18 @@ def test_each_machine_and_core_count_has_its_own(results: list[Peak]) -> None:
     assert peak(dataclasses.replace(TARGET, cores=1)) == Peak(2e12, 2e11)
 
 
-def test_disturbed_figures_are_kept_in_this_process_only(results: list[Peak]) -> None:
-    results[0] = Peak(5e11, 5e10, undisturbed=False)
-    for _ in range(6):  # as for the kernels of a model
-        assert peak(TARGET) == known_peak(TARGET) == Peak(5e11, 5e10, undisturbed=False)
-    assert not module.cache_path(TARGET).exists()
-    assert peak(TARGET, refresh=True) == Peak(2e12, 2e11)
-    assert known_peak(TARGET) == Peak(2e12, 2e11)
+def test_the_best_of_disturbed_figures_stands_until_one_is_undisturbed(results: list[Peak]) -> None:
+    results[:] = [Peak(5e11, 5e10, False), Peak(6e11, 4e10, False), Peak(2e11, 2e10), Peak(3e11, 3e10, False)]
+    for expected in (Peak(5e11, 5e10, False), Peak(6e11, 5e10, False), Peak(2e11, 2e10), Peak(2e11, 2e10)):
+        assert peak(TARGET, refresh=True) == expected
+        module._measured.clear()  # another process
+        assert peak(TARGET) == known_peak(TARGET) == expected
+    assert not results
+
+
+def test_a_file_of_an_earlier_version_holds_undisturbed_figures(results: list[Peak]) -> None:
+    module.keep(module.cache_path(TARGET), {"cpu": "A CPU", "cores": 2, "flops": 3e12, "bandwidth": 3e11})
+    assert peak(TARGET) == Peak(3e12, 3e11)
 
 
 def test_what_is_not_known_is_not_measured(results: list[Peak]) -> None:
@@ -162,6 +167,33 @@ def test_a_tuning_measures_it_if_there_is_time(results: list[Peak]) -> None:
     assert peak_within(TARGET, 60.0) == Peak(1e12, 1e11)
     assert peak_within(TARGET, 10.0) == Peak(1e12, 1e11)
     assert len(results) == 1
+
+
+def test_a_tuning_betters_a_disturbed_figure_if_that_takes_little_of_its_time(results: list[Peak]) -> None:
+    disturbed = Peak(5e11, 5e10, undisturbed=False)
+    results.insert(0, disturbed)
+    assert peak_within(TARGET, 60.0) == disturbed
+    for seconds in (60.0, None):  # a measurement takes a twentieth of it, or an unknown part
+        assert peak_within(TARGET, seconds) == disturbed
+    assert peak_within(TARGET, 600.0) == Peak(1e12, 1e11)
+    assert peak_within(TARGET, 600.0) == Peak(1e12, 1e11)
+    assert len(results) == 1
+
+
+@pytest.mark.parametrize(("pause", "windows"), [(0.0, 60), (0.02, 5)])
+def test_long_windows_are_few(monkeypatch: pytest.MonkeyPatch, pause: float, windows: int) -> None:
+    """Arrays of a gigabyte, for a last cache as its host reports it, are not copied sixty times."""
+    clock = [0.0]
+    monkeypatch.setattr(module.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(module.time, "process_time", lambda: 2 * clock[0])
+    ran = []
+
+    def run() -> None:
+        ran.append(1)
+        clock[0] += 0.001 + pause
+
+    assert module.best_window(run, 2, patience=0.1) == (pytest.approx(0.001 + pause), True)
+    assert len(ran) == 1 + windows
 
 
 def test_a_tuning_does_without_it(results: list[Peak], monkeypatch: pytest.MonkeyPatch) -> None:

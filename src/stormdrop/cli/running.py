@@ -355,12 +355,16 @@ def doctor(
     width = max(len(row[0]) for row in rows)
     for name, value in rows:
         print(f"{name:<{width}}  {value}")
-    if not limits.undisturbed:
-        print("something else used the machine while peak and bandwidth were measured: they are higher than shown")
-    if not memory.undisturbed:
-        print("something else used the machine while its memory was measured: it is faster than shown")
-    if not all(rate.undisturbed for rate in units):
-        print("something else used the machine while its units were measured: some are faster than shown")
+    disturbed = {
+        "peak and bandwidth were measured: they are higher": limits.undisturbed,
+        "its memory was measured: it is faster": memory.undisturbed,
+        "its units were measured: some are faster": all(rate.undisturbed for rate in units),
+    }
+    for what, undisturbed in disturbed.items():
+        if not undisturbed:
+            print(f"something else used the machine while {what} than shown")
+    if not all(disturbed.values()):
+        print("stormdrop doctor --refresh measures again")
 
 
 def _unit(rate: UnitRate) -> dict[str, Any]:

@@ -81,7 +81,7 @@ def memory_rates(target: Target, refresh: bool = False, deadline: float = math.i
     """The rates of this machine's memory and caches.
 
     The measurement takes some three seconds and waits for the machine-wide lock. It is kept per machine, as the peak
-    is, unless it was disturbed.
+    is. One that was disturbed stands until there is an undisturbed one.
 
     Args:
         target: This machine, with the number of cores to use.
@@ -95,16 +95,19 @@ def memory_rates(target: Target, refresh: bool = False, deadline: float = math.i
     if target.runner or target.triple:
         raise MeasureError(f"the memory of {target.name} cannot be measured here: it is another machine")
     path = _path(target)
-    known = None if refresh else _read(path) or _measured.get(path)
-    if known is not None:
+    known = _known(path)
+    if known is not None and not refresh:
         return known
     shape = {**shape_of(target), "l2s": target.cores * target.l2, "l3s": target.l3s * target.l3}
     with contextlib.closing(MachineLock()) as lock, lock.exclusive(deadline):
+        known = _known(path)
+        if known is not None and not refresh:  # whoever had the lock before has measured them
+            return known
         serve = f"{__name__}:serve_memory_rates"
-        rates = _measured[path] = measured_in_child(serve, shape, MemoryRates, "measuring this machine's memory")
-    if rates.undisturbed:
-        with contextlib.suppress(OSError):  # without a folder that can be written, the next process measures again
-            keep(path, asdict(rates))
+        measured = measured_in_child(serve, shape, MemoryRates, "measuring this machine's memory")
+    rates = _measured[path] = measured if measured.undisturbed or known is None else known
+    with contextlib.suppress(OSError):  # without a folder that can be written, the next process measures again
+        keep(path, asdict(rates))
     return rates
 
 
@@ -119,9 +122,10 @@ def measure_caches_within(target: Machine, seconds: float | None) -> None:
 
     if not isinstance(target, Target) or target.runner or target.triple or not target.l3:
         return
-    if known_cached(target) is None and affordable(_COST, seconds):
+    known = _known(_path(target))
+    if affordable(_COST, seconds, known):
         with contextlib.suppress(MeasureError):  # a tuning does with what is reported
-            memory_rates(target, deadline=deadline_of(seconds))
+            memory_rates(target, refresh=known is not None, deadline=deadline_of(seconds))
 
 
 def cached_bytes(target: Target) -> int:
@@ -142,8 +146,7 @@ def known_cached(target: Target) -> int | None:
     Args:
         target: This machine, with the number of cores to use.
     """
-    path = _path(target)
-    known = _read(path) or _measured.get(path)
+    known = _known(_path(target))
     return known.cached if known is not None and known.undisturbed else None
 
 
@@ -183,6 +186,10 @@ def last_cache(sizes: Sequence[int], read: Sequence[float], second: int, third: 
 
 def _path(target: Target) -> Path:
     return kept_file("memory", [_METHOD, target.cpu, target.cores, target.l1, target.l2, target.l3, target.l3s])
+
+
+def _known(path: Path) -> MemoryRates | None:
+    return _read(path) or _measured.get(path)
 
 
 def _read(path: Path) -> MemoryRates | None:

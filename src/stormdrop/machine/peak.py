@@ -6,8 +6,9 @@ reaches on all cores. It counts the bytes read plus the bytes written, but not t
 writes them. Both are the best of several windows, measured while nobody else measures.
 
 The kernels are written in TensorIR and compiled in-process, so a user needs no C compiler. They run in a process of
-their own, because the number of threads is fixed when TVM is loaded. The result is cached per machine. A result that
-was disturbed is kept in this process only.
+their own, because the number of threads is fixed when TVM is loaded. The result is cached per machine. One that was
+disturbed is cached, too, with this caveat: on a machine that others use, each tuning would otherwise measure again. A
+tuning with enough time tries to better it.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ..errors import MeasureError, TargetError
 from .child_process import ChildProcess
@@ -37,7 +38,9 @@ WINDOWS = 60
 _PATIENCE = 2.0  # seconds to wait for an undisturbed window
 _FULL_SHARE = 0.9  # of the cores' time: with less, something else ran on them
 
+_FEWEST = 5  # windows, however long they are
 _SHARE = 0.2  # of a tuning's time
+_SHARE_AGAIN = 0.03  # of a tuning's time, if there is a figure already
 _COST = 3.0  # seconds, about, of a measurement
 
 _METHOD = 1  # part of the cache's key: raise it when what is measured changes
@@ -70,8 +73,8 @@ _measured: dict[Path, Peak] = {}
 def peak(target: Machine, refresh: bool = False, deadline: float = math.inf) -> Peak:
     """The limits of a machine: those that its maker states for a GPU, measured ones for the CPU of this machine.
 
-    The measurement takes some 2 s and waits for the machine-wide lock. A process measures once. The result is also
-    cached in the user's cache folder, unless another process disturbed it.
+    The measurement takes some 2 s and waits for the machine-wide lock. The result is cached in the user's cache folder.
+    What other work has disturbed is too low: the best of such figures stands until one is undisturbed.
 
     Args:
         target: The machine, with the number of cores to use.
@@ -94,16 +97,27 @@ def peak(target: Machine, refresh: bool = False, deadline: float = math.inf) -> 
     cpu = require_cpu(target, f"the limits of {target.name} are not known")
     if target.runner:
         raise MeasureError(f"the limits of the machine at {target.runner} are not known")
-    known = None if refresh else known_peak(cpu)
-    if known is not None:
+    known = known_peak(cpu)
+    if known is not None and not refresh:
         return known
     path = cache_path(cpu)
     with contextlib.closing(MachineLock()) as lock, lock.exclusive(deadline):
-        measured = _measured[path] = _measure_in_child(shape_of(cpu))
-    if measured.undisturbed:
-        with contextlib.suppress(OSError):  # without a cache that can be written, the next process measures again
-            _write(path, cpu, measured)
+        known = known_peak(cpu)
+        if known is not None and not refresh:  # whoever had the lock before has measured it
+            return known
+        measured = _measured[path] = _better(known, _measure_in_child(shape_of(cpu)))
+    with contextlib.suppress(OSError):  # without a cache that can be written, the next process measures again
+        _write(path, cpu, measured)
     return measured
+
+
+def _better(known: Peak | None, measured: Peak) -> Peak:
+    """What is known of the limits after a measurement."""
+    if known is None or measured.undisturbed:
+        return measured
+    if known.undisturbed:
+        return known
+    return Peak(max(known.flops, measured.flops), max(known.bandwidth, measured.bandwidth), undisturbed=False)
 
 
 def known_peak(target: Machine) -> Peak | None:
@@ -135,22 +149,34 @@ def peak_within(target: Machine, seconds: float | None) -> Peak | None:
         seconds: The wall seconds of the tuning; None is no bound.
     """
     known = known_peak(target)
-    if known is not None or not affordable(_COST, seconds):
+    if not affordable(_COST, seconds, known):
         return known
     try:
-        return peak(target, deadline=deadline_of(seconds))
+        return peak(target, refresh=known is not None, deadline=deadline_of(seconds))
     except (MeasureError, TargetError):  # a tuning does without them
-        return None
+        return known
 
 
-def affordable(cost: float, seconds: float | None) -> bool:
-    """Whether a measurement of the machine takes a small part of a tuning's time.
+class Judged(Protocol):
+    """A measurement that says whether something else used the machine meanwhile."""
+
+    @property
+    def undisturbed(self) -> bool:
+        """False if it did."""
+
+
+def affordable(cost: float, seconds: float | None, known: Judged | None) -> bool:
+    """Whether a tuning measures the machine at its beginning: it takes a small part of its time.
 
     Args:
         cost: Seconds of the measurement.
         seconds: Those of the tuning; None is no bound.
+        known: What was measured before. If it was undisturbed, it stands. If not, a new one may be better, and is worth
+            less of the tuning's time.
     """
-    return seconds is None or cost <= seconds * _SHARE
+    if known is None:
+        return seconds is None or cost <= seconds * _SHARE
+    return not known.undisturbed and seconds is not None and cost <= seconds * _SHARE_AGAIN
 
 
 def deadline_of(seconds: float | None) -> float:
@@ -168,16 +194,13 @@ def cache_path(target: Target) -> Path:
 
 
 def _write(path: Path, target: Target, measured: Peak) -> None:
-    keep(
-        path,
-        {"cpu": target.cpu, "cores": target.cores, "flops": measured.flops, "bandwidth": measured.bandwidth},
-    )
+    keep(path, {"cpu": target.cpu, "cores": target.cores, **asdict(measured)})
 
 
 def _read(path: Path) -> Peak | None:
     try:
         cached = kept(path)
-        known = Peak(float(cached["flops"]), float(cached["bandwidth"]))
+        known = Peak(float(cached["flops"]), float(cached["bandwidth"]), cached.get("undisturbed", True) is True)
     except (ValueError, KeyError, TypeError):
         return None  # never measured, or the file is damaged
     return known if 0 < known.flops < math.inf and 0 < known.bandwidth < math.inf else None
@@ -372,14 +395,16 @@ def best_window(
     Args:
         run: Keeps all cores busy for a millisecond or more.
         cores: The number of cores that it uses.
-        fewest: Runs to make at least.
-        patience: Seconds after which no more runs are made for an undisturbed one.
+        fewest: Runs to make at least, if there is patience.
+        patience: Seconds after which no more runs are made than five.
     """
     run()  # touches the memory for the first time and starts the threads
     best, undisturbed = float("inf"), False
     begin = time.perf_counter()
     windows = 0
-    while windows < fewest or (not undisturbed and time.perf_counter() - begin < patience):
+    while windows < min(fewest, _FEWEST) or (
+        (windows < fewest or not undisturbed) and time.perf_counter() - begin < patience
+    ):
         cpu, start = time.process_time(), time.perf_counter()
         run()
         wall = time.perf_counter() - start

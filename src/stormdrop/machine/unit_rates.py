@@ -22,7 +22,7 @@ from .lock import MachineLock
 from .peak import LOADS
 from .units import UNITS, Unit, units_with
 
-_METHOD = 2  # part of the key of what is kept: raise it when what is measured changes
+_METHOD = 3  # part of the key of what is kept: raise it when what is measured changes
 _TIMEOUT = 30.0  # seconds; a unit takes some 0.2 s, and loading TVM one or two seconds
 
 
@@ -69,6 +69,7 @@ def unit_rates(target: Target, refresh: bool = False, deadline: float = math.inf
 
     The measurement takes about two seconds and waits for the machine-wide lock. A unit whose loop ends the measuring
     process (the operating system may refuse it) is listed with the reason, and costs no other unit its measurement.
+    The result is kept per machine. One that was disturbed stands until there is an undisturbed one.
 
     Args:
         target: This machine, with the number of cores to use.
@@ -82,14 +83,18 @@ def unit_rates(target: Target, refresh: bool = False, deadline: float = math.inf
     if target.runner or target.triple:
         raise MeasureError(f"the units of {target.name} cannot be measured here: it is another machine")
     path = _path(target)
-    known = None if refresh else _read(path) or _measured.get(path)
-    if known is not None:
+    known = _read(path) or _measured.get(path)
+    if known is not None and not refresh:
         return known
     with contextlib.closing(MachineLock()) as lock, lock.exclusive(deadline):
-        rates = _measured[path] = _measure(target)
-    if all(rate.undisturbed for rate in rates):
-        with contextlib.suppress(OSError):  # without a folder that can be written, the next process measures again
-            keep(path, [_document(rate) for rate in rates])
+        known = _read(path) or _measured.get(path)
+        if known is not None and not refresh:  # whoever had the lock before has measured them
+            return known
+        measured = _measure(target)
+    undisturbed = all(rate.undisturbed for rate in measured)
+    rates = _measured[path] = measured if undisturbed or known is None else known
+    with contextlib.suppress(OSError):  # without a folder that can be written, the next process measures again
+        keep(path, [_document(rate) for rate in rates])
     return rates
 
 
@@ -98,15 +103,15 @@ def _path(target: Target) -> Path:
 
 
 def _document(rate: UnitRate) -> list[Any]:
-    return [rate.unit.name, rate.rate, rate.times_float32, rate.problem]
+    return [rate.unit.name, rate.rate, rate.times_float32, rate.problem, rate.undisturbed]
 
 
 def _read(path: Path) -> tuple[UnitRate, ...] | None:
     by_name = {unit.name: unit for unit in UNITS}
     try:
         return tuple(
-            UnitRate(by_name[name], float(rate), float(times), problem=str(problem))
-            for name, rate, times, problem in kept(path)
+            UnitRate(by_name[name], float(rate), float(times), bool(undisturbed), str(problem))
+            for name, rate, times, problem, undisturbed in kept(path)
         )
     except (ValueError, KeyError, TypeError):
         return None  # never measured, or the file is damaged
