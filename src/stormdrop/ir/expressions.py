@@ -34,23 +34,32 @@ def children(node: Expr) -> list[Expr]:
     Raises:
         UnsupportedFunction: the expression is of a kind that stages do not hold.
     """
-    if isinstance(node, Var | IntImm | FloatImm):
-        return []
-    if isinstance(node, prim.Cast):
-        return [node.value]
-    if isinstance(node, prim.Select):
-        return [node.condition, node.true_value, node.false_value]
-    if isinstance(node, TensorLoad):
-        return list(node.indices)
-    if isinstance(node, Call):
-        return list(node.args)
-    if isinstance(node, prim.Not | prim.BitwiseNot):
-        return [node.a]
-    if isinstance(node, prim.BinaryOpExpr | prim.CmpExpr | prim.LogicalExpr):
-        return [node.a, node.b]
-    if type(node).__name__ in {"StringImm", "GenericConst"}:
-        return []
-    raise UnsupportedFunction(f"expression of kind {type(node).__name__}")
+    operands = _OPERANDS.get(type(node))
+    if operands is None:
+        operands = _OPERANDS[type(node)] = _operands_of(type(node))
+    return operands(node)
+
+
+def _operands_of(kind: type) -> Callable[[Expr], list[Expr]]:
+    """What gives the operands of expressions of a class: the classes of TVM are asked once for each, not each node."""
+    if issubclass(kind, Var | IntImm | FloatImm) or kind.__name__ in {"StringImm", "GenericConst"}:
+        return lambda _: []
+    if issubclass(kind, prim.Cast):
+        return lambda node: [node.value]
+    if issubclass(kind, prim.Select):
+        return lambda node: [node.condition, node.true_value, node.false_value]
+    if issubclass(kind, TensorLoad):
+        return lambda node: list(node.indices)
+    if issubclass(kind, Call):
+        return lambda node: list(node.args)
+    if issubclass(kind, prim.Not | prim.BitwiseNot):
+        return lambda node: [node.a]
+    if issubclass(kind, prim.BinaryOpExpr | prim.CmpExpr | prim.LogicalExpr):
+        return lambda node: [node.a, node.b]
+    raise UnsupportedFunction(f"expression of kind {kind.__name__}")
+
+
+_OPERANDS: dict[type, Callable[[Expr], list[Expr]]] = {}
 
 
 def is_selection(node: Expr) -> bool:

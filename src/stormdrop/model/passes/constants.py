@@ -9,6 +9,7 @@ Relax's pass sees the other calls of which all arguments are constants.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -47,6 +48,19 @@ def _slice_scatter(call: relax.Call, into: NDArray[Any], value: NDArray[Any]) ->
     return result
 
 
+def _strided_slice(call: relax.Call, value: NDArray[Any]) -> NDArray[Any] | None:
+    axes, *bounds = ([int(number) for number in argument.fields] for argument in call.args[1:])
+    index = [slice(None)] * value.ndim
+    for axis, *bound in zip(axes, *bounds, strict=True):
+        index[axis] = slice(*bound)
+    result: NDArray[Any] = value[tuple(index)]
+    return result if result.shape == tuple(int(extent) for extent in call.ty.shape) else None
+
+
+def _concat(call: relax.Call, *values: NDArray[Any]) -> NDArray[Any]:
+    return np.concatenate(values, None if call.attrs.axis is None else int(call.attrs.axis))
+
+
 def _convert(call: relax.Call, value: NDArray[Any]) -> NDArray[Any] | None:
     dtype = str(call.ty.dtype)
     if is_integer(dtype) and is_float(str(value.dtype)):
@@ -70,6 +84,11 @@ _EVALUATE: dict[str, Callable[..., NDArray[Any] | None]] = {
     "relax.flatten": _reshape,
     "relax.broadcast_to": _broadcast,
     "relax.slice_scatter": _slice_scatter,
+    "relax.strided_slice": _strided_slice,
+    "relax.concat": _concat,
+    "relax.less": _computed(np.less),
+    "relax.add": _computed(np.add),
+    "relax.multiply": _computed(np.multiply),
     "relax.equal": _computed(np.equal),
     "relax.not_equal": _computed(np.not_equal),  # true of NaN, as in IEEE 754; TVM's kernels say false
     "relax.subtract": _computed(np.subtract),
@@ -107,7 +126,10 @@ class _Fold(relax.PyExprMutator):
         evaluate = _EVALUATE.get(expr.op.name)
         if evaluate is None:
             return _folded_by_relax(relax.Call(expr.op, arguments, expr.attrs, expr.ty_args))
-        values = [array_of(argument) for argument in arguments if isinstance(argument, GenericConst)]
+        fields = itertools.chain.from_iterable(
+            argument.fields if isinstance(argument, relax.Tuple) else [argument] for argument in arguments
+        )
+        values = [array_of(field) for field in fields if isinstance(field, GenericConst)]
         value = evaluate(expr, *values)
         return None if value is None else constant(value)
 
