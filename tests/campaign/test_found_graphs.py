@@ -81,6 +81,29 @@ GRAPHS = {
             z = OneHot <axis = 0> (x, depth, numbers)
         }""",
     # TVM looks for the number among the attributes.
+    # The kernel of the sigmoid begins with the softplus.
+    "a softplus before a sigmoid": """<ir_version: 8, opset_import: ["" : 13]>
+        g (float x) => (float y) {
+            soft = Softplus (x)
+            y = Sigmoid (soft)
+        }""",
+    # A position is 1 in exact numbers, and a little less in float32.
+    "nearest elements in float32": """<ir_version: 9, opset_import: ["" : 20]>
+        g (float[1,1,2,5] x) => (float[1,1,1,2] y) <float[4] scales = {1, 1, 0.7, 0.5}> {
+            y = Resize <coordinate_transformation_mode = "half_pixel_symmetric", nearest_mode = "floor"> (x, , scales)
+        }""",
+    # A rule of onnxscript takes what is written to all places for the result.
+    "the larger ones at all places": """<ir_version: 10, opset_import: ["" : 18]>
+        g (float[1,3] x) => (float[1,3] y) <int64[1,1] first = {0}, float[1,3] b = {-0.5, 0.5, 0}> {
+            y = ScatterND <reduction = "max"> (x, first, b)
+        }""",
+    # Only the exact model knows that a step is one of rounding.
+    "an arc tangent that is rounded": """<ir_version: 8, opset_import: ["" : 13]>
+        g (float[4,6] x) => (float[4,6] y, float[4,6] z) {
+            y = Atan (x)
+            large = Tanh (x)
+            z = Floor (large)
+        }""",
     "TopK of opset 10": """<ir_version: 5, opset_import: ["" : 10]>
         g (float[3,4] x) => (float[3,2] y, int64[3,2] at) <int64[1] two = {2}> {
             y, at = TopK <axis = 1> (x, two)

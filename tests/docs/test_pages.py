@@ -85,9 +85,7 @@ def test_python_examples(page: Path, folder: Path, request: pytest.FixtureReques
 
 
 @pytest.mark.parametrize("page", pages_with("shell"), ids=name_of)
-def test_commands(
-    page: Path, folder: Path, request: pytest.FixtureRequest, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_commands(page: Path, folder: Path, request: pytest.FixtureRequest, capfd: pytest.CaptureFixture[str]) -> None:
     if "model.sd" in "".join(blocks(page, "shell")) and "--out model.sd" not in "".join(blocks(page, "shell")):
         shutil.copytree(request.getfixturevalue("with_model"), folder, dirs_exist_ok=True)
     skip_without_packages("".join(blocks(page, "shell")))

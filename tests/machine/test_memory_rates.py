@@ -127,9 +127,7 @@ def test_a_damaged_file_is_measured_anew(measurements: list[MemoryRates], here: 
     assert memory_rates(here).cached == 7 << 20
 
 
-def test_a_disturbed_measurement_stands_until_one_is_undisturbed(
-    measurements: list[MemoryRates], here: Target
-) -> None:
+def test_a_disturbed_measurement_stands_until_one_is_undisturbed(measurements: list[MemoryRates], here: Target) -> None:
     measurements.insert(0, dataclasses.replace(RATES, undisturbed=False))
     assert memory_rates(here).cached == 6 << 20
     module._measured.clear()

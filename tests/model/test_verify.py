@@ -287,3 +287,15 @@ def test_a_step_at_a_tie_is_right_and_another_zero_point_is_wrong() -> None:
     Reference.compute(imported_as(graph, product(0.5 * (1 + 1e-6), 100)))  # the ties are ties no more
     with pytest.raises(ModelError, match="different results"):
         Reference.compute(imported_as(graph, product(0.5, 101)))
+
+
+@pytest.mark.compiles
+@pytest.mark.parametrize("before", ["Softplus(x)", "Softsign(x)", "Tanh(x)", "ReduceMax <axes = [1]> (x)"])
+@pytest.mark.parametrize("after", ["Sigmoid", "Softmax"])
+def test_what_is_fused_in_front_of_what_saturates_is_no_fault(before: str, after: str, target: Target) -> None:
+    """The kernel of the sigmoid reads what stands before the other function, too."""
+    axis = "<axis = 0>" if after == "Softmax" else ""
+    graph = f"g (float[3, 5] x) => (float[3, n] y) {{ a = {before} y = {after} {axis} (a) }}"
+    source = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 13]> {graph}')
+    imported = load_graph(source)
+    assert Reference.compute(imported).check(build(imported, {}, target)).fault is None

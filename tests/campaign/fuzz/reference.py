@@ -56,6 +56,7 @@ class Expected:
         outputs: The outputs by name.
         allowed: The relative error that each may have: `LEVEL`, or 20 times what a millionth of the inputs makes. It is
             infinite if the graph jumps there.
+        varies: Whether an output holds several values, or changes with the inputs.
 
     Raises:
         Exception: Whatever onnxruntime raises for a model that it does not take.
@@ -66,6 +67,11 @@ class Expected:
         names = [output.name for output in model.graph.output]
         self.outputs: dict[str, Array] = _run(running, names, feeds)
         self.allowed = dict.fromkeys(names, _LEVEL_OF_HALVES if has_halves(model) else LEVEL)
+        larger = {name: value * 1.01 if value.dtype.kind == "f" else value for name, value in feeds.items()}
+        moved = _run(running, names, {name: np.asarray(value, feeds[name].dtype) for name, value in larger.items()})
+        self.varies = any(
+            np.unique(value).size > 1 or not np.array_equal(moved[name], value) for name, value in self.outputs.items()
+        )
         for seed in range(2):
             nudged = _run(running, names, _nudged(feeds, np.random.default_rng(seed)))
             for name, value in self.outputs.items():
@@ -75,8 +81,12 @@ class Expected:
 
     @property
     def is_stable(self) -> bool:
-        """Whether little becomes of rounding: a graph that makes much of it, or jumps at its inputs, says nothing."""
-        return max(self.allowed.values()) <= _MOST and all(np.isfinite(value).all() for value in self.outputs.values())
+        """Whether the outputs say something, and little becomes of rounding.
+
+        A graph that makes much of rounding, that jumps at its inputs, or whose outputs hold one value, says nothing.
+        """
+        finite = all(np.isfinite(value).all() for value in self.outputs.values())
+        return self.varies and finite and max(self.allowed.values()) <= _MOST
 
     def difference(self, outputs: Mapping[str, Array]) -> str:
         """What is wrong with these outputs, in one line; empty if nothing is."""

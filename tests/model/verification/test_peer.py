@@ -54,6 +54,13 @@ def test_onnxruntime_rounds_in_another_order_without_its_optimisations(residual:
     assert rounding_of_peer(FromElsewhere(), feeds, "y") == 0.0
 
 
+def test_the_rounding_of_a_single_number_is_known() -> None:
+    x, y = (helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, []) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Exp", ["x"], ["y"])], "scalar", [x], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    assert 0 < rounding_of_peer(OnnxOrigin(model), {"x": np.array(7.3, "float32")}, "y") < 1e-5
+
+
 def test_sums_that_would_saturate_are_not_taken_for_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
     x = helper.make_tensor_value_info("x", onnx.TensorProto.UINT8, [2, 64])
     y = helper.make_tensor_value_info("y", onnx.TensorProto.INT32, [2, 3])

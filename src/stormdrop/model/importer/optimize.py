@@ -154,12 +154,15 @@ class _Readers:
 def _may_match(pattern: NodePattern, node: ir.Node) -> bool:
     """Whether the operators of a node, and of what computes its inputs, are those of a pattern.
 
-    No rule knows a BatchNormalization that trains: it takes the statistics of the batch.
+    No rule knows a BatchNormalization that trains: it takes the statistics of the batch. None knows a ScatterND that
+    adds to what is there, or takes the larger one.
     """
     if not pattern.op.matches(node.op_type):
         return False
     trains = len(node.outputs) > 1 or node.attributes.get_int("training_mode", False)
     if node.op_type == "BatchNormalization" and trains:
+        return False
+    if node.op_type == "ScatterND" and node.attributes.get_string("reduction", "none") != "none":
         return False
     for wanted, value in zip(pattern.inputs, node.inputs, strict=False):
         if isinstance(wanted, NodeOutputPattern):

@@ -250,14 +250,21 @@ class ExactModel:
 
 
 def _is_direct(graph: StageGraph, argument: int) -> bool:
-    """Whether a function takes the maximum of an argument as it stands, or a function of one operand of it."""
-    starts = (stage.value if stage.combine == "max" else _only_operand(stage.value) for stage in graph.stages)
-    return any(isinstance(start, TensorLoad) and start.source == graph.parameters[argument] for start in starts)
+    """Whether the last saturating function of a kernel takes an argument as it stands.
+
+    A softmax begins with a maximum, a sigmoid with itself. What stands before it, such as a softplus, does not count.
+    """
+    starts = (_saturated(stage) for stage in reversed(graph.stages))
+    start = next((start for start in starts if start is not None), None)
+    return isinstance(start, TensorLoad) and start.source == graph.parameters[argument]
 
 
-def _only_operand(value: Any) -> Any | None:
-    operands = list(value.args) if isinstance(value, Call) else []
-    return operands[0] if len(operands) == 1 else None
+def _saturated(stage: Stage) -> Any | None:
+    """What a stage takes with which a softmax or a sigmoid begins; None of another stage."""
+    if stage.combine == "max":
+        return stage.value
+    is_sigmoid = isinstance(stage.value, Call) and stage.value.op.name == "tirx.sigmoid"
+    return stage.value.args[0] if is_sigmoid else None
 
 
 def _inexact(rounded: bool, noise: np.random.Generator | None, stage: Stage, value: Array) -> Array:

@@ -60,7 +60,7 @@ def _nudged(feeds: Feeds) -> Iterator[Feeds]:
     for seed in range(_NUDGES):
         rng = np.random.default_rng(seed)
         yield {
-            name: np.nextafter(value, rng.choice([-np.inf, np.inf], value.shape).astype(value.dtype))
+            name: np.asarray(np.nextafter(value, rng.choice([-np.inf, np.inf], value.shape).astype(value.dtype)))
             if value.dtype.kind == "f"
             else value
             for name, value in feeds.items()

@@ -139,7 +139,7 @@ def _resized(node: Node, axes: Sequence[_Axis], mode: _Mode) -> Any:
         x = node.emit(relax.op.astype(x, "float32")) if dtype != "float32" else x
     outside = None
     for entry in axes:
-        positions = _positions(entry, mode.coordinates)
+        positions = _positions(entry, mode)
         places, weights = _taps(entry, mode, positions)
         x = _along(node, x, entry.axis, places, weights)
         if mode.coordinates == "tf_crop_and_resize":
@@ -190,15 +190,21 @@ def _along(node: Node, x: Any, axis: int, places: NDArray[Any], weights: NDArray
     return node.compute(compute if taps <= _TABLE else compute_sum, x, table, factors, name="resize")
 
 
-def _positions(entry: _Axis, coordinates: str) -> NDArray[Any]:
-    """Where in the input each output element lies."""
-    o = np.arange(entry.size, dtype=np.float64)
-    n, m, scale = entry.extent, entry.size, float(entry.scale)
-    half = (o + 0.5) / scale - 0.5
+def _positions(entry: _Axis, mode: _Mode) -> NDArray[Any]:
+    """Where in the input each output element lies.
+
+    The nearest element is found in float32 and in the order of onnxruntime: there the last bit of a position that lies
+    on an element, or in the middle between two, decides.
+    """
+    coordinates, number = mode.coordinates, np.float32 if mode.mode == "nearest" else np.float64
+    o = np.arange(entry.size, dtype=number)
+    n, m, scale = number(entry.extent), number(entry.size), number(entry.scale)
+    half = (o + number(0.5)) / scale - number(0.5)
     if coordinates == "half_pixel":
         return half
     if coordinates == "half_pixel_symmetric":
-        return n / 2 * (1 - m / (scale * n)) + half
+        offset = n / number(2) * (number(1) - m / (scale * n))
+        return offset + (o + number(0.5)) / scale - number(0.5)
     if coordinates == "pytorch_half_pixel":
         return half if m > 1 else np.zeros_like(o)
     if coordinates == "align_corners":
@@ -206,12 +212,12 @@ def _positions(entry: _Axis, coordinates: str) -> NDArray[Any]:
     if coordinates == "asymmetric":
         return o / scale
     if coordinates == "tf_half_pixel_for_nn":
-        return (o + 0.5) / scale
+        return (o + number(0.5)) / scale
     if coordinates == "tf_crop_and_resize":
         first, last = entry.roi
         if m > 1:
-            return first * (n - 1) + o * (last - first) * (n - 1) / (m - 1)
-        return np.full_like(o, 0.5 * (first + last) * (n - 1))
+            return number(first) * (n - 1) + o * number(last - first) * (n - 1) / (m - 1)
+        return np.full_like(o, 0.5 * (first + last) * float(n - 1))
     raise ValueError(f"coordinate_transformation_mode {coordinates}")
 
 
@@ -239,8 +245,8 @@ def _taps(entry: _Axis, mode: _Mode, positions: NDArray[Any]) -> tuple[NDArray[A
 
 def _nearest(positions: NDArray[Any], rounding: str) -> NDArray[Any]:
     functions: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
-        "round_prefer_floor": lambda x: np.ceil(x - 0.5),
-        "round_prefer_ceil": lambda x: np.floor(x + 0.5),
+        "round_prefer_floor": lambda x: np.ceil(x - x.dtype.type(0.5)),
+        "round_prefer_ceil": lambda x: np.floor(x + x.dtype.type(0.5)),
         "floor": np.floor,
         "ceil": np.ceil,
     }
