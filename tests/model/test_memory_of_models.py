@@ -24,7 +24,7 @@ from stormdrop.model.importer.isolated import import_graph
 from stormdrop.model.importer.narrow import decode_narrow
 from stormdrop.model.importer.source import read_source
 from stormdrop.model.importer.wholly_foreign import wholly_foreign
-from stormdrop.model.passes.rewriting import array_of
+from stormdrop.model.tensors import array_of, release_pages
 from stormdrop.model.verification.origins import OnnxOrigin
 
 
@@ -142,7 +142,7 @@ def test_the_parent_maps_what_the_child_has_written(tmp_path: Path) -> None:
     maps = Path("/proc/self/maps").read_text()
     assert "constants.bin (deleted)" in maps
     value = next(array_of(value) for value in ours.values() if value.shape == (256, 256))
-    weights.release_pages()
+    release_pages()
     np.testing.assert_array_equal(value, array_of(next(v for v in expected.values() if v.shape == (256, 256))))
 
 

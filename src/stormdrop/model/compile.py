@@ -26,15 +26,15 @@ from .fallback import schedule_fallback
 from .foreign import ForeignParts
 from .importer.graph import Graph
 from .importer.tasks import Task
-from .importer.weights import release_pages
 from .kernel_library import KernelLibrary
 from .machines import main_name
 from .metadata import FallbackReport, Metadata, Size, Work, needed_features
 from .passes import workspace
 from .passes.concatenation import Concatenation, Place, find_concatenations
 from .passes.renaming import joined
-from .passes.rewriting import array_of, rewrite_main
 from .passes.rewriting import constant as new_constant
+from .passes.rewriting import rewrite_main
+from .tensors import array_of, release_pages
 
 Evaluate = Callable[[tirx.PrimFunc, Sequence[NDArray[Any]]], list[NDArray[Any]]]
 """Computes the outputs of a function from its inputs."""

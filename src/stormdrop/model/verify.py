@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from .artifact import CompiledModel
 from .importer.graph import Graph
 from .importer.origin import Origin
-from .importer.weights import release_pages
+from .tensors import release_pages
 from .verification.arrays import error_of, mean_error
 from .verification.exact import Site
 from .verification.expected import LEVEL, LEVEL_WITHOUT_EXACT, Computing, Expected, Fault, WrongImport, output_name

@@ -10,8 +10,8 @@ import tvm
 from tvm import relax
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
-from ..passes.rewriting import tensor_of
 from ..passes.views import static_shape
+from ..tensors import tensor_of
 from .converters import CONVERTERS
 from .converters.node import Node
 from .standard import opset_of

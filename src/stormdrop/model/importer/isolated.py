@@ -45,7 +45,7 @@ from .source import refuse_external_data, shapes_of_sizes
 from .weights import FileState, large_tensors, move_out
 
 if TYPE_CHECKING:
-    from .constants import ConstantsReader, ConstantsWriter
+    from ..constants_file import ConstantsReader, ConstantsWriter
     from .graph import Graph
 
 IMPORT_SECONDS = 600.0
@@ -119,7 +119,7 @@ class Importer:
         self, model: str | Path | onnx.ModelProto, shapes: GivenShapes | None = None, values: Values | None = None
     ) -> Graph:
         """See `import_graph`."""
-        from .constants import ConstantsReader
+        from ..constants_file import ConstantsReader
         from .together import together
 
         with scratch_folder() as folder:
@@ -198,7 +198,7 @@ def _graph(imported: _Imported, constants: ConstantsReader) -> Graph:
     main = mod["main"]
     variables = main.params[len(main.params) - len(imported.constants) :]
     values = {
-        variable: constants.read(offset, variable.ty)
+        variable: constants.read(offset, variable.ty.shape, str(variable.ty.dtype))
         for variable, offset in zip(variables, imported.constants, strict=True)
     }
     mod["main"] = main.bind_params(values)
@@ -238,12 +238,12 @@ def serve(connection: Connection, memory: int) -> None:
 
 def _served(name: str, path: str, shapes: GivenShapes, values: Values, folder: str) -> Iterator[_Imported | str]:
     """Imports a model at each size and writes it into a folder. Yields one line if it cannot be imported."""
-    from .constants import ConstantsWriter
+    from ..constants_file import ConstantsWriter
     from .graph import load_graph
 
     try:
         sizes = shapes_of_sizes(Path(path), shapes, name)
-        with ConstantsWriter(Path(folder, _CONSTANTS), several=len(sizes) > 1) as constants:
+        with ConstantsWriter(Path(folder, _CONSTANTS)) as constants:
             for left, size in reversed(list(enumerate(reversed(sizes)))):
                 own = Path(folder, str(left))
                 own.mkdir()

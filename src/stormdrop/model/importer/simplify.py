@@ -27,11 +27,11 @@ from onnx import helper
 from onnx_ir.passes import common as passes
 from onnxscript.rewriter import MatchResult, RewriteRuleClassBase
 
+from ..tensors import mapped
 from .functions import inline_functions
 from .loops import unroll_loops
 from .optimize import fold_constants, optimize, rule_set
 from .standard import is_standard
-from .weights import mapped
 
 _AXES_ARE_AN_INPUT = 13
 """The first opset in which the axes of a Squeeze are an input."""

@@ -12,20 +12,16 @@ from __future__ import annotations
 import contextlib
 import math
 import mmap
-import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import onnx
-from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from onnx.external_data_helper import ExternalDataInfo
 
 from ...errors import ModelError
-from ...machine.memory import return_freed_memory
+from ..tensors import Array, mapped
 
 LEAST = 1 << 16
 """The fewest bytes of a tensor that is kept in a file."""
@@ -38,10 +34,6 @@ _TYPES = frozenset(
     }
 )
 """The types whose elements are whole bytes that NumPy knows."""
-
-Array = NDArray[Any]
-
-_mapped: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
 
 
 def in_file(tensor: TensorProto) -> bool:
@@ -65,36 +57,6 @@ def array_of(tensor: TensorProto) -> Array:
     where = ExternalDataInfo(tensor)
     dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
     return mapped(Path(where.location), dtype, where.offset or 0, tuple(tensor.dims))
-
-
-def mapped(file: Path, dtype: Any, offset: int, shape: tuple[int, ...]) -> Array:
-    """An array of a part of a file. It stays valid if the file is removed or replaced, but not if it is shortened.
-
-    Args:
-        file: The file.
-        dtype: The type of the elements.
-        offset: Where they begin, in bytes.
-        shape: The shape of the array, which has elements.
-    """
-    skipped = offset % mmap.ALLOCATIONGRANULARITY
-    count = math.prod(shape)
-    with file.open("rb") as opened:
-        size = skipped + count * np.dtype(dtype).itemsize
-        pages = mmap.mmap(opened.fileno(), size, access=mmap.ACCESS_COPY, offset=offset - skipped)
-    _mapped.add(pages)
-    array: Array = np.frombuffer(pages, dtype, count, skipped)
-    return array.reshape(shape)
-
-
-def release_pages() -> None:
-    """Takes what was freed, and the pages of all mapped arrays, out of this process's memory.
-
-    Whoever reads such an array gets it from its file again. The system would take the pages itself if memory were
-    short, but until then nobody can see that it may.
-    """
-    for pages in list(_mapped):
-        pages.madvise(mmap.MADV_DONTNEED)
-    return_freed_memory()
 
 
 def place(tensor: TensorProto, file: Path, offset: int, length: int) -> None:

@@ -20,7 +20,8 @@ from tvm import relax
 from tvm.ir import GenericConst
 
 from ...ir.dtypes import is_float, is_integer, limits
-from .rewriting import array_of, constant, rewrite_main
+from ..tensors import array_of
+from .rewriting import constant, rewrite_main
 
 
 def fold_constants(mod: tvm.IRModule) -> tvm.IRModule:

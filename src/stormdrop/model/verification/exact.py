@@ -22,7 +22,7 @@ from ...ir.stages import Stage, StageGraph
 from ...machine.threads import thread_count
 from ..expressions import VIEWS, calls_kernel, foreign_arguments, foreign_index, operator_name, variables_of
 from ..importer.graph import Graph
-from ..passes.rewriting import array_of
+from ..tensors import array_of
 from .samples import Feeds
 
 Array = NDArray[Any]

@@ -19,7 +19,7 @@ from ..artifact import CompiledModel
 from ..compile import place_of
 from ..importer.graph import Graph
 from ..importer.tasks import kernel_calls
-from ..passes.rewriting import array_of
+from ..tensors import array_of
 from .exact import Site
 from .given import HINT
 from .samples import Feeds

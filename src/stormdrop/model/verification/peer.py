@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from ...errors import ModelError, one_line
 from ..foreign import give_weights, session_of
 from ..importer.standard import opset_of
-from ..importer.weights import large_tensors, moved_in, release_pages
+from ..importer.weights import large_tensors, moved_in
+from ..tensors import release_pages
 from .samples import Feeds
 
 _SOFTMAX_OVER_ONE_AXIS = 13
