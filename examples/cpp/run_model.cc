@@ -4,6 +4,8 @@
 // inputs are ones. OUTPUT gets those of all outputs. The program prints the outputs and the time of a call.
 
 #include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <tvm/ffi/container/array.h>
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/extra/json.h>
@@ -38,24 +40,32 @@ struct AlignedMemory {
   void FreeData(DLTensor* tensor) { std::free(tensor->data); }
 };
 
-// A loaded model. It is for one thread at a time: several threads make one `Machine` each of one `executable`, and share
-// the code and the constants.
+// A part of a mapped file, which stays mapped.
+struct MappedMemory {
+  void* begin;
+  void AllocData(DLTensor* tensor) { tensor->data = begin; }
+  void FreeData(DLTensor*) {}
+};
+
+// A loaded model. It is for one thread at a time: several threads make one `Machine` each of one `executable` and its
+// `weights`, and share the code and the constants.
 class Machine {
  public:
-  explicit Machine(const ffi::Module& executable)
+  Machine(const ffi::Module& executable, const std::vector<ffi::Tensor>& weights)
       : machine_(executable->GetFunction("vm_load_executable").value()().cast<ffi::Module>()) {
     constexpr int kPooledAllocator = 2;
     machine_->GetFunction("vm_initialization").value()(static_cast<int>(kDLCPU), 0, kPooledAllocator);
     main_ = machine_->GetFunction("main").value();
-    // The memory between kernels, which `main` takes after the inputs.
+    // What `main` takes after the inputs: the large constants, and the memory between kernels.
+    for (const ffi::Tensor& weight : weights) after_inputs_.push_back(weight);
     if (auto workspace = machine_->GetFunction("workspace")) {
-      for (ffi::Any tensor : (*workspace)().cast<ffi::Array<ffi::Any>>()) workspace_.push_back(tensor);
+      for (ffi::Any tensor : (*workspace)().cast<ffi::Array<ffi::Any>>()) after_inputs_.push_back(tensor);
     }
   }
 
   std::vector<ffi::Tensor> Run(const std::vector<ffi::Tensor>& inputs) const {
     std::vector<ffi::AnyView> arguments(inputs.begin(), inputs.end());
-    arguments.insert(arguments.end(), workspace_.begin(), workspace_.end());
+    arguments.insert(arguments.end(), after_inputs_.begin(), after_inputs_.end());
     ffi::Any result;
     main_.CallPacked(arguments.data(), static_cast<int>(arguments.size()), &result);
     if (auto one = result.as<ffi::Tensor>()) return {*one};
@@ -67,7 +77,7 @@ class Machine {
  private:
   ffi::Module machine_;
   ffi::Function main_;
-  std::vector<ffi::Any> workspace_;
+  std::vector<ffi::Any> after_inputs_;
 };
 
 std::string ReadFile(const std::string& path) {
@@ -116,20 +126,49 @@ ffi::Module LoadExecutable(const std::string& folder) {
   return executable;
 }
 
+std::vector<int64_t> Shape(const json::Object& tensor) {
+  std::vector<int64_t> shape;
+  for (json::Value size : tensor["shape"].cast<json::Array>()) shape.push_back(size.cast<int64_t>());
+  return shape;
+}
+
+DLDataType Type(const json::Object& tensor) { return ffi::StringToDLDataType(tensor["dtype"].cast<ffi::String>()); }
+
+std::streamsize Bytes(const ffi::Tensor& tensor) {
+  return static_cast<std::streamsize>(ffi::GetDataSize(tensor));
+}
+
+// Maps the large constants, which metadata.json describes for each size of the model. A small model has none.
+std::vector<ffi::Tensor> MapWeights(const std::string& folder, const json::Object& metadata) {
+  std::vector<ffi::Tensor> weights;
+  if (!metadata.count("weights")) return weights;
+  std::string path = folder + "/weights.bin";
+  int file = open(path.c_str(), O_RDONLY);
+  struct stat status;
+  if (file < 0 || fstat(file, &status) != 0) throw std::runtime_error(path + ": cannot be read");
+  void* pages = mmap(nullptr, status.st_size, PROT_READ, MAP_PRIVATE, file, 0);
+  close(file);
+  if (pages == MAP_FAILED) throw std::runtime_error(path + ": cannot be mapped");
+  for (json::Value value : metadata["weights"].cast<json::Array>()[0].cast<json::Array>()) {
+    auto weight = value.cast<json::Object>();
+    auto shape = Shape(weight);
+    auto offset = weight["offset"].cast<int64_t>();
+    weights.push_back(ffi::Tensor::FromNDAlloc(MappedMemory{static_cast<char*>(pages) + offset},
+                                               ffi::ShapeView(shape.data(), shape.size()), Type(weight), kCpu));
+    if (offset + Bytes(weights.back()) > status.st_size) throw std::runtime_error(path + ": is too short");
+  }
+  return weights;
+}
+
 std::vector<ffi::Tensor> MakeInputs(const json::Array& described) {
   std::vector<ffi::Tensor> inputs;
   for (json::Value value : described) {
     auto input = value.cast<json::Object>();
-    std::vector<int64_t> shape;
-    for (json::Value size : input["shape"].cast<json::Array>()) shape.push_back(size.cast<int64_t>());
-    DLDataType type = ffi::StringToDLDataType(input["dtype"].cast<ffi::String>());
-    inputs.push_back(ffi::Tensor::FromNDAlloc(AlignedMemory(), ffi::ShapeView(shape.data(), shape.size()), type, kCpu));
+    auto shape = Shape(input);
+    inputs.push_back(
+        ffi::Tensor::FromNDAlloc(AlignedMemory(), ffi::ShapeView(shape.data(), shape.size()), Type(input), kCpu));
   }
   return inputs;
-}
-
-std::streamsize Bytes(const ffi::Tensor& tensor) {
-  return static_cast<std::streamsize>(ffi::GetDataSize(tensor));
 }
 
 void FillInputs(const std::vector<ffi::Tensor>& inputs, const char* path) {
@@ -153,7 +192,7 @@ void FillInputs(const std::vector<ffi::Tensor>& inputs, const char* path) {
 
 void Run(const std::string& folder, const char* input, const char* output) {
   json::Object metadata = ReadMetadata(folder);
-  Machine machine(LoadExecutable(folder));
+  Machine machine(LoadExecutable(folder), MapWeights(folder, metadata));
   std::vector<ffi::Tensor> inputs = MakeInputs(metadata["inputs"].cast<json::Array>());
   FillInputs(inputs, input);
   machine.Run(inputs);  // starts the threads and fills the caches; the second call is timed

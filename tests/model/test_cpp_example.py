@@ -15,6 +15,7 @@ from stormdrop.machine.cpu import Target
 from stormdrop.model.artifact import CompiledModel
 from stormdrop.model.compile import build
 from stormdrop.model.importer.graph import Graph
+from stormdrop.model.program import LEAST
 from stormdrop.model.verify import random_feeds
 
 SOURCE = Path(__file__).parents[2] / "examples" / "cpp"
@@ -48,9 +49,15 @@ def run(program: Path, *arguments: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([program, *arguments], env=environment, capture_output=True, text=True, timeout=60)
 
 
-def test_it_computes_what_python_does(program: Path, model: CompiledModel, tmp_path: Path) -> None:
+@pytest.mark.parametrize("least", [LEAST, 64], ids=["constants inside", "constants outside"])
+def test_it_computes_what_python_does(
+    program: Path, residual: Graph, target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, least: int
+) -> None:
+    monkeypatch.setattr("stormdrop.model.compile.LEAST", least)
+    model = build(residual, {}, target)
     x = random_feeds(model.inputs, 3)["x"]
     folder = model.save(tmp_path / "model.sd", native=True)
+    assert (folder / "weights.bin").exists() == (least < LEAST)
     x.tofile(tmp_path / "x.bin")
     done = run(program, folder, tmp_path / "x.bin", tmp_path / "y.bin")
     assert (done.returncode, done.stderr) == (0, "")

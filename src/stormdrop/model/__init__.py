@@ -23,7 +23,7 @@ artifact.py                            called, and saved to a folder
 loading.py                             loaded from there
 artifact_files.py, atomic_folder.py    the files of the folder, and how it is replaced in one step
 metadata.py                            what a model says about itself
-constants_file.py                      a file of constants, which is mapped
+program.py, constants_file.py          what TVM executes, and its large constants in a file that is mapped
 tensors.py                             tensors, arrays and parts of files that share their memory
 call_inputs.py, machines.py            the inputs of a call, and the virtual machines that serve calls
 casting.py                             samples and fixed values in the types of its inputs

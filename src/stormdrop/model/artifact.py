@@ -3,7 +3,8 @@
 folder/
   metadata.json   what the model is, for which machine, its inputs and outputs, checksums of the other files; the digest
                   of all this is the digest of the model
-  model.vm        the sequence of kernel calls, one for each size, and the constants
+  model.vm        the sequence of kernel calls, one for each size, and the small constants
+  weights.bin     the large constants, if there are any, which loading maps; see `program`
   kernels.bc      the kernels as LLVM bitcode, which loading turns into machine code; kernels-1.bc and so on hold more
   kernels.so      in a native model instead of kernels.bc: machine code, for which loading needs no LLVM
   tuning.json.gz  what its tuning found, from which a report is made; see `tuning_file`
@@ -14,11 +15,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tvm
 import tvm_ffi
 from numpy.typing import NDArray
 from tvm.runtime.vm import VirtualMachine
@@ -28,13 +29,14 @@ from ..errors import ArtifactError, InputError, ModelError, one_line, shown
 from ..machine.forks import check_threads
 from ..machine.memory import return_freed_memory
 from . import artifact_files
-from .artifact_files import METADATA, NATIVE, PROGRAM, check_free, checksum, kernels_file
+from .artifact_files import METADATA, NATIVE, PROGRAM, WEIGHTS, check_free, checksum, kernels_file
 from .atomic_folder import replace_folder
 from .call_inputs import CallInputs
 from .foreign import ForeignParts
 from .loading import load_program, without_scope_warnings
 from .machines import Machine, Machines, checked_threads, main_function, main_name
 from .metadata import Metadata, Size, TensorInfo, described, sizes_in_words
+from .program import Program, write_weights
 
 # Ctrl-C in a function of ours that TVM calls arrives as what it is, and not as a RuntimeError.
 tvm_ffi.register_error("KeyboardInterrupt", KeyboardInterrupt)
@@ -67,7 +69,7 @@ class CompiledModel:
 
     def __init__(
         self,
-        module: Any,
+        program: Program,
         metadata: Metadata,
         symbols: Mapping[str, int] | None = None,
         foreign: ForeignParts | None = None,
@@ -76,7 +78,7 @@ class CompiledModel:
         """Make a program ready to run.
 
         Args:
-            module: TVM's executable, or its module. It has a function for each size, which takes the inputs in order.
+            program: The program.
             metadata: What the model says about itself.
             symbols: The index of the task of each kernel, by the kernel's name.
             foreign: The parts that onnxruntime runs.
@@ -91,13 +93,13 @@ class CompiledModel:
         self.symbols = dict(symbols or {})
         self.foreign = foreign or ForeignParts()
         self.digest: str | None = None
-        self._executable, self._module = module, module.mod if hasattr(module, "mod") else module
+        self._program = program
         self._make_ready()
 
     def _make_ready(self) -> None:
         """Links the program into this process. Raises `ArtifactError` if it cannot be."""
         try:
-            self._machines: Machines | None = Machines(lambda: self._machine(self._new_machine()))
+            self._machines: Machines | None = Machines(lambda: self._machine(self._program.machine()))
             self._alone = self.foreign.alone(self.metadata, self.threads)
         except ModelError as error:
             raise ArtifactError(str(error)) from error
@@ -144,13 +146,13 @@ class CompiledModel:
         """
         native = (folder / NATIVE).exists()
         if not native:
-            del self._executable, self._module
+            del self._program
             self._machines = None
             return_freed_memory()
         loaded = CompiledModel.load(folder)
         loaded.symbols = self.symbols
         if not native:
-            self._executable, self._module = loaded._executable, loaded._module
+            self._program = loaded._program
             self._make_ready()
         return loaded
 
@@ -298,7 +300,7 @@ class CompiledModel:
         """The same model, whose virtual machine calls `callback` before and after each of its calls; see `profile`."""
 
         def create() -> Machine:
-            machine = self._new_machine()
+            machine = self._program.machine()
             machine.set_instrument(tvm_ffi.convert(callback))
             return self._machine(machine)
 
@@ -307,38 +309,38 @@ class CompiledModel:
         model._alone = None
         return model
 
-    def _new_machine(self) -> Any:
-        return VirtualMachine(self._executable if hasattr(self._executable, "jit") else self._module, tvm.cpu())
-
     def _machine(self, machine: VirtualMachine) -> Machine:
         lacking = [name for name in map(main_name, range(len(self._inputs.sizes))) if not _has_function(machine, name)]
         if lacking:
             raise ArtifactError(f"{self.metadata.name}: the program has no function {lacking[0]}")
 
         def make(size: int) -> Callable[..., Any]:
-            main = main_function(machine, len(self.inputs), size)
+            main = main_function(machine, len(self.inputs), size, self._program.weights_of(size))
             return self.foreign.around(main, self.metadata, self.threads)
 
         return Machine(make)
 
     def write_files(self, folder: Path, native: bool) -> str:
         """Write the files into an empty folder, as a part of `save`. Returns their digest."""
-        kernels = list(self._module.imports)
-        if any(module.kind != "llvm" for module in kernels):
+        module, weights = self._program.module, self._program.weights
+        kernels = list(module.imports)
+        if any(code.kind != "llvm" for code in kernels):
             raise ArtifactError(
                 f"{self.metadata.name}: was loaded from a native model and cannot be saved: copy its folder"
             )
         with without_scope_warnings():
-            artifact_files.write_module(self._module, "vm", folder / PROGRAM)
+            artifact_files.write_module(module, "vm", folder / PROGRAM)
+        if weights:
+            self.metadata = replace(self.metadata, weights=write_weights(weights, folder / WEIGHTS))
         files = [NATIVE] if native else [kernels_file(part) for part in range(len(kernels))]
         if native:
             self._link(kernels, folder / NATIVE)
         else:
-            for file, module in zip(files, kernels, strict=True):
-                artifact_files.write_module(module, "bc", folder / file)
+            for file, code in zip(files, kernels, strict=True):
+                artifact_files.write_module(code, "bc", folder / file)
         for part, model in zip(self.foreign.reports, self.foreign.models, strict=True):
             (folder / part.file).write_bytes(model)
-        names = [PROGRAM, *files, *(part.file for part in self.foreign.reports)]
+        names = [PROGRAM, *([WEIGHTS] if weights else []), *files, *(part.file for part in self.foreign.reports)]
         checksums = {name: checksum(folder / name) for name in names}
         text = self.metadata.to_json(checksums)
         (folder / METADATA).write_text(text)

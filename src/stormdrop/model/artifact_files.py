@@ -12,7 +12,6 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from pathlib import Path
@@ -22,10 +21,10 @@ from ..errors import ArtifactError
 from .atomic_folder import find_folder, probe, recover
 
 METADATA, PROGRAM, KERNELS, NATIVE = "metadata.json", "model.vm", "kernels.bc", "kernels.so"
-TUNING = "tuning.json.gz"
+WEIGHTS, TUNING = "weights.bin", "tuning.json.gz"
 """The names of the files; `artifact` says what they hold."""
 
-_NAMES = (METADATA, PROGRAM, KERNELS, NATIVE, TUNING)
+_NAMES = (METADATA, PROGRAM, KERNELS, NATIVE, WEIGHTS, TUNING)
 _MORE_KERNELS = re.compile(r"kernels-\d+\.bc")
 _FOREIGN = re.compile(r"foreign_\d+\.onnx")
 _BLOCK = 1 << 20  # bytes
@@ -150,6 +149,28 @@ def open_files(path: Path) -> Iterator[dict[str, BinaryIO]]:
 
 
 @contextmanager
+def unchanging(file: BinaryIO) -> Iterator[tuple[str, str]]:
+    """A large file where it is if no other user can change it; otherwise a private copy.
+
+    Args:
+        file: The open file, which is read once.
+
+    Yields:
+        The path of the file or its copy, which is valid in this process for now, and its SHA-256 in hexadecimal digits.
+
+    Raises:
+        OSError: The file cannot be read, or there is no room for a copy.
+    """
+    status = os.fstat(file.fileno())
+    others = status.st_uid not in (0, os.geteuid()) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if others or not hasattr(os, "memfd_create"):
+        with private_copy(file) as copy:
+            yield copy
+    else:
+        yield f"/proc/self/fd/{file.fileno()}", _digest(file)
+
+
+@contextmanager
 def private_copy(file: BinaryIO) -> Iterator[tuple[str, str]]:
     """Copy a file to where other users cannot change it, so that what was checked is what is loaded.
 
@@ -173,7 +194,7 @@ def private_copy(file: BinaryIO) -> Iterator[tuple[str, str]]:
 
 
 def write_module(module: Any, kind: str, file: Path) -> None:
-    """Write a TVM module to a file by way of memory or a pipe, so that a full disk is an error.
+    """Write a TVM module to a file by way of memory, so that a full disk is an error.
 
     TVM's own writer ends the process or writes an incomplete file without an error if the disk is full.
 
@@ -187,41 +208,22 @@ def write_module(module: Any, kind: str, file: Path) -> None:
     """
     if not hasattr(os, "memfd_create"):  # systems other than Linux
         module.write_to_file(str(file), kind)
-    elif kind == "vm":  # it holds the weights, so that it may not stand in memory once more
-        _write_by_pipe(module, kind, file)
-    else:  # LLVM writes some places of an object file twice
+    else:  # not a pipe: LLVM writes some places of an object file twice
         with os.fdopen(os.memfd_create(file.name), "rb") as memory, file.open("wb") as disk:
             module.write_to_file(f"/proc/self/fd/{memory.fileno()}", kind)
             shutil.copyfileobj(memory, disk)
 
 
-def _write_by_pipe(module: Any, kind: str, file: Path) -> None:
-    reading, writing = os.pipe()
-    with os.fdopen(reading, "rb") as pipe, ThreadPoolExecutor(1) as thread:
-        try:
-            copied = thread.submit(_copy, pipe, file)
-            module.write_to_file(f"/proc/self/fd/{writing}", kind)
-        finally:
-            os.close(writing)
-        copied.result()
-
-
-def _copy(pipe: BinaryIO, file: Path) -> None:
-    """Writes all of a pipe to a file. The pipe is read to its end if that fails, too: its writer waits for that."""
-    try:
-        with file.open("wb") as disk:
-            shutil.copyfileobj(pipe, disk, _BLOCK)
-    finally:
-        while pipe.read(_BLOCK):
-            pass
-
-
 def checksum(file: Path) -> str:
     """The SHA-256 of a file, in hexadecimal digits."""
-    digest = hashlib.sha256()
     with file.open("rb") as stream:
-        while block := stream.read(_BLOCK):
-            digest.update(block)
+        return _digest(stream)
+
+
+def _digest(stream: BinaryIO) -> str:
+    digest = hashlib.sha256()
+    while block := stream.read(_BLOCK):
+        digest.update(block)
     return digest.hexdigest()
 
 

@@ -31,6 +31,7 @@ from .foreign import ForeignParts
 from .loading import load_program, without_scope_warnings
 from .machines import Entry, main_name, workspace_name
 from .metadata import Metadata
+from .program import Program
 from .verification.samples import Feeds
 
 T = TypeVar("T")
@@ -66,27 +67,27 @@ class Board:
         self.address = address
         self._session: Any = rpc.connect(address)
         self._numbers = itertools.count()
-        self._programs: dict[BoardModel, _Program] = {}
+        self._programs: dict[BoardModel, _Sent] = {}
 
-    def program(self, model: BoardModel) -> _Program:
+    def program(self, model: BoardModel) -> _Sent:
         """The program of a model there. It is sent at the first call.
 
         Args:
             model: The model.
         """
         if model not in self._programs:
-            self._programs[model] = self._sent(model.module, len(model.inputs))
+            self._programs[model] = self._sent(model.program, len(model.inputs))
         return self._programs[model]
 
-    def _sent(self, module: Any, inputs: int) -> _Program:
+    def _sent(self, program: Program, inputs: int) -> _Sent:
         name = f"model{next(self._numbers)}.tar"
         with tempfile.TemporaryDirectory(prefix="stormdrop-") as folder:
             with without_scope_warnings():
-                module.export_library(str(Path(folder) / name), fcompile=tar.tar)
+                program.module.export_library(str(Path(folder) / name), fcompile=tar.tar)
             self._session.upload(str(Path(folder) / name), name)
         loaded, device = self._session.load_module(name), self._session.cpu(0)
         self._session.remove(name)
-        return _Program(VirtualMachine(loaded, device), device, inputs)
+        return _Sent(VirtualMachine(loaded, device), device, inputs, program)
 
     def answer(self, work: Callable[[], T]) -> T:
         """What `work` returns, which asks the board for something.
@@ -134,7 +135,7 @@ class BoardModel(CompiledModel):
 
     Args:
         board: The board.
-        module: TVM's executable, or its module.
+        program: The program.
         metadata: What the model says about itself.
         symbols: The index of the task of each kernel, by the kernel's name.
         foreign: The parts that onnxruntime runs, of which it has none.
@@ -143,18 +144,18 @@ class BoardModel(CompiledModel):
     def __init__(
         self,
         board: Board,
-        module: Any,
+        program: Program,
         metadata: Metadata,
         symbols: Mapping[str, int] | None = None,
         foreign: ForeignParts | None = None,
     ) -> None:
         self._board = board
-        super().__init__(module, metadata, symbols, foreign)
+        super().__init__(program, metadata, symbols, foreign)
 
     @property
-    def module(self) -> Any:
-        """TVM's module of the program, with the machine code of its kernels."""
-        return self._module
+    def program(self) -> Program:
+        """The program, with the machine code of its kernels."""
+        return self._program
 
     def _make_ready(self) -> None:
         """Does nothing: the program is for another machine."""
@@ -208,17 +209,18 @@ class BoardModel(CompiledModel):
         return size, [self._inputs.tensor(info, one, memory, rows).numpy() for info, one in pairs], rows
 
 
-class _Program:
+class _Sent:
     """A program on a board."""
 
-    def __init__(self, machine: VirtualMachine, device: Any, inputs: int) -> None:
-        self._machine, self._device, self._inputs = machine, device, inputs
-        self._workspaces: dict[int, tuple[Any, ...]] = {}
+    def __init__(self, machine: VirtualMachine, device: Any, inputs: int, program: Program) -> None:
+        self._machine, self._device, self._inputs, self._program = machine, device, inputs, program
+        self._weights: dict[Any, Any] = {}
+        self._bound: dict[int, tuple[Any, ...]] = {}
 
     def take(self, size: int, arrays: Sequence[NDArray[Any]]) -> None:
         """Sends the inputs of a size."""
         tensors = [tvm.runtime.tensor(np.ascontiguousarray(array), self._device) for array in arrays]
-        self._machine.set_input(main_name(size), *tensors, *self._workspace(size))
+        self._machine.set_input(main_name(size), *tensors, *self._after_inputs(size))
 
     def run(self, size: int, arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
         """The outputs of a size."""
@@ -230,12 +232,20 @@ class _Program:
         evaluate = self._machine.time_evaluator("invoke_stateful", self._device, number=number, repeat=1)
         return float(evaluate(main_name(size)).mean)
 
-    def _workspace(self, size: int) -> tuple[Any, ...]:
-        """The tensors that the function of a size takes after the inputs."""
-        if size not in self._workspaces:
+    def _after_inputs(self, size: int) -> tuple[Any, ...]:
+        """The tensors that the function of a size takes after the inputs: its weights, then its workspace."""
+        if size not in self._bound:
+            weights = tuple(map(self._weight, self._program.weights_of(size)))
             arity = int(self._machine.module["get_function_arity"](main_name(size)))
-            self._workspaces[size] = self._allocated(size) if arity > self._inputs else ()
-        return self._workspaces[size]
+            workspace = self._allocated(size) if arity > self._inputs + len(weights) else ()
+            self._bound[size] = (*weights, *workspace)
+        return self._bound[size]
+
+    def _weight(self, tensor: Any) -> Any:
+        """A weight there. Sizes share it if it is one tensor here."""
+        if tensor not in self._weights:
+            self._weights[tensor] = tensor.copyto(self._device)
+        return self._weights[tensor]
 
     def _allocated(self, size: int) -> tuple[Any, ...]:
         self._machine.set_input(workspace_name(size))

@@ -24,6 +24,7 @@ from .artifact import CompiledModel
 from .expressions import calls_kernel, foreign_index
 from .fallback import schedule_fallback
 from .foreign import ForeignParts
+from .importer.constants import without_constants
 from .importer.graph import Graph
 from .importer.tasks import Task
 from .kernel_library import KernelLibrary
@@ -34,6 +35,7 @@ from .passes.concatenation import Concatenation, Place, find_concatenations
 from .passes.renaming import joined
 from .passes.rewriting import constant as new_constant
 from .passes.rewriting import rewrite_main
+from .program import LEAST, Program
 from .tensors import array_of, release_pages
 
 Evaluate = Callable[[tirx.PrimFunc, Sequence[NDArray[Any]]], list[NDArray[Any]]]
@@ -42,8 +44,8 @@ Evaluate = Callable[[tirx.PrimFunc, Sequence[NDArray[Any]]], list[NDArray[Any]]]
 Transformed = dict[tuple[tvm_ffi.StructuralKey, int], GenericConst]
 """Transformed constants, by the transform and the address of the constant: several sizes of a model share them."""
 
-CreateModel = Callable[[Any, Metadata, Mapping[str, int], ForeignParts], CompiledModel]
-"""Makes a model of TVM's executable, its metadata, the task of each kernel, and the parts that onnxruntime runs."""
+CreateModel = Callable[[Program, Metadata, Mapping[str, int], ForeignParts], CompiledModel]
+"""Makes a model of its program, its metadata, the task of each kernel, and the parts that onnxruntime runs."""
 
 PlacedVariant = Callable[[int, Place], Variant]
 """The variant of a task (by index) that writes its output into a slice of a wider one."""
@@ -78,7 +80,7 @@ def build(
         evaluate: Computes the transforms of constant inputs, which are stored in the model. The default is the NumPy
             reference.
         library: Keeps the machine code of the kernels. With that of an earlier build, only what is new is compiled.
-        create: Makes the model of TVM's executable; by default one that runs in this process.
+        create: Makes the model of its program; by default one that runs in this process.
 
     Raises:
         ModelError: A variant does not fit its task, or the model cannot be compiled.
@@ -108,7 +110,7 @@ def build(
     by_kernels = [_read_by_kernels_only(each, mod) for each, mod in zip(graph.sizes, mods, strict=True)]
     anywhere = set.intersection(*by_kernels)
     try:
-        executable = _linked(mods, library, target)
+        program = _linked(mods, library, target)
     except Exception as error:
         # Lowering and code generation raise anything from ValueError to TVM's InternalError.
         raise ModelError(f"{graph.name}: cannot be compiled: {one_line(error)}") from error
@@ -129,7 +131,7 @@ def build(
         units=tuple(sorted(units)),
         sizes=tuple(Size(each.inputs, each.outputs) for each in graph.sizes) if graph.others else (),
     )
-    return create(executable, metadata, symbols, graph.foreign)
+    return create(program, metadata, symbols, graph.foreign)
 
 
 def apply_variants(
@@ -186,11 +188,13 @@ def apply_variants(
     return mod, tuple(fallbacks), mutator.symbols
 
 
-def _linked(mods: Sequence[tvm.IRModule], library: KernelLibrary, target: Target) -> Any:
-    """TVM's executable of the modules of all sizes, with the kernels of the library. It holds equal constants once."""
-    mod = mods[0]
+def _linked(mods: Sequence[tvm.IRModule], library: KernelLibrary, target: Target) -> Program:
+    """The program of the modules of all sizes, with the kernels of the library."""
+    parts, values = zip(*(without_constants(each, LEAST) for each in mods), strict=True)
+    weights = tuple(tuple(constants.values()) for constants in values)
+    mod = parts[0]
     if len(mods) > 1:
-        mod = joined([(each, {"main": main_name(size)}) for size, each in enumerate(mods)])
+        mod = joined([(each, {"main": main_name(size)}) for size, each in enumerate(parts)])
     with target.tvm():
         mod = workspace.pipeline()(mod)
     builder = relax.ExecBuilder()
@@ -204,7 +208,7 @@ def _linked(mods: Sequence[tvm.IRModule], library: KernelLibrary, target: Target
     }
     for module in library.modules(kernels):
         executable.mod.import_module(module)
-    return executable
+    return Program(executable, weights if any(weights) else ())
 
 
 def place_of(symbol: str) -> Place | None:

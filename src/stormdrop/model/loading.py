@@ -18,12 +18,15 @@ import tvm_ffi
 from ..errors import ArtifactError, InputError, TargetError, one_line
 from ..machine.scratch import scratch_folder
 from ..machine.tiles import permit
-from .artifact_files import KERNELS, METADATA, NATIVE, PROGRAM, open_files, private_copy
+from .artifact_files import KERNELS, METADATA, NATIVE, PROGRAM, WEIGHTS, open_files, private_copy, unchanging
 from .foreign import ForeignParts
 from .metadata import Metadata, lacking_features
+from .program import Program, read_weights
 
 
-def load_program(path: Path, digest: str | None = None, here: bool = True) -> tuple[Any, Metadata, str, ForeignParts]:
+def load_program(
+    path: Path, digest: str | None = None, here: bool = True
+) -> tuple[Program, Metadata, str, ForeignParts]:
     """Load the program of a saved model.
 
     Args:
@@ -32,7 +35,7 @@ def load_program(path: Path, digest: str | None = None, here: bool = True) -> tu
         here: Whether it is to run in this process. Otherwise its kernels may be for another CPU.
 
     Returns:
-        TVM's module of the program, with its kernels; the metadata; the digest; the parts that onnxruntime runs.
+        The program, with its kernels; the metadata; the digest; the parts that onnxruntime runs.
 
     Raises:
         ArtifactError: As `CompiledModel.load`.
@@ -52,7 +55,7 @@ def load_program(path: Path, digest: str | None = None, here: bool = True) -> tu
 
 def _load(
     path: Path, files: Mapping[str, BinaryIO], digest: str | None, here: bool
-) -> tuple[Any, Metadata, str, ForeignParts]:
+) -> tuple[Program, Metadata, str, ForeignParts]:
     """The program of a folder whose files are open."""
     metadata, checksums, found = _read_metadata(path, files)
     if digest is not None and digest.lower() != found:
@@ -62,25 +65,30 @@ def _load(
         _check_runs_here(path, metadata, kernels[0])
     with contextlib.ExitStack() as stack:
         copies = {}
-        for name in (PROGRAM, *kernels, *(part.file for part in metadata.foreign)):
+        weights = [WEIGHTS] if metadata.weights else []
+        for name in (PROGRAM, *weights, *kernels, *(part.file for part in metadata.foreign)):
             if name not in files:
                 raise ArtifactError(f"{path}: {name} is missing")
-            copies[name], actual = stack.enter_context(private_copy(files[name]))
+            checked = unchanging if name == WEIGHTS else private_copy
+            copies[name], actual = stack.enter_context(checked(files[name]))
             if actual != checksums.get(name):
                 raise ArtifactError(f"{path}: {name} is damaged: its checksum differs")
         foreign = ForeignParts(metadata.foreign, [Path(copies[part.file]).read_bytes() for part in metadata.foreign])
         name = PROGRAM
         try:
             with without_scope_warnings():
-                program = _loader("relax.VMExecutable")(copies[PROGRAM])
+                module = _loader("relax.VMExecutable")(copies[PROGRAM])
             for name in kernels:
-                program.import_module(_load_kernels(name, copies[name]))
+                module.import_module(_load_kernels(name, copies[name]))
             if here:
-                _generate_code(program.imports)
+                _generate_code(module.imports)
+            mapped: tuple[tuple[Any, ...], ...] = ()
+            for name in weights:
+                mapped = read_weights(metadata.weights, Path(copies[name]))
         except Exception as error:
             # TVM raises whatever its deserialiser, the system's loader or LLVM's parser raises.
             raise ArtifactError(f"{path}: {name} cannot be loaded: {one_line(error)}") from error
-    return program, metadata, found, foreign
+    return Program(module, mapped), metadata, found, foreign
 
 
 def _read_metadata(path: Path, files: Mapping[str, BinaryIO]) -> tuple[Metadata, dict[str, str], str]:

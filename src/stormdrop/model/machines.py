@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -122,24 +122,29 @@ def workspace_name(size: int) -> str:
     return f"workspace_{size}" if size else "workspace"
 
 
-def main_function(machine: VirtualMachine, inputs: int, size: int = 0) -> Callable[..., Any]:
+def main_function(
+    machine: VirtualMachine, inputs: int, size: int = 0, weights: Sequence[Any] = ()
+) -> Callable[..., Any]:
     """The function of a size, of the inputs alone: if it has a workspace, that is allocated here and passed on.
 
     Args:
         machine: TVM's machine.
         inputs: How many inputs the model takes.
         size: The position of the size.
+        weights: What the function takes after the inputs.
 
     Raises:
         ArtifactError: The program takes another number of inputs.
     """
     name, workspace = main_name(size), workspace_name(size)
     has_workspace = machine.module.implements_function(workspace)
-    main, tensors = machine[name], tuple(machine[workspace]()) if has_workspace else ()
+    tensors = [*weights, *(machine[workspace]() if has_workspace else ())]
     taken = int(machine.module["get_function_arity"](name)) - len(tensors)
     if taken != inputs:
         raise ArtifactError(f"the program takes {taken} inputs, not {inputs}")
-    return (lambda *arguments: main(*arguments, *tensors)) if tensors else main
+    bound = f"{name} of inputs"
+    machine.save_function(name, bound, *tensors)  # faster than to pass the tensors in each call
+    return machine[bound]  # type: ignore[no-any-return]
 
 
 def checked_threads(threads: int | None) -> int:

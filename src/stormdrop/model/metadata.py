@@ -33,6 +33,7 @@ OPEN = -1
 
 _Size = Annotated[int, msgspec.Meta(ge=OPEN, lt=2**31)]
 _Count = Annotated[int, msgspec.Meta(ge=0)]
+_Extent = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 _Amount = Annotated[float, msgspec.Meta(ge=0)]
 _Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 
@@ -133,6 +134,21 @@ class Size:
         return tuple(info.shape for info in self.inputs)
 
 
+@dataclass(frozen=True)
+class Weight:
+    """A large constant, which stands outside of the program.
+
+    Attributes:
+        offset: Where it begins in the file of the weights, in bytes.
+        shape: Its shape.
+        dtype: The name of its type.
+    """
+
+    offset: _Count
+    shape: tuple[_Extent, ...]
+    dtype: str
+
+
 def shapes_in_words(shapes: Mapping[str, Sequence[int]]) -> str:
     """Shapes of inputs as `--shape` takes them: "ids=1x32,mask=1x32"."""
     return ",".join(f"{shown(name)}={'x'.join(map(str, shape))}" for name, shape in shapes.items())
@@ -176,6 +192,8 @@ class Metadata:
         batched: The inputs along whose first axis a call may have fewer rows than a size: the model was checked to
             compute each row of its outputs from the same row of these inputs. Empty if it was not, or did not pass.
         units: The extensions of arithmetic units that some kernel cannot do without, by LLVM's names.
+        weights: The large constants of each size, in the order in which its program takes them, as they were saved.
+            Empty if there are none.
         stormdrop: The version of stormdrop that made the model.
         tvm: The version of TVM that made the model.
     """
@@ -195,6 +213,7 @@ class Metadata:
     sizes: tuple[Size, ...] = ()
     batched: tuple[str, ...] = ()
     units: tuple[str, ...] = ()
+    weights: tuple[tuple[Weight, ...], ...] = ()
     stormdrop: str = __version__
     tvm: str = tvm.__version__
 
@@ -244,7 +263,7 @@ class Metadata:
             ValueError: `provenance` holds a number that is not finite.
         """
         fields = asdict(self)
-        for name in ("sizes", "batched", "units"):  # without them the file is as earlier versions wrote it
+        for name in ("sizes", "batched", "units", "weights"):  # without them the file is as earlier versions wrote it
             if not fields[name]:
                 del fields[name]
         document = {"format": _FORMAT, "digest": _NO_DIGEST, **fields, "checksums": dict(checksums)}
@@ -326,6 +345,8 @@ def _check_sizes(metadata: Metadata) -> None:
         raise ValueError("a size is there twice")
     if not {info.name for info in metadata.inputs}.issuperset(metadata.batched):
         raise ValueError("an input that is no input has rows")
+    if metadata.weights and len(metadata.weights) != len(metadata.all_sizes):
+        raise ValueError("it has weights of another number of sizes")
 
 
 def lacking_features(features: Collection[str]) -> list[str]:
