@@ -114,8 +114,8 @@ def test_a_compilation_holds_few_copies_of_the_weights(tmp_path: Path) -> None:
             peaks.append(peak[0])
             print(file=process.stdin, flush=True)
     # The first one loads the libraries, and the second one shows what a compilation takes that has next to no weights.
-    # At the end its program is in memory once as it is loaded, and as a file, because it is small for one.
-    assert peaks[2] - peaks[1] < 4.5 * size, [peak / size for peak in peaks]
+    # Of the weights there are those that the kernels want, until they stand in the file that is mapped.
+    assert peaks[2] - peaks[1] < 2 * size, [peak / size for peak in peaks]
 
 
 def test_data_in_files_stays_there(tmp_path: Path) -> None:
