@@ -10,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import onnx
@@ -18,7 +20,7 @@ from foreign_models import GELU, boxes_at_the_end, gelu_inside, only_a_loop, two
 from onnx import helper
 from tiny_models import make_model
 
-from stormdrop.errors import ArtifactError, LockTimeout, ModelError
+from stormdrop.errors import ArtifactError, InputError, LockTimeout, ModelError
 from stormdrop.machine.cpu import Target
 from stormdrop.model import foreign, latency, tune
 from stormdrop.model.artifact import CompiledModel
@@ -247,6 +249,71 @@ def test_all_of_a_model_runs_without_the_program_around_it() -> None:
     assert divided.foreign.alone(divided.metadata, 1) is None
 
 
+@pytest.fixture(scope="module")
+def alone() -> CompiledModel:
+    """A model with two inputs and two outputs, all of which onnxruntime runs."""
+    nodes = [
+        helper.make_node("QuickGelu", ["a"], ["first"], domain=GELU),
+        helper.make_node("QuickGelu", ["b"], ["second"], domain=GELU),
+    ]
+    source = make_model(nodes, {}, {"a": (2, 3), "b": (4,)}, {"second": (4,), "first": (2, 3)})
+    source.opset_import.append(helper.make_opsetid(GELU, 1))
+    model = compiled(source)
+    assert model.foreign.alone(model.metadata, 1) is not None
+    return model
+
+
+def test_a_model_that_runs_alone_takes_what_any_model_takes(alone: CompiledModel) -> None:
+    feeds = random_feeds(alone.inputs, 1)
+    right = alone.run(feeds)
+    assert list(right) == ["second", "first"]
+    in_order, by_name = alone(feeds["a"], feeds["b"]), alone(feeds["a"], b=feeds["b"])
+    read_only = {name: value.copy() for name, value in feeds.items()}
+    for value in read_only.values():
+        value.flags.writeable = False
+    for outputs in (
+        alone.run(MappingProxyType(feeds)),
+        alone.run(dict(reversed(feeds.items()))),
+        dict(zip(right, in_order, strict=True)),
+        dict(zip(right, by_name, strict=True)),
+        alone.run(read_only),
+        alone.run({"a": feeds["a"].astype(">f4"), "b": np.ma.masked_array(feeds["b"])}),
+        alone.run({"a": np.asfortranarray(feeds["a"]), "b": np.repeat(feeds["b"], 2)[::2]}),
+        alone.run({"a": feeds["a"].view(np.matrix), "b": feeds["b"]}),
+    ):
+        assert all(np.array_equal(outputs[name], value) for name, value in right.items())
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"a": np.zeros((2, 3), ">f8")}, "'a' is float64, not float32"),
+        ({"a": np.zeros((3, 2), np.float32)}, r"'a' has shape \(3, 2\), not \(2, 3\)"),
+        ({"a": np.ma.masked_less(np.zeros((2, 3), np.float32), 1)}, "'a' has masked elements"),
+        ({"a": [[1.0, 2.0], [3.0]]}, "'a' is no array"),
+        ({"c": np.zeros(1)}, "has no input 'c'; its inputs are 'a', 'b'"),
+        ({"b": None}, "'b' is an array of Python objects"),
+    ],
+)
+def test_a_model_that_runs_alone_refuses_what_any_model_refuses(
+    alone: CompiledModel, change: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(InputError, match=words) as raised:
+        alone.run({**random_feeds(alone.inputs), **change})
+    assert "\n" not in str(raised.value)
+    for missing in ({}, {"a": np.zeros((2, 3), np.float32)}, None, [1]):
+        with pytest.raises(InputError):
+            alone.run(missing)
+
+
+def test_an_output_of_another_shape_than_the_model_has_is_refused(alone: CompiledModel) -> None:
+    outputs = (replace(alone.outputs[0], shape=(5,)), alone.outputs[1])
+    call = alone.foreign.alone(replace(alone.metadata, outputs=outputs), 1)
+    assert call is not None
+    with pytest.raises(ModelError, match=r"makes 'second' of shape \(4,\), which should be \(5,\)"):
+        call(random_feeds(alone.inputs))
+
+
 def test_a_part_that_is_all_of_one_size_does_not_run_the_other_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recurrent, "LONGEST", 1)
     weights = {"w": (1, 4, 3), "r": (1, 4, 4)}
@@ -264,7 +331,7 @@ def test_a_model_is_verified_as_its_callers_run_it() -> None:
     whole = wholly_foreign(load_graph(gelu_inside()), "because")
     assert whole is not None
     model = build(whole, {}, Target.detect())
-    model._alone = lambda arrays: {info.name: np.zeros(info.shape, info.dtype) for info in model.outputs}
+    model._alone = lambda feeds: {info.name: np.zeros(info.shape, info.dtype) for info in model.outputs}
     assert Reference.compute(whole).check(model).fault is not None
 
 

@@ -53,14 +53,17 @@ def set_mode(flushed: bool) -> int | None:
         flushed: Whether they are flushed.
 
     Returns:
-        Its mode before, for `restore_mode`; None where it is not known how to set it.
+        Its mode before, for `restore_mode`; None where it has this mode already, or it is not known how to set it.
     """
     if _PLACE is None:
         return None
-    library, environment, register = _library(), _environment.buffer, _environment.register
+    library, (environment, register) = _library(), _environment.memory
     library.fegetenv(environment)
     before: int = register.value
-    register.value = before | _PLACE[1] if flushed else before & ~_PLACE[1]
+    mode = before | _PLACE[1] if flushed else before & ~_PLACE[1]
+    if mode == before:
+        return None
+    register.value = mode
     library.fesetenv(environment)
     return before
 
@@ -72,16 +75,18 @@ def restore_mode(before: int | None) -> None:
         before: What `set_mode` has returned in this thread.
     """
     if before is not None:
-        _environment.register.value = before  # the rest of its environment is as `set_mode` found it
-        _library().fesetenv(_environment.buffer)
+        environment, register = _environment.memory
+        register.value = before  # the rest of its environment is as `set_mode` found it
+        _library().fesetenv(environment)
 
 
 class _Environment(threading.local):
-    """Memory for the floating-point environment of a thread, and its control register in there."""
+    """Memory for the floating-point environment of a thread, as its address, and its control register in there."""
 
     def __init__(self) -> None:
-        self.buffer = ctypes.create_string_buffer(_LARGEST)
-        self.register = ctypes.c_uint32.from_buffer(self.buffer, _PLACE[0] if _PLACE is not None else 0)
+        buffer = ctypes.create_string_buffer(_LARGEST)
+        register = ctypes.c_uint32.from_buffer(buffer, _PLACE[0] if _PLACE is not None else 0)
+        self.memory = ctypes.byref(buffer), register  # an address keeps what it is of, and is passed on faster
 
 
 _environment = _Environment()
@@ -89,4 +94,6 @@ _environment = _Environment()
 
 @functools.cache
 def _library() -> Any:
-    return ctypes.PyDLL("libm.so.6")  # with Python's lock held: nothing else of this thread runs in between
+    library = ctypes.PyDLL("libm.so.6")  # with Python's lock held: nothing else of this thread runs in between
+    library.fegetenv.restype = library.fesetenv.restype = None
+    return library

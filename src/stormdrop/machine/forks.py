@@ -18,7 +18,9 @@ def check_threads() -> None:
     """
     global _running
     process = os.getpid()
-    if _running not in (None, process):
+    if _running == process:
+        return
+    if _running is not None:
         raise ArtifactError(
             "a model has run before this process was forked, or a kernel, and TVM's threads do not survive a fork: "
             "start processes with multiprocessing's method 'spawn', or fork before anything runs"

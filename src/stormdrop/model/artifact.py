@@ -245,13 +245,16 @@ class CompiledModel:
             probabilities = model(image)
             ```
         """
-        if len(arguments) > len(self.inputs):
-            inputs = f"{len(self.inputs)} input{'s' if len(self.inputs) != 1 else ''}"
+        names = self._inputs.types
+        if len(arguments) > len(names):
+            inputs = f"{len(names)} input{'s' if len(names) != 1 else ''}"
             raise InputError(f"{self.metadata.name} takes {inputs}, not {len(arguments)}")
-        feeds = {info.name: value for info, value in zip(self.inputs, arguments, strict=False)}
-        for name in sorted(feeds.keys() & named.keys()):
-            raise InputError(f"{self.metadata.name}: input {name!r} is given twice")
-        results = tuple(self.run({**feeds, **named}).values())
+        feeds = dict(zip(names, arguments, strict=False))
+        if named:
+            for name in sorted(feeds.keys() & named.keys()):
+                raise InputError(f"{self.metadata.name}: input {name!r} is given twice")
+            feeds.update(named)
+        results = tuple(self.run(feeds).values())
         return results[0] if len(results) == 1 else results
 
     def run(self, feeds: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -279,18 +282,18 @@ class CompiledModel:
             ```
         """
         check_threads()
-        given = self._inputs.given(feeds)
         if self._alone is not None:
-            return self._alone(self._inputs.checked(given))
+            return self._alone(self._inputs.by_name(feeds))
+        given = self._inputs.given(feeds)
         size, rows = self._inputs.dispatched(given)
-        infos = self._inputs.sizes[size].inputs
+        infos, outputs = self._inputs.sizes[size].inputs, self.outputs
+        tensor = self._inputs.tensor
 
         def call(machine: Machine) -> dict[str, NDArray[Any]]:
             entry = machine.entry(size)
-            pairs = zip(infos, given, strict=True)
-            result = entry.main(*(self._inputs.tensor(info, one, entry, rows) for info, one in pairs))
-            values = [result] if len(self.outputs) == 1 else list(result)
-            return {info.name: _rows_of(value, rows) for info, value in zip(self.outputs, values, strict=True)}
+            result = entry.main(*[tensor(info, one, entry, rows) for info, one in zip(infos, given, strict=True)])
+            values = [result] if len(outputs) == 1 else result
+            return {info.name: _rows_of(value, rows) for info, value in zip(outputs, values, strict=True)}
 
         if self._machines is None:
             raise ArtifactError(f"{self.metadata.name}: its program was given up for the saved one, which did not load")
