@@ -2,18 +2,20 @@ from __future__ import annotations
 
 import sys
 
+import numpy as np
 import onnx
 import pytest
 import tvm
-from foreign_models import gelu_inside, two_segments
+from foreign_models import GELU, gelu_inside, two_segments
 from hostile_models import endless_loop
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from tiny_models import make_model, residual_model
 
 from stormdrop.errors import ModelError
 from stormdrop.model.importer import frontend, graph, trial_run
 from stormdrop.model.importer.graph import Graph, load_graph
 from stormdrop.model.importer.isolated import import_graph
+from stormdrop.model.importer.wholly_foreign import wholly_foreign
 from stormdrop.model.random_weights import seed_weights
 
 
@@ -132,3 +134,40 @@ def test_an_output_of_another_type_than_the_model_says_is_onnxruntimes(monkeypat
     imported = load_graph(model)
     assert parts(imported) == [{"ReduceSum": 1}] and imported.outputs[0].dtype == "float32"
     assert "output 'y' is imported as float64, not float32" in imported.foreign.reports[0].reason
+
+
+def all_of_it() -> onnx.ModelProto:
+    """Nothing of it can be native; an output is an input, and another one a constant."""
+    model = make_model(
+        [helper.make_node("QuickGelu", ["x"], ["y"], domain=GELU)], {}, {"x": (2, 4), "z": (3,)}, {"y": (2, 4)}
+    )
+    model.graph.output.append(helper.make_tensor_value_info("z", TensorProto.FLOAT, (3,)))
+    model.graph.output.append(helper.make_tensor_value_info("c", TensorProto.FLOAT, (2,)))
+    model.graph.initializer.append(numpy_helper.from_array(np.arange(2, dtype=np.float32), "c"))
+    model.opset_import.append(helper.make_opsetid(GELU, 1))
+    return model
+
+
+def test_a_model_without_native_nodes_is_one_part_as_it_was_read() -> None:
+    pytest.importorskip("onnxruntime")
+    imported = load_graph(all_of_it())
+    (part,), (model,) = imported.foreign.reports, imported.foreign.models
+    assert part.whole and part.operators == {"com.microsoft.QuickGelu": 1} and "QuickGelu" in part.reason
+    assert onnx.load_from_string(model) == imported.source
+    assert [info.shape for info in imported.outputs] == [(2, 4), (3,), (2,)] and not imported.tasks
+
+
+def test_both_ways_to_a_whole_model_are_one() -> None:
+    pytest.importorskip("onnxruntime")
+    imported = load_graph(all_of_it())
+    chosen = wholly_foreign(imported, imported.foreign.reports[0].reason)
+    assert chosen is not None
+    assert chosen.foreign.reports == imported.foreign.reports and chosen.foreign.models == imported.foreign.models
+    tvm.ir.assert_structural_equal(chosen.mod, imported.mod)
+
+
+def test_a_whole_model_that_no_message_holds_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setattr(onnx.checker, "MAXIMUM_PROTOBUF", 10)
+    with pytest.raises(ModelError, match=r"QuickGelu .*; onnxruntime has to run all of it, and takes less than 2 GB"):
+        load_graph(all_of_it())

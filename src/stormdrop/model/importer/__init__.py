@@ -20,7 +20,7 @@ rewriting.py                                      what both of these share
 frontend.py, converters/                          from ONNX to Relax
 not_imported.py                                   nodes that TVM's importer would get wrong
 partition.py, segments.py, trial_run.py           the parts of a model that onnxruntime runs
-wholly_foreign.py                                 a model of which it runs everything
+whole_part.py, wholly_foreign.py                  a model of which it runs everything
 failing_operator.py                               the operator at which a pass fails
 torch_module.py, torch_origin.py                  torch modules, and another way to compute them
 relax_module.py                                   Relax modules

@@ -7,14 +7,15 @@ is found out by trying: the error names the node, or else each different node is
     Conv -> LSTM -> MatMul   ->   Conv -> stormdrop.Foreign -> MatMul   ->   conv2d, call_dps_packed(...), matmul
 
 Foreign nodes are merged to foreign parts (`segments`). Each becomes an ONNX model of its own, and one node of our own
-domain, which the importer translates to the call of a packed function (`foreign`).
+domain, which the importer translates to the call of a packed function (`foreign`). If all nodes are foreign, the whole
+model is one part (`whole_part`).
 """
 
 from __future__ import annotations
 
 import importlib.util
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,13 +26,15 @@ from onnx import helper
 from ...errors import ModelError, shown
 from ..artifact_files import foreign_file
 from ..foreign import INSTALL, ForeignParts
-from ..metadata import OPEN, ForeignPart
+from ..metadata import OPEN, ForeignPart, TensorInfo
+from ..verification.origins import OnnxOrigin
 from .converters.foreign import DOMAIN, OPERATOR
 from .onnx_model import OnnxGraph, unsupported_nodes
 from .segments import Segment, Wiring, divide
 from .standard import is_standard, operator_name
 from .trial_run import ValueType, value_types
 from .weights import moved_in
+from .whole_part import whole_part
 
 _TRIES = 12
 """How often nodes are found to fail and the rest is tried again, before all nodes count as foreign."""
@@ -70,7 +73,7 @@ def import_with_parts(read: OnnxGraph, convert: Convert) -> tuple[tvm.IRModule, 
     """
     reasons = unsupported_nodes(read.cleaned)
     if read.unclean is not None:
-        return _wholly_foreign(read, convert, f"{read.name}: {read.unclean}")
+        return _wholly_foreign(read, f"{read.name}: {read.unclean}")
     if not reasons:
         try:
             return convert(read), ForeignParts(), {}
@@ -89,31 +92,60 @@ def _partly_foreign(
     try:
         types = value_types(read.cleaned, read.inputs, read.name)
     except ModelError:
-        return _wholly_foreign(read, convert, refused)  # a rewrite may have broken the model, and not its source
+        return _wholly_foreign(read, refused)  # a rewrite may have broken the model, and not its source
     candidates = _Candidates(read, types, reasons)
     for _ in range(_TRIES):
-        native, parts = candidates.divided()
+        steps = candidates.divided()
+        if not any(isinstance(step, int) for step in steps):
+            return _wholly_foreign(read, f"{read.name}: {candidates.first_reason}", types)
+        native, parts = candidates.as_parts(steps)
         try:
-            return convert(native), parts, candidates.open_outputs
+            return convert(native), parts, _open_outputs(read, types)
         except NotNative as error:
             refused = str(error)
             if not candidates.learn(error, convert):
                 break
-    return _wholly_foreign(read, convert, refused)
+    return _wholly_foreign(read, refused)
 
 
-def _wholly_foreign(read: OnnxGraph, convert: Convert, refused: str) -> tuple[tvm.IRModule, ForeignParts, Shapes]:
-    """The whole model as one part."""
+def _wholly_foreign(
+    read: OnnxGraph, refused: str, types: Mapping[str, ValueType] | None = None
+) -> tuple[tvm.IRModule, ForeignParts, Shapes]:
+    """The whole model as one part. `types` are those of its outputs, if they are known."""
     _require_onnxruntime(refused)
-    read = replace(read, cleaned=read.source)
     try:
-        types = value_types(read.source, read.inputs, read.name)
+        known = value_types(read.source, read.inputs, read.name) if types is None else types
     except ModelError as error:
         raise ModelError(f"{refused}; {error}") from error
-    reason = refused.removeprefix(f"{read.name}: ")
-    candidates = _Candidates(read, types, dict.fromkeys(range(len(read.source.graph.node)), reason))
-    native, parts = candidates.divided()
-    return convert(native), parts, candidates.open_outputs
+    outputs = _outputs(read, known)
+    whole = whole_part(OnnxOrigin(read.source), read.inputs, outputs, refused.removeprefix(f"{read.name}: "))
+    if whole is None:
+        raise ModelError(f"{refused}; onnxruntime has to run all of it, and takes less than 2 GB of weights then")
+    return whole.mod, ForeignParts([whole.report], [whole.model]), _open_outputs(read, known)
+
+
+def _outputs(read: OnnxGraph, types: Mapping[str, ValueType]) -> list[TensorInfo]:
+    """The outputs as onnxruntime makes them. Raises `ModelError` for one of another kind or of an unknown rank."""
+    _check_outputs(read, types)
+    outputs = []
+    for name in read.outputs:
+        shape, dtype = types[name].shape, types[name].dtype
+        if shape is None or dtype is None:
+            raise ModelError(f"{read.name}: the shape of output {shown(name)!r} depends on data and is not supported")
+        outputs.append(TensorInfo(name, shape, dtype))
+    return outputs
+
+
+def _check_outputs(read: OnnxGraph, types: Mapping[str, ValueType]) -> None:
+    for name in read.outputs:
+        if name in types and types[name].dtype is None:
+            raise ModelError(f"{read.name}: output {shown(name)!r} is no tensor of numbers or booleans")
+
+
+def _open_outputs(read: OnnxGraph, types: Mapping[str, ValueType]) -> Shapes:
+    """The shapes of the model's outputs that depend on data."""
+    shapes = {name: types[name].shape for name in read.outputs if name in types}
+    return {name: shape for name, shape in shapes.items() if shape is not None and OPEN in shape}
 
 
 def _require_onnxruntime(refused: str) -> None:
@@ -130,9 +162,7 @@ class _Candidates:
         self._reasons = dict(reasons)
         self._initializers = {tensor.name: tensor for tensor in read.cleaned.graph.initializer}
         self._alone_tried = False
-        for name in read.outputs:
-            if name in types and types[name].dtype is None:
-                raise ModelError(f"{read.name}: output {shown(name)!r} is no tensor of numbers or booleans")
+        _check_outputs(read, types)
         for position, names in enumerate(self._wiring.reads):
             made = [name for name in self._wiring.nodes[position].output if name]
             unfit = [name for name in (*names, *made) if name in types and not types[name].static]
@@ -140,17 +170,20 @@ class _Candidates:
                 self._reasons[position] = f"{shown(unfit[0])!r} is no tensor of a fixed shape"
 
     @property
-    def open_outputs(self) -> Shapes:
-        """The shapes of the model's outputs that depend on data."""
-        shapes = {name: self._types[name].shape for name in self._read.outputs if name in self._types}
-        return {name: shape for name, shape in shapes.items() if shape is not None and OPEN in shape}
+    def first_reason(self) -> str:
+        """Why the first foreign node is foreign."""
+        return self._reasons[min(self._reasons)]
 
-    def divided(self) -> tuple[OnnxGraph, ForeignParts]:
+    def divided(self) -> list[int | Segment]:
+        """The native nodes, and the foreign parts."""
+        return list(divide(self._wiring, set(self._reasons), self._may_cross))
+
+    def as_parts(self, steps: Sequence[int | Segment]) -> tuple[OnnxGraph, ForeignParts]:
         """The model with one node for each foreign part, and the parts."""
         reports: list[ForeignPart] = []
         models: list[bytes] = []
         nodes = [node for node in self._read.cleaned.graph.node if is_standard(node, "Constant")]
-        for step in divide(self._wiring, set(self._reasons), self._may_cross):
+        for step in steps:
             if isinstance(step, int):
                 nodes.append(self._wiring.nodes[step])
                 continue
@@ -234,9 +267,7 @@ class _Candidates:
     def _report(self, segment: Segment, index: int) -> ForeignPart:
         operators = Counter(operator_name(self._wiring.nodes[position]) for position in segment.nodes)
         reason = next(self._reasons[position] for position in segment.nodes if position in self._reasons)
-        everything = len(segment.nodes) == len(set(self._wiring.producers.values()))
-        whole = everything and set(self._read.outputs) == set(segment.outputs)
-        return ForeignPart(foreign_file(index), dict(operators), reason, whole=whole)
+        return ForeignPart(foreign_file(index), dict(operators), reason)
 
     def _model(self, segment: Segment) -> onnx.ModelProto:
         """A foreign part as a model, with the constants that it reads."""

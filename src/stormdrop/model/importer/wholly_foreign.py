@@ -1,25 +1,13 @@
-"""A model as one part that onnxruntime runs.
-
-    Conv -> LSTM -> MatMul     ->     call_dps_packed("stormdrop.onnxruntime.0", (x,))
-
-If onnxruntime has to run most of a model anyway, it is faster with all of it: it fuses what a division takes apart, and
-nothing is passed on between its threads and ours.
-"""
+"""A model of which onnxruntime runs everything, because it has to run most of it anyway; see `whole_part`."""
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 
-import tvm
-from tvm import relax
-
-from ..artifact_files import foreign_file
-from ..foreign import FUNCTION, ForeignParts
-from ..metadata import OPEN, ForeignPart, TensorInfo
+from ..foreign import ForeignParts
 from ..verification.origins import OnnxOrigin, origin_of
 from .graph import Graph
-from .standard import operator_name
+from .whole_part import whole_part
 
 
 def wholly_foreign(graph: Graph, reason: str) -> Graph | None:
@@ -36,42 +24,16 @@ def wholly_foreign(graph: Graph, reason: str) -> Graph | None:
     Raises:
         ModelError: A file with weights of the model was changed after the import.
     """
-    reports, models, mods = [], [], []
+    wholes = []
     for index, size in enumerate(graph.sizes):
         origin = origin_of(size.source)
-        if not isinstance(origin, OnnxOrigin) or (message := origin.message()) is None:
+        whole = whole_part(origin, size.inputs, size.outputs, reason, index) if isinstance(origin, OnnxOrigin) else None
+        if whole is None:
             return None
-        operators = Counter(operator_name(node) for node in origin.model.graph.node)
-        reports.append(ForeignPart(foreign_file(index), dict(operators), reason, whole=True))
-        models.append(message)
-        mods.append(_program(size, index))
-    foreign = ForeignParts(reports, models)
+        wholes.append(whole)
+    foreign = ForeignParts([whole.report for whole in wholes], [whole.model for whole in wholes])
     first, *others = (
-        replace(size, mod=mod, tasks=(), foreign=foreign, others=())
-        for size, mod in zip(graph.sizes, mods, strict=True)
+        replace(size, mod=whole.mod, tasks=(), foreign=foreign, others=())
+        for size, whole in zip(graph.sizes, wholes, strict=True)
     )
     return replace(first, others=tuple(others))
-
-
-def _program(graph: Graph, index: int) -> tvm.IRModule:
-    """The module whose `main` calls a part on its inputs, and returns what that makes."""
-    builder = relax.BlockBuilder()
-    parameters = [relax.Var(variable.name, variable.ty) for variable in graph.mod["main"].params]
-    types = [_type(info) for info in graph.outputs]
-    with builder.function("main", parameters):
-        if any(OPEN in info.shape for info in graph.outputs):
-            result = types[0] if len(types) == 1 else relax.TupleType(types)
-            call = relax.op.call_pure_packed(f"{FUNCTION}{index}", *parameters, ty_args=result)
-        else:
-            call = relax.call_dps_packed(f"{FUNCTION}{index}", relax.Tuple(parameters), types)
-        made = builder.emit(call)
-        if len(types) > 1:
-            made = relax.Tuple([builder.emit(relax.TupleGetItem(made, place)) for place in range(len(types))])
-        builder.emit_func_output(made)
-    return builder.get()
-
-
-def _type(info: TensorInfo) -> relax.TensorType:
-    if OPEN in info.shape:
-        return relax.TensorType(dtype=info.dtype, ndim=len(info.shape))
-    return relax.TensorType(list(info.shape), info.dtype)

@@ -1,0 +1,82 @@
+"""A model as one part that onnxruntime runs.
+
+    Conv -> LSTM -> MatMul     ->     call_dps_packed("stormdrop.onnxruntime.0", (x,))
+
+If the importer takes nothing of a model, nothing else is possible. If onnxruntime has to run most of it anyway, it is
+faster with all of it: it fuses what a division takes apart, and nothing is passed on between its threads and ours.
+
+The part is the model as it was read, so that onnxruntime is as fast with it as anywhere else.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import tvm
+from tvm import relax
+
+from ..artifact_files import foreign_file
+from ..foreign import FUNCTION
+from ..metadata import OPEN, ForeignPart, TensorInfo
+from ..verification.origins import OnnxOrigin
+from .standard import is_standard, operator_name
+
+
+class Whole(NamedTuple):
+    """A model as one part: the program that calls it, what it consists of, and its ONNX model."""
+
+    mod: tvm.IRModule
+    report: ForeignPart
+    model: bytes
+
+
+def whole_part(
+    origin: OnnxOrigin, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo], reason: str, index: int = 0
+) -> Whole | None:
+    """A model of one size as one part.
+
+    Args:
+        origin: The model.
+        inputs: Its inputs, in their order there.
+        outputs: Its outputs, in their order there.
+        reason: Why it is foreign, in one line.
+        index: The index of the part.
+
+    Returns:
+        None if the model has more weights than onnxruntime takes in one message.
+
+    Raises:
+        ModelError: A file with weights of the model was changed after the import.
+    """
+    message = origin.message()
+    if message is None:
+        return None
+    operators = Counter(operator_name(node) for node in origin.model.graph.node if not is_standard(node, "Constant"))
+    report = ForeignPart(foreign_file(index), dict(operators), reason, whole=True)
+    return Whole(_program(inputs, outputs, index), report, message)
+
+
+def _program(inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo], index: int) -> tvm.IRModule:
+    """The module whose `main` calls a part on its inputs, and returns what that makes."""
+    builder = relax.BlockBuilder()
+    parameters = [relax.Var(info.name, _type(info)) for info in inputs]
+    types = [_type(info) for info in outputs]
+    with builder.function("main", parameters):
+        if any(OPEN in info.shape for info in outputs):
+            result = types[0] if len(types) == 1 else relax.TupleType(types)
+            call = relax.op.call_pure_packed(f"{FUNCTION}{index}", *parameters, ty_args=result)
+        else:
+            call = relax.call_dps_packed(f"{FUNCTION}{index}", relax.Tuple(parameters), types)
+        made = builder.emit(call)
+        if len(types) > 1:
+            made = relax.Tuple([builder.emit(relax.TupleGetItem(made, place)) for place in range(len(types))])
+        builder.emit_func_output(made)
+    return builder.get()
+
+
+def _type(info: TensorInfo) -> relax.TensorType:
+    if OPEN in info.shape:
+        return relax.TensorType(dtype=info.dtype, ndim=len(info.shape))
+    return relax.TensorType(list(info.shape), info.dtype)
