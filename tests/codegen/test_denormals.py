@@ -15,7 +15,7 @@ from stormdrop.machine.cpu import Target
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.testing.assembly import assembly
 
-ROWS = 64  # more than there are threads: each has some
+ROWS = 128  # more than there are threads, and so many that each has some
 
 
 def kernel(target: Target) -> TunedKernel:

@@ -218,3 +218,31 @@ def test_a_sketch_that_does_not_tell_has_no_number() -> None:
     assert np.isnan(expected(mixed[:1])).all()
     assert expected([]).shape == (0,)
     assert knowledge.prior(found[:1], workload, AVX512) is None
+
+
+@pytest.mark.parametrize(
+    ("workload", "parallel"),
+    [
+        (operators.matmul(1, 192, 64), False),  # a step of a recurrent layer
+        (operators.matmul(1, 256, 128), True),
+        (operators.conv2d(1, 9, 9, 4, 8, 3, 3, pad=1), False),
+        (operators.conv2d(1, 9, 9, 8, 8, 3, 3, pad=1), True),
+    ],
+    ids=lambda value: getattr(value, "key", None),
+)
+def test_what_takes_a_microsecond_wakes_no_threads(workload: Workload, parallel: bool) -> None:
+    space = space_of(workload)
+    for point in (space.origin, *space.neighbours(space.origin)):
+        main = SKETCH.apply(workload, AVX512, space.config(point)).main
+        assert ("T.parallel" in main.script()) is parallel
+
+
+def test_one_thread_has_no_use_for_many_cores() -> None:
+    many = dataclasses.replace(AVX512, cores=8)
+    for workload, helps in ((operators.matmul(1, 192, 64), False), (operators.matmul(64, 1024, 64), True)):
+        spaces = {target: space_of(workload, target) for target in (AVX512, many)}
+        two, eight = (
+            float(SKETCH.estimate(workload, target, space.columns([space.origin]))[0])
+            for target, space in spaces.items()
+        )
+        assert (eight < two) is helps

@@ -20,6 +20,10 @@ from .nests import load_stride
 PAIR_OF_INT16 = 1.3
 """What two products and two sums of int16 by two instructions take, in multiply-adds; measured on a Zen 3."""
 
+_WORTH_THREADS = 1 << 15
+"""Multiply-adds. For fewer, one core needs a microsecond or two, which is what a parallel loop costs, and tens of them
+if another process has the core of a thread that is waited for. A recurrent layer has such a product in each step."""
+
 _WIDENED = 3.0  # of integers: two for a product of 32 bits, one for the sum
 _WORD = 4  # bytes of a group of factors
 _SHIFTED = 2.0  # of a vector of bfloat16: a load that widens, and a shift
@@ -65,6 +69,7 @@ class ContractionShape:
         multiply_add: the cycles of one step of a vector, in multiply-adds of float32. An instruction that adds
             several products to a sum starts as often as one of these.
         decoding: the cycles that decode a vector of columns in one step, in multiply-adds of float32.
+        parallel: whether several cores share the work.
     """
 
     rows: tuple[int, ...]
@@ -83,6 +88,12 @@ class ContractionShape:
     column_itemsize: float = 4
     multiply_add: float = 1.0
     decoding: float = 0.0
+    parallel: bool = True
+
+
+def worth_threads(contraction: Contraction) -> bool:
+    """Whether a contraction is so large that several cores may be faster with it than one."""
+    return math.prod(axis.extent for axis in contraction.stage.axes) >= _WORTH_THREADS
 
 
 def fits_registers(rows: Any, columns: Any, target: Target) -> Any:
@@ -157,6 +168,7 @@ def shape_of_contraction(
         column_itemsize=per_step if contraction.beside else own_itemsize if dots is None else _WORD,
         multiply_add=_WIDENED if widened else PAIR_OF_INT16 if dots is not None and dots.dtype == "int16" else 1.0,
         decoding=_DECODING if contraction.beside else _SHIFTED if shifted else 0.0,
+        parallel=worth_threads(contraction),
     )
 
 

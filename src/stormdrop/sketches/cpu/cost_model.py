@@ -146,7 +146,8 @@ def cycles(
     step = step + np.where(tiles.in_cache, 2 * tiles.accumulators * per_byte(tiles.accumulators) / knobs["unroll"], 0)
     tile = shape.steps * step + costs.store * tiles.rows * np.where(tiles.in_cache, 1, tiles.vectors)
     moved = tiles.moved(per_byte, _SCATTERED)
-    total = tiles.count * (np.maximum(tile, moved) + costs.exposed * moved) + tiles.tasks * costs.task
+    total = tiles.count * (np.maximum(tile, moved) + costs.exposed * moved)
+    total = total + (tiles.tasks * costs.task if shape.parallel else 0)
     if shape.column_varies:
         total = total + knobs["pack"] * 2 * shape.column_bytes / costs.copy
     if shape.padded_bytes:
@@ -155,7 +156,7 @@ def cycles(
         fetches = np.maximum(shape.steps / knobs["unroll"], tiles.panel / LINE / tiles.tiles_per_panel)
         unfetched = shape.column_bytes / costs.memory
         total = total + np.where(knobs[PREFETCH] == 1, tiles.count * fetches * costs.fetch, unfetched)
-    rounds = np.ceil(tiles.tasks / target.cores)
+    rounds = np.ceil(tiles.tasks / target.cores) if shape.parallel else tiles.tasks
     return np.asarray(total * rounds / tiles.tasks, dtype=np.float64)
 
 
@@ -244,7 +245,7 @@ def features(
 
     intensities = [intensity(cache) for cache in (target.l1, target.l2, target.l3)]
     computed = tiles.count * tiles.rows * tiles.vectors * target.lanes
-    rounds = np.ceil(tiles.tasks / target.cores)
+    rounds = np.ceil(tiles.tasks / target.cores) if shape.parallel else tiles.tasks
     return np.stack(
         [
             *intensities,

@@ -18,7 +18,7 @@ from ...ir.expressions import Expr, rewrite_loads, substitute, tile_start, varia
 from ...ir.roles import Contraction
 from ...ir.stages import Axis, Stage, StageGraph, assemble, intermediate, loads_of, variable
 from ...machine.cpu import Target
-from .contraction_shape import fits_registers
+from .contraction_shape import fits_registers, worth_threads
 from .dot_products import DotProducts
 from .loops import default_loops
 from .nest_rewrites import unravel_axes
@@ -46,6 +46,7 @@ class TiledContraction:
         column: the tiled column axis.
         reductions: the number of reduction axes.
         inside: the stage of the prologue if it is part of the kernel, else None.
+        parallel: whether tasks are shared out to threads.
         packed: the column operand as it is packed; None if it is read as it lies.
         transforms: for each constant input that is packed ahead of time, what packs it. They are the column operand,
             if it is constant, and what decodes it.
@@ -67,6 +68,7 @@ class TiledContraction:
             for number, (extent, size) in enumerate(zip(extents, sizes, strict=True))
         ]
         self.column = tiled_axis("column", contraction.column.extent, config["columns"])
+        self.parallel = worth_threads(contraction)
         self.transforms: dict[int, PrimFunc] = {}
         steps = [axis.extent for axis in contraction.stage.reductions] if dots is None else dots.extents(contraction)
         reductions = tuple(Axis(variable(f"reduce{number}"), extent, True) for number, extent in enumerate(steps))
@@ -245,7 +247,7 @@ def scheduled_kernel(
 def _schedule_tiles(
     schedule: Schedule, tiled: TiledContraction, target: Target, config: Mapping[str, Any]
 ) -> tuple[Any, Any]:
-    """Schedules contraction and epilogue. Returns the parallel loop over tasks and the one over a task's tiles."""
+    """Schedules contraction and epilogue. Returns the loop over tasks and the one over a task's tiles."""
     contraction, epilogue = schedule.get_sblock("contraction"), schedule.get_sblock("epilogue")
     loops = schedule.get_loops(epilogue)
     outer, loops = loops[: len(tiled.outer)], loops[len(tiled.outer) :]
@@ -264,7 +266,8 @@ def _schedule_tiles(
     for loop in (*inner[:-1], *([vectors] if in_registers else [])):
         schedule.unroll(loop)
     task = schedule.fuse(*parallel)
-    schedule.parallel(task)
+    if tiled.parallel:
+        schedule.parallel(task)
     tile = serial[-1] if serial else task
     schedule.compute_at(contraction, tile, preserve_unit_loops=True)
     schedule.set_scope(contraction, 0, "local")
