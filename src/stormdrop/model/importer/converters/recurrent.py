@@ -4,9 +4,9 @@ What does not depend on the step before is one matrix multiplication for all ste
 
     z = x[0..T] @ W.T + b          once
     gates = z[t] + h @ R.T         for each t, one kernel
-    h, c = step(gates, c)          for each t, one kernel with all activations
+    h, c = step(gates, c)          for each t, one kernel with all activations; in small layers the same one
 
-A step of a small model takes a few microseconds, so every further kernel, and every copy of a gate, would show.
+A step of a small model takes a microsecond, so every further kernel, and every copy of a gate, would show.
 
 DynamicQuantizeLSTM, an operator of onnxruntime's own, rounds what it multiplies to bytes: all inputs by one scale and
 zero point, and the state of each step by its own.
@@ -26,6 +26,10 @@ from .quantized import product_by_bytes
 
 LONGEST = 256
 """The most steps that are unrolled. Each of them is a few calls of the same kernels."""
+
+SMALL = 1 << 15
+"""The most multiply-adds of a product that has one kernel with what reads it. Calling another one takes as long as some
+thousands of them. A larger product is scheduled for itself, with several threads."""
 
 _QUANTISED = "DynamicQuantizeLSTM"
 _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4, _QUANTISED: 4}
@@ -73,13 +77,15 @@ def _recurrent(step: _Step, states: int) -> Callable[[Node], Any]:
 class _Direction:
     """The parameters of one direction: products with its weights, which have gates * hidden columns; biases as vectors.
 
-    `bias` is what is added whatever the states are; `candidate_bias` belongs to the product of GRU's last gate.
+    `weights` are those of the product with the state; None if they are bytes. `bias` is what is added whatever the
+    states are; `candidate_bias` belongs to the product of GRU's last gate.
     """
 
     node: Node
     hidden: int
     of_input: _Product
     of_state: _Product
+    weights: Any
     bias: Any
     candidate_bias: Any
     peepholes: Any
@@ -109,16 +115,11 @@ class _Direction:
                 return const(np.zeros((batch, hidden), node.dtype()))
             return part(position, 1 if batch_first else 0)
 
-        def plain(position: int) -> _Product:
-            weights = node.emit(relax.op.permute_dims(part(position)))
+        def transposed(position: int) -> Any:
+            return node.emit(relax.op.permute_dims(part(position)))
 
-            def product(rows: Any, first: int, end: int | None) -> Any:
-                if end is None:
-                    return node.emit(relax.op.matmul(rows, weights))
-                columns = node.emit(relax.op.strided_slice(weights, [1], [first], [end]))
-                return node.emit(relax.op.matmul(rows, columns))
-
-            return product
+        def plain(weights: Any) -> _Product:
+            return lambda rows, first, end: node.emit(relax.op.matmul(rows, _columns(node, weights, first, end)))
 
         def segment(value: Any, first: int, end: int) -> Any:
             return node.emit(relax.op.strided_slice(value, [0], [first * hidden], [end * hidden]))
@@ -137,11 +138,13 @@ class _Direction:
         names = [_text(name) for name in node.attribute("activations") or ()] or list(default) * 2
         names = names[index * len(default) :][: len(default)]
         direction = node.attribute("direction", "forward")
+        weights = None if quantised else transposed(2)
         return cls(
             node,
             hidden,
-            _of_bytes(node, index, 1, 8) if quantised else plain(1),
-            _of_bytes(node, index, 2, 10) if quantised else plain(2),
+            _of_bytes(node, index, 1, 8) if quantised else plain(transposed(1)),
+            _of_bytes(node, index, 2, 10) if quantised else plain(weights),
+            weights,
             bias,
             candidate_bias,
             part(7) if states == 2 and node.has(7) else None,
@@ -204,13 +207,12 @@ def _rnn(direction: _Direction, inputs: Any, states: Sequence[Any]) -> list[Any]
     """h' = f(x + h @ R.T)."""
     (hidden,) = states
     (f,) = direction.activations
-    product = direction.of_state(hidden, 0, None)
 
-    def step(x: Any, product: Any) -> list[Any]:
+    def step(product: Any, x: Any) -> list[Any]:
         total = direction.gate(0, x, product)
         return [te.compute(x.shape, lambda *at: f(direction.clipped(total(*at))), name="hidden")]
 
-    return _computed(direction, step, inputs, product)
+    return _computed_from_product(direction, step, hidden, (0, None), inputs)
 
 
 def _gru(direction: _Direction, inputs: Any, states: Sequence[Any]) -> list[Any]:
@@ -223,7 +225,7 @@ def _gru(direction: _Direction, inputs: Any, states: Sequence[Any]) -> list[Any]
         z = f(direction.clipped(update(*at)))
         return (tirx.const(1, z.ty.dtype) - z) * g(direction.clipped(candidate)) + z * hidden(*at)
 
-    def linear(x: Any, product: Any, hidden: Any, *bias: Any) -> list[Any]:
+    def linear(product: Any, x: Any, hidden: Any, *bias: Any) -> list[Any]:
         update, reset = direction.gate(0, x, product), direction.gate(1, x, product)
         of_input, of_state = direction.gate(2, x), direction.gate(2, product)
 
@@ -237,16 +239,16 @@ def _gru(direction: _Direction, inputs: Any, states: Sequence[Any]) -> list[Any]
         reset = direction.gate(1, x, product)
         return [te.compute(hidden.shape, lambda *at: f(direction.clipped(reset(*at))) * hidden(*at), name="kept")]
 
-    def plain(x: Any, product: Any, of_kept: Any, hidden: Any) -> list[Any]:
+    def plain(of_kept: Any, x: Any, product: Any, hidden: Any) -> list[Any]:
         update, candidate = direction.gate(0, x, product), direction.gate(2, x)
         return [te.compute(hidden.shape, lambda *at: new(at, update, candidate(*at) + of_kept(*at), hidden), name="h")]
 
     if node.attribute("linear_before_reset", 0):
         bias = [] if direction.candidate_bias is None else [direction.candidate_bias]
-        return _computed(direction, linear, inputs, direction.of_state(hidden, 0, None), hidden, *bias)
+        return _computed_from_product(direction, linear, hidden, (0, None), inputs, hidden, *bias)
     product = direction.of_state(hidden, 0, 2 * size)
     (reset,) = _computed(direction, kept, inputs, product, hidden)
-    return _computed(direction, plain, inputs, product, direction.of_state(reset, 2 * size, 3 * size), hidden)
+    return _computed_from_product(direction, plain, reset, (2 * size, 3 * size), inputs, product, hidden)
 
 
 def _lstm(direction: _Direction, inputs: Any, states: Sequence[Any]) -> list[Any]:
@@ -255,9 +257,9 @@ def _lstm(direction: _Direction, inputs: Any, states: Sequence[Any]) -> list[Any
     f, g, h = direction.activations
     size, coupled = direction.hidden, bool(node.attribute("input_forget", 0))
 
-    def step(total: Any, cell: Any, *peepholes: Any) -> list[Any]:
+    def step(product: Any, x: Any, cell: Any, *peepholes: Any) -> list[Any]:
         def activated(number: int, state: Any, *at: Any) -> Any:
-            value = direction.gate(number, total)(*at)
+            value = direction.gate(number, x, product)(*at)
             if peepholes:
                 value = value + peepholes[0][number * size + at[1]] * state(*at)
             return f(direction.clipped(value))
@@ -265,14 +267,47 @@ def _lstm(direction: _Direction, inputs: Any, states: Sequence[Any]) -> list[Any
         def of_cell(*at: Any) -> Any:
             entering = activated(0, cell, *at)
             kept = tirx.const(1, entering.ty.dtype) - entering if coupled else activated(2, cell, *at)
-            return kept * cell(*at) + entering * g(direction.clipped(direction.gate(3, total)(*at)))
+            return kept * cell(*at) + entering * g(direction.clipped(direction.gate(3, x, product)(*at)))
 
         new = te.compute(cell.shape, of_cell, name="cell")
         return [te.compute(cell.shape, lambda *at: activated(1, new, *at) * h(new(*at)), name="hidden"), new]
 
-    total = node.emit(relax.op.add(inputs, direction.of_state(hidden, 0, None)))
     peepholes = [] if direction.peepholes is None else [direction.peepholes]
-    return _computed(direction, step, total, cell, *peepholes)
+    return _computed_from_product(direction, step, hidden, (0, None), inputs, cell, *peepholes)
+
+
+def _computed_from_product(
+    direction: _Direction, step: Callable[..., Any], rows: Any, columns: tuple[int, int | None], *arguments: Any
+) -> list[Any]:
+    """The new states of a step that reads the product of rows with some of the columns of the weights of the state.
+
+    Args:
+        direction: The direction.
+        step: Makes the new states of the product and the arguments.
+        rows: The rows: the state, or what is kept of it.
+        columns: The first of the columns, and the one behind the last; None for all.
+        arguments: What the step reads besides: the inputs' part first. `rows` may be among it.
+    """
+    first, end = columns
+    (batch, steps), width = shape_of(rows), (end or shape_of(arguments[0])[1]) - first
+    if direction.weights is None or batch * steps * width >= SMALL:
+        return _computed(direction, step, direction.of_state(rows, first, end), *arguments)
+    inner = te.reduce_axis((0, steps), "k")
+
+    def with_product(own: Any, weights: Any, *read: Any) -> list[Any]:
+        shape = (own.shape[0], weights.shape[1])
+        product = te.compute(shape, lambda i, j: te.sum(own[i, inner] * weights[inner, j], axis=inner), name="product")
+        others = iter(read)
+        made: list[Any] = step(product, *(own if argument is rows else next(others) for argument in arguments))
+        return made
+
+    others = [argument for argument in arguments if argument is not rows]
+    return _computed(direction, with_product, rows, _columns(direction.node, direction.weights, first, end), *others)
+
+
+def _columns(node: Node, weights: Any, first: int, end: int | None) -> Any:
+    """Some columns of a matrix: from the first to the one before the end."""
+    return weights if end is None else node.emit(relax.op.strided_slice(weights, [1], [first], [end]))
 
 
 def _computed(direction: _Direction, step: Callable[..., Any], *arguments: Any) -> list[Any]:
