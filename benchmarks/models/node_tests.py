@@ -53,42 +53,19 @@ PER_PROCESS = 100
 VERDICTS = ("ok", "refused", "wrong", "traceback", "crash", "hang")
 _LINE = 300
 
-# Inputs that say what shape, axis or size is wanted, by operator. None stands for all inputs.
-_CONSTANTS: Mapping[str, tuple[int, ...] | None] = {
-    "AffineGrid": (1,),
-    "BlackmanWindow": None,
-    "CenterCropPad": (1,),
-    "Col2Im": (1, 2),
-    "ConstantOfShape": None,
+# Inputs that are fixed besides those that decide a shape: they say which axis, place or size is wanted.
+_ALSO_FIXED: Mapping[str, tuple[int, ...]] = {
     "CumProd": (1,),
     "CumSum": (1,),
-    "DFT": (1, 2),
     "Dropout": (1, 2),
-    "Expand": (1,),
-    "HammingWindow": None,
-    "HannWindow": None,
     "Loop": (0, 1),
-    "MaxUnpool": (2,),
-    "MelWeightMatrix": None,
+    "LpNormalization": (1,),
     "NonMaxSuppression": (2, 3, 4),
-    "OneHot": (1,),
-    "Pad": (1, 3),
-    "Range": None,
-    "Reshape": (1,),
-    "Resize": (1, 2, 3),
-    "STFT": (1, 3),
+    "Resize": (1,),
     "SequenceAt": (1,),
     "SequenceErase": (1,),
     "SequenceInsert": (2,),
-    "Slice": (1, 2, 3, 4),
-    "Split": (1,),
-    "SplitToSequence": (1,),
-    "Squeeze": (1,),
-    "Tile": (1,),
-    "TopK": (1,),
     "Trilu": (1,),
-    "Unsqueeze": (1,),
-    "Upsample": (1,),
 }
 
 
@@ -215,16 +192,17 @@ def _peer(case: Any) -> str:
 
 def _with_shapes(case: Any, fixed: bool) -> tuple[onnx.ModelProto, dict[str, Any], dict[str, np.ndarray]]:
     """The model with fixed shapes, the values of its inputs, and those that are fixed because they decide a shape."""
+    from stormdrop.model.importer.deciding import deciding_positions
+
     model = onnx.ModelProto()
     model.CopyFrom(case.model)
     values = dict(zip([value.name for value in model.graph.input], case.data_sets[0][0], strict=True))
     made: list[str] = []
     for node in model.graph.node if fixed else ():
-        positions = _CONSTANTS.get(node.op_type, ()) if node.domain in ("", "ai.onnx") else ()
-        if node.op_type.startswith("Reduce") or node.op_type == "LpNormalization":
-            positions = (1,)
+        also = _ALSO_FIXED.get(node.op_type, ()) if node.domain in ("", "ai.onnx") else ()
+        positions = {*deciding_positions(node), *also}
         for position, name in enumerate(node.input):
-            if name in values and name not in made and (positions is None or position in positions):
+            if name in values and name not in made and position in positions:
                 made.append(name)
     for value in model.graph.input:
         if value.type.HasField("tensor_type") and isinstance(_value(values[value.name]), np.ndarray):

@@ -77,7 +77,7 @@ def refuse_deciding_inputs(model: onnx.ModelProto, name: str) -> None:
             continue
         if node.op_type == "Constant":
             constants.update(node.output)
-        for position in _positions(node):
+        for position in deciding_positions(node):
             if position < len(node.input) and node.input[position] in origin:
                 key = shown(origin[node.input[position]])
                 raise ModelError(
@@ -93,5 +93,12 @@ def refuse_deciding_inputs(model: onnx.ModelProto, name: str) -> None:
             origin[node.output[0]] = min(decided)
 
 
-def _positions(node: onnx.NodeProto) -> tuple[int, ...]:
+def deciding_positions(node: onnx.NodeProto) -> tuple[int, ...]:
+    """The positions of the inputs of a node that decide the shape of its outputs.
+
+    Args:
+        node: A node of the standard's operators; a node of any other domain has none.
+    """
+    if not is_standard(node):
+        return ()
     return (1,) if node.op_type.startswith("Reduce") else _DECIDING.get(node.op_type, ())
