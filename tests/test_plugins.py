@@ -9,6 +9,7 @@ import subprocess
 import sys
 import zipfile
 from base64 import urlsafe_b64encode
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -175,6 +176,23 @@ def test_two_plugins_of_one_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(PluginError, match=r"has the name of the .*; uninstall one of them"):
         plugins("searches")
+
+
+def test_packages_are_looked_through_once_for_each_search_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    read = metadata.entry_points
+
+    def counted(*, group: str) -> metadata.EntryPoints:
+        asked.append(group)
+        return read(group=group)
+
+    monkeypatch.setattr(metadata, "entry_points", counted)
+    for folder in (tmp_path / "first", tmp_path / "second"):
+        entry_points(folder, folder.name, "cpu_sketches", f"{folder.name} = types:SimpleNamespace")
+        monkeypatch.syspath_prepend(str(folder))
+        for _ in range(3):
+            assert plugins("cpu_sketches")[folder.name].package == f"{folder.name} 1.0"
+    assert asked == ["stormdrop.cpu_sketches"] * 2
 
 
 def test_a_plugin_that_is_something_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
