@@ -3,19 +3,20 @@
 A converter takes a `Node` and returns a Relax expression: a tuple if the node has several outputs. It returns None to
 leave a node to TVM's importer.
 
-node.py            what a converter gets
-elementwise.py     each element by itself; shapes and constants
-indexing.py        elements chosen by an index, sums along an axis
-extrema.py         the largest and the smallest elements
-normalization.py   normalizations and reductions
-windows.py         where the windows of convolutions and pools stand
-conv_transpose.py  transposed convolutions
-resize.py          Resize and Upsample
-recurrent.py       RNN, GRU, LSTM
-regions.py         RoiAlign
-quantized.py       quantized tensors
-codes.py           products with weights that are codes of 4 or 8 bits
-foreign.py         the nodes that stand for a foreign part
+node.py              what a converter gets
+elementwise.py       each element by itself; shapes and constants
+indexing.py          elements chosen by an index, sums along an axis
+extrema.py           the largest and the smallest elements
+normalization.py     normalizations and reductions
+windows.py           where the windows of convolutions and pools stand
+conv_transpose.py    transposed convolutions
+resize.py            Resize and Upsample
+recurrent.py         RNN, GRU, LSTM
+regions.py           RoiAlign
+quantized.py         quantized tensors
+integer_products.py  products and convolutions of integers, less their zero points
+codes.py             products with weights that are codes of 4 or 8 bits
+foreign.py           the nodes that stand for a foreign part
 """
 
 from __future__ import annotations
