@@ -1,6 +1,8 @@
 """Random ONNX graphs, compiled with default schedules and compared with onnxruntime.
 
     drawing.py      the graph while it is drawn: its values are known, because onnxruntime runs each node at once
+    chance.py       what decides everything that is drawn
+    telling.py      which results say something
     registry.py     the operators that are drawn
     pointwise.py, moving.py, reducing.py, images.py, products.py, codes.py, flow.py
                     how a node of each operator is drawn

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from fuzz.drawing import FLOATS, Array, Drawing, Rejected, Value
+from fuzz.drawing import FLOATS, Array, Drawing, Value
 from fuzz.images import image, window
 from fuzz.registry import operator
+from fuzz.telling import Rejected
 
 _MARGIN = 2e-3
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +12,9 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
+from fuzz.chance import Chance
 from fuzz.reference import session
+from fuzz.telling import MOST_ELEMENTS, Rejected, require_telling, varies
 
 Array = NDArray[Any]
 
@@ -20,20 +22,11 @@ FLOATS = ("float32",)
 INTEGERS = ("int32", "int64")
 BYTES = ("int8", "uint8")
 
-LARGEST = 1e4
-"""No value is drawn that is larger: functions behind it would leave the range of float32."""
-
-_ELEMENTS = 3000
-_EXTENTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 16, 17)
 _INPUTS = 4
-_IR = {7: 3, 8: 3, 9: 4, 10: 5, 11: 6, 12: 7, 13: 7, 14: 7, 15: 8, 16: 8, 17: 8, 18: 8, 19: 9, 20: 9, 21: 10, 22: 10}
-
 _MARGIN = 2e-3
 """How far from a jump a value must be that rounding may move, relative to the largest one."""
 
-
-class Rejected(Exception):
-    """What was drawn is no valid node, or one whose result says nothing. Another one is drawn."""
+_IR = {7: 3, 8: 3, 9: 4, 10: 5, 11: 6, 12: 7, 13: 7, 14: 7, 15: 8, 16: 8, 17: 8, 18: 8, 19: 9, 20: 9, 21: 10, 22: 10}
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,18 +75,18 @@ class Case:
     feeds: dict[str, Array]
 
 
-class Drawing:
+class Drawing(Chance):
     """The graph so far.
 
     Attributes:
-        rng: Decides everything.
         opset: The version of the standard's operators.
         refused: How many nodes onnxruntime did not take.
         tried: How many nodes it was asked for.
     """
 
     def __init__(self, rng: np.random.Generator, opset: int) -> None:
-        self.rng, self.opset = rng, opset
+        super().__init__(rng)
+        self.opset = opset
         self.refused = self.tried = 0
         self._nodes: list[onnx.NodeProto] = []
         self._inputs: list[Value] = []
@@ -103,39 +96,6 @@ class Drawing:
         self._names = 0
         self._domains: set[str] = set()
         self._anything = False
-
-    # Chance
-
-    def chance(self, probability: float) -> bool:
-        return bool(self.rng.random() < probability)
-
-    def integer(self, low: int, high: int) -> int:
-        """An integer from low to high, both included."""
-        return int(self.rng.integers(low, high + 1))
-
-    def choice(self, options: Sequence[Any]) -> Any:
-        return options[int(self.rng.integers(len(options)))]
-
-    def shape(self, rank: int, elements: int = 600) -> tuple[int, ...]:
-        extents: list[int] = []
-        for _ in range(rank):
-            fitting = [extent for extent in _EXTENTS if extent * int(np.prod(extents)) <= elements] or [1]
-            extents.append(self.choice(fitting))
-        return tuple(int(extent) for extent in self.rng.permutation(extents))
-
-    def array(self, shape: Iterable[int], dtype: str = "float32", distinct: bool = True) -> Array:
-        """Numbers as inputs and weights have them; `distinct` says that ties are unlikely."""
-        shape = tuple(shape)
-        if dtype == "bool":
-            return np.asarray(self.rng.random(shape) < 0.5)
-        kind = np.dtype(dtype)
-        if kind.kind in "iu":
-            span = 100 if distinct else 4
-            low = 0 if kind.kind == "u" else -span
-            return np.asarray(self.rng.integers(low, span + 1, shape), kind)
-        if distinct:
-            return np.asarray(self.rng.standard_normal(shape), kind)
-        return np.asarray(self.rng.integers(-3, 4, shape) / 2, kind)
 
     # Values
 
@@ -215,22 +175,6 @@ class Drawing:
     def reshaped(self, value: Value, shape: Sequence[int]) -> Value:
         return self.add("Reshape", value, self.constant(list(shape), "int64"), exact=value.exact)
 
-    def factors(self, size: int, rank: int) -> list[int]:
-        """A shape of so many elements."""
-        if rank == 0:
-            if size != 1:
-                raise Rejected("several elements are no scalar")
-            return []
-        extents = [1] * rank
-        rest, factor = size, 2
-        while rest > 1:
-            if rest % factor:
-                factor += 1
-                continue
-            extents[self.integer(0, rank - 1)] *= factor
-            rest //= factor
-        return extents
-
     # Nodes
 
     def add(
@@ -306,7 +250,7 @@ class Drawing:
             raise Rejected(f"{nodes[0].op_type}: {str(error)[:300]}") from error
         for array in arrays:
             if not self._anything:
-                _require_telling(array)
+                require_telling(array)
         same = all(value.exact for value in unique.values())
         made = tuple(
             Value(name, array, array.dtype.kind in "iub" or (exact and same))
@@ -390,7 +334,7 @@ class Drawing:
         outputs = leaves[-4:]
         if others and self.chance(0.3):
             outputs.insert(self.integer(0, len(outputs)), self.choice(others))
-        if not any(_varies(value.array) for value in outputs):
+        if not any(varies(value.array) for value in outputs):
             raise Rejected("all outputs are constant")
         initializers = [numpy_helper.from_array(value.array, value.name) for value in self._initializers]
         inputs = [*self._inputs]
@@ -432,24 +376,4 @@ def _broadcast(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
     pairs = zip(reversed(one), reversed(other), strict=False)
     if not all(a == b or 1 in (a, b) for a, b in pairs):
         return False
-    return int(np.prod(np.broadcast_shapes(one, other))) <= _ELEMENTS
-
-
-def _require_telling(array: Array) -> None:
-    """Raises `Rejected` for a result that says little, or on which nothing can be built."""
-    if array.size > _ELEMENTS or array.ndim > 6:
-        raise Rejected("too many elements")
-    if not array.size:
-        raise Rejected("no elements")
-    if array.dtype.kind in "fi" and not np.abs(array.astype(np.float64)).max() <= LARGEST:
-        raise Rejected("values that are not finite, or large")
-    if array.dtype.kind == "f" and np.abs(array).max() < 1e-4:
-        raise Rejected("values that are all small")
-    if array.dtype.kind not in "fiub":
-        raise Rejected("no numbers")
-    if array.size > 1 and not _varies(array):
-        raise Rejected("one value everywhere")
-
-
-def _varies(array: Array) -> bool:
-    return array.size == 1 or bool(np.ptp(array.astype(np.float64)) > 1e-3 * np.abs(array.astype(np.float64)).max())
+    return int(np.prod(np.broadcast_shapes(one, other))) <= MOST_ELEMENTS

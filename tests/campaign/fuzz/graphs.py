@@ -14,9 +14,10 @@ import fuzz.moving
 import fuzz.pointwise
 import fuzz.products
 import fuzz.reducing  # noqa: F401  these register their operators
-from fuzz.drawing import Case, Drawing, Rejected
+from fuzz.drawing import Case, Drawing
 from fuzz.reference import Expected
 from fuzz.registry import OPERATORS
+from fuzz.telling import Rejected
 
 OPSETS = (7, 23)
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from fuzz.drawing import FLOATS, Drawing, Rejected, Value
+from fuzz.drawing import FLOATS, Drawing, Value
 from fuzz.registry import operator
+from fuzz.telling import Rejected
 
 _SPATIAL = (3, 4, 4, 4, 5)
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from fuzz.drawing import FLOATS, INTEGERS, Drawing, Rejected, Value
+from fuzz.drawing import FLOATS, INTEGERS, Drawing, Value
 from fuzz.registry import operator
+from fuzz.telling import Rejected
 
 _ANY = (*FLOATS, *INTEGERS, "bool", "uint8", "int8")
 _RANKS = (1, 2, 3, 4)

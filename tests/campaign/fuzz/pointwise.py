@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto, helper
 
-from fuzz.drawing import FLOATS, INTEGERS, Drawing, Rejected, Value
+from fuzz.drawing import FLOATS, INTEGERS, Drawing, Value
 from fuzz.registry import operator
+from fuzz.telling import Rejected
 
 _NUMBERS = (*FLOATS, *INTEGERS)
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from fuzz.drawing import FLOATS, Drawing, Rejected, Value
+from fuzz.drawing import FLOATS, Drawing, Value
 from fuzz.moving import integers
 from fuzz.pointwise import bounded
 from fuzz.registry import operator
+from fuzz.telling import Rejected
 
 
 @operator("MatMul", weight=3)

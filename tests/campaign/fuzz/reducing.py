@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from fuzz.drawing import FLOATS, INTEGERS, Drawing, Rejected, Value
+from fuzz.drawing import FLOATS, INTEGERS, Drawing, Value
 from fuzz.moving import axis_before, axis_of, integers
 from fuzz.pointwise import positive
 from fuzz.registry import operator
+from fuzz.telling import Rejected
 
 _RANKS = (1, 2, 3, 4)
 
