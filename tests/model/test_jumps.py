@@ -14,8 +14,10 @@ from stormdrop.errors import ModelError
 from stormdrop.machine.cpu import Target
 from stormdrop.model.compile import build
 from stormdrop.model.importer.graph import Graph, load_graph
+from stormdrop.model.precision import lowered
 from stormdrop.model.verification.arrays import error_of, mean_error
 from stormdrop.model.verification.expected import Computing
+from stormdrop.model.verification.lowered import lowered_reference
 from stormdrop.model.verify import Reference
 
 KINDS = {
@@ -137,10 +139,17 @@ def saturated(scale: float) -> onnx.ModelProto:
 
 
 @pytest.mark.compiles
-def test_an_output_behind_a_softmax_is_judged_by_what_its_kernel_reads(target: Target) -> None:
+@pytest.mark.parametrize("in_bfloat16", [False, True])
+def test_an_output_behind_a_softmax_is_judged_by_what_its_kernel_reads(in_bfloat16: bool, target: Target) -> None:
     """A step of the largest logit, which may be right, makes another output of it."""
-    graph = load_graph(saturated(3000.0))
-    reference = Reference.compute(graph)
+
+    def imported(model: onnx.ModelProto) -> Graph:
+        return lowered(load_graph(model)).graph if in_bfloat16 else load_graph(model)
+
+    graph = imported(saturated(3000.0))
+    reference = Reference.compute(load_graph(saturated(3000.0)))
+    if in_bfloat16:
+        reference = lowered_reference(graph, reference)
     (before,) = reference.sites
     first = reference.expected[0]
     moved = first.tensors[before].copy()
@@ -152,7 +161,7 @@ def test_an_output_behind_a_softmax_is_judged_by_what_its_kernel_reads(target: T
     other = saturated(3000.0)
     weight = next(tensor for tensor in other.graph.initializer if tensor.name == "w2")
     weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight)[:, ::-1].copy(), "w2"))
-    fault = reference.check(build(load_graph(other), {}, target)).fault
+    fault = reference.check(build(imported(other), {}, target)).fault
     assert fault is not None and fault.tensor == before
 
 

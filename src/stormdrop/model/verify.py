@@ -16,9 +16,9 @@ rounding each tensor to float32 once does to the exact values, or 3 times what t
 that amplifies rounding is neither refused nor let pass with whatever it computes: sums in bfloat16 are 65,000 times as
 coarse as those in float32.
 
-A model that rounds to integers, as a quantised one does, may differ by a whole step at a tie: see
-`expected._float32_runs`. Then the mean error has a bound, too, so that few elements differ, and each kernel has
-to be right by itself, on what it reads while the model runs.
+A model that rounds to integers, as a quantised one does, may differ by a whole step at a tie: see `float32_runs` of
+`verification/rounding.py`. Then the mean error has a bound, too, so that few elements differ, and each kernel has to be
+right by itself, on what it reads while the model runs.
 """
 
 from __future__ import annotations
@@ -37,11 +37,12 @@ from .importer.origin import Origin
 from .tensors import release_pages
 from .verification.arrays import error_of, mean_error
 from .verification.exact import Site
-from .verification.expected import LEVEL, LEVEL_WITHOUT_EXACT, Computing, Expected, Fault, WrongImport, output_name
+from .verification.expected import LEVEL, LEVEL_WITHOUT_EXACT, Computing, Expected, Fault, WrongImport
 from .verification.kernels import errors_by_name, observed
 from .verification.origins import origin_of
 from .verification.parts import Compared
 from .verification.samples import Feeds, random_feeds, sample_feeds
+from .verification.tensors import output_name
 
 __all__ = [
     "LEVEL",
@@ -86,7 +87,7 @@ class Reference:
         always_kernels: Whether `kernels` is asked even if all tensors are near the exact ones.
         given: The samples that the user gave.
         varies: Whether a tensor that is compared holds different values; otherwise only `kernels` can tell a fault.
-        after_saturation: What outputs behind a softmax should be, given what its kernel reads; see `Computing`.
+        after_saturation: What outputs behind a softmax should be, given what its kernel reads; see `AfterSaturation`.
     """
 
     feeds: Feeds

@@ -14,7 +14,7 @@ from stormdrop.model.precision import lowered
 from stormdrop.model.random_weights import seed_weights
 from stormdrop.model.verification import exact as exact_module
 from stormdrop.model.verification.exact import ExactModel
-from stormdrop.model.verification.expected import Rounded, draws
+from stormdrop.model.verification.rounding import Rounded, draws
 from stormdrop.model.verification.samples import Sample, random_feeds
 
 

@@ -1,6 +1,8 @@
 """How a compiled model is verified: its inputs, another runtime's outputs, and what NumPy computes in float64.
 
 expected.py    what its tensors should be, and how far off they may be
+rounding.py    how far off because of rounding
+tensors.py     which of its tensors are compared, and what they are called
 samples.py     the inputs that it is verified on
 ranges.py      what a model says of the values of its inputs
 given.py       the samples that the user gives

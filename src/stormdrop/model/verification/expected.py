@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import ModelError, UnsupportedFunction
-from ...ir.reference import NEAR_A_TIE
 from ..artifact import CompiledModel
 from ..importer.graph import Graph
 from ..importer.origin import Outputs
@@ -34,7 +32,9 @@ from .exact import ExactModel, Site
 from .given import HINT
 from .origins import origin_of, rounding_of_peer
 from .parts import Compared, compared_by_parts, names_of_results
+from .rounding import OF_SPREAD, Rounded, float32_runs
 from .samples import STANDARD_NORMAL, Feeds, Sample, random_feeds, samples
+from .tensors import AfterSaturation, named_tensors, output_name, read_before_outputs
 
 _logger = logging.getLogger(__name__)
 
@@ -47,9 +47,6 @@ LEVEL_WITHOUT_EXACT = 1e-3
 it."""
 
 _OF_PEER = 10.0
-_OF_ROUNDING = 100.0
-OF_SPREAD = 3.0  # two ways to round differ by as much as each of them is wrong, or by twice as much
-_DRAWS = 4  # of noise
 _MORE = 5  # samples, at most, if the outputs of the first ones hold one value
 _SLOW = 3.0  # seconds: if NumPy takes longer for the first sample, it remains the only one
 
@@ -150,6 +147,7 @@ class Computing:
         except UnsupportedFunction:
             self.exact = None
         self.inside = {} if self.exact is None else read_before_outputs(graph, self.exact)
+        self.after_saturation = AfterSaturation(self.exact, self.inside, self.saturating)
 
     def expected(self) -> tuple[list[Expected], str]:
         """What the tensors of each sample should be, for those samples that can be used, and who computed it.
@@ -231,7 +229,7 @@ class Computing:
         imported = {name: error_of(tensors[name], right) for name, right in truth.items()}
         jumps = self.exact.jumps
         of_import = {name: mean_error(tensors[name], right) for name, right in truth.items()} if jumps else {}
-        rounded = Rounded(self.exact, self.inside, sample, tensors, _float32_runs(jumps), jumps)
+        rounded = Rounded(self.exact, self.inside, sample, tensors, float32_runs(jumps), jumps)
         return Expected(sample, tensors, errors, rounded, imported, means, of_import, jumps)
 
     def _truth(self, sample: Sample) -> dict[str, Array]:
@@ -244,34 +242,13 @@ class Computing:
         """The tensors that `ExactModel.run` returns, by what they are called in messages."""
         return named_tensors(self.inside, outputs, kept)
 
-    def after_saturation(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
-        """What outputs behind a softmax or sigmoid should be, as far as the model jumps, given what was made before it.
-
-        A step of one large logit, which may be right, turns such an output into another one.
-
-        Args:
-            tensors: What the last kernels read, by what it is called; anything else is passed over.
-        """
-        found: dict[str, Array] = {}
-        for output in self.saturating if self.exact is not None and self.exact.jumps else ():
-            read = self._read_for(output)
-            if read and all(name in tensors for name in read):
-                values = {variable: tensors[name] for name, variable in read.items()}
-                found[output_name(output)] = self.exact.last(output, values)  # type: ignore[union-attr]
-        return found
-
-    def _read_for(self, output: str) -> dict[str, Any]:
-        """What the last kernel of an output reads: the variables, by what they are called."""
-        sites = {site for _, site in self.exact.before.get(output, ())} if self.exact is not None else set()
-        return {name: variable for name, (variable, site) in self.inside.items() if site in sites}
-
     def _peer_errors(
         self, peer: Mapping[str, Array], tensors: Mapping[str, Array]
     ) -> tuple[dict[str, float], dict[str, float]]:
         """The largest and the mean error of each tensor that the peer makes."""
         made = {output_name(name): peer[name] for name in self.names}
         for output, before in self.saturating.items():
-            for name in self._read_for(output):
+            for name in self.after_saturation.read_for(output):
                 # The peer's tensor is the one that the kernel reads only if the kernel begins with it as it stands.
                 is_direct = self.exact is not None and self.inside[name][1] in self.exact.direct
                 value = in_layout_of(tensors[name], peer[before]) if is_direct else None
@@ -356,118 +333,3 @@ class Computing:
                     f"{self.graph.name}: the imported graph and {against} compute different results, before any kernel "
                     f"was chosen: {fault}"
                 )
-
-
-def read_before_outputs(graph: Graph, exact: ExactModel) -> dict[str, tuple[Any, Site]]:
-    """What the last kernels of a graph read, by what it is called: the variable, and where it is read."""
-    return {
-        f"input {site.argument} of {graph.tasks[site.task].name} for output {output!r}": (variable, site)
-        for output, read in exact.before.items()
-        for variable, site in read
-    }
-
-
-def named_tensors(
-    inside: Mapping[str, tuple[Any, Site]], outputs: Mapping[str, Array], kept: Mapping[Any, Array]
-) -> dict[str, Array]:
-    """Tensors by what they are called in messages.
-
-    Args:
-        inside: What `read_before_outputs` found.
-        outputs: The outputs by name.
-        kept: The values of variables of the graph.
-    """
-    found = {name: kept[variable] for name, (variable, _) in inside.items() if variable in kept}
-    return {**{output_name(name): value for name, value in outputs.items()}, **found}
-
-
-class Rounded:
-    """The error of each tensor of a sample that rounding explains.
-
-    It is the largest error of a few executions of the model by NumPy that round, each multiplied by a factor. An
-    execution is done only if the errors so far do not explain the one that is asked for. If the model jumps, the
-    largest error says little: a number below an integer and one above it differ by a whole step. So the mean error of
-    the executions is a bound, too.
-
-    Args:
-        exact: The model.
-        inside: What `read_before_outputs` found.
-        sample: The inputs.
-        tensors: The exact tensors.
-        runs: For each execution the factor, and the arguments of `ExactModel.run` that make it round.
-        jumps: Whether the model jumps.
-    """
-
-    def __init__(
-        self,
-        exact: ExactModel,
-        inside: Mapping[str, tuple[Any, Site]],
-        sample: Sample,
-        tensors: Mapping[str, Array],
-        runs: Iterable[tuple[float, Mapping[str, Any]]],
-        jumps: bool = False,
-    ) -> None:
-        self._exact, self._inside, self._sample, self._tensors = exact, inside, sample, tensors
-        self._errors = dict.fromkeys(tensors, 0.0)
-        self._means = dict.fromkeys(tensors, 0.0)
-        self._runs, self._jumps = iter(runs), jumps
-
-    def __call__(self, name: str, enough: float, mean: float = 0.0) -> float:
-        """The error of a tensor that rounding explains, or less if less is enough.
-
-        Args:
-            name: The tensor.
-            enough: The error that is to be explained.
-            mean: The mean error. If rounding does not explain it, it explains no error.
-        """
-
-        def explained() -> bool:
-            return self._errors[name] >= enough and self._means[name] >= mean
-
-        while not explained() and (run := next(self._runs, None)) is not None:
-            factor, arguments = run
-            values = self._of_run(arguments)
-            for key, right in self._tensors.items():
-                error = error_of(values[key], right)
-                # Noise that leaves the range of numbers explains nothing.
-                if np.isfinite(error) or "noise" not in arguments:
-                    self._errors[key] = max(self._errors[key], factor * error)
-                    if self._jumps:
-                        self._means[key] = max(self._means[key], factor * mean_error(values[key], right))
-        return self._errors[name] if self._means[name] >= mean else 0.0
-
-    def _of_run(self, arguments: Mapping[str, Any]) -> Mapping[str, Array]:
-        keep = [variable for variable, _ in self._inside.values()]
-        return named_tensors(self._inside, *self._exact.run(self._sample.feeds, keep, **arguments))
-
-
-def _float32_runs(jumps: bool) -> Iterator[tuple[float, dict[str, Any]]]:
-    """The executions that show how much a model in float32 makes of rounding, as `Rounded` takes them.
-
-    The error is 100 times what rounding each tensor once does, or 3 times what noise does that is as large as the error
-    of a long sum. Noise does more if a network jumps: a gate whose sigmoid takes logits of 100,000 opens or closes with
-    the last bits of its input. A model that rounds numbers to integers, as a quantised one does, may jump by a whole
-    step where a number lies between two integers, and all that follows with it. There it is 3 times what rounding does,
-    or what happens if each of these numbers is moved up or down a little. If such a network is deep or recurrent, two
-    ways to round go apart step by step: therefore it is rounded with noise, too, as one in bfloat16 is.
-    """
-    if jumps:
-        yield OF_SPREAD, {"rounded": True}
-        yield OF_SPREAD, {"nudge": NEAR_A_TIE}
-        yield OF_SPREAD, {"nudge": -NEAR_A_TIE}
-        for noise in draws():
-            yield OF_SPREAD, {"rounded": True, "noise": noise}
-        return
-    yield _OF_ROUNDING, {"rounded": True}
-    for noise in draws():
-        yield OF_SPREAD, {"noise": noise}
-
-
-def draws() -> Iterator[np.random.Generator]:
-    """Generators of noise; several, because the direction of the noise decides what it does to a few numbers."""
-    return map(np.random.default_rng, range(_DRAWS))
-
-
-def output_name(name: str) -> str:
-    """What an output is called in messages."""
-    return f"output {name!r}"

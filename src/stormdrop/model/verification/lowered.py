@@ -26,10 +26,12 @@ from ..importer.graph import Graph
 from ..verify import Reference
 from .arrays import error_of, exceeds_float32, has_numbers, same_top
 from .exact import ExactModel
-from .expected import OF_SPREAD, Expected, Rounded, draws, named_tensors, output_name, read_before_outputs
+from .expected import Expected
 from .kernels import errors_by_name
 from .origins import origin_of
+from .rounding import OF_SPREAD, Rounded, draws
 from .samples import Feeds, Sample, feeds_in_turn
+from .tensors import AfterSaturation, named_tensors, output_name, read_before_outputs
 
 _ROWS = 32  # inputs on which the model is compared with that in float32
 
@@ -95,6 +97,7 @@ def lowered_reference(graph: Graph, original: Reference) -> Reference:
         given=original.given,
         always_kernels=True,
         varies=original.varies,
+        after_saturation=AfterSaturation(exact, inside, origin_of(graph.source).before_saturation()),
     )
 
 
