@@ -22,6 +22,8 @@ from stormdrop.records import Filter, Outcome, SqlStore, open_store
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.testing.faults import Plain
 from stormdrop.trial import Candidate, Measurement
+from stormdrop.tuning.kernel import KernelTask
+from stormdrop.tuning.options import TuneOptions
 from stormdrop.tuning.tune import tune
 
 
@@ -198,3 +200,21 @@ def test_a_new_session_is_not_worse_than_the_record() -> None:
         assert result.best.speedup is not None and result.best.speedup[1] > 1
         fresh = tune_replayed(store, Counting(), search="random", trials=3, fresh=True)
         assert fresh.best is not None and fresh.best.config != result.best.config
+
+
+def test_what_no_session_can_answer_takes_no_fingerprints(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are what takes longest of a look at the records: a request has several schedules made for each space."""
+
+    def asked(*_: Any, **__: Any) -> None:
+        raise AssertionError("a request was made")
+
+    with open_store("sqlite://") as store:
+        assert not tune_replayed(store, Counting(), search="random", trials=3).converged
+        kernels = [
+            KernelTask.create(each, TARGET, TuneOptions(search="random")) for each in (WORKLOAD, SIMILAR_WORKLOAD)
+        ]
+        known, unknown = kernels
+        assert known.answered(store, 2, None) is not None
+        monkeypatch.setattr(KernelTask, "request", asked)
+        assert known.answered(store, 64, None) is None, "the session had too few trials"
+        assert unknown.answered(store, 2, None) is None

@@ -30,7 +30,7 @@ from ..sketches import knowledge, registry
 from .options import TuneOptions
 from .request import CODE_GENERATION, Reuse, TuningRequest
 from .result import Progress, SearchResult, TuneResult
-from .reuse import MODEL, Answered, answered_result, resolve
+from .reuse import MODEL, Answered, answered_result, resolve, sufficient
 from .session import Session
 
 if TYPE_CHECKING:
@@ -150,11 +150,10 @@ class KernelTask:
             width: how many candidates are measured at the same time; by default as many as there are machines.
         """
         workload, target, options = self.workload, self.target, self.options
-        machine = f"{target.machine}{self._source_of_constants()}"
         versions = {name: metadata.version(name) for name in ("apache-tvm", "apache-tvm-ffi", "numpy")}
         features = knowledge.features(self.sketches, workload, target, options.features, self.network.kernels)
         return TuningRequest.create(
-            Problem(workload.key, workload.text, workload.name, target.kind, machine),
+            self._problem,
             [space for _, space in self.sketches],
             options,
             trials=trials,
@@ -176,6 +175,12 @@ class KernelTask:
             },
         )
 
+    @property
+    def _problem(self) -> Problem:
+        workload, target = self.workload, self.target
+        machine = f"{target.machine}{self._source_of_constants()}"
+        return Problem(workload.key, workload.text, workload.name, target.kind, machine)
+
     def _width(self) -> int:
         """How many candidates are measured at the same time by a fleet or a rack; 1 on this machine."""
         if self.given_measurer is not None:
@@ -194,6 +199,8 @@ class KernelTask:
             trials: the candidates that it can count on; with 0 any finished session of the same spaces will do.
             seconds: the wall seconds that it can count on.
         """
+        if not sufficient(store, self._problem, trials, seconds, shared=True):
+            return None  # without fingerprints of its spaces, which take longest
         reuse = Reuse(resume=self.options.resume, shared=True, starts=False, rival=False)
         request = self.request(seconds, clock.perf_counter(), reuse, trials=trials, width=1)
         decision = resolve(request, store)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import SpaceError, StoreError, one_line
-from ..records import Config, Filter, Outcome, Setting, State, Store, StoredSession, StoredTrial
+from ..records import Config, Filter, Outcome, Problem, Setting, State, Store, StoredSession, StoredTrial
 from ..space import Space
 from ..trial import Candidate, Trial
 from .race import FINALISTS
@@ -169,33 +169,59 @@ def _to_resume(request: TuningRequest, store: Store) -> StoredSession | None:
     return None
 
 
-def _answer(request: TuningRequest, store: Store) -> Answered | None:
-    """The finished session that answers the request: one that converged, else the latest that had enough."""
-    sufficient: list[Answered] = []
-    for session in _own(store, request):
+def sufficient(
+    store: Store, problem: Problem, trials: int | None, seconds: float | None, shared: bool
+) -> list[Answered]:
+    """The finished sessions that answer a request, if their spaces and their compiler are those of the request.
+
+    Args:
+        store: the records.
+        problem: what is tuned.
+        trials: the trials that are asked for; None is no bound.
+        seconds: the wall seconds that are asked for.
+        shared: whether the request is a part of a model's.
+
+    Returns:
+        Those that converged, then those that had enough, newest first.
+    """
+    converged, others = [], []
+    for session in _own(store, problem):
         outcome = session.outcome
         assert outcome is not None
-        if not _same_spaces(session, request.spaces) or not _same_compiler(session, request.setting):
-            continue
         if outcome.extra.get("disturbed"):
             continue  # something else used the machine during the last race, so its times are not reliable
         if outcome.converged:
-            return Answered(session, outcome)
-        if _had_enough(request, store, session, outcome):
-            sufficient.append(Answered(session, outcome))
-    return sufficient[0] if sufficient else None
+            converged.append(Answered(session, outcome))
+        elif _had_enough(store, session, outcome, trials, seconds, shared):
+            others.append(Answered(session, outcome))
+    return [*converged, *others]
 
 
-def _had_enough(request: TuningRequest, store: Store, session: StoredSession, outcome: Outcome) -> bool:
+def _answer(request: TuningRequest, store: Store) -> Answered | None:
+    """The finished session that answers the request: one that converged, else the latest that had enough."""
+    found = sufficient(store, request.problem, request.trials, request.seconds, request.reuse.shared)
+    return next(
+        (
+            answer
+            for answer in found
+            if _same_spaces(answer.session, request.spaces) and _same_compiler(answer.session, request.setting)
+        ),
+        None,
+    )
+
+
+def _had_enough(
+    store: Store, session: StoredSession, outcome: Outcome, trials: int | None, seconds: float | None, shared: bool
+) -> bool:
     """Whether a session exhausted its spaces, or had the requested trials, or else the requested seconds."""
     if outcome.extra.get("exhausted"):
         return True
-    if request.trials is not None:
+    if trials is not None:
         distinct = {(trial.sketch, repr(sorted(trial.config.items()))) for trial in store.records(session)}
-        granted = int(outcome.extra.get("granted", 0)) if request.reuse.shared else 0
-        return max(len(distinct), granted) >= request.trials
+        granted = int(outcome.extra.get("granted", 0)) if shared else 0
+        return max(len(distinct), granted) >= trials
     budget = outcome.extra.get("budget", outcome.extra.get("seconds"))
-    return request.seconds is not None and budget is not None and float(budget) >= request.seconds
+    return seconds is not None and budget is not None and float(budget) >= seconds
 
 
 def _best_known(request: TuningRequest, store: Store) -> tuple[Candidate, float] | None:
@@ -204,7 +230,7 @@ def _best_known(request: TuningRequest, store: Store) -> tuple[Candidate, float]
     Its compiler may be another one, because the race times it again.
     """
     best: tuple[Candidate, float] | None = None
-    for session in _own(store, request):
+    for session in _own(store, request.problem):
         outcome = session.outcome
         assert outcome is not None and outcome.sketch is not None
         assert outcome.config is not None and outcome.seconds is not None
@@ -215,9 +241,9 @@ def _best_known(request: TuningRequest, store: Store) -> tuple[Candidate, float]
     return best
 
 
-def _own(store: Store, request: TuningRequest) -> list[StoredSession]:
+def _own(store: Store, problem: Problem) -> list[StoredSession]:
     """The finished sessions of this problem that were not imported, newest first."""
-    return [session for session in store.finished(request.problem) if not session.imported]
+    return [session for session in store.finished(problem) if not session.imported]
 
 
 def _imported(request: TuningRequest, store: Store) -> list[Candidate]:
