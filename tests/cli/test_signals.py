@@ -151,7 +151,7 @@ LAST_MOMENTS = """
 import atexit, os, signal, sys, time
 from stormdrop import cli
 
-def run(arguments):
+def run(arguments, started):
     atexit.register(lambda: (os.kill(os.getpid(), signal.SIGINT), time.sleep(0.1)))
     return 0
 
@@ -185,3 +185,42 @@ def test_ctrl_c_while_the_database_is_closed_loses_no_result(
         monkeypatch.setattr(pysqlite.SQLiteDialect_pysqlite, "do_close", interrupted_once)
     assert interrupted
     assert capsys.readouterr().err == ""
+
+
+IN_AN_EXEC = """
+import os, signal
+from stormdrop.cli import commands, main
+
+def run(arguments, started):
+    exec("os.kill(os.getpid(), signal.SIGINT)")
+    return 0
+
+commands.run = run
+main(["doctor"])
+"""
+
+
+def test_the_exit_code_is_the_same_wherever_ctrl_c_comes() -> None:
+    """Python remembers that an `exec` was interrupted, as the making of a dataclass, and would end by SIGINT itself."""
+    ended = subprocess.run([sys.executable, "-c", IN_AN_EXEC], capture_output=True, text=True, env=environment())
+    assert (ended.returncode, ended.stderr) == (130, "stormdrop: interrupted; everything measured so far is kept\n")
+
+
+WHILE_A_THREAD_COMPILES = """
+import os, signal, time
+from concurrent.futures import ThreadPoolExecutor
+from stormdrop.cli import commands, main
+
+def run(arguments, started):
+    ThreadPoolExecutor(1).submit(time.sleep, 60)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+commands.run = run
+main(["doctor"])
+"""
+
+
+def test_a_thread_that_compiles_is_not_waited_for() -> None:
+    program = [sys.executable, "-c", WHILE_A_THREAD_COMPILES]
+    ended = subprocess.run(program, capture_output=True, text=True, env=environment(), timeout=50)
+    assert (ended.returncode, ended.stderr) == (143, "stormdrop: interrupted; everything measured so far is kept\n")

@@ -21,6 +21,7 @@ from command_line import SMALL, complaint, document, environment, output_of, pro
 
 import stormdrop
 from stormdrop.cli import run, tuning
+from stormdrop.errors import InputError
 from stormdrop.machine.cpu import Target
 from stormdrop.machine.peak import Peak
 from stormdrop.measure.contract import Measurer
@@ -136,6 +137,27 @@ def test_without_a_home_directory_the_records_of_a_run_are_not_kept(
     assert json.loads(out)["best"]["seconds"] > 0
     assert err.splitlines()[0].startswith("there is no home directory: the records of this run are not kept")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("command", "owner"), [("tune-op", "tuning.tune"), ("tune", "model.tune")])
+def test_the_time_counts_from_the_command_on(
+    command: str, owner: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Not from the moment when TVM and the rest of us are loaded."""
+    module, read = importlib.import_module(f"stormdrop.{owner}"), list[float]()
+
+    def started(*_: Any, started: float, **__: Any) -> None:
+        read.append(started)
+        raise InputError("enough")
+
+    monkeypatch.setattr(module, "tune_with" if command == "tune-op" else "tune_model_with", started)
+    monkeypatch.setattr("stormdrop.cli.tuning.prepare", lambda *_: read.append(time.perf_counter()))
+    (tmp_path / "m.onnx").touch()
+    words = SMALL if command == "tune-op" else [str(tmp_path / "m.onnx"), "--out", str(tmp_path / "m.sd")]
+    before = time.perf_counter()
+    assert run([command, *words, "--time", "5s", "--db", str(tmp_path / "r.db")]) == 2
+    prepared, begun = read
+    assert before < begun < prepared
 
 
 def test_a_run_without_a_result_says_why(

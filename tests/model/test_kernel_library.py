@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import _thread
+import dataclasses
+import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -96,3 +100,27 @@ def test_several_modules_are_saved(target: Target, tmp_path: Path) -> None:
     needs_linker()
     native = CompiledModel.load(model.save(tmp_path / "native.sd", native=True))
     assert np.array_equal(native(x), model(x))
+
+
+def test_ctrl_c_does_not_wait_for_llvm(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is compiled when it comes is there for the next build, and the rest is compiled then."""
+    library = KernelLibrary(dataclasses.replace(target, cores=1))
+    functions = {library.symbol(added(4, number), "add"): added(4, number) for number in range(8)}
+    goes_on, begun = threading.Event(), list[Sequence[str]]()
+
+    def compiled(_: KernelLibrary, named: dict[str, Any]) -> str:
+        begun.append(list(named))
+        if len(begun) == 1:
+            while len(library._modules) < len(functions):  # until all is under way
+                time.sleep(0.001)
+            _thread.interrupt_main()
+            goes_on.wait(60)
+        return f"module {len(begun)}"
+
+    monkeypatch.setattr(KernelLibrary, "_compiled", compiled)
+    with pytest.raises(KeyboardInterrupt):
+        library.modules(functions)
+    assert len(begun) == 1
+    goes_on.set()
+    assert library.modules(functions) == ["module 1", "module 2"]
+    assert sorted(name for part in begun for name in part) == sorted(functions)

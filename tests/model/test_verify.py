@@ -299,3 +299,17 @@ def test_what_is_fused_in_front_of_what_saturates_is_no_fault(before: str, after
     source = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 13]> {graph}')
     imported = load_graph(source)
     assert Reference.compute(imported).check(build(imported, {}, target)).fault is None
+
+
+def test_a_short_time_leaves_one_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = load_graph(seed_weights(residual_model(), seed=1))
+    names = [each.sample.name for each in Reference.compute(graph).expected]
+    assert len(names) == 3
+    assert [each.sample.name for each in Reference.compute(graph, 0, (), 0.0).expected] == names[:1]
+    real = expected_module.Computing._expected
+    monkeypatch.setattr(
+        expected_module.Computing,
+        "_expected",
+        lambda self, sample, peer: None if sample.name == names[0] else real(self, sample, peer),
+    )
+    assert [each.sample.name for each in Reference.compute(graph, 0, (), 0.0).expected] == names[1:2]

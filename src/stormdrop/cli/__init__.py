@@ -35,8 +35,11 @@ streams.py       standard output and standard error that nobody reads
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 from collections.abc import Sequence
+from typing import NoReturn
 
 from ..errors import InputError, StormdropError, UnsupportedFunction, without_passwords
 from . import signals, streams
@@ -45,7 +48,10 @@ from . import signals, streams
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command line and exits."""
     streams.guard()
-    sys.exit(run(sys.argv[1:] if arguments is None else arguments, process_ends=True))
+    code = run(sys.argv[1:] if arguments is None else arguments, process_ends=True)
+    if code > signals.OF_SIGNALS:
+        _end(code)
+    sys.exit(code)
 
 
 def run(arguments: Sequence[str], *, process_ends: bool = False) -> int:
@@ -55,22 +61,25 @@ def run(arguments: Sequence[str], *, process_ends: bool = False) -> int:
         arguments: the command and its arguments.
         process_ends: whether the process ends afterwards; it then ignores the signals that end a command.
     """
+    started = time.perf_counter()
     with signals.as_interrupts(process_ends=process_ends) as interruption:
         try:
-            code = _run(arguments)
+            code = _run(arguments, started)
         except KeyboardInterrupt:
             code = _complain("interrupted; everything measured so far is kept", signals.INTERRUPTED)
+            if process_ends:
+                _end(interruption.exit_code(code))
         return interruption.exit_code(code)
 
 
-def _run(arguments: Sequence[str]) -> int:
+def _run(arguments: Sequence[str], started: float) -> int:
     try:
         from ..machine import threads
 
         threads.configure()  # before any command loads TVM
         from . import commands
 
-        code = commands.run(arguments)
+        code = commands.run(arguments, started)
         sys.stdout.flush()
         return code
     except (InputError, UnsupportedFunction) as error:  # no sketch takes what the user named
@@ -81,6 +90,16 @@ def _run(arguments: Sequence[str]) -> int:
         return _complain(f"{error.filename}: {error.strerror}" if error.filename else str(error), 2)
     except MemoryError as error:
         return _complain(f"out of memory{f': {error}' if str(error) else ''}", 1)
+
+
+def _end(code: int) -> NoReturn:
+    """Ends the process at once after a signal.
+
+    Python would wait for threads that compile, and would end by SIGINT itself if Ctrl-C came in the midst of an `exec`.
+    Objects of TVM that are half made would complain on standard error.
+    """
+    sys.stdout.flush()
+    os._exit(code)
 
 
 def _complain(message: str, code: int) -> int:

@@ -71,10 +71,14 @@ def _common(
     pass
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(arguments: Sequence[str], started: float) -> int:
     """Runs one command and returns its exit code.
 
     It calls the command without typer's own `main`, which would turn Ctrl-C and a closed pipe into silent exit codes.
+
+    Args:
+        arguments: the command and its arguments.
+        started: when it was given, a reading of `time.perf_counter`; `--time` counts from there.
 
     Raises:
         InputError: the usage is wrong.
@@ -83,7 +87,7 @@ def run(arguments: Sequence[str]) -> int:
     if completion.VARIABLE in os.environ:
         command.main(list(arguments), "stormdrop")  # answers the shell and exits
     try:
-        with command.make_context("stormdrop", list(arguments)) as context:
+        with command.make_context("stormdrop", list(arguments), obj=started) as context:
             return int(command.invoke(context) or 0)
     except typer.Exit as end:  # after --help and --version
         return end.exit_code

@@ -11,6 +11,9 @@ import time
 from collections.abc import Iterator
 from types import FrameType
 
+OF_SIGNALS = 128
+"""The exit code of a command that a signal has ended is this plus the number of the signal."""
+
 INTERRUPTED = 130
 """The exit code of an interrupted command: 128 + SIGINT."""
 
@@ -55,7 +58,7 @@ class Interruption:
 
     def exit_code(self, code: int) -> int:
         """The exit code of a command that returned this one: 143 in place of 130 after SIGTERM, 129 after SIGHUP."""
-        return 128 + self.number if code == INTERRUPTED and self.number is not None else code
+        return OF_SIGNALS + self.number if code == INTERRUPTED and self.number is not None else code
 
 
 @contextlib.contextmanager

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 
 
 def tune_op(
+    context: typer.Context,
     operator: Annotated[
         str,
         typer.Argument(
@@ -115,7 +116,15 @@ def tune_op(
             machine = keeping_denormals(machine) if keep_denormals else machine
             _measurable(workload, machine)
             _say_if_nothing_to_resume(store, tune_options, workload.name)
-            result = tune_with(workload, machine, tune_options, store=store, on_progress=report, fleet=machines)
+            result = tune_with(
+                workload,
+                machine,
+                tune_options,
+                store=store,
+                on_progress=report,
+                started=context.obj,
+                fleet=machines,
+            )
         document = result.to_json()
         texts = {"schedule": result.schedule, "tir": result.tir}
         extra = {word: texts[word]() for word in shown} if document.get("best") else {}
@@ -136,6 +145,7 @@ def tune_op(
 
 
 def tune(
+    context: typer.Context,
     model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The model to tune.")],
     target: TargetOption = None,
     search: SearchOption = DEFAULT_SEARCH,
@@ -197,6 +207,7 @@ def tune(
                 on_progress=report,
                 out=artifact,
                 native=native,
+                started=context.obj,
                 fleet=machines,
             )
         document = result.to_json()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import tvm
@@ -41,7 +41,7 @@ class KernelLibrary:
         self._target = target
         self._symbols: dict[tuple[str, tvm_ffi.StructuralKey], str] = {}
         self._functions: dict[str, tirx.PrimFunc] = {}  # by symbol
-        self._modules: dict[str, Any] = {}  # by symbol
+        self._modules: dict[str, Future[Any]] = {}  # by symbol
 
     def symbol(self, function: tirx.PrimFunc, name: str) -> str:
         """The symbol of a scheduled function: the same one whenever an equal function is asked for with this name.
@@ -71,12 +71,16 @@ class KernelLibrary:
         foreign = {symbol: function for symbol, function in functions.items() if symbol not in self._functions}
         ours = [symbol for symbol in functions if symbol in self._functions]
         unknown = [symbol for symbol in ours if symbol not in self._modules]
-        parts = _parts(unknown, _PER_CORE * self._target.cores)
-        with ThreadPoolExecutor(self._target.cores) as threads:
-            compiled = threads.map(lambda part: self._compiled({name: self._functions[name] for name in part}), parts)
-            for part, module in zip(parts, compiled, strict=True):
-                self._modules.update(dict.fromkeys(part, module))
-        modules = list({id(module): module for module in (self._modules[symbol] for symbol in ours)}.values())
+        threads = ThreadPoolExecutor(self._target.cores)
+        try:
+            for part in _parts(unknown, _PER_CORE * self._target.cores):
+                compiling = threads.submit(self._compiled, {name: self._functions[name] for name in part})
+                self._modules.update(dict.fromkeys(part, compiling))
+            modules = [module.result() for module in dict.fromkeys(self._modules[symbol] for symbol in ours)]
+        finally:
+            # Ctrl-C does not wait for LLVM: what is under way is there for the next build.
+            threads.shutdown(wait=False, cancel_futures=True)
+            self._modules = {symbol: module for symbol, module in self._modules.items() if not _has_failed(module)}
         return [*modules, self._compiled(foreign)] if foreign or not modules else modules
 
     def _compiled(self, functions: Mapping[str, tirx.PrimFunc]) -> Any:
@@ -87,6 +91,10 @@ class KernelLibrary:
         for symbol in list(named)[:1] if not self._target.runner else ():
             module[symbol]  # looking one up makes LLVM generate the machine code of all
         return module
+
+
+def _has_failed(module: Future[Any]) -> bool:
+    return module.cancelled() or (module.done() and module.exception() is not None)
 
 
 def _parts(symbols: Sequence[str], most: int) -> list[Sequence[str]]:

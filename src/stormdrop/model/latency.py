@@ -171,12 +171,16 @@ def inside_profile(model: CompiledModel, feeds: Feeds, run: TuningRun) -> Profil
         run: the run of the tuning.
 
     Returns:
-        The times; None after Ctrl-C, if another process keeps the machine, and on a board.
+        The times; None after Ctrl-C, if another process keeps the machine, of a slow model if no time is left, and on a
+        board.
     """
     if run.interrupted or isinstance(model, BoardModel):
         return None
     until = max(run.end, clock.perf_counter())  # the last timing has waited already
-    rounds = rounds_within([3 * execution_seconds(model, feeds)], _granted(run, _PROFILE_SECONDS))
+    turn = 3 * execution_seconds(model, feeds)
+    if run.left == 0.0 and FEWEST_ROUNDS * turn > _PROFILE_SECONDS:
+        return None
+    rounds = rounds_within([turn], _granted(run, _PROFILE_SECONDS))
     with suppress(LockTimeout):
         return profile(model, feeds, rounds, until)
     return None

@@ -17,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
+import time as clock
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -92,6 +93,7 @@ def tune_tasks(
     Raises:
         InputError: a setting is bad.
     """
+    begin = clock.perf_counter()
     states = _states(graph, target, options, runner_asked=True)
     ordered = sorted((state for state in states if state.kernel is not None), key=lambda state: -state.work)
     parts = shares([state.work for state in ordered])
@@ -99,6 +101,7 @@ def tune_tasks(
         state.guaranteed = budget.guaranteed(position, parts)
         if not options.fresh:
             state.result = state.require_kernel.answered(store, *state.guaranteed)
+    seconds = clock.perf_counter() - begin
     pending = [state for state in ordered if state.result is None]
     for state in pending:
         part_of = PartOf(graph.name, state.task.weight, len(pending))
@@ -110,7 +113,7 @@ def tune_tasks(
             curve = scheduler.curve
     for state in pending:
         state.conclude()
-    return TunedTasks([state.tuned() for state in states], interrupted, curve)
+    return TunedTasks([state.tuned() for state in states], interrupted, curve, seconds)
 
 
 def recorded_tasks(graph: Graph, target: Target, options: TuneOptions, store: Store | None) -> TunedTasks:

@@ -182,15 +182,21 @@ def tune_model_with(
     on_progress: Callable[[Progress], None] | None = None,
     out: str | Path | None = None,
     native: bool = False,
+    started: float | None = None,
     fleet: Fleet | None = None,
 ) -> ModelResult:
-    """`tune_model` with its options as one value."""
+    """`tune_model` with its options as one value.
+
+    `started` says when its time began, a reading of `time.perf_counter`; now by default.
+    """
     if fleet is not None and fleet.identity != (here := identify()):
         raise InputError(
             f"a model is built and timed on this machine, which is of another kind than its fleet: {here.kind} here, "
             f"{fleet.identity.kind} there"
         )
-    run = TuningRun(clock.perf_counter(), options.budget(DEFAULT_MODEL_SECONDS), on_progress)
+    run = TuningRun(
+        clock.perf_counter() if started is None else started, options.budget(DEFAULT_MODEL_SECONDS), on_progress
+    )
     machine = target or Target.detect()
     if out is not None:
         check_writable(Path(out))
@@ -207,13 +213,13 @@ def tune_model_with(
         graph.foreign.examples = {}
     with run.phase("verify"):
         # Before anything is tuned: a model that cannot be verified is not worth it.
-        graph, references = with_references(graph, options.seed, samples)
+        graph, references = with_references(graph, options.seed, samples, run.left)
     if graph.foreign.reports:
         with run.phase("race"):
             whole = choose_parts(graph, machine, [reference.feeds for reference in references], run)
         if whole is not graph:
             with run.phase("verify"):
-                graph, references = _verified(whole, options.seed, samples) or (graph, references)
+                graph, references = _verified(whole, options.seed, samples, run.left) or (graph, references)
     with run.phase("verify"):
         lowering = in_precision(graph, references, options, machine)
         graph, references = lowering.graph, lowering.references
@@ -255,6 +261,7 @@ def tune_model_with(
             tuned_seconds, untuned = intervals[: len(feeds)], intervals[len(feeds) :]
             foreign = run.despite_interruption(lambda: times_of_foreign_parts(verified.model, feeds))
             inside = run.despite_interruption(lambda: inside_profile(verified.model, feeds[0], run))
+    run.say_if_late(graph.name)
     for replacement in verified.replaced:
         _logger.info("replaced, because the model was wrong with it: %s", replacement)
     result = ModelResult(
@@ -293,10 +300,12 @@ def tune_model_with(
     return replace(result, digest=verified.model.digest)
 
 
-def _verified(whole: Graph, seed: int, samples: Data | None) -> tuple[Graph, list[Reference]] | None:
+def _verified(
+    whole: Graph, seed: int, samples: Data | None, seconds: float | None = None
+) -> tuple[Graph, list[Reference]] | None:
     """A model of which onnxruntime runs everything, and its references; None if it cannot be verified."""
     try:
-        return with_references(whole, seed, samples)
+        return with_references(whole, seed, samples, seconds)
     except ModelError as error:
         _logger.warning("%s; onnxruntime runs the parts of the model that it has to run", error)
         return None

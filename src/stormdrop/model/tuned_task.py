@@ -60,8 +60,10 @@ class TunedTasks:
         tasks: all tasks of the graph, in its order.
         interrupted: whether Ctrl-C ended the tuning.
         curve: (seconds of tuning, summed seconds of the kernels that were measured) from the end of the first round on.
+        records_seconds: wall seconds until it was known what the records say of all tasks.
     """
 
     tasks: Sequence[TunedTask]
     interrupted: bool
     curve: Sequence[tuple[float, float]]
+    records_seconds: float = 0.0

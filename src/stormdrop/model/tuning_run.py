@@ -15,6 +15,11 @@ from .tuned_task import TunedTasks
 
 T = TypeVar("T")
 
+_LATE = 1.2
+"""From this many times its time on, a run says why it took so long."""
+
+_ALWAYS = ("import", "verify", "records", "compile")
+
 _logger = logging.getLogger(__name__)
 
 
@@ -25,6 +30,7 @@ class TuningRun:
         self.begin, self.seconds = begin, seconds
         self.phases: dict[str, float] = {}
         self.interrupted = False
+        self._has_found = False  # whether the run has measured anything that is worth a model
         self._on_progress = on_progress
         self._tuned: TunedTasks | None = None
 
@@ -48,21 +54,54 @@ class TuningRun:
         return timed(self.phases, name)
 
     def add(self, tuned: TunedTasks) -> None:
-        """Adds the phases of the tasks."""
+        """Adds the phases of the tasks, and what was found.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C has ended the tuning before anything was measured: there is nothing to save.
+        """
         self._tuned, self.interrupted = tuned, tuned.interrupted
-        for task in tuned.tasks:
-            for phase, seconds in task.result.phases.items() if task.result is not None else ():
+        self.phases["records"] = tuned.records_seconds
+        results = [task.result for task in tuned.tasks if task.result is not None]
+        for result in results:
+            for phase, seconds in result.phases.items():
                 self.phases[phase] = self.phases.get(phase, 0.0) + seconds
+        # A session that was resumed and ended at once has found what it had; what the records answer is found anyway.
+        self._has_found = any(result.trials > (0 if result.interrupted else result.reused) for result in results)
+        if self.interrupted and not self._has_found:
+            raise KeyboardInterrupt
 
     def despite_interruption(self, work: Callable[[], T]) -> T:
-        """What `work` returns. The first Ctrl-C of the run only begins it anew, so that what was found is saved."""
+        """What `work` returns.
+
+        The first Ctrl-C of a run that has measured something only begins it anew, so that what was found is saved.
+        """
         try:
             return work()
         except KeyboardInterrupt:
-            if self.interrupted:
+            if self.interrupted or not self._has_found:
                 raise
             self.interrupted = True
             return work()
+
+    def say_if_late(self, name: str) -> None:
+        """Says where the time of a run has gone that took longer than it should.
+
+        Always done are one import, a verification on one sample at least, a look at the records, and a compilation.
+
+        Args:
+            name: The name of the model.
+        """
+        taken = clock.perf_counter() - self.begin
+        if self.seconds is None or taken <= _LATE * self.seconds:
+            return
+        parts = ", ".join(f"{phase} {self.phases.get(phase, 0.0):.1f} s" for phase in _ALWAYS)
+        _logger.warning(
+            "%s: took %.1f s in place of %.1f s, because some of it is always done: %s",
+            name,
+            taken,
+            self.seconds,
+            parts,
+        )
 
     def say(self, message: str) -> None:
         """Tells the user what is done now."""

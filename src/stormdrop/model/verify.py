@@ -102,20 +102,24 @@ class Reference:
     after_saturation: Callable[[Mapping[str, NDArray[Any]]], Mapping[str, NDArray[Any]]] = lambda _: {}
 
     @classmethod
-    def compute(cls, graph: Graph, seed: int = 0, given: Sequence[Feeds] = ()) -> Reference:
+    def compute(
+        cls, graph: Graph, seed: int = 0, given: Sequence[Feeds] = (), seconds: float | None = None
+    ) -> Reference:
         """Compute the tensors of a model, and check that the import has not changed it.
 
         Args:
             graph: The model as it was imported.
             seed: Seeds the random inputs.
             given: Samples that the user gives, in place of random inputs.
+            seconds: The wall seconds that are left for all that has to be done, of which each sample but the first may
+                take a small share; None is no bound.
 
         Raises:
             WrongImport: The imported graph computes something else than the model does.
             ModelError: The other runtime cannot run the model; an output holds NaN whatever the inputs; or all outputs
                 are constant, so that nothing could be verified.
         """
-        computing = Computing(graph, seed, given)
+        computing = Computing(graph, seed, given, seconds)
         expected, against = computing.expected()
         release_pages()
         varies = computing.varies(expected)

@@ -48,7 +48,8 @@ it."""
 
 _OF_PEER = 10.0
 _MORE = 5  # samples, at most, if the outputs of the first ones hold one value
-_SLOW = 3.0  # seconds: if NumPy takes longer for the first sample, it remains the only one
+_SLOW = 3.0  # seconds: if NumPy takes longer for the first sample that can be used, it remains the only one
+_SHARE = 0.05  # of the time that is left: a sample takes it here, and again when the compiled model is verified
 
 Array = NDArray[Any]
 
@@ -135,8 +136,17 @@ class Computing:
         inside: What the last kernels read, by what it is called: the variable in the graph, and where it is read.
     """
 
-    def __init__(self, graph: Graph, seed: int, given: Sequence[Feeds] = ()) -> None:
+    def __init__(self, graph: Graph, seed: int, given: Sequence[Feeds] = (), seconds: float | None = None) -> None:
+        """Read a graph.
+
+        Args:
+            graph: The model as it was imported.
+            seed: Seeds the samples.
+            given: Samples that the user gives.
+            seconds: The wall seconds that are left for all that has to be done; None is no bound.
+        """
         self.graph = graph
+        self._slow = _SLOW if seconds is None else min(_SLOW, _SHARE * seconds)
         self.origin = origin_of(graph.source)
         self.samples, self.seed = samples(graph.inputs, self.origin.index_ranges(), seed, given), seed
         self.saturating = self.origin.before_saturation()
@@ -160,15 +170,16 @@ class Computing:
         wanted = list(dict.fromkeys([*self.names, *self.saturating.values(), *made]))
         peers, against = self._by_origin(self.samples, wanted)
         expected: list[Expected] = []
-        begin, is_slow = time.perf_counter(), False
+        is_slow = False
         for position, sample in enumerate(self.samples):
             if self.exact is None and position >= len(peers):
                 break
-            peer = peers[position] if position < len(peers) else None
-            one = self._expected(sample, peer)
-            if one is not None:
-                expected.append(one)
-            is_slow = position == 0 and time.perf_counter() - begin > _SLOW
+            begin = time.perf_counter()
+            one = self._expected(sample, peers[position] if position < len(peers) else None)
+            if one is None:
+                continue
+            expected.append(one)
+            is_slow = len(expected) == 1 and time.perf_counter() - begin > self._slow
             if is_slow:
                 break
         self._require_finite(expected, against)

@@ -18,13 +18,16 @@ from .samples import Feeds
 _logger = logging.getLogger(__name__)
 
 
-def with_references(graph: Graph, seed: int, data: Data | None = None) -> tuple[Graph, list[Reference]]:
+def with_references(
+    graph: Graph, seed: int, data: Data | None = None, seconds: float | None = None
+) -> tuple[Graph, list[Reference]]:
     """What a model should compute at each of its sizes.
 
     Args:
         graph: The model as it was imported.
         seed: Seeds the random inputs.
         data: The samples that the user gives. Each size has those that fit it.
+        seconds: The wall seconds that are left for all that has to be done; None is no bound.
 
     Returns:
         The graph, or what another import made of the same model, and a reference for each of its sizes.
@@ -35,7 +38,9 @@ def with_references(graph: Graph, seed: int, data: Data | None = None) -> tuple[
     """
     given = _given(graph, data or {})
     try:
-        return graph, [Reference.compute(size, seed, own) for size, own in zip(graph.sizes, given, strict=True)]
+        return graph, [
+            Reference.compute(size, seed, own, seconds) for size, own in zip(graph.sizes, given, strict=True)
+        ]
     except WrongImport as error:
         other = getattr(graph.source, "other_import", None)
         if other is None or graph.others:
@@ -44,7 +49,7 @@ def with_references(graph: Graph, seed: int, data: Data | None = None) -> tuple[
         try:
             examples, graph = graph.foreign.examples, other()
             graph.foreign.examples = None if examples is None else {}
-            return graph, [Reference.compute(graph, seed, given[0])]
+            return graph, [Reference.compute(graph, seed, given[0], seconds)]
         except ModelError as second:
             raise ModelError(f"{error}; imported as an ONNX model: {second}") from second
 
