@@ -212,3 +212,17 @@ def test_rounding_that_feeds_back_is_right_and_other_weights_are_wrong() -> None
     weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight)[::-1].copy(), "w"))
     with pytest.raises(ModelError, match="the imported graph and onnx"):
         Reference.compute(imported_as(graph, other))
+
+
+@pytest.mark.compiles
+def test_a_wrong_kernel_is_found_where_rounding_feeds_back(target: Target) -> None:
+    """The outputs of such a network say little: a scale that is a hundredth off shows in the kernel by itself."""
+    graph = load_graph(recurrent(12, 24))
+    reference = Reference.compute(graph)
+    right = reference.check(build(graph, {}, target))
+    assert right.fault is None, str(right.fault)
+    other = recurrent(12, 24)
+    scale = next(tensor for tensor in other.graph.initializer if tensor.name == "ws")
+    scale.CopyFrom(numpy_helper.from_array(np.float32(1.01) * numpy_helper.to_array(scale), "ws"))
+    fault = reference.check(build(load_graph(other), {}, target)).fault
+    assert fault is not None
