@@ -199,24 +199,24 @@ def _positions(entry: _Axis, mode: _Mode) -> NDArray[Any]:
     coordinates, number = mode.coordinates, np.float32 if mode.mode == "nearest" else np.float64
     o = np.arange(entry.size, dtype=number)
     n, m, scale = number(entry.extent), number(entry.size), number(entry.scale)
-    half = (o + number(0.5)) / scale - number(0.5)
+    half: NDArray[Any] = (o + number(0.5)) / scale - number(0.5)
     if coordinates == "half_pixel":
         return half
     if coordinates == "half_pixel_symmetric":
         offset = n / number(2) * (number(1) - m / (scale * n))
-        return offset + (o + number(0.5)) / scale - number(0.5)
+        return np.asarray(offset + (o + number(0.5)) / scale - number(0.5))
     if coordinates == "pytorch_half_pixel":
         return half if m > 1 else np.zeros_like(o)
     if coordinates == "align_corners":
-        return o * (n - 1) / (m - 1) if m > 1 else np.zeros_like(o)
+        return np.asarray(o * (n - 1) / (m - 1)) if m > 1 else np.zeros_like(o)
     if coordinates == "asymmetric":
-        return o / scale
+        return np.asarray(o / scale)
     if coordinates == "tf_half_pixel_for_nn":
-        return (o + number(0.5)) / scale
+        return np.asarray((o + number(0.5)) / scale)
     if coordinates == "tf_crop_and_resize":
         first, last = entry.roi
         if m > 1:
-            return number(first) * (n - 1) + o * number(last - first) * (n - 1) / (m - 1)
+            return np.asarray(number(first) * (n - 1) + o * number(last - first) * (n - 1) / (m - 1))
         return np.full_like(o, 0.5 * (first + last) * float(n - 1))
     raise ValueError(f"coordinate_transformation_mode {coordinates}")
 
