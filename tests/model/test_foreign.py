@@ -213,12 +213,32 @@ def test_parts_that_jump_are_compared_by_themselves() -> None:
         "result 0 of onnxruntime's part (NonMaxSuppression)",
         "output 'y'",
     ]
-    for _, ours, right in compared.values():
+    for _, ours, right, _ in compared.values():
         np.testing.assert_allclose(ours, right, rtol=1e-4, atol=1e-5)
     jumped = [replace(one, tensors={"output 'y'": one.tensors["output 'y'"][:-1]}) for one in reference.expected]
     assert replace(reference, expected=jumped).check(model).fault is None
     without = replace(reference, expected=jumped, by_parts=None).check(model)
     assert without.fault is not None, "another number of boxes"
+
+
+def test_steps_beside_a_part_are_judged_as_steps() -> None:
+    """Where a tanh saturates, rounding decides whether its floor is 0 or 1."""
+
+    def source(step: str) -> onnx.ModelProto:
+        nodes = [
+            helper.make_node("Tanh", ["x"], ["t"]),
+            helper.make_node(step, ["t"], ["y"]),
+            helper.make_node("QuickGelu", ["t"], ["z"], domain=GELU),
+        ]
+        made = make_model(nodes, {}, {"x": (4, 6)}, {"y": (4, 6), "z": (4, 6)})
+        made.opset_import.append(helper.make_opsetid(GELU, 1))
+        return made
+
+    graph = load_graph(source("Floor"))
+    model = build(graph, {}, Target.detect())
+    assert graph.foreign.reports
+    assert Reference.compute(graph).check(model).fault is None
+    assert Reference.compute(load_graph(source("Ceil"))).check(model).fault is not None
 
 
 def test_parts_flush_denormals_as_kernels_do() -> None:

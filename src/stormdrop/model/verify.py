@@ -37,10 +37,11 @@ from .importer.origin import Origin
 from .tensors import release_pages
 from .verification.arrays import error_of, mean_error
 from .verification.exact import Site
-from .verification.expected import LEVEL, LEVEL_WITHOUT_EXACT, Computing, Expected, Fault, WrongImport
+from .verification.expected import Computing, Expected, Fault, WrongImport
 from .verification.kernels import errors_by_name, observed
 from .verification.origins import origin_of
 from .verification.parts import Compared
+from .verification.rounding import LEVEL
 from .verification.samples import Feeds, random_feeds, sample_feeds
 from .verification.tensors import output_name
 
@@ -153,19 +154,20 @@ class Reference:
             ours = {output_name(name): value for name, value in outputs.items()}
             ours |= {name: inside[site] for name, site in self.sites.items() if site in inside}
             tensors = {**expected.tensors, **self.after_saturation(ours)}
-            pairs = {name: (ours[name], right) for name, right in tensors.items() if name in ours}
-            errors = {name: error_of(value, right) for name, (value, right) in pairs.items()}
-            by_parts = self.by_parts is not None and not max(errors.values(), default=0.0) <= LEVEL
-            if self.by_parts is not None and by_parts:
-                compared = self.by_parts(model, expected.sample.feeds)
-                errors = {name: error_of(value, right) for name, value, right in compared}
-            for name, error in errors.items():
-                largest = max(largest, error)
+            compared = [
+                Compared(name, ours[name], right, expected.allowed) for name, right in tensors.items() if name in ours
+            ]
+            errors = [error_of(each.ours, each.right) for each in compared]
+            if self.by_parts is not None and not max(errors, default=0.0) <= LEVEL:
                 # After a part that jumps, rounding may make any error: it says nothing about what is right.
-                mean = mean_error(*pairs[name]) if expected.jumps and name in pairs else 0.0
-                allowed = LEVEL_WITHOUT_EXACT if by_parts else expected.allowed(name, error, mean)
+                compared = list(self.by_parts(model, expected.sample.feeds))
+                errors = [error_of(each.ours, each.right) for each in compared]
+            for each, error in zip(compared, errors, strict=True):
+                largest = max(largest, error)
+                mean = mean_error(each.ours, each.right) if expected.jumps else 0.0
+                allowed = each.allowed(each.name, error, mean)
                 if not error <= allowed and (worst is None or error / allowed > worst.error / worst.allowed):
-                    worst = Fault(name, expected.sample, error, allowed)
+                    worst = Fault(each.name, expected.sample, error, allowed)
         if worst is None and (self.always_kernels or not self.varies or not largest <= LEVEL):
             worst = self._worst_kernel(model)
         return Verification(largest, self.against, worst)

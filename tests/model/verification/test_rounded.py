@@ -15,7 +15,7 @@ from stormdrop.model.random_weights import seed_weights
 from stormdrop.model.verification import exact as exact_module
 from stormdrop.model.verification.exact import ExactModel
 from stormdrop.model.verification.rounding import Rounded, draws
-from stormdrop.model.verification.samples import Sample, random_feeds
+from stormdrop.model.verification.samples import random_feeds
 
 
 class Executions:
@@ -32,7 +32,7 @@ class Executions:
 
 def rounded(model: Any) -> Rounded:
     runs = [(3.0, {"rounded": True}), *((3.0, {"rounded": True, "noise": noise}) for noise in draws())]
-    return Rounded(model, {}, Sample("zeros", {}), {"output 'y'": np.array([1.0, 0.5])}, runs)
+    return Rounded(model, {}, {}, {"output 'y'": np.array([1.0, 0.5])}, runs)
 
 
 def test_an_execution_that_was_lucky_is_not_the_last_word() -> None:

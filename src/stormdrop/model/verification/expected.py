@@ -32,19 +32,11 @@ from .exact import ExactModel, Site
 from .given import HINT
 from .origins import origin_of, rounding_of_peer
 from .parts import Compared, compared_by_parts, names_of_results
-from .rounding import OF_SPREAD, Rounded, float32_runs
+from .rounding import LEVEL, LEVEL_WITHOUT_EXACT, OF_SPREAD, Rounded, float32_runs
 from .samples import STANDARD_NORMAL, Feeds, Sample, random_feeds, samples
-from .tensors import AfterSaturation, named_tensors, output_name, read_before_outputs
+from .tensors import AfterSaturation, named_tensors, output_name, read_before_outputs, variables_of
 
 _logger = logging.getLogger(__name__)
-
-LEVEL = 1e-4
-"""An error (max|difference| / max|exact|) up to this is right. Reordered sums stay below it in deep networks; a
-misplaced weight makes an error of 0.1 and more, a sum in bfloat16 of 0.002."""
-
-LEVEL_WITHOUT_EXACT = 1e-3
-"""The level if there are no exact values: both sides are rounded then, and nothing tells how much the network makes of
-it."""
 
 _OF_PEER = 10.0
 _MORE = 5  # samples, at most, if the outputs of the first ones hold one value
@@ -134,6 +126,7 @@ class Computing:
     Attributes:
         samples: The samples.
         inside: What the last kernels read, by what it is called: the variable in the graph, and where it is read.
+        variables: These variables, by what they are called.
     """
 
     def __init__(self, graph: Graph, seed: int, given: Sequence[Feeds] = (), seconds: float | None = None) -> None:
@@ -157,6 +150,7 @@ class Computing:
         except UnsupportedFunction:
             self.exact = None
         self.inside = {} if self.exact is None else read_before_outputs(graph, self.exact)
+        self.variables = variables_of(self.inside)
         self.after_saturation = AfterSaturation(self.exact, self.inside, self.saturating)
 
     def expected(self) -> tuple[list[Expected], str]:
@@ -226,7 +220,7 @@ class Computing:
             named = {output_name(name): peer[name] for name in self.names}
             errors = {name: error_of(named[name], right) for name, right in truth.items()}
             return Expected(sample, truth or named, errors, None)
-        keep = [variable for variable, _ in self.inside.values()]
+        keep = list(self.variables.values())
         tensors = self.named(*self.exact.run(sample.feeds, keep))
         if any(not has_numbers(value) or exceeds_float32(value) for value in tensors.values()):
             return None
@@ -240,7 +234,7 @@ class Computing:
         imported = {name: error_of(tensors[name], right) for name, right in truth.items()}
         jumps = self.exact.jumps
         of_import = {name: mean_error(tensors[name], right) for name, right in truth.items()} if jumps else {}
-        rounded = Rounded(self.exact, self.inside, sample, tensors, float32_runs(jumps), jumps)
+        rounded = Rounded(self.exact, self.variables, sample.feeds, tensors, float32_runs(jumps), jumps)
         return Expected(sample, tensors, errors, rounded, imported, means, of_import, jumps)
 
     def _truth(self, sample: Sample) -> dict[str, Array]:
@@ -251,7 +245,7 @@ class Computing:
 
     def named(self, outputs: Mapping[str, Array], kept: Mapping[Any, Array]) -> dict[str, Array]:
         """The tensors that `ExactModel.run` returns, by what they are called in messages."""
-        return named_tensors(self.inside, outputs, kept)
+        return named_tensors(self.variables, outputs, kept)
 
     def _peer_errors(
         self, peer: Mapping[str, Array], tensors: Mapping[str, Array]

@@ -31,7 +31,7 @@ from .kernels import errors_by_name
 from .origins import origin_of
 from .rounding import OF_SPREAD, Rounded, draws
 from .samples import Feeds, Sample, feeds_in_turn
-from .tensors import AfterSaturation, named_tensors, output_name, read_before_outputs
+from .tensors import AfterSaturation, named_tensors, output_name, read_before_outputs, variables_of
 
 _ROWS = 32  # inputs on which the model is compared with that in float32
 
@@ -66,13 +66,13 @@ def lowered_reference(graph: Graph, original: Reference) -> Reference:
     exact = exact_model(graph)
     inside = read_before_outputs(graph, exact)
 
-    keep = [variable for variable, _ in inside.values()]
+    variables = variables_of(inside)
 
     def expected(sample: Sample) -> Expected | None:
-        tensors = named_tensors(inside, *exact.run(sample.feeds, keep))
+        tensors = named_tensors(variables, *exact.run(sample.feeds, list(variables.values())))
         if any(not has_numbers(value) or exceeds_float32(value) for value in tensors.values()):
             return None
-        rounded = Rounded(exact, inside, sample, tensors, _runs(), exact.jumps)
+        rounded = Rounded(exact, variables, sample.feeds, tensors, _runs(), exact.jumps)
         return Expected(sample, tensors, {}, rounded, jumps=exact.jumps)
 
     usable = [one for one in (expected(each.sample) for each in original.expected) if one is not None]

@@ -7,11 +7,13 @@ parts had in the running model, and everything before, in and after the parts is
     what a part read         with the exact tensors
     what it made of that     with onnxruntime, called once more on what it read
     the outputs              with the exact outputs, computed from what the parts made
+
+What rounding explains of the first and the last is computed from what the parts made, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,17 +25,27 @@ from ..foreign import FUNCTION
 from ..importer.graph import Graph
 from .exact import ExactModel
 from .origins import OnnxOrigin, origin_of
+from .rounding import LEVEL_WITHOUT_EXACT, Rounded, float32_runs
 from .samples import Feeds
+from .tensors import named_tensors, output_name
 
 Array = NDArray[Any]
 
 
 class Compared(NamedTuple):
-    """A tensor of a running model, and what it should be; `name` is what it is called in messages."""
+    """A tensor of a running model, and what it should be.
+
+    Attributes:
+        name: What it is called in messages.
+        ours: The tensor.
+        right: What it should be.
+        allowed: Computes the error that it may have, for its name, its error and its mean error.
+    """
 
     name: str
     ours: Array
     right: Array
+    allowed: Callable[[str, float, float], float]
 
 
 def names_of_results(graph: Graph) -> dict[int, list[str]]:
@@ -64,20 +76,32 @@ def compared_by_parts(exact: ExactModel, model: CompiledModel, feeds: Feeds) -> 
         What the parts read, what they made, and the outputs.
     """
     calls = _observed(model, feeds)
-    variables = {variable for arguments in exact.part_arguments.values() for variable in arguments}
     results = {part: call.results for part, call in calls.items()}
-    right, kept = exact.run(feeds, variables, results=results)
+    parts = {part: f"onnxruntime's part ({', '.join(model.foreign.reports[part].operators)})" for part in calls}
+    inputs = {
+        f"input {position} of {parts[part]}": (variable, value)
+        for part, call in calls.items()
+        for position, (variable, value) in enumerate(zip(exact.part_arguments[part], call.inputs, strict=True))
+    }
+    read = {name: variable for name, (variable, _) in inputs.items()}
+    right = named_tensors(read, *exact.run(feeds, list(read.values()), results=results))
+    runs = ((factor, {**arguments, "results": results}) for factor, arguments in float32_runs(exact.jumps))
+    rounded = Rounded(exact, read, feeds, right, runs, exact.jumps)
+
+    def allowed(name: str, error: float, mean: float) -> float:
+        is_far = not error <= LEVEL_WITHOUT_EXACT and name in right
+        return max(LEVEL_WITHOUT_EXACT, rounded(name, error, mean) if is_far else 0.0)
+
+    for name, (_, value) in inputs.items():
+        if name in right:
+            yield Compared(name, value, right[name], allowed)
     sessions = model.foreign.sessions_of(model.metadata, thread_count())
     for part, call in calls.items():
-        operators = ", ".join(model.foreign.reports[part].operators)
-        for position, (variable, value) in enumerate(zip(exact.part_arguments[part], call.inputs, strict=True)):
-            if variable in kept:
-                yield Compared(f"input {position} of onnxruntime's part ({operators})", value, kept[variable])
         again = sessions[part].run(call.inputs)
         for position, (ours, theirs) in enumerate(zip(call.results, again, strict=True)):
-            yield Compared(f"result {position} of onnxruntime's part ({operators})", ours, theirs)
+            yield Compared(f"result {position} of {parts[part]}", ours, theirs, allowed)
     for name, value in model.run(feeds).items():  # as its callers run it
-        yield Compared(f"output {name!r}", value, right[name])
+        yield Compared(output_name(name), value, right[output_name(name)], allowed)
 
 
 def _observed(model: CompiledModel, feeds: Feeds) -> dict[int, _PartCall]:

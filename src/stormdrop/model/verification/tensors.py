@@ -27,17 +27,22 @@ def read_before_outputs(graph: Graph, exact: ExactModel) -> dict[str, tuple[Any,
     }
 
 
+def variables_of(inside: Mapping[str, tuple[Any, Site]]) -> dict[str, Any]:
+    """The variables of what `read_before_outputs` found, by what they are called."""
+    return {name: variable for name, (variable, _) in inside.items()}
+
+
 def named_tensors(
-    inside: Mapping[str, tuple[Any, Site]], outputs: Mapping[str, Array], kept: Mapping[Any, Array]
+    variables: Mapping[str, Any], outputs: Mapping[str, Array], kept: Mapping[Any, Array]
 ) -> dict[str, Array]:
     """Tensors by what they are called in messages.
 
     Args:
-        inside: What `read_before_outputs` found.
+        variables: Variables of the graph, by what they are called.
         outputs: The outputs by name.
-        kept: The values of variables of the graph.
+        kept: The values of variables.
     """
-    found = {name: kept[variable] for name, (variable, _) in inside.items() if variable in kept}
+    found = {name: kept[variable] for name, variable in variables.items() if variable in kept}
     return {**{output_name(name): value for name, value in outputs.items()}, **found}
 
 
