@@ -97,7 +97,7 @@ def test_machines_share_the_weights(target: Target) -> None:
     )
     model = build(load_graph(source), {}, target)
     before = psutil.Process().memory_info().rss
-    kept = [model._machine(model._new_machine()) for _ in range(4)]
+    kept = [model._machine(model._program.machine()) for _ in range(4)]
     assert psutil.Process().memory_info().rss - before < 4 * size * size  # a copy for each would be 4 times that
     assert len(kept) == 4
 
