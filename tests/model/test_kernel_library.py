@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import signal
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -107,13 +108,15 @@ def test_ctrl_c_does_not_wait_for_llvm(target: Target, monkeypatch: pytest.Monke
     library = KernelLibrary(dataclasses.replace(target, cores=1))
     functions = {library.symbol(added(4, number), "add"): added(4, number) for number in range(8)}
     goes_on, begun = threading.Event(), list[Sequence[str]]()
+    main = threading.get_ident()
 
     def compiled(_: KernelLibrary, named: dict[str, Any]) -> str:
         begun.append(list(named))
         if len(begun) == 1:
-            while len(library._modules) < len(functions):  # until all is under way
+            while sys._current_frames()[main].f_code.co_name != "wait":  # until all is under way
                 time.sleep(0.001)
-            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)  # wakes it, too, while it waits
+            time.sleep(0.1)  # a signal that comes just before a thread begins to wait does not wake it
+            signal.pthread_kill(main, signal.SIGINT)
             goes_on.wait(60)
         return f"module {len(begun)}"
 
