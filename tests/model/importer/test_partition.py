@@ -157,6 +157,15 @@ def test_a_model_without_native_nodes_is_one_part_as_it_was_read() -> None:
     assert [info.shape for info in imported.outputs] == [(2, 4), (3,), (2,)] and not imported.tasks
 
 
+def test_a_model_of_which_no_node_is_left_is_one_part_if_it_is_not_taken() -> None:
+    """The shape of nothing: what is left is a constant without elements."""
+    x, y = (helper.make_tensor_value_info(name, kind, shape) for name, kind, shape in (("x", 1, [3, 4]), ("y", 7, [0])))
+    graph = helper.make_graph([helper.make_node("Shape", ["x"], ["y"], start=2, end=1)], "nothing", [x], [y])
+    source = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    (part,) = load_graph(source).foreign.reports
+    assert part.whole and part.operators == {"Shape": 1}
+
+
 def test_both_ways_to_a_whole_model_are_one() -> None:
     pytest.importorskip("onnxruntime")
     imported = load_graph(all_of_it())

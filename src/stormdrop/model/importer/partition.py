@@ -96,7 +96,7 @@ def _partly_foreign(
     candidates = _Candidates(read, types, reasons)
     for _ in range(_TRIES):
         steps = candidates.divided()
-        if not any(isinstance(step, int) for step in steps):
+        if steps and not any(isinstance(step, int) for step in steps):
             return _wholly_foreign(read, f"{read.name}: {candidates.first_reason}", types)
         native, parts = candidates.as_parts(steps)
         try:
