@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 import pytest
 from foreign_models import GELU, boxes_at_the_end, gelu_inside, only_a_loop, two_segments
-from onnx import helper
+from onnx import helper, numpy_helper
 from tiny_models import make_model
 
 from stormdrop.errors import ArtifactError, InputError, LockTimeout, ModelError
@@ -219,6 +219,33 @@ def test_parts_that_jump_are_compared_by_themselves() -> None:
     assert replace(reference, expected=jumped).check(model).fault is None
     without = replace(reference, expected=jumped, by_parts=None).check(model)
     assert without.fault is not None, "another number of boxes"
+
+
+def test_what_each_of_two_equal_parts_reads_is_compared() -> None:
+    """The exact model goes on from what a part has made of a wrong input: only that input tells."""
+
+    def source(scale: float) -> onnx.ModelProto:
+        weights = scale * np.random.default_rng(0).normal(0, 0.1, (64, 64)).astype(np.float32)
+        nodes = [
+            helper.make_node("MatMul", ["x", "first"], ["a"]),
+            helper.make_node("QuickGelu", ["a"], ["b"], domain=GELU),
+            helper.make_node("MatMul", ["b", "second"], ["c"]),
+            helper.make_node("QuickGelu", ["c"], ["y"], domain=GELU),
+        ]
+        constants = [numpy_helper.from_array(weights, "first"), numpy_helper.from_array(weights / scale, "second")]
+        made = make_model(nodes, {}, {"x": (16, 64)}, {"y": (16, 64)}, 13, constants)
+        made.opset_import.append(helper.make_opsetid(GELU, 1))
+        return made
+
+    graph = load_graph(source(1.0))
+    reference = Reference.compute(graph)
+    assert len(graph.foreign.reports) == 2 and reference.by_parts is not None
+    right, wrong = (build(load_graph(source(scale)), {}, Target.detect()) for scale in (1.0, 1.25))
+    names = [each.name for each in reference.by_parts(right, reference.expected[0].sample.feeds)]
+    assert len(names) == len(set(names)) == 5
+    assert reference.check(right).fault is None
+    fault = reference.check(wrong).fault
+    assert fault is not None and fault.tensor == "input 0 of onnxruntime's part 0 (com.microsoft.QuickGelu)"
 
 
 def test_steps_beside_a_part_are_judged_as_steps() -> None:

@@ -77,7 +77,11 @@ def compared_by_parts(exact: ExactModel, model: CompiledModel, feeds: Feeds) -> 
     """
     calls = _observed(model, feeds)
     results = {part: call.results for part, call in calls.items()}
-    parts = {part: f"onnxruntime's part ({', '.join(model.foreign.reports[part].operators)})" for part in calls}
+    operators = {part: ", ".join(model.foreign.reports[part].operators) for part in calls}
+    parts = {
+        part: f"onnxruntime's part{f' {part}' if len(calls) > 1 else ''} ({of_part})"
+        for part, of_part in operators.items()
+    }
     inputs = {
         f"input {position} of {parts[part]}": (variable, value)
         for part, call in calls.items()
