@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import signal
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -108,21 +107,32 @@ def test_ctrl_c_does_not_wait_for_llvm(target: Target, monkeypatch: pytest.Monke
     library = KernelLibrary(dataclasses.replace(target, cores=1))
     functions = {library.symbol(added(4, number), "add"): added(4, number) for number in range(8)}
     goes_on, begun = threading.Event(), list[Sequence[str]]()
-    main = threading.get_ident()
+    main, interrupts = threading.get_ident(), list[int]()
+
+    def interrupt(number: int, _: object) -> None:
+        interrupts.append(number)
+        if len(interrupts) == 1:
+            raise KeyboardInterrupt
 
     def compiled(_: KernelLibrary, named: dict[str, Any]) -> str:
         begun.append(list(named))
-        if len(begun) == 1:
-            while sys._current_frames()[main].f_code.co_name != "wait":  # until all is under way
+        number = len(begun)
+        if number == 1:
+            while len(library._modules) < len(functions):  # until all is under way
                 time.sleep(0.001)
-            time.sleep(0.1)  # a signal that comes just before a thread begins to wait does not wake it
-            signal.pthread_kill(main, signal.SIGINT)
+            while not interrupts:  # a signal that comes just before a thread begins to wait does not wake it
+                signal.pthread_kill(main, signal.SIGINT)
+                time.sleep(0.01)
             goes_on.wait(60)
-        return f"module {len(begun)}"
+        return f"module {number}"
 
     monkeypatch.setattr(KernelLibrary, "_compiled", compiled)
-    with pytest.raises(KeyboardInterrupt):
-        library.modules(functions)
+    usual = signal.signal(signal.SIGINT, interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            library.modules(functions)
+    finally:
+        signal.signal(signal.SIGINT, usual)
     assert len(begun) == 1
     goes_on.set()
     assert library.modules(functions) == ["module 1", "module 2"]

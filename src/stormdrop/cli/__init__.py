@@ -35,6 +35,7 @@ streams.py       standard output and standard error that nobody reads
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -98,7 +99,8 @@ def _end(code: int) -> NoReturn:
     Python would wait for threads that compile, and would end by SIGINT itself if Ctrl-C came in the midst of an `exec`.
     Objects of TVM that are half made would complain on standard error.
     """
-    sys.stdout.flush()
+    with contextlib.suppress(StormdropError, OSError):  # nobody reads it, or the disk is full
+        sys.stdout.flush()
     os._exit(code)
 
 

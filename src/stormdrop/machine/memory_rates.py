@@ -81,7 +81,7 @@ def memory_rates(target: Target, refresh: bool = False, deadline: float = math.i
     """The rates of this machine's memory and caches.
 
     The measurement takes some three seconds and waits for the machine-wide lock. It is kept per machine, as the peak
-    is. One that was disturbed stands until there is an undisturbed one.
+    is. One that was disturbed takes the place of no other than such a one.
 
     Args:
         target: This machine, with the number of cores to use.
@@ -105,7 +105,8 @@ def memory_rates(target: Target, refresh: bool = False, deadline: float = math.i
             return known
         serve = f"{__name__}:serve_memory_rates"
         measured = measured_in_child(serve, shape, MemoryRates, "measuring this machine's memory")
-    rates = _measured[path] = measured if measured.undisturbed or known is None else known
+    stands = known is not None and known.undisturbed and not measured.undisturbed
+    rates = _measured[path] = known if known is not None and stands else measured
     with contextlib.suppress(OSError):  # without a folder that can be written, the next process measures again
         keep(path, asdict(rates))
     return rates

@@ -69,7 +69,7 @@ def unit_rates(target: Target, refresh: bool = False, deadline: float = math.inf
 
     The measurement takes about two seconds and waits for the machine-wide lock. A unit whose loop ends the measuring
     process (the operating system may refuse it) is listed with the reason, and costs no other unit its measurement.
-    The result is kept per machine. One that was disturbed stands until there is an undisturbed one.
+    The result is kept per machine. One that was disturbed takes the place of no other than such a one.
 
     Args:
         target: This machine, with the number of cores to use.
@@ -91,11 +91,15 @@ def unit_rates(target: Target, refresh: bool = False, deadline: float = math.inf
         if known is not None and not refresh:  # whoever had the lock before has measured them
             return known
         measured = _measure(target)
-    undisturbed = all(rate.undisturbed for rate in measured)
-    rates = _measured[path] = measured if undisturbed or known is None else known
+    stands = known is not None and _undisturbed(known) and not _undisturbed(measured)
+    rates = _measured[path] = known if known is not None and stands else measured
     with contextlib.suppress(OSError):  # without a folder that can be written, the next process measures again
         keep(path, [_document(rate) for rate in rates])
     return rates
+
+
+def _undisturbed(rates: Sequence[UnitRate]) -> bool:
+    return all(rate.undisturbed for rate in rates)
 
 
 def _path(target: Target) -> Path:

@@ -70,7 +70,8 @@ class KernelLibrary:
         """
         foreign = {symbol: function for symbol, function in functions.items() if symbol not in self._functions}
         ours = [symbol for symbol in functions if symbol in self._functions]
-        unknown = [symbol for symbol in ours if symbol not in self._modules]
+        # A second Ctrl-C may have left what the first one cancelled.
+        unknown = [name for name in ours if name not in self._modules or _has_failed(self._modules[name])]
         threads = ThreadPoolExecutor(self._target.cores)
         try:
             for part in _parts(unknown, _PER_CORE * self._target.cores):

@@ -268,4 +268,4 @@ def _link(file: Path, copy: Path) -> None:
     try:
         os.link(file, copy)
     except OSError:
-        shutil.copyfile(file, copy)
+        shutil.copy(file, copy)  # with its mode: a file that others may write is not mapped
