@@ -199,7 +199,7 @@ class KernelTask:
             trials: the candidates that it can count on; with 0 any finished session of the same spaces will do.
             seconds: the wall seconds that it can count on.
         """
-        if not sufficient(store, self._problem, trials, seconds, shared=True):
+        if next(sufficient(store, self._problem, trials, seconds, shared=True), None) is None:
             return None  # without fingerprints of its spaces, which take longest
         reuse = Reuse(resume=self.options.resume, shared=True, starts=False, rival=False)
         request = self.request(seconds, clock.perf_counter(), reuse, trials=trials, width=1)

@@ -171,7 +171,7 @@ def _to_resume(request: TuningRequest, store: Store) -> StoredSession | None:
 
 def sufficient(
     store: Store, problem: Problem, trials: int | None, seconds: float | None, shared: bool
-) -> list[Answered]:
+) -> Iterator[Answered]:
     """The finished sessions that answer a request, if their spaces and their compiler are those of the request.
 
     Args:
@@ -181,20 +181,22 @@ def sufficient(
         seconds: the wall seconds that are asked for.
         shared: whether the request is a part of a model's.
 
-    Returns:
-        Those that converged, then those that had enough, newest first.
+    Yields:
+        Those that converged, then those that had enough, newest first. The trials of the latter are read only then.
     """
-    converged, others = [], []
+    others = []
     for session in _own(store, problem):
         outcome = session.outcome
         assert outcome is not None
         if outcome.extra.get("disturbed"):
             continue  # something else used the machine during the last race, so its times are not reliable
         if outcome.converged:
-            converged.append(Answered(session, outcome))
-        elif _had_enough(store, session, outcome, trials, seconds, shared):
+            yield Answered(session, outcome)
+        else:
             others.append(Answered(session, outcome))
-    return [*converged, *others]
+    for other in others:
+        if _had_enough(store, other.session, other.outcome, trials, seconds, shared):
+            yield other
 
 
 def _answer(request: TuningRequest, store: Store) -> Answered | None:
