@@ -8,6 +8,7 @@ import os
 import resource
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -134,6 +135,49 @@ def test_limits_and_masks_of_this_process_hold_in_children() -> None:
     assert second["files"] == (soft - 1, hard)
     assert second["umask"] == 0o077
     assert second["parent"] != first["parent"]
+
+
+_COMMAND = """
+import json, os, sys, threading
+from stormdrop.machine import fork_server
+from stormdrop.machine.child_process import ChildProcess, prepare
+
+print("said once", end=" ")
+os.set_inheritable(os.open(os.devnull, os.O_RDONLY), True)
+if "beside a thread" in sys.argv:
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+prepare("counted", here=True)
+children = [ChildProcess("test_fork_server:describe", loads=["counted"]) for _ in range(2)]
+for child in children:
+    said = child.answer(60)
+    assert said is not None, child.last_line()
+    assert not said["descriptors"] and said["threads"] == 1 and said["group"], said
+    assert said["environment"] == dict(os.environ), said
+    child.close()
+os.kill(said["parent"], 9)
+os.waitid(os.P_PID, said["parent"], os.WEXITED | os.WNOWAIT)
+child = ChildProcess("test_fork_server:describe", loads=["counted"])
+assert child.answer(60)["parent"] != said["parent"]
+"""
+
+
+@pytest.mark.parametrize(("how", "loads"), [("alone", 2), ("beside a thread", 3)])
+def test_a_command_forks_the_server_from_itself_if_it_has_one_thread(how: str, loads: int, tmp_path: Path) -> None:
+    """The command, and each server that is a new program, load what children need: the second one is one."""
+    (tmp_path / "counted.py").write_text(
+        "from pathlib import Path\nPath(__file__).with_suffix('.txt').open('a').write('x')"
+    )
+    path = os.pathsep.join([str(Path(__file__).parent), str(tmp_path), *filter(None, sys.path)])
+    done = subprocess.run(
+        [sys.executable, "-c", _COMMAND, how],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": path},
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "said once "), done.stderr
+    assert len((tmp_path / "counted.txt").read_text()) == loads
 
 
 def test_children_share_a_server() -> None:

@@ -96,7 +96,7 @@ def tune_op(
     options.not_empty(target, "--target", "cpu")
     place = options.runner_address(runner, tracker, device, fleet)
     values = options.arguments(arguments or ())
-    prepare("stormdrop.measure.worker")
+    prepare("stormdrop.measure.worker", here=True)
     with output.stdout_for_json(as_json):
         from .. import operators
         from ..machine.cpu import Target, keeping_denormals
@@ -183,7 +183,7 @@ def tune(
     data = None if samples is None else arrays.read(samples)
     artifact = options.artifact_folder(out or Path(f"{model.stem}.sd"), "--out")
     place = options.runner_address(runner, tracker, device, fleet)
-    prepare("stormdrop.model.importer.isolated", "stormdrop.measure.worker")
+    prepare("stormdrop.model.importer.isolated", "stormdrop.measure.worker", here=True)
     with output.stdout_for_json(as_json), leased_fleet(fleet, device, target) as machines:
         from ..model.tune import tune_model_with
 

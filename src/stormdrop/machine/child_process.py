@@ -194,14 +194,17 @@ class ChildProcess:
         self.kill()
 
 
-def prepare(*loads: str) -> None:
+def prepare(*loads: str, here: bool = False) -> None:
     """Lets modules be loaded in the background, so that children that need them start sooner.
 
     Args:
         loads: The modules, as `ChildProcess` takes them.
+        here: They are loaded in this process, which needs them, too, and then forked; see `fork_server.fork_here`.
     """
     if fork_server.is_possible():
         with contextlib.suppress(OSError):  # whoever needs a child says why none can be started
+            if here:
+                fork_server.fork_here(search_path(), loads)
             fork_server.prepare(search_path(), loads)
 
 

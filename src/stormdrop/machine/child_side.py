@@ -17,6 +17,9 @@ from multiprocessing.connection import Connection
 
 _PR_SET_PDEATHSIG = 1
 
+SIGNALS = {getattr(signal, name, signal.SIGINT) for name in ("SIGINT", "SIGTERM", "SIGHUP")}
+"""What is sent to all processes of a terminal."""
+
 # `-c` lets a program import from the current folder, where anything may lie: it has exactly the given path instead.
 _PROGRAM = "import sys; sys.path[:] = sys.argv[{first}:]; from {module} import {function}; {function}()"
 
@@ -62,8 +65,8 @@ def serve(pipe: int) -> None:
 def lead_group() -> None:
     """Makes this process lead a group of its own, and lets it ignore what is sent to all processes of a terminal."""
     os.setpgid(0, 0)
-    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-        signal.signal(getattr(signal, name, signal.SIGINT), signal.SIG_IGN)
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def die_with(parent: int) -> None:

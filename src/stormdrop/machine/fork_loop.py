@@ -28,6 +28,9 @@ from .no_torch import hide_torch
 NUMBER = struct.Struct("!i")
 """The form of the numbers that the server sends: ids and exit codes."""
 
+ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL", "TVM")}
+"""Lets libraries start no threads while they are loaded. TVM reads its variable again in a child."""
+
 _DESCRIPTORS = 5  # of a request: itself, the link to the server, the pipe to the parent, the output, the current folder
 
 
@@ -44,8 +47,39 @@ class Request:
 def main() -> None:
     """The server. `sys.argv`: the socket that brings requests, the parent's id, whether its main thread started us, and
     the seconds after which we end if there is nothing to do."""
-    control, parent, main_thread, idle = (int(argument) for argument in sys.argv[1:5])
     child_side.lead_group()
+    _serve(*(int(argument) for argument in sys.argv[1:5]))
+
+
+def become_server(numbers: Sequence[int], output: int, path: Sequence[str]) -> NoReturn:
+    """Makes this process, which was forked for it with `child_side.SIGNALS` blocked, the server.
+
+    Args:
+        numbers: What `main` reads from `sys.argv`.
+        output: Where its standard output and error go.
+        path: The folders from which it may import.
+    """
+    try:
+        child_side.lead_group()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, child_side.SIGNALS)
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for standard, descriptor in enumerate((nowhere, output, output)):
+            os.dup2(descriptor, standard)
+        kept = {0, 1, 2, numbers[0]}
+        for descriptor in [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]:
+            if descriptor not in kept:
+                with contextlib.suppress(OSError):  # that of the listing is closed
+                    os.close(descriptor)
+        sys.path[:] = path
+        os.environ.update(ONE_THREAD)
+        _serve(*numbers)
+    except BaseException:  # noqa: BLE001  as a program of its own would end: with the message on standard error
+        traceback.print_exc()
+    os._exit(1)
+
+
+def _serve(control: int, parent: int, main_thread: int, idle: int) -> NoReturn:
+    """The server, of which `main` describes the arguments."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, the system forgets how children end
     child_side.die_with(parent if main_thread else 0)
     hide_torch()
@@ -108,7 +142,7 @@ class _Loop:
                 request: Request = pickle.load(file)
             sys.path[:] = request.path
             for name in request.loads:
-                _load(name)
+                load(name)
             gc.freeze()  # a collection in a child would copy all pages that hold objects
             if len(descriptors) > 1:
                 self._fork(request, descriptors)
@@ -120,7 +154,7 @@ class _Loop:
 
     def _fork(self, request: Request, descriptors: Sequence[int]) -> None:
         _, link, pipe, output, folder = descriptors
-        server, may_go_on = os.getpid(), len([*Path("/proc/self/task").iterdir()]) == 1
+        server, may_go_on = os.getpid(), has_one_thread()
         sys.stdout.flush()  # what is left there would be said by each child
         pid = os.fork()
         if pid == 0:
@@ -177,7 +211,12 @@ class _Loop:
             child.link.send(NUMBER.pack(number))
 
 
-def _load(name: str) -> None:
+def has_one_thread() -> bool:
+    """Whether a fork of this process has all that the process does."""
+    return len([*Path("/proc/self/task").iterdir()]) == 1
+
+
+def load(name: str) -> None:
     """Imports a module, and those that it names in `LOADS`."""
     if name in sys.modules:
         return
@@ -188,7 +227,7 @@ def _load(name: str) -> None:
         traceback.print_exc()
         return
     for further in getattr(module, "LOADS", ()):
-        _load(further)
+        load(further)
 
 
 def _be_child(

@@ -7,6 +7,9 @@
 A fork is safe only as long as the process has one thread: so the server imports, and calls nothing. It starts no
 parallel loop, and has no kernel. If a library starts a thread while it is imported, children are new programs.
 
+A server is a new program. A command of ours forks it from its own process instead, at its start, so that TVM is loaded
+once (`fork_here`).
+
 A child gets from the server what it would inherit from this process: the environment, the search path, the current
 folder, the cores that it may use. It inherits no other descriptors. It dies with the server, which dies with this
 process. A server without children ends after a minute; the next child starts another one.
@@ -36,9 +39,6 @@ IDLE_SECONDS = 60.0
 
 _PATIENCE = 120.0
 """Seconds that the server may take to load its modules, or to tell the end of a child, before it is taken for lost."""
-
-_ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL", "TVM")}
-"""Lets libraries start no threads while they are loaded. TVM reads its variable again in a child."""
 
 
 def is_possible() -> bool:
@@ -168,6 +168,29 @@ def prepare(path: Sequence[str], loads: Sequence[str]) -> None:
     _send(Request(tuple(loads), tuple(path), dict(os.environ), frozenset()), ())  # without descriptors: for no child
 
 
+def fork_here(path: Sequence[str], loads: Sequence[str]) -> None:
+    """Loads modules in this process, and forks the server from it, which then need not load them again.
+
+    It is for a command of ours, at its start: the server, and each child, has what this process has in memory. Only the
+    modules are loaded if there is a server, or if a fork is not safe here: this process runs a thread, or it has loaded
+    torch, which children do without. A server that is a new program is started later then.
+
+    Args:
+        path: The folders from which the server may import.
+        loads: The modules, as `fork` takes them.
+    """
+    global _running
+    for name in loads:
+        fork_loop.load(name)
+    with _lock:
+        if _running is None and threading.current_thread() is threading.main_thread() and "torch" not in sys.modules:
+            server = _Server(_origin(), path, fork=True)
+            if server.forked_whole:
+                _running = server
+            else:
+                server.close()
+
+
 def stop() -> None:
     """Ends the server, and its children. The next child starts another one."""
     global _running
@@ -188,31 +211,28 @@ class _Server:
 
     Attributes:
         origin: What its children inherit without being told.
+        forked_whole: Whether a fork of this process had all that the process has.
     """
 
-    def __init__(self, origin: object, path: Sequence[str]) -> None:
+    def __init__(self, origin: object, path: Sequence[str], *, fork: bool = False) -> None:
         self.origin = origin
         self._control, control = socket.socketpair()
-        output = -1
+        read, write = os.pipe()
+        main_thread = threading.current_thread() is threading.main_thread()
+        numbers = (control.fileno(), os.getpid(), int(main_thread), math.ceil(IDLE_SECONDS))
         try:
-            self._output, output = LastOutput.of_pipe()
-            main_thread = threading.current_thread() is threading.main_thread()
-            numbers = (control.fileno(), os.getpid(), int(main_thread), math.ceil(IDLE_SECONDS))
-            self._process = subprocess.Popen(
-                child_side.command(fork_loop.__name__, "main", numbers, list(path)),
-                pass_fds=(control.fileno(),),
-                env={**os.environ, **_ONE_THREAD},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
+            self._process: subprocess.Popen[bytes] | _Forked = (
+                _Forked(numbers, write, path) if fork else _new_program(numbers, write, path)
             )
         except BaseException:
             self._control.close()
+            os.close(read)
             raise
         finally:
             control.close()
-            if output >= 0:
-                os.close(output)
+            os.close(write)
+        self.forked_whole = fork_loop.has_one_thread()  # OpenBLAS ends its threads before a fork
+        self._output = LastOutput(read)
 
     def send(self, request: Request, descriptors: Sequence[int]) -> None:
         """Sends a request, as a file in memory, so that it is sent as a whole, and not waited for.
@@ -242,6 +262,54 @@ class _Server:
         self._control.close()
         self._process.kill()
         self._process.wait()
+
+
+def _new_program(numbers: Sequence[int], output: int, path: Sequence[str]) -> subprocess.Popen[bytes]:
+    """Starts a server that is a new program."""
+    return subprocess.Popen(
+        child_side.command(fork_loop.__name__, "main", tuple(numbers), list(path)),
+        pass_fds=(numbers[0],),
+        env={**os.environ, **fork_loop.ONE_THREAD},
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+    )
+
+
+class _Forked:
+    """A server that was forked from this process: what `subprocess.Popen` is for one that is a new program."""
+
+    def __init__(self, numbers: Sequence[int], output: int, path: Sequence[str]) -> None:
+        sys.stdout.flush()  # what is left there would be said by the server, too
+        sys.stderr.flush()
+        self._code: int | None = None
+        self._lock = threading.Lock()
+        former = signal.pthread_sigmask(signal.SIG_BLOCK, child_side.SIGNALS)  # our handlers are not for the server
+        try:
+            self._pid = os.fork()
+            if self._pid == 0:
+                fork_loop.become_server(numbers, output, path)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, former)
+
+    def poll(self) -> int | None:
+        """The exit code; None if the process has not ended."""
+        return self._wait(os.WNOHANG)
+
+    def wait(self) -> int | None:
+        return self._wait(0)
+
+    def kill(self) -> None:
+        if self.poll() is None:
+            os.kill(self._pid, signal.SIGKILL)
+
+    def _wait(self, options: int) -> int | None:
+        with self._lock:
+            if self._code is None:
+                pid, status = os.waitpid(self._pid, options)
+                if pid:
+                    self._code = os.waitstatus_to_exitcode(status)
+            return self._code
 
 
 _running: _Server | None = None
