@@ -82,13 +82,17 @@ class Stage:
         """The axes that the stage combines over."""
         return tuple(axis for axis in self.axes if axis.reduce)
 
-    def loads(self) -> list[Any]:
+    def loads(self) -> tuple[Any, ...]:
         """Every load in the value, in order of appearance."""
-        return loads_in(self.value)
+        return self._loads
 
     def reads(self, buffer: Buffer) -> bool:
         """Whether the value loads from a buffer."""
         return buffer in self._sources
+
+    @cached_property
+    def _loads(self) -> tuple[Any, ...]:
+        return tuple(loads_in(self.value))
 
     @cached_property
     def _sources(self) -> frozenset[Buffer]:

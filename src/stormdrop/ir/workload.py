@@ -10,12 +10,12 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import tvm
 from numpy.typing import NDArray
 from tvm.ir import Call, TensorLoad, Var
 from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import IntImm
 from tvm.tirx import PrimFunc
+from tvm_ffi.serialization import from_json_graph_str, to_json_graph_str
 
 from ..errors import UnsupportedFunction
 from . import reference
@@ -247,13 +247,13 @@ class Workload:
     def __getstate__(self) -> dict[str, Any]:
         return {
             "name": self.name,
-            "function": tvm.ir.save_json(self.function),
+            "function": to_json_graph_str(self.function),
             "constants": self.constants,
             "arguments": self.arguments,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update({**state, "function": tvm.ir.load_json(state["function"])})
+        self.__dict__.update({**state, "function": from_json_graph_str(state["function"])})
 
 
 def _spec(buffer: Buffer) -> TensorSpec:

@@ -180,8 +180,7 @@ def fork_here(path: Sequence[str], loads: Sequence[str]) -> None:
         loads: The modules, as `fork` takes them.
     """
     global _running
-    for name in loads:
-        fork_loop.load(name)
+    fork_loop.load(loads)
     with _lock:
         if _running is None and threading.current_thread() is threading.main_thread() and "torch" not in sys.modules:
             server = _Server(_origin(), path, fork=True)

@@ -186,7 +186,8 @@ def _saved(name: str, model: onnx.ModelProto, folder: Path) -> Path:
 
 def _graph(imported: _Imported, constants: ConstantsReader) -> Graph:
     """The graph that the child has written."""
-    import tvm
+    import tvm  # noqa: F401  whose classes the module consists of
+    from tvm_ffi.serialization import from_json_graph_str
 
     from ..foreign import ForeignParts
     from ..verification.origins import OnnxOrigin
@@ -194,7 +195,7 @@ def _graph(imported: _Imported, constants: ConstantsReader) -> Graph:
     from .tasks import extract_tasks
 
     folder = Path(imported.folder)
-    mod = tvm.ir.load_json((folder / _MODULE).read_text())
+    mod = from_json_graph_str((folder / _MODULE).read_text())
     main = mod["main"]
     variables = main.params[len(main.params) - len(imported.constants) :]
     values = {
@@ -259,14 +260,14 @@ def _served(name: str, path: str, shapes: GivenShapes, values: Values, folder: s
 
 def _written(graph: Graph, size: Shapes, left: int, folder: Path, constants: ConstantsWriter) -> _Imported:
     """What the parent has to know of a graph, whose module, source and foreign parts are written to a folder."""
-    import tvm
+    from tvm_ffi.serialization import to_json_graph_str
 
     from .constants import without_constants
 
     assert isinstance(graph.source, onnx.ModelProto)
     mod, values = without_constants(graph.mod)
     offsets = constants.write(values.values())
-    (folder / _MODULE).write_text(tvm.ir.save_json(mod))
+    (folder / _MODULE).write_text(to_json_graph_str(mod))
     (folder / _SOURCE).write_bytes(graph.source.SerializeToString())
     for part, model in zip(graph.foreign.reports, graph.foreign.models, strict=True):
         (folder / part.file).write_bytes(model)
