@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import contextlib
 import itertools
+import linecache
 import random
+import signal
 import sys
 import threading
 import time
@@ -11,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from stormdrop.machine import core_shares
 from stormdrop.machine.core_shares import CoreShares
 
 
@@ -18,22 +22,24 @@ from stormdrop.machine.core_shares import CoreShares
 def test_a_call_that_is_alone_has_what_it_wants(most: int, share: int) -> None:
     shares = CoreShares(4)
     for _ in range(2):
-        with shares.taken(most) as taken:
-            assert taken == share
+        assert _all_of(shares, most) == share
+
+
+def _all_of(shares: CoreShares, most: int) -> int:
+    """The cores that a call gets which is alone."""
+    return shares.call(most, lambda share: share)
 
 
 def test_a_call_waits_until_a_core_is_free() -> None:
     shares, order = CoreShares(2), []
 
-    def second() -> None:
-        with shares.taken(2) as share:
-            order.append(share)
-
-    with shares.taken(2):
-        thread = threading.Thread(target=second)
+    def first(_: int) -> None:
         thread.start()
         time.sleep(0.05)
         order.append(0)
+
+    thread = threading.Thread(target=shares.call, args=(2, order.append))
+    shares.call(2, first)
     thread.join(10)
     assert order == [0, 2]
 
@@ -44,41 +50,48 @@ def test_calls_never_have_more_than_all_cores_and_share_them_equally(cores: int)
     in_use, most_in_use, taken = 0, 0, []
 
     def call(seed: int) -> None:
-        nonlocal in_use, most_in_use
         rng = random.Random(seed)
+
+        def use(share: int) -> None:
+            nonlocal in_use, most_in_use
+            with lock:
+                in_use += share
+                most_in_use = max(most_in_use, in_use)
+                taken.append(share)
+            time.sleep(rng.random() * 1e-4)
+            with lock:
+                in_use -= share
+
         for _ in range(50):
-            with shares.taken(rng.randint(1, cores)) as share:
-                with lock:
-                    in_use += share
-                    most_in_use = max(most_in_use, in_use)
-                    taken.append(share)
-                time.sleep(rng.random() * 1e-4)
-                with lock:
-                    in_use -= share
+            shares.call(rng.randint(1, cores), use)
 
     with ThreadPoolExecutor(2 * cores + 2) as pool:
         list(pool.map(call, range(2 * cores + 2)))
     assert most_in_use == cores and min(taken) == 1
-    with shares.taken(cores) as alone:
-        assert alone == cores  # nothing is lost
+    assert _all_of(shares, cores) == cores  # nothing is lost
 
 
 def test_a_call_that_fails_gives_its_share_back() -> None:
     shares = CoreShares(2)
-    with pytest.raises(KeyError), shares.taken(2):
-        raise KeyError
-    with shares.taken(2) as share:
-        assert share == 2
+    with pytest.raises(ZeroDivisionError):
+        shares.call(2, lambda share: share / 0)
+    assert _all_of(shares, 2) == 2
 
 
 def test_ctrl_c_at_any_line_loses_no_core() -> None:
+    """Ctrl-C when each function begins, too: there Python looks for signals.
+
+    It does not where a `with` begins or ends, if that calls no function of Python.
+    """
     shares = CoreShares(2)
     for steps in itertools.count():
         left = steps
 
         def trace(frame: FrameType, event: str, _: object) -> Any:
             nonlocal left
-            if not frame.f_code.co_name.endswith("take") or event == "call":
+            file, line = frame.f_code.co_filename, frame.f_lineno
+            at_with = event == "line" and linecache.getline(file, line).lstrip().startswith("with ")
+            if file != core_shares.__file__ or event not in ("call", "line") or at_with:
                 return trace
             left -= 1
             if left < 0:
@@ -88,36 +101,80 @@ def test_ctrl_c_at_any_line_loses_no_core() -> None:
         before = sys.gettrace()
         sys.settrace(trace)
         try:
-            with shares.taken(2):
-                break
+            shares.call(2, lambda share: share)
+            break
         except KeyboardInterrupt:
             pass
         finally:
             sys.settrace(before)
-        with shares.taken(2) as share:
-            assert share == 2, f"after {steps} steps"
-    assert steps > 4
+        _expect_all_are_free(shares)
+    assert steps > 12
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the system sends no signals after a time")
+def test_ctrl_c_at_any_time_loses_no_core() -> None:
+    shares, delays = CoreShares(2), random.Random(0)
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        for _ in range(300):
+            with contextlib.suppress(KeyboardInterrupt):
+                signal.setitimer(signal.ITIMER_REAL, delays.uniform(1e-6, 2e-5))
+                while True:
+                    shares.call(2, lambda share: share)
+            _expect_all_are_free(shares)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def _expect_all_are_free(shares: CoreShares) -> None:
+    """Expects it of two cores. If a call had kept one, another one would wait for ever, or get one core."""
+    assert shares._free() == 2
+    assert _all_of(shares, 2) == 2
+
+
+def test_a_call_waits_for_none_that_was_interrupted_before_it_could_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    shares, waits, taken = CoreShares(1), threading.Event(), []
+    give, free = shares._give, shares._free
+
+    def interrupted(_: object) -> None:
+        monkeypatch.setattr(shares, "_give", give)
+        raise KeyboardInterrupt
+
+    def hurried() -> int:
+        if not (count := free()):
+            waits.set()
+        return count
+
+    def first(_: int) -> None:
+        thread.start()
+        assert waits.wait(10)
+
+    monkeypatch.setattr(shares, "_give", interrupted)
+    monkeypatch.setattr(shares, "_free", hurried)
+    thread = threading.Thread(target=shares.call, args=(1, taken.append), daemon=True)
+    with pytest.raises(KeyboardInterrupt):
+        shares.call(1, first)
+    thread.join(10)
+    assert taken == [1]
 
 
 def test_an_interrupted_waiter_leaves_the_core_to_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
     shares, waiting, done = CoreShares(1), threading.Semaphore(0), []
     wait_for = shares._freed.wait_for
 
-    def interrupted(_: object) -> None:
+    def interrupted(*_: object) -> None:
         waiting.release()
         shares._freed.wait()
         raise KeyboardInterrupt
 
     def first() -> None:
-        with pytest.raises(KeyboardInterrupt), shares.taken(1):
-            done.append("first")
+        with pytest.raises(KeyboardInterrupt):
+            shares.call(1, lambda _: done.append("first"))
 
     def second() -> None:
-        with shares.taken(1):
-            done.append("second")
+        shares.call(1, lambda _: done.append("second"))
 
-    with shares.taken(1):
-        threads = [threading.Thread(target=work, daemon=True) for work in (first, second)]
+    def holding(_: int) -> None:
         monkeypatch.setattr(shares._freed, "wait_for", interrupted)
         threads[0].start()
         assert waiting.acquire(timeout=10)
@@ -125,6 +182,9 @@ def test_an_interrupted_waiter_leaves_the_core_to_the_next_one(monkeypatch: pyte
         threads[1].start()
         while len(shares._freed._waiters) < 2:  # type: ignore[attr-defined]
             time.sleep(0.001)
+
+    threads = [threading.Thread(target=work, daemon=True) for work in (first, second)]
+    shares.call(1, holding)
     for thread in threads:
         thread.join(10)
     assert done == ["second"]

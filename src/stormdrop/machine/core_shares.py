@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import threading
-from contextlib import AbstractContextManager
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+_LOOK = 0.1
+"""Seconds between two looks of a call that waits. One that an interrupt has ended may have told it nothing."""
 
 
 class CoreShares:
@@ -12,45 +18,62 @@ class CoreShares:
     A call that is alone has as many cores as it wants. Several calls that are in progress or wait share the cores out
     equally. A call waits only if no core is free. Threads may use one object at the same time.
 
+    Ctrl-C at any point loses no core. A `finally` alone does not ensure this, as an interrupt may come when the
+    function that gives the cores back has just begun. So each call holds a lock, which Python's interpreter releases
+    whatever happens, and a call whose lock is released has no cores.
+
     Args:
         cores: The number of cores.
 
     Example:
         >>> shares = CoreShares(4)
-        >>> with shares.taken(4) as alone:
-        ...     alone
+        >>> shares.call(4, lambda alone: alone)
         4
-        >>> with shares.taken(1), shares.taken(4) as second:
-        ...     second
+        >>> shares.call(1, lambda first: shares.call(4, lambda second: second))
         2
     """
 
     def __init__(self, cores: int) -> None:
         self._cores = cores
-        self._shares: dict[object, int] = {}  # the cores of each call that is in progress or, with none yet, waits
+        # The cores of each call that is in progress or, with none yet, waits. A call is known by its lock.
+        self._shares: dict[threading.Lock, int] = {}
         self._lock = threading.RLock()
         self._freed = threading.Condition(self._lock)
 
-    def taken(self, most: int) -> AbstractContextManager[int]:
-        """Take a share of the cores, and give it back in the end.
+    def call(self, most: int, function: Callable[[int], T]) -> T:
+        """Call a function that uses a share of the cores.
 
         Args:
-            most: The most cores that the call can use.
+            most: The most cores that the function can use.
+            function: Gets the number of cores that it has, from 1 to `most`.
 
         Returns:
-            What is entered with the number of cores that the call has, from 1 to `most`.
-        """
-        return _Call(self, most)
+            What the function returns.
 
-    def _take(self, call: object, most: int) -> int:
-        """The cores of a call. What it has is noted in one step, so that Ctrl-C at any point loses none."""
+        Raises:
+            Exception: Whatever the function raises.
+        """
+        call = threading.Lock()
+        with call:
+            try:
+                return function(self._take(call, most))
+            finally:
+                self._give(call)
+
+    def _take(self, call: threading.Lock, most: int) -> int:
         with self._lock:
             self._shares[call] = 0
-            free = self._free() or self._freed.wait_for(self._free)
+            free = self._free() or self._wait()
             self._shares[call] = share = min(most, free, max(1, self._cores // len(self._shares)))
             return share
 
-    def _give(self, call: object) -> None:
+    def _wait(self) -> int:
+        free = 0
+        while not free:
+            free = self._freed.wait_for(self._free, _LOOK)
+        return free
+
+    def _give(self, call: threading.Lock) -> None:
         """Give the cores of a call back, as far as it has taken any."""
         with self._lock:
             self._shares.pop(call, None)
@@ -58,21 +81,7 @@ class CoreShares:
                 self._freed.notify_all()  # an interrupted waiter may have been the one that was notified
 
     def _free(self) -> int:
+        """The number of cores that no call has."""
+        for ended in [call for call in self._shares if not call.locked()]:
+            del self._shares[ended]
         return self._cores - sum(self._shares.values())
-
-
-class _Call(AbstractContextManager[int]):
-    """A call with its share. Every call of a model makes one: a generator would take it a microsecond longer."""
-
-    def __init__(self, shares: CoreShares, most: int) -> None:
-        self._shares, self._most = shares, most
-
-    def __enter__(self) -> int:
-        try:
-            return self._shares._take(self, self._most)
-        except BaseException:
-            self._shares._give(self)
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        self._shares._give(self)

@@ -95,10 +95,13 @@ class Machines:
         Raises:
             Exception: Whatever the function raises.
         """
-        with _shares().taken(threads) as share:
+
+        def shared(share: int) -> T:
             if runs_kernels():
                 return self._call(share, function)
             return run_elsewhere(lambda: self._call(share, function))
+
+        return _shares().call(threads, shared)
 
     def _call(self, share: int, function: Callable[[Machine], T]) -> T:
         _use_threads(share)
