@@ -11,6 +11,8 @@ from fuzz.telling import Rejected
 
 _MARGIN = 2e-3
 
+_OWN = "com.microsoft"  # the domain of onnxruntime's own operators
+
 
 def _zero_point(d: Drawing, dtype: str, count: int | None = None, symmetric: float = 0.3) -> Array:
     info = np.iinfo(dtype)
@@ -199,6 +201,63 @@ def dynamic(d: Drawing, name: str) -> Value:
     return d.add("Mul", number, both)
 
 
+@operator("DynamicQuantizeMatMul", since=11)
+def dynamic_matmul(d: Drawing, name: str) -> Value:
+    """A dynamically quantised product as one node, of onnxruntime's own domain."""
+    x = d.tensor(FLOATS, (2, 3), lambda value: value.exact)
+    weight, scale, zero, bias = _scaled_weight(d, x.shape[-1], d.choice([1, 3, 8]))
+    return d.add(name, x, weight, scale, *d.choice([(), (zero,), (zero, bias), (None, bias)]), domain=_OWN)
+
+
+@operator("MatMulIntegerToFloat", since=10)
+def matmul_integer_to_float(d: Drawing, name: str) -> Value:
+    """The scaled product of codes, of onnxruntime's own domain."""
+    codes, scale, zero = quantized(d, d.tensor(FLOATS, (2, 3)), "uint8")
+    weight, weight_scale, weight_zero, bias = _scaled_weight(d, codes.shape[-1], d.choice([1, 3, 8]))
+    d.hide(codes)
+    rest = d.choice([(), (zero,), (zero, weight_zero), (zero, weight_zero, bias), (None, weight_zero)])
+    return d.add(name, codes, weight, scale, weight_scale, *rest, domain=_OWN)
+
+
+@operator("QAttention", since=10, weight=1.5)
+def attention(d: Drawing, name: str) -> Value:
+    """Attention of a sequence of codes to itself, of onnxruntime's own domain."""
+    codes, scale, zero = quantized(d, d.tensor(FLOATS, (3,)), "uint8")
+    batch, length, inputs = codes.shape
+    heads, size, past = d.choice([1, 2, 3]), d.choice([1, 4, 5]), d.choice([0, 0, 3])
+    weight, weight_scale, weight_zero, bias = _scaled_weight(d, inputs, 3 * heads * size)
+    total = past + length
+    lengths = d.rng.integers(1, total + 1, batch)
+    mask = d.choice(
+        [
+            None,
+            lengths,
+            np.concatenate([lengths, lengths // 2]),
+            d.rng.integers(0, 2, (batch, total)) | np.eye(1, total, dtype=int),
+            d.rng.integers(0, 2, (batch, length, total)) | np.eye(length, total, dtype=int),
+        ]
+    )
+    before = [d.constant(d.array((2, batch, heads, past, size)))] if past else []
+    d.hide(codes)
+    return d.add_all(
+        name,
+        [
+            *(codes, weight, bias, scale, weight_scale, None if mask is None else d.constant(mask.astype(np.int32))),
+            *(zero, weight_zero, *before),
+        ],
+        2 if past or d.chance(0.2) else 1,
+        domain=_OWN,
+        num_heads=heads,
+        unidirectional=d.choice([None, 0, 1]),
+        scale=d.choice([None, None, 0.3]),
+    )[0]
+
+
+def _scaled_weight(d: Drawing, inputs: int, outputs: int) -> tuple[Value, Value, Value, Value]:
+    """A constant weight as codes, with its scales and zero points, and a bias."""
+    return *_weight_codes(d, (inputs, outputs), 1, d.choice(["int8", "uint8"])), d.constant(d.array((outputs,)))
+
+
 @operator("MatMulNBits", since=14)
 def four_bits(d: Drawing, name: str) -> Value:
     """A product with a weight of four bits, of onnxruntime's own domain."""
@@ -208,4 +267,4 @@ def four_bits(d: Drawing, name: str) -> Value:
     packed = d.constant(d.rng.integers(0, 256, (n, count, block // 2)).astype(np.uint8))
     scales = d.constant(_scale(d, 1.0, n * count))
     zero = [d.constant(d.rng.integers(0, 256, n * -(-count // 2)).astype(np.uint8))] if d.chance(0.4) else []
-    return d.add(name, x, packed, scales, *zero, domain="com.microsoft", K=k, N=n, bits=4, block_size=block)
+    return d.add(name, x, packed, scales, *zero, domain=_OWN, K=k, N=n, bits=4, block_size=block)

@@ -17,6 +17,15 @@ from onnx import defs, helper
 DOMAIN = "com.microsoft"
 MATMUL_N_BITS = "MatMulNBits"
 DYNAMIC_QUANTIZE_LSTM = "DynamicQuantizeLSTM"
+DYNAMIC_QUANTIZE_MATMUL = "DynamicQuantizeMatMul"
+MATMUL_INTEGER_TO_FLOAT = "MatMulIntegerToFloat"
+QATTENTION = "QAttention"
+
+ROUNDING = (DYNAMIC_QUANTIZE_LSTM, DYNAMIC_QUANTIZE_MATMUL)
+"""Those that round numbers to bytes."""
+
+OF_BYTES = (*ROUNDING, MATMUL_INTEGER_TO_FLOAT, QATTENTION)
+"""Those that multiply bytes."""
 
 _REALS = ["tensor(float)", "tensor(float16)", "tensor(bfloat16)"]
 _BYTES = ["tensor(uint8)", "tensor(int8)"]
@@ -156,8 +165,109 @@ def _infer_states(context: Any) -> None:
         context.set_output_type(position, result)
 
 
+def _dynamic_quantize_matmul() -> Any:
+    given = (("A", "T"), ("B", "B"), ("b_scale", "T"))
+    return _schema(
+        DYNAMIC_QUANTIZE_MATMUL,
+        [("T", ["tensor(float)"], ""), ("B", _BYTES, "")],
+        [*((*each, False) for each in given), ("b_zero_point", "B", True), ("bias", "T", True)],
+        ["Y"],
+        [],
+        _infer_matmul,
+    )
+
+
+def _matmul_integer_to_float() -> Any:
+    given = (("A", "A"), ("B", "B"), ("a_scale", "T"), ("b_scale", "T"))
+    optional = (("a_zero_point", "A"), ("b_zero_point", "B"), ("bias", "T"))
+    return _schema(
+        MATMUL_INTEGER_TO_FLOAT,
+        [("T", ["tensor(float)", "tensor(float16)"], ""), ("A", _BYTES, ""), ("B", _BYTES, "")],
+        [*((*each, False) for each in given), *((*each, True) for each in optional)],
+        ["Y"],
+        [],
+        _infer_matmul,
+    )
+
+
+def _infer_matmul(context: Any) -> None:
+    """The type of a product of matrices, if one operand is a single matrix or there are as many of both."""
+    left, right = (_shape(context, position) or [] for position in range(2))
+    if min(len(left), len(right)) < 2:
+        return
+    before = max(left[:-2], right[:-2], key=len)
+    if right[:-2] in ([], left[:-2]) or not left[:-2]:
+        _set_real(context, 0, [*before, left[-2], right[-1]])
+
+
+def _qattention() -> Any:
+    given = (("input", "A"), ("weight", "B"), ("bias", "T"), ("input_scale", "T"), ("weight_scale", "T"))
+    zero_points = (("input_zero_point", "A"), ("weight_zero_point", "B"))
+    optional = (("mask_index", "tensor(int32)"), *zero_points, ("past", "T"))
+    kinds = defs.OpSchema.AttrType
+    return _schema(
+        QATTENTION,
+        [("T", ["tensor(float)", "tensor(float16)"], ""), ("A", _BYTES, ""), ("B", _BYTES, "")],
+        [*((*each, False) for each in given), *((*each, True) for each in optional)],
+        ["output", "present"],
+        [
+            defs.OpSchema.Attribute("num_heads", kinds.INT, required=True),
+            defs.OpSchema.Attribute("unidirectional", helper.make_attribute("unidirectional", 0)),
+            *(
+                defs.OpSchema.Attribute(name, kind, required=False)
+                for kind, names in (
+                    (kinds.FLOAT, ("scale", "mask_filter_value")),
+                    (kinds.INT, ("do_rotary", "past_present_share_buffer")),
+                )
+                for name in names
+            ),
+        ],
+        _infer_attention,
+    )
+
+
+def _infer_attention(context: Any) -> None:
+    """The types of a QAttention's outputs: (batch, length, hidden), and the keys and values by heads."""
+    data, weights = _shape(context, 0), _shape(context, 1)
+    if data is None or weights is None or len(data) != 3 or not all(dim.dim_value for dim in (data[1], weights[1])):
+        return
+    hidden, heads = weights[1].dim_value // 3, context.get_attribute("num_heads").i
+    _set_real(context, 0, [*data[:2], hidden])
+    if context.get_num_outputs() > 1:
+        past = _shape(context, 8) if context.get_num_inputs() > 8 else None
+        before = 0 if past is None else past[3].dim_value
+        _set_real(context, 1, [2, data[0], heads, before + data[1].dim_value, hidden // heads])
+
+
+def _shape(context: Any, position: int) -> list[Any] | None:
+    """The dimensions of an input; None if they are not known."""
+    known = context.get_input_type(position)
+    if known is None or not known.tensor_type.HasField("shape"):
+        return None
+    return list(known.tensor_type.shape.dim)
+
+
+def _set_real(context: Any, position: int, extents: Sequence[Any]) -> None:
+    """Says the shape of an output of float32: numbers, or dimensions of inputs."""
+    result = onnx.TypeProto()
+    result.tensor_type.elem_type = onnx.TensorProto.FLOAT
+    for extent in extents:
+        dim = result.tensor_type.shape.dim.add()
+        if isinstance(extent, int):
+            dim.dim_value = extent
+        else:
+            dim.CopyFrom(extent)
+    context.set_output_type(position, result)
+
+
 _SCHEMAS: dict[str, Callable[[], Any]] = {
     DYNAMIC_QUANTIZE_LSTM: _dynamic_quantize_lstm,
+    DYNAMIC_QUANTIZE_MATMUL: _dynamic_quantize_matmul,
+    MATMUL_INTEGER_TO_FLOAT: _matmul_integer_to_float,
     MATMUL_N_BITS: _matmul_n_bits,
+    QATTENTION: _qattention,
 }
 """What onnx has to know of each operator."""
+
+
+OPERATORS = frozenset(_SCHEMAS)

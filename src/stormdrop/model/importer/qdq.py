@@ -33,6 +33,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
+from .contributed import ROUNDING, is_contributed
 from .rewriting import Rewriting
 from .standard import is_standard
 from .weights import array_of
@@ -54,7 +55,10 @@ def rounds_to_bytes(model: onnx.ModelProto) -> bool:
     Args:
         model: An ONNX model.
     """
-    return any(is_standard(node, name) for node in model.graph.node for name in _ROUNDING)
+    nodes = model.graph.node
+    return any(is_standard(node, name) for node in nodes for name in _ROUNDING) or any(
+        is_contributed(node, *ROUNDING) for node in nodes
+    )
 
 
 def with_byte_layers(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import onnx
 
+from . import contributed
 from .functions import names_read
 from .standard import is_standard
 
@@ -24,6 +25,7 @@ _KERNELS = {
     *("Conv", "ConvInteger", "ConvTranspose", "DeformConv", "QLinearConv"),
     *("Attention", "Einsum", "Gemm", "MatMul", "MatMulInteger", "QLinearMatMul"),
     *("GRU", "LSTM", "RNN"),
+    *contributed.OPERATORS,
 }
 """Operators that are worth a crossing from and to a foreign part. Between two parts, all others join them."""
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ...ir.relative_error import relative_error
 from ..foreign import sums_saturate
+from ..importer.contributed import OF_BYTES, is_contributed
 from ..importer.origin import Feeds, Origin, Outputs
 from ..importer.weights import FileState, large_tensors, moved_in
 from .peer import before_saturation, peer_outputs
@@ -68,7 +69,7 @@ def _nudged(feeds: Feeds) -> Iterator[Feeds]:
 
 
 def _multiplies_bytes(model: onnx.ModelProto) -> bool:
-    return any(node.op_type in _BYTES for node in model.graph.node)
+    return any(node.op_type in _BYTES or is_contributed(node, *OF_BYTES) for node in model.graph.node)
 
 
 @dataclass(frozen=True, eq=False)

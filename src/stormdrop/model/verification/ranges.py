@@ -41,8 +41,12 @@ _DOMAINS: Mapping[str, tuple[int, float, float]] = {
 }
 """Which input of an operator has to be real numbers of which range."""
 
-_OVER_TIME = {"GRU": 4, "LSTM": 4, "RNN": 4, "ReverseSequence": 1}
-"""Which input of an operator counts the steps that a sequence has."""
+_OVER_TIME = {
+    **dict.fromkeys(("DynamicQuantizeLSTM", "GRU", "LSTM", "RNN"), (4, 0)),
+    "QAttention": (5, 1),
+    "ReverseSequence": (1, 0),
+}
+"""Which input of an operator counts the steps that each sequence has, if it is a vector, and the axis of the steps."""
 
 
 def index_ranges(model: onnx.ModelProto) -> dict[str, Range]:
@@ -88,9 +92,10 @@ def index_ranges(model: onnx.ModelProto) -> dict[str, Range]:
             bounds[read[1]] = (1, 3)
         if node.op_type in ("CumProd", "CumSum") and (axis := read[1]) is not None and node.input[0] in shapes:
             bounds[axis] = (0, max(1, len(shapes[node.input[0]])))
-        counted = _OVER_TIME.get(node.op_type, len(read))
-        if counted < len(read) and (steps := read[counted]) is not None and node.input[0] in shapes:
-            bounds[steps] = (1, shapes[node.input[0]][_attribute(node, "time_axis", 0)] + 1)
+        counted, over = _OVER_TIME.get(node.op_type, (len(read), 0))
+        steps = read[counted] if counted < len(read) and node.input[0] in shapes else None
+        if steps is not None and len(shapes.get(node.input[counted], (1,))) == 1:
+            bounds[steps] = (1, shapes[node.input[0]][_attribute(node, "time_axis", over)] + 1)
         position, low, high = _DOMAINS.get(node.op_type, (len(read), 0.0, 0.0))
         if position < len(read) and (name := read[position] or "") in reals:
             before = domains.get(name, (-UNBOUNDED, UNBOUNDED))

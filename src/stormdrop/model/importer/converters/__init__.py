@@ -3,20 +3,21 @@
 A converter takes a `Node` and returns a Relax expression: a tuple if the node has several outputs. It returns None to
 leave a node to TVM's importer.
 
-node.py              what a converter gets
-elementwise.py       each element by itself; shapes and constants
-indexing.py          elements chosen by an index, sums along an axis
-extrema.py           the largest and the smallest elements
-normalization.py     normalizations and reductions
-windows.py           where the windows of convolutions and pools stand
-conv_transpose.py    transposed convolutions
-resize.py            Resize and Upsample
-recurrent.py         RNN, GRU, LSTM
-regions.py           RoiAlign
-quantized.py         quantized tensors
-integer_products.py  products and convolutions of integers, less their zero points
-codes.py             products with weights that are codes of 4 or 8 bits
-foreign.py           the nodes that stand for a foreign part
+node.py                 what a converter gets
+elementwise.py          each element by itself; shapes and constants
+indexing.py             elements chosen by an index, sums along an axis
+extrema.py              the largest and the smallest elements
+normalization.py        normalizations and reductions
+windows.py              where the windows of convolutions and pools stand
+conv_transpose.py       transposed convolutions
+resize.py               Resize and Upsample
+recurrent.py            RNN, GRU, LSTM
+regions.py              RoiAlign
+quantized.py            quantized tensors
+quantized_attention.py  attention to bytes
+integer_products.py     products and convolutions of integers, less their zero points
+codes.py                products with weights that are codes of 4 or 8 bits
+foreign.py              the nodes that stand for a foreign part
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from . import (
     indexing,
     normalization,
     quantized,
+    quantized_attention,
     recurrent,
     regions,
     resize,
@@ -49,6 +51,7 @@ CONVERTERS: dict[str, Callable[[Node], Any]] = {
     **indexing.CONVERTERS,
     **normalization.CONVERTERS,
     **quantized.CONVERTERS,
+    **quantized_attention.CONVERTERS,
     **recurrent.CONVERTERS,
     **regions.CONVERTERS,
     **resize.CONVERTERS,

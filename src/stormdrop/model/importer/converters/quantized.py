@@ -43,11 +43,15 @@ def _dequantize(node: Node) -> Any:
 
 def _dynamic_quantize(node: Node) -> Any:
     """The tensor as uint8 with a scale and a zero point that follow from its smallest and largest element."""
-    x = node[0]
+    return relax.Tuple(_rounded_dynamically(node, node[0]))
+
+
+def _rounded_dynamically(node: Node, x: Any) -> list[Any]:
+    """A tensor as uint8, with its scale and its zero point."""
     high, low = node.emit(relax.op.max(x)), node.emit(relax.op.min(x))
     both = node.compute(_byte_parameters, high, low, name="byte_parameters")
     scale, point = (node.emit(relax.TupleGetItem(both, index)) for index in range(2))
-    return relax.Tuple([_quantized(node, x, scale, point, "uint8"), scale, point])
+    return [node.emit(_quantized(node, x, scale, point, "uint8")), scale, point]
 
 
 def _byte_parameters(high: Any, low: Any) -> list[Any]:
@@ -101,6 +105,40 @@ def _rounded_to_bytes(x: Any) -> list[Any]:
         return tirx.max(tirx.min(number, tirx.const(255, x.dtype)), tirx.const(0, x.dtype)).astype("uint8")
 
     return [te.compute(x.shape, element, name="rounded"), scale, point]
+
+
+def scaled_product(node: Node, left: tuple[Any, Any, Any], right: tuple[Any, Any, Any], bias: Any) -> Any:
+    """The product of two tensors of integers, as the numbers that they stand for, and a bias.
+
+    Args:
+        node: The node.
+        left: The first tensor, its zero point or None, and its scale, which is one for all elements.
+        right: The second one, its zero points or None, and its scales: one, or one for each column.
+        bias: What is added to each row; None for nothing.
+
+    Raises:
+        ValueError: There are other scales, or they are not float32.
+    """
+    (a, left_point, left_scale), (b, right_point, right_scale) = left, right
+    if shape_of(left_scale) not in ((), (1,)) or shape_of(right_scale) not in ((), (1,), shape_of(b)[-1:]):
+        raise ValueError(f"scales of shape {shape_of(left_scale)} and {shape_of(right_scale)}")
+    if dtype_of(left_scale) != "float32":
+        raise ValueError(f"scales of type {dtype_of(left_scale)}")
+    total = integer_product(node, (a, left_point), (b, right_point))
+    factor = node.emit(relax.op.multiply(node.emit(relax.op.reshape(left_scale, ())), right_scale))
+    product = node.emit(relax.op.multiply(relax.op.astype(total, "float32"), factor))
+    return product if bias is None else node.emit(relax.op.add(product, bias))
+
+
+def _dynamic_matmul(node: Node) -> Any:
+    """DynamicQuantizeMatMul: a DynamicQuantizeLinear, and the product of its bytes."""
+    codes, scale, point = _rounded_dynamically(node, node[0])
+    return scaled_product(node, (codes, point, scale), (node[1], node.optional(3), node[2]), node.optional(4))
+
+
+def _matmul_integer_to_float(node: Node) -> Any:
+    left, right = (node[0], node.optional(4), node[2]), (node[1], node.optional(5), node[3])
+    return scaled_product(node, left, right, node.optional(6))
 
 
 def _matmul_integer(node: Node) -> Any:
@@ -190,7 +228,9 @@ CONVERTERS: dict[str, Callable[[Node], Any]] = {
     "ConvInteger": _conv_integer,
     "DequantizeLinear": _dequantize,
     "DynamicQuantizeLinear": _dynamic_quantize,
+    "DynamicQuantizeMatMul": _dynamic_matmul,
     "MatMulInteger": _matmul_integer,
+    "MatMulIntegerToFloat": _matmul_integer_to_float,
     "QLinearConv": _qlinear_conv,
     "QLinearMatMul": _qlinear_matmul,
     "QuantizeLinear": _quantize,
