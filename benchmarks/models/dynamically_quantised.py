@@ -151,7 +151,10 @@ def quantised(model: onnx.ModelProto) -> onnx.ModelProto:
     logging.getLogger().setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "quantised.onnx"
-        quantize_dynamic(model, out, weight_type=QuantType.QUInt8 if convolves else QuantType.QInt8)
+        weights = QuantType.QUInt8 if convolves else QuantType.QInt8
+        # The type of what onnx has no shapes for: the results of onnxruntime's own operators.
+        default = {"DefaultTensorType": TensorProto.FLOAT}
+        quantize_dynamic(model, out, weight_type=weights, extra_options=default)
         return onnx.load(out)
 
 
