@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -29,6 +30,7 @@ from stormdrop.model.compile import build
 from stormdrop.model.importer.converters import recurrent
 from stormdrop.model.importer.graph import Graph, load_graph
 from stormdrop.model.importer.together import together
+from stormdrop.model.importer.weights import large_tensors, move_out
 from stormdrop.model.importer.wholly_foreign import wholly_foreign
 from stormdrop.model.latency import choose_parts
 from stormdrop.model.profile import foreign_times
@@ -490,3 +492,17 @@ def test_threads_spin_while_onnxruntime_runs_and_sleep_soon_after(
         with suppress(RuntimeError):  # onnxruntime raises it for an option that is not set
             given[f"session.{name}"] = options.get_session_config_entry(f"session.{name}")
     assert given == entries
+
+
+def test_a_session_keeps_the_weights_that_it_reads(tmp_path: Path) -> None:
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    model = seed_weights(make_model([node], {"w": (256, 256)}, {"x": (1, 256)}, {"y": (1, 256)}), 1)
+    outside = move_out(model, tmp_path / "weights.bin")
+    weights = large_tensors(outside)
+    read = weakref.ref(weights["w"])
+    session = foreign.session_of(outside.SerializeToString(), onnxruntime.SessionOptions(), weights)
+    del weights
+    assert read() is not None
+    x = np.ones((1, 256), np.float32)
+    right = foreign.session_of(model.SerializeToString(), onnxruntime.SessionOptions())
+    assert np.array_equal(session.run(None, {"x": x})[0], right.run(None, {"x": x})[0])

@@ -360,26 +360,7 @@ def ask_for_exact_sums(options: Any) -> None:
     options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")  # sums of float32
 
 
-def give_weights(options: Any, weights: Mapping[str, Array]) -> None:
-    """Gives onnxruntime the values of initializers that stand in files. It reads them where they are.
-
-    If they are many, onnxruntime does not pack those of products of matrices either.
-
-    Args:
-        options: Its options of a session. They are changed.
-        weights: The initializers by name. They have to live as long as the session.
-    """
-    import onnxruntime
-
-    if not weights:
-        return
-    values = [onnxruntime.OrtValue.ortvalue_from_numpy(value) for value in weights.values()]
-    options.add_external_initializers(list(weights), values)
-    if sum(value.nbytes for value in weights.values()) > _PACKED:
-        options.add_session_config_entry("session.disable_prepacking", "1")
-
-
-def session_of(model: bytes, options: Any) -> Any:
+def session_of(model: bytes, options: Any, weights: Mapping[str, Array] | None = None) -> Any:
     """A session of an ONNX model on the CPU.
 
     onnxruntime refuses to optimise some models that run: it folds constants in a branch that is never taken, and finds
@@ -391,6 +372,8 @@ def session_of(model: bytes, options: Any) -> Any:
     Args:
         model: The model.
         options: onnxruntime's options of a session. They are changed.
+        weights: The initializers that stand in files, by name. onnxruntime reads them where they are, and holds them no
+            longer than the options: the session keeps them. If they are many, it does not pack those of products.
 
     Raises:
         Exception: Whatever onnxruntime raises for a model that it does not take.
@@ -398,11 +381,18 @@ def session_of(model: bytes, options: Any) -> Any:
     import onnxruntime
 
     ask_for_exact_sums(options)
+    if weights:
+        values = [onnxruntime.OrtValue.ortvalue_from_numpy(value) for value in weights.values()]
+        options.add_external_initializers(list(weights), values)
+        if sum(value.nbytes for value in weights.values()) > _PACKED:
+            options.add_session_config_entry("session.disable_prepacking", "1")
     try:
-        return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except Exception:  # noqa: BLE001  its exceptions have no base class of their own; a real fault is raised again
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    session.weights = weights
+    return session
 
 
 def _session(name: str, part: ForeignPart, model: bytes, threads: int, keep_denormals: bool) -> PartSession:

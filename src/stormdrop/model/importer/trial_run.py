@@ -14,7 +14,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from ...errors import ModelError, one_line
-from ..foreign import give_weights, session_options
+from ..foreign import session_of, session_options
 from ..metadata import OPEN, TensorInfo
 from ..verification.ranges import index_ranges
 from ..verification.samples import random_feeds
@@ -90,8 +90,7 @@ def value_types(model: onnx.ModelProto, inputs: tuple[TensorInfo, ...], name: st
     made = dict.fromkeys(value for node in model.graph.node for value in node.output if value)
     observed.graph.output.extend(onnx.ValueInfoProto(name=value) for value in made if value not in present)
     try:
-        give_weights(options, large_tensors(model))
-        session = onnxruntime.InferenceSession(observed.SerializeToString(), options, ["CPUExecutionProvider"])
+        session = session_of(observed.SerializeToString(), options, large_tensors(model))
         types = {node.name: _type(node) for node in (*session.get_inputs(), *session.get_outputs())}
         # onnxruntime says "no dimensions" of a scalar and of a tensor of unknown rank.
         unsure = [value for value, known in types.items() if value in made and known.shape == () and known.element]

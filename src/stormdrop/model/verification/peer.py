@@ -13,7 +13,7 @@ import onnx
 from numpy.typing import NDArray
 
 from ...errors import ModelError, one_line
-from ..foreign import give_weights, session_of
+from ..foreign import session_of
 from ..importer.standard import opset_of
 from ..importer.weights import large_tensors, moved_in
 from ..tensors import release_pages
@@ -81,8 +81,7 @@ def peer_outputs(
         if not optimised:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         try:
-            give_weights(options, weights)
-            session = session_of(source.SerializeToString(), options)
+            session = session_of(source.SerializeToString(), options, weights)
             runs = [dict(zip(names, session.run(list(names), dict(given)), strict=True)) for given in feeds]
         except Exception as error:
             # onnxruntime's exceptions have no base class of their own.
