@@ -18,7 +18,7 @@ module.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -185,6 +185,21 @@ def compile_kernel(function: PrimFunc, target: Any) -> Kernel:
     return load_kernel(build_module(function, target))
 
 
+def compile_together(functions: Sequence[PrimFunc], target: Any) -> list[Kernel]:
+    """Compile functions for a TVM target that is a CPU, to run in this process: as `compile_kernel`, in one module.
+
+    That takes some 30 ms less for each function but the first: what TVM adds to a module is compiled once.
+
+    Raises whatever TVM raises if one of them cannot be compiled.
+    """
+    for function in functions:
+        check_host(function)
+        check_target(function, target)
+    named = {f"main{position}": function for position, function in enumerate(functions)}
+    module = _build_for_cpu(named, target)
+    return [Kernel(module[name], module) for name in named]
+
+
 def load_kernel(module: Any) -> Kernel:
     """The function `main` of a module. Looking it up makes LLVM generate the machine code."""
     return Kernel(module["main"], module)
@@ -202,7 +217,11 @@ def build_module(function: PrimFunc, target: Any) -> Any:
         with tvm.transform.PassContext(config=gpu_pass_config(function)):
             return tvm.tirx.build(module, target.with_host("llvm"))
     check_target(function, target)
-    module = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
+    return _build_for_cpu({"main": function}, target)
+
+
+def _build_for_cpu(functions: Mapping[str, PrimFunc], target: Any) -> Any:
+    module = tvm.IRModule({name: function.with_attr("global_symbol", name) for name, function in functions.items()})
     with tvm.transform.PassContext(config=PASS_CONFIG):
         return tvm.tirx.build(module, target, pipeline=PIPELINE)
 

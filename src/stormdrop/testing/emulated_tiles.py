@@ -6,9 +6,11 @@ tile registers. Products of bfloat16 are added up in float32, in the order of th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from tvm import tirx
 from tvm.ir import Call
 from tvm.ir.prim import expr as prim
@@ -24,7 +26,7 @@ from ..machine.cpu import Target
 from ..sketches.contract import Variant
 from ..sketches.cpu.nests import element_offset
 from ..sketches.cpu.tiles.instructions import CONFIGURATION_WORDS, REGISTERS, TILE, WORD_BYTES
-from .sketches import run
+from .sketches import run_all
 
 _NAMES = (
     *("ldtilecfg", "tilerelease", "tilezero", "tileloadd64", "tilestored64"),
@@ -49,12 +51,20 @@ def emulated(function: PrimFunc) -> PrimFunc:
     return function.with_body(realized).without_attr(NEEDS)
 
 
-def run_emulated(variant: Variant, workload: Workload, target: Target, inputs: list[Any]) -> list[Any]:
-    """Runs a variant with loops in the place of its tile instructions, as `run` does.
+def run_emulated(variant: Variant, workload: Workload, target: Target, inputs: list[Any]) -> list[NDArray[Any]]:
+    """Runs a variant as `run_all_emulated` does with several."""
+    return run_all_emulated([variant], workload, target, inputs)[0]
 
-    LLVM does not optimize it, because nobody else executes these loops.
+
+def run_all_emulated(
+    variants: Sequence[Variant], workload: Workload, target: Target, inputs: list[Any]
+) -> list[list[NDArray[Any]]]:
+    """Runs variants with loops in the place of their tile instructions, as `run_all` does.
+
+    LLVM does not optimize them, because nobody else executes these loops.
     """
-    return run(Variant(emulated(variant.main), variant.transforms), workload, target, inputs, optimized=False)
+    loops = [Variant(emulated(variant.main), variant.transforms) for variant in variants]
+    return run_all(loops, workload, target, inputs, optimized=False)
 
 
 def _configuration(function: PrimFunc) -> np.ndarray[Any, np.dtype[np.uint8]]:
