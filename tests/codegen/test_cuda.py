@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tvm.script import tirx as T
 
-from stormdrop.codegen.cuda import Launch, Resources, cuda_source, launches, resources
+from stormdrop.codegen.cuda import Launch, Resources, cuda_source, launches, resources, resources_of
 from stormdrop.errors import MeasureError
 from stormdrop.machine.gpu import GPUS
 
@@ -61,6 +61,32 @@ def test_resources_are_read_from_what_ptxas_prints(tmp_path: Path, monkeypatch: 
     (tmp_path / "text").write_text(PTXAS)
     fake_nvcc(tmp_path, f'while read line; do echo "$line" >&2; done < {tmp_path}/text', monkeypatch)
     assert resources("", A100) == [Resources("first", 40, 2048, 0), Resources("second", 255, 0, 20)]
+
+
+def test_sources_with_the_same_headers_are_compiled_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["a_of_1", "a_of_0", "b_of_0"]
+    lines = (f"Compiling entry function '{name}'\nUsed {8 + n} registers" for n, name in enumerate(names))
+    (tmp_path / "text").write_text("\n".join(lines) + "\n")
+    script = f"""
+    for file; do :; done
+    while read line; do echo "$line" >> {tmp_path}/source; done < "$file"
+    while read line; do echo "$line" >&2; done < {tmp_path}/text
+    """
+    fake_nvcc(tmp_path, script, monkeypatch)
+    begin = 'extern "C" __global__ void'
+    sources = [f"headers\n{begin} a();\n{begin} __launch_bounds__(64) b() {{}}\n", f"headers\n{begin} a() {{}}\n"]
+    assert resources_of(sources, A100) == [
+        [Resources("a", 9, 0, 0), Resources("b", 10, 0, 0)],
+        [Resources("a", 8, 0, 0)],
+    ]
+    assert (tmp_path / "source").read_text().split("\n") == [
+        "headers",
+        f"{begin} a_of_0();",
+        f"{begin} __launch_bounds__(64) b_of_0() {{}}",
+        "",
+        f"{begin} a_of_1() {{}}",
+        "",
+    ]
 
 
 def test_nvcc_gets_the_architecture_and_the_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,9 @@ import pytest
 
 from stormdrop import operators
 from stormdrop.codegen import gpu_check
+from stormdrop.codegen.compile import Kernel, compile_together
 from stormdrop.codegen.gpu_check import CrossCheck, cross_check
-from stormdrop.errors import TargetError
+from stormdrop.errors import MeasureError, TargetError
 from stormdrop.machine.cpu import Target
 from stormdrop.machine.gpu import GPUS
 
@@ -40,6 +41,27 @@ def test_a_schedule_that_fails_is_counted_by_its_error(monkeypatch: pytest.Monke
     ((error, count),) = check.errors.items()
     assert "no such instruction" in error and count == check.schedules
     assert error in str(check)
+
+
+def test_a_schedule_that_nvcc_or_llvm_refuses_is_counted_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def taken(sources: list[str], *_: object) -> list[str]:
+        if chosen[0] in sources:
+            raise MeasureError("nvcc: too many registers")
+        return sources
+
+    def compiled(functions: list[object], *_: object) -> list[Kernel]:
+        if len(functions) > 1:
+            raise ValueError("not together")
+        return compile_together(functions, *_)
+
+    chosen: list[str] = []
+    monkeypatch.setattr(gpu_check, "cuda_source", lambda *_: chosen.append(str(len(chosen))) or chosen[-1])
+    monkeypatch.setattr(gpu_check, "resources_of", taken)
+    monkeypatch.setattr(gpu_check, "compile_together", compiled)
+    monkeypatch.setattr("shutil.which", lambda _: "nvcc")
+    check = cross_check(operators.matmul(48, 64, 32), A100, schedules=3)
+    assert (check.schedules, check.built, check.accepted, check.right) == (3, 3, 2, 3)
+    assert check.errors == {"MeasureError: nvcc: too many registers": 1} and not check.passed
 
 
 @pytest.mark.parametrize(

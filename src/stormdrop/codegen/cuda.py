@@ -6,7 +6,8 @@ import math
 import re
 import shutil
 import subprocess
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm.tirx import AttrStmt, PrimFunc, SeqStmt
@@ -21,6 +22,9 @@ _FUNCTION = re.compile(r"Compiling entry function '(\w+)'")
 _USED = re.compile(r"Used (\d+) registers(?:.*?(\d+) bytes smem)?")
 # How TVM calls nvcc.
 _TVM_OPTIONS = ("--use_fast_math", "--expt-relaxed-constexpr", "-Xptxas", "--register-usage-level=10")
+_FIRST = 'extern "C" __global__'  # begins the first kernel of a source; before it are headers
+_KERNEL = re.compile(r"(extern \"C\" __global__ void (?:__launch_bounds__\(\d+\) )?\w+)\(")
+_OF = "_of_"  # stands between the name of a kernel and the number of its source
 _SPILLED = re.compile(r"(\d+) bytes spill stores")
 
 
@@ -101,6 +105,36 @@ def resources(source: str, device: Gpu) -> list[Resources]:
     Raises:
         MeasureError: there is no `nvcc`, or the source does not compile.
     """
+    (kernels,) = resources_of([source], device)
+    return kernels
+
+
+def resources_of(sources: Sequence[str], device: Gpu) -> list[list[Resources]]:
+    """What `resources` returns for each of several sources.
+
+    Sources that begin with the same headers are compiled together: reading these takes `nvcc` 0.4 s, a kernel 0.03 s.
+
+    Raises:
+        MeasureError: there is no `nvcc`, or one of the sources does not compile.
+    """
+    by_headers: dict[str, list[int]] = {}
+    parts = [source.partition(_FIRST) for source in sources]
+    for position, (headers, *_) in enumerate(parts):
+        by_headers.setdefault(headers, []).append(position)
+    found: list[list[Resources]] = [[] for _ in sources]
+    for headers, positions in by_headers.items():
+        if len(positions) == 1:
+            found[positions[0]] = _compiled(sources[positions[0]], device)
+            continue
+        bodies = ("".join(parts[position][1:]) for position in positions)
+        named = [_KERNEL.sub(rf"\1{_OF}{number}(", body) for number, body in enumerate(bodies)]
+        for kernel in _compiled(headers + "\n".join(named), device):
+            name, _, number = kernel.name.rpartition(_OF)
+            found[positions[int(number)]].append(replace(kernel, name=name))
+    return found
+
+
+def _compiled(source: str, device: Gpu) -> list[Resources]:
     nvcc = shutil.which("nvcc")
     if nvcc is None:
         raise MeasureError("there is no nvcc on the PATH; it is part of the CUDA toolkit")

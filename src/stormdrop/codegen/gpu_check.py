@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import tvm
@@ -27,12 +27,14 @@ from ..machine.cpu import Target
 from ..machine.gpu import require_gpu
 from ..sketches.gpu.tensor_core import GpuTensorCore, schedule_matmul
 from ..sketches.registry import sketches_for
-from .compile import compile_kernel
-from .cuda import cuda_source, resources
+from .compile import compile_together
+from .cuda import cuda_source, resources_of
 from .serial_loops import with_serial_loops
 from .thread_bounds import accesses_out_of_bounds
 
 Array = NDArray[Any]
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 _MOST_OPERATIONS = 2e8  # of a workload that runs as serial loops in seconds
 _TOLERANCE = 1e-4  # of the relative error
@@ -97,8 +99,9 @@ def cross_check(
     runs = workload.flops <= _MOST_OPERATIONS
     expected = evaluate_graph(workload.graph, inputs) if runs else []
     compiles = shutil.which("nvcc") is not None
-    count = built = accepted = right = 0
-    errors: Counter[str] = Counter()
+    count, errors = 0, Counter[str]()
+    sources: list[str] = []
+    inside: list[PrimFunc] = []  # the functions that access nothing out of bounds, as serial loops
     for sketch, space in sketches_for(workload, device, sketches):
         points = dict.fromkeys([space.origin, *(space.sample(rng) for _ in range(schedules - 1))])
         for point in points:
@@ -106,27 +109,40 @@ def cross_check(
             config = space.config(point)
             try:
                 function = sketch.apply(workload, device, config).main
-                source = cuda_source(function, device)
-                built += 1
-                if compiles:
-                    resources(source, device)
-                    accepted += 1
+                sources.append(cuda_source(function, device))
                 if runs:
                     outside = accesses_out_of_bounds(function, device)
                     errors.update(outside[:1])
                     if sketch.name == GpuTensorCore.name:
                         # A CPU has no tensor cores: the same schedule multiplies with plain loops.
                         function = schedule_matmul(workload, config, tensorized=False)
-                    right += _is_right(workload, function, inputs, expected) and not outside
+                    inside += [] if outside else [with_serial_loops(function)]
             except Exception as error:  # noqa: BLE001  whatever a sketch or TVM raises is what the check is to find
                 errors[one_line(error)] += 1
-    most_frequent = dict(errors.most_common(3))
-    return CrossCheck(device.arch, count, built, accepted if compiles else None, right if runs else None, most_frequent)
+    accepted = _results(lambda some: resources_of(some, device), sources if compiles else [], errors)
+    right = _results(lambda some: _are_right(workload, some, inputs, expected), inside, errors)
+    counts = count, len(sources), len(accepted) if compiles else None, sum(right) if runs else None
+    return CrossCheck(device.arch, *counts, dict(errors.most_common(3)))
 
 
-def _is_right(workload: Workload, function: PrimFunc, inputs: Sequence[Array], expected: Sequence[Array]) -> bool:
-    outputs = [tvm.runtime.empty(spec.shape, spec.dtype) for spec in workload.outputs]
-    kernel = compile_kernel(with_serial_loops(function), Target.detect().tvm())
-    kernel.call(*(tvm.runtime.tensor(array) for array in inputs), *outputs)
-    errors = (relative_error(output.numpy(), wanted) for output, wanted in zip(outputs, expected, strict=True))
-    return all(error <= _TOLERANCE for error in errors)
+def _results(make: Callable[[list[Item]], list[Result]], items: list[Item], errors: Counter[str]) -> list[Result]:
+    """What is made of items together, which is cheaper; if that fails, of each alone. What fails then is an error."""
+    try:
+        return make(items) if items else []
+    except Exception as error:  # noqa: BLE001  whatever nvcc or TVM raises is what the check is to find
+        if len(items) > 1:
+            return [result for item in items for result in _results(make, [item], errors)]
+        errors[one_line(error)] += 1
+        return []
+
+
+def _are_right(
+    workload: Workload, functions: Sequence[PrimFunc], inputs: Sequence[Array], expected: Sequence[Array]
+) -> list[bool]:
+    right = []
+    for kernel in compile_together(functions, Target.detect().tvm()):
+        outputs = [tvm.runtime.empty(spec.shape, spec.dtype) for spec in workload.outputs]
+        kernel.call(*(tvm.runtime.tensor(array) for array in inputs), *outputs)
+        errors = (relative_error(output.numpy(), wanted) for output, wanted in zip(outputs, expected, strict=True))
+        right.append(all(error <= _TOLERANCE for error in errors))
+    return right

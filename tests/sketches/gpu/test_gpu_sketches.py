@@ -10,8 +10,8 @@ import pytest
 import tvm
 
 from stormdrop import operators
-from stormdrop.codegen.compile import compile_kernel
-from stormdrop.codegen.cuda import cuda_source, launches, resources
+from stormdrop.codegen.compile import compile_together
+from stormdrop.codegen.cuda import cuda_source, launches, resources_of
 from stormdrop.codegen.serial_loops import with_serial_loops
 from stormdrop.ir.reference import evaluate_graph
 from stormdrop.ir.workload import Workload
@@ -65,10 +65,10 @@ def test_the_right_answer(name: str) -> None:
     applicable = sketches_for(work, A100)
     assert applicable
     for sketch, space in applicable:
-        for point in [space.origin, *(space.sample(rng) for _ in range(3))]:
-            function = sketch.apply(work, A100, space.config(point)).main
+        points = [space.origin, *(space.sample(rng) for _ in range(3))]
+        functions = [with_serial_loops(sketch.apply(work, A100, space.config(point)).main) for point in points]
+        for point, kernel in zip(points, compile_together(functions, Target.detect().tvm()), strict=True):
             outputs = [tvm.runtime.empty(spec.shape, spec.dtype) for spec in work.outputs]
-            kernel = compile_kernel(with_serial_loops(function), Target.detect().tvm())
             kernel.call(*(tvm.runtime.tensor(array) for array in inputs), *outputs)
             for output, wanted in zip(outputs, expected, strict=True):
                 error = np.abs(output.numpy() - wanted).max() / max(np.abs(wanted).max(), 1e-30)
@@ -77,15 +77,18 @@ def test_the_right_answer(name: str) -> None:
 
 @pytest.mark.compiles
 @pytest.mark.parametrize("arch", ["a100", "h100"])
-@pytest.mark.parametrize("name", OPERATORS)
-def test_nvcc_takes_it(name: str, arch: str) -> None:
+def test_nvcc_takes_every_operator(arch: str) -> None:
     if shutil.which("nvcc") is None:
         pytest.skip("there is no nvcc on the PATH")
-    work, device = workload(name), GPUS[arch]
-    for sketch, space in sketches_for(work, device):
-        kernels = resources(cuda_source(sketch.apply(work, device, space.config(space.origin)).main, device), device)
-        assert kernels
-        assert all(0 < kernel.registers <= 255 and kernel.shared <= device.shared_per_block for kernel in kernels)
+    device, sources = GPUS[arch], {}
+    for name, work in ((name, workload(name)) for name in OPERATORS):
+        for sketch, space in sketches_for(work, device):
+            function = sketch.apply(work, device, space.config(space.origin)).main
+            sources[name, sketch.name] = cuda_source(function, device)
+    for case, kernels in zip(sources, resources_of(list(sources.values()), device), strict=True):
+        assert kernels, case
+        assert all(0 < kernel.registers <= 255 for kernel in kernels), case
+        assert all(kernel.shared <= device.shared_per_block for kernel in kernels), case
 
 
 @pytest.mark.compiles
@@ -96,15 +99,17 @@ def test_what_is_predicted_is_what_is_launched(name: str) -> None:
     assert space is not None
     contraction, rng = find_fused_contraction(work).axes, np.random.default_rng(1)
     axes = [axis for axis, _ in (*contraction.spatial, *contraction.reductions)]
+    sources, shared = [], []
     for _ in range(5):
         config = space.config(space.sample(rng))
         tiling = Tilings(contraction, {axis: np.array([config[axis]]) for axis in axes})
         function = sketch.apply(work, A100, config).main
         (launch,) = launches(function, A100)
         assert (launch.blocks, launch.threads) == (tiling.blocks[0], tiling.threads[0])
-        if shutil.which("nvcc"):
-            (taken,) = resources(cuda_source(function, A100), A100)
-            assert taken.shared == tiling.shared_bytes[0]
+        sources.append(cuda_source(function, A100))
+        shared.append(tiling.shared_bytes[0])
+    if shutil.which("nvcc"):
+        assert [kernel.shared for (kernel,) in resources_of(sources, A100)] == shared
 
 
 @pytest.mark.parametrize(("name", "device"), [("matmul", "a100"), ("conv2d", "h100"), ("depthwise_conv2d", "a100")])

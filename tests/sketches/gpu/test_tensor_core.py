@@ -9,8 +9,8 @@ import pytest
 import tvm
 
 from stormdrop import operators
-from stormdrop.codegen.compile import compile_kernel
-from stormdrop.codegen.cuda import cuda_source, launches, resources
+from stormdrop.codegen.compile import compile_together
+from stormdrop.codegen.cuda import cuda_source, launches, resources_of
 from stormdrop.codegen.serial_loops import with_serial_loops
 from stormdrop.ir.reference import evaluate_graph
 from stormdrop.ir.workload import Workload
@@ -36,30 +36,30 @@ def test_the_right_answer_with_plain_loops(workload: Workload) -> None:
     assert space is not None
     inputs = workload.random_inputs(0)
     (expected,) = evaluate_graph(workload.graph, inputs)
-    for point in [space.origin, *(space.sample(rng) for _ in range(4))]:
-        function = with_serial_loops(schedule_matmul(workload, space.config(point), tensorized=False))
+    configs = [space.config(point) for point in (space.origin, *(space.sample(rng) for _ in range(4)))]
+    functions = [with_serial_loops(schedule_matmul(workload, config, tensorized=False)) for config in configs]
+    for config, kernel in zip(configs, compile_together(functions, Target.detect().tvm()), strict=True):
         output = tvm.runtime.empty(expected.shape, "float16")
-        compile_kernel(function, Target.detect().tvm()).call(*map(tvm.runtime.tensor, inputs), output)
-        np.testing.assert_array_equal(output.numpy(), expected, err_msg=str(space.config(point)))
+        kernel.call(*map(tvm.runtime.tensor, inputs), output)
+        np.testing.assert_array_equal(output.numpy(), expected, err_msg=str(config))
 
 
 @pytest.mark.parametrize("arch", ["a100", "h100"])
-@pytest.mark.parametrize("workload", WORKLOADS.values(), ids=WORKLOADS)
-def test_nvcc_takes_its_fragments(workload: Workload, arch: str) -> None:
-    device, sketch, rng = GPUS[arch], GpuTensorCore(), np.random.default_rng(1)
-    space = sketch.space(workload, device)
-    assert space is not None
-    for point in [space.origin, *(space.sample(rng) for _ in range(2))]:
-        config = space.config(point)
-        function = sketch.apply(workload, device, config).main
-        source = cuda_source(function, device)
-        assert "mma_sync" in source and "load_matrix_sync" in source and "store_matrix_sync" in source
-        (launch,) = launches(function, device)
-        assert launch.threads == 32 * config["rows"][1] * config["columns"][1]
-        assert launch.blocks % (config["rows"][0] * config["columns"][0]) == 0
-        if shutil.which("nvcc"):
-            (taken,) = resources(source, device)
-            assert 0 < taken.registers <= 255
+def test_nvcc_takes_its_fragments(arch: str) -> None:
+    device, sketch, sources = GPUS[arch], GpuTensorCore(), []
+    for workload in WORKLOADS.values():
+        space, rng = sketch.space(workload, device), np.random.default_rng(1)
+        assert space is not None
+        for point in [space.origin, *(space.sample(rng) for _ in range(2))]:
+            config = space.config(point)
+            function = sketch.apply(workload, device, config).main
+            sources.append(cuda_source(function, device))
+            assert all(f"{name}_sync" in sources[-1] for name in ("mma", "load_matrix", "store_matrix"))
+            (launch,) = launches(function, device)
+            assert launch.threads == 32 * config["rows"][1] * config["columns"][1]
+            assert launch.blocks % (config["rows"][0] * config["columns"][0]) == 0
+    if shutil.which("nvcc"):
+        assert all(0 < kernel.registers <= 255 for (kernel,) in resources_of(sources, device))
 
 
 def test_where_it_applies() -> None:
