@@ -258,7 +258,7 @@ def test_is_scheduled_right(arguments: Callable[[], list[Any]]) -> None:
     applicable = sketches_for(workload, TARGET)
     assert applicable
     for sketch, _ in applicable:
-        check_sketch(sketch, workload, TARGET, samples=5)
+        check_sketch(sketch, workload, TARGET)
 
 
 @pytest.mark.compiles

@@ -6,13 +6,11 @@ import numpy as np
 import pytest
 
 from stormdrop import operators
-from stormdrop.codegen.compile import TunedKernel
 from stormdrop.errors import OperatorError
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
 from stormdrop.sketches.registry import sketches_for
-
-POINTS = 12
+from stormdrop.testing.sketches import covering_points, run_all
 
 
 def decoded(codes: np.ndarray, scale: np.ndarray, zero: np.ndarray, bits: int) -> np.ndarray:
@@ -55,13 +53,11 @@ def test_points_of_the_space_are_right(workload: Workload) -> None:
     inputs = workload.random_inputs(0)
     (expected,) = workload.reference(inputs)
     allowed = workload.tolerance([expected])
-    rng = np.random.default_rng(0)
     assert "register_blocked" in [sketch.name for sketch, _ in sketches_for(workload, target)]
     for sketch, space in sketches_for(workload, target):
-        for point in {space.origin, next(iter(space.points())), *(space.sample(rng) for _ in range(POINTS))}:
-            config = space.config(point)
-            kernel = TunedKernel(workload, target, sketch.apply(workload, target, config))
-            result = kernel(*inputs)
+        configs = [space.config(point) for point in covering_points(space)]
+        variants = [sketch.apply(workload, target, config) for config in configs]
+        for config, (result,) in zip(configs, run_all(variants, workload, target, inputs), strict=True):
             error = np.abs(result - expected).max() / np.abs(expected).max()
             assert error <= max(allowed, sketch.max_error), (sketch.name, config)
 

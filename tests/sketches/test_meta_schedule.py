@@ -17,7 +17,7 @@ from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
 from stormdrop.sketches.meta_schedule import MetaSchedule, _design, meta_schedule_sketches, replay
 from stormdrop.space import Ordinal, Space, Tile
-from stormdrop.testing.sketches import check_point
+from stormdrop.testing.sketches import check_points
 from stormdrop.testing.spaces import SpaceConformance
 
 TARGET = Target.detect()
@@ -69,8 +69,8 @@ def check(sketch: MetaSchedule, workload: Workload, samples: int) -> None:
     space = sketch.space(workload, TARGET)
     assert space is not None and space.name == sketch.name
     rng = np.random.default_rng(sketch.index)
-    for point in dict.fromkeys([space.origin, *(space.sample(rng) for _ in range(samples))]):
-        check_point(sketch, workload, TARGET, space, point)
+    points = dict.fromkeys([space.origin, *(space.sample(rng) for _ in range(samples))])
+    check_points(sketch, workload, TARGET, space, list(points))
 
 
 def test_knobs_are_the_samplings_of_the_trace() -> None:

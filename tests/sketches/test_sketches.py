@@ -21,7 +21,7 @@ from stormdrop.sketches.cpu.tiles.sketch import Tiles
 from stormdrop.sketches.cpu.winograd.sketch import WinogradOfBytes
 from stormdrop.sketches.registry import cpu_sketches, sketches_for
 from stormdrop.testing.assembly import assembly
-from stormdrop.testing.sketches import check_point, check_sketch
+from stormdrop.testing.sketches import check_points, check_sketch
 
 TARGET = Target.detect()
 
@@ -134,8 +134,8 @@ def test_depthwise_pads_in_registers_too(workload: Workload) -> None:
     points = [space.sample(rng) for _ in range(60)]
     chosen = [point for point in points if space.config(point)["prologue"] == "tile"][:8]
     assert len(chosen) == 8
+    check_points(sketch, workload, TARGET, space, chosen)
     for point in chosen:
-        check_point(sketch, workload, TARGET, space, point)
         function = sketch.apply(workload, TARGET, space.config(point)).main
         assert {buffer.scope() for buffer in function.body.block.alloc_buffers} == {"local"}
 
@@ -241,7 +241,6 @@ def test_a_function_of_the_user() -> None:
     space = sketch.space(workload, TARGET)
     assert space is not None
     assert space.config(space.origin)["pack"] == 0  # [ky, kx, c, o] is contiguous in the columns as it is
-    check_point(sketch, workload, TARGET, space, space.origin)
     check_sketch(sketch, workload, TARGET, samples=6)
 
 
@@ -264,8 +263,7 @@ def test_overlapping_steps_do_not_read_what_was_written_over(contraction: bool) 
         result = te.compute(shape, lambda i, j: second[i, j] * second[i, j] + second[i, j])
     workload = Workload.create("chain", te.create_prim_func([*inputs, result]))
     for sketch, space in sketches_for(workload, TARGET):
-        for point in list(space.points())[::7]:
-            check_point(sketch, workload, TARGET, space, point)
+        check_points(sketch, workload, TARGET, space, list(space.points())[::7])
 
 
 @pytest.mark.compiles

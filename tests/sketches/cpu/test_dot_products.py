@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,10 +27,10 @@ from stormdrop.sketches.cpu.register_blocked import RegisterBlocked
 from stormdrop.sketches.cpu.wide_bytes import with_wide_bytes
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.testing.assembly import assembly
+from stormdrop.testing.sketches import covering_points, run_all
 
 SKETCH = RegisterBlocked()
 TARGET = Target.detect()
-POINTS = 50
 
 
 def known(name: str, *features: str) -> Target:
@@ -149,25 +150,29 @@ def test_bytes_with_other_sums_are_scheduled_without_them(types: tuple[str, str]
     assert "pmadd" not in SKETCH.apply(workload, target, space.config(space.origin)).main.script()
 
 
-def exact(workload: Workload, inputs: Sequence[NDArray[Any]], config: dict[str, Any], target: Target = TARGET) -> None:
-    """Compiles one schedule and compares every element of its output."""
-    kernel = TunedKernel(workload, target, SKETCH.apply(workload, target, config))
+def exact(
+    workload: Workload, inputs: Sequence[NDArray[Any]], configs: Sequence[dict[str, Any]], target: Target = TARGET
+) -> None:
+    """Compiles schedules and compares every element of their outputs."""
     (expected,) = workload.reference(list(inputs))
-    np.testing.assert_array_equal(kernel(*inputs), expected, err_msg=str(config))
+    variants = [SKETCH.apply(workload, target, config) for config in configs]
+    for config, (found,) in zip(configs, run_all(variants, workload, target, list(inputs)), strict=True):
+        np.testing.assert_array_equal(found, expected, err_msg=str(config))
 
 
-def points(workload: Workload, count: int, target: Target = TARGET) -> list[dict[str, Any]]:
-    """The origin, the corners of each knob's range, and random points."""
+def exact_at_origin(workload: Workload, cases: Sequence[Sequence[NDArray[Any]]], target: Target = TARGET) -> None:
+    """Compiles the default schedule and compares every element of its output for each of some inputs."""
+    kernel = TunedKernel(workload, target, SKETCH.apply(workload, target, points(workload, target=target)[0]))
+    for inputs in cases:
+        (expected,) = workload.reference(list(inputs))
+        np.testing.assert_array_equal(kernel(*inputs), expected)
+
+
+def points(workload: Workload, together: int = 1, target: Target = TARGET) -> list[dict[str, Any]]:
+    """The origin, and points that together have every level, or every pair of levels, of the knobs."""
     space = SKETCH.space(workload, target)
     assert space is not None
-    rng = np.random.default_rng(0)
-    everything = list(space.points())
-    ends = {min(everything), max(everything)}
-    for axis in range(len(space.origin)):
-        values = [point[axis] for point in everything]
-        ends |= {everything[int(np.argmin(values))], everything[int(np.argmax(values))]}
-    chosen = dict.fromkeys([space.origin, *sorted(ends), *(space.sample(rng) for _ in range(count))])
-    return [space.config(point) for point in chosen]
+    return [space.config(point) for point in covering_points(space, together)]
 
 
 needs_unit = pytest.mark.skipif(
@@ -186,11 +191,9 @@ WIDE = [
 @needs_unit
 @pytest.mark.compiles
 @pytest.mark.parametrize("workload", WIDE, ids=lambda workload: workload.name)
-def test_random_points_and_corners_are_exact(workload: Workload) -> None:
+def test_every_pair_of_levels_is_exact(workload: Workload) -> None:
     assert dots_of(workload, TARGET) is not None
-    inputs = workload.random_inputs(3)
-    for config in points(workload, POINTS):
-        exact(workload, inputs, config)
+    exact(workload, workload.random_inputs(3), points(workload, together=2))
 
 
 @pytest.mark.compiles
@@ -199,7 +202,7 @@ def test_random_points_and_corners_are_exact(workload: Workload) -> None:
 def test_awkward_sizes_are_exact(n: int, k: int) -> None:
     for dtype, zero_point in (("uint8", 0), ("uint8", 255), ("int8", 0), ("int8", -128)):
         workload = operators.dense(7, n, k, dtype=dtype, zero_point=zero_point)
-        exact(workload, workload.random_inputs(1), points(workload, 1)[-1])
+        exact(workload, workload.random_inputs(1), points(workload)[-1:])
 
 
 PAIRS = replace(TARGET, features=tuple(name for name in ("avx2", "avx512bw") if name in TARGET.features))
@@ -217,8 +220,7 @@ needs_pairs = pytest.mark.skipif(not PAIRS.features, reason="this machine has no
 )
 def test_pairs_are_exact(workload: Workload) -> None:
     assert dots_of(workload, PAIRS) is not None
-    for config in points(workload, 8, PAIRS):
-        exact(workload, workload.random_inputs(3), config, PAIRS)
+    exact(workload, workload.random_inputs(3), points(workload, target=PAIRS), PAIRS)
 
 
 @needs_pairs
@@ -227,11 +229,9 @@ def test_pairs_are_exact(workload: Workload) -> None:
 @pytest.mark.parametrize("constants", [(1,), ()], ids=["constant", "varying"])
 def test_pairs_are_exact_at_the_extremes(zero_points: tuple[int, int], constants: tuple[int, ...]) -> None:
     workload = product("uint8", "int8", zero_points, (6, 32, 67), constants)
-    config = points(workload, 0, PAIRS)[0]
-    for left in (0, 255):
-        for right in (-128, 127):
-            inputs = [np.full((6, 67), left, "uint8"), np.full((67, 32), right, "int8")]
-            exact(workload, inputs, config, PAIRS)
+    ends = itertools.product((0, 255), (-128, 127))
+    cases = [[np.full((6, 67), left, "uint8"), np.full((67, 32), right, "int8")] for left, right in ends]
+    exact_at_origin(workload, cases, PAIRS)
 
 
 @needs_unit
@@ -240,10 +240,9 @@ def test_pairs_are_exact_at_the_extremes(zero_points: tuple[int, int], constants
 def test_extreme_values_do_not_saturate(types: tuple[str, str]) -> None:
     """All products have the largest magnitude that there is, so that an instruction with sums of 16 bits would clip."""
     workload = product(*types, (0, 0), (6, 32, 66))
-    config = points(workload, 0)[0]
-    for left in (np.iinfo(types[0]).min, np.iinfo(types[0]).max):
-        for right in (np.iinfo(types[1]).min, np.iinfo(types[1]).max):
-            exact(workload, [np.full((6, 66), left, types[0]), np.full((66, 32), right, types[1])], config)
+    ends = itertools.product(*((np.iinfo(dtype).min, np.iinfo(dtype).max) for dtype in types))
+    cases = [[np.full((6, 66), left, types[0]), np.full((66, 32), right, types[1])] for left, right in ends]
+    exact_at_origin(workload, cases)
 
 
 @needs_unit
@@ -258,8 +257,7 @@ def test_zero_points_of_both_operands_are_exact(
 ) -> None:
     workload = product(*types, zero_points, (9, 33, 31), constants)
     assert dots_of(workload, TARGET) is not None
-    for config in points(workload, 4):
-        exact(workload, workload.random_inputs(2), config)
+    exact(workload, workload.random_inputs(2), points(workload))
 
 
 @needs_unit
@@ -277,8 +275,7 @@ def test_requantised_sums_round_halves_to_even_and_clip(act: str) -> None:
     (expected,) = workload.reference(inputs)
     low, high = (0, 255) if act == "relu" else (-128, 127)
     assert (expected.min(), expected.max()) == (low, high)  # some are clipped
-    for config in points(workload, 3):
-        exact(workload, inputs, config)
+    exact(workload, inputs, points(workload))
 
 
 needs_bfloat16 = pytest.mark.skipif(
@@ -298,10 +295,8 @@ WIDE_BFLOAT16 = [
 @needs_bfloat16
 @pytest.mark.compiles
 @pytest.mark.parametrize("workload", WIDE_BFLOAT16, ids=lambda workload: workload.name)
-def test_random_points_and_corners_of_bfloat16_are_exact(workload: Workload) -> None:
-    inputs = workload.random_inputs(3)  # small integers, whose sums are exact
-    for config in points(workload, POINTS):
-        exact(workload, inputs, config)
+def test_every_pair_of_levels_is_exact_in_bfloat16(workload: Workload) -> None:
+    exact(workload, workload.random_inputs(3), points(workload, together=2))  # sums of small integers are exact
 
 
 @pytest.mark.compiles
@@ -309,8 +304,7 @@ def test_random_points_and_corners_of_bfloat16_are_exact(workload: Workload) -> 
 @pytest.mark.parametrize("n", [1, 17])
 def test_awkward_sizes_of_bfloat16_are_exact(n: int, k: int) -> None:
     workload = operators.dense(7, n, k, dtype="bfloat16")
-    for config in points(workload, 1):
-        exact(workload, workload.random_inputs(1), config)
+    exact(workload, workload.random_inputs(1), points(workload))
 
 
 @pytest.mark.compiles
@@ -408,9 +402,7 @@ def test_without_the_unit_the_schedule_is_the_plain_one() -> None:
 def test_bytes_without_a_unit_are_exact() -> None:
     workload = operators.conv2d(1, 7, 7, 6, 24, 3, 3, pad=1, dtype="int8", zero_point=3, bias=1)
     plain = replace(TARGET, features=())
-    space = SKETCH.space(workload, plain)
-    assert space is not None
-    exact(workload, workload.random_inputs(0), space.config(space.origin), plain)
+    exact_at_origin(workload, [workload.random_inputs(0)], plain)
 
 
 @pytest.mark.parametrize("pad", [0, 1])

@@ -10,7 +10,7 @@ from stormdrop import operators
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
 from stormdrop.sketches.cpu.register_blocked import RegisterBlocked
-from stormdrop.testing.sketches import check_point
+from stormdrop.testing.sketches import check_points
 
 WIDE = replace(Target.parse("cpu/x86-64-v4"), lanes=16, registers=32)
 
@@ -68,8 +68,7 @@ def test_the_widest_tiles_are_right(rows: int, n: int) -> None:
     assert space is not None
     points = sorted(space.points(), key=lambda point: -space.config(point)["columns"])
     assert space.config(points[0])["columns"] > 4 * target.lanes
-    for point in points[:2]:
-        check_point(sketch, workload, target, space, point)
+    check_points(sketch, workload, target, space, points[:2])
 
 
 @pytest.mark.compiles
@@ -85,5 +84,4 @@ def test_tiles_in_a_cache_are_right(rows: int, n: int, order: str) -> None:
         for point in space.points()
         if (config := space.config(point))["columns"] > 12 * target.lanes and config["order"] == order
     ]
-    for point in (chosen[0], chosen[len(chosen) // 2], chosen[-1]):
-        check_point(sketch, workload, target, space, point)
+    check_points(sketch, workload, target, space, [chosen[0], chosen[len(chosen) // 2], chosen[-1]])

@@ -26,7 +26,7 @@ from stormdrop.sketches.cpu.prefetch import PREFETCH, fetch_statements
 from stormdrop.sketches.cpu.register_blocked import RegisterBlocked
 from stormdrop.sketches.cpu.winograd.sketch import Winograd
 from stormdrop.space import Space
-from stormdrop.testing.sketches import check_point
+from stormdrop.testing.sketches import check_points
 from stormdrop.trial import Point
 
 LINE = 16  # float32 numbers
@@ -210,8 +210,7 @@ def test_results_by_winograd_are_right(m: int, order: str) -> None:
 
 def check_some(sketch: Any, workload: Workload, fixed: Mapping[str, Any]) -> None:
     space, points = some_points(sketch, workload, HERE, fixed, 3)
-    for point in points:
-        check_point(sketch, workload, HERE, space, point)
+    check_points(sketch, workload, HERE, space, points)
 
 
 def some_points(

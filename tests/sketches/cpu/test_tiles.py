@@ -21,16 +21,15 @@ from stormdrop.sketches.cpu.tiles.rows import rows_of
 from stormdrop.sketches.cpu.tiles.sketch import Tiles, contraction_of
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.testing.assembly import assembly
-from stormdrop.testing.emulated_tiles import run_emulated
-from stormdrop.testing.sketches import run, some_points
+from stormdrop.testing.emulated_tiles import run_all_emulated, run_emulated
+from stormdrop.testing.sketches import covering_points, run_all
 
 SKETCH = Tiles()
 TARGET = Target.detect()
 V4 = Target.parse("cpu/x86-64-v4")
 assert isinstance(V4, Target)
 AMX = replace(V4, cores=2, features=("amx-bf16", "amx-int8", "amx-tile", "avx512bf16", "avx512vnni"))
-POINTS = 12
-EMULATED = 3 if "amx-bf16" in TARGET.features else POINTS  # where there are tiles, their instructions execute all
+EMULATED = 2 if "amx-bf16" in TARGET.features else None  # where there are tiles, their instructions execute all points
 
 WORKLOADS = [
     operators.dense(37, 49, 64, bias=1, act="relu", residual=1, dtype="bfloat16"),
@@ -81,13 +80,12 @@ def space_of(workload: Workload) -> Any:
 @pytest.mark.any_cpu
 @pytest.mark.compiles
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)
-def test_every_point_computes_the_contraction(workload: Workload) -> None:
+def test_every_level_computes_the_contraction(workload: Workload) -> None:
     space, inputs = space_of(workload), workload.random_inputs(1)
     (expected,) = workload.reference(inputs)
-    for point in some_points(space, EMULATED):
-        config = space.config(point)
-        variant = SKETCH.apply(workload, AMX, config)
-        (found,) = run_emulated(variant, workload, TARGET, inputs)
+    configs = [space.config(point) for point in covering_points(space)[:EMULATED]]
+    variants = [SKETCH.apply(workload, AMX, config) for config in configs]
+    for config, (found,) in zip(configs, run_all_emulated(variants, workload, TARGET, inputs), strict=True):
         np.testing.assert_array_equal(found, expected, err_msg=str(config))
 
 
@@ -99,9 +97,9 @@ def test_the_instructions_compute_the_contraction(workload: Workload) -> None:
         pytest.skip("this machine has no tiles for this type")
     inputs = workload.random_inputs(1)
     (expected,) = workload.reference(inputs)
-    for point in (space.origin, *some_points(space, POINTS)):
-        config = space.config(point)
-        (found,) = run(SKETCH.apply(workload, TARGET, config), workload, TARGET, inputs)
+    configs = [space.config(point) for point in covering_points(space)]
+    variants = [SKETCH.apply(workload, TARGET, config) for config in configs]
+    for config, (found,) in zip(configs, run_all(variants, workload, TARGET, inputs), strict=True):
         np.testing.assert_array_equal(found, expected, err_msg=str(config))
 
 

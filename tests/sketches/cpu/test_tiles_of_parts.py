@@ -24,16 +24,15 @@ from stormdrop.sketches.cpu.tiles.rows import rows_of
 from stormdrop.sketches.cpu.tiles.sketch import TilesOfParts
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.testing.assembly import assembly
-from stormdrop.testing.emulated_tiles import run_emulated
-from stormdrop.testing.sketches import run, some_points
+from stormdrop.testing.emulated_tiles import run_all_emulated, run_emulated
+from stormdrop.testing.sketches import covering_points, run, run_all
 
 SKETCH = TilesOfParts()
 TARGET = Target.detect()
 V4 = Target.parse("cpu/x86-64-v4")
 assert isinstance(V4, Target)
 AMX = replace(V4, cores=2, features=("amx-bf16", "amx-int8", "amx-tile", "avx512bf16", "avx512vnni"))
-POINTS = 8
-EMULATED = 3 if "amx-bf16" in TARGET.features else POINTS  # where there are tiles, their instructions execute all
+EMULATED = 2 if "amx-bf16" in TARGET.features else None  # where there are tiles, their instructions execute all points
 
 WORKLOADS = [
     operators.dense(37, 49, 64, bias=1, act="relu", residual=1),
@@ -79,13 +78,13 @@ def check(workload: Workload, outputs: Sequence[NDArray[Any]], inputs: Sequence[
 @pytest.mark.any_cpu
 @pytest.mark.compiles
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)
-def test_every_point_computes_the_contraction(workload: Workload) -> None:
+def test_every_level_computes_the_contraction(workload: Workload) -> None:
     space, inputs = SKETCH.space(workload, AMX), numbers(workload, 1)
     assert space is not None
-    for point in (space.origin, *some_points(space, EMULATED)):
-        config = space.config(point)
-        variant = SKETCH.apply(workload, AMX, config)
-        check(workload, run_emulated(variant, workload, TARGET, inputs), inputs, str(config))
+    configs = [space.config(point) for point in covering_points(space)[:EMULATED]]
+    variants = [SKETCH.apply(workload, AMX, config) for config in configs]
+    for config, outputs in zip(configs, run_all_emulated(variants, workload, TARGET, inputs), strict=True):
+        check(workload, outputs, inputs, str(config))
 
 
 @pytest.mark.compiles
@@ -94,9 +93,10 @@ def test_the_instructions_compute_the_contraction(workload: Workload) -> None:
     space, inputs = SKETCH.space(workload, TARGET), numbers(workload, 1)
     if space is None:
         pytest.skip("this machine has no tiles")
-    for point in (space.origin, *some_points(space, POINTS)):
-        config = space.config(point)
-        check(workload, run(SKETCH.apply(workload, TARGET, config), workload, TARGET, inputs), inputs, str(config))
+    configs = [space.config(point) for point in covering_points(space)]
+    variants = [SKETCH.apply(workload, TARGET, config) for config in configs]
+    for config, outputs in zip(configs, run_all(variants, workload, TARGET, inputs), strict=True):
+        check(workload, outputs, inputs, str(config))
 
 
 @pytest.mark.compiles

@@ -24,7 +24,7 @@ from stormdrop.sketches.cpu.winograd.convolution import find_convolution
 from stormdrop.sketches.cpu.winograd.sketch import Winograd, WinogradOfBytes
 from stormdrop.sketches.cpu.winograd.transforms import POINTS, Filter, matrices
 from stormdrop.sketches.fingerprint import space_of
-from stormdrop.testing.sketches import check_point, check_sketch, run, some_points
+from stormdrop.testing.sketches import check_points, check_sketch, covering_points, run, run_all, some_points
 
 TARGET = Target.detect()
 SKETCHES = [Winograd(2), Winograd(4)]
@@ -70,8 +70,7 @@ def test_the_formula_is_a_convolution(down: Filter, across: Filter) -> None:
 def test_computes_the_convolution(sketch: Winograd, workload: Workload) -> None:
     space = sketch.space(workload, TARGET)
     assert space is not None
-    for point in (space.origin, space.sample(np.random.default_rng(1))):
-        check_point(sketch, workload, TARGET, space, point)
+    check_points(sketch, workload, TARGET, space, [space.origin, space.sample(np.random.default_rng(1))])
 
 
 @pytest.mark.parametrize("sketch", SKETCHES, ids=lambda sketch: sketch.name)
@@ -79,7 +78,7 @@ def test_every_point_schedules(sketch: Winograd) -> None:
     workload = _conv(1, 13, 17, 24, 40, bias=1)
     space = sketch.space(workload, TARGET)
     assert space is not None
-    for point in some_points(space, 20):
+    for point in covering_points(space):
         sketch.apply(workload, TARGET, space.config(point))
 
 
@@ -113,10 +112,10 @@ def test_all_schedules_of_a_tile_size_agree_in_every_bit() -> None:
         space = sketch.space(workload, TARGET)
         assert space is not None
         config = space.config(space.origin)
-        results = [
-            run(sketch.apply(workload, TARGET, {**config, "order": order}), workload, TARGET, inputs)[0]
-            for order in ("fused", "tiles", "columns")
+        variants = [
+            sketch.apply(workload, TARGET, {**config, "order": order}) for order in ("fused", "tiles", "columns")
         ]
+        results = run_all(variants, workload, TARGET, inputs)
         np.testing.assert_array_equal(results[0], results[1])
         np.testing.assert_array_equal(results[0], results[2])
 
@@ -235,22 +234,22 @@ def test_bytes_are_computed_exactly(workload: Workload) -> None:
     assert OF_BYTES.max_error == 0.0, "so that the outputs are compared without a tolerance"
     space = OF_BYTES.space(workload, TARGET_OF_INT16)
     assert space is not None
-    for point in some_points(space, 4):
-        check_point(OF_BYTES, workload, TARGET_OF_INT16, space, point)
+    check_points(OF_BYTES, workload, TARGET_OF_INT16, space, some_points(space, 4))
 
 
 @NEEDS_INT16
 @pytest.mark.compiles
-@pytest.mark.parametrize("order", ["fused", "tiles", "columns"])
-@pytest.mark.parametrize("prefetch", [0, 1])
-def test_every_order_of_bytes(order: str, prefetch: int) -> None:
+def test_every_order_of_bytes() -> None:
     workload = _conv(1, 10, 11, 256, 128, dtype="uint8", zero_point=5)
     space = OF_BYTES.space(workload, TARGET_OF_INT16)
     assert space is not None
-    config = {**space.config(space.origin), "order": order, "prefetch": prefetch}
-    inputs = workload.random_inputs(0)
-    (actual,) = run(OF_BYTES.apply(workload, TARGET_OF_INT16, config), workload, TARGET_OF_INT16, inputs)
-    np.testing.assert_array_equal(actual, workload.reference(inputs)[0])
+    origin, inputs = space.config(space.origin), workload.random_inputs(0)
+    (expected,) = workload.reference(inputs)
+    orders = list(itertools.product(("fused", "tiles", "columns"), (0, 1)))
+    configs = [{**origin, "order": order, "prefetch": prefetch} for order, prefetch in orders]
+    variants = [OF_BYTES.apply(workload, TARGET_OF_INT16, config) for config in configs]
+    for order, (actual,) in zip(orders, run_all(variants, workload, TARGET_OF_INT16, inputs), strict=True):
+        np.testing.assert_array_equal(actual, expected, err_msg=str(order))
 
 
 def _extreme_inputs(workload: Workload, high: bool) -> list[Any]:

@@ -42,7 +42,7 @@ def chain() -> Workload:
 )
 def test_every_sketch_is_right(workload: Workload) -> None:
     for sketch in derive(workload, TARGET):
-        check_sketch(sketch, workload, TARGET, samples=10)
+        check_sketch(sketch, workload, TARGET)
 
 
 def test_contractions_that_feed_each_other() -> None:

@@ -116,7 +116,7 @@ def test_a_rule_of_the_users_own_takes_part() -> None:
     space = sketches[0].space(workload, TARGET)
     assert space is not None and space.config(space.origin)["s0_i0"] == (3, 16)
     for sketch in sketches:
-        check_sketch(sketch, workload, TARGET, samples=10)
+        check_sketch(sketch, workload, TARGET)
 
 
 def test_what_a_rules_parameters_change_is_part_of_the_fingerprint() -> None:

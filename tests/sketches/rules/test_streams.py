@@ -34,7 +34,7 @@ TARGET = Target.detect()
 )
 def test_every_sketch_is_right(workload: Workload) -> None:
     for sketch in derive(workload, TARGET):
-        check_sketch(sketch, workload, TARGET, samples=10)
+        check_sketch(sketch, workload, TARGET)
 
 
 @pytest.mark.compiles
