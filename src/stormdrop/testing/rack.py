@@ -5,6 +5,9 @@
 
 The boards are processes of this machine, which share its cores: their times tell nothing. TVM's tracker needs the
 package `tornado`, and the servers need a C compiler.
+
+TVM's own programs for this load TVM twice each, which takes seconds. The children here are forked from a process that
+has loaded it, where that is possible.
 """
 
 from __future__ import annotations
@@ -12,23 +15,29 @@ from __future__ import annotations
 import importlib.util
 import shutil
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from multiprocessing.connection import Connection
+from typing import Any
 
 import psutil
 from typing_extensions import Self
 
 from ..errors import MeasureError, TargetError
 from ..machine import tracker
+from ..machine.child_process import ChildProcess
 
 START_SECONDS = 60.0
 """A rack that is not complete by then does not start."""
 
 KEY = "board"
 """The key of the boards at the tracker."""
+
+LOADS = ("tvm.rpc.server", "tvm.rpc.tracker")
+"""What children of the fork server need here (`ChildProcess`)."""
+
+_HOST = "127.0.0.1"
 
 
 def missing() -> str:
@@ -59,17 +68,14 @@ class Rack:
     """
 
     def __init__(self, boards: int) -> None:
-        port = _free_port()
-        self.tracker = f"127.0.0.1:{port}"
-        self.address = tracker.address(self.tracker, KEY)
-        self.servers: list[psutil.Popen] = []
-        self._tracker = _start("tracker", "--port", port, "--port-end", port + 1)
+        self.servers: list[psutil.Process] = []
+        self._children: list[ChildProcess] = []
         try:
-            self.wait_until(self._answers)
+            self.tracker = f"{_HOST}:{self._start('run_tracker')}"
+            self.address = tracker.address(self.tracker, KEY)
             for _ in range(boards):
-                port = _free_port()
-                words = ["--tracker", self.tracker, "--key", KEY, "--port", port, "--port-end", port + 1]
-                self.servers.append(_start("server", *words))
+                self._start("run_board", self.tracker)
+                self.servers.append(psutil.Process(self._children[-1].pid))
             self.wait_until(lambda: self.free == boards)
         except BaseException:
             self.close()
@@ -87,7 +93,7 @@ class Rack:
         """Waits until a condition holds.
 
         Args:
-            condition: Is looked at five times per second.
+            condition: Is looked at fifty times per second.
 
         Raises:
             MeasureError: It does not hold in time.
@@ -96,15 +102,12 @@ class Rack:
         while not condition():
             if time.monotonic() > end:
                 raise MeasureError(f"the rack at {self.tracker} is not ready within {START_SECONDS:g} s")
-            time.sleep(0.2)
+            time.sleep(0.02)
 
     def close(self) -> None:
         """Ends all its processes."""
-        family = [process for root in (self._tracker, *self.servers) for process in processes_of(root)]
-        for process in family:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
-        psutil.wait_procs(family, timeout=10)
+        for child in self._children:
+            child.close()  # and what it has started
 
     def __enter__(self) -> Self:
         return self
@@ -112,13 +115,18 @@ class Rack:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _answers(self) -> bool:
-        host, port = self.tracker.split(":")
-        with socket.socket() as probe:
-            return probe.connect_ex((host, int(port))) == 0
+    def _start(self, function: str, *arguments: object) -> int:
+        """Starts a process with a function of this module. Returns the port at which it listens."""
+        child = ChildProcess(f"{__name__}:{function}", arguments, loads=(__name__,))
+        self._children.append(child)
+        with suppress(TimeoutError):
+            port = child.answer(START_SECONDS)
+            if port is not None:
+                return int(port)
+        raise MeasureError(f"a process of the rack does not start ({child.wait()}): {child.last_line()}")
 
 
-def processes_of(server: psutil.Popen) -> list[psutil.Process]:
+def processes_of(server: psutil.Process) -> list[psutil.Process]:
     """A server with the processes that it has started: one of them serves the connection.
 
     Args:
@@ -129,12 +137,31 @@ def processes_of(server: psutil.Popen) -> list[psutil.Process]:
     return [server]
 
 
-def _start(name: str, *words: object) -> psutil.Popen:
-    command = [sys.executable, "-m", f"tvm.exec.rpc_{name}", "--host", "127.0.0.1", *map(str, words)]
-    return psutil.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+# The children's side
+
+
+def run_tracker(connection: Connection) -> None:
+    """TVM's tracker. It tells its port."""
+    from tvm.rpc.tracker import PopenTrackerServerState
+
+    port = _free_port()
+    _serve(connection, PopenTrackerServerState(_HOST, port, port + 1))
+
+
+def run_board(connection: Connection, place: str) -> None:
+    """TVM's server, for a tracker at HOST:PORT. It tells its port."""
+    from tvm.rpc.server import PopenRPCServerState
+
+    port, (host, number) = _free_port(), place.split(":")
+    _serve(connection, PopenRPCServerState(_HOST, port, port + 1, tracker_addr=(host, int(number)), key=KEY))
+
+
+def _serve(connection: Connection, state: Any) -> None:
+    connection.send(state.port)
+    state.thread.join()
 
 
 def _free_port() -> int:
     with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
+        listener.bind((_HOST, 0))
         return int(listener.getsockname()[1])
