@@ -18,6 +18,9 @@ from stormdrop.machine.child_process import ChildProcess
 SECONDS = 60.0
 """A graph that takes longer hangs. A usual one takes less than one second."""
 
+# What takes long to load. Not this module: onnxruntime, which it loads, starts a thread, and forks need one thread only.
+_LOADS = ("onnx", "stormdrop.model.importer.graph", "stormdrop.model.untuned", "stormdrop.sketches.registry")
+
 _START_SECONDS = 300.0  # that a child may take to load everything on a busy machine
 
 
@@ -70,8 +73,8 @@ class Judges:
 
     def _asked(self, question: tuple[object, ...]) -> object:
         if self._child is None:
-            self._child = ChildProcess(f"{__name__}:serve", (self._faults,))
-            self._child.answer(_START_SECONDS)  # it has loaded everything
+            self._child = ChildProcess(f"{__name__}:serve", (self._faults,), loads=_LOADS)
+            self._child.answer(_START_SECONDS)  # everything is loaded
         self._child.send(question)
         try:
             answer = self._child.answer(self.seconds)
