@@ -47,16 +47,17 @@ os.environ[_RUN] = _HOME.name
 _COMPILING = ("bench", "codegen")
 """Folders whose tests have the mark `compiles`. Elsewhere modules or single tests carry it."""
 
-_TIMING = ("bench/test_",)
 _ALONE = {
+    "test_a_bench_reports_ratios_errors_and_skipped_peers",
     "test_a_session_full_of_faults",
     "test_bench_of_an_operator",
     "test_bench_of_a_model",
     "test_doctor",
     "test_every_key_of_the_documents_is_described",
     "test_run_shows_where_the_time_goes",
+    "test_the_order_of_contenders_does_not_matter",
 }
-"""Tests, and how the paths of files begin, that repeat what other load disturbs, or assert there was none: `alone`."""
+"""Tests that repeat what other load disturbs, or assert there was none: `alone`. All other processes wait for each."""
 
 _ANY_CPU = (
     *("codegen/test_cuda", "codegen/test_gpu_check", "codegen/test_opencl", "sketches/gpu", "sketches/rules/test_gpu"),
@@ -157,7 +158,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         parts = item.path.relative_to(folder).parts
         if parts[0] in _COMPILING:
             item.add_marker(pytest.mark.compiles)
-        if "/".join(parts).startswith(_TIMING) or item.name.partition("[")[0] in _ALONE:
+        if item.name.partition("[")[0] in _ALONE:
             item.add_marker(pytest.mark.alone)
         if "/".join(parts).startswith(_ANY_CPU):
             item.add_marker(pytest.mark.any_cpu)
