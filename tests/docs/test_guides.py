@@ -53,8 +53,8 @@ def test_the_search_conforms(copy: Path) -> None:
 
 
 def test_the_sketch_keeps_its_promises(copy: Path) -> None:
-    python(copy, "-c", containing(SKETCH, "check_sketch("))
-    assert "'tile'" in python(copy, "-c", containing(SKETCH, "sketches=[Rows()]"))
+    blocks = (containing(SKETCH, text) for text in ("check_sketch(", "sketches=[Rows()]"))
+    assert "'tile'" in python(copy, "-c", "\n".join(blocks))
 
 
 def test_the_sketch_has_a_place_in_the_registry(copy: Path) -> None:
