@@ -285,9 +285,10 @@ def shape_of(buffer: Buffer) -> tuple[int, ...]:
     Raises:
         UnsupportedFunction: the shape is symbolic.
     """
-    if not all(isinstance(extent, IntImm) for extent in buffer.shape):
-        raise UnsupportedFunction(f"buffer {buffer.name} has a symbolic shape {list(buffer.shape)}")
-    return tuple(int(extent) for extent in buffer.shape)
+    shape = list(buffer.shape)
+    if not all(isinstance(extent, IntImm) for extent in shape):
+        raise UnsupportedFunction(f"buffer {buffer.name} has a symbolic shape {shape}")
+    return tuple(int(extent) for extent in shape)
 
 
 def _element(buffer: Buffer, indices: Sequence[Expr]) -> Any:

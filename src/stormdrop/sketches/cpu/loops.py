@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from tvm.ir.prim.expr import IntImm
@@ -113,7 +114,7 @@ def loops_of(group: Group, sizes: LoopSizes, cores: int, keep_store_axes: bool =
         separate = parallelize_reduction(nest, sizes.parts)
     else:
         separate = split_into_segments(nest)
-    return [[NestLoops(part, sizes)] for part in separate]
+    return [loops if part is nest else [NestLoops(part, sizes)] for part in separate]
 
 
 def leaves_cores_idle(loops: NestLoops, cores: int) -> bool:
@@ -168,8 +169,12 @@ class Loops:
     """
 
     def __init__(self, outer: tuple[Axis, ...], stages: Sequence[Stage], unroll: int) -> None:
-        self.outer, self._unroll = outer, unroll
-        self.stages = [_over_new_variables(stage) for stage in stages]
+        self.outer, self._given, self._unroll = outer, stages, unroll
+
+    @cached_property
+    def stages(self) -> list[Stage]:
+        """What runs inside of these loops. Whoever asks for sizes alone does not pay for it."""
+        return [_over_new_variables(stage) for stage in self._given]
 
     def body(self, position: Sequence[Any]) -> Any:
         """The loops inside of those that give the first outer axes their positions."""
