@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from contract import Kind, Outcome
-from sandbox import INSIDE, Sandbox
+from sandbox import LIMIT, Sandbox
+
+from stormdrop.machine.child_process import ChildProcess
 
 Row = tuple[Any, ...]
 
@@ -118,7 +120,7 @@ def check_statuses(outcome: Outcome, rows: Sequence[Row], failures: int = 0) -> 
 
 
 def check_artifact(outcome: Outcome, sandbox: Sandbox, expected: Path, *, required: bool, digest: str = "") -> None:
-    """Checks in a fresh process that a saved model is one complete generation and computes what it should.
+    """Checks in another process that a saved model is one complete generation and computes what it should.
 
     Args:
         outcome: Takes the findings.
@@ -130,11 +132,22 @@ def check_artifact(outcome: Outcome, sandbox: Sandbox, expected: Path, *, requir
     if not sandbox.artifact.exists():
         outcome.require(not required, Kind.LOST, "there is no artifact")
         return
-    end = sandbox.start([INSIDE / "check_artifact.py", sandbox.artifact, expected, digest]).wait()
-    if end.code is None:
-        outcome.add(Kind.HUNG, "the check of the artifact ran into the hard limit")
-    elif end.code != 0:
-        outcome.add(Kind.WRONG, f"the artifact is not right: {end.output[-300:]} {end.errors[-300:]}")
+    with contextlib.closing(
+        ChildProcess(
+            "inside.check_artifact:serve",
+            (str(sandbox.artifact), str(expected), digest),
+            environment=sandbox.environment,
+            loads=("stormdrop.model",),
+        )
+    ) as child:
+        try:
+            wrong = child.answer(LIMIT)
+        except TimeoutError:
+            outcome.add(Kind.HUNG, "the check of the artifact ran into the hard limit")
+            return
+        if wrong is None:
+            wrong = f"{child.wait()}: {child.last_line()}"
+    outcome.require(not wrong, Kind.WRONG, f"the artifact is not right: {wrong}")
 
 
 def _content(workload: str, sketch: str, config: Any, status: str, seconds: Any, error: str) -> str:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import sqlite3
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import oracle
 import pytest
 from contract import Kind, Outcome
+from material import shared
 from sandbox import End, Sandbox, check_end, sandbox
 
 ROW = ("session", 0, "workload", "sketch", '{"tile":[4,2]}', "ok", "[0.5]", "", 0, 1.0)
@@ -146,3 +149,22 @@ def test_a_process_that_takes_too_long_is_killed_with_its_group(tmp_path: Path) 
         assert end.code is None
         home.check_left(outcome := Outcome(""))
         assert not outcome.findings
+
+
+@pytest.mark.compiles
+def test_a_model_is_what_was_saved_and_computes_what_it_should(tmp_path: Path) -> None:
+    material, expected = shared(), tmp_path / "expected.npz"
+    with np.load(material.expected) as arrays:
+        np.savez(expected, **{name: arrays[name] + (name == "out0") for name in arrays.files})
+    with sandbox(tmp_path / "run") as home:
+        shutil.copytree(material.older, home.artifact)
+        for path, damaged, found in (
+            (material.expected, False, []),
+            (expected, False, [Kind.WRONG]),
+            (material.expected, True, [Kind.WRONG]),
+        ):
+            if damaged:
+                (home.artifact / "metadata.json").unlink()
+            outcome = Outcome("")
+            oracle.check_artifact(outcome, home, path, required=True)
+            assert kinds(outcome) == found, outcome.findings
