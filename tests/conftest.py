@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Generator, Iterator
 from contextlib import closing, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -124,16 +125,25 @@ def pytest_report_header() -> str:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Measures the peak once, before tests run side by side.
+    """Measures this machine once, before tests run side by side.
 
-    It takes six seconds of CPU time, and tests need it only to order candidates.
+    The peak takes six seconds of CPU time, and tests need it only to order candidates. What the memory does they need
+    not know, but a tuning measures it if it is not known. It is measured here as if there were little cache: for
+    hundreds of megabytes it would take arrays of a gigabyte.
     """
     if getattr(session.config.option, "numprocesses", None):
+        from stormdrop.machine import memory_rates
         from stormdrop.machine.cpu import Target
-        from stormdrop.machine.peak import peak
+        from stormdrop.machine.kept_measurements import keep
+        from stormdrop.machine.peak import measured_in_child, peak, shape_of
 
+        target = Target.detect()
+        shape = {**shape_of(target), "l2s": target.cores * target.l2, "l3s": min(target.l3s * target.l3, 32 << 20)}
+        serve = f"{memory_rates.__name__}:serve_memory_rates"
         with suppress(MeasureError):  # on a very busy machine it takes too long; a test that needs it measures it
-            peak(Target.detect())
+            peak(target)
+            rates = measured_in_child(serve, shape, memory_rates.MemoryRates, "measuring this machine's memory")
+            keep(memory_rates._path(target), asdict(rates))
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
