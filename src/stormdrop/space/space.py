@@ -120,12 +120,11 @@ class Space:
 
     def contains(self, point: Point) -> bool:
         """Whether a point has the right length, valid coordinates, and satisfies every constraint."""
-        return self._why_outside(point) is None
+        return not isinstance(self._values_or_reason(point), str)
 
     def config(self, point: Point) -> dict[str, Value]:
         """The values at a point, by knob name. Raises `SpaceError` if the point is outside of the space."""
-        self._require(point)
-        return dict(zip(self._position, self._values(point), strict=True))
+        return dict(zip(self._position, self._values_inside(point), strict=True))
 
     def columns(self, points: Sequence[Point]) -> dict[str, NDArray[Any]]:
         """The values at n points, which must be inside of the space.
@@ -172,12 +171,12 @@ class Space:
                 raise SpaceError(f"space {self.name!r}: the configuration lacks knob {knob.name!r}")
             coords += knob.coordinates(config[knob.name])
         point = tuple(coords)
-        self._require(point)
+        self._values_inside(point)
         return point
 
     def encode(self, point: Point) -> NDArray[np.float64]:
         """The knobs' encodings one after the other, shape `(d,)`. Raises `SpaceError` if the point is outside."""
-        self._require(point)
+        self._values_inside(point)
         return np.array(
             [code for knob, place in zip(self.knobs, self._slices, strict=True) for code in knob.encode(point[place])],
             dtype=np.float64,
@@ -219,7 +218,7 @@ class Space:
 
         If the two differ in several knobs, the move is continued in the first of them in which this is possible.
         """
-        self._require(previous)
+        self._values_inside(previous)
         values = self._values_inside(point)
         for position, (knob, place) in enumerate(zip(self.knobs, self._slices, strict=True)):
             if previous[place] == point[place]:
@@ -376,31 +375,25 @@ class Space:
             return self._components[0]
         return Component(self.name, self.knobs, self._tests, range(len(self.knobs)))
 
-    def _values(self, point: Point) -> list[Value]:
-        return [knob.value(point[place]) for knob, place in zip(self.knobs, self._slices, strict=True)]
-
-    def _why_outside(self, point: Point) -> str | None:
-        """The reason why a point is outside of the space, or None if it is inside."""
+    def _values_or_reason(self, point: Point) -> list[Value] | str:
+        """The values at a point, or the reason why it is outside of the space."""
         if len(point) != self._length:
             return f"it has {len(point)} coordinates, not {self._length}"
         for knob, place in zip(self.knobs, self._slices, strict=True):
             if not knob.contains(point[place]):
                 return f"knob {knob.name!r} has no value there"
-        values = self._values(point)
+        values = [knob.value(point[place]) for knob, place in zip(self.knobs, self._slices, strict=True)]
         for (predicate, positions), constraint in zip(self._tests, self.constraints, strict=True):
             if not predicate(*(values[position] for position in positions)):
                 return f"it violates {constraint.description!r}"
-        return None
-
-    def _require(self, point: Point) -> None:
-        reason = self._why_outside(point)
-        if reason is not None:
-            raise SpaceError(f"{quoted(point)} is outside space {self.name!r}: {reason}")
+        return values
 
     def _values_inside(self, point: Point) -> list[Value]:
         """The values at a point. Raises `SpaceError` if the point is outside."""
-        self._require(point)
-        return self._values(point)
+        values = self._values_or_reason(point)
+        if isinstance(values, str):
+            raise SpaceError(f"{quoted(point)} is outside space {self.name!r}: {values}")
+        return values
 
     def _first_inside(
         self, point: Point, values: list[Value], position: int, direction: Iterator[Coords]

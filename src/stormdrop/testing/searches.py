@@ -105,15 +105,13 @@ def landscape(spaces: Sequence[Space]) -> Callable[[Candidate], float]:
 
     The time grows with the squared distance from the middle of the space. Each space is slower than the one before.
     """
-    middles = {space.name: np.mean([space.encode(point) for point in space.points()], axis=0) for space in spaces}
-    by_name = {space.name: space for space in spaces}
-    slowdowns = {space.name: 1.0 + 0.3 * index for index, space in enumerate(spaces)}
-
-    def seconds(candidate: Candidate) -> float:
-        offset = by_name[candidate.sketch].encode(candidate.point) - middles[candidate.sketch]
-        return 1e-3 * slowdowns[candidate.sketch] * (1.0 + float(np.sum(offset**2)))
-
-    return seconds
+    seconds: dict[Candidate, float] = {}
+    for index, space in enumerate(spaces):
+        points = list(space.points())
+        codes = space.encodings(points)
+        times = 1e-3 * (1.0 + 0.3 * index) * (1.0 + np.sum((codes - codes.mean(axis=0)) ** 2, axis=1))
+        seconds.update(zip((Candidate(space.name, point) for point in points), times.tolist(), strict=True))
+    return seconds.__getitem__
 
 
 def bowl(candidate: Candidate) -> float:
