@@ -38,9 +38,9 @@ def test_a_model_is_tuned_on_a_rack_and_saved_for_its_boards(rack: Rack, tmp_pat
     assert isinstance(target, Target)
     with open_store("sqlite://") as store:
         model = seed_weights(residual_model(), seed=1)
-        result = tune_model(model, target=target, trials=14, store=store, out=out)
+        result = tune_model(model, target=target, trials=8, store=store, out=out)
         sessions = store.sessions()
-    assert result.trials == 14
+    assert result.trials == 8
     assert all("x86-64 with AVX2 at board@127.0.0.1" in session.machine for session in sessions)
     assert all(store_session.target == "llvm x86-64-v3" for store_session in sessions)
     document = result.to_json()
