@@ -21,7 +21,7 @@ from ..machine.cpu import Target
 from ..machine.tiles import permit
 from ..sketches.contract import Variant
 from .artifact import CompiledModel
-from .expressions import calls_kernel, foreign_index
+from .expressions import calls_kernel, foreign_index, variables_of
 from .fallback import schedule_fallback
 from .foreign import ForeignParts
 from .importer.constants import without_constants
@@ -231,7 +231,7 @@ def _read_by_kernels_only(graph: Graph, mod: tvm.IRModule) -> set[str]:
     for block in main.body.blocks:
         for binding in block.bindings:
             if not calls_kernel(binding.value) and foreign_index(binding.value) is None:
-                relax.analysis.post_order_visit(binding.value, read_otherwise.add)
+                read_otherwise.update(variables_of(binding.value))
     parameters = zip(graph.inputs, main.params, strict=True)
     return {info.name for info, parameter in parameters if parameter not in read_otherwise}
 

@@ -24,7 +24,18 @@ def operator_name(expr: Any) -> str:
 
 
 def variables_of(expr: Any) -> list[relax.Var]:
-    """The variables that an expression reads, in order; each as often as it is read."""
+    """The variables that an expression reads, in order; each as often as it is read.
+
+    TVM's visitor would visit the types of variables, too: all sizes in a tuple of hundreds, for each of its elements.
+    """
+    if isinstance(expr, relax.Var):
+        return [expr]
+    if isinstance(expr, relax.TupleGetItem):
+        return variables_of(expr.tuple_value)
+    if isinstance(expr, relax.Tuple):
+        return [variable for field in expr.fields for variable in variables_of(field)]
+    if isinstance(expr, relax.Call):
+        return [variable for part in (expr.op, *expr.args) for variable in variables_of(part)]
     found: list[relax.Var] = []
     relax.analysis.post_order_visit(expr, lambda node: found.append(node) if isinstance(node, relax.Var) else None)
     return found

@@ -1,14 +1,15 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
 import tvm
 import tvm_ffi
 from onnx import TensorProto, helper, numpy_helper
-from tiny_models import make_model
-from tvm import te
+from tiny_models import attention_model, make_model, residual_model
+from tvm import relax, te
 from tvm.s_tir import Schedule
 
 from stormdrop.machine.cpu import Target
@@ -183,3 +184,14 @@ def test_powers_of_quarters_are_products_and_roots(exponent: float) -> None:
     y = build(graph, {}, Target.detect()).run({"x": x})["y"]
     with np.errstate(divide="ignore", over="ignore"):
         np.testing.assert_allclose(y, x ** np.float32(exponent), rtol=1e-6)
+
+
+def test_a_model_without_images_is_not_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TVM's pass takes the square of the number of bindings, of which unrolled loops have thousands."""
+    laid_out: list[Any] = []
+    real = relax.transform.ConvertLayout
+    monkeypatch.setattr(relax.transform, "ConvertLayout", lambda layouts: laid_out.append(layouts) or real(layouts))
+    load_graph(seed_weights(attention_model()))
+    assert not laid_out
+    load_graph(seed_weights(residual_model()))
+    assert laid_out

@@ -27,7 +27,7 @@ from tvm import relax
 from tvm.ir import GenericConst
 
 from ...errors import ModelError, one_line, shown
-from ..expressions import foreign_index
+from ..expressions import foreign_index, operator_name
 from ..foreign import ForeignParts
 from ..metadata import TensorInfo
 from ..passes.broadcast import expand_constants
@@ -304,6 +304,11 @@ def _optimise(mod: tvm.IRModule, name: str) -> tvm.IRModule:
 
 def _with_channels_last(mod: tvm.IRModule) -> tvm.IRModule:
     """The module with images whose channels are the last axis, as far as their operators can take them so."""
+    calls = {operator_name(binding.value) for block in mod["main"].body.blocks for binding in block.bindings}
+    if calls.isdisjoint((*_CHANNELS_LAST, UPSAMPLING)):
+        return (
+            mod  # the pass takes seconds for thousands of bindings, as in a recurrent layer: a square of their number
+        )
     # TVM lowers a transposed convolution with channels first only, and without an entry it follows its neighbours.
     transposed = ["NHWC" if only_upsamples(mod) else "NCHW", "IOHW"]
     return relax.transform.ConvertLayout({**_CHANNELS_LAST, UPSAMPLING: transposed})(mod)

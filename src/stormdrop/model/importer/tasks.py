@@ -66,14 +66,8 @@ def extract_tasks(*mods: tvm.IRModule) -> tuple[Task, ...]:
 
 def kernel_calls(mod: tvm.IRModule) -> list[relax.Call]:
     """All calls of `main` to TensorIR functions, in order."""
-    calls: list[relax.Call] = []
-
-    def visit(expr: relax.Expr) -> None:
-        if calls_kernel(expr):
-            calls.append(expr)
-
-    relax.analysis.post_order_visit(mod["main"], visit)
-    return calls
+    bindings = [binding for block in mod["main"].body.blocks for binding in block.bindings]
+    return [binding.value for binding in bindings if calls_kernel(binding.value)]
 
 
 def normalise(function: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tvm import relax
 from tvm.ir import GenericConst
 
-from ..expressions import operator_name
+from ..expressions import operator_name, variables_of
 from .rewriting import constant, rewrite_main
 
 Array = NDArray[Any]
@@ -35,14 +35,8 @@ def fold_batch_norms(mod: tvm.IRModule) -> tvm.IRModule:
 class _BatchNorms(relax.PyExprMutator):
     def __init__(self, mod: tvm.IRModule) -> None:
         super().__init__(mod)
-        self._readers: Counter[Any] = Counter()
-        for block in mod["main"].body.blocks:
-            for binding in block.bindings:
-                relax.analysis.post_order_visit(binding.value, self._count)
-
-    def _count(self, node: Any) -> None:
-        if isinstance(node, relax.Var):
-            self._readers[node] += 1
+        bindings = [binding for block in mod["main"].body.blocks for binding in block.bindings]
+        self._readers = Counter(variable for binding in bindings for variable in variables_of(binding.value))
 
     def visit_tuple_getitem_(self, op: relax.TupleGetItem) -> Any:
         item = self.visit_expr_post_order(op)
