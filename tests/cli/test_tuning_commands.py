@@ -151,7 +151,7 @@ def test_the_time_counts_from_the_command_on(
         raise InputError("enough")
 
     monkeypatch.setattr(module, "tune_with" if command == "tune-op" else "tune_model_with", started)
-    monkeypatch.setattr("stormdrop.cli.tuning.prepare", lambda *_: read.append(time.perf_counter()))
+    monkeypatch.setattr("stormdrop.cli.tuning.prepare", lambda *_, **__: read.append(time.perf_counter()))
     (tmp_path / "m.onnx").touch()
     words = SMALL if command == "tune-op" else [str(tmp_path / "m.onnx"), "--out", str(tmp_path / "m.sd")]
     before = time.perf_counter()
