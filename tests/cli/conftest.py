@@ -26,11 +26,15 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert best["interval"][0] <= best["seconds"] <= best["interval"][1]
     assert best["sketch"] in tuned["schedule"]
     assert "def main(" in tuned["tir"]
-    # These tests are about records, and hold on a busy machine too: there the race was disturbed, and is no answer.
+    _call_undisturbed(path)
+    return path
+
+
+def _call_undisturbed(path: Path) -> None:
+    """Lets records answer that were made on a busy machine. There a race may be disturbed, and is no answer."""
     with closing(sqlite3.connect(path)) as connection, connection:
         quiet = "json_set(outcome, '$.extra.disturbed', json('false'))"
         connection.execute(f"UPDATE stormdrop_session SET outcome = {quiet}")
-    return path
 
 
 @pytest.fixture(scope="session")
@@ -73,4 +77,5 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert tuned["verified"]["max_error"] < 1e-4
     assert tuned["artifact"] == str(out)
     assert {"name", "weight", "sketch", "seconds", "gflops", "trials", "converged"} <= tuned["tasks"][0].keys()
+    _call_undisturbed(records)
     return out

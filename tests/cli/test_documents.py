@@ -21,9 +21,7 @@ def test_every_key_of_the_documents_is_described(
         capfd, "tune", artifact.with_name("small.onnx"), "--trials", 8, "--out", tmp_path / "m.sd", "--db", records
     )
     compiled = document(capfd, "compile", artifact.with_name("small.onnx"), "--out", tmp_path / "c.sd", "--db", records)
-    # A session whose last race was disturbed gives no schedule, so there may be none (tests/model/test_untuned.py).
-    assert set(compiled["recorded"]) <= {task["name"] for task in tuned["tasks"]}
-    assert compiled["kernels"] == len(tuned["tasks"])
+    assert compiled["recorded"] and compiled["kernels"] == len(tuned["tasks"])
     operator = document(
         capfd, "tune-op", *SMALL, "--db", database, "--trials", 12, "--show", "schedule", "--show", "tir"
     )
