@@ -6,6 +6,7 @@ The networks have seeded weights. onnxruntime's `quantize_dynamic` makes them wh
 
     recogniser   convolutions of a line of text, as ConvInteger behind DynamicQuantizeLinear, and a classifier
     embedder     six layers of a transformer, as MatMulInteger behind DynamicQuantizeLinear
+    fused        the embedder as onnxruntime's tools fuse it: QAttention and DynamicQuantizeMatMul
     recurrent    two bidirectional LSTMs, as DynamicQuantizeLSTM
     mixed        the embedder with an operator in its middle that only onnxruntime has
     float        the same in float32, so that the crossing from and to onnxruntime is most of the difference
@@ -68,6 +69,13 @@ class Network:
         product = self.add("MatMul", x, self.normal(inputs, outputs, deviation=inputs**-0.5))
         return self.add("Add", product, self.normal(outputs, deviation=0.1))
 
+    def codes(self, inputs: int, outputs: int) -> list[str]:
+        """Weights as int8, their scales and their zero point."""
+        weights = self._rng.normal(0, inputs**-0.5, (inputs, outputs))
+        scales = np.abs(weights).max(axis=0) / 127
+        codes = np.round(weights / scales).astype("int8")
+        return [self.constant(codes), self.constant(scales.astype("float32")), self.constant(np.int8(0))]
+
     def model(self, *shape: int) -> onnx.ModelProto:
         """The network; what its last node computes is its output `y`."""
         self.nodes[-1].output[0] = "y"
@@ -129,6 +137,32 @@ def embedder(
     return net
 
 
+def fused(layers: int = 6, rows: int = 128, width: int = 384, heads: int = 12) -> Network:
+    """The embedder, whose products and attention round their data to bytes in nodes of onnxruntime's own."""
+    net, x = Network(), "x"
+
+    def linear(x: str, inputs: int, outputs: int) -> str:
+        bias = net.normal(outputs, deviation=0.1)
+        return net.add("DynamicQuantizeMatMul", x, *net.codes(inputs, outputs), bias, domain=_OWN)
+
+    def normalised(x: str) -> str:
+        scale, bias = net.constant(np.ones(width, "float32")), net.normal(width, deviation=0.1)
+        return net.add("LayerNormalization", x, scale, bias, axis=-1)
+
+    for layer in range(layers):
+        data = [f"x{layer}", f"scale{layer}", f"zero{layer}"]
+        net.nodes.append(helper.make_node("DynamicQuantizeLinear", [x], data))
+        weights, scales, zero = net.codes(width, 3 * width)
+        given = [weights, net.normal(3 * width, deviation=0.1), data[1], scales, "", data[2], zero]
+        mixed = net.add("QAttention", data[0], *given, domain=_OWN, num_heads=heads)
+        x = normalised(net.add("Add", x, linear(mixed, width, width)))
+        hidden = linear(x, width, 4 * width)
+        hidden = net.add("Mul", hidden, net.add("Sigmoid", hidden))
+        x = normalised(net.add("Add", x, linear(hidden, 4 * width, width)))
+    net.add("ReduceMean", x, axes=[1], keepdims=0)
+    return net
+
+
 def recurrent(length: int = 100, inputs: int = 128, hidden: int = 128) -> Network:
     """Two bidirectional LSTMs on a sequence, and a classifier of each step."""
     net, x = Network(), "x"
@@ -162,6 +196,7 @@ _GELU = ("QuickGelu", _OWN)
 MODELS: Mapping[str, Callable[[], onnx.ModelProto]] = {
     "recogniser": lambda: quantised(recogniser().model(1, 3, 48, 320)),
     "embedder": lambda: quantised(embedder().model(1, 128, 384)),
+    "fused": lambda: fused().model(1, 128, 384),
     "recurrent": lambda: quantised(recurrent().model(100, 1, 128)),
     "mixed": lambda: quantised(embedder(inside=_GELU).model(1, 128, 384)),
     "float": lambda: embedder(inside=_GELU).model(1, 128, 384),
