@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -40,12 +40,13 @@ class CoreShares:
         self._lock = threading.RLock()
         self._freed = threading.Condition(self._lock)
 
-    def call(self, most: int, function: Callable[[int], T]) -> T:
+    def call(self, most: int, function: Callable[..., T], *arguments: Any) -> T:
         """Call a function that uses a share of the cores.
 
         Args:
             most: The most cores that the function can use.
-            function: Gets the number of cores that it has, from 1 to `most`.
+            function: Gets the number of cores that it has, from 1 to `most`, and the arguments.
+            arguments: What else it gets.
 
         Returns:
             What the function returns.
@@ -56,14 +57,15 @@ class CoreShares:
         call = threading.Lock()
         with call:
             try:
-                return function(self._take(call, most))
+                return function(self._take(call, most), *arguments)
             finally:
                 self._give(call)
 
     def _take(self, call: threading.Lock, most: int) -> int:
         with self._lock:
             self._shares[call] = 0
-            free = self._free() or self._wait()
+            alone = len(self._shares) == 1  # as nearly always: the shares need not be added up
+            free = self._cores if alone else self._free() or self._wait()
             self._shares[call] = share = min(most, free, max(1, self._cores // len(self._shares)))
             return share
 

@@ -95,15 +95,15 @@ class Machines:
         Raises:
             Exception: Whatever the function raises.
         """
-
-        def shared(share: int) -> T:
-            if runs_kernels():
-                return self._call(share, function)
-            return run_elsewhere(lambda: self._call(share, function))
-
-        return _shares().call(threads, shared)
+        result: T = _shares().call(threads, self._call, function)
+        return result
 
     def _call(self, share: int, function: Callable[[Machine], T]) -> T:
+        if runs_kernels():
+            return self._run(share, function)
+        return run_elsewhere(lambda: self._run(share, function))
+
+    def _run(self, share: int, function: Callable[[Machine], T]) -> T:
         _use_threads(share)
         try:
             machine = self._idle.pop()
