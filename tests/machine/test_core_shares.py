@@ -111,6 +111,7 @@ def test_ctrl_c_at_any_line_loses_no_core() -> None:
     assert steps > 12
 
 
+@pytest.mark.timeout(method="thread")  # the other method uses the same clock
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the system sends no signals after a time")
 def test_ctrl_c_at_any_time_loses_no_core() -> None:
     shares, delays = CoreShares(2), random.Random(0)

@@ -48,6 +48,14 @@ def describe(connection: Connection) -> None:
     connection.recv()
 
 
+def multiply(connection: Connection) -> None:
+    """Sends how many threads the process has once NumPy has multiplied matrices."""
+    import numpy as np
+
+    np.dot(np.ones((300, 300)), np.ones((300, 300)))
+    connection.send(len(list(Path("/proc/self/task").iterdir())))
+
+
 def modules(connection: Connection) -> None:
     """Sends the names of what is loaded."""
     connection.send(set(sys.modules))
@@ -138,7 +146,7 @@ def test_limits_and_masks_of_this_process_hold_in_children() -> None:
 
 
 _COMMAND = """
-import json, os, sys, threading
+import os, select, signal, sys, threading
 from stormdrop.machine import fork_server
 from stormdrop.machine.child_process import ChildProcess, prepare
 
@@ -146,6 +154,8 @@ print("said once", end=" ")
 os.set_inheritable(os.open(os.devnull, os.O_RDONLY), True)
 if "beside a thread" in sys.argv:
     threading.Thread(target=threading.Event().wait, daemon=True).start()
+if "ignoring ends" in sys.argv:
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 prepare("counted", here=True)
 children = [ChildProcess("test_fork_server:describe", loads=["counted"]) for _ in range(2)]
 for child in children:
@@ -154,18 +164,22 @@ for child in children:
     assert not said["descriptors"] and said["threads"] == 1 and said["group"], said
     assert said["environment"] == dict(os.environ), said
     child.close()
+child = ChildProcess("test_fork_server:multiply", loads=["counted"])
+assert child.answer(60) == 1
+child.close()
+server = os.pidfd_open(said["parent"])
 os.kill(said["parent"], 9)
-os.waitid(os.P_PID, said["parent"], os.WEXITED | os.WNOWAIT)
+select.select([server], [], [])
 child = ChildProcess("test_fork_server:describe", loads=["counted"])
 assert child.answer(60)["parent"] != said["parent"]
 """
 
 
-@pytest.mark.parametrize(("how", "loads"), [("alone", 2), ("beside a thread", 3)])
+@pytest.mark.parametrize(("how", "loads"), [("alone", 2), ("ignoring ends", 2), ("beside a thread", 2)])
 def test_a_command_forks_the_server_from_itself_if_it_has_one_thread(how: str, loads: int, tmp_path: Path) -> None:
-    """The command, and each server that is a new program, load what children need: the second one is one."""
+    """The command, or else each server that is a new program, loads what children need: the second server is one."""
     (tmp_path / "counted.py").write_text(
-        "from pathlib import Path\nPath(__file__).with_suffix('.txt').open('a').write('x')"
+        "import numpy\nfrom pathlib import Path\nPath(__file__).with_suffix('.txt').open('a').write('x')"
     )
     path = os.pathsep.join([str(Path(__file__).parent), str(tmp_path), *filter(None, sys.path)])
     done = subprocess.run(

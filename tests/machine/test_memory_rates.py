@@ -178,6 +178,7 @@ def test_another_machine_is_taken_as_it_is(measurements: list[MemoryRates], here
     assert len(measurements) == 1
 
 
+@pytest.mark.alone
 @pytest.mark.compiles
 def test_this_machine_is_measured_in_sensible_units(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stormdrop.machine.peak._TIMEOUT", 250.0)  # however busy it is

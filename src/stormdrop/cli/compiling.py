@@ -56,8 +56,8 @@ def compile_(
     shapes, values = options.shapes(shape or ()), options.values(value or ())
     data = None if samples is None else arrays.read(samples)
     artifact = options.artifact_folder(out or Path(f"{model.stem}.sd"), "--out")
-    prepare("stormdrop.model.importer.isolated", here=True)
     with output.stdout_for_json(as_json):
+        prepare("stormdrop.model.importer.isolated", here=True)
         from ..model.untuned import compile_model_with
 
         machine = options.model_machine(target, keep_denormals)

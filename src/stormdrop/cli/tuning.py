@@ -96,8 +96,8 @@ def tune_op(
     options.not_empty(target, "--target", "cpu")
     place = options.runner_address(runner, tracker, device, fleet)
     values = options.arguments(arguments or ())
-    prepare("stormdrop.measure.worker", here=True)
     with output.stdout_for_json(as_json):
+        prepare("stormdrop.measure.worker", here=True)
         from .. import operators
         from ..machine.cpu import Target, keeping_denormals
         from ..tuning.tune import tune_with
@@ -183,8 +183,8 @@ def tune(
     data = None if samples is None else arrays.read(samples)
     artifact = options.artifact_folder(out or Path(f"{model.stem}.sd"), "--out")
     place = options.runner_address(runner, tracker, device, fleet)
-    prepare("stormdrop.model.importer.isolated", "stormdrop.measure.worker", here=True)
     with output.stdout_for_json(as_json), leased_fleet(fleet, device, target) as machines:
+        prepare("stormdrop.model.importer.isolated", "stormdrop.measure.worker", here=True)
         from ..model.tune import tune_model_with
 
         machine = options.model_machine(target, keep_denormals).with_runner(place)

@@ -116,7 +116,8 @@ def cross_check(
                     if sketch.name == GpuTensorCore.name:
                         # A CPU has no tensor cores: the same schedule multiplies with plain loops.
                         function = schedule_matmul(workload, config, tensorized=False)
-                    inside += [] if outside else [with_serial_loops(function)]
+                    if not outside:
+                        inside.append(with_serial_loops(function))
             except Exception as error:  # noqa: BLE001  whatever a sketch or TVM raises is what the check is to find
                 errors[one_line(error)] += 1
     accepted = _results(lambda some: resources_of(some, device), sources if compiles else [], errors)

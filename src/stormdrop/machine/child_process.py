@@ -199,7 +199,8 @@ def prepare(*loads: str, here: bool = False) -> None:
 
     Args:
         loads: The modules, as `ChildProcess` takes them.
-        here: They are loaded in this process, which needs them, too, and then forked; see `fork_server.fork_here`.
+        here: They are loaded in this process, which needs them, too, and then forked, if that is possible
+            (`fork_server.fork_here`).
     """
     if fork_server.is_possible():
         with contextlib.suppress(OSError):  # whoever needs a child says why none can be started

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 _LOOK = 0.1
-"""Seconds between two looks of a call that waits. One that an interrupt has ended may have told it nothing."""
+"""Seconds between two looks of a call that waits. A call that an interrupt has ended may not have notified it."""
 
 
 class CoreShares:

@@ -141,10 +141,11 @@ class _Loop:
             with open(descriptors[0], "rb", closefd=False) as file:
                 request: Request = pickle.load(file)
             sys.path[:] = request.path
-            try:
-                load(request.loads)
-            except Exception:  # noqa: BLE001  the child imports it again, and says why that fails
-                traceback.print_exc()
+            for name in request.loads:
+                try:
+                    load([name])
+                except Exception:  # noqa: BLE001  the child imports it again, and says why that fails
+                    traceback.print_exc()
             if len(descriptors) > 1:
                 self._fork(request, descriptors)
         except (OSError, IndexError, ValueError):  # too many open files: the sender sees that the link is closed
@@ -213,7 +214,7 @@ class _Loop:
 
 
 def has_one_thread() -> bool:
-    """Whether a fork of this process has all that the process does."""
+    """Whether this process has one thread, the one that a fork of it has."""
     return len([*Path("/proc/self/task").iterdir()]) == 1
 
 

@@ -18,6 +18,7 @@ process. A server without children ends after a minute; the next child starts an
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import math
 import os
 import pickle
@@ -29,6 +30,8 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from threadpoolctl import threadpool_limits
 
 from . import child_side, fork_loop
 from .fork_loop import NUMBER, Request
@@ -169,22 +172,25 @@ def prepare(path: Sequence[str], loads: Sequence[str]) -> None:
 
 
 def fork_here(path: Sequence[str], loads: Sequence[str]) -> None:
-    """Loads modules in this process, and forks the server from it, which then need not load them again.
+    """Loads modules in this process, and forks the server from it: the server need not load them again.
 
-    It is for a command of ours, at its start: the server, and each child, has what this process has in memory. Only the
-    modules are loaded if there is a server, or if a fork is not safe here: this process runs a thread, or it has loaded
-    torch, which children do without. A server that is a new program is started later then.
+    It is for a command of ours, at its start: the server, and each child, has what this process has in memory. Nothing
+    happens if there is a server, if this process has threads, or if torch is installed: TVM would load it here, and
+    children do without.
 
     Args:
         path: The folders from which the server may import.
         loads: The modules, as `fork` takes them.
     """
     global _running
-    fork_loop.load(loads)
+    is_alone = threading.current_thread() is threading.main_thread() and threading.active_count() == 1
+    if not is_alone or importlib.util.find_spec("torch") is not None:
+        return
     with _lock:
-        if _running is None and threading.current_thread() is threading.main_thread() and "torch" not in sys.modules:
+        if _running is None:
+            fork_loop.load(loads)
             server = _Server(_origin(), path, fork=True)
-            if server.forked_whole:
+            if server.is_whole:
                 _running = server
             else:
                 server.close()
@@ -210,7 +216,7 @@ class _Server:
 
     Attributes:
         origin: What its children inherit without being told.
-        forked_whole: Whether a fork of this process had all that the process has.
+        is_whole: Whether it is a new program, or was forked from a process that had one thread.
     """
 
     def __init__(self, origin: object, path: Sequence[str], *, fork: bool = False) -> None:
@@ -230,7 +236,7 @@ class _Server:
         finally:
             control.close()
             os.close(write)
-        self.forked_whole = fork_loop.has_one_thread()  # OpenBLAS ends its threads before a fork
+        self.is_whole = not isinstance(self._process, _Forked) or self._process.is_whole
         self._output = LastOutput(read)
 
     def send(self, request: Request, descriptors: Sequence[int]) -> None:
@@ -276,7 +282,11 @@ def _new_program(numbers: Sequence[int], output: int, path: Sequence[str]) -> su
 
 
 class _Forked:
-    """A server that was forked from this process: what `subprocess.Popen` is for one that is a new program."""
+    """A server that was forked from this process: what `subprocess.Popen` is for one that is a new program.
+
+    Attributes:
+        is_whole: Whether this process had one thread, which is the one that a fork has.
+    """
 
     def __init__(self, numbers: Sequence[int], output: int, path: Sequence[str]) -> None:
         sys.stdout.flush()  # what is left there would be said by the server, too
@@ -285,9 +295,11 @@ class _Forked:
         self._lock = threading.Lock()
         former = signal.pthread_sigmask(signal.SIG_BLOCK, child_side.SIGNALS)  # our handlers are not for the server
         try:
-            self._pid = os.fork()
-            if self._pid == 0:
-                fork_loop.become_server(numbers, output, path)
+            with threadpool_limits(1):  # of NumPy, which has been loaded before; the server keeps this limit
+                self._pid = os.fork()
+                if self._pid == 0:
+                    fork_loop.become_server(numbers, output, path)
+                self.is_whole = fork_loop.has_one_thread()  # OpenBLAS has ended its threads for the fork
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, former)
 
@@ -305,7 +317,10 @@ class _Forked:
     def _wait(self, options: int) -> int | None:
         with self._lock:
             if self._code is None:
-                pid, status = os.waitpid(self._pid, options)
+                try:
+                    pid, status = os.waitpid(self._pid, options)
+                except ChildProcessError:  # this process ignores the ends of its children
+                    pid, status = self._pid, 0
                 if pid:
                     self._code = os.waitstatus_to_exitcode(status)
             return self._code
@@ -342,9 +357,9 @@ def _retire() -> None:
     """Lets the server end after its last child, and waits for those that have ended."""
     global _running
     assert _running is not None
-    _running.retire()
-    _retired[:] = [server for server in (*_retired, _running) if server.is_alive()]
-    _running = None
+    server, _running = _running, None
+    server.retire()
+    _retired[:] = [retired for retired in (*_retired, server) if retired.is_alive()]
 
 
 def _origin() -> object:

@@ -388,7 +388,9 @@ def session_of(model: bytes, options: Any, weights: Mapping[str, Array] | None =
             options.add_session_config_entry("session.disable_prepacking", "1")
     try:
         session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    except Exception:  # noqa: BLE001  its exceptions have no base class of their own; a real fault is raised again
+    except Exception:  # its exceptions have no base class of their own; a real fault is raised again
+        if options.graph_optimization_level == onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL:
+            raise
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     session.weights = weights

@@ -140,10 +140,18 @@ def check_points(
     inputs = workload.random_inputs(1)
     expected, ties = workload.reference_with_ties(inputs)
     tolerance = workload.tolerance_of(sketch.max_error, workload.tolerance(expected))
-    results = run_all(variants, workload, target, inputs)
-    for config, variant, actual in zip(configs, variants, results, strict=True):
+    cases = [f"{sketch.name} {config} on {workload.name}" for config in configs]
+    try:
+        results = run_all(variants, workload, target, inputs)
+    except Exception:
+        for case, variant in zip(cases, variants, strict=True):
+            try:
+                run(variant, workload, target, inputs)
+            except Exception as error:
+                raise AssertionError(f"{case}: {error}") from error
+        raise
+    for case, variant, actual in zip(cases, variants, results, strict=True):
         assert set(variant.transforms) <= set(workload.constants)
-        case = f"{sketch.name} {config} on {workload.name}"
         for spec, ours, theirs, tie in zip(workload.outputs, actual, expected, ties or expected, strict=True):
             wrong = difference(spec.name, ours, theirs, tolerance, tie)
             assert not wrong, f"{case}: {wrong}"

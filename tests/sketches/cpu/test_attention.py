@@ -57,7 +57,7 @@ CHAINS = [
 
 @pytest.mark.compiles
 @pytest.mark.parametrize("workload", CHAINS, ids=lambda workload: workload.name)
-def test_every_point_is_right(workload: Workload) -> None:
+def test_every_level_is_right(workload: Workload) -> None:
     check_sketch(Attention(), workload, TARGET)
 
 

@@ -29,7 +29,7 @@ TARGET = Target.detect()
 V4 = Target.parse("cpu/x86-64-v4")
 assert isinstance(V4, Target)
 AMX = replace(V4, cores=2, features=("amx-bf16", "amx-int8", "amx-tile", "avx512bf16", "avx512vnni"))
-EMULATED = 2 if "amx-bf16" in TARGET.features else None  # where there are tiles, their instructions execute all points
+EMULATED = 2 if "amx-bf16" in TARGET.features else None  # where there are tiles, their instructions execute the others
 
 WORKLOADS = [
     operators.dense(37, 49, 64, bias=1, act="relu", residual=1, dtype="bfloat16"),

@@ -234,8 +234,12 @@ def _infer_attention(context: Any) -> None:
     hidden, heads = weights[1].dim_value // 3, context.get_attribute("num_heads").i
     _set_real(context, 0, [*data[:2], hidden])
     if context.get_num_outputs() > 1:
-        past = _shape(context, 8) if context.get_num_inputs() > 8 else None
-        before = 0 if past is None else past[3].dim_value
+        before = 0
+        if context.has_input(8):
+            past = _shape(context, 8)
+            before = past[3].dim_value if past is not None and len(past) == 5 else 0
+            if not before:
+                return
         _set_real(context, 1, [2, data[0], heads, before + data[1].dim_value, hidden // heads])
 
 

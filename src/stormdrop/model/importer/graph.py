@@ -306,9 +306,7 @@ def _with_channels_last(mod: tvm.IRModule) -> tvm.IRModule:
     """The module with images whose channels are the last axis, as far as their operators can take them so."""
     calls = {operator_name(binding.value) for block in mod["main"].body.blocks for binding in block.bindings}
     if calls.isdisjoint((*_CHANNELS_LAST, UPSAMPLING)):
-        return (
-            mod  # the pass takes seconds for thousands of bindings, as in a recurrent layer: a square of their number
-        )
+        return mod  # the pass takes a time with the square of the number of bindings: seconds for a recurrent layer
     # TVM lowers a transposed convolution with channels first only, and without an entry it follows its neighbours.
     transposed = ["NHWC" if only_upsamples(mod) else "NCHW", "IOHW"]
     return relax.transform.ConvertLayout({**_CHANNELS_LAST, UPSAMPLING: transposed})(mod)
