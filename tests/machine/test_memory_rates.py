@@ -188,7 +188,9 @@ def test_this_machine_is_measured_in_sensible_units(monkeypatch: pytest.MonkeyPa
     shape = {**module.shape_of(here), "l2s": second, "l3s": third}
     rates = module.measured_in_child(f"{module.__name__}:serve_memory_rates", shape, MemoryRates, "measuring")
     assert list(rates.sizes) == sorted(rates.sizes)
-    assert rates.read[0] > rates.read[-1] > 1e8
-    assert all(1e8 < rate < 1e13 for rate in rates.copy)
-    assert 1e-9 < rates.latency < 1e-5
+    assert 1e8 < max(rates.read) < 1e13 and 1e8 < max(rates.copy) < 1e13
+    assert 1e-9 < rates.latency < 1e-3
     assert second <= rates.cached <= second + third
+    if rates.undisturbed:  # load makes any figure as low as it likes
+        assert rates.read[0] > rates.read[-1] > 1e8
+        assert min(rates.copy) > 1e8 and rates.latency < 1e-5
