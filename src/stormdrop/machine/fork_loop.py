@@ -48,7 +48,7 @@ def main() -> None:
     """The server. `sys.argv`: the socket that brings requests, the parent's id, whether its main thread started us, and
     the seconds after which we end if there is nothing to do."""
     child_side.lead_group()
-    _serve(*(int(argument) for argument in sys.argv[1:5]))
+    _run(*(int(argument) for argument in sys.argv[1:5]))
 
 
 def become_server(numbers: Sequence[int], output: int, path: Sequence[str]) -> NoReturn:
@@ -72,13 +72,13 @@ def become_server(numbers: Sequence[int], output: int, path: Sequence[str]) -> N
                     os.close(descriptor)
         sys.path[:] = path
         os.environ.update(ONE_THREAD)
-        _serve(*numbers)
+        _run(*numbers)
     except BaseException:  # noqa: BLE001  as a program of its own would end: with the message on standard error
         traceback.print_exc()
     os._exit(1)
 
 
-def _serve(control: int, parent: int, main_thread: int, idle: int) -> NoReturn:
+def _run(control: int, parent: int, main_thread: int, idle: int) -> NoReturn:
     """The server, of which `main` describes the arguments."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, the system forgets how children end
     child_side.die_with(parent if main_thread else 0)
