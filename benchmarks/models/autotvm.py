@@ -55,14 +55,14 @@ from stormdrop.bench.contender import ContenderSpec
 from stormdrop.errors import MeasureError, UnsupportedFunction
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.passing import passing_between
-from stormdrop.model.builder import ModelBuilder, provenance_of, source_of
+from stormdrop.model.building.builder import ModelBuilder, provenance_of, source_of
+from stormdrop.model.building.repair import verified_or_repaired
+from stormdrop.model.building.saving import Verifier
+from stormdrop.model.graph.graph import Graph
 from stormdrop.model.importer.any_model import import_model
-from stormdrop.model.importer.graph import Graph
-from stormdrop.model.repair import verified_or_repaired
-from stormdrop.model.saving import Verifier
-from stormdrop.model.scheduler import recorded_tasks
+from stormdrop.model.tuning.scheduler import recorded_tasks
 from stormdrop.model.verification.references import with_references
-from stormdrop.model.verify import Reference
+from stormdrop.model.verification.verify import Reference
 from stormdrop.sketches.cpu.register_blocked import RegisterBlocked
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.tuning.kernel import KernelTask

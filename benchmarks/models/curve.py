@@ -36,7 +36,7 @@ from stormdrop.bench.peers import MODEL_PEERS
 from stormdrop.cli.output import table
 from stormdrop.errors import UnsupportedFunction
 from stormdrop.machine import threads
-from stormdrop.model.verify import random_feeds, verify
+from stormdrop.model.verification.verify import random_feeds, verify
 from stormdrop.report.style import COLOURS
 from stormdrop.report.style import save as save_figure
 
@@ -95,8 +95,8 @@ def tune_with_metaschedule(source: Path, artifact: Path, seconds: float, seed: i
     """Tunes the kernels with MetaSchedule and returns its figures. A model of its kernels stays on disk."""
     threads.configure()
     from stormdrop.ir.workload import Workload
-    from stormdrop.model.compile import build
-    from stormdrop.model.importer.graph import load_graph
+    from stormdrop.model.building.compile import build
+    from stormdrop.model.importer.import_onnx import load_graph
     from stormdrop.sketches.meta_schedule import replay, tunable
 
     target, loaded = sd.Target.detect(), load_graph(source)

@@ -32,10 +32,11 @@ import stormdrop as sd
 from stormdrop.errors import ModelError
 from stormdrop.ir.expressions import transform_statement
 from stormdrop.machine.cpu import Target
-from stormdrop.model.compile import build
-from stormdrop.model.fallback import schedule_fallback
-from stormdrop.model.importer.graph import Graph, load_graph
-from stormdrop.model.verify import Reference
+from stormdrop.model.building.compile import build
+from stormdrop.model.building.fallback import schedule_fallback
+from stormdrop.model.graph.graph import Graph
+from stormdrop.model.importer.import_onnx import load_graph
+from stormdrop.model.verification.verify import Reference
 from stormdrop.sketches.contract import Variant
 
 OUT = Path(__file__).parents[1] / "out"

@@ -39,10 +39,10 @@ from stormdrop import Target
 from stormdrop.cli.output import table
 from stormdrop.errors import UnsupportedFunction
 from stormdrop.ir.workload import Workload
-from stormdrop.model.builder import ModelBuilder
-from stormdrop.model.importer.graph import Graph
+from stormdrop.model.building.builder import ModelBuilder
+from stormdrop.model.building.tuned_task import TunedTask
+from stormdrop.model.graph.graph import Graph
 from stormdrop.model.random_weights import seed_weights
-from stormdrop.model.tuned_task import TunedTask
 from stormdrop.tuning.kernel import KernelTask
 from stormdrop.tuning.options import TuneOptions
 
@@ -83,7 +83,7 @@ def detector(nodes: int = NODES, seed: int = 0) -> onnx.ModelProto:
 
 def _round(model: onnx.ModelProto) -> dict[str, float]:
     """Seconds by phase of one import in this process, one in a child process, and one compilation."""
-    from stormdrop.model.importer.graph import load_graph
+    from stormdrop.model.importer.import_onnx import load_graph
     from stormdrop.model.importer.isolated import import_graph
 
     clock = _Clock()
@@ -146,7 +146,7 @@ class _Clock:
 
 _OURS = {
     "onnx_model": ("read_source", "clean"),
-    "graph": (
+    "import_onnx": (
         "_imported",
         "clip_indices",
         "expand_powers",
@@ -167,10 +167,10 @@ def _watched(clock: _Clock) -> Iterator[None]:
     """Times the functions of the importer and TVM's passes, which it looks up in these modules when it calls them."""
     from tvm.relax import transform
 
-    from stormdrop.model.importer import graph, onnx_model
+    from stormdrop.model.importer import import_onnx, onnx_model
 
     with contextlib.ExitStack() as stack:
-        for module in (onnx_model, graph):
+        for module in (onnx_model, import_onnx):
             for name in _OURS[module.__name__.rpartition(".")[2]]:
                 if hasattr(module, name):
                     stack.enter_context(mock.patch.object(module, name, clock.timed(name, getattr(module, name))))

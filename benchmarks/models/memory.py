@@ -244,7 +244,9 @@ def _files_in_memory(pid: int) -> dict[int, int]:
 
 def _compile(model: Path, out: Path) -> None:
     """Compiles a model, and prints each change of the phase with its time: [phase, seconds, CPU seconds so far]."""
-    from stormdrop.model import artifact, builder, saving, untuned
+    from stormdrop.model import untuned
+    from stormdrop.model.artifact import artifact
+    from stormdrop.model.building import builder, saving
     from stormdrop.model.importer import isolated
     from stormdrop.tuning.options import TuneOptions
 

@@ -192,7 +192,7 @@ def _peer(case: Any) -> str:
 
 def _with_shapes(case: Any, fixed: bool) -> tuple[onnx.ModelProto, dict[str, Any], dict[str, np.ndarray]]:
     """The model with fixed shapes, the values of its inputs, and those that are fixed because they decide a shape."""
-    from stormdrop.model.importer.deciding import deciding_positions
+    from stormdrop.model.onnx.deciding import deciding_positions
 
     model = onnx.ModelProto()
     model.CopyFrom(case.model)
@@ -245,9 +245,9 @@ def _compiled(model: onnx.ModelProto, values: Mapping[str, np.ndarray]) -> tuple
 
     threads.configure()
     from stormdrop.machine.cpu import Target
-    from stormdrop.model.builder import ModelBuilder
-    from stormdrop.model.importer.graph import load_graph
-    from stormdrop.model.scheduler import recorded_tasks
+    from stormdrop.model.building.builder import ModelBuilder
+    from stormdrop.model.importer.import_onnx import load_graph
+    from stormdrop.model.tuning.scheduler import recorded_tasks
     from stormdrop.tuning.options import TuneOptions
 
     target, options = Target.detect(), TuneOptions(fresh=True)

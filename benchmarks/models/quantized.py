@@ -39,9 +39,9 @@ import stormdrop as sd
 from stormdrop.bench.peers import ONNXRUNTIME_EXACT
 from stormdrop.errors import StormdropError
 from stormdrop.model.importer.any_model import import_model
+from stormdrop.model.inputs.samples import random_feeds
+from stormdrop.model.onnx.index_ranges import index_ranges
 from stormdrop.model.quantize import quantize_model
-from stormdrop.model.verification.ranges import index_ranges
-from stormdrop.model.verification.samples import random_feeds
 from stormdrop.tuning.duration import seconds_of
 
 KEPT = Path(__file__).parents[1] / "recorded" / "quantized_models.jsonl"

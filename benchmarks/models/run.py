@@ -45,7 +45,7 @@ from stormdrop.cli.output import table
 from stormdrop.errors import StormdropError
 from stormdrop.machine.peak import peak
 from stormdrop.model.profile import profile
-from stormdrop.model.verify import random_feeds, verify
+from stormdrop.model.verification.verify import random_feeds, verify
 from stormdrop.tuning.options import FLOAT32, PRECISIONS
 
 LOWEST = 0.97

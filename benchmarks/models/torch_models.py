@@ -81,7 +81,7 @@ def by_onnx(name: str, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _report(model: Any, options: dict[str, Any], example_inputs: Any) -> dict[str, Any]:
-    from stormdrop.model.tune import tune_model_with
+    from stormdrop.model.tuning.tune import tune_model_with
     from stormdrop.model.untuned import compile_model_with
     from stormdrop.tuning.options import TuneOptions
 

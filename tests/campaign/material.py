@@ -168,6 +168,6 @@ def _measure_machine(folder: Path) -> None:
 
 
 def _digest(artifact: Path) -> str:
-    from stormdrop.model.metadata import Metadata
+    from stormdrop.model.artifact.metadata import Metadata
 
     return Metadata.from_json((artifact / "metadata.json").read_bytes())[2]

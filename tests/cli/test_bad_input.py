@@ -140,7 +140,7 @@ def test_out_must_be_possible_before_the_work(capfd: pytest.CaptureFixture[str],
 
 def test_a_folder_that_a_model_may_be_saved_to_is_one_that_the_command_takes(tmp_path: Path) -> None:
     """The command line has the rule of `CompiledModel.save` without loading TVM: here they are held together."""
-    from stormdrop.model.artifact import CompiledModel
+    from stormdrop.model.artifact.artifact import CompiledModel
 
     model = CompiledModel.__new__(CompiledModel)
     model.write_files = lambda folder, native: ""  # type: ignore[method-assign]
@@ -193,7 +193,7 @@ def test_every_error_of_ours_is_one_line_and_closes_the_database(
     real = records.open_store
     monkeypatch.setattr(records, "open_store", open_store)
     monkeypatch.setattr(importlib.import_module("stormdrop.tuning.tune"), "tune_with", fail)
-    monkeypatch.setattr(importlib.import_module("stormdrop.model.tune"), "tune_model_with", fail)
+    monkeypatch.setattr(importlib.import_module("stormdrop.model.tuning.tune"), "tune_model_with", fail)
     (tmp_path / "m.onnx").write_bytes(b"never read")
     for words in (["tune-op", *SMALL], ["tune", str(tmp_path / "m.onnx")]):
         assert run([*words, "--db", str(tmp_path / "x.db")]) == code

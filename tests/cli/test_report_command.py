@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from command_line import complaint, document, output_of, sections_of_guide
 
-from stormdrop.model.artifact_files import TUNING
-from stormdrop.model.tuning_file import read_tuning
+from stormdrop.model.artifact.artifact_files import TUNING
+from stormdrop.model.tuning.tuning_file import read_tuning
 
 pytestmark = pytest.mark.compiles
 

@@ -15,7 +15,7 @@ from stormdrop.machine.cpu_flags import missing_features
 from stormdrop.machine.detect import cpu_model, host_features
 from stormdrop.machine.fewer_units import CPUS, VARIABLE
 from stormdrop.machine.units import unit_features
-from stormdrop.model.metadata import lacking_features
+from stormdrop.model.artifact.metadata import lacking_features
 
 AVX2, AVX512 = {"gfni", "avx", "avx2"}, {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 LEFT = {

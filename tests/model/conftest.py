@@ -6,7 +6,8 @@ import pytest
 from tiny_models import residual_model
 
 from stormdrop.machine.cpu import Target
-from stormdrop.model.importer.graph import Graph, load_graph
+from stormdrop.model.graph.graph import Graph
+from stormdrop.model.importer.import_onnx import load_graph
 from stormdrop.model.random_weights import seed_weights
 
 

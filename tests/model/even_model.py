@@ -10,11 +10,11 @@ import pytest
 
 from stormdrop.machine.cpu import Target
 from stormdrop.measure.contract import Measurer
-from stormdrop.model import scheduler
-from stormdrop.model.budget import Budget
-from stormdrop.model.importer.graph import Graph
-from stormdrop.model.scheduler import tune_tasks
-from stormdrop.model.tuned_task import TunedTask, TunedTasks
+from stormdrop.model.building.tuned_task import TunedTask, TunedTasks
+from stormdrop.model.graph.graph import Graph
+from stormdrop.model.tuning import scheduler
+from stormdrop.model.tuning.budget import Budget
+from stormdrop.model.tuning.scheduler import tune_tasks
 from stormdrop.records import SqlStore
 from stormdrop.trial import Candidate, Measurement, Request, Status
 from stormdrop.tuning.kernel import KernelTask

@@ -18,13 +18,14 @@ import stormdrop
 from stormdrop.errors import ArtifactError, InputError
 from stormdrop.machine.cpu import Target
 from stormdrop.machine.threads import usable_cores
-from stormdrop.model import artifact, artifact_files, call_inputs, loading
-from stormdrop.model.artifact import CompiledModel
-from stormdrop.model.compile import build
-from stormdrop.model.importer.graph import Graph, load_graph
-from stormdrop.model.metadata import Metadata
+from stormdrop.model.artifact import artifact, artifact_files, call_inputs, loading
+from stormdrop.model.artifact.artifact import CompiledModel
+from stormdrop.model.artifact.metadata import Metadata
+from stormdrop.model.building.compile import build
+from stormdrop.model.graph.graph import Graph
+from stormdrop.model.importer.import_onnx import load_graph
 from stormdrop.model.random_weights import seed_weights
-from stormdrop.model.verify import random_feeds
+from stormdrop.model.verification.verify import random_feeds
 
 pytestmark = pytest.mark.compiles
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from stormdrop.errors import ArtifactError
-from stormdrop.model import artifact_files
-from stormdrop.model.artifact_files import (
+from stormdrop.model.artifact import artifact_files
+from stormdrop.model.artifact.artifact_files import (
     KERNELS,
     METADATA,
     PROGRAM,
@@ -21,7 +21,7 @@ from stormdrop.model.artifact_files import (
     open_files,
     private_copy,
 )
-from stormdrop.model.atomic_folder import replace_folder
+from stormdrop.model.artifact.atomic_folder import replace_folder
 
 
 def test_a_folder_with_other_files_is_not_free(tmp_path: Path) -> None:

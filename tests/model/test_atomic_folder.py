@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from stormdrop.model import atomic_folder
-from stormdrop.model.artifact_files import KERNELS, METADATA, PROGRAM, open_files
-from stormdrop.model.atomic_folder import find_folder, recover, replace_folder
+from stormdrop.model.artifact import atomic_folder
+from stormdrop.model.artifact.artifact_files import KERNELS, METADATA, PROGRAM, open_files
+from stormdrop.model.artifact.atomic_folder import find_folder, recover, replace_folder
 
 NAMES = (METADATA, PROGRAM, KERNELS)
 

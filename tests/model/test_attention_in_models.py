@@ -12,10 +12,10 @@ from onnx import helper
 from tiny_models import make_model
 
 from stormdrop.machine.cpu import Target
-from stormdrop.model.attention import with_attention
-from stormdrop.model.fallback import schedule_fallback
+from stormdrop.model.building.fallback import schedule_fallback
+from stormdrop.model.graph.graph import Graph
 from stormdrop.model.importer.any_model import import_model
-from stormdrop.model.importer.graph import Graph
+from stormdrop.model.passes.attention import with_attention
 from stormdrop.model.untuned import compile_model_with
 from stormdrop.tuning.options import TuneOptions
 

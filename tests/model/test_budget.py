@@ -6,7 +6,7 @@ from time import perf_counter
 
 import pytest
 
-from stormdrop.model.budget import Budget, race_share, shares
+from stormdrop.model.tuning.budget import Budget, race_share, shares
 from stormdrop.tuning.race import RACE_SECONDS
 
 

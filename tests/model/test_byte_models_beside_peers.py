@@ -10,7 +10,7 @@ from quantised_models import quantised
 
 import stormdrop as sd
 from stormdrop.bench.bench import Standing
-from stormdrop.model import foreign
+from stormdrop.model.artifact import foreign
 
 pytestmark = pytest.mark.compiles
 

@@ -12,12 +12,12 @@ import pytest
 
 from stormdrop.machine.cpu import Target
 from stormdrop.machine.threads import thread_count
-from stormdrop.model import callers
-from stormdrop.model.artifact import CompiledModel
-from stormdrop.model.callers import POOLS, SHORT, run_elsewhere, runs_kernels
-from stormdrop.model.compile import build
-from stormdrop.model.importer.graph import Graph
-from stormdrop.model.verify import random_feeds
+from stormdrop.model.artifact import callers
+from stormdrop.model.artifact.artifact import CompiledModel
+from stormdrop.model.artifact.callers import POOLS, SHORT, run_elsewhere, runs_kernels
+from stormdrop.model.building.compile import build
+from stormdrop.model.graph.graph import Graph
+from stormdrop.model.verification.verify import random_feeds
 
 
 @pytest.fixture(autouse=True)

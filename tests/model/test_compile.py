@@ -10,10 +10,11 @@ from tvm import te
 from stormdrop.errors import ModelError
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
-from stormdrop.model.compile import build
-from stormdrop.model.importer.graph import Graph, load_graph
+from stormdrop.model.building.compile import build
+from stormdrop.model.graph.graph import Graph
+from stormdrop.model.importer.import_onnx import load_graph
 from stormdrop.model.random_weights import seed_weights
-from stormdrop.model.verify import verify
+from stormdrop.model.verification.verify import verify
 from stormdrop.sketches.contract import Variant
 from stormdrop.sketches.meta_schedule import meta_schedule_sketches
 

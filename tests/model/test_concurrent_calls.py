@@ -13,11 +13,11 @@ import pytest
 from numpy.typing import NDArray
 
 from stormdrop.machine.cpu import Target
-from stormdrop.model.artifact import CompiledModel
-from stormdrop.model.call_inputs import aligned
-from stormdrop.model.compile import build
-from stormdrop.model.importer.graph import Graph
-from stormdrop.model.verify import random_feeds
+from stormdrop.model.artifact.artifact import CompiledModel
+from stormdrop.model.artifact.call_inputs import aligned
+from stormdrop.model.building.compile import build
+from stormdrop.model.graph.graph import Graph
+from stormdrop.model.verification.verify import random_feeds
 
 pytestmark = pytest.mark.compiles
 

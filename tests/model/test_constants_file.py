@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from stormdrop.model.constants_file import ConstantsReader, ConstantsWriter
+from stormdrop.model.artifact.constants_file import ConstantsReader, ConstantsWriter
 from stormdrop.model.tensors import ALIGNMENT, array_of, copied
 
 

@@ -12,11 +12,11 @@ import pytest
 from tvm.support.cc import get_cc
 
 from stormdrop.machine.cpu import Target
-from stormdrop.model.artifact import CompiledModel
-from stormdrop.model.compile import build
-from stormdrop.model.importer.graph import Graph
-from stormdrop.model.program import LEAST
-from stormdrop.model.verify import random_feeds
+from stormdrop.model.artifact.artifact import CompiledModel
+from stormdrop.model.artifact.program import LEAST
+from stormdrop.model.building.compile import build
+from stormdrop.model.graph.graph import Graph
+from stormdrop.model.verification.verify import random_feeds
 
 SOURCE = Path(__file__).parents[2] / "examples" / "cpp"
 
@@ -53,7 +53,7 @@ def run(program: Path, *arguments: Path) -> subprocess.CompletedProcess[str]:
 def test_it_computes_what_python_does(
     program: Path, residual: Graph, target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, least: int
 ) -> None:
-    monkeypatch.setattr("stormdrop.model.compile.LEAST", least)
+    monkeypatch.setattr("stormdrop.model.building.compile.LEAST", least)
     model = build(residual, {}, target)
     x = random_feeds(model.inputs, 3)["x"]
     folder = model.save(tmp_path / "model.sd", native=True)

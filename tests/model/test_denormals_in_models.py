@@ -15,10 +15,11 @@ from tiny_models import make_model
 import stormdrop as sd
 from stormdrop.errors import ModelError
 from stormdrop.machine.cpu import Target
-from stormdrop.model.artifact import CompiledModel
-from stormdrop.model.compile import build
-from stormdrop.model.importer.graph import Graph, load_graph
-from stormdrop.model.verify import Reference, random_feeds
+from stormdrop.model.artifact.artifact import CompiledModel
+from stormdrop.model.building.compile import build
+from stormdrop.model.graph.graph import Graph
+from stormdrop.model.importer.import_onnx import load_graph
+from stormdrop.model.verification.verify import Reference, random_feeds
 
 pytestmark = pytest.mark.compiles
 

@@ -9,9 +9,9 @@ import pytest
 from detectors import DETECTORS
 
 from stormdrop.machine.cpu import Target
-from stormdrop.model.compile import build
-from stormdrop.model.importer.graph import load_graph
-from stormdrop.model.verify import Reference
+from stormdrop.model.building.compile import build
+from stormdrop.model.importer.import_onnx import load_graph
+from stormdrop.model.verification.verify import Reference
 
 pytestmark = pytest.mark.compiles
 pytest.importorskip("onnxruntime", reason="it is the reference")

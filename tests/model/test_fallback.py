@@ -10,7 +10,7 @@ from tvm import te, tirx
 
 from stormdrop.ir.reference import evaluate
 from stormdrop.machine.cpu import Target
-from stormdrop.model.fallback import schedule_fallback
+from stormdrop.model.building.fallback import schedule_fallback
 
 pytestmark = pytest.mark.compiles
 

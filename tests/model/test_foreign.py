@@ -23,21 +23,23 @@ from tiny_models import make_model
 
 from stormdrop.errors import ArtifactError, InputError, LockTimeout, ModelError
 from stormdrop.machine.cpu import Target
-from stormdrop.model import foreign, latency, tune
-from stormdrop.model.artifact import CompiledModel
-from stormdrop.model.artifact_files import METADATA
-from stormdrop.model.compile import build
+from stormdrop.model.artifact import foreign
+from stormdrop.model.artifact.artifact import CompiledModel
+from stormdrop.model.artifact.artifact_files import METADATA
+from stormdrop.model.building.compile import build
+from stormdrop.model.graph.graph import Graph
 from stormdrop.model.importer.converters import recurrent
-from stormdrop.model.importer.graph import Graph, load_graph
+from stormdrop.model.importer.import_onnx import load_graph
 from stormdrop.model.importer.together import together
-from stormdrop.model.importer.weights import large_tensors, move_out
 from stormdrop.model.importer.wholly_foreign import wholly_foreign
-from stormdrop.model.latency import choose_parts
+from stormdrop.model.onnx.weights import large_tensors, move_out
 from stormdrop.model.profile import foreign_times
 from stormdrop.model.random_weights import seed_weights
-from stormdrop.model.tuning_run import TuningRun
+from stormdrop.model.tuning import latency, tune
+from stormdrop.model.tuning.latency import choose_parts
+from stormdrop.model.tuning.tuning_run import TuningRun
 from stormdrop.model.untuned import compile_model_with
-from stormdrop.model.verify import Reference, random_feeds
+from stormdrop.model.verification.verify import Reference, random_feeds
 from stormdrop.tuning.options import TuneOptions
 
 pytestmark = pytest.mark.compiles

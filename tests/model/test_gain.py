@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from stormdrop.model.gain import TaskProgress, gains
+from stormdrop.model.tuning.gain import TaskProgress, gains
 
 
 def told(kernel: TaskProgress, *slices: tuple[float, float]) -> TaskProgress:

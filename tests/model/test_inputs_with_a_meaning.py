@@ -14,17 +14,17 @@ from onnx import TensorProto, helper, numpy_helper
 import stormdrop as sd
 from stormdrop.errors import InputError, ModelError
 from stormdrop.machine.cpu import Target
-from stormdrop.model.artifact import CompiledModel
-from stormdrop.model.compile import build
-from stormdrop.model.importer.graph import load_graph
-from stormdrop.model.importer.inputs import fix_values
-from stormdrop.model.importer.source import read_source
+from stormdrop.model.artifact.artifact import CompiledModel
+from stormdrop.model.building.compile import build
+from stormdrop.model.importer.import_onnx import load_graph
+from stormdrop.model.inputs.given import split
+from stormdrop.model.inputs.inputs import fix_values
+from stormdrop.model.onnx.index_ranges import index_ranges
+from stormdrop.model.onnx.source import read_source
 from stormdrop.model.verification import expected as expected_module
 from stormdrop.model.verification import kernels
-from stormdrop.model.verification.given import split
-from stormdrop.model.verification.ranges import index_ranges
 from stormdrop.model.verification.references import with_references
-from stormdrop.model.verify import Feeds, Reference
+from stormdrop.model.verification.verify import Feeds, Reference
 
 Array = np.ndarray[Any, Any]
 Inputs = dict[str, tuple[int, tuple[int, ...]]]

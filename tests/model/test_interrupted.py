@@ -16,15 +16,16 @@ from even_model import Even, measure_with
 
 from stormdrop.errors import ArtifactError
 from stormdrop.machine.cpu import Target
-from stormdrop.model import ModelResult, latency, load, tune_model
-from stormdrop.model.artifact import CompiledModel
-from stormdrop.model.builder import ModelBuilder
-from stormdrop.model.compile import build
-from stormdrop.model.importer.graph import Graph
-from stormdrop.model.verify import Reference, random_feeds
+from stormdrop.model import ModelResult, load, tune_model
+from stormdrop.model.artifact.artifact import CompiledModel
+from stormdrop.model.building.builder import ModelBuilder
+from stormdrop.model.building.compile import build
+from stormdrop.model.graph.graph import Graph
+from stormdrop.model.tuning import latency
+from stormdrop.model.verification.verify import Reference, random_feeds
 from stormdrop.records import open_store
 
-tuning = importlib.import_module("stormdrop.model.tune")  # the package gives functions by names of modules
+tuning = importlib.import_module("stormdrop.model.tuning.tune")  # the package gives functions by names of modules
 
 pytestmark = pytest.mark.compiles
 

@@ -12,13 +12,14 @@ from onnx import TensorProto, helper, numpy_helper
 
 from stormdrop.errors import ModelError
 from stormdrop.machine.cpu import Target
-from stormdrop.model.compile import build
-from stormdrop.model.importer.graph import Graph, load_graph
-from stormdrop.model.precision import lowered
+from stormdrop.model.building.compile import build
+from stormdrop.model.graph.graph import Graph
+from stormdrop.model.importer.import_onnx import load_graph
+from stormdrop.model.precision.mixed import lowered
+from stormdrop.model.precision.reference import lowered_reference
 from stormdrop.model.verification.arrays import error_of, mean_error
 from stormdrop.model.verification.expected import Computing
-from stormdrop.model.verification.lowered import lowered_reference
-from stormdrop.model.verify import Reference
+from stormdrop.model.verification.verify import Reference
 
 KINDS = {
     "floor of a sigmoid": ("Sigmoid", "times 10", "Floor"),

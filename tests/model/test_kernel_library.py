@@ -19,10 +19,11 @@ from tvm import te
 from tvm.s_tir import Schedule
 
 from stormdrop.machine.cpu import Target
-from stormdrop.model.artifact import CompiledModel, needs_linker
-from stormdrop.model.compile import build
-from stormdrop.model.importer.graph import Graph, load_graph
-from stormdrop.model.kernel_library import KernelLibrary
+from stormdrop.model.artifact.artifact import CompiledModel, needs_linker
+from stormdrop.model.building.compile import build
+from stormdrop.model.building.kernel_library import KernelLibrary
+from stormdrop.model.graph.graph import Graph
+from stormdrop.model.importer.import_onnx import load_graph
 from stormdrop.model.random_weights import seed_weights
 from stormdrop.sketches.contract import Variant
 

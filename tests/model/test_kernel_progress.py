@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from stormdrop.model.gain import TaskProgress
-from stormdrop.model.scheduler import _State
+from stormdrop.model.tuning.gain import TaskProgress
+from stormdrop.model.tuning.scheduler import _State
 from stormdrop.tuning.result import KernelProgress
 
 

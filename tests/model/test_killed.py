@@ -18,7 +18,7 @@ from tiny_models import residual_model
 
 from stormdrop.model import load
 from stormdrop.model.random_weights import seed_weights
-from stormdrop.model.verify import verify
+from stormdrop.model.verification.verify import verify
 from stormdrop.records import State, open_store
 
 pytestmark = pytest.mark.compiles

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 
-from stormdrop.model.loading import without_scope_warnings
+from stormdrop.model.artifact.loading import without_scope_warnings
 
 
 def test_two_threads_that_load_leave_standard_error_as_it_was() -> None:

@@ -17,15 +17,15 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from stormdrop.errors import ModelError
-from stormdrop.model.importer import sizes, weights
-from stormdrop.model.importer.constants import without_constants
-from stormdrop.model.importer.graph import load_graph
+from stormdrop.model.graph.constants import without_constants
+from stormdrop.model.graph.onnx_origin import OnnxOrigin
+from stormdrop.model.importer.import_onnx import load_graph
 from stormdrop.model.importer.isolated import import_graph
-from stormdrop.model.importer.narrow import decode_narrow
-from stormdrop.model.importer.source import read_source
 from stormdrop.model.importer.wholly_foreign import wholly_foreign
+from stormdrop.model.onnx import sizes, weights
+from stormdrop.model.onnx.rewrites.narrow import decode_narrow
+from stormdrop.model.onnx.source import read_source
 from stormdrop.model.tensors import array_of, release_pages
-from stormdrop.model.verification.origins import OnnxOrigin
 
 
 def layers(folder: Path, width: int, count: int) -> Path:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stormdrop.model.metadata import FallbackReport, Metadata, TensorInfo, Work
+from stormdrop.model.artifact.metadata import FallbackReport, Metadata, TensorInfo, Work
 
 CHECKSUMS = {"model.vm": "1" * 64, "kernels.bc": "2" * 64}
 METADATA = Metadata(

@@ -19,14 +19,15 @@ from stormdrop.errors import InputError, MeasureError, ModelError, TargetError
 from stormdrop.machine.cpu import Target
 from stormdrop.machine.tracker import boards
 from stormdrop.model import load, tune_model
-from stormdrop.model.artifact import CompiledModel
-from stormdrop.model.board import LEFT_OUT, Board, BoardModel
-from stormdrop.model.compile import build
-from stormdrop.model.importer.graph import Graph, load_graph
+from stormdrop.model.artifact.artifact import CompiledModel
+from stormdrop.model.building.board import LEFT_OUT, Board, BoardModel
+from stormdrop.model.building.compile import build
+from stormdrop.model.graph.graph import Graph
+from stormdrop.model.importer.import_onnx import load_graph
+from stormdrop.model.inputs.samples import random_feeds
 from stormdrop.model.random_weights import seed_weights
-from stormdrop.model.selection import fastest_on_board
-from stormdrop.model.tuning_file import read_tuning
-from stormdrop.model.verification.samples import random_feeds
+from stormdrop.model.tuning.selection import fastest_on_board
+from stormdrop.model.tuning.tuning_file import read_tuning
 from stormdrop.records import open_store
 from stormdrop.testing.rack import Rack
 
@@ -70,7 +71,7 @@ def test_a_board_runs_what_this_machine_runs(
 ) -> None:
     target, feeds = Target.detect().with_runner(rack.address), random_feeds(residual.inputs)
     here = build(residual, {}, Target.detect()).run(feeds)
-    monkeypatch.setattr("stormdrop.model.compile.LEAST", 64)  # as with large constants
+    monkeypatch.setattr("stormdrop.model.building.compile.LEAST", 64)  # as with large constants
     with Board(rack.address) as board:
         assert rack.free == 1
         there = build(residual, {}, target, create=partial(BoardModel, board))
@@ -97,7 +98,7 @@ def test_a_board_that_is_gone_is_one_line(rack: Rack, residual: Graph) -> None:
 
 
 def test_a_board_that_hangs_is_not_waited_for_without_end(rack: Rack, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stormdrop.model.board.ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr("stormdrop.model.building.board.ANSWER_SECONDS", 0.2)
     ended = threading.Event()
     with Board(rack.address) as board:
         with pytest.raises(MeasureError, match=r"no answer within 0.2 s: it hangs or cannot be reached"):

@@ -18,14 +18,15 @@ from tiny_models import attention_model, make_model, residual_model
 import stormdrop as sd
 from stormdrop.errors import InputError, ModelError
 from stormdrop.machine.cpu import Target
-from stormdrop.model.builder import TaskSchedules
-from stormdrop.model.compile import build
-from stormdrop.model.importer.graph import Graph, load_graph
-from stormdrop.model.precision import lowered
+from stormdrop.model.building.builder import TaskSchedules
+from stormdrop.model.building.compile import build
+from stormdrop.model.graph.graph import Graph
+from stormdrop.model.importer.import_onnx import load_graph
+from stormdrop.model.precision.mixed import lowered
+from stormdrop.model.precision.reference import lowered_reference
 from stormdrop.model.random_weights import seed_weights
 from stormdrop.model.untuned import CompileResult, compile_model_with
-from stormdrop.model.verification.lowered import lowered_reference
-from stormdrop.model.verify import Reference
+from stormdrop.model.verification.verify import Reference
 from stormdrop.sketches.contract import Variant
 from stormdrop.tuning.options import TuneOptions
 

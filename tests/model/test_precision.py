@@ -11,13 +11,14 @@ from sized_models import pooled_model
 from tiny_models import attention_model, make_model
 
 from stormdrop.ir.dtypes import BFLOAT16
-from stormdrop.model.importer.graph import Graph, load_graph
+from stormdrop.model.graph.graph import Graph
+from stormdrop.model.graph.tasks import kernel_calls
+from stormdrop.model.importer.import_onnx import load_graph
 from stormdrop.model.importer.isolated import import_graph
-from stormdrop.model.importer.tasks import kernel_calls
-from stormdrop.model.precision import lowered
+from stormdrop.model.inputs.samples import random_feeds
+from stormdrop.model.precision.mixed import lowered
 from stormdrop.model.random_weights import seed_weights
 from stormdrop.model.verification.exact import ExactModel
-from stormdrop.model.verification.samples import random_feeds
 
 
 def types_of(graph: Graph) -> list[str]:

@@ -13,12 +13,12 @@ from tiny_models import make_model, residual_model
 
 from stormdrop.machine.peak import Peak
 from stormdrop.model import load, tune_model
-from stormdrop.model.artifact import CompiledModel
+from stormdrop.model.artifact.artifact import CompiledModel
 from stormdrop.model.call_record import CallRecorder
 from stormdrop.model.profile import KernelTime, profile
 from stormdrop.model.random_weights import seed_weights
 from stormdrop.model.untuned import compile_model
-from stormdrop.model.verify import random_feeds
+from stormdrop.model.verification.verify import random_feeds
 from stormdrop.records import open_store
 from stormdrop.report.profile_trace import write_profile_trace
 

@@ -10,12 +10,13 @@ import pytest
 from even_model import Even, measure_with
 
 from stormdrop.machine.cpu import Target
-from stormdrop.model import ModelResult, latency, load, tune_model
-from stormdrop.model.importer.graph import Graph
-from stormdrop.model.metadata import TensorInfo, described
+from stormdrop.model import ModelResult, load, tune_model
+from stormdrop.model.artifact.metadata import TensorInfo, described
+from stormdrop.model.graph.graph import Graph
+from stormdrop.model.tuning import latency
 from stormdrop.records import open_store
 
-tuning = importlib.import_module("stormdrop.model.tune")  # the package gives functions by names of modules
+tuning = importlib.import_module("stormdrop.model.tuning.tune")  # the package gives functions by names of modules
 
 
 @pytest.mark.compiles

@@ -5,8 +5,8 @@ from onnx import helper
 from tiny_models import make_model
 from tvm import relax
 
-from stormdrop.model.expressions import variables_of
-from stormdrop.model.importer.graph import load_graph
+from stormdrop.model.graph.expressions import variables_of
+from stormdrop.model.importer.import_onnx import load_graph
 
 pytestmark = pytest.mark.compiles
 

@@ -16,16 +16,16 @@ from tiny_models import residual_model
 from stormdrop.errors import ModelError
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
-from stormdrop.model import compile as compile_module
-from stormdrop.model import load, repair, tune_model
-from stormdrop.model.builder import PLAIN, ModelBuilder, TaskSchedules
-from stormdrop.model.importer.graph import Graph
+from stormdrop.model import load, tune_model
+from stormdrop.model.building import compile as compile_module
+from stormdrop.model.building import repair
+from stormdrop.model.building.builder import PLAIN, ModelBuilder, TaskSchedules
+from stormdrop.model.building.repair import verified_or_repaired
+from stormdrop.model.building.tuned_task import Choice, TunedTask
+from stormdrop.model.graph.graph import Graph
+from stormdrop.model.inputs.samples import Sample
 from stormdrop.model.random_weights import seed_weights
-from stormdrop.model.repair import verified_or_repaired
-from stormdrop.model.selection import Choice
-from stormdrop.model.tuned_task import TunedTask
-from stormdrop.model.verification.samples import Sample
-from stormdrop.model.verify import Fault
+from stormdrop.model.verification.verify import Fault
 from stormdrop.records import open_store
 from stormdrop.sketches.contract import Variant
 from stormdrop.tuning.kernel import KernelTask
@@ -60,7 +60,7 @@ def test_a_coarse_kernel_is_replaced_and_the_model_saved(
     measure_with(monkeypatch, Even)
     coarse_schedules(monkeypatch, "matmul")
     # A coarse kernel is slower, so that another finalist would take its place inside the model.
-    monkeypatch.setattr("stormdrop.model.choice.combinations_to_compare", lambda _, winners, __: [winners])
+    monkeypatch.setattr("stormdrop.model.tuning.choice.combinations_to_compare", lambda _, winners, __: [winners])
     with open_store("sqlite://") as store:
         result = tune_model(
             seed_weights(residual_model(), seed=1), target=target, trials=12, store=store, out=tmp_path / "m.sd"

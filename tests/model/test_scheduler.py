@@ -13,10 +13,10 @@ from simulated_clock import SimulatedClock, simulated
 from stormdrop import operators
 from stormdrop.errors import MeasureError, UnsupportedFunction
 from stormdrop.machine.cpu import Target
-from stormdrop.model import budget as budgets
-from stormdrop.model import scheduler
-from stormdrop.model.budget import Budget
-from stormdrop.model.importer.graph import Graph
+from stormdrop.model.graph.graph import Graph
+from stormdrop.model.tuning import budget as budgets
+from stormdrop.model.tuning import scheduler
+from stormdrop.model.tuning.budget import Budget
 from stormdrop.records import State, open_store
 from stormdrop.search import annealing
 from stormdrop.search.common_model import CommonCostModel

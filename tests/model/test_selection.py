@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stormdrop.model import selection
+from stormdrop.model.building.tuned_task import TunedTask
 from stormdrop.model.profile import KernelTime, Profile
-from stormdrop.model.selection import combinations_to_compare, fastest_combination
-from stormdrop.model.tuned_task import TunedTask
+from stormdrop.model.tuning import selection
+from stormdrop.model.tuning.selection import combinations_to_compare, fastest_combination
 from stormdrop.tuning.result import Best
 
 

@@ -18,11 +18,12 @@ import stormdrop
 from stormdrop.errors import InputError
 from stormdrop.machine.cpu import Target
 from stormdrop.machine.threads import thread_count
-from stormdrop.model import machines
-from stormdrop.model.artifact import CompiledModel
-from stormdrop.model.compile import build
-from stormdrop.model.importer.graph import Graph, load_graph
-from stormdrop.model.verify import random_feeds
+from stormdrop.model.artifact import machines
+from stormdrop.model.artifact.artifact import CompiledModel
+from stormdrop.model.building.compile import build
+from stormdrop.model.graph.graph import Graph
+from stormdrop.model.importer.import_onnx import load_graph
+from stormdrop.model.verification.verify import random_feeds
 
 CORES = thread_count()
 

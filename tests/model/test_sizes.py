@@ -17,12 +17,12 @@ from tiny_models import make_model
 from stormdrop.errors import InputError, ModelError
 from stormdrop.machine.cpu import Target
 from stormdrop.model import compile_model, load
-from stormdrop.model.artifact import CompiledModel
-from stormdrop.model.compile import build
-from stormdrop.model.importer.graph import Graph
+from stormdrop.model.artifact.artifact import CompiledModel
+from stormdrop.model.artifact.metadata import Metadata
+from stormdrop.model.building.compile import build
+from stormdrop.model.graph.graph import Graph
 from stormdrop.model.importer.isolated import Importer
-from stormdrop.model.metadata import Metadata
-from stormdrop.model.verify import random_feeds
+from stormdrop.model.verification.verify import random_feeds
 from stormdrop.records import open_store
 
 pytestmark = pytest.mark.compiles

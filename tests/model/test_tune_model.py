@@ -15,15 +15,16 @@ from tiny_models import residual_model
 from stormdrop.errors import MeasureError, ModelError
 from stormdrop.machine.cpu import Target
 from stormdrop.measure.timing import FEWEST_ROUNDS
-from stormdrop.model import latency, tune_model
-from stormdrop.model.artifact import CompiledModel
-from stormdrop.model.artifact_files import METADATA
-from stormdrop.model.compile import build
-from stormdrop.model.fallback import schedule_fallback
-from stormdrop.model.importer.graph import Graph
+from stormdrop.model import tune_model
+from stormdrop.model.artifact.artifact import CompiledModel
+from stormdrop.model.artifact.artifact_files import METADATA
+from stormdrop.model.building.compile import build
+from stormdrop.model.building.fallback import schedule_fallback
+from stormdrop.model.graph.graph import Graph
+from stormdrop.model.inputs.samples import random_feeds
 from stormdrop.model.random_weights import seed_weights
-from stormdrop.model.tuning_run import TuningRun
-from stormdrop.model.verification.samples import random_feeds
+from stormdrop.model.tuning import latency
+from stormdrop.model.tuning.tuning_run import TuningRun
 from stormdrop.records import open_store
 from stormdrop.sketches.contract import Variant
 from stormdrop.trial import Measurement, Request

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from stormdrop.model.tuned_task import TunedTasks
-from stormdrop.model.tuning_run import TuningRun
+from stormdrop.model.building.tuned_task import TunedTasks
+from stormdrop.model.tuning.tuning_run import TuningRun
 
 
 def tuned(*, trials: int, reused: int = 0, interrupted: bool = False) -> TunedTasks:

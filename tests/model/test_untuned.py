@@ -15,7 +15,7 @@ from stormdrop.errors import ArtifactError, ModelError
 from stormdrop.machine.cpu import Target
 from stormdrop.measure.pool import WorkerPool
 from stormdrop.model import tune_model
-from stormdrop.model.builder import TaskSchedules
+from stormdrop.model.building.builder import TaskSchedules
 from stormdrop.model.random_weights import seed_weights
 from stormdrop.model.untuned import compile_model_with
 from stormdrop.records import open_store

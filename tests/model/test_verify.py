@@ -15,13 +15,14 @@ from tiny_models import make_model, residual_model
 from stormdrop.errors import ModelError
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
-from stormdrop.model.compile import build
-from stormdrop.model.fallback import schedule_fallback
-from stormdrop.model.importer.graph import Graph, load_graph
+from stormdrop.model.building.compile import build
+from stormdrop.model.building.fallback import schedule_fallback
+from stormdrop.model.graph.graph import Graph
+from stormdrop.model.importer.import_onnx import load_graph
+from stormdrop.model.inputs.samples import samples
 from stormdrop.model.random_weights import seed_weights
 from stormdrop.model.verification import expected as expected_module
-from stormdrop.model.verification.samples import samples
-from stormdrop.model.verify import LEVEL, Reference
+from stormdrop.model.verification.verify import LEVEL, Reference
 from stormdrop.sketches.contract import Variant
 from stormdrop.sketches.registry import sketches_for
 

@@ -14,20 +14,21 @@ from tvm.support.cc import get_cc
 import stormdrop
 from stormdrop.errors import ArtifactError
 from stormdrop.machine.cpu import Target
-from stormdrop.model import artifact, loading
-from stormdrop.model.artifact import CompiledModel
-from stormdrop.model.artifact_files import checksum
-from stormdrop.model.compile import build
-from stormdrop.model.importer.graph import Graph, load_graph
+from stormdrop.model.artifact import artifact, loading
+from stormdrop.model.artifact.artifact import CompiledModel
+from stormdrop.model.artifact.artifact_files import checksum
+from stormdrop.model.artifact.metadata import Metadata
+from stormdrop.model.building.compile import build
+from stormdrop.model.graph.graph import Graph
+from stormdrop.model.importer.import_onnx import load_graph
 from stormdrop.model.importer.isolated import Importer
-from stormdrop.model.metadata import Metadata
 from stormdrop.model.random_weights import seed_weights
 from stormdrop.model.tensors import ALIGNMENT
-from stormdrop.model.verify import random_feeds
+from stormdrop.model.verification.verify import random_feeds
 
 pytestmark = pytest.mark.compiles
 
-LEAST = "stormdrop.model.compile.LEAST"
+LEAST = "stormdrop.model.building.compile.LEAST"
 
 
 @pytest.fixture(scope="module")

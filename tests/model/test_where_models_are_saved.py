@@ -15,13 +15,14 @@ from tiny_models import residual_model
 from stormdrop.cli import run
 from stormdrop.errors import ArtifactError
 from stormdrop.machine.cpu import Target
-from stormdrop.model import ModelResult, latency, load, tune_model
-from stormdrop.model.importer.graph import Graph
+from stormdrop.model import ModelResult, load, tune_model
+from stormdrop.model.graph.graph import Graph
 from stormdrop.model.random_weights import seed_weights
+from stormdrop.model.tuning import latency
 from stormdrop.records import open_store
 from stormdrop.trial import Measurement, Request
 
-tuning = importlib.import_module("stormdrop.model.tune")  # the package gives functions by names of modules
+tuning = importlib.import_module("stormdrop.model.tuning.tune")  # the package gives functions by names of modules
 
 
 class Interrupting(Even):

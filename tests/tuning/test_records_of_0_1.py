@@ -21,7 +21,7 @@ from stormdrop import operators
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
 from stormdrop.measure.contract import Measurer
-from stormdrop.model.importer.graph import load_graph
+from stormdrop.model.importer.import_onnx import load_graph
 from stormdrop.model.random_weights import seed_weights
 from stormdrop.records import Store
 from stormdrop.sketches.contract import Sketch, Variant

@@ -29,7 +29,7 @@ from .turns import take_turns
 if TYPE_CHECKING:
     from ..ir.workload import Workload
     from ..machine.cpu import Target
-    from ..model.metadata import Metadata
+    from ..model.artifact.metadata import Metadata
     from ..records import Store
 
 Array = NDArray[Any]
@@ -298,10 +298,10 @@ def _plan_model(path: Path, peers: Sequence[str], tuning: _TuningOptions) -> _Pl
     import onnx
 
     from ..model import load, tune_model
-    from ..model.artifact_files import checksum
-    from ..model.foreign import EXACT_SUMS, sums_saturate
-    from ..model.importer.qdq import rounds_to_bytes
-    from ..model.verify import sample_feeds
+    from ..model.artifact.artifact_files import checksum
+    from ..model.artifact.foreign import EXACT_SUMS, sums_saturate
+    from ..model.onnx.rewrites.qdq import rounds_to_bytes
+    from ..model.verification.verify import sample_feeds
 
     if path.is_dir():
         artifact, model = path, load(path)
@@ -351,8 +351,8 @@ def _with_sizes(source: Path, size: Metadata, provenance: Mapping[str, Any]) -> 
     """
     from onnx.shape_inference import InferenceError, infer_shapes
 
-    from ..model.importer.source import read_source
-    from ..model.importer.weights import moved_in
+    from ..model.onnx.source import read_source
+    from ..model.onnx.weights import moved_in
 
     values = provenance.get("values")
     values = values if isinstance(values, dict) else None

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import ArtifactError, InputError, ModelError, OperatorError
-from ..model.artifact_files import check_writable
-from ..model.importer.combinations import MOST_SIZES
+from ..model.artifact.artifact_files import check_writable
+from ..model.inputs.combinations import MOST_SIZES
 from ..search import names, names_with, parse_search
 from ..search.presets import PAPER
 from ..tuning.duration import seconds_of

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..machine.memory_rates import MemoryRates
     from ..machine.peak import Peak
     from ..machine.unit_rates import UnitRate
-    from ..model.artifact import CompiledModel
+    from ..model.artifact.artifact import CompiledModel
     from ..model.profile import Profile
 
 _LONGEST_NAME = 60  # characters of a kernel's name in the table of a profile
@@ -172,7 +172,7 @@ def _feeds(
     Raises:
         InputError: The file is no .npz, or the model has no such size.
     """
-    from ..model.verify import sample_feeds
+    from ..model.verification.verify import sample_feeds
 
     if path is None:
         return sample_feeds(model.metadata.at(size), seed)

@@ -185,7 +185,7 @@ def tune(
     place = options.runner_address(runner, tracker, device, fleet)
     with output.stdout_for_json(as_json), leased_fleet(fleet, device, target) as machines:
         prepare("stormdrop.model.importer.isolated", "stormdrop.measure.worker", here=True)
-        from ..model.tune import tune_model_with
+        from ..model.tuning.tune import tune_model_with
 
         machine = options.model_machine(target, keep_denormals).with_runner(place)
         limit = _limit(tune_options, DEFAULT_MODEL_SECONDS)

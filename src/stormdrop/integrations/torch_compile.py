@@ -211,7 +211,7 @@ def _model_of(module: torch.nn.Module, inputs: tuple[Any, ...], settings: _Setti
 
     threads.configure()
     from ..machine.cpu import keeping_denormals
-    from ..model.tune import tune_model_with
+    from ..model.tuning.tune import tune_model_with
     from ..model.untuned import compile_model_with
     from ..records import open_store
 

@@ -16,8 +16,8 @@ from tvm import relax
 
 from ..errors import InputError
 from ..machine.cpu import Target
-from ..model.importer.combinations import is_list
-from ..model.tune import tune_model_with
+from ..model.inputs.combinations import is_list
+from ..model.tuning.tune import tune_model_with
 from ..records import Store
 from ..tuning.options import DEFAULT_SEARCH, TuneOptions
 

@@ -1,37 +1,21 @@
-"""A model in, a tuned model out: graph, tasks, the compiled model and its verification.
+"""A model in, a tuned model out. The rooms from the lowest to the highest; each imports lower ones only.
 
-tune.py, tuning_run.py                      `sd.tune_model`
-untuned.py                                  `sd.compile_model`
-quantize.py                                 `stormdrop quantize`
-lowering.py, precision.py                   a model in bfloat16: how much of it, and which values
-attention.py                                the kernels of an attention as one, where that pays
-importer/                                   from a user's model to a graph of tasks
-passes/                                     rewrites of a model's Relax code
-scheduler.py, gain.py, budget.py            the budget of a tuning, shared out to the tasks
-tuned_task.py, fallback.py                  the tasks after their tuning; a plain schedule for what no sketch takes
-expressions.py                              what is asked of the expressions of its Relax code
-choice.py, selection.py                     which finalist is the fastest inside the model
-latency.py                                  the last timing of the model
-builder.py, compile.py, kernel_library.py   a graph with the chosen schedules, compiled
-verify.py, verification/                    whether it computes what its origin does
-repair.py, saving.py                        exact schedules for what is wrong; saving what was verified
-result.py, sized_result.py, tuning_file.py  what a tuning returns, and what it leaves in the model's folder
-
-The compiled model:
-
-artifact.py                            called, and saved to a folder
-loading.py                             loaded from there
-artifact_files.py, atomic_folder.py    the files of the folder, and how it is replaced in one step
-metadata.py                            what a model says about itself
-program.py, constants_file.py          what TVM executes, and its large constants in a file that is mapped
-tensors.py                             tensors, arrays and parts of files that share their memory
-call_inputs.py, machines.py            the inputs of a call, and the virtual machines that serve calls
-casting.py                             samples and fixed values in the types of its inputs
-callers.py                             the thread that a call runs in
-board.py                               the same on the machine behind a runner
-foreign.py                             its parts that onnxruntime runs
-phases.py, profile.py, call_record.py  where its time goes, and that of its tuning
-random_weights.py                      weights for a model that came without
+tensors.py                  tensors, arrays and parts of files that share their memory
+phases.py                   where the wall time of a run goes
+artifact/                   the compiled model: called, saved to a folder, loaded again
+profile.py, call_record.py  where its time goes
+inputs/                     the inputs of a model: sizes, fixed values, samples
+onnx/                       an ONNX model as it is read, before anything is compiled
+graph/                      a model as calls to a few distinct kernels, the tasks; what it was imported from
+passes/                     rewrites of its Relax code
+importer/                   from a user's model to a graph
+verification/               whether a compiled model computes what its origin does
+precision/                  a model in bfloat16: how much of it, and which values
+building/                   a graph with a schedule for each task, compiled, verified and saved
+tuning/                     `sd.tune_model`: the budget, the choice, the last timing
+untuned.py                  `sd.compile_model`
+quantize.py                 `stormdrop quantize`
+random_weights.py           weights for a model that came without
 """
 
 from __future__ import annotations
@@ -43,14 +27,19 @@ from typing import TYPE_CHECKING, Any
 from ..machine.threads import configure
 
 if TYPE_CHECKING:
-    from .artifact import CompiledModel
-    from .result import ModelResult
-    from .tune import tune_model
+    from .artifact.artifact import CompiledModel
+    from .tuning.result import ModelResult
+    from .tuning.tune import tune_model
     from .untuned import compile_model
 
 __all__ = ["CompiledModel", "ModelResult", "compile_model", "load", "tune_model"]
 
-_HOME = {"CompiledModel": "artifact", "ModelResult": "result", "compile_model": "untuned", "tune_model": "tune"}
+_HOME = {
+    "CompiledModel": "artifact.artifact",
+    "ModelResult": "tuning.result",
+    "compile_model": "untuned",
+    "tune_model": "tuning.tune",
+}
 
 
 def load(folder: str | Path, digest: str | None = None, threads: int | None = None) -> CompiledModel:
@@ -79,7 +68,7 @@ def load(folder: str | Path, digest: str | None = None, threads: int | None = No
         ```
     """
     configure()
-    from .artifact import CompiledModel
+    from .artifact.artifact import CompiledModel
 
     return CompiledModel.load(folder, digest, threads)
 

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from ..machine.lock import MachineLock
 from ..measure.timing import FEWEST_ROUNDS, MOST_ROUNDS
-from .foreign import FUNCTION
+from .artifact.foreign import FUNCTION
 
 if TYPE_CHECKING:
     from ..machine.peak import Peak
-    from .artifact import CompiledModel
-    from .metadata import ForeignPart, Work
+    from .artifact.artifact import CompiledModel
+    from .artifact.metadata import ForeignPart, Work
 
 BUILTIN = "vm.builtin."
 """The virtual machine's own functions begin with this."""

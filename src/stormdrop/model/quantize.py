@@ -18,14 +18,14 @@ from onnx import helper, version_converter
 
 from ..errors import InputError, ModelError, one_line, shown
 from ..ir.relative_error import relative_error
-from .foreign import INSTALL
-from .importer.code_layers import is_code_layer
-from .importer.source import read_model
-from .importer.standard import opset_of
-from .importer.weights import moved_in
+from .artifact.foreign import INSTALL
+from .graph.peer import peer_outputs
+from .inputs.given import listed, split
+from .onnx.rewrites.code_layers import is_code_layer
+from .onnx.source import read_model
+from .onnx.standard import opset_of
+from .onnx.weights import moved_in
 from .verification.arrays import same_top
-from .verification.given import listed, split
-from .verification.peer import peer_outputs
 
 ACTIVATIONS = ("uint8", "int8")
 """The types of the data between layers."""

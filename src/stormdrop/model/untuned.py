@@ -15,23 +15,23 @@ from typing import Any
 from ..machine.cpu import Target, keeping_denormals
 from ..records import Store, buffered, open_store
 from ..tuning.options import FLOAT32, TuneOptions
-from .artifact import CompiledModel, needs_linker
-from .artifact_files import check_writable
-from .attention import with_attention
-from .builder import ModelBuilder, provenance_of, source_of
+from .artifact.artifact import CompiledModel, needs_linker
+from .artifact.artifact_files import check_writable
+from .building.builder import ModelBuilder, provenance_of, source_of
+from .building.repair import Replacement, verified_or_repaired
+from .building.saving import Verifier
+from .building.tuned_task import TunedTask
 from .importer.any_model import Model, import_model
-from .importer.combinations import GivenShapes
-from .importer.inputs import Values
-from .lowering import PrecisionReport, in_precision
+from .inputs.combinations import GivenShapes
+from .inputs.given import Data
+from .inputs.inputs import Values
+from .passes.attention import with_attention
 from .phases import timed
-from .repair import Replacement, verified_or_repaired
-from .saving import Verifier
-from .scheduler import recorded_tasks
-from .sized_result import SizeResult, size_results
-from .tuned_task import TunedTask
-from .verification.given import Data
+from .precision.choice import PrecisionReport, in_precision
+from .tuning.scheduler import recorded_tasks
+from .tuning.sized_result import SizeResult, size_results
 from .verification.references import with_references
-from .verify import Verification
+from .verification.verify import Verification
 
 
 def compile_model(

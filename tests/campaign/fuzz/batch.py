@@ -19,7 +19,7 @@ SECONDS = 60.0
 """A graph that takes longer hangs. A usual one takes less than one second."""
 
 # What takes long to load. Not this module: it loads onnxruntime, which starts a thread, and forks need one thread only.
-_LOADS = ("onnx", "stormdrop.model.importer.graph", "stormdrop.model.untuned", "stormdrop.sketches.registry")
+_LOADS = ("onnx", "stormdrop.model.importer.import_onnx", "stormdrop.model.untuned", "stormdrop.sketches.registry")
 
 _START_SECONDS = 300.0  # that a child may take to load everything on a busy machine
 

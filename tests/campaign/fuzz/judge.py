@@ -16,7 +16,7 @@ from stormdrop.machine import threads
 
 threads.configure()  # before TVM is loaded
 
-from stormdrop.model.importer.graph import load_graph  # noqa: E402
+from stormdrop.model.importer.import_onnx import load_graph  # noqa: E402
 from stormdrop.model.untuned import compile_model_with  # noqa: E402
 from stormdrop.tuning.options import TuneOptions  # noqa: E402
 

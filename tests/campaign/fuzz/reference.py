@@ -11,8 +11,8 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from stormdrop.ir.relative_error import relative_error
-from stormdrop.model.foreign import ask_for_exact_sums
-from stormdrop.model.importer.halves import has_halves
+from stormdrop.model.artifact.foreign import ask_for_exact_sums
+from stormdrop.model.onnx.rewrites.halves import has_halves
 
 Array = NDArray[Any]
 

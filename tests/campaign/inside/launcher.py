@@ -42,12 +42,12 @@ def log(event: str, **values: Any) -> None:
 
 
 INSTANTS = {
-    "stormdrop.model.tune": [("import_model", "import")],
+    "stormdrop.model.tuning.tune": [("import_model", "import")],
     "stormdrop.tuning.session": [("Session.search", "search")],
     "stormdrop.measure.local": [("LocalMeasurer.race", "race")],
-    "stormdrop.model.builder": [("ModelBuilder.build", "compile")],
-    "stormdrop.model.verify": [("Reference.check", "verify")],
-    "stormdrop.model.atomic_folder": [("replace_folder", "save")],
+    "stormdrop.model.building.builder": [("ModelBuilder.build", "compile")],
+    "stormdrop.model.verification.verify": [("Reference.check", "verify")],
+    "stormdrop.model.artifact.atomic_folder": [("replace_folder", "save")],
 }
 """The functions, by module, whose calls are instants."""
 

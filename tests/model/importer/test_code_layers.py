@@ -11,12 +11,12 @@ from onnx import TensorProto, defs, helper, numpy_helper
 
 import stormdrop as sd
 from stormdrop.ir.workload import Workload
-from stormdrop.model.importer.code_layers import with_code_layers
-from stormdrop.model.importer.contributed import DOMAIN
-from stormdrop.model.importer.contributed import MATMUL_N_BITS as OPERATOR
 from stormdrop.model.importer.converters.codes import FEW_ROWS
-from stormdrop.model.importer.graph import load_graph
+from stormdrop.model.importer.import_onnx import load_graph
 from stormdrop.model.importer.onnx_model import load_onnx
+from stormdrop.model.onnx.contributed import DOMAIN
+from stormdrop.model.onnx.contributed import MATMUL_N_BITS as OPERATOR
+from stormdrop.model.onnx.rewrites.code_layers import with_code_layers
 
 K, N, BLOCK = 96, 40, 32
 RNG = np.random.default_rng(3)

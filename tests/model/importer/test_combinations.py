@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stormdrop.errors import ModelError
-from stormdrop.model.importer.combinations import all_shapes
+from stormdrop.model.inputs.combinations import all_shapes
 
 
 def listed(given: Any, names: Any = None) -> list[Any]:

@@ -12,9 +12,9 @@ from onnx import TensorProto, helper, numpy_helper
 from tiny_models import make_model
 
 from stormdrop.errors import ModelError
-from stormdrop.model.foreign import session_of, session_options
-from stormdrop.model.importer.graph import load_graph
-from stormdrop.model.importer.source import read_source
+from stormdrop.model.artifact.foreign import session_of, session_options
+from stormdrop.model.importer.import_onnx import load_graph
+from stormdrop.model.onnx.source import read_source
 from stormdrop.model.verification.exact import ExactModel
 
 SHAPE = (4, 6)

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tiny_models import make_model
 
 from stormdrop.errors import ModelError
-from stormdrop.model.importer.source import read_source
+from stormdrop.model.onnx.source import read_source
 
 DATA = np.arange(4, dtype=np.float32).tobytes()
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from onnx import helper
 from tiny_models import make_model
 
-from stormdrop.model.importer.segments import Segment, Wiring, divide
+from stormdrop.model.onnx.segments import Segment, Wiring, divide
 
 FOREIGN = "Foreign"
 

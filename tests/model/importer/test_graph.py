@@ -13,12 +13,13 @@ from tvm import relax, te
 from tvm.s_tir import Schedule
 
 from stormdrop.machine.cpu import Target
-from stormdrop.model.compile import build
-from stormdrop.model.importer.graph import Graph, load_graph
-from stormdrop.model.importer.tasks import normalise
-from stormdrop.model.metadata import TensorInfo
+from stormdrop.model.artifact.metadata import TensorInfo
+from stormdrop.model.building.compile import build
+from stormdrop.model.graph.graph import Graph
+from stormdrop.model.graph.tasks import normalise
+from stormdrop.model.importer.import_onnx import load_graph
 from stormdrop.model.random_weights import seed_weights
-from stormdrop.model.verify import verify
+from stormdrop.model.verification.verify import verify
 
 
 def blocks(function: object) -> list[str]:

@@ -11,8 +11,8 @@ import pytest
 from onnx import numpy_helper, parser
 
 from stormdrop.machine.cpu import Target
-from stormdrop.model.importer.graph import load_graph
-from stormdrop.model.importer.halves import compute_in_float32, has_halves
+from stormdrop.model.importer.import_onnx import load_graph
+from stormdrop.model.onnx.rewrites.halves import compute_in_float32, has_halves
 from stormdrop.model.untuned import compile_model_with
 from stormdrop.tuning.options import TuneOptions
 

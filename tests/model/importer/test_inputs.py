@@ -10,13 +10,13 @@ from tiny_models import make_model
 
 from stormdrop.errors import InputError, ModelError
 from stormdrop.machine.cpu import Target
-from stormdrop.model.artifact import CompiledModel
-from stormdrop.model.compile import build
-from stormdrop.model.importer.graph import load_graph
+from stormdrop.model.artifact.artifact import CompiledModel
+from stormdrop.model.building.compile import build
+from stormdrop.model.importer.import_onnx import load_graph
 from stormdrop.model.importer.isolated import Importer
-from stormdrop.model.importer.source import read_source
+from stormdrop.model.onnx.source import read_source
 from stormdrop.model.random_weights import seed_weights
-from stormdrop.model.verify import Reference, verify
+from stormdrop.model.verification.verify import Reference, verify
 
 Dimension = int | str | None
 

@@ -14,8 +14,9 @@ from onnx import helper
 from tiny_models import make_model, residual_model
 
 from stormdrop.errors import ModelError
+from stormdrop.model.graph.graph import Graph
 from stormdrop.model.importer import isolated
-from stormdrop.model.importer.graph import Graph, load_graph
+from stormdrop.model.importer.import_onnx import load_graph
 from stormdrop.model.importer.isolated import Importer, import_graph
 from stormdrop.model.random_weights import seed_weights
 

@@ -12,8 +12,9 @@ from onnx import TensorProto, helper, numpy_helper
 import stormdrop as sd
 from stormdrop.ir.roles import find_contraction, is_contraction
 from stormdrop.ir.workload import Workload
-from stormdrop.model.foreign import ask_for_exact_sums
-from stormdrop.model.importer.graph import Graph, load_graph
+from stormdrop.model.artifact.foreign import ask_for_exact_sums
+from stormdrop.model.graph.graph import Graph
+from stormdrop.model.importer.import_onnx import load_graph
 
 RNG = np.random.default_rng(0)
 SYMMETRIC = np.int8(0)

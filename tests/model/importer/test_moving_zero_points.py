@@ -13,7 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 import stormdrop as sd
 from stormdrop.ir.factors import factors_of
 from stormdrop.ir.workload import Workload
-from stormdrop.model.importer.graph import Graph, load_graph
+from stormdrop.model.graph.graph import Graph
+from stormdrop.model.importer.import_onnx import load_graph
 
 Array = NDArray[Any]
 
@@ -120,7 +121,7 @@ def test_every_layer_multiplies_bytes(imported: tuple[Graph, dict[str, Array]]) 
 @pytest.mark.compiles
 def test_the_sums_are_exact(imported: tuple[Graph, dict[str, Array]]) -> None:
     from stormdrop.machine.cpu import Target
-    from stormdrop.model.compile import build
+    from stormdrop.model.building.compile import build
 
     graph, feeds = imported
     model = build(graph, {}, Target.detect())

@@ -10,8 +10,8 @@ import pytest
 from onnx import helper, numpy_helper
 
 from stormdrop.machine.cpu import Target
-from stormdrop.model.compile import build
-from stormdrop.model.importer.graph import load_graph
+from stormdrop.model.building.compile import build
+from stormdrop.model.importer.import_onnx import load_graph
 
 pytestmark = pytest.mark.compiles
 

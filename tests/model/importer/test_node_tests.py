@@ -15,8 +15,8 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.backend.test.runner import Runner
 
 from stormdrop.machine.cpu import Target
-from stormdrop.model.compile import build
-from stormdrop.model.importer.graph import load_graph
+from stormdrop.model.building.compile import build
+from stormdrop.model.importer.import_onnx import load_graph
 from stormdrop.model.importer.not_imported import refusal_reason
 
 pytestmark = pytest.mark.compiles

@@ -10,7 +10,7 @@ from onnxscript import rewriter
 from onnxscript.rewriter import RewriteRuleSet
 from tiny_models import make_model
 
-from stormdrop.model.importer.optimize import rule_set
+from stormdrop.model.onnx.rewrites.optimize import rule_set
 
 
 def model() -> onnx.ModelProto:

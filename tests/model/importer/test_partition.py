@@ -12,10 +12,12 @@ from onnx import TensorProto, helper, numpy_helper
 from tiny_models import make_model, residual_model
 
 from stormdrop.errors import ModelError
-from stormdrop.model.importer import frontend, graph, trial_run
-from stormdrop.model.importer.graph import Graph, load_graph
+from stormdrop.model.graph.graph import Graph
+from stormdrop.model.importer import frontend, import_onnx
+from stormdrop.model.importer.import_onnx import load_graph
 from stormdrop.model.importer.isolated import import_graph
 from stormdrop.model.importer.wholly_foreign import wholly_foreign
+from stormdrop.model.onnx import trial_run
 from stormdrop.model.random_weights import seed_weights
 
 
@@ -79,7 +81,7 @@ def cosines() -> onnx.ModelProto:
 
 def test_operators_that_a_pass_does_not_take_are_foreign(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("onnxruntime")
-    monkeypatch.setattr(graph, "clip_indices", refuses_cosines)
+    monkeypatch.setattr(import_onnx, "clip_indices", refuses_cosines)
     imported = load_graph(cosines())
     assert parts(imported) == [{"Cos": 1}, {"Cos": 1}]
     assert "operator cos of" in imported.foreign.reports[0].reason
@@ -88,7 +90,7 @@ def test_operators_that_a_pass_does_not_take_are_foreign(monkeypatch: pytest.Mon
 
 @pytest.mark.usefixtures("no_onnxruntime")
 def test_an_operator_that_a_pass_does_not_take_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graph, "clip_indices", refuses_cosines)
+    monkeypatch.setattr(import_onnx, "clip_indices", refuses_cosines)
     with pytest.raises(ModelError, match=r"operator cos of .* is not supported: ValueError: no cosines; onnxruntime"):
         load_graph(cosines())
 
@@ -103,7 +105,7 @@ def test_if_everything_fails_the_whole_model_is_one_part(monkeypatch: pytest.Mon
             raise ValueError("too many operators")
         return mod
 
-    monkeypatch.setattr(graph, "clip_indices", refuses_the_first)
+    monkeypatch.setattr(import_onnx, "clip_indices", refuses_the_first)
     imported = load_graph(cosines())
     assert parts(imported) == [{"Relu": 1, "Cos": 2, "MatMul": 1}] and not imported.tasks
 

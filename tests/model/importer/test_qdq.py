@@ -13,10 +13,11 @@ from quantised_models import NETWORKS, quantised
 import stormdrop as sd
 from stormdrop.ir.roles import is_contraction
 from stormdrop.ir.workload import Workload
-from stormdrop.model.importer.graph import Graph, load_graph
-from stormdrop.model.importer.qdq import with_byte_layers
+from stormdrop.model.graph.graph import Graph
+from stormdrop.model.graph.peer import peer_outputs
+from stormdrop.model.importer.import_onnx import load_graph
+from stormdrop.model.onnx.rewrites.qdq import with_byte_layers
 from stormdrop.model.verification.exact import ExactModel
-from stormdrop.model.verification.peer import peer_outputs
 
 RNG = np.random.default_rng(0)
 

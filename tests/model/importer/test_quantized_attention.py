@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from stormdrop.machine.cpu import Target
-from stormdrop.model.compile import build
-from stormdrop.model.importer.graph import Graph, load_graph
-from stormdrop.model.importer.qdq import rounds_to_bytes
-from stormdrop.model.verification.peer import peer_outputs
-from stormdrop.model.verification.ranges import index_ranges
+from stormdrop.model.building.compile import build
+from stormdrop.model.graph.graph import Graph
+from stormdrop.model.graph.peer import peer_outputs
+from stormdrop.model.importer.import_onnx import load_graph
+from stormdrop.model.onnx.index_ranges import index_ranges
+from stormdrop.model.onnx.rewrites.qdq import rounds_to_bytes
 
 pytestmark = pytest.mark.compiles
 

@@ -10,11 +10,12 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from stormdrop.machine.cpu import Target
-from stormdrop.model.compile import build
+from stormdrop.model.building.compile import build
+from stormdrop.model.graph.graph import Graph
+from stormdrop.model.graph.tasks import kernel_calls
 from stormdrop.model.importer.converters import recurrent as recurrent_operators
-from stormdrop.model.importer.graph import Graph, load_graph
-from stormdrop.model.importer.tasks import kernel_calls
-from stormdrop.model.verify import random_feeds
+from stormdrop.model.importer.import_onnx import load_graph
+from stormdrop.model.verification.verify import random_feeds
 
 pytestmark = pytest.mark.compiles
 

@@ -13,7 +13,7 @@ import stormdrop as sd
 from stormdrop.errors import ModelError
 from stormdrop.model.importer.any_model import import_model
 from stormdrop.model.importer.relax_module import import_relax, index_ranges
-from stormdrop.model.verify import Reference
+from stormdrop.model.verification.verify import Reference
 
 RNG = np.random.default_rng(0)
 

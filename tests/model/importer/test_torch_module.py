@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch", reason="torch modules need torch")
 from stormdrop.model.importer import torch_module  # noqa: E402
 from stormdrop.model.importer.any_model import import_model  # noqa: E402
 from stormdrop.model.importer.torch_module import import_torch  # noqa: E402
-from stormdrop.model.verify import Reference  # noqa: E402
+from stormdrop.model.verification.verify import Reference  # noqa: E402
 
 
 class Network(torch.nn.Module):

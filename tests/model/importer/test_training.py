@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tiny_models import make_model
 
 from stormdrop.errors import ModelError
-from stormdrop.model.importer.graph import load_graph
+from stormdrop.model.importer.import_onnx import load_graph
 from stormdrop.model.importer.onnx_model import load_onnx
 from stormdrop.model.verification.exact import ExactModel
 

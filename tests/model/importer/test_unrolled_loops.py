@@ -7,7 +7,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from stormdrop.model.importer.loops import unroll_loops
+from stormdrop.model.onnx.rewrites.loops import unroll_loops
 
 
 def branching_loop() -> onnx.ModelProto:

@@ -6,8 +6,8 @@ import numpy as np
 from onnx import helper, numpy_helper
 from tiny_models import make_model
 
-from stormdrop.model.importer.graph import load_graph
-from stormdrop.model.importer.tasks import kernel_calls
+from stormdrop.model.graph.tasks import kernel_calls
+from stormdrop.model.importer.import_onnx import load_graph
 
 CONV = {"kernel_shape": [1, 1]}
 

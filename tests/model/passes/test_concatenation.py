@@ -9,12 +9,13 @@ from onnx import TensorProto, helper, numpy_helper
 
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
-from stormdrop.model.artifact import CompiledModel
-from stormdrop.model.compile import apply_variants, build
-from stormdrop.model.importer.graph import Graph, load_graph
-from stormdrop.model.importer.tasks import kernel_calls
-from stormdrop.model.passes.concatenation import Place
-from stormdrop.model.verify import random_feeds, verify
+from stormdrop.model.artifact.artifact import CompiledModel
+from stormdrop.model.building.compile import apply_variants, build
+from stormdrop.model.graph.graph import Graph
+from stormdrop.model.graph.place import Place
+from stormdrop.model.graph.tasks import kernel_calls
+from stormdrop.model.importer.import_onnx import load_graph
+from stormdrop.model.verification.verify import random_feeds, verify
 from stormdrop.sketches.contract import Variant
 from stormdrop.sketches.registry import sketches_for
 

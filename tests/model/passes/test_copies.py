@@ -8,8 +8,8 @@ import pytest
 from onnx import helper, numpy_helper
 from tiny_models import make_model
 
-from stormdrop.model.importer.graph import load_graph
-from stormdrop.model.importer.tasks import kernel_calls
+from stormdrop.model.graph.tasks import kernel_calls
+from stormdrop.model.importer.import_onnx import load_graph
 
 
 def kernels(nodes: list[onnx.NodeProto], shape: tuple[int, ...], output: tuple[int, ...]) -> list[str]:

@@ -13,13 +13,13 @@ from tiny_models import make_model
 from stormdrop.ir.dtypes import BFLOAT16
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
-from stormdrop.model.importer.graph import load_graph
-from stormdrop.model.importer.tasks import Task
-from stormdrop.model.precision import lowered
+from stormdrop.model.graph.tasks import Task
+from stormdrop.model.importer.import_onnx import load_graph
+from stormdrop.model.inputs.samples import random_feeds
+from stormdrop.model.precision.mixed import lowered
 from stormdrop.model.untuned import compile_model
 from stormdrop.model.verification.exact import ExactModel
-from stormdrop.model.verification.samples import random_feeds
-from stormdrop.model.verify import verify
+from stormdrop.model.verification.verify import verify
 from stormdrop.sketches.registry import cpu_sketches
 
 pytestmark = pytest.mark.compiles

@@ -9,9 +9,9 @@ from onnx import helper, numpy_helper
 from tiny_models import make_model
 
 from stormdrop.ir.workload import Workload
-from stormdrop.model.importer.graph import load_graph
+from stormdrop.model.importer.import_onnx import load_graph
 from stormdrop.model.untuned import compile_model
-from stormdrop.model.verify import verify
+from stormdrop.model.verification.verify import verify
 
 pytestmark = pytest.mark.compiles
 

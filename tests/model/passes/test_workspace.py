@@ -12,10 +12,11 @@ from onnx import helper
 from tiny_models import make_model
 
 from stormdrop.machine.cpu import Target
-from stormdrop.model.artifact import CompiledModel
-from stormdrop.model.compile import build
-from stormdrop.model.importer.graph import Graph, load_graph
-from stormdrop.model.verify import random_feeds, verify
+from stormdrop.model.artifact.artifact import CompiledModel
+from stormdrop.model.building.compile import build
+from stormdrop.model.graph.graph import Graph
+from stormdrop.model.importer.import_onnx import load_graph
+from stormdrop.model.verification.verify import random_feeds, verify
 
 pytestmark = pytest.mark.compiles
 

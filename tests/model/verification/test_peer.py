@@ -8,12 +8,12 @@ import pytest
 from onnx import helper, numpy_helper
 
 from stormdrop.ir.relative_error import relative_error
-from stormdrop.model.importer.graph import Graph
-from stormdrop.model.metadata import TensorInfo
-from stormdrop.model.verification import origins
-from stormdrop.model.verification.origins import OnnxOrigin, rounding_of_peer
-from stormdrop.model.verification.peer import before_saturation, peer_outputs
-from stormdrop.model.verification.samples import random_feeds
+from stormdrop.model.artifact.metadata import TensorInfo
+from stormdrop.model.graph import onnx_origin
+from stormdrop.model.graph.graph import Graph
+from stormdrop.model.graph.onnx_origin import OnnxOrigin, rounding_of_peer
+from stormdrop.model.graph.peer import before_saturation, peer_outputs
+from stormdrop.model.inputs.samples import random_feeds
 
 
 def test_without_onnxruntime_onnx_itself_answers(residual: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +70,7 @@ def test_sums_that_would_saturate_are_not_taken_for_rounding(monkeypatch: pytest
     feeds = {"x": np.full((2, 64), 255, "uint8")}
     (outputs,), _ = origin.outputs([feeds], ["y"])
     assert np.all(outputs["y"] == 64 * 255 * -128)
-    monkeypatch.setattr(origins, "sums_saturate", lambda: True)
+    monkeypatch.setattr(onnx_origin, "sums_saturate", lambda: True)
     assert rounding_of_peer(origin, feeds, "y") == 0.0
 
 

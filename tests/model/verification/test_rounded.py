@@ -10,12 +10,12 @@ import pytest
 from tiny_models import residual_model
 
 from stormdrop.model.importer.any_model import import_model
-from stormdrop.model.precision import lowered
+from stormdrop.model.inputs.samples import random_feeds
+from stormdrop.model.precision.mixed import lowered
 from stormdrop.model.random_weights import seed_weights
 from stormdrop.model.verification import exact as exact_module
 from stormdrop.model.verification.exact import ExactModel
 from stormdrop.model.verification.rounding import Rounded, draws
-from stormdrop.model.verification.samples import random_feeds
 
 
 class Executions:

@@ -6,9 +6,9 @@ import numpy as np
 import onnx
 import pytest
 
-from stormdrop.model.metadata import Metadata, TensorInfo
-from stormdrop.model.verification.ranges import index_ranges
-from stormdrop.model.verification.samples import random_feeds, sample_feeds, samples
+from stormdrop.model.artifact.metadata import Metadata, TensorInfo
+from stormdrop.model.inputs.samples import random_feeds, sample_feeds, samples
+from stormdrop.model.onnx.index_ranges import index_ranges
 
 
 def test_feeds_follow_the_seed_and_the_type() -> None:

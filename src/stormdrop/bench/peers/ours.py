@@ -78,7 +78,7 @@ class TunedModel:
         from ...model import load
 
         self._model = load(artifact)  # sets the number of threads before TVM is loaded
-        from ...model.call_inputs import aligned
+        from ...model.artifact.call_inputs import aligned
 
         self._inputs = {name: aligned(value) for name, value in inputs.items()}
         self.versions = {"tvm": self._model.metadata.tvm, "stormdrop": self._model.metadata.stormdrop}

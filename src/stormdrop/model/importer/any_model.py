@@ -14,13 +14,13 @@ import onnx
 import tvm
 
 from ...errors import ModelError
-from .combinations import GivenShapes, all_shapes
-from .inputs import Values
+from ..inputs.combinations import GivenShapes, all_shapes
+from ..inputs.inputs import Values
 from .isolated import import_graph
 from .together import together
 
 if TYPE_CHECKING:
-    from .graph import Graph
+    from ..graph.graph import Graph
 
 Model: TypeAlias = Any
 """A path, an `onnx.ModelProto`, a `torch.nn.Module`, a `torch.export.ExportedProgram` or a Relax `tvm.IRModule`."""

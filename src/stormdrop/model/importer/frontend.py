@@ -10,12 +10,12 @@ import tvm
 from tvm import relax
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
+from ..onnx.standard import opset_of
+from ..onnx.weights import array_of, in_file
 from ..passes.views import static_shape
 from ..tensors import tensor_of
 from .converters import CONVERTERS
 from .converters.node import Node
-from .standard import opset_of
-from .weights import array_of, in_file
 
 
 def from_onnx(model: onnx.ModelProto) -> tvm.IRModule:

@@ -38,15 +38,15 @@ from ...machine.child_process import ChildProcess
 from ...machine.memory import CHILD_SHARE, limit_memory, usable_memory
 from ...machine.no_torch import hide_torch
 from ...machine.scratch import scratch_folder
-from ..metadata import ForeignPart, TensorInfo
-from .combinations import GivenShapes, Shapes
-from .inputs import Values
-from .source import refuse_external_data, shapes_of_sizes
-from .weights import FileState, large_tensors, move_out
+from ..artifact.metadata import ForeignPart, TensorInfo
+from ..inputs.combinations import GivenShapes, Shapes
+from ..inputs.inputs import Values
+from ..onnx.source import refuse_external_data, shapes_of_sizes
+from ..onnx.weights import FileState, large_tensors, move_out
 
 if TYPE_CHECKING:
-    from ..constants_file import ConstantsReader, ConstantsWriter
-    from .graph import Graph
+    from ..artifact.constants_file import ConstantsReader, ConstantsWriter
+    from ..graph.graph import Graph
 
 IMPORT_SECONDS = 600.0
 """An import that takes longer is ended. One of 1,500 nodes takes 8 to 14 s."""
@@ -119,7 +119,7 @@ class Importer:
         self, model: str | Path | onnx.ModelProto, shapes: GivenShapes | None = None, values: Values | None = None
     ) -> Graph:
         """See `import_graph`."""
-        from ..constants_file import ConstantsReader
+        from ..artifact.constants_file import ConstantsReader
         from .together import together
 
         with scratch_folder() as folder:
@@ -189,10 +189,10 @@ def _graph(imported: _Imported, constants: ConstantsReader) -> Graph:
     import tvm  # noqa: F401  whose classes the module consists of
     from tvm_ffi.serialization import from_json_graph_str
 
-    from ..foreign import ForeignParts
-    from ..verification.origins import OnnxOrigin
-    from .graph import Graph
-    from .tasks import extract_tasks
+    from ..artifact.foreign import ForeignParts
+    from ..graph.graph import Graph
+    from ..graph.onnx_origin import OnnxOrigin
+    from ..graph.tasks import extract_tasks
 
     folder = Path(imported.folder)
     mod = from_json_graph_str((folder / _MODULE).read_text())
@@ -239,8 +239,8 @@ def serve(connection: Connection, memory: int) -> None:
 
 def _served(name: str, path: str, shapes: GivenShapes, values: Values, folder: str) -> Iterator[_Imported | str]:
     """Imports a model at each size and writes it into a folder. Yields one line if it cannot be imported."""
-    from ..constants_file import ConstantsWriter
-    from .graph import load_graph
+    from ..artifact.constants_file import ConstantsWriter
+    from .import_onnx import load_graph
 
     try:
         sizes = shapes_of_sizes(Path(path), shapes, name)
@@ -262,7 +262,7 @@ def _written(graph: Graph, size: Shapes, left: int, folder: Path, constants: Con
     """What the parent has to know of a graph, whose module, source and foreign parts are written to a folder."""
     from tvm_ffi.serialization import to_json_graph_str
 
-    from .constants import without_constants
+    from ..graph.constants import without_constants
 
     assert isinstance(graph.source, onnx.ModelProto)
     mod, values = without_constants(graph.mod)

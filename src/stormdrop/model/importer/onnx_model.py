@@ -10,19 +10,19 @@ import onnx
 from onnx import TensorProto, version_converter
 
 from ...errors import ModelError, one_line, shown
-from ..metadata import TensorInfo
-from .contributed import is_contributed, known_shapes
+from ..artifact.metadata import TensorInfo
+from ..inputs.inputs import Values
+from ..onnx.contributed import is_contributed, known_shapes
+from ..onnx.deciding import refuse_deciding_inputs
+from ..onnx.rewrites.simplify import clean
+from ..onnx.sizes import is_too_large, too_large
+from ..onnx.source import described, read_source
+from ..onnx.standard import is_standard, opset_of
+from ..onnx.training import refuse_training
+from ..onnx.trial_run import KERNEL_TYPES
+from ..onnx.weights import move_out, moved_in
 from .converters.foreign import OPERATOR
-from .deciding import refuse_deciding_inputs
-from .inputs import Values
 from .not_imported import refusal_reason
-from .simplify import clean
-from .sizes import is_too_large, too_large
-from .source import described, read_source
-from .standard import is_standard, opset_of
-from .training import refuse_training
-from .trial_run import KERNEL_TYPES
-from .weights import move_out, moved_in
 
 _OLDEST_OPSET = 7
 """Older models are converted: before opset 7, operators broadcast by attributes, which the importer ignores."""

@@ -24,16 +24,16 @@ import tvm
 from onnx import helper
 
 from ...errors import ModelError, shown
-from ..artifact_files import foreign_file
-from ..foreign import INSTALL, ForeignParts
-from ..metadata import OPEN, ForeignPart, TensorInfo
-from ..verification.origins import OnnxOrigin
+from ..artifact.artifact_files import foreign_file
+from ..artifact.foreign import INSTALL, ForeignParts
+from ..artifact.metadata import OPEN, ForeignPart, TensorInfo
+from ..graph.onnx_origin import OnnxOrigin
+from ..onnx.segments import Segment, Wiring, divide
+from ..onnx.standard import is_standard, operator_name
+from ..onnx.trial_run import ValueType, value_types
+from ..onnx.weights import moved_in
 from .converters.foreign import DOMAIN, OPERATOR
 from .onnx_model import OnnxGraph, unsupported_nodes
-from .segments import Segment, Wiring, divide
-from .standard import is_standard, operator_name
-from .trial_run import ValueType, value_types
-from .weights import moved_in
 from .whole_part import whole_part
 
 _TRIES = 12

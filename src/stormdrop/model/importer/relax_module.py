@@ -12,12 +12,14 @@ from tvm import relax
 from tvm.ir import GenericConst
 
 from ...errors import ModelError, one_line, shown
-from ..metadata import TensorInfo
+from ..artifact.metadata import TensorInfo
+from ..graph.graph import Graph
+from ..graph.origin import Outputs
+from ..inputs.ranges import Ranges
+from ..inputs.samples import Feeds
 from ..passes.batch_norms import fold_batch_norms
 from ..passes.views import as_reshapes
-from ..verification.ranges import Ranges
-from .graph import Graph, graph_of
-from .origin import Feeds, Outputs
+from .import_onnx import graph_of
 
 Shapes = Mapping[str, tuple[int, ...]]
 

@@ -15,9 +15,9 @@ import tvm
 from tvm import tirx
 
 from ...errors import ModelError
-from ..foreign import FUNCTION, ForeignParts
-from ..passes.renaming import renamed
-from .graph import Graph
+from ..artifact.foreign import FUNCTION, ForeignParts
+from ..graph.graph import Graph
+from ..graph.renaming import renamed
 
 
 def together(graphs: Sequence[Graph]) -> Graph:
@@ -76,7 +76,7 @@ def _kernel_names(mod: tvm.IRModule, suffix: str, taken: set[str]) -> dict[str, 
 
 def _parts(graphs: Sequence[Graph]) -> tuple[ForeignParts, list[list[int]]]:
     """The different foreign parts of all graphs, and where those of each graph are among them."""
-    from ..artifact_files import foreign_file
+    from ..artifact.artifact_files import foreign_file
 
     index_of: dict[bytes, int] = {}
     reports = []

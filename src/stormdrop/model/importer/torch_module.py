@@ -23,9 +23,10 @@ import torch
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 
 from ...errors import ModelError, one_line, shown
-from ..metadata import TensorInfo
-from ..verification.ranges import index_ranges as onnx_index_ranges
-from .graph import Graph, graph_of
+from ..artifact.metadata import TensorInfo
+from ..graph.graph import Graph
+from ..onnx.index_ranges import index_ranges as onnx_index_ranges
+from .import_onnx import graph_of
 from .isolated import import_graph
 from .relax_module import index_ranges, simplified
 from .torch_origin import TorchOrigin, inference

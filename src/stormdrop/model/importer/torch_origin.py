@@ -13,12 +13,13 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
 from ...errors import ModelError, one_line
-from ..verification.origins import origin_of
-from ..verification.ranges import Ranges
-from .origin import Feeds, Outputs
+from ..graph.onnx_origin import origin_of
+from ..graph.origin import Outputs
+from ..inputs.ranges import Ranges
+from ..inputs.samples import Feeds
 
 if TYPE_CHECKING:
-    from .graph import Graph
+    from ..graph.graph import Graph
 
 
 class TorchOrigin:

@@ -17,11 +17,11 @@ from typing import NamedTuple
 import tvm
 from tvm import relax
 
-from ..artifact_files import foreign_file
-from ..foreign import FUNCTION
-from ..metadata import OPEN, ForeignPart, TensorInfo
-from ..verification.origins import OnnxOrigin
-from .standard import is_standard, operator_name
+from ..artifact.artifact_files import foreign_file
+from ..artifact.foreign import FUNCTION
+from ..artifact.metadata import OPEN, ForeignPart, TensorInfo
+from ..graph.onnx_origin import OnnxOrigin
+from ..onnx.standard import is_standard, operator_name
 
 
 class Whole(NamedTuple):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..foreign import ForeignParts
-from ..verification.origins import OnnxOrigin, origin_of
-from .graph import Graph
+from ..artifact.foreign import ForeignParts
+from ..graph.graph import Graph
+from ..graph.onnx_origin import OnnxOrigin, origin_of
 from .whole_part import whole_part
 
 

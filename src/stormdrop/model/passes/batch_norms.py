@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tvm import relax
 from tvm.ir import GenericConst
 
-from ..expressions import operator_name, variables_of
+from ..graph.expressions import operator_name, variables_of
 from .rewriting import constant, rewrite_main
 
 Array = NDArray[Any]

@@ -21,7 +21,7 @@ from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import FloatImm
 from tvm.s_tir import Schedule
 
-from ..expressions import operator_name
+from ..graph.expressions import operator_name
 from .rewriting import constant, rewrite_main
 
 _RANK = 4

@@ -18,7 +18,7 @@ from tvm.ir import TensorLoad
 from ...errors import UnsupportedFunction
 from ...ir.reference import evaluate_graph
 from ...ir.stages import StageGraph, shape_of
-from ..expressions import calls_kernel
+from ..graph.expressions import calls_kernel
 from .rewriting import rewrite_main
 
 _LARGEST = 1 << 22  # elements: what a larger function does would take long to find out

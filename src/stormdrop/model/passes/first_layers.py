@@ -14,7 +14,7 @@ from typing import Any
 import tvm
 from tvm import relax, te, tirx
 
-from ..expressions import operator_name
+from ..graph.expressions import operator_name
 from .rewriting import rewrite_main
 from .views import static_shape
 

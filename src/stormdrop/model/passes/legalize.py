@@ -17,7 +17,7 @@ import tvm_ffi
 from tvm import relax, te, tirx
 from tvm.ir import GenericConst
 
-from ..expressions import calls_kernel
+from ..graph.expressions import calls_kernel
 from .rewriting import constant
 
 _SMALL = 16

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from tvm import relax, te
 from tvm.ir import GenericConst
 
-from ..expressions import VIEWS, operator_name, variables_of
+from ..graph.expressions import VIEWS, operator_name, variables_of
 from .rewriting import constant, rewrite_main
 from .views import static_shape
 

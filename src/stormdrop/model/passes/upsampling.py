@@ -15,7 +15,7 @@ import tvm
 from tvm import relax, te
 from tvm.ir import GenericConst
 
-from ..expressions import operator_name
+from ..graph.expressions import operator_name
 from .rewriting import constant, rewrite_main
 from .views import static_shape
 

@@ -20,10 +20,10 @@ from ...ir import reference
 from ...ir.dtypes import is_float
 from ...ir.stages import Stage, StageGraph
 from ...machine.threads import thread_count
-from ..expressions import VIEWS, calls_kernel, foreign_arguments, foreign_index, operator_name, variables_of
-from ..importer.graph import Graph
+from ..graph.expressions import VIEWS, calls_kernel, foreign_arguments, foreign_index, operator_name, variables_of
+from ..graph.graph import Graph
+from ..inputs.samples import Feeds
 from ..tensors import array_of
-from .samples import Feeds
 
 Array = NDArray[Any]
 _After = Callable[[Stage, Array], Array]

@@ -15,9 +15,12 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ...errors import ModelError, UnsupportedFunction
-from ..artifact import CompiledModel
-from ..importer.graph import Graph
-from ..importer.origin import Outputs
+from ..artifact.artifact import CompiledModel
+from ..graph.graph import Graph
+from ..graph.onnx_origin import origin_of, rounding_of_peer
+from ..graph.origin import Outputs
+from ..inputs.given import HINT
+from ..inputs.samples import STANDARD_NORMAL, Feeds, Sample, random_feeds, samples
 from .arrays import (
     error_of,
     exceeds_float32,
@@ -29,11 +32,8 @@ from .arrays import (
     varies,
 )
 from .exact import ExactModel, Site
-from .given import HINT
-from .origins import origin_of, rounding_of_peer
 from .parts import Compared, compared_by_parts, names_of_results
 from .rounding import LEVEL, LEVEL_WITHOUT_EXACT, OF_SPREAD, Rounded, float32_runs
-from .samples import STANDARD_NORMAL, Feeds, Sample, random_feeds, samples
 from .tensors import AfterSaturation, named_tensors, output_name, read_before_outputs, variables_of
 
 _logger = logging.getLogger(__name__)

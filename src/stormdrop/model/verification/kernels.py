@@ -15,14 +15,14 @@ from ...ir import reference
 from ...ir.dtypes import is_float, limits
 from ...ir.relative_error import relative_error
 from ...ir.stages import StageGraph, shape_of
-from ..artifact import CompiledModel
-from ..compile import place_of
-from ..importer.graph import Graph
-from ..importer.tasks import kernel_calls
+from ..artifact.artifact import CompiledModel
+from ..graph.graph import Graph
+from ..graph.place import place_of
+from ..graph.tasks import kernel_calls
+from ..inputs.given import HINT
+from ..inputs.samples import Feeds
 from ..tensors import array_of
 from .exact import Site
-from .given import HINT
-from .samples import Feeds
 
 Array = NDArray[Any]
 

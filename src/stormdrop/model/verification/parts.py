@@ -20,13 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...machine.threads import thread_count
-from ..artifact import CompiledModel
-from ..foreign import FUNCTION
-from ..importer.graph import Graph
+from ..artifact.artifact import CompiledModel
+from ..artifact.foreign import FUNCTION
+from ..graph.graph import Graph
+from ..graph.onnx_origin import OnnxOrigin, origin_of
+from ..inputs.samples import Feeds
 from .exact import ExactModel
-from .origins import OnnxOrigin, origin_of
 from .rounding import LEVEL_WITHOUT_EXACT, Rounded, float32_runs
-from .samples import Feeds
 from .tensors import named_tensors, output_name
 
 Array = NDArray[Any]

@@ -10,10 +10,10 @@ import logging
 from collections.abc import Sequence
 
 from ...errors import InputError, ModelError
-from ..importer.graph import Graph
-from ..verify import Reference, WrongImport
-from .given import Data, split
-from .samples import Feeds
+from ..graph.graph import Graph
+from ..inputs.given import Data, split
+from ..inputs.samples import Feeds
+from .verify import Reference, WrongImport
 
 _logger = logging.getLogger(__name__)
 

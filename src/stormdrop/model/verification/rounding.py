@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...ir.reference import NEAR_A_TIE
+from ..inputs.samples import Feeds
 from .arrays import error_of, mean_error
 from .exact import ExactModel
-from .samples import Feeds
 from .tensors import named_tensors
 
 LEVEL = 1e-4

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...ir.relative_error import relative_error
-from ..artifact import CompiledModel
-from ..metadata import Size
-from .samples import Feeds, sample_feeds
+from ..artifact.artifact import CompiledModel
+from ..artifact.metadata import Size
+from ..inputs.samples import Feeds, sample_feeds
 
 _LEVEL, _LEVEL_OF_BFLOAT16 = 1e-3, 5e-2
 """The largest error between the same rows at two sizes, whose kernels round differently, by the precision."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from ..importer.graph import Graph
+from ..graph.graph import Graph
 from .exact import ExactModel, Site
 
 Array = NDArray[Any]

@@ -8,8 +8,8 @@ from onnx import TensorProto, helper
 
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
-from stormdrop.model.compile import build
-from stormdrop.model.importer.graph import load_graph
+from stormdrop.model.building.compile import build
+from stormdrop.model.importer.import_onnx import load_graph
 
 
 @pytest.mark.compiles

@@ -13,8 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from stormdrop.errors import ModelError
 from stormdrop.machine.cpu import Target
-from stormdrop.model.compile import build
-from stormdrop.model.importer.graph import load_graph
+from stormdrop.model.building.compile import build
+from stormdrop.model.importer.import_onnx import load_graph
 from stormdrop.model.verification.exact import ExactModel
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="it says where windows stand")

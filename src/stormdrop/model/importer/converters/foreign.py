@@ -8,7 +8,7 @@ import onnx
 from onnx import helper
 from tvm import relax
 
-from ...foreign import FUNCTION
+from ...artifact.foreign import FUNCTION
 from .node import Node
 
 OPERATOR, DOMAIN = "StormdropForeign", "stormdrop"

@@ -1,0 +1,389 @@
+"""A compiled model: NumPy arrays in, NumPy arrays out; saved to a folder, loaded without a compiler elsewhere.
+
+folder/
+  metadata.json   what the model is, for which machine, its inputs and outputs, checksums of the other files; the digest
+                  of all this is the digest of the model
+  model.vm        the sequence of kernel calls, one for each size, and the small constants
+  weights.bin     the large constants, if there are any, which loading maps; see `program`
+  kernels.bc      the kernels as LLVM bitcode, which loading turns into machine code; kernels-1.bc and so on hold more
+  kernels.so      in a native model instead of kernels.bc: machine code, for which loading needs no LLVM
+  tuning.json.gz  what its tuning found, from which a report is made; see `tuning_file`
+  foreign_0.onnx  the parts that onnxruntime runs, if there are any; see `foreign`
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm_ffi
+from numpy.typing import NDArray
+from tvm.runtime.vm import VirtualMachine
+from tvm.support.cc import create_shared, get_cc
+
+from ...errors import ArtifactError, InputError, ModelError, one_line, shown
+from ...machine.forks import check_threads
+from ...machine.memory import return_freed_memory
+from . import artifact_files
+from .artifact_files import METADATA, NATIVE, PROGRAM, WEIGHTS, check_free, checksum, kernels_file
+from .atomic_folder import replace_folder
+from .call_inputs import CallInputs
+from .foreign import ForeignParts
+from .loading import load_program, without_scope_warnings
+from .machines import Machine, Machines, checked_threads, main_function, main_name
+from .metadata import Metadata, Size, TensorInfo, described, sizes_in_words
+from .program import Program, write_weights
+
+# Ctrl-C in a function of ours that TVM calls arrives as what it is, and not as a RuntimeError.
+tvm_ffi.register_error("KeyboardInterrupt", KeyboardInterrupt)
+
+
+class CompiledModel:
+    """A model that is ready to run on this machine.
+
+    `stormdrop.tune_model` makes one, `stormdrop.load` reads one from a folder. It runs at each of its `sizes`: the
+    shapes of a call's inputs say which one that is. Several threads may call one model, and several models, at the same
+    time: the calls in progress share the cores out, and those that find no core free wait.
+    After a fork only one of the two processes can run models: start other processes with
+    `multiprocessing.get_context("spawn")`, or fork before the first run.
+
+    Attributes:
+        threads: The most threads that one call uses, the calling thread included.
+        symbols: The index of the task of each kernel, by the kernel's name. Empty for a model that was loaded.
+        foreign: The parts that onnxruntime runs.
+        digest: The digest of all files of the folder that the model was loaded from or was saved to last: 64
+            hexadecimal digits. None if there is no such folder. Give it to `stormdrop.load` to get this very model.
+
+    Example:
+        ```python
+        model = stormdrop.load("resnet50.sd")
+        y = model(x)                              # inputs in order, or by keyword
+        outputs = model.run({"data": x})          # inputs by name; all outputs by name
+        model.save("copy.sd")
+        ```
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        metadata: Metadata,
+        symbols: Mapping[str, int] | None = None,
+        foreign: ForeignParts | None = None,
+        threads: int | None = None,
+    ) -> None:
+        """Make a program ready to run.
+
+        Args:
+            program: The program.
+            metadata: What the model says about itself.
+            symbols: The index of the task of each kernel, by the kernel's name.
+            foreign: The parts that onnxruntime runs.
+            threads: The most threads that one call uses; all usable cores by default.
+
+        Raises:
+            ArtifactError: The code cannot be linked into this process, or onnxruntime is needed and not installed.
+            InputError: `threads` is no number from 1 to the usable cores.
+        """
+        self.threads = checked_threads(threads)
+        self.metadata = metadata
+        self.symbols = dict(symbols or {})
+        self.foreign = foreign or ForeignParts()
+        self.digest: str | None = None
+        self._program = program
+        self._make_ready()
+
+    def _make_ready(self) -> None:
+        """Links the program into this process. Raises `ArtifactError` if it cannot be."""
+        try:
+            self._machines: Machines | None = Machines(lambda: self._machine(self._program.machine()))
+            self._alone = self.foreign.alone(self.metadata, self.threads)
+        except ModelError as error:
+            raise ArtifactError(str(error)) from error
+        except Exception as error:
+            # The virtual machine raises whatever the linker of the JIT or the deserialiser raises.
+            raise ArtifactError(f"{self.metadata.name}: cannot be made ready to run: {one_line(error)}") from error
+
+    @classmethod
+    def load(cls, folder: str | Path, digest: str | None = None, threads: int | None = None) -> CompiledModel:
+        """Load a saved model. This runs code of the folder: load what you trust, or check its digest.
+
+        Loading needs no compiler and no `PATH`. It takes a second or more if the kernels are LLVM bitcode, which has
+        to become machine code. A native model needs TVM's runtime library only (`TVM_USE_RUNTIME_LIB=1`, or a TVM
+        package without the compiler).
+
+        Args:
+            folder: What `save` wrote.
+            digest: The digest that the model must have; see `CompiledModel.digest`. Nothing of the folder runs if it
+                has another one.
+            threads: The most threads that one call uses; all usable cores by default.
+
+        Raises:
+            ArtifactError: The folder holds no model or one with another digest, its files are damaged, they were made
+                with another version of TVM, or this CPU lacks instructions that the kernels use.
+            InputError: `digest` is no digest, or `threads` is no number from 1 to the usable cores.
+        """
+        checked_threads(threads)  # before anything of the folder runs
+        program, metadata, found, foreign = load_program(Path(folder), digest)
+        model = cls(program, metadata, foreign=foreign, threads=threads)
+        model.digest = found
+        return model
+
+    def reloaded(self, folder: Path) -> CompiledModel:
+        """This model as it was saved to a folder, loaded where it runs.
+
+        The program of this model is given up for the one that is loaded, so that the weights are in memory once. Only
+        if the folder is native, from which nothing could be saved again, this model keeps its own.
+
+        Args:
+            folder: What `write_files` wrote.
+
+        Raises:
+            ArtifactError: As `load`.
+        """
+        native = (folder / NATIVE).exists()
+        if not native:
+            del self._program
+            self._machines = None
+            return_freed_memory()
+        loaded = CompiledModel.load(folder)
+        loaded.symbols = self.symbols
+        if not native:
+            self._program = loaded._program
+            self._make_ready()
+        return loaded
+
+    def save(self, folder: str | Path, native: bool = False) -> Path:
+        """Write the model to a folder, whole or not at all. An older model there is replaced, in one step.
+
+        Whatever ends the process meanwhile, the folder is the older model or the new one. `digest` is then that of the
+        folder.
+
+        Args:
+            folder: Where to write it. Its parent folders are made if they do not exist.
+            native: Write machine code instead of LLVM bitcode. That needs a linker (cc) now and no LLVM later, and
+                loads faster.
+
+        Returns:
+            The folder.
+
+        Raises:
+            ArtifactError: The folder holds something else than a model or cannot be written, the linker fails, or
+                this model was loaded from a native one, whose folder can be copied instead.
+
+        Example:
+            ```python
+            model.save("resnet50.sd", native=True)
+            ```
+        """
+        path, digest = Path(folder), ""
+
+        def write(new: Path) -> None:
+            nonlocal digest
+            digest = self.write_files(new, native)
+            check_free(path)  # once more: somebody may have put a file there meanwhile
+
+        try:
+            check_free(path)
+            replace_folder(path, write)
+        except OSError as error:
+            raise ArtifactError(f"{path}: cannot be written: {error.strerror or error}") from error
+        self.digest = digest
+        return path
+
+    def __repr__(self) -> str:
+        """A few lines: the model's name, its inputs and its outputs, and its sizes if there are several."""
+        tensors = {"inputs": self.inputs, "outputs": self.outputs}
+        lines = [f"{name:<8} {described(infos)}" for name, infos in tensors.items()]
+        if len(self._inputs.sizes) > 1:
+            fewer = f"; fewer rows of {', '.join(map(shown, self.metadata.batched))}" if self.metadata.batched else ""
+            lines.append(f"{'sizes':<8} {'; '.join(sizes_in_words(self._inputs.sizes))}{fewer}")
+        return "\n  ".join([f"{type(self).__name__} {shown(self.metadata.name)}:", *lines])
+
+    @property
+    def metadata(self) -> Metadata:
+        """What the model says about itself: inputs, outputs, sizes, machine, versions, provenance."""
+        return self._inputs.metadata
+
+    @metadata.setter
+    def metadata(self, metadata: Metadata) -> None:
+        self._inputs = CallInputs(metadata)
+
+    @property
+    def inputs(self) -> tuple[TensorInfo, ...]:
+        """Name, shape and type of each input, in the order in which a call takes them; the shapes of the first size."""
+        return self.metadata.inputs
+
+    @property
+    def outputs(self) -> tuple[TensorInfo, ...]:
+        """Name, shape and type of each output, in the order in which a call returns them."""
+        return self.metadata.outputs
+
+    @property
+    def sizes(self) -> tuple[Size, ...]:
+        """The sizes that the model was compiled for: inputs and outputs with their shapes."""
+        return self._inputs.sizes
+
+    def __call__(self, *arguments: NDArray[Any], **named: NDArray[Any]) -> Any:
+        """Run the model on inputs in order or by keyword; otherwise as `run`.
+
+        Args:
+            *arguments: The first inputs, in the order of `inputs`.
+            **named: The other inputs by name.
+
+        Returns:
+            The output as a NumPy array, or a tuple of arrays in the order of `outputs` if there are several.
+
+        Raises:
+            InputError: An input is missing, unknown, given twice, or of another shape or type.
+
+        Example:
+            ```python
+            probabilities = model(image)
+            ```
+        """
+        names = self._inputs.types
+        if len(arguments) > len(names):
+            inputs = f"{len(names)} input{'s' if len(names) != 1 else ''}"
+            raise InputError(f"{self.metadata.name} takes {inputs}, not {len(arguments)}")
+        feeds = dict(zip(names, arguments, strict=False))
+        if named:
+            for name in sorted(feeds.keys() & named.keys()):
+                raise InputError(f"{self.metadata.name}: input {name!r} is given twice")
+            feeds.update(named)
+        results = tuple(self.run(feeds).values())
+        return results[0] if len(results) == 1 else results
+
+    def run(self, feeds: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Run the model on inputs by name.
+
+        A contiguous input is read in place; another one, and a read-only NumPy array, is copied first. An input that
+        something else than a kernel reads is also copied if its memory does not begin at a multiple of 64 bytes
+        (`aligned` makes such arrays, `Metadata.anywhere` names the inputs for which this does not matter).
+
+        Args:
+            feeds: Each input by name: a NumPy array, or anything that exports DLPack from the memory of the CPU. Inputs
+                that the model does not use (`Metadata.ignored`) may be given. Together they have the shapes of one of
+                `sizes`, or fewer rows of the inputs in `Metadata.batched`: the nearest larger size then runs.
+
+        Returns:
+            All outputs by name. The arrays belong to the caller: later calls do not change them.
+
+        Raises:
+            InputError: An input is missing, unknown, on another device, or of another shape or type.
+            ArtifactError: A model has run in this process before it was forked.
+
+        Example:
+            ```python
+            outputs = model.run({"data": image})
+            ```
+        """
+        check_threads()
+        if self._alone is not None:
+            return self._alone(self._inputs.by_name(feeds))
+        given = self._inputs.given(feeds)
+        size, rows = self._inputs.dispatched(given)
+        infos, outputs = self._inputs.sizes[size].inputs, self.outputs
+        tensor = self._inputs.tensor
+
+        def call(machine: Machine) -> dict[str, NDArray[Any]]:
+            entry = machine.entry(size)
+            result = entry.main(*[tensor(info, one, entry, rows) for info, one in zip(infos, given, strict=True)])
+            values = [result] if len(outputs) == 1 else result
+            return {info.name: _rows_of(value, rows) for info, value in zip(outputs, values, strict=True)}
+
+        if self._machines is None:
+            raise ArtifactError(f"{self.metadata.name}: its program was given up for the saved one, which did not load")
+        return self._machines.call(self.threads, call)
+
+    def instrumented(self, callback: Callable[..., int]) -> CompiledModel:
+        """The same model, whose virtual machine calls `callback` before and after each of its calls; see `profile`."""
+
+        def create() -> Machine:
+            machine = self._program.machine()
+            machine.set_instrument(tvm_ffi.convert(callback))
+            return self._machine(machine)
+
+        model = copy.copy(self)
+        model._machines = Machines(create)
+        model._alone = None
+        return model
+
+    def _machine(self, machine: VirtualMachine) -> Machine:
+        lacking = [name for name in map(main_name, range(len(self._inputs.sizes))) if not _has_function(machine, name)]
+        if lacking:
+            raise ArtifactError(f"{self.metadata.name}: the program has no function {lacking[0]}")
+
+        def make(size: int) -> Callable[..., Any]:
+            main = main_function(machine, len(self.inputs), size, self._program.weights_of(size))
+            return self.foreign.around(main, self.metadata, self.threads)
+
+        return Machine(make)
+
+    def write_files(self, folder: Path, native: bool) -> str:
+        """Write the files into an empty folder, as a part of `save`. Returns their digest."""
+        module, weights = self._program.module, self._program.weights
+        kernels = list(module.imports)
+        if any(code.kind != "llvm" for code in kernels):
+            raise ArtifactError(
+                f"{self.metadata.name}: was loaded from a native model and cannot be saved: copy its folder"
+            )
+        with without_scope_warnings():
+            artifact_files.write_module(module, "vm", folder / PROGRAM)
+        if weights:
+            self.metadata = replace(self.metadata, weights=write_weights(weights, folder / WEIGHTS))
+        files = [NATIVE] if native else [kernels_file(part) for part in range(len(kernels))]
+        if native:
+            self._link(kernels, folder / NATIVE)
+        else:
+            for file, code in zip(files, kernels, strict=True):
+                artifact_files.write_module(code, "bc", folder / file)
+        for part, model in zip(self.foreign.reports, self.foreign.models, strict=True):
+            (folder / part.file).write_bytes(model)
+        names = [PROGRAM, *([WEIGHTS] if weights else []), *files, *(part.file for part in self.foreign.reports)]
+        checksums = {name: checksum(folder / name) for name in names}
+        text = self.metadata.to_json(checksums)
+        (folder / METADATA).write_text(text)
+        return Metadata.from_json(text.encode())[2]
+
+    def _link(self, kernels: Sequence[Any], library: Path) -> None:
+        compiler = needs_linker()
+        objects = [library.with_name(f"kernels-{part}.o") for part in range(len(kernels))]
+        for file, module in zip(objects, kernels, strict=True):
+            artifact_files.write_module(module, "o", file)
+        try:
+            create_shared(str(library), [str(file) for file in objects], cc=compiler)
+        except (RuntimeError, OSError) as error:
+            lines = [line for line in str(error).splitlines() if line.strip() and "Compilation error" not in line]
+            reason = next((line for line in lines if "error" in line.lower()), (lines or ["it gives no reason"])[0])
+            raise ArtifactError(f"{self.metadata.name}: {compiler} does not link it: {reason}") from error
+        for file in objects:
+            file.unlink()
+
+
+def needs_linker() -> str:
+    """Find the compiler that links native models.
+
+    Returns:
+        Its path.
+
+    Raises:
+        ArtifactError: There is none on the PATH.
+    """
+    compiler = get_cc()
+    if compiler is None:
+        raise ArtifactError("a native model needs a linker, and there is no cc on the PATH")
+    return str(compiler)
+
+
+def _rows_of(output: Any, rows: int | None) -> NDArray[Any]:
+    """A copy of the first rows of a tensor; all with None. `Tensor.numpy` takes ten times as long for a small one."""
+    view: NDArray[Any] = np.from_dlpack(output)
+    return np.array(view if rows is None else view[:rows])
+
+
+def _has_function(machine: VirtualMachine, name: str) -> bool:
+    return bool(machine.module.implements_function(name))

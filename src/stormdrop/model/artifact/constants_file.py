@@ -1,0 +1,102 @@
+"""A file of constants: their bytes, each from a multiple of a page on, so that whoever reads it maps them.
+
+An import hands the constants of a graph over in such a file, and a saved model keeps its large ones in one.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+
+from ..tensors import ALIGNMENT, Array, array_of, mapped, tensor_of
+
+_SMALL = 1 << 12  # bytes of a constant that does not begin a page
+_BLOCK = 1 << 20  # bytes
+
+
+class ConstantsWriter:
+    """Writes constants to a file, of equal ones one.
+
+    Args:
+        file: The file, which is made.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file.open("w+b")
+        self._known: dict[tuple[str, tuple[int, ...], bytes, bytes], list[int]] = {}
+
+    def write(self, constants: Iterable[Any]) -> tuple[int, ...]:
+        """Writes TVM's tensors. Returns where each one begins in the file.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+        offsets = tuple(map(self._written, constants))
+        self._file.flush()
+        return offsets
+
+    def _written(self, constant: Any) -> int:
+        value = array_of(constant)
+        if not value.size:
+            return 0  # the type says all of it
+        data = value.reshape(-1).view(np.uint8)
+        # Only what begins and ends as a constant that is there already is compared as a whole.
+        key = (str(value.dtype), value.shape, data[:_SMALL].tobytes(), data[-_SMALL:].tobytes())
+        alike = self._known.setdefault(key, [])
+        for offset in alike:
+            if self._holds(data, offset):
+                return offset
+        self._file.seek(0, 2)
+        self._file.write(bytes(-self._file.tell() % (ALIGNMENT if len(data) < _SMALL else mmap.PAGESIZE)))
+        alike.append(self._file.tell())
+        self._file.write(data.data)
+        return alike[-1]
+
+    def _holds(self, data: Array, offset: int) -> bool:
+        """Whether the file has these bytes at a place."""
+        self._file.seek(offset)
+        blocks = (data[begin : begin + _BLOCK].tobytes() for begin in range(0, len(data), _BLOCK))
+        return all(self._file.read(len(block)) == block for block in blocks)
+
+    def __enter__(self) -> ConstantsWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+
+class ConstantsReader:
+    """Reads constants from a file. They are mapped, and stay valid if the file is removed.
+
+    Args:
+        file: What a `ConstantsWriter` has written.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._bytes = mapped(file, np.uint8, 0, (size,)) if (size := file.stat().st_size) else np.zeros(0, np.uint8)
+        self._known: dict[tuple[int, tuple[int, ...], str], Any] = {}
+
+    def read(self, offset: int, shape: Iterable[int], dtype: str) -> Any:
+        """The tensor at a place in the file: the same one for each call.
+
+        Raises:
+            ValueError: The file ends before it.
+        """
+        key = offset, tuple(map(int, shape)), dtype
+        if key not in self._known:
+            self._known[key] = self._read(*key)
+        return self._known[key]
+
+    def _read(self, offset: int, shape: tuple[int, ...], dtype: str) -> Any:
+        size = math.prod(shape) * tvm.DataType(dtype).itemsize
+        if not size:
+            return tvm.runtime.empty(shape, dtype)
+        if offset + size > len(self._bytes):
+            raise ValueError(f"it holds {len(self._bytes)} bytes, and a constant ends at {offset + size}")
+        return tensor_of(self._bytes[offset : offset + size])._create_view(shape, dtype)

@@ -1,0 +1,177 @@
+"""Loads the program of a saved model: its files are read once, checked, and loaded from what was checked."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import tvm
+import tvm_ffi
+
+from ...errors import ArtifactError, InputError, TargetError, one_line
+from ...machine.scratch import scratch_folder
+from ...machine.tiles import permit
+from .artifact_files import KERNELS, METADATA, NATIVE, PROGRAM, WEIGHTS, open_files, private_copy, unchanging
+from .foreign import ForeignParts
+from .metadata import Metadata, lacking_features
+from .program import Program, read_weights
+
+
+def load_program(
+    path: Path, digest: str | None = None, here: bool = True
+) -> tuple[Program, Metadata, str, ForeignParts]:
+    """Load the program of a saved model.
+
+    Args:
+        path: The folder.
+        digest: The digest that the model must have. Nothing of the folder runs if it has another one.
+        here: Whether it is to run in this process. Otherwise its kernels may be for another CPU.
+
+    Returns:
+        The program, with its kernels; the metadata; the digest; the parts that onnxruntime runs.
+
+    Raises:
+        ArtifactError: As `CompiledModel.load`.
+        InputError: `digest` is no digest.
+    """
+    if digest is not None and not re.fullmatch("[0-9a-fA-F]{64}", digest):
+        raise InputError(f"digest {digest[:80]!r}: must be 64 hexadecimal digits, as `stormdrop tune` prints them")
+    try:
+        with open_files(path) as files:
+            return _load(path, files, digest, here)
+    except (OSError, ValueError) as error:  # Python raises ValueError for a path with a NUL
+        exists, is_folder = os.path.exists(path), os.path.isdir(path)  # noqa: PTH110, PTH112  these never raise
+        if not is_folder:
+            raise ArtifactError(f"{path}: " + ("no stormdrop model" if exists else "no such folder")) from None
+        raise ArtifactError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _load(
+    path: Path, files: Mapping[str, BinaryIO], digest: str | None, here: bool
+) -> tuple[Program, Metadata, str, ForeignParts]:
+    """The program of a folder whose files are open."""
+    metadata, checksums, found = _read_metadata(path, files)
+    if digest is not None and digest.lower() != found:
+        raise ArtifactError(f"{path}: has the digest {found}, not {digest}: this is another model than the one meant")
+    kernels = [NATIVE] if NATIVE in checksums else [name for name in checksums if name.endswith(".bc")] or [KERNELS]
+    if here:
+        _check_runs_here(path, metadata, kernels[0])
+    with contextlib.ExitStack() as stack:
+        copies = {}
+        weights = [WEIGHTS] if metadata.weights else []
+        for name in (PROGRAM, *weights, *kernels, *(part.file for part in metadata.foreign)):
+            if name not in files:
+                raise ArtifactError(f"{path}: {name} is missing")
+            checked = unchanging if name == WEIGHTS else private_copy
+            copies[name], actual = stack.enter_context(checked(files[name]))
+            if actual != checksums.get(name):
+                raise ArtifactError(f"{path}: {name} is damaged: its checksum differs")
+        foreign = ForeignParts(metadata.foreign, [Path(copies[part.file]).read_bytes() for part in metadata.foreign])
+        name = PROGRAM
+        try:
+            with without_scope_warnings():
+                module = _loader("relax.VMExecutable")(copies[PROGRAM])
+            for name in kernels:
+                module.import_module(_load_kernels(name, copies[name]))
+            if here:
+                _generate_code(module.imports)
+            mapped: tuple[tuple[Any, ...], ...] = ()
+            for name in weights:
+                mapped = read_weights(metadata.weights, Path(copies[name]))
+        except Exception as error:
+            # TVM raises whatever its deserialiser, the system's loader or LLVM's parser raises.
+            raise ArtifactError(f"{path}: {name} cannot be loaded: {one_line(error)}") from error
+    return Program(module, mapped), metadata, found, foreign
+
+
+def _read_metadata(path: Path, files: Mapping[str, BinaryIO]) -> tuple[Metadata, dict[str, str], str]:
+    """The metadata of a saved model, the checksums of its files, and its digest."""
+    if METADATA not in files:
+        raise ArtifactError(f"{path}: no stormdrop model")
+    try:
+        return Metadata.from_json(files[METADATA].read())
+    except ValueError as error:
+        raise ArtifactError(f"{path}: {METADATA} cannot be read: {one_line(error)}") from error
+
+
+def _check_runs_here(path: Path, metadata: Metadata, kernels: str) -> None:
+    if metadata.tvm != tvm.__version__:
+        raise ArtifactError(f"{path}: was made with TVM {metadata.tvm}; this is {tvm.__version__}; tune it again")
+    lacking = lacking_features(metadata.features)
+    if lacking:
+        raise ArtifactError(f"{path}: was made for {metadata.cpu}; this CPU lacks {', '.join(lacking)}")
+    try:
+        permit(metadata.units)
+    except TargetError as error:
+        raise ArtifactError(f"{path}: {error}") from error
+    if kernels != NATIVE and _loader("ll") is None:
+        raise ArtifactError(f"{path}: holds LLVM bitcode, and this TVM has no LLVM; save the model with native=True")
+
+
+def _generate_code(modules: Sequence[Any]) -> None:
+    """Make machine code of LLVM's, each module in a thread."""
+
+    def generate(module: Any) -> None:
+        with contextlib.suppress(AttributeError):
+            module.get_function("main")  # to look up a name, even one that is not there, needs the machine code
+
+    with ThreadPoolExecutor(max(1, min(len(modules), os.cpu_count() or 1))) as threads:
+        list(threads.map(generate, modules))
+
+
+def _load_kernels(name: str, copy: str) -> Any:
+    if name != NATIVE:
+        return _loader("ll")(copy, "bc")
+    # The system's loader knows libraries by name: it would take the name of a closed copy for that copy.
+    with scratch_folder() as folder:
+        library = folder / NATIVE
+        library.symlink_to(copy)
+        return tvm_ffi.load_module(library)
+
+
+_STDERR = threading.RLock()
+"""File descriptor 2 is the whole process's: two threads that exchange it at once would lose it."""
+
+
+@contextlib.contextmanager
+def without_scope_warnings() -> Iterator[None]:
+    """Drop the warning "Scope ..." that TVM writes to file descriptor 2 for every constant; pass all else on.
+
+    One thread at a time does this; others wait.
+    """
+    with _STDERR:
+        try:
+            stderr = os.dup(2)
+        except OSError:
+            yield  # this process has no standard error
+            return
+        with _kept_from(stderr):
+            yield
+
+
+@contextlib.contextmanager
+def _kept_from(stderr: int) -> Iterator[None]:
+    """Collect what is written to file descriptor 2; pass it on to this one without the warning, and close this one."""
+    with tempfile.TemporaryFile() as sink:
+        os.dup2(sink.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
+            sink.seek(0)
+            for line in sink:
+                if b"Warning: Scope " not in line:
+                    os.write(2, line)
+
+
+def _loader(kind: str) -> Any:
+    """TVM's function that loads a module of a kind from a file; None if this TVM has none."""
+    return tvm_ffi.get_global_func(f"ffi.Module.load_from_file.{kind}", allow_missing=True)

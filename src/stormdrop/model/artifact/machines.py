@@ -1,0 +1,185 @@
+"""The virtual machines of a model: one for each call that is in progress, with its own workspace.
+
+TVM's machine keeps the frames and registers of the call that it executes, so it is for one call at a time. All
+machines of a model share its code and its constants. What each has for itself is its workspace, the memory between
+kernels, and copies of inputs that cannot be read in place: those of a size are made by the first call of that size. A
+machine is kept for the next call, so there are as many as there were calls at one time, and `CoreShares` lets no more
+calls run at one time than there are cores.
+
+TVM gives every thread that calls it a pool of threads of its own; `callers` says which threads do. How many of its
+threads a call may use is set in the pool.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import tvm_ffi
+from numpy.typing import NDArray
+from tvm.runtime.vm import VirtualMachine
+
+from ...errors import ArtifactError, InputError
+from ...machine.core_shares import CoreShares
+from ...machine.threads import thread_count
+from .callers import run_elsewhere, runs_kernels
+
+T = TypeVar("T")
+
+_ALL_CORES = 1  # TVM's mode "big": any core, of those that the process may use
+_this_thread = threading.local()
+
+
+@dataclass
+class Entry:
+    """One size of a model on a machine, ready for a call.
+
+    Attributes:
+        main: The function of this size, of the inputs alone.
+        copies: The memory for inputs that are copied, by name: TVM's tensor, and a view of it.
+    """
+
+    main: Callable[..., Any]
+    copies: dict[str, tuple[Any, NDArray[Any]]] = field(default_factory=dict)
+
+
+class Machine:
+    """A virtual machine that is ready for a call.
+
+    Args:
+        make: Makes the function of a size, by the position of the size. That of the first size is made now.
+    """
+
+    def __init__(self, make: Callable[[int], Callable[..., Any]]) -> None:
+        self._make = make
+        self._entries = {0: Entry(make(0))}
+
+    def entry(self, size: int) -> Entry:
+        """What runs a size of the model.
+
+        Args:
+            size: Its position among the sizes.
+        """
+        if size not in self._entries:
+            self._entries[size] = Entry(self._make(size))
+        return self._entries[size]
+
+
+class Machines:
+    """The machines of a model. Several threads may use one object.
+
+    Args:
+        create: Makes another machine.
+
+    Raises:
+        Exception: Whatever `create` raises, which is called once to see that it works.
+    """
+
+    def __init__(self, create: Callable[[], Machine]) -> None:
+        self._create = create
+        self._idle = [create()]
+
+    def call(self, threads: int, function: Callable[[Machine], T]) -> T:
+        """Call a function with a machine and a share of the cores.
+
+        Args:
+            threads: The most threads that the call may use.
+            function: Gets a machine that no other call uses meanwhile. It may run in another thread; see `callers`.
+
+        Returns:
+            What the function returns.
+
+        Raises:
+            Exception: Whatever the function raises.
+        """
+        result: T = _shares().call(threads, self._call, function)
+        return result
+
+    def _call(self, share: int, function: Callable[[Machine], T]) -> T:
+        if runs_kernels():
+            return self._run(share, function)
+        return run_elsewhere(lambda: self._run(share, function))
+
+    def _run(self, share: int, function: Callable[[Machine], T]) -> T:
+        _use_threads(share)
+        try:
+            machine = self._idle.pop()
+        except IndexError:
+            machine = self._create()
+        try:
+            return function(machine)
+        finally:
+            self._idle.append(machine)
+
+
+def main_name(size: int) -> str:
+    """The name of the program's function for the size at this position: "main", "main_1" and so on."""
+    return f"main_{size}" if size else "main"
+
+
+def workspace_name(size: int) -> str:
+    """The name of the program's function that allocates the tensors which that of the size takes after its inputs."""
+    return f"workspace_{size}" if size else "workspace"
+
+
+def main_function(
+    machine: VirtualMachine, inputs: int, size: int = 0, weights: Sequence[Any] = ()
+) -> Callable[..., Any]:
+    """The function of a size, of the inputs alone: if it has a workspace, that is allocated here and passed on.
+
+    Args:
+        machine: TVM's machine.
+        inputs: How many inputs the model takes.
+        size: The position of the size.
+        weights: What the function takes after the inputs.
+
+    Raises:
+        ArtifactError: The program takes another number of inputs.
+    """
+    name, workspace = main_name(size), workspace_name(size)
+    has_workspace = machine.module.implements_function(workspace)
+    tensors = [*weights, *(machine[workspace]() if has_workspace else ())]
+    taken = int(machine.module["get_function_arity"](name)) - len(tensors)
+    if taken != inputs:
+        raise ArtifactError(f"the program takes {taken} inputs, not {inputs}")
+    bound = f"{name} of inputs"
+    machine.save_function(name, bound, *tensors)  # faster than to pass the tensors in each call
+    return machine[bound]  # type: ignore[no-any-return]
+
+
+def checked_threads(threads: int | None) -> int:
+    """The number of threads that a call may use.
+
+    Args:
+        threads: What the user asks for; None stands for all usable cores.
+
+    Raises:
+        InputError: It is no whole number, less than one, or more than the cores that this process may use.
+    """
+    cores = thread_count()
+    if threads is None:
+        return cores
+    if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= cores:
+        raise InputError(f"threads={threads!r}: must be a whole number from 1 to {cores}, the cores of this process")
+    return threads
+
+
+@functools.cache
+def _shares() -> CoreShares:
+    """The cores of this process, for all of its models."""
+    return CoreShares(thread_count())
+
+
+def _use_threads(count: int) -> None:
+    """Let kernels that this thread calls use some threads of its pool, including itself."""
+    if getattr(_this_thread, "count", None) != count:
+        _configure_pool()(_ALL_CORES, count)
+        _this_thread.count = count
+
+
+@functools.cache
+def _configure_pool() -> Any:
+    return tvm_ffi.get_global_func("runtime.config_threadpool")

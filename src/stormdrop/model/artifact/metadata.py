@@ -1,0 +1,363 @@
+"""What a compiled model says about itself: inputs, outputs, machine, versions, kernels, and how it was made."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Annotated, Any
+
+import msgspec
+import tvm
+from tvm.target import codegen
+
+from ..._version import __version__
+from ...errors import InputError, shown
+from ...machine import cpu_flags
+from ...machine.detect import has_llvm, host_features
+
+_FORMAT = 1
+_NO_DIGEST = "0" * 64
+"""Stands for the digest while it is computed."""
+
+_MOST_ELEMENTS = 2**40
+_TYPES = frozenset(
+    [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)]
+    + ["float16", "float32", "float64", "bool", "bfloat16"]
+)
+
+OPEN = -1
+"""The size of a dimension that depends on the values of the inputs."""
+
+_Size = Annotated[int, msgspec.Meta(ge=OPEN, lt=2**31)]
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+_Extent = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+_Amount = Annotated[float, msgspec.Meta(ge=0)]
+_Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """An input or output of a model.
+
+    Attributes:
+        name: Its name in the user's model.
+        shape: Its shape. Only a dimension of an output may depend on the values of the inputs: its size is -1.
+        dtype: The name of its NumPy type, such as "float32".
+    """
+
+    name: str
+    shape: tuple[_Size, ...]
+    dtype: str
+
+    def __str__(self) -> str:
+        """For example "data float32[1, 3, 224, 224]"."""
+        return f"{shown(self.name)} {self.dtype}{list(self.shape)}"
+
+
+def described(tensors: Sequence[TensorInfo], most: int = 4) -> str:
+    """The first few tensors in one line, and how many more there are."""
+    line = ", ".join(map(str, tensors[:most]))
+    return f"{line} and {len(tensors) - most} more" if len(tensors) > most else line
+
+
+@dataclass(frozen=True)
+class FallbackReport:
+    """A task that no sketch scheduled.
+
+    Attributes:
+        task: The name of the task.
+        weight: How often the model calls it.
+        reached: What its plain schedule reached: "parallel, vectorised", "parallel", "vectorised" or "plain".
+    """
+
+    task: str
+    weight: _Count
+    reached: str
+
+
+@dataclass(frozen=True)
+class ForeignPart:
+    """A part of a model that onnxruntime runs, because no kernel can be made for its operators.
+
+    Attributes:
+        file: The name of the file that holds it as an ONNX model.
+        operators: How many nodes it has of each operator.
+        reason: Why it is foreign, in one line.
+        threads: The most threads that it runs with; None for as many as a call may use. A small part is faster with
+            one, because its threads would have to be woken in every call.
+        whole: Whether it is all of the model, at one of its sizes.
+    """
+
+    file: str
+    operators: Mapping[str, _Count]
+    reason: str
+    threads: _Count | None = None
+    whole: bool = False
+
+    @property
+    def nodes(self) -> int:
+        """The number of its nodes."""
+        return sum(self.operators.values())
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one call of a kernel does.
+
+    Attributes:
+        flops: Floating-point operations.
+        bytes: Bytes of its arrays, each moved once.
+    """
+
+    flops: _Amount
+    bytes: _Amount
+
+
+@dataclass(frozen=True)
+class Size:
+    """A size that a model was compiled for.
+
+    Attributes:
+        inputs: The inputs with their shapes at this size.
+        outputs: The outputs with theirs.
+    """
+
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The shapes of the inputs."""
+        return tuple(info.shape for info in self.inputs)
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A large constant, which stands outside of the program.
+
+    Attributes:
+        offset: Where it begins in the file of the weights, in bytes.
+        shape: Its shape.
+        dtype: The name of its type.
+    """
+
+    offset: _Count
+    shape: tuple[_Extent, ...]
+    dtype: str
+
+
+def shapes_in_words(shapes: Mapping[str, Sequence[int]]) -> str:
+    """Shapes of inputs as `--shape` takes them: "ids=1x32,mask=1x32"."""
+    return ",".join(f"{shown(name)}={'x'.join(map(str, shape))}" for name, shape in shapes.items())
+
+
+def sizes_in_words(sizes: Sequence[Size], most: int = 8) -> list[str]:
+    """Each size by the shapes in which it differs from others, as `--shape` takes them: "x=4x3x224x224".
+
+    Args:
+        sizes: All sizes of a model.
+        most: The most sizes that are written out; another entry says how many more there are.
+    """
+    shapes = [size.shapes for size in sizes]
+    differing = [position for position, of_input in enumerate(zip(*shapes, strict=True)) if len(set(of_input)) > 1]
+    texts = []
+    for size in sizes[:most]:
+        infos = [size.inputs[position] for position in differing]
+        texts.append(shapes_in_words({info.name: info.shape for info in infos}))
+    return [*texts, f"{len(sizes) - most} more"] if len(sizes) > most else texts
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """The metadata that is stored with a model.
+
+    Attributes:
+        name: The name of the model.
+        inputs: The inputs, in the order in which a call takes them.
+        outputs: The outputs, in the order in which a call returns them.
+        target: The fields of the `Target` that the model was compiled for.
+        cpu: The name of the CPU that it was compiled for.
+        features: The instruction set extensions that its kernels may use, by LLVM's names.
+        fallbacks: The tasks that no sketch scheduled.
+        provenance: How the model was made: search, seed, source file, versions; anything that JSON holds.
+        kernels: The work of each kernel that a sketch scheduled, by the kernel's name.
+        anywhere: The inputs whose memory may begin at any element. That of all others begins at a multiple of 64
+            bytes.
+        ignored: The names of the inputs that the user's model has and does not use: a call may give them.
+        foreign: The parts that onnxruntime runs.
+        sizes: The sizes, if there are several. `inputs` and `outputs` are those of the first.
+        batched: The inputs along whose first axis a call may have fewer rows than a size: the model was checked to
+            compute each row of its outputs from the same row of these inputs. Empty if it was not, or did not pass.
+        units: The extensions of arithmetic units that some kernel cannot do without, by LLVM's names.
+        weights: The large constants of each size, in the order in which its program takes them, as they were saved.
+            Empty if there are none.
+        stormdrop: The version of stormdrop that made the model.
+        tvm: The version of TVM that made the model.
+    """
+
+    name: str
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    target: Mapping[str, Any]
+    cpu: str
+    features: tuple[str, ...]
+    fallbacks: tuple[FallbackReport, ...] = ()
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    kernels: Mapping[str, Work] = field(default_factory=dict)
+    anywhere: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+    foreign: tuple[ForeignPart, ...] = ()
+    sizes: tuple[Size, ...] = ()
+    batched: tuple[str, ...] = ()
+    units: tuple[str, ...] = ()
+    weights: tuple[tuple[Weight, ...], ...] = ()
+    stormdrop: str = __version__
+    tvm: str = tvm.__version__
+
+    @property
+    def all_sizes(self) -> tuple[Size, ...]:
+        """The sizes, also if there is only one."""
+        return self.sizes or (Size(self.inputs, self.outputs),)
+
+    def at(self, shapes: Mapping[str, Sequence[int]]) -> Metadata:
+        """The metadata of a size: `inputs` and `outputs` have its shapes.
+
+        Args:
+            shapes: Shapes of inputs, by name. The first size that has them is taken.
+
+        Raises:
+            InputError: No size has them.
+        """
+        known = {info.name for info in self.inputs}
+        for name in shapes:
+            if name not in known and name not in self.ignored:
+                raise InputError(f"{self.name} has no input {shown(name)!r}; its inputs are {', '.join(sorted(known))}")
+        for size in self.all_sizes:
+            if all(info.shape == tuple(shapes.get(info.name, info.shape)) for info in size.inputs):
+                return replace(self, inputs=size.inputs, outputs=size.outputs)
+        raise InputError(f"{self.name} {self.lacks(shapes_in_words(shapes), fewer_rows=False)}")
+
+    def lacks(self, wanted: str, fewer_rows: bool = True) -> str:
+        """The end of a message about a size that a model does not have.
+
+        Args:
+            wanted: The size.
+            fewer_rows: Whether the model is called, and a size may therefore have fewer rows than one of its own.
+        """
+        if not self.sizes:
+            return f"has no size {wanted}; it has one: {described(self.inputs)}"
+        fewer = f", and fewer rows of {', '.join(map(shown, self.batched))}" if self.batched and fewer_rows else ""
+        return f"has no size {wanted}; its sizes are {'; '.join(sizes_in_words(self.sizes))}{fewer}"
+
+    def to_json(self, checksums: Mapping[str, str]) -> str:
+        """Write the text of `metadata.json`. Its digest is in it, and covers the other files by their checksums.
+
+        Args:
+            checksums: The SHA-256 of each other file, by file name.
+
+        Raises:
+            TypeError: `provenance` holds something that JSON cannot.
+            ValueError: `provenance` holds a number that is not finite.
+        """
+        fields = asdict(self)
+        for name in ("sizes", "batched", "units", "weights"):  # without them the file is as earlier versions wrote it
+            if not fields[name]:
+                del fields[name]
+        document = {"format": _FORMAT, "digest": _NO_DIGEST, **fields, "checksums": dict(checksums)}
+        text = json.dumps(document, indent=2, allow_nan=False) + "\n"
+        return text.replace(_NO_DIGEST, hashlib.sha256(text.encode()).hexdigest(), 1)
+
+    @classmethod
+    def from_json(cls, data: bytes) -> tuple[Metadata, dict[str, str], str]:
+        """Read the content of `metadata.json`.
+
+        Returns:
+            The metadata, the checksums by file name, and the digest.
+
+        Raises:
+            ValueError: The content is something else, or was changed by accident; the message is one line.
+        """
+        try:
+            document = json.loads(data, parse_float=_finite, parse_constant=_finite)
+        except RecursionError:
+            raise ValueError("it is nested too deeply") from None
+        form = document.get("format") if isinstance(document, dict) else None
+        if form != _FORMAT:
+            raise ValueError(f"it is of format {form!r}, not {_FORMAT}")
+        try:
+            file = msgspec.convert(document, _File)
+            metadata = msgspec.convert(document, cls)
+        except msgspec.ValidationError as error:  # which is no ValueError in every version of msgspec
+            raise ValueError(str(error)) from error
+        digest = hashlib.sha256(data.replace(file.digest.encode(), _NO_DIGEST.encode(), 1)).hexdigest()
+        if file.digest not in (_NO_DIGEST, digest):
+            raise ValueError("its digest differs")
+        for size in (Size(metadata.inputs, metadata.outputs), *metadata.sizes):
+            for infos in (size.inputs, size.outputs):
+                _check_tensors(infos)
+            for info in size.inputs:
+                if OPEN in info.shape:
+                    raise ValueError(f"input {info.name!r} has an open dimension: {info.shape}")
+        _check_sizes(metadata)
+        return metadata, file.checksums, digest
+
+
+class _File(msgspec.Struct):
+    """What `metadata.json` must hold and `Metadata` does not, or has a default for."""
+
+    checksums: dict[str, str]
+    stormdrop: str
+    tvm: str
+    digest: _Digest = _NO_DIGEST  # models that version 0.1 saved have none
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"it holds {text}, which is no finite number")
+    return value
+
+
+def _check_tensors(infos: Sequence[TensorInfo]) -> None:
+    """Raises ValueError for tensors that no model has."""
+    names = [info.name for info in infos]
+    if len(set(names)) < len(names):
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} is there twice")
+    for info in infos:
+        if math.prod(abs(extent) for extent in info.shape) > _MOST_ELEMENTS:
+            raise ValueError(f"{info.name!r} has an impossible shape: {info.shape}")
+        if info.dtype not in _TYPES:
+            raise ValueError(f"{info.name!r} has an unknown type: {info.dtype!r}")
+
+
+def _check_sizes(metadata: Metadata) -> None:
+    """Raises ValueError for sizes that are not of one model."""
+    for size in metadata.sizes:
+        for infos, first in ((size.inputs, metadata.inputs), (size.outputs, metadata.outputs)):
+            if [(info.name, info.dtype) for info in infos] != [(info.name, info.dtype) for info in first]:
+                raise ValueError("its sizes have different inputs or outputs")
+    if metadata.sizes and metadata.sizes[0] != Size(metadata.inputs, metadata.outputs):
+        raise ValueError("its first size is another one")
+    if len({size.shapes for size in metadata.sizes}) < len(metadata.sizes):
+        raise ValueError("a size is there twice")
+    if not {info.name for info in metadata.inputs}.issuperset(metadata.batched):
+        raise ValueError("an input that is no input has rows")
+    if metadata.weights and len(metadata.weights) != len(metadata.all_sizes):
+        raise ValueError("it has weights of another number of sizes")
+
+
+def lacking_features(features: Collection[str]) -> list[str]:
+    """The instruction set extensions among `features` (LLVM's names) that this machine's CPU does not have, sorted."""
+    return sorted(set(features) - host_features()) if has_llvm() else cpu_flags.missing_features(features)
+
+
+def needed_features(target: Any) -> tuple[str, ...]:
+    """The instruction set extensions of this machine that code for a TVM target may use, sorted.
+
+    LLVM's model of a CPU also names tuning hints, and extensions that a virtual machine may hide. A model that was
+    compiled and verified on this machine needs neither.
+    """
+    return tuple(sorted({str(name) for name in codegen.llvm_get_cpu_features(target)} & host_features()))

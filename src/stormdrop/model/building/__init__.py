@@ -1,0 +1,13 @@
+"""A graph with a schedule for each task: compiled, verified, saved.
+
+builder.py         builds a model with a chosen schedule for each task
+compile.py         puts schedules into a graph and compiles it
+kernel_library.py  the machine code of its kernels, kept from one build to the next
+fallback.py        a plain schedule for what no sketch takes
+tuned_task.py      the tasks after their tuning
+concatenation.py   inputs of a concatenation are written to their final place
+workspace.py       the memory between kernels is allocated once
+repair.py          exact schedules for kernels that make it wrong
+saving.py          saving what was verified
+board.py           a model on the machine behind a runner
+"""

@@ -1,0 +1,280 @@
+"""A model on the machine behind a runner, or on a board of a rack: it is built here, and runs and is timed there.
+
+    TVM's executable, or the files of a saved model  --machine code in an archive-->  TVM's server links it there
+    inputs  -->  the virtual machine there  -->  outputs
+
+The server needs a C compiler for that, as it does for kernels. TVM's protocol has no way to look into a model while it
+runs there: `LEFT_OUT` says what that costs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import tvm
+from numpy.typing import NDArray
+from tvm.runtime.vm import VirtualMachine
+from tvm.support import tar
+
+from ...errors import MeasureError, one_line
+from ...machine import rpc, tracker
+from ...measure.timing import SAMPLE_SECONDS
+from ..artifact.artifact import CompiledModel
+from ..artifact.foreign import ForeignParts
+from ..artifact.loading import load_program, without_scope_warnings
+from ..artifact.machines import Entry, main_name, workspace_name
+from ..artifact.metadata import Metadata
+from ..artifact.program import Program
+from ..inputs.samples import Feeds
+
+T = TypeVar("T")
+
+ANSWER_SECONDS = 600.0
+"""A board that has not done what it was asked for within this time hangs: it takes a model, or executes it once."""
+
+LEFT_OUT = (
+    "the model is verified by its outputs alone: what its last kernels read cannot be seen there",
+    "the finalists of all kernels were compared inside the model together, not kernel by kernel",
+    "the kernels were not timed inside the model",
+    "nobody watched whether something else used the machine there",
+)
+"""What is not done for a model that runs behind a runner, one sentence each."""
+
+
+class Board:
+    """A connection to the machine behind a runner, or to one board of a rack, that a process has to itself.
+
+    Args:
+        address: The address of the runner, or of the rack, of which a free board is taken; it is waited for.
+
+    Attributes:
+        address: The same.
+
+    Raises:
+        TargetError: It does not answer, or no board becomes free.
+    """
+
+    def __init__(self, address: str) -> None:
+        if tracker.is_rack(address):
+            tracker.wait_for_boards(address)
+        self.address = address
+        self._session: Any = rpc.connect(address)
+        self._numbers = itertools.count()
+        self._programs: dict[BoardModel, _Sent] = {}
+
+    def program(self, model: BoardModel) -> _Sent:
+        """The program of a model there. It is sent at the first call.
+
+        Args:
+            model: The model.
+        """
+        if model not in self._programs:
+            self._programs[model] = self._sent(model.program, len(model.inputs))
+        return self._programs[model]
+
+    def _sent(self, program: Program, inputs: int) -> _Sent:
+        name = f"model{next(self._numbers)}.tar"
+        with tempfile.TemporaryDirectory(prefix="stormdrop-") as folder:
+            with without_scope_warnings():
+                program.module.export_library(str(Path(folder) / name), fcompile=tar.tar)
+            self._session.upload(str(Path(folder) / name), name)
+        loaded, device = self._session.load_module(name), self._session.cpu(0)
+        self._session.remove(name)
+        return _Sent(VirtualMachine(loaded, device), device, inputs, program)
+
+    def answer(self, work: Callable[[], T]) -> T:
+        """What `work` returns, which asks the board for something.
+
+        Args:
+            work: Is called in a thread, because TVM waits for an answer without end.
+
+        Raises:
+            MeasureError: There is no answer in time, the connection is broken, or the board reports an error.
+        """
+        if self._session is None:
+            raise MeasureError(f"the connection to {self.address} is closed: load the model on that machine")
+        answers: list[T] = []
+        errors: list[Exception] = []
+
+        def ask() -> None:
+            try:
+                answers.append(work())
+            except Exception as error:  # noqa: BLE001  raised below; TVM raises whatever the other side did
+                errors.append(error)
+
+        thread = threading.Thread(target=ask, daemon=True)
+        thread.start()
+        thread.join(ANSWER_SECONDS)
+        if errors:
+            raise MeasureError(f"{self.address}: the model does not run there: {one_line(errors[0])}") from errors[0]
+        if not answers:
+            raise MeasureError(f"{self.address}: no answer within {ANSWER_SECONDS:g} s: it hangs or cannot be reached")
+        return answers[0]
+
+    def close(self) -> None:
+        """Gives the board back. Its models cannot be run any more."""
+        self._programs.clear()
+        self._session = None
+
+    def __enter__(self) -> Board:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class BoardModel(CompiledModel):
+    """A compiled model that runs on a board. It is sent there when it is first run.
+
+    Args:
+        board: The board.
+        program: The program.
+        metadata: What the model says about itself.
+        symbols: The index of the task of each kernel, by the kernel's name.
+        foreign: The parts that onnxruntime runs, of which it has none.
+    """
+
+    def __init__(
+        self,
+        board: Board,
+        program: Program,
+        metadata: Metadata,
+        symbols: Mapping[str, int] | None = None,
+        foreign: ForeignParts | None = None,
+    ) -> None:
+        self._board = board
+        super().__init__(program, metadata, symbols, foreign)
+
+    @property
+    def program(self) -> Program:
+        """The program, with the machine code of its kernels."""
+        return self._program
+
+    def _make_ready(self) -> None:
+        """Does nothing: the program is for another machine."""
+
+    def reloaded(self, folder: Path) -> CompiledModel:
+        """See `CompiledModel.reloaded`: what is sent to the board comes from the files."""
+        program, metadata, digest, foreign = load_program(folder, here=False)
+        loaded = BoardModel(self._board, program, metadata, self.symbols, foreign)
+        loaded.digest = digest
+        return loaded
+
+    def instrumented(self, callback: Callable[..., int]) -> CompiledModel:
+        """The model itself. `callback` is never called, because TVM's protocol takes no callbacks."""
+        return self
+
+    def run(self, feeds: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """See `CompiledModel.run`.
+
+        Raises:
+            InputError: An input is missing, unknown, or of another shape or type.
+            MeasureError: The board does not answer, or the model fails there.
+        """
+        size, arrays, rows = self._call(feeds)
+        values = self._board.answer(lambda: self._board.program(self).run(size, arrays))
+        named = zip(self.outputs, values, strict=True)
+        return {info.name: value if rows is None else value[:rows] for info, value in named}
+
+    def stopwatch(self, feeds: Feeds) -> Callable[[int], float]:
+        """Times the model on these inputs, without the way there and back.
+
+        Args:
+            feeds: Its inputs by name.
+
+        Returns:
+            A function that takes a number of executions and returns the mean seconds of one of them. It executes the
+            model once more before. `run` and other stopwatches of the same size must not come in between.
+
+        Raises:
+            MeasureError: The board does not answer, or the model fails there.
+        """
+        size, arrays, _ = self._call(feeds)
+        self._board.answer(lambda: self._board.program(self).take(size, arrays))
+        return lambda number: self._board.answer(lambda: self._board.program(self).seconds(size, number))
+
+    def _call(self, feeds: Mapping[str, Any]) -> tuple[int, list[NDArray[Any]], int | None]:
+        """The size that runs a call, its inputs, and how many rows are wanted if the size has more."""
+        given = self._inputs.given(feeds)
+        size, rows = self._inputs.dispatched(given)
+        memory = Entry(lambda *_: None)
+        pairs = zip(self._inputs.sizes[size].inputs, given, strict=True)
+        return size, [self._inputs.tensor(info, one, memory, rows).numpy() for info, one in pairs], rows
+
+
+class _Sent:
+    """A program on a board."""
+
+    def __init__(self, machine: VirtualMachine, device: Any, inputs: int, program: Program) -> None:
+        self._machine, self._device, self._inputs, self._program = machine, device, inputs, program
+        self._weights: dict[Any, Any] = {}
+        self._bound: dict[int, tuple[Any, ...]] = {}
+
+    def take(self, size: int, arrays: Sequence[NDArray[Any]]) -> None:
+        """Sends the inputs of a size."""
+        tensors = [tvm.runtime.tensor(np.ascontiguousarray(array), self._device) for array in arrays]
+        self._machine.set_input(main_name(size), *tensors, *self._after_inputs(size))
+
+    def run(self, size: int, arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        """The outputs of a size."""
+        self.take(size, arrays)
+        return [output.numpy() for output in self._called(main_name(size))]
+
+    def seconds(self, size: int, number: int) -> float:
+        """The mean seconds of so many executions on the inputs that were sent last."""
+        evaluate = self._machine.time_evaluator("invoke_stateful", self._device, number=number, repeat=1)
+        return float(evaluate(main_name(size)).mean)
+
+    def _after_inputs(self, size: int) -> tuple[Any, ...]:
+        """The tensors that the function of a size takes after the inputs: its weights, then its workspace."""
+        if size not in self._bound:
+            weights = tuple(map(self._weight, self._program.weights_of(size)))
+            arity = int(self._machine.module["get_function_arity"](main_name(size)))
+            workspace = self._allocated(size) if arity > self._inputs + len(weights) else ()
+            self._bound[size] = (*weights, *workspace)
+        return self._bound[size]
+
+    def _weight(self, tensor: Any) -> Any:
+        """A weight there. Sizes share it if it is one tensor here."""
+        if tensor not in self._weights:
+            self._weights[tensor] = tensor.copyto(self._device)
+        return self._weights[tensor]
+
+    def _allocated(self, size: int) -> tuple[Any, ...]:
+        self._machine.set_input(workspace_name(size))
+        return self._called(workspace_name(size))
+
+    def _called(self, function: str) -> tuple[Any, ...]:
+        """What a function returns for the inputs that were set.
+
+        `VirtualMachine.get_outputs` does the same, and leaves a cycle of references that would hold the connection.
+        """
+        self._machine.invoke_stateful(function)
+        count = int(self._machine.module["get_output_arity"](function))
+        output = self._machine.module["get_output"]
+        return (output(function),) if count < 0 else tuple(output(function, index) for index in range(count))
+
+
+def in_turns(calls: Sequence[tuple[CompiledModel, Feeds]], rounds: int) -> list[list[float]]:
+    """Times models on their board in turns.
+
+    Args:
+        calls: Models, which are `BoardModel`, and their inputs at one of their sizes.
+        rounds: How often each is timed.
+
+    Returns:
+        For each round the seconds of an execution of each call: the mean of so many that a sample is long enough.
+
+    Raises:
+        MeasureError: The board does not answer, or a model fails there.
+    """
+    watches = [model.stopwatch(feeds) for model, feeds in calls if isinstance(model, BoardModel)]
+    numbers = [max(1, math.ceil(SAMPLE_SECONDS / max(watch(1), 1e-9))) for watch in watches]
+    return [[watch(number) for watch, number in zip(watches, numbers, strict=True)] for _ in range(rounds)]

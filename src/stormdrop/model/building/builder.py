@@ -1,0 +1,238 @@
+"""Builds a model with a chosen schedule for each task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from importlib import metadata as packages
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+
+from ...errors import SpaceError
+from ...machine.cpu import Target
+from ...sketches.contract import AnySketch, Variant
+from ...sketches.registry import BUILTIN
+from ...tuning.options import TuneOptions
+from ..artifact.artifact import CompiledModel
+from ..artifact.artifact_files import checksum
+from ..artifact.metadata import Work
+from ..graph.graph import Graph
+from ..graph.onnx_origin import origin_of
+from ..graph.place import Place
+from ..inputs.combinations import GivenShapes, is_list
+from ..inputs.inputs import Values
+from ..verification.verify import Verification
+from .board import Board, BoardModel
+from .compile import CreateModel, PlacedVariant, apply_variants, build
+from .kernel_library import KernelLibrary
+from .tuned_task import Choice, TunedTask, TunedTasks
+
+PLAIN: Choice = ("plain", {})
+"""The schedule of `fallback`, which needs no sketch."""
+
+
+class ModelBuilder:
+    """Builds the model with a schedule for each task.
+
+    `winners` are what the tuning of each task found, else its default schedule. `defaults` are the default schedules;
+    for a task whose default was tried and does not work, what its tuning found. With a `board`, the models run there.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        tasks: Sequence[TunedTask],
+        target: Target,
+        options: TuneOptions,
+        provenance: Mapping[str, Any],
+        board: Board | None = None,
+    ) -> None:
+        self._graph, self._target, self._provenance = graph, target, provenance
+        self._create: CreateModel = CompiledModel if board is None else partial(BoardModel, board)
+        self._library = KernelLibrary(target)
+        self._work = {
+            task.task.index: Work(task.kernel.workload.flops, task.kernel.workload.bytes)
+            for task in tasks
+            if task.kernel is not None
+        }
+        # Only the built-in sketches promise the same configurations for a slice of a wider output.
+        self._places = options.sketches in (None, BUILTIN)
+        all_schedules = [TaskSchedules.of(task) for task in tasks if task.kernel is not None]
+        self._schedules = {schedules.task.task.index: schedules for schedules in all_schedules if schedules.usable}
+        self.winners: dict[int, Choice] = {index: schedules.winner for index, schedules in self._schedules.items()}
+        self.defaults: dict[int, Choice] = {index: schedules.default for index, schedules in self._schedules.items()}
+
+    def build(self, combination: Mapping[int, Choice]) -> CompiledModel:
+        """The compiled model of a combination."""
+        return build(
+            self._graph,
+            self._variants(combination),
+            self._target,
+            place=self._placed(combination),
+            provenance=self._provenance,
+            work=self._work,
+            library=self._library,
+            create=self._create,
+        )
+
+    def build_keeping_denormals(self, combination: Mapping[int, Choice]) -> CompiledModel | None:
+        """The model of a combination whose kernels compute with denormals; None if those of `build` do so already."""
+        if self._target.keep_denormals:
+            return None
+        target = replace(self._target, keep_denormals=True)
+        place = self._placed(combination, target)
+        return build(self._graph, self._variants(combination, target), target, place=place, create=self._create)
+
+    def scheduled(self, combination: Mapping[int, Choice]) -> tvm.IRModule:
+        """The model of a combination as Relax code that calls scheduled kernels, which nothing has compiled."""
+        mod, _, _ = apply_variants(
+            self._graph, self._variants(combination), lanes=self._target.lanes, place=self._placed(combination)
+        )
+        return mod
+
+    def scheduled_text(self, index: int, choice: Choice) -> str | None:
+        """The TensorIR of a task's kernel with this schedule, as text; None if the schedule is a plain one."""
+        return None if choice == PLAIN else str(self._schedules[index].variant(choice).main.script())
+
+    def _variants(self, combination: Mapping[int, Choice], target: Target | None = None) -> dict[int, Variant]:
+        """The variants of the tasks, for their own target or another one; what has none gets a plain schedule."""
+        chosen = {index: choice for index, choice in combination.items() if choice != PLAIN}
+        return {index: self._schedules[index].variant(choice, target=target) for index, choice in chosen.items()}
+
+    def _placed(self, combination: Mapping[int, Choice], target: Target | None = None) -> PlacedVariant | None:
+        if not self._places:
+            return None
+        return lambda index, where: self._schedules[index].variant(combination[index], where, target)
+
+    def is_exact(self, index: int, choice: Choice) -> bool:
+        """Whether a schedule of a task only reorders what the task computes."""
+        return choice == PLAIN or self._schedules[index].sketch(choice[0]).max_error == 0
+
+    def exact_alternatives(self, index: int, wrong: Choice) -> list[Choice]:
+        """The exact schedules of a task that stand in for one that is wrong, the fastest first, a plain one last."""
+        schedules = self._schedules[index]
+        candidates = [*schedules.measured, schedules.default, PLAIN]
+        exact = [choice for choice in candidates if self.is_exact(index, choice) and choice != wrong]
+        return [choice for position, choice in enumerate(exact) if choice not in exact[:position]]
+
+    def complete_provenance(self, combination: Mapping[int, Choice], verified: Verification) -> dict[str, Any]:
+        """Where the model comes from, with how it was verified and the schedule of each task."""
+        return {
+            **self._provenance,
+            "index_ranges": dict(origin_of(self._graph.source).index_ranges()),
+            "verified": {"max_error": verified.max_error, "against": verified.against},
+            "schedules": [
+                {"task": schedules.task.task.name, "workload": key, "sketch": sketch, "config": dict(config)}
+                for index, schedules in self._schedules.items()
+                for key, (sketch, config) in [(schedules.workload_key, combination[index])]
+            ],
+        }
+
+
+@dataclass(frozen=True)
+class TaskSchedules:
+    """The schedules of a task, alone or writing into a slice of a wider output."""
+
+    task: TunedTask
+    winner: Choice
+    default: Choice
+    usable: bool = True
+    _variants: dict[str, Variant] = field(default_factory=dict, compare=False, repr=False)
+
+    @classmethod
+    def of(cls, task: TunedTask) -> TaskSchedules:
+        """The schedules of a tuned task.
+
+        They are not usable if nothing was found and the default does not schedule, which MetaSchedule's sketches do
+        not promise: the task then gets a plain schedule.
+        """
+        assert task.kernel is not None
+        space = task.kernel.sketches[0][1]
+        default: Choice = (space.name, space.config(space.origin))
+        result = task.result
+        winner = default if result is None or result.best is None else (result.best.sketch, result.best.config)
+        if result is not None and result.best is not None and result.default_failed:
+            default = winner
+        schedules = cls(task, winner, default)
+        try:
+            schedules.variant(default)
+        except SpaceError:
+            return replace(schedules, default=winner, usable=winner != default)
+        return schedules
+
+    @property
+    def workload_key(self) -> str:
+        assert self.task.kernel is not None
+        return self.task.kernel.workload.key
+
+    def variant(self, choice: Choice, where: Place | None = None, target: Target | None = None) -> Variant:
+        """The schedule of a choice, which is made at the first call.
+
+        Args:
+            choice: the sketch and its configuration.
+            where: the slice of a wider output that the kernel writes.
+            target: another target than that of the tuning.
+        """
+        name, config = choice
+        key = repr((name, sorted(config.items()), where, target is not None and target.keep_denormals))
+        if key not in self._variants:
+            self._variants[key] = self._scheduled(name, config, where, target)
+        return self._variants[key]
+
+    def _scheduled(self, name: str, config: Mapping[str, Any], where: Place | None, target: Target | None) -> Variant:
+        kernel = self.task.kernel
+        assert kernel is not None
+        workload = kernel.workload if where is None else kernel.workload.placed(where.offset, where.total)
+        return self.sketch(name).apply(workload, target or kernel.target, config)
+
+    def sketch(self, name: str) -> AnySketch:
+        """The sketch of this name."""
+        assert self.task.kernel is not None
+        return next(sketch for sketch, _ in self.task.kernel.sketches if sketch.name == name)
+
+    @property
+    def measured(self) -> list[Choice]:
+        """The finalists and the fastest schedule of each sketch, the fastest first."""
+        result = self.task.result
+        if result is None:
+            return []
+        fastest = sorted([*result.finalists, *result.by_sketch], key=lambda best: best.seconds)
+        return [(best.sketch, best.config) for best in fastest]
+
+
+def source_of(model: Any) -> dict[str, str]:
+    """The file that a model will be imported from, with its SHA-256 as it is now; empty for anything else."""
+    if not isinstance(model, str | Path):
+        return {}
+    try:
+        return {"source": str(Path(model).resolve()), "sha256": checksum(Path(model))}
+    except OSError:
+        return {}  # the import says what is wrong with the file
+
+
+def provenance_of(
+    source: Mapping[str, str],
+    shapes: GivenShapes | None,
+    options: TuneOptions,
+    tuned: TunedTasks,
+    values: Values | None = None,
+) -> dict[str, Any]:
+    """Where a model comes from: its file, as `source_of` found it before the import, and how it was tuned."""
+    provenance: dict[str, Any] = {
+        "search": options.search,
+        "seed": options.seed,
+        "trials": sum(task.result.trials for task in tuned.tasks if task.result is not None),
+        "versions": {name: packages.version(name) for name in ("apache-tvm", "apache-tvm-ffi", "numpy", "onnx")},
+    }
+    if shapes:
+        provenance["shapes"] = {
+            name: [[int(one) for one in size] if is_list(size) else size for size in shape]
+            for name, shape in shapes.items()
+        }
+    if values:
+        provenance["values"] = {name: np.asarray(value).tolist() for name, value in values.items()}
+    return {**provenance, **source}

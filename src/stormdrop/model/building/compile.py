@@ -1,0 +1,339 @@
+"""Puts the chosen schedules into a graph and compiles it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import tvm
+import tvm_ffi
+from numpy.typing import NDArray
+from tvm import relax, tirx
+from tvm.ir import GenericConst
+from tvm.relax import vm_build
+
+from ...codegen.needed_features import needed_features as units_of
+from ...errors import ModelError, one_line
+from ...ir.attributes import UNALIGNED
+from ...machine.cpu import Target
+from ...machine.tiles import permit
+from ...sketches.contract import Variant
+from ..artifact.artifact import CompiledModel
+from ..artifact.foreign import ForeignParts
+from ..artifact.machines import main_name
+from ..artifact.metadata import FallbackReport, Metadata, Size, Work, needed_features
+from ..artifact.program import LEAST, Program
+from ..graph.constants import without_constants
+from ..graph.expressions import calls_kernel, foreign_index, variables_of
+from ..graph.graph import Graph
+from ..graph.place import Place
+from ..graph.renaming import joined
+from ..graph.tasks import Task
+from ..passes.rewriting import constant as new_constant
+from ..passes.rewriting import rewrite_main
+from ..tensors import array_of, release_pages
+from . import workspace
+from .concatenation import Concatenation, find_concatenations
+from .fallback import schedule_fallback
+from .kernel_library import KernelLibrary
+
+Evaluate = Callable[[tirx.PrimFunc, Sequence[NDArray[Any]]], list[NDArray[Any]]]
+"""Computes the outputs of a function from its inputs."""
+
+Transformed = dict[tuple[tvm_ffi.StructuralKey, int], GenericConst]
+"""Transformed constants, by the transform and the address of the constant: several sizes of a model share them."""
+
+CreateModel = Callable[[Program, Metadata, Mapping[str, int], ForeignParts], CompiledModel]
+"""Makes a model of its program, its metadata, the task of each kernel, and the parts that onnxruntime runs."""
+
+PlacedVariant = Callable[[int, Place], Variant]
+"""The variant of a task (by index) that writes its output into a slice of a wider one."""
+
+_PLACED = "at{}_of{}"
+"""How the name of a kernel ends that writes into a slice: its offset and the length of the axis."""
+
+
+def build(
+    graph: Graph,
+    variants: Mapping[int, Variant],
+    target: Target,
+    *,
+    place: PlacedVariant | None = None,
+    provenance: Mapping[str, Any] | None = None,
+    work: Mapping[int, Work] | None = None,
+    evaluate: Evaluate | None = None,
+    library: KernelLibrary | None = None,
+    create: CreateModel = CompiledModel,
+) -> CompiledModel:
+    """Compile a graph with the variants that were chosen for its tasks, for all of its sizes.
+
+    Args:
+        graph: The model as kernel calls.
+        variants: The variant of each task, by `Task.index`. A task without one gets a plain schedule and is listed in
+            the result's `metadata.fallbacks`.
+        target: The machine to compile for.
+        place: Makes the variant of a task that writes its output into a slice of a wider one. With it, the inputs of
+            concatenations are written to their final place instead of being copied there.
+        provenance: Stored in the model's metadata: how the model was made.
+        work: What a call of each task does, by `Task.index`; stored in the model's metadata.
+        evaluate: Computes the transforms of constant inputs, which are stored in the model. The default is the NumPy
+            reference.
+        library: Keeps the machine code of the kernels. With that of an earlier build, only what is new is compiled.
+        create: Makes the model of its program; by default one that runs in this process.
+
+    Raises:
+        ModelError: A variant does not fit its task, or the model cannot be compiled.
+        TargetError: The operating system does not permit an arithmetic unit that a kernel needs.
+    """
+    library = library or KernelLibrary(target)
+    transformed: Transformed = {}
+    mods, fallbacks, symbols = [], dict[str, FallbackReport](), dict[str, int]()
+    for each in graph.sizes:
+        mod, plain, kernels = apply_variants(
+            each,
+            variants,
+            lanes=target.lanes,
+            place=place,
+            evaluate=evaluate,
+            library=library,
+            transformed=transformed,
+        )
+        mods.append(mod)
+        fallbacks |= {report.task: report for report in plain}
+        symbols |= kernels
+    functions = (function for mod in mods for function in mod.functions.values())
+    units = {name for each in functions if isinstance(each, tirx.PrimFunc) for name in units_of(each)}
+    if not target.runner:
+        permit(units)
+    release_pages()  # the kernels have weights of their own now
+    by_kernels = [_read_by_kernels_only(each, mod) for each, mod in zip(graph.sizes, mods, strict=True)]
+    anywhere = set.intersection(*by_kernels)
+    try:
+        program = _linked(mods, library, target)
+    except Exception as error:
+        # Lowering and code generation raise anything from ValueError to TVM's InternalError.
+        raise ModelError(f"{graph.name}: cannot be compiled: {one_line(error)}") from error
+    metadata = Metadata(
+        name=graph.name,
+        inputs=graph.inputs,
+        outputs=graph.outputs,
+        # As JSON gives it back. Who loads the model has it on that machine, not behind a runner.
+        target={**asdict(target), "features": list(target.features), "runner": ""},
+        cpu=target.cpu,
+        features=needed_features(target.tvm()),
+        fallbacks=tuple(fallbacks.values()),
+        provenance=dict(provenance or {}),
+        kernels={name: work[index] for name, index in symbols.items() if index in work} if work else {},
+        anywhere=tuple(info.name for info in graph.inputs if info.name in anywhere),
+        ignored=graph.ignored,
+        foreign=graph.foreign.reports,
+        units=tuple(sorted(units)),
+        sizes=tuple(Size(each.inputs, each.outputs) for each in graph.sizes) if graph.others else (),
+    )
+    return create(program, metadata, symbols, graph.foreign)
+
+
+def apply_variants(
+    graph: Graph,
+    variants: Mapping[int, Variant],
+    *,
+    lanes: int = 16,
+    place: PlacedVariant | None = None,
+    evaluate: Evaluate | None = None,
+    library: KernelLibrary | None = None,
+    transformed: Transformed | None = None,
+) -> tuple[tvm.IRModule, tuple[FallbackReport, ...], dict[str, int]]:
+    """Put the variants into a graph, and transform each constant as its kernel expects it.
+
+    Args:
+        graph: The model as kernel calls, at one size. Its other sizes are left alone.
+        variants: The variant of each task, by `Task.index`.
+        lanes: How many values a vector of the machine holds, for the plain schedules.
+        place: Makes variants that write into a slice.
+        evaluate: Computes the transforms of constants.
+        library: Names the kernels; None if they will not be compiled.
+        transformed: The constants that another size has transformed already; this one adds its own.
+
+    Returns:
+        The module, the tasks that got a plain schedule, and the index of the task of each kernel by the kernel's name.
+
+    Raises:
+        ModelError: A variant does not fit its task.
+    """
+    if evaluate is None:
+        from ...ir.reference import evaluate as reference
+
+        evaluate = reference
+    unknown = sorted(set(variants) - {task.index for task in graph.tasks})
+    if unknown:
+        raise ModelError(f"{graph.name}: has no task {unknown[0]}: its tasks are 0 to {len(graph.tasks) - 1}")
+    fallbacks = []
+    chosen: dict[str, tuple[Task, Variant]] = {}
+    called = graph.called
+    for task in graph.tasks:
+        if task.index not in called:
+            continue
+        variant = variants.get(task.index)
+        if variant is None:
+            fallback = schedule_fallback(task.function, lanes)
+            fallbacks.append(FallbackReport(task.name, task.weight, fallback.reached))
+            variant = Variant(fallback.function)
+        _check_variant(graph.name, task, variant)
+        chosen.update(dict.fromkeys(task.callees, (task, variant)))
+    tasks = {callee: task for callee, (task, _) in chosen.items()}
+    concatenations = find_concatenations(graph.mod, tasks, lambda task: task.index in variants) if place else []
+    mutator = _CallSites(graph.mod, chosen, evaluate, concatenations, place, library, transformed)
+    mod = relax.transform.DeadCodeElimination()(rewrite_main(graph.mod, mutator))
+    return mod, tuple(fallbacks), mutator.symbols
+
+
+def _linked(mods: Sequence[tvm.IRModule], library: KernelLibrary, target: Target) -> Program:
+    """The program of the modules of all sizes, with the kernels of the library."""
+    parts, values = zip(*(without_constants(each, LEAST) for each in mods), strict=True)
+    weights = tuple(tuple(constants.values()) for constants in values)
+    mod = parts[0]
+    if len(mods) > 1:
+        mod = joined([(each, {"main": main_name(size)}) for size, each in enumerate(parts)])
+    with target.tvm():
+        mod = workspace.pipeline()(mod)
+    builder = relax.ExecBuilder()
+    # This function is private. `tvm.compile`, which calls it, would compile all kernels in one thread.
+    left = vm_build._vmcodegen(builder, mod)
+    executable = builder.get()
+    kernels = {
+        variable.name_hint: function
+        for variable, function in left.functions.items()
+        if isinstance(function, tirx.PrimFunc)
+    }
+    for module in library.modules(kernels):
+        executable.mod.import_module(module)
+    return Program(executable, weights if any(weights) else ())
+
+
+def _read_by_kernels_only(graph: Graph, mod: tvm.IRModule) -> set[str]:
+    """The inputs of a size that nothing but kernels and foreign parts reads. Their memory may begin anywhere."""
+    main = relax.transform.RewriteDataflowReshape()(mod)["main"]  # it takes some kernels for views
+    read_otherwise = {main.body.body}
+    for block in main.body.blocks:
+        for binding in block.bindings:
+            if not calls_kernel(binding.value) and foreign_index(binding.value) is None:
+                read_otherwise.update(variables_of(binding.value))
+    parameters = zip(graph.inputs, main.params, strict=True)
+    return {info.name for info, parameter in parameters if parameter not in read_otherwise}
+
+
+def _check_variant(model: str, task: Task, variant: Variant) -> None:
+    if len(variant.main.params) != len(task.function.params):
+        raise ModelError(
+            f"{model}: the variant of task {task.name} takes {len(variant.main.params)} arguments, "
+            f"not {len(task.function.params)}"
+        )
+    for position in variant.transforms:
+        if position not in task.constants:
+            raise ModelError(f"{model}: argument {position} of task {task.name} is no constant and cannot be packed")
+
+
+@relax.expr_functor.mutator
+class _CallSites(relax.PyExprMutator):
+    """Replaces each called function by its scheduled form, and constants by their transformed values.
+
+    An input of one of the `concatenations` becomes a call that writes into a slice of the whole output.
+    """
+
+    def __init__(
+        self,
+        mod: tvm.IRModule,
+        chosen: Mapping[str, tuple[Task, Variant]],
+        evaluate: Evaluate,
+        concatenations: Sequence[Concatenation],
+        place: PlacedVariant | None,
+        library: KernelLibrary | None,
+        transformed: Transformed | None,
+    ) -> None:
+        super().__init__(mod)
+        self._known: Transformed = {} if transformed is None else transformed
+        self._library = library
+        self._chosen = chosen
+        self._evaluate = evaluate
+        self._place = place
+        self._functions: dict[tuple[int, Place | None, tuple[int, ...]], Any] = {}
+        self._inputs = set(mod["main"].params)
+        self._parts = {
+            part: (concatenation, destination)
+            for concatenation in concatenations
+            for part, destination in concatenation.parts
+        }
+        self._outputs = {concatenation.output for concatenation in concatenations}
+        self._written: dict[Any, Any] = {}  # what holds the parts so far, by the variable of the concatenation
+
+    @property
+    def symbols(self) -> dict[str, int]:
+        """The index of the task of each scheduled function, by the function's name."""
+        return {function.name_hint: index for (index, *_), function in self._functions.items()}
+
+    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
+        if binding.var in self._parts:
+            concatenation, destination = self._parts[binding.var]
+            call = self.visit_expr_post_order(binding.value)
+            written = self._written.get(concatenation.output)
+            self._written[concatenation.output] = self.builder_.emit(self._placed(call, destination, written))
+        elif binding.var in self._outputs:
+            self.set_var_remap(binding.var, self._written[binding.var])
+        else:
+            super().visit_var_binding_(binding)
+
+    def visit_call_(self, call: relax.Call) -> Any:
+        call = self.visit_expr_post_order(call)
+        if not calls_kernel(call) or call.args[0].name_hint not in self._chosen:
+            return call
+        task, variant = self._chosen[call.args[0].name_hint]
+        (result,) = call.ty_args
+        results = list(result.fields) if isinstance(result, relax.TupleType) else [result]
+        arguments = self._arguments(call, variant)
+        return relax.call_tir(self._function(task, variant, None, arguments), relax.Tuple(arguments), results)
+
+    def _placed(self, call: relax.Call, destination: Place, whole: Any | None) -> Any:
+        """A call that writes a slice of `whole`; if that is None, the call also makes the whole."""
+        task, _ = self._chosen[call.args[0].name_hint]
+        assert self._place is not None
+        variant = self._place(task.index, destination)
+        arguments = self._arguments(call, variant)
+        function = self._function(task, variant, destination, arguments)
+        (result,) = call.ty_args
+        shape = [*(int(extent) for extent in list(result.shape.values)[:-1]), destination.total]
+        wide = relax.TensorType(shape, result.dtype)
+        if whole is None:
+            return relax.call_tir(function, relax.Tuple(arguments), [wide])
+        return relax.op.call_tir_inplace(function, relax.Tuple([*arguments, whole]), [len(arguments)], [wide])
+
+    def _function(self, task: Task, variant: Variant, destination: Place | None, arguments: Sequence[Any]) -> Any:
+        """The scheduled function, which is added to the module at its first use.
+
+        Its arguments that are inputs of the model may be unaligned.
+        """
+        unaligned = tuple(position for position, argument in enumerate(arguments) if argument in self._inputs)
+        key = (task.index, destination, unaligned)
+        if key not in self._functions:
+            function = variant.main.without_attr("global_symbol").with_attr("tirx.noalias", True)
+            if unaligned:
+                function = function.with_attr(UNALIGNED, list(unaligned))
+            suffix = "scheduled" if destination is None else _PLACED.format(destination.offset, destination.total)
+            name = f"{task.name}_{suffix}"
+            symbol = name if self._library is None else self._library.symbol(function, name)
+            self._functions[key] = self.builder_.add_func(function, symbol)
+        return self._functions[key]
+
+    def _arguments(self, call: relax.Call, variant: Variant) -> list[Any]:
+        """The arguments of a call, with constants transformed as the variant expects them."""
+        arguments = list(call.args[1].fields)
+        for position, transform in variant.transforms.items():
+            arguments[position] = self._transformed(arguments[position], transform)
+        return arguments
+
+    def _transformed(self, constant: GenericConst, transform: tirx.PrimFunc) -> GenericConst:
+        key = (tvm_ffi.StructuralKey(transform), int(constant.value.data_ptr()))
+        if key not in self._known:
+            (value,) = self._evaluate(transform, [array_of(constant)])
+            self._known[key] = new_constant(value)
+        return self._known[key]

@@ -1,0 +1,104 @@
+"""Compiles the kernels of a model in several threads, and keeps their machine code for the next build of the model.
+
+    scheduled functions --by their symbols-->  a few modules of LLVM code, each made and linked by one thread
+    the next combination of schedules      ->  only what no module holds yet is compiled
+
+A thread is as good as a process here: TVM's passes and LLVM run without Python's lock, and the code is linked into this
+process anyway.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+from ...codegen.compile import PASS_CONFIG
+from ...codegen.lowering import PIPELINE
+from ...machine.cpu import Target
+
+_PER_CORE = 2
+"""Modules per core: more of them balance the threads better, and each costs 10 ms for what TVM adds to it."""
+
+_FEWEST = 4  # kernels of a module, at least
+
+
+class KernelLibrary:
+    """The compiled kernels of one model. Each has a symbol of its own, also if several schedules share a name.
+
+    It is used by one thread.
+
+    Args:
+        target: The machine to compile for.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._symbols: dict[tuple[str, tvm_ffi.StructuralKey], str] = {}
+        self._functions: dict[str, tirx.PrimFunc] = {}  # by symbol
+        self._modules: dict[str, Future[Any]] = {}  # by symbol
+
+    def symbol(self, function: tirx.PrimFunc, name: str) -> str:
+        """The symbol of a scheduled function: the same one whenever an equal function is asked for with this name.
+
+        Args:
+            function: The function. Its own symbol does not matter.
+            name: What the symbol begins with.
+        """
+        plain = function.without_attr("global_symbol")
+        key = (name, tvm_ffi.StructuralKey(plain))
+        if key not in self._symbols:
+            names = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(1)))
+            symbol = next(free for free in names if free not in self._functions)
+            self._symbols[key], self._functions[symbol] = symbol, plain
+        return self._symbols[key]
+
+    def modules(self, functions: Mapping[str, tirx.PrimFunc]) -> list[Any]:
+        """TVM's modules that hold the machine code of these functions, and perhaps of others.
+
+        Args:
+            functions: The functions by their symbols. Those whose symbol is not of this library, as TVM makes some
+                itself, are compiled for this call alone.
+
+        Raises:
+            Exception: Whatever TVM raises if it cannot compile a function.
+        """
+        foreign = {symbol: function for symbol, function in functions.items() if symbol not in self._functions}
+        ours = [symbol for symbol in functions if symbol in self._functions]
+        # A second Ctrl-C may have left what the first one cancelled.
+        unknown = [name for name in ours if name not in self._modules or _has_failed(self._modules[name])]
+        threads = ThreadPoolExecutor(self._target.cores)
+        try:
+            for part in _parts(unknown, _PER_CORE * self._target.cores):
+                compiling = threads.submit(self._compiled, {name: self._functions[name] for name in part})
+                self._modules.update(dict.fromkeys(part, compiling))
+            modules = [module.result() for module in dict.fromkeys(self._modules[symbol] for symbol in ours)]
+        finally:
+            # Ctrl-C does not wait for LLVM: what is under way is there for the next build.
+            threads.shutdown(wait=False, cancel_futures=True)
+            self._modules = {symbol: module for symbol, module in self._modules.items() if not _has_failed(module)}
+        return [*modules, self._compiled(foreign)] if foreign or not modules else modules
+
+    def _compiled(self, functions: Mapping[str, tirx.PrimFunc]) -> Any:
+        named = {symbol: function.with_attr("global_symbol", symbol) for symbol, function in functions.items()}
+        # The context belongs to the thread. The model checks its inputs itself, and nothing else calls the kernels.
+        with tvm.transform.PassContext(config=PASS_CONFIG):
+            module = tirx.build(tvm.IRModule(named), self._target.tvm(), pipeline=PIPELINE)
+        for symbol in list(named)[:1] if not self._target.runner else ():
+            module[symbol]  # looking one up makes LLVM generate the machine code of all
+        return module
+
+
+def _has_failed(module: Future[Any]) -> bool:
+    return module.cancelled() or (module.done() and module.exception() is not None)
+
+
+def _parts(symbols: Sequence[str], most: int) -> list[Sequence[str]]:
+    """The symbols in a few parts. Neighbours in a model take similar time, so they go to different parts."""
+    count = max(1, min(most, len(symbols) // _FEWEST))
+    return [symbols[first::count] for first in range(count)] if symbols else []

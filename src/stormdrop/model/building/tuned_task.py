@@ -1,0 +1,72 @@
+"""The tasks of a model after their tuning."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...tuning.kernel import KernelTask
+from ...tuning.result import TuneResult
+from ..graph.tasks import Task
+
+Choice = tuple[str, Mapping[str, Any]]
+"""The schedule of a task: a sketch by name, and a configuration of it."""
+
+
+@dataclass(frozen=True)
+class TunedTask:
+    """A task and what its tuning brought.
+
+    Attributes:
+        task: the task.
+        kernel: the task with its workload and sketches. None if no sketch takes its function, if it cannot be
+            measured, or if none of its candidates worked: it gets a plain schedule.
+        result: the result. None if nothing was left for it, or if Ctrl-C came before its turn: it gets the default
+            schedule.
+        reason: says which of these it was, in one line.
+    """
+
+    task: Task
+    kernel: KernelTask | None
+    result: TuneResult | None
+    reason: str | None = None
+
+    @property
+    def converged(self) -> bool:
+        """Whether more time would not help."""
+        return self.kernel is None if self.result is None else self.result.converged
+
+    def to_json(self) -> dict[str, Any]:
+        """An entry of `tasks` in the document of `stormdrop tune --json`."""
+        entry: dict[str, Any] = {"name": self.task.name, "weight": self.task.weight, "reason": self.reason}
+        keys = ("sketch", "seconds", "gflops", "percent_of_peak", "gigabytes_per_second", "config")
+        if self.result is None:
+            counts = {"trials": 0, "failed": 0, "reused": 0, "converged": False, "baseline": None}
+            return {**entry, **dict.fromkeys(keys), **counts, "tuning_seconds": 0.0, "transfer": None}
+        document = self.result.to_json()
+        best = document["best"] or {}
+        return {
+            **entry,
+            **{key: best.get(key) for key in keys},
+            **{key: document[key] for key in ("trials", "failed", "reused", "converged", "baseline")},
+            "tuning_seconds": self.result.seconds,
+            "transfer": document["transfer"],
+        }
+
+
+@dataclass(frozen=True)
+class TunedTasks:
+    """The tasks of a model after their tuning.
+
+    Attributes:
+        tasks: all tasks of the graph, in its order.
+        interrupted: whether Ctrl-C ended the tuning.
+        curve: (seconds of tuning, summed seconds of the kernels that were measured) from the end of the first round on.
+        records_seconds: wall seconds until it was known what the records say of all tasks.
+    """
+
+    tasks: Sequence[TunedTask]
+    interrupted: bool
+    curve: Sequence[tuple[float, float]]
+    records_seconds: float = 0.0

@@ -1,0 +1,12 @@
+"""A model as calls to a few distinct kernels, the tasks, and what it was imported from.
+
+graph.py        the graph
+tasks.py        its distinct kernels
+constants.py    its constants
+place.py        where a kernel writes a part of a tensor
+expressions.py  what is asked of the expressions of its Relax code
+renaming.py     functions are renamed, and modules joined
+origin.py       another way to compute the same model
+onnx_origin.py  an ONNX model as such
+peer.py         what another runtime computes of it
+"""

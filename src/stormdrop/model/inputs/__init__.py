@@ -1,0 +1,9 @@
+"""The inputs of a model.
+
+inputs.py        their sizes, and those whose values are fixed
+combinations.py  the sizes that a user asks for
+casting.py       samples and fixed values in the types of inputs
+ranges.py        which values they can take
+samples.py       those that a model is verified on
+given.py         the samples that the user gives
+"""

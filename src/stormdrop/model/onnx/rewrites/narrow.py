@@ -1,0 +1,76 @@
+"""Decodes constants whose types no kernel knows: codes of 4 bits, floats of 8 bits.
+
+    DequantizeLinear(w of int4, scale, zero point)  ->  a constant of float32
+
+The scale may be one number, one for each channel, or one for each block of a channel. Weights that kernels read as
+codes are products with codes before (`code_layers`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper
+
+from ..standard import is_standard
+from ..trial_run import KERNEL_TYPES
+from ..weights import array_of
+from .rewriting import Rewriting
+
+
+def decode_narrow(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Replace each DequantizeLinear of constants, if the type of these is none that kernels compute with.
+
+    Args:
+        model: The model; it is not changed.
+
+    Returns:
+        The new model; the same one if it has no such node.
+    """
+    if not any(is_standard(node, "DequantizeLinear") for node in model.graph.node):
+        return model
+    return _Decoding(model).rewritten()
+
+
+class _Decoding(Rewriting):
+    def __init__(self, model: onnx.ModelProto) -> None:
+        super().__init__(model)
+        for node in model.graph.node:
+            for entry in node.attribute if is_standard(node, "Constant") else ():
+                if entry.name == "value":
+                    self.constants[node.output[0]] = entry.t
+
+    def replaced(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+        names = [name for name in node.input if name]
+        if not is_standard(node, "DequantizeLinear") or not self.constants.keys() >= set(names):
+            return [node]
+        if self.constants[node.input[0]].data_type in KERNEL_TYPES:
+            return [node]
+        value = _decoded(node, [array_of(self.constants[name]) for name in names])
+        return [helper.make_node("Identity", [self.constant(f"{node.output[0]}_decoded", value)], node.output)]
+
+
+def _decoded(node: onnx.NodeProto, constants: list[NDArray[Any]]) -> NDArray[Any]:
+    """(codes - zero point) * scale."""
+    codes, scale, *zero = constants
+    attributes = {entry.name: helper.get_attribute_value(entry) for entry in node.attribute}
+    dtype = scale.dtype
+    if attributes.get("output_dtype"):
+        dtype = helper.tensor_dtype_to_np_dtype(attributes["output_dtype"])
+
+    def each(value: NDArray[Any]) -> NDArray[Any]:
+        """A value for each code of a value for all, for each channel or for each block."""
+        if value.size == 1:
+            return value.reshape(())
+        axis = attributes.get("axis", 1) % codes.ndim
+        if not attributes.get("block_size"):
+            return value.reshape(-1, *[1] * (codes.ndim - axis - 1))
+        return value.repeat(attributes["block_size"], axis).take(range(codes.shape[axis]), axis)
+
+    moved = codes.astype(np.float32)
+    if zero:
+        moved = moved - each(zero[0].astype(np.float32))
+    return np.asarray(moved * each(scale.astype(np.float32)), dtype)

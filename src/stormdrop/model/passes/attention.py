@@ -1,0 +1,214 @@
+"""Makes one kernel of the three of an attention, where their scores are too many for the caches.
+
+    matmul(q, k) -> softmax -> matmul(_, v)      ->      matmul_softmax_matmul(q, k, v)
+
+Three kernels write and read all scores three times. One kernel computes them in blocks that stay in a cache (see
+`sketches.cpu.row_blocks`). It is taken if the scores need more than four times the second caches of all cores. With
+fewer scores three kernels are as fast, and each of them is scheduled for itself.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.ir import TensorLoad
+
+from ...errors import UnsupportedFunction
+from ...ir.expressions import rewrite_loads, simplified
+from ...ir.stages import Stage, StageGraph, intermediate, shape_of
+from ...ir.workload import canonical, canonical_stages
+from ...machine.cpu import Target
+from ...sketches.cpu.row_blocks import Chain, find_chain
+from ...sketches.registry import BUILTIN
+from ...tuning.options import FLOAT32, TuneOptions
+from ..graph.expressions import calls_kernel, variables_of
+from ..graph.graph import Graph
+from .rewriting import rewrite_main
+
+_DEFAULTS = TuneOptions()
+_LEAST_RATIO = 4  # of the scores to the second caches of all cores, from which on one kernel pays
+
+
+def with_attention(graph: Graph, target: Target, options: TuneOptions = _DEFAULTS) -> Graph:
+    """The graph with one kernel for each attention that is large for the caches of a machine.
+
+    Args:
+        graph: The model, at all of its sizes.
+        target: The machine.
+        options: How it is tuned. The graph stays as it is in another precision, which has no such kernel, and if the
+            sketches are not the built-in ones, which alone schedule it.
+    """
+    if options.precision != FLOAT32 or options.sketches not in (None, BUILTIN):
+        return graph
+    mods = [_fused(each.mod, target) for each in graph.sizes]
+    if all(mod is each.mod for mod, each in zip(mods, graph.sizes, strict=True)):
+        return graph
+    return graph.rewritten(mods)
+
+
+@dataclass(frozen=True, eq=False)
+class _Attention:
+    """Calls that become one.
+
+    Attributes:
+        last: The product with the values, in whose place the one call stands.
+        joined: All of them.
+    """
+
+    last: relax.Call
+    joined: _Joined
+
+
+def _fused(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
+    """The module with these calls of `main` replaced; the module itself if there are none."""
+    calls = _Calls(mod)
+    found = [attention for variable in calls.made if (attention := calls.attention(variable, target)) is not None]
+    if not found:
+        return mod
+    return relax.transform.DeadCodeElimination()(rewrite_main(mod, _Merger(mod, found)))
+
+
+class _Calls:
+    """The calls of kernels in `main`.
+
+    Attributes:
+        made: The calls, by the variables of their results.
+    """
+
+    def __init__(self, mod: tvm.IRModule) -> None:
+        self._mod = mod
+        bindings = [binding for block in mod["main"].body.blocks for binding in block.bindings]
+        self.made = {binding.var: binding.value for binding in bindings if calls_kernel(binding.value)}
+        self._uses = Counter(variable for binding in bindings for variable in variables_of(binding.value))
+        self._uses.update(variables_of(mod["main"].body.body))
+
+    def attention(self, last: relax.Var, target: Target) -> _Attention | None:
+        """The attention whose result is a variable, if there is one, and if one kernel pays on a machine."""
+        for weights in self.made[last].args[1].fields:
+            if not self._has_one_reader(weights) or len(self.made[weights].args[1].fields) != 1:
+                continue
+            (scores,) = self.made[weights].args[1].fields
+            if self._has_one_reader(scores):
+                return self._with_moves([scores, weights, last], target)
+        return None
+
+    def _has_one_reader(self, value: Any) -> bool:
+        """Whether a kernel makes a value, and nothing else but one call reads it."""
+        return value in self.made and self._uses[value] == 1
+
+    def _with_moves(self, variables: list[relax.Var], target: Target) -> _Attention | None:
+        """What makes these variables, and what lays out its operands if nothing else reads that, as one call."""
+        joined = self._join(variables)
+        chain = _chain(joined)
+        if joined is None or chain is None or not _pays(chain, target):
+            return None
+        factors = {load.source for product in (chain.scores, chain.values) for load in product.factors}
+        moves: list[relax.Var] = []
+        for argument, buffer in joined.arguments.items():
+            if buffer in factors and self._has_one_reader(argument) and self._only_moves(argument):
+                with_move = self._join([*moves, argument, *variables])
+                if with_move is not None and _chain(with_move) is not None:
+                    moves.append(argument)
+        with_moves = self._join([*moves, *variables])
+        assert with_moves is not None
+        return _Attention(self.made[variables[-1]], with_moves)
+
+    def _join(self, variables: list[relax.Var]) -> _Joined | None:
+        """What makes these variables; None if a function is no sequence of loop nests."""
+        joined = _Joined({}, [], {})
+        for variable in variables:
+            graph = self._graph(variable)
+            if graph is None or len(graph.outputs) != 1:
+                return None
+            joined.add(variable, list(self.made[variable].args[1].fields), graph)
+        return joined
+
+    def _only_moves(self, variable: relax.Var) -> bool:
+        graph = self._graph(variable)
+        return graph is not None and all(isinstance(stage.value, TensorLoad) for stage in graph.stages)
+
+    def _graph(self, variable: relax.Var) -> StageGraph | None:
+        return canonical_stages(self._mod[self.made[variable].args[0]])
+
+
+@dataclass(eq=False)
+class _Joined:
+    """The stages of several calls.
+
+    Attributes:
+        arguments: The buffers of what the calls read that none of them makes.
+        stages: The stages.
+        results: The buffers of what the calls make.
+    """
+
+    arguments: dict[Any, Any]
+    stages: list[Stage]
+    results: dict[Any, Any]
+
+    def add(self, variable: relax.Var, arguments: list[Any], graph: StageGraph) -> None:
+        """Add a call of a function, the arguments of which were made before or are those of all calls."""
+        buffers = {}
+        for argument, buffer in zip(arguments, graph.inputs, strict=True):
+            known = self.results if argument in self.results else self.arguments
+            buffers[buffer] = known.setdefault(argument, _like(buffer))
+        (output,) = graph.outputs
+        buffers[output] = self.results[variable] = _like(output)
+        for stage in graph.stages:
+            value = rewrite_loads(stage.value, lambda load: buffers.get(load.source, load.source)[tuple(load.indices)])
+            self.stages.append(replace(stage, value=value, buffer=buffers.get(stage.buffer, stage.buffer)))
+
+    def graph(self) -> StageGraph:
+        """One function, in which nothing only moves elements."""
+        *_, output = self.results.values()
+        graph = StageGraph((*self.arguments.values(), output), tuple(self.stages))
+        graph = graph.inlined(lambda stage: not isinstance(stage.value, TensorLoad))
+        return graph.mapped(_with_simple_indices)
+
+
+def _like(buffer: Any) -> Any:
+    return intermediate(str(buffer.name), shape_of(buffer), str(buffer.dtype))
+
+
+def _with_simple_indices(stage: Stage) -> Stage:
+    # Axes of extent 1 stay variables, so that all stages have the same ones.
+    extents = {axis.var: axis.extent for axis in stage.axes if axis.extent > 1}
+    return replace(stage, value=simplified(stage.value, extents))
+
+
+def _chain(joined: _Joined | None) -> Chain | None:
+    try:
+        return None if joined is None else find_chain(joined.graph())
+    except UnsupportedFunction:
+        return None
+
+
+def _pays(chain: Chain, target: Target) -> bool:
+    """Whether the scores of one head do not fit a first cache, and those of all heads exceed the second ones by far."""
+    if not target.l1 or not target.l2:
+        return False  # nothing is known of the caches
+    of_head = 4 * chain.rows * chain.scores.column.extent
+    return of_head > target.l1 and chain.heads * of_head > _LEAST_RATIO * target.cores * target.l2
+
+
+@relax.expr_functor.mutator
+class _Merger(relax.PyExprMutator):
+    """Calls one function in place of the last call of each attention. The calls before it become unused."""
+
+    def __init__(self, mod: tvm.IRModule, found: Sequence[_Attention]) -> None:
+        super().__init__(mod)
+        self._found = found
+
+    def visit_call_(self, call: relax.Call) -> Any:
+        attention = next((each for each in self._found if each.last.same_as(call)), None)
+        if attention is None:
+            return self.visit_expr_post_order(call)
+        # In normal form, because names of stages are used once in it. The builder knows equal functions.
+        function = canonical(attention.joined.graph()).function().without_attr("global_symbol")
+        name = self.builder_.add_func(function, f"attention_{call.args[0].name_hint}")
+        arguments = [self.visit_expr(argument) for argument in attention.joined.arguments]
+        return relax.call_tir(name, relax.Tuple(arguments), call.ty_args[0])

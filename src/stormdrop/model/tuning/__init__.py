@@ -1,0 +1,10 @@
+"""`sd.tune_model`: the budget of a tuning, the choice of schedules, and what it returns.
+
+tune.py, tuning_run.py      `sd.tune_model`, and what it keeps while it runs
+budget.py                   what a tuning may take
+scheduler.py, gain.py       the budget, shared out to the tasks
+choice.py, selection.py     which finalist is the fastest inside the model
+latency.py                  the last timing of the model
+result.py, sized_result.py  what a tuning returns
+tuning_file.py              what it leaves in the model's folder
+"""

@@ -1,0 +1,83 @@
+"""The choice of the schedules that stand in a model: the winner of every task, or what is faster inside the model."""
+
+from __future__ import annotations
+
+import math
+import time as clock
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ...measure.timing import rounds_within
+from ..artifact.artifact import CompiledModel
+from ..building.board import BoardModel
+from ..building.builder import ModelBuilder
+from ..building.tuned_task import Choice, TunedTasks
+from ..verification.verify import Feeds
+from .budget import Budget
+from .latency import execution_seconds
+from .selection import MAX_COMBINATIONS, combinations_to_compare, fastest_combination, fastest_on_board
+from .tuning_run import TuningRun
+
+CHECKS = 0.05
+"""The share of a time budget that verification and the last timing take."""
+
+_EXECUTIONS = 2 * (MAX_COMBINATIONS + 2)  # of models per round, to find out which combination is the fastest
+_COMPARING = 0.3  # of the time that is left for the choice; the rest is for compiling
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The model that the tuning has led to.
+
+    Attributes:
+        model: the model with the fastest combination of schedules.
+        combination: the schedule of each task.
+        untuned: the model with all default schedules; None if it was not built.
+        replaced: the names of the tasks whose winner gave way to another finalist.
+    """
+
+    model: CompiledModel
+    combination: Mapping[int, Choice]
+    untuned: CompiledModel | None
+    replaced: Sequence[str]
+
+
+def choose(builder: ModelBuilder, tuned: TunedTasks, budget: Budget, feeds: Sequence[Feeds], run: TuningRun) -> Chosen:
+    """Builds the model of all winners and, as far as the time allows, finds out what is faster inside the model.
+
+    Args:
+        builder: builds the models.
+        tuned: the tasks after their tuning.
+        budget: what the tuning may take.
+        feeds: the model's inputs at each of its sizes.
+        run: the run of the tuning.
+    """
+    run.say("compiling")
+    start = clock.perf_counter()
+    winners = builder.winners
+    first = run.despite_interruption(lambda: builder.build(winners))
+    taken = clock.perf_counter() - start
+    alone = Chosen(first, winners, None, [])
+    if run.interrupted:
+        return alone
+    try:
+        combinations = combinations_to_compare(tuned.tasks, winners, builder.defaults)
+        left = budget.left_before(CHECKS)
+        seconds = sum(execution_seconds(first, of_size) for of_size in feeds)
+        rounds = rounds_within([_EXECUTIONS * seconds], _COMPARING * left)
+        # Each further model, and the final one, take about as long to compile as the first.
+        affordable = (1 - _COMPARING) * left / taken - 1
+        combinations = combinations[: 1 + max(0, math.floor(min(affordable, len(combinations))))]
+        if len(combinations) == 1:
+            return alone
+        run.say("finalists inside the model")
+        others = [builder.build(combination) for combination in combinations[1:]]
+        if isinstance(first, BoardModel):
+            final, model = fastest_on_board(combinations, [first, *others], feeds, rounds)
+        else:
+            final, model = fastest_combination(combinations, [first, *others], builder.build, feeds, rounds)
+    except KeyboardInterrupt:
+        run.interrupted = True
+        return alone
+    replaced = [task.task.name for task in tuned.tasks if final.get(task.task.index) != winners.get(task.task.index)]
+    return Chosen(model, final, others[0], replaced)

@@ -1,0 +1,178 @@
+"""Decides which finalist of each task is fastest inside the whole model. It may not be the one that is fastest alone.
+
+The tuning of a task ends with a race of a few schedules that are nearly equally fast, each of which finds its inputs in
+the caches as its last execution left them. Inside the model, other kernels run in between. So the model is built in up
+to four combinations: every task by its winner, by its default schedule, by its second and by its third finalist. They
+take turns, and each kernel is timed in each of them. A schedule that is significantly faster than the winner there
+takes its place; the chance of a false replacement is 5% for all tasks and combinations together. Finally, a model with
+all the replacements has to be significantly faster than the first one, over the tasks that changed.
+
+On a board, where no kernel can be timed inside the model, whole combinations are compared instead.
+
+A task has one schedule for all sizes of the model, so its time is that of its calls at all sizes together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from ...statistics import ratio_interval
+from ...tuning.race import ALPHA
+from ..artifact.artifact import CompiledModel
+from ..building.board import in_turns
+from ..building.tuned_task import Choice, TunedTask
+from ..profile import Profile, profiles
+
+Combination = Mapping[int, Choice]
+"""The schedule of every task of a model, by the index of the task."""
+
+MAX_COMBINATIONS = 4
+"""The most combinations that are compared."""
+
+_NEAR = 1.15
+"""A finalist that takes longer than this times the winner's time, each alone, is not tried inside the model."""
+
+
+def combinations_to_compare(
+    tasks: Sequence[TunedTask], chosen: Combination, default: Combination
+) -> list[dict[int, Choice]]:
+    """List the combinations that may be fastest inside the model.
+
+    Args:
+        tasks: The tuned tasks of the model.
+        chosen: The winner of each task.
+        default: The default schedule of each task.
+
+    Returns:
+        At most `MAX_COMBINATIONS`: first `chosen`, then `default`, then `chosen` with the next best finalist of each
+        task that has one.
+    """
+    combinations = [dict(chosen), dict(default)]
+    for task in tasks:
+        result, index = task.result, task.task.index
+        if result is None or result.best is None:
+            continue
+        near = [finalist for finalist in result.finalists if finalist.seconds <= _NEAR * result.best.seconds]
+        present = (chosen[index], default[index])
+        others = [choice for finalist in near if (choice := (finalist.sketch, finalist.config)) not in present]
+        for position, choice in enumerate(others[: MAX_COMBINATIONS - 2], start=2):
+            while len(combinations) <= position:
+                combinations.append(dict(chosen))
+            combinations[position][index] = choice
+    return combinations
+
+
+def fastest_combination(
+    combinations: Sequence[Combination],
+    models: Sequence[CompiledModel],
+    build: Callable[[Combination], CompiledModel],
+    feeds: Sequence[Mapping[str, NDArray[Any]]],
+    rounds: int,
+) -> tuple[dict[int, Choice], CompiledModel]:
+    """Find the fastest schedule of each task inside the model.
+
+    Args:
+        combinations: What to compare; the first one is kept unless another schedule is significantly faster.
+        models: The model of each combination.
+        build: Builds the model of another combination.
+        feeds: The model's inputs by name, for each of its sizes.
+        rounds: How often each model is executed.
+
+    Returns:
+        The combination of the fastest schedules, and its model.
+    """
+    incumbent, first = dict(combinations[0]), models[0]
+    seconds = _measured(models, feeds, rounds)
+    improved = _replace_slower(combinations, seconds)
+    if improved == incumbent:
+        return incumbent, first
+    # The replaced kernels have other neighbours now than when they were timed.
+    candidate = build(improved)
+    before, after = _measured([first, candidate], feeds, rounds)
+    changed = [index for index in improved if improved[index] != incumbent.get(index)]
+    ratio = ratio_interval(_total(before, changed), _total(after, changed))
+    return (improved, candidate) if ratio.low > 1 else (incumbent, first)
+
+
+def fastest_on_board(
+    combinations: Sequence[Combination],
+    models: Sequence[CompiledModel],
+    feeds: Sequence[Mapping[str, NDArray[Any]]],
+    rounds: int,
+) -> tuple[dict[int, Choice], CompiledModel]:
+    """Find the fastest combination as a whole, on the board that runs the models: no kernel is timed inside them there.
+
+    Args:
+        combinations: What to compare; the first one is kept unless another one is significantly faster.
+        models: The model of each combination, which are `board.BoardModel`.
+        feeds: The model's inputs by name, for each of its sizes.
+        rounds: How often each model is timed.
+
+    Returns:
+        The fastest combination, and its model.
+    """
+    calls = [(model, of_size) for model in models for of_size in feeds]
+    times = in_turns(calls, rounds)
+    sizes = len(feeds)
+    seconds = [[sum(each[sizes * index : sizes * (index + 1)]) for each in times] for index in range(len(models))]
+    confidence = 1 - ALPHA / max(1, len(models) - 1)
+    faster = [
+        index for index in range(1, len(models)) if ratio_interval(seconds[0], seconds[index], confidence).low > 1
+    ]
+    best = min(faster, key=lambda index: sum(seconds[index]), default=0)
+    return dict(combinations[best]), models[best]
+
+
+def _replace_slower(
+    combinations: Sequence[Combination], seconds: Sequence[Mapping[int, Sequence[float]]]
+) -> dict[int, Choice]:
+    """The first combination, with each schedule that another one significantly beats replaced by the fastest of those.
+
+    `seconds` are, for each combination, the times of each task by round. `ALPHA` is the probability of an error
+    in all comparisons together; each single comparison has an accordingly smaller one (Bonferroni).
+    """
+    incumbent, incumbent_seconds = combinations[0], seconds[0]
+    comparisons = [
+        (index, combination[index], times[index])
+        for index in incumbent_seconds
+        for combination, times in zip(combinations[1:], seconds[1:], strict=True)
+        if index in times and combination.get(index) != incumbent.get(index)
+    ]
+    confidence = 1 - ALPHA / max(1, len(comparisons))
+    improved, fastest = dict(incumbent), dict(incumbent_seconds)
+    for index, choice, times in comparisons:
+        faster = ratio_interval(incumbent_seconds[index], times, confidence).low > 1
+        if faster and sum(times) < sum(fastest[index]):
+            improved[index], fastest[index] = choice, times
+    return improved
+
+
+def _measured(
+    models: Sequence[CompiledModel], feeds: Sequence[Mapping[str, NDArray[Any]]], rounds: int
+) -> list[dict[int, list[float]]]:
+    """For each model the seconds of each task in each round, over all sizes."""
+    seconds: list[dict[int, list[float]]] = [{} for _ in models]
+    for of_size in feeds:
+        for model, measured, sums in zip(models, profiles(models, of_size, rounds), seconds, strict=True):
+            for index, times in _seconds_by_task(model, measured).items():
+                sums[index] = [a + b for a, b in zip(sums.get(index, [0.0] * rounds), times, strict=True)]
+    return seconds
+
+
+def _total(seconds: Mapping[int, Sequence[float]], tasks: Sequence[int]) -> list[float]:
+    """Seconds of some tasks together, in each round."""
+    return [sum(times) for times in zip(*(seconds[index] for index in tasks), strict=True)]
+
+
+def _seconds_by_task(model: CompiledModel, measured: Profile) -> dict[int, list[float]]:
+    """Seconds of all kernels of each task together, in each round of a profile."""
+    seconds: dict[int, list[float]] = {}
+    for kernel in measured.kernels:
+        index = model.symbols.get(kernel.name)
+        if index is not None:
+            so_far = seconds.get(index, [0.0] * len(kernel.rounds))
+            seconds[index] = [a + b for a, b in zip(so_far, kernel.rounds, strict=True)]
+    return seconds

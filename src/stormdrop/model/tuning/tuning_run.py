@@ -1,0 +1,114 @@
+"""A run of `tune_model`: where its time goes, what its user is told, and whether Ctrl-C has ended it."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time as clock
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TypeVar
+
+from ...tuning.result import Progress
+from ..building.tuned_task import TunedTasks
+from ..phases import timed
+
+T = TypeVar("T")
+
+_LATE = 1.2
+"""From this many times its time on, a run says why it took so long."""
+
+_ALWAYS = ("import", "verify", "records", "compile")
+
+_logger = logging.getLogger(__name__)
+
+
+class TuningRun:
+    """The clock of a run: where its time goes, what its user is told, and whether Ctrl-C has ended it."""
+
+    def __init__(self, begin: float, seconds: float | None, on_progress: Callable[[Progress], None] | None) -> None:
+        self.begin, self.seconds = begin, seconds
+        self.phases: dict[str, float] = {}
+        self.interrupted = False
+        self._has_found = False  # whether the run has measured anything that is worth a model
+        self._on_progress = on_progress
+        self._tuned: TunedTasks | None = None
+
+    @property
+    def end(self) -> float:
+        """When it should end, a reading of `time.perf_counter`."""
+        return math.inf if self.seconds is None else self.begin + self.seconds
+
+    @property
+    def left(self) -> float | None:
+        """Wall seconds until then, at least 0; None if they are not bounded."""
+        return None if self.seconds is None else max(0.0, self.end - clock.perf_counter())
+
+    @property
+    def has_time(self) -> bool:
+        """Whether there is time left, and nobody has ended the run."""
+        return not self.interrupted and self.left != 0.0
+
+    def phase(self, name: str) -> AbstractContextManager[None]:
+        """A context whose wall time is counted under this name."""
+        return timed(self.phases, name)
+
+    def add(self, tuned: TunedTasks) -> None:
+        """Adds the phases of the tasks, and what was found.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C has ended the tuning before anything was measured: there is nothing to save.
+        """
+        self._tuned, self.interrupted = tuned, tuned.interrupted
+        self.phases["records"] = tuned.records_seconds
+        results = [task.result for task in tuned.tasks if task.result is not None]
+        for result in results:
+            for phase, seconds in result.phases.items():
+                self.phases[phase] = self.phases.get(phase, 0.0) + seconds
+        # A session that was resumed and ended at once has found what it had; what the records answer is found anyway.
+        self._has_found = any(result.trials > (0 if result.interrupted else result.reused) for result in results)
+        if self.interrupted and not self._has_found:
+            raise KeyboardInterrupt
+
+    def despite_interruption(self, work: Callable[[], T]) -> T:
+        """What `work` returns.
+
+        The first Ctrl-C of a run that has measured something only begins it anew, so that what was found is saved.
+        """
+        try:
+            return work()
+        except KeyboardInterrupt:
+            if self.interrupted or not self._has_found:
+                raise
+            self.interrupted = True
+            return work()
+
+    def say_if_late(self, name: str) -> None:
+        """Says where the time of a run has gone that took longer than it should.
+
+        Always done are one import, a verification on one sample at least, a look at the records, and a compilation.
+
+        Args:
+            name: The name of the model.
+        """
+        taken = clock.perf_counter() - self.begin
+        if self.seconds is None or taken <= _LATE * self.seconds:
+            return
+        parts = ", ".join(f"{phase} {self.phases.get(phase, 0.0):.1f} s" for phase in _ALWAYS)
+        _logger.warning(
+            "%s: took %.1f s in place of %.1f s, because some of it is always done: %s",
+            name,
+            taken,
+            self.seconds,
+            parts,
+        )
+
+    def say(self, message: str) -> None:
+        """Tells the user what is done now."""
+        _logger.info("%s", message)
+        if self._on_progress is not None and self._tuned is not None:
+            results = [task.result for task in self._tuned.tasks if task.result is not None]
+            trials, failed = sum(result.trials for result in results), sum(result.failed for result in results)
+            latency = self._tuned.curve[-1][1] if self._tuned.curve else None
+            elapsed = clock.perf_counter() - self.begin
+            self._on_progress(Progress(trials, failed, latency, elapsed, self.seconds, message))
