@@ -8,7 +8,7 @@ from typing import Any
 from common import bars, machine, save
 
 import stormdrop as sd
-from stormdrop.measure.pool import WorkerPool
+from stormdrop.measure.pool.pool import WorkerPool
 
 # (input channels, height, width, output channels, window, stride, padding), and how often the network has it
 LAYERS = [

@@ -22,9 +22,10 @@ import psutil
 import pytest
 
 from stormdrop.errors import MeasureError, TargetError
-from stormdrop.machine import fewer_units, fork_server, threads
+from stormdrop.machine import fewer_units, threads
 from stormdrop.machine.detect import cpu_model, host_features
-from stormdrop.machine.lock import MachineLock
+from stormdrop.machine.process import fork_server
+from stormdrop.machine.sharing.lock import MachineLock
 
 # Before any test module loads TVM, which reads the number of threads once.
 threads.configure()
@@ -131,10 +132,10 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     hundreds of megabytes it would take arrays of a gigabyte.
     """
     if getattr(session.config.option, "numprocesses", None):
-        from stormdrop.machine import memory_rates
         from stormdrop.machine.cpu import Target
-        from stormdrop.machine.kept_measurements import keep
-        from stormdrop.machine.peak import measured_in_child, peak, shape_of
+        from stormdrop.machine.limits import memory_rates
+        from stormdrop.machine.limits.kept_measurements import keep
+        from stormdrop.machine.limits.peak import measured_in_child, peak, shape_of
 
         target = Target.detect()
         shape = {**shape_of(target), "l2s": target.cores * target.l2, "l3s": min(target.l3s * target.l3, 32 << 20)}

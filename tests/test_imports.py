@@ -46,6 +46,37 @@ NARROW: dict[str, set[str]] = {
 }
 """Rooms that may import less than what lies below them."""
 
+INNER: dict[str, tuple[tuple[str, ...], ...]] = {
+    "machine": (("process", "sharing", "remote"), ("cpu", "gpu", "opencl"), ("limits",)),
+    "ir": (("expressions", "stages"), ("contractions",), ("reference", "mixed_precision"), ("workload",)),
+    "records": (("contract",), ("sql",), ("buffered_store", "reading")),
+    "search": (("common_model",), ("contract",), ("parts",), ("droplet", "evolutionary", "annealing", "storm")),
+    "sketches": (("contract",), ("cpu", "gpu", "rules"), ("registry",)),
+    "sketches.cpu": (("loops",), ("contractions",), ("attention", "code_sums", "tiles", "winograd")),
+    "measure": (("contract",), ("pool",), ("worker", "local"), ("fleet",)),
+    "model": (
+        ("tensors", "phases"),
+        ("artifact",),
+        ("profile", "inputs"),
+        ("onnx",),
+        ("graph",),
+        ("passes",),
+        ("importer",),
+        ("verification",),
+        ("precision",),
+        ("building",),
+        ("tuning",),
+        ("untuned", "quantize"),
+    ),
+    "model.onnx": (("standard", "nodes", "weights"), ("segments",), ("rewrites",), ("source",)),
+    "report": (("formatting", "plots", "traces"), ("pages", "dashboard")),
+    "cli": (("options", "output"), ("commands",), ("app",)),
+}
+"""The order inside a room, from the lowest to the highest. What is not named may stand anywhere, but in no circle."""
+
+MOST_FILES = 15
+"""A room with more files than that has rooms inside."""
+
 WITHOUT_TVM = {"errors", "events", "records", "report", "search", "space", "statistics", "surrogate", "trial"}
 TOGETHER = {"space", "search", "measure", "records"}
 """Only `tuning`, and what is built on it, brings these together."""
@@ -179,6 +210,58 @@ def test_no_modules_import_each_other() -> None:
     # A package that lists its modules' names is not imported by them for these names: they are left out.
     edges = {name: {other for other in ours(name, path) if other} for name, path in MODULES.items() if name}
     assert circles({name: others - {name.rpartition(".")[0]} for name, others in edges.items()}) == []
+
+
+def arrows_inside(package: str) -> dict[str, dict[str, str]]:
+    """Which files and rooms of a package import which others of it, each with an example."""
+    prefix = f"{package}." if package else ""
+    found: dict[str, dict[str, str]] = {}
+    for name, path in MODULES.items():
+        for other in ours(name, path) if name.startswith(prefix) and name != package else ():
+            if other.startswith(prefix) and other not in ("", package):
+                start, end = (full.removeprefix(prefix).partition(".")[0] for full in (name, other))
+                if start != end:
+                    found.setdefault(start, {})[end] = f"{name} imports {other}"
+    return found
+
+
+PACKAGES = sorted(name for name, path in MODULES.items() if path.name == "__init__.py")
+
+
+def test_at_no_depth_do_rooms_import_each_other(capsys: pytest.CaptureFixture[str]) -> None:
+    found = {}
+    for package in PACKAGES:
+        inside = arrows_inside(package)
+        found[package] = circles({start: set(ends) for start, ends in inside.items()})
+        with capsys.disabled():
+            rooms = sorted(path.parent.name for path in (ROOT / package.replace(".", "/")).glob("*/__init__.py"))
+            print(
+                f"\n{package or 'stormdrop'}: {sum(map(len, inside.values()))} arrows, rooms: {' '.join(rooms)}", end=""
+            )
+    assert not any(found.values()), found
+
+
+@pytest.mark.parametrize("package", INNER)
+def test_no_arrow_points_upward_inside(package: str) -> None:
+    rank = {name: rank for rank, layer in enumerate(INNER[package]) for name in layer}
+    inside = arrows_inside(package)
+    there = {name.removeprefix(f"{package}.").partition(".")[0] for name in MODULES if name.startswith(f"{package}.")}
+    assert rank.keys() <= there
+    upward = [
+        text for start in rank for end, text in inside.get(start, {}).items() if end in rank and rank[start] < rank[end]
+    ]
+    assert not upward
+
+
+def test_inside_arrows_are_seen() -> None:
+    assert arrows_inside("model")["tuning"]["building"].startswith("model.tuning.")
+    assert "cpu" in arrows_inside("sketches")["registry"]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_room_holds_few_files(package: str) -> None:
+    folder = ROOT / package.replace(".", "/")
+    assert len([path for path in folder.glob("*.py") if path.name != "__init__.py"]) <= MOST_FILES
 
 
 def test_no_benchmarks_import_each_other() -> None:

@@ -39,7 +39,7 @@ import stormdrop as sd
 from stormdrop.cli.output import table
 from stormdrop.errors import MeasureError, UnsupportedFunction
 from stormdrop.measure.local import LocalMeasurer
-from stormdrop.measure.pool import WorkerPool
+from stormdrop.measure.pool.pool import WorkerPool
 from stormdrop.sketches.registry import SOURCES, sketches_for
 from stormdrop.testing.arm_board import ArmBoard, missing
 from stormdrop.trial import Candidate, Request, Status

@@ -34,7 +34,7 @@ from stormdrop.cli.output import table
 from stormdrop.compare.search_run import run_search
 from stormdrop.measure.contract import Measurer
 from stormdrop.measure.local import LocalMeasurer
-from stormdrop.report.style import line_style
+from stormdrop.report.plots.style import line_style
 from stormdrop.search import Knowledge, create, names
 from stormdrop.sketches import knowledge
 from stormdrop.sketches.registry import sketches_for

@@ -24,11 +24,11 @@ import numpy as np
 import psutil
 
 from stormdrop import Target, operators
-from stormdrop.machine.fleet_identity import identify
 from stormdrop.measure.contract import Measurer
-from stormdrop.measure.fleet import Fleet, FleetMeasurer
-from stormdrop.measure.fleet_machine import LocalSetup
-from stormdrop.measure.fleet_status import fleet_status
+from stormdrop.measure.fleet.fleet import Fleet, FleetMeasurer
+from stormdrop.measure.fleet.fleet_machine import LocalSetup
+from stormdrop.measure.fleet.identity import identify
+from stormdrop.measure.fleet.status import fleet_status
 from stormdrop.measure.local import LocalMeasurer
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.statistics import median_interval

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from stormdrop import Target
-from stormdrop.machine.peak import compile_function, copy_function
+from stormdrop.machine.limits.peak import compile_function, copy_function
 
 
 class Copy:

@@ -89,7 +89,7 @@ def by_sketch(workload: Any, points: int) -> Iterator[tuple[str, dict[str, float
 
 
 class CandidateTimer:
-    """Does what a worker does with a candidate (`measure.workbench`), and times every phase."""
+    """Does what a worker does with a candidate (`measure.worker.workbench`), and times every phase."""
 
     def __init__(self, workload: Any, target: Any) -> None:
         import tvm
@@ -109,8 +109,8 @@ class CandidateTimer:
         from stormdrop.codegen.compile import PASS_CONFIG
         from stormdrop.codegen.lowering import PIPELINE
         from stormdrop.ir.reference import evaluate
-        from stormdrop.measure.output_check import difference, fill
         from stormdrop.measure.timing import TimingPlan, sample
+        from stormdrop.measure.worker.output_check import difference, fill
 
         spent: dict[str, float] = dict.fromkeys(PHASES, 0.0)
         with _timed(spent, "schedule"):

@@ -12,7 +12,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from results import LOWEST
 from shapes import COMPUTE, MEMORY
 
-from stormdrop.report.style import COLOURS, save
+from stormdrop.report.plots.style import COLOURS, save
 
 _COLOURS = {COMPUTE: COLOURS[0], MEMORY: COLOURS[1]}
 

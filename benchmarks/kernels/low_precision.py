@@ -36,7 +36,7 @@ from shapes import MICRO, SHAPES, SKINNY, Shape, chosen
 import stormdrop as sd
 from stormdrop.cli.output import table
 from stormdrop.errors import InputError
-from stormdrop.machine.unit_rates import unit_rates
+from stormdrop.machine.limits.unit_rates import unit_rates
 
 _PRODUCTS = ("matmul", "dense", "batch_matmul", "conv2d")
 _CLOSE = 0.95  # the least ratio that counts as no slower than the peer

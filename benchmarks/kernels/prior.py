@@ -42,7 +42,7 @@ from spaces import fingerprints
 import stormdrop as sd
 from stormdrop.cli.output import table
 from stormdrop.measure.local import LocalMeasurer
-from stormdrop.measure.pool import WorkerPool
+from stormdrop.measure.pool.pool import WorkerPool
 from stormdrop.sketches.knowledge import prior
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.trial import Candidate, Measurement, Request

@@ -50,8 +50,8 @@ from stormdrop.compare.search_run import run_search
 from stormdrop.compare.search_spec import parse_searches
 from stormdrop.ir.workload import Workload
 from stormdrop.measure.replay import Recorded, Recording
-from stormdrop.report.landscape import heat_map
-from stormdrop.report.style import save as save_figure
+from stormdrop.report.plots.landscape import heat_map
+from stormdrop.report.plots.style import save as save_figure
 from stormdrop.search import Knowledge, create
 from stormdrop.trial import Candidate, Point
 from stormdrop.tuning.trace import Trace

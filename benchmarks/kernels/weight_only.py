@@ -31,7 +31,7 @@ from common import add_to_import_path, earlier_entries, machine, save
 
 import stormdrop as sd
 from stormdrop.cli.output import table
-from stormdrop.machine.memory_rates import MemoryRates, memory_rates
+from stormdrop.machine.limits.memory_rates import MemoryRates, memory_rates
 
 SHAPES = ("768x768", "768x3072", "3072x768", "4096x1024", "4096x4096", "4096x11008", "11008x4096", "4096x32000")
 """K x N. The last ones are larger than most caches."""

@@ -30,8 +30,8 @@ from shapes import SHAPES, chosen
 import stormdrop as sd
 from stormdrop.cli.output import table
 from stormdrop.measure.local import LocalMeasurer
-from stormdrop.measure.pool import WorkerPool
-from stormdrop.sketches.cpu.register_blocked import RegisterBlocked
+from stormdrop.measure.pool.pool import WorkerPool
+from stormdrop.sketches.cpu.contractions.register_blocked import RegisterBlocked
 from stormdrop.sketches.cpu.winograd.sketch import Winograd
 from stormdrop.statistics import ratio_interval
 from stormdrop.trial import Candidate

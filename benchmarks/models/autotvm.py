@@ -54,7 +54,7 @@ import stormdrop as sd
 from stormdrop.bench.contender import ContenderSpec
 from stormdrop.errors import MeasureError, UnsupportedFunction
 from stormdrop.ir.workload import Workload
-from stormdrop.machine.passing import passing_between
+from stormdrop.machine.limits.passing import passing_between
 from stormdrop.model.building.builder import ModelBuilder, provenance_of, source_of
 from stormdrop.model.building.repair import verified_or_repaired
 from stormdrop.model.building.saving import Verifier
@@ -63,7 +63,7 @@ from stormdrop.model.importer.any_model import import_model
 from stormdrop.model.tuning.scheduler import recorded_tasks
 from stormdrop.model.verification.references import with_references
 from stormdrop.model.verification.verify import Reference
-from stormdrop.sketches.cpu.register_blocked import RegisterBlocked
+from stormdrop.sketches.cpu.contractions.register_blocked import RegisterBlocked
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.tuning.kernel import KernelTask
 from stormdrop.tuning.options import TuneOptions

@@ -37,8 +37,8 @@ from stormdrop.cli.output import table
 from stormdrop.errors import UnsupportedFunction
 from stormdrop.machine import threads
 from stormdrop.model.verification.verify import random_feeds, verify
-from stormdrop.report.style import COLOURS
-from stormdrop.report.style import save as save_figure
+from stormdrop.report.plots.style import COLOURS
+from stormdrop.report.plots.style import save as save_figure
 
 _NAME = "models_curve"
 _FOLDER = OUT / _NAME

@@ -11,7 +11,7 @@ from typing import Any
 from scipy.stats import mannwhitneyu
 
 from stormdrop.cli.output import table
-from stormdrop.report.style import COLOURS, panels, save
+from stormdrop.report.plots.style import COLOURS, panels, save
 
 BASELINE = "evolutionary"
 EXPLORED = 300

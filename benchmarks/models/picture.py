@@ -12,7 +12,7 @@ import json
 import statistics
 from pathlib import Path
 
-from stormdrop.report.style import COLOURS, panels, save
+from stormdrop.report.plots.style import COLOURS, panels, save
 
 DOCS = Path(__file__).parents[2] / "docs" / "explanation"
 NAMES = {

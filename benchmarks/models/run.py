@@ -43,7 +43,7 @@ import stormdrop as sd
 from stormdrop.bench.peers import MODEL_PEERS
 from stormdrop.cli.output import table
 from stormdrop.errors import StormdropError
-from stormdrop.machine.peak import peak
+from stormdrop.machine.limits.peak import peak
 from stormdrop.model.profile import profile
 from stormdrop.model.verification.verify import random_feeds, verify
 from stormdrop.tuning.options import FLOAT32, PRECISIONS

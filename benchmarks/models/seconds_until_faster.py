@@ -26,7 +26,7 @@ from ratios import best_peer
 
 from stormdrop.bench.peers import MODEL_PEERS
 from stormdrop.cli.output import table
-from stormdrop.report.style import COLOURS, legend, panels, save
+from stormdrop.report.plots.style import COLOURS, legend, panels, save
 
 _NAME = "models"
 

@@ -23,8 +23,8 @@ import numpy as np
 from starlette.testclient import TestClient
 
 from stormdrop.records import Outcome, Problem, Record, Setting, SqlStore, open_store
-from stormdrop.records.reader import RecordsReader
-from stormdrop.records.session_lines import SessionFilter
+from stormdrop.records.reading.reader import RecordsReader
+from stormdrop.records.reading.session_lines import SessionFilter
 from stormdrop.report.dashboard.app import create_app
 from stormdrop.trial import Measurement, Phases, Status
 

@@ -19,8 +19,8 @@ from pathlib import Path
 import stormdrop as sd
 from stormdrop import events, operators
 from stormdrop.records import open_store
-from stormdrop.report.event_log import EventLog
-from stormdrop.report.event_trace import EventTrace
+from stormdrop.report.traces.event_log import EventLog
+from stormdrop.report.traces.event_trace import EventTrace
 
 OUT = Path(__file__).parents[1] / "out"
 

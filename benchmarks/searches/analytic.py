@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 from grounds import OUT, describe_machine, save, table
 
-from stormdrop.report import style
+from stormdrop.report.plots import style
 from stormdrop.search import create
 from stormdrop.search.droplet import TESTS, DropletOptions
-from stormdrop.search.judge import least_repeats
+from stormdrop.search.parts.judge import least_repeats
 from stormdrop.space.analytic import Landscape, landscapes
 from stormdrop.testing import drive, objective_of
 from stormdrop.trial import Candidate

@@ -28,7 +28,7 @@ from grounds import (
 )
 from scipy import stats
 
-from stormdrop.search.judge import least_repeats
+from stormdrop.search.parts.judge import least_repeats
 
 CONFIDENCES = (0.5, 0.75, 0.9, 0.95, 0.99, 0.999)
 WIDTHS = (1, 2, 4, 8, 16)

@@ -24,9 +24,9 @@ from grounds import OUT, Settings, document, geomean, loaded, save, table
 from stormdrop.compare.comparison import compare
 from stormdrop.compare.search_spec import parse_searches
 from stormdrop.measure.replay import Recording
-from stormdrop.report.costs import statuses, time
-from stormdrop.report.curves import by_evaluations, by_seconds
-from stormdrop.report.style import save as save_figure
+from stormdrop.report.plots.costs import statuses, time
+from stormdrop.report.plots.curves import by_evaluations, by_seconds
+from stormdrop.report.plots.style import save as save_figure
 from stormdrop.report.summary import best_after, best_at
 
 PAPER = "droplet:test=student"

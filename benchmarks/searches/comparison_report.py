@@ -9,7 +9,7 @@ from typing import Any
 
 from grounds import OUT, save, table
 
-from stormdrop.report import curves, style
+from stormdrop.report.plots import curves, style
 from stormdrop.report.summary import WITHIN, checkpoints
 
 Document = Mapping[str, Any]

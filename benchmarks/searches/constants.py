@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from stormdrop.compare import recordings
 from stormdrop.compare.comparison import compare
 from stormdrop.compare.search_spec import SearchSpec, parse_searches
-from stormdrop.report import style
+from stormdrop.report.plots import style
 from stormdrop.report.summary import best_at
 from stormdrop.search import options_of
 

@@ -32,7 +32,7 @@ from grounds import OUT, describe_machine, save, table
 from numpy.typing import NDArray
 
 from stormdrop.compare.search_spec import SearchSpec, parse_searches
-from stormdrop.report import style
+from stormdrop.report.plots import style
 from stormdrop.search import names, needs_prior
 from stormdrop.space import Constraint, Ordinal, Space
 from stormdrop.testing.searches import Objective, objective_of

@@ -48,10 +48,10 @@ from stormdrop.compare import recordings
 from stormdrop.compare.comparison import compare
 from stormdrop.compare.search_spec import parse_searches
 from stormdrop.measure.replay import Recording
-from stormdrop.report.costs import statuses, time
-from stormdrop.report.curves import by_evaluations, by_seconds
-from stormdrop.report.style import COLOURS, legend, panels
-from stormdrop.report.style import save as save_figure
+from stormdrop.report.plots.costs import statuses, time
+from stormdrop.report.plots.curves import by_evaluations, by_seconds
+from stormdrop.report.plots.style import COLOURS, legend, panels
+from stormdrop.report.plots.style import save as save_figure
 from stormdrop.report.summary import best_after
 from stormdrop.sketches.fingerprint import space_of
 

@@ -29,8 +29,8 @@ from matplotlib.figure import Figure
 import stormdrop as sd
 from stormdrop.compare.comparison import compare
 from stormdrop.compare.search_spec import parse_searches
-from stormdrop.report.style import COLOURS, panels
-from stormdrop.report.style import save as save_figure
+from stormdrop.report.plots.style import COLOURS, panels
+from stormdrop.report.plots.style import save as save_figure
 from stormdrop.report.summary import best_after
 from stormdrop.search import names, needs_prior
 from stormdrop.tuning.result import Progress

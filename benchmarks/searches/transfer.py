@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from stormdrop.errors import SpaceError
 from stormdrop.measure.replay import Recording
 from stormdrop.search import Knowledge, Search, create
-from stormdrop.search.proposer import Proposer
+from stormdrop.search.parts.proposer import Proposer
 from stormdrop.search.storm import Storm
 from stormdrop.surrogate import knob_encodings
 from stormdrop.surrogate.boosted import BoostedTrees

@@ -13,7 +13,7 @@ from markdown import Markdown
 from markdown.extensions import Extension
 from markdown.preprocessors import Preprocessor
 
-from stormdrop.cli.commands import app
+from stormdrop.cli.app import app
 from stormdrop.cli.guide import EXAMPLES
 
 MARKER = "<!-- command line -->"

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from . import operators
     from .bench.bench import bench
     from .machine.cpu import Target
-    from .machine.peak import peak
+    from .machine.limits.peak import peak
     from .model import compile_model, load, tune_model
     from .records import open_store
     from .sketches import rules
@@ -85,7 +85,7 @@ _HOME = {
     "minimize": ".tuning.minimize:minimize",
     "open_store": ".records:open_store",
     "operators": ".operators:",
-    "peak": ".machine.peak:peak",
+    "peak": ".machine.limits.peak:peak",
     "rules": ".sketches.rules:",
     "template": ".sketches.template:template",
     "tune": ".tuning.tune:tune",

@@ -25,7 +25,7 @@ GROUPS = {
     "operators": "operator",  # operators/declare.py
     "operator_peers": "peer",  # bench/peers/__init__.py
     "model_peers": "peer",  # bench/peers/__init__.py
-    "stores": "store",  # records/sql_store.py
+    "stores": "store",  # records/sql/sql_store.py
 }
 """The groups of entry points without "stormdrop.", and what each of them holds."""
 

@@ -32,8 +32,8 @@ from mutations import mutate_bytes, mutate_json, mutate_message
 from onnx import helper
 
 from stormdrop.errors import StormdropError
-from stormdrop.machine.child_process import ChildProcess
-from stormdrop.machine.memory import limit_memory
+from stormdrop.machine.process.child_process import ChildProcess
+from stormdrop.machine.process.memory import limit_memory
 from stormdrop.model.importer.isolated import Importer
 from stormdrop.model.random_weights import seed_weights
 from stormdrop.records import Problem, Setting, State, StoredSession, StoredTrial, write_lines

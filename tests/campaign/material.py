@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from sandbox import LAUNCHER, Sandbox, check_end, sandbox
 
-from stormdrop.machine.lock import MachineLock
+from stormdrop.machine.sharing.lock import MachineLock
 
 TRIALS = 8
 """Trials of a tuning: two for each of the model's kernels."""
@@ -156,9 +156,9 @@ def _extreme(seed: int) -> NDArray[np.float32]:
 def _measure_machine(folder: Path) -> None:
     """The measurements of this machine that a tuning of a model makes, in the form in which they are kept."""
     from stormdrop.machine.cpu import Target
-    from stormdrop.machine.kept_measurements import kept_file
-    from stormdrop.machine.memory_rates import measure_caches_within
-    from stormdrop.machine.peak import peak
+    from stormdrop.machine.limits.kept_measurements import kept_file
+    from stormdrop.machine.limits.memory_rates import measure_caches_within
+    from stormdrop.machine.limits.peak import peak
 
     peak(Target.detect())
     measure_caches_within(Target.detect(), None)

@@ -16,7 +16,7 @@ from typing import Any
 from contract import Kind, Outcome
 from sandbox import LIMIT, Sandbox
 
-from stormdrop.machine.child_process import ChildProcess
+from stormdrop.machine.process.child_process import ChildProcess
 
 Row = tuple[Any, ...]
 

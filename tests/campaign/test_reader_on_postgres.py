@@ -7,10 +7,10 @@ from sqlalchemy import text
 
 from stormdrop.errors import StoreError
 from stormdrop.records import Problem, Record, Setting, State, open_store
-from stormdrop.records.reader import RecordsReader
-from stormdrop.records.session_lines import SORTS, SessionFilter
-from stormdrop.records.session_progress import ProgressOfSessions
-from stormdrop.records.trial_search import Cursor, TrialFilter, find_trials
+from stormdrop.records.reading.reader import RecordsReader
+from stormdrop.records.reading.session_lines import SORTS, SessionFilter
+from stormdrop.records.reading.session_progress import ProgressOfSessions
+from stormdrop.records.reading.trial_search import Cursor, TrialFilter, find_trials
 from stormdrop.testing.postgresql import Unavailable, server
 from stormdrop.trial import Measurement, Status
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from command_line import SMALL, complaint, document, output_of, sections_of_guide
 
-from stormdrop.measure import fleet_status as module
-from stormdrop.measure.fleet_status import FleetStatus, MachineStatus
+from stormdrop.measure.fleet import status as module
+from stormdrop.measure.fleet.status import FleetStatus, MachineStatus
 
 READY = MachineStatus(
     "node1", "0a", "ready", kind="A CPU, 2 cores", features="ff", calibration=0.0031, group="A", queue=0

@@ -12,7 +12,7 @@ import pytest
 import typer
 from command_line import document, environment, output_of
 
-from stormdrop.cli import commands, run
+from stormdrop.cli import app, run
 from stormdrop.cli.guide import DESCRIPTIONS, EXAMPLES
 from stormdrop.search import names
 
@@ -28,7 +28,7 @@ COMPLETIONS = [
 
 
 def all_commands() -> dict[str, Any]:
-    root = typer.main.get_command(commands.app)
+    root = typer.main.get_command(app.app)
     found = {}
     for name, command in root.commands.items():  # type: ignore[attr-defined]
         inner = getattr(command, "commands", None)

@@ -20,10 +20,11 @@ import pytest
 from command_line import SMALL, complaint, document, environment, output_of, process, recorded_trials
 
 import stormdrop
-from stormdrop.cli import run, tuning
+from stormdrop.cli import run
+from stormdrop.cli.commands import tuning
 from stormdrop.errors import InputError
 from stormdrop.machine.cpu import Target
-from stormdrop.machine.peak import Peak
+from stormdrop.machine.limits.peak import Peak
 from stormdrop.measure.contract import Measurer
 from stormdrop.trial import Candidate, Measurement, Request, Status
 
@@ -139,7 +140,7 @@ def test_without_a_home_directory_the_records_of_a_run_are_not_kept(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("command", "owner"), [("tune-op", "tuning.tune"), ("tune", "model.tune")])
+@pytest.mark.parametrize(("command", "owner"), [("tune-op", "tuning.tune"), ("tune", "model.tuning.tune")])
 def test_the_time_counts_from_the_command_on(
     command: str, owner: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -151,7 +152,7 @@ def test_the_time_counts_from_the_command_on(
         raise InputError("enough")
 
     monkeypatch.setattr(module, "tune_with" if command == "tune-op" else "tune_model_with", started)
-    monkeypatch.setattr("stormdrop.cli.tuning.prepare", lambda *_, **__: read.append(time.perf_counter()))
+    monkeypatch.setattr("stormdrop.cli.commands.tuning.prepare", lambda *_, **__: read.append(time.perf_counter()))
     (tmp_path / "m.onnx").touch()
     words = SMALL if command == "tune-op" else [str(tmp_path / "m.onnx"), "--out", str(tmp_path / "m.sd")]
     before = time.perf_counter()
@@ -267,7 +268,7 @@ def test_all_cores_are_used_where_the_user_chose_no_number() -> None:
 def test_a_share_of_a_peak_that_is_not_sure_is_explained(
     known: Peak | None, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("stormdrop.machine.peak.known_peak", lambda _: known)
+    monkeypatch.setattr("stormdrop.machine.limits.peak.known_peak", lambda _: known)
     tuning._say_what_peak_is_worth(Target.detect())
     out = capsys.readouterr().out
     assert out.startswith(line) and out.count("\n") == (1 if line else 0)

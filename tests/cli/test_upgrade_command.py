@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from command_line import complaint, document, output_of
 
-from stormdrop.records.schema import VERSION
+from stormdrop.records.sql.schema import VERSION
 
 OLD = Path(__file__).parents[1] / "records" / "version_0_1" / "sqlite.sql"
 

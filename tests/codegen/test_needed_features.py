@@ -16,7 +16,7 @@ from stormdrop.errors import TargetError
 from stormdrop.ir.attributes import NEEDS
 from stormdrop.machine.cpu import Target
 from stormdrop.sketches.contract import Variant
-from stormdrop.sketches.cpu.register_blocked import RegisterBlocked
+from stormdrop.sketches.cpu.contractions.register_blocked import RegisterBlocked
 from stormdrop.sketches.cpu.tiles.sketch import Tiles
 
 PLAIN = Target.parse("cpu/x86-64-v4")

@@ -14,7 +14,7 @@ from stormdrop.errors import MeasureError
 from stormdrop.ir.reference import evaluate_graph
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.opencl import OpenCl, OpenClInfo, opencl_devices
-from stormdrop.measure.opencl_device import OpenClDevice
+from stormdrop.measure.worker.opencl_device import OpenClDevice
 from stormdrop.sketches.contract import Variant
 from stormdrop.sketches.registry import sketches_for
 

@@ -12,7 +12,7 @@ import pytest
 import typer
 from pages import AVAILABLE, DOCS, PACKAGE, PAGES, ROOT, blocks, name_of, prose
 
-from stormdrop.cli.commands import app
+from stormdrop.cli.app import app
 
 pytestmark = pytest.mark.skipif(not AVAILABLE, reason="the package is installed without its repository")
 

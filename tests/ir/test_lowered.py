@@ -10,7 +10,7 @@ from tvm import te, tirx
 
 from stormdrop import operators
 from stormdrop.ir.dtypes import BFLOAT16
-from stormdrop.ir.lowered import copied_positions, factor_positions, in_bfloat16, keeps_elements
+from stormdrop.ir.mixed_precision import copied_positions, factor_positions, in_bfloat16, keeps_elements
 from stormdrop.ir.reference import evaluate_graph
 from stormdrop.ir.stages import StageGraph
 from stormdrop.ir.workload import Workload

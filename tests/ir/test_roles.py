@@ -10,8 +10,7 @@ from tvm import te, tirx
 
 from stormdrop import operators
 from stormdrop.errors import UnsupportedFunction
-from stormdrop.ir.expressions import walk
-from stormdrop.ir.roles import (
+from stormdrop.ir.contractions.contraction import (
     Contraction,
     contiguous,
     find_contraction,
@@ -22,6 +21,7 @@ from stormdrop.ir.roles import (
     multiplied_loads,
     worth_copying,
 )
+from stormdrop.ir.expressions import walk
 from stormdrop.ir.stages import Axis, Stage, StageGraph, intermediate, variable
 from stormdrop.ir.workload import Workload
 

@@ -7,8 +7,8 @@ import pytest
 
 from stormdrop import operators
 from stormdrop.errors import UnsupportedFunction
-from stormdrop.ir.rounding import rounding_bounds, varied_inputs
-from stormdrop.measure.output_check import excess
+from stormdrop.ir.error_bounds import rounding_bounds, varied_inputs
+from stormdrop.measure.worker.output_check import excess
 
 
 @pytest.mark.parametrize("k", [1, 7, 64, 2048])

@@ -9,13 +9,13 @@ import pytest
 from tvm import te, tirx
 
 from stormdrop import operators
+from stormdrop.ir.contractions.contraction import find_contraction, inline_well
+from stormdrop.ir.contractions.tables import with_tables
 from stormdrop.ir.reference import evaluate_graph
-from stormdrop.ir.roles import find_contraction, inline_well
 from stormdrop.ir.stages import StageGraph
-from stormdrop.ir.tables import with_tables
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
-from stormdrop.sketches.cpu.register_blocked import RegisterBlocked
+from stormdrop.sketches.cpu.contractions.register_blocked import RegisterBlocked
 from stormdrop.sketches.cpu.streaming import Streaming
 from stormdrop.testing.sketches import check_sketch
 

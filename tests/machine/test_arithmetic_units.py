@@ -12,12 +12,12 @@ import pytest
 import tvm
 
 from stormdrop.errors import MeasureError
-from stormdrop.machine import unit_rates as module
 from stormdrop.machine.cpu import Target
 from stormdrop.machine.detect import cpu_family, host_features
-from stormdrop.machine.peak import accumulators
-from stormdrop.machine.unit_loops import Loop, loop_function
-from stormdrop.machine.unit_rates import UnitRate, unit_rates
+from stormdrop.machine.limits import unit_rates as module
+from stormdrop.machine.limits.peak import accumulators
+from stormdrop.machine.limits.unit_loops import Loop, loop_function
+from stormdrop.machine.limits.unit_rates import UnitRate, unit_rates
 from stormdrop.machine.units import (
     UNITS,
     features_of_family,
@@ -134,7 +134,7 @@ def results(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[UnitR
     monkeypatch.setattr(module, "_measure", lambda target: queue.pop(0))
     monkeypatch.setattr(module, "_measured", {})
     monkeypatch.setattr(platformdirs, "user_cache_dir", lambda *_, **__: str(tmp_path))
-    monkeypatch.setattr("stormdrop.machine.lock.default_lock_path", lambda: tmp_path / "lock")
+    monkeypatch.setattr("stormdrop.machine.sharing.lock.default_lock_path", lambda: tmp_path / "lock")
     return queue
 
 

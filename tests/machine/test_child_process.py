@@ -19,9 +19,9 @@ import pytest
 
 import stormdrop
 from stormdrop.errors import MeasureError
-from stormdrop.machine import child_process as module
-from stormdrop.machine import child_side, fork_server
-from stormdrop.machine.child_process import ChildProcess, describe_exit
+from stormdrop.machine.process import child_process as module
+from stormdrop.machine.process import child_side, fork_server
+from stormdrop.machine.process.child_process import ChildProcess, describe_exit
 
 
 def echo(connection: Connection, prefix: str) -> None:

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from stormdrop.machine import core_shares
-from stormdrop.machine.core_shares import CoreShares
+from stormdrop.machine.sharing import core_shares
+from stormdrop.machine.sharing.core_shares import CoreShares
 
 
 @pytest.mark.parametrize(("most", "share"), [(1, 1), (3, 3), (4, 4), (8, 4)])

@@ -9,11 +9,13 @@ import pytest
 from tvm.target import codegen
 
 from stormdrop.errors import TargetError
-from stormdrop.machine import child_process, fewer_units, memory_rates, peak, tiles, unit_rates
+from stormdrop.machine import fewer_units, tiles
 from stormdrop.machine.cpu import Target
 from stormdrop.machine.cpu_flags import missing_features
 from stormdrop.machine.detect import cpu_model, host_features
 from stormdrop.machine.fewer_units import CPUS, VARIABLE
+from stormdrop.machine.limits import memory_rates, peak, unit_rates
+from stormdrop.machine.process import child_process
 from stormdrop.machine.units import unit_features
 from stormdrop.model.artifact.metadata import lacking_features
 

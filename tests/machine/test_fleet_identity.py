@@ -10,10 +10,10 @@ from contextlib import closing
 import pytest
 
 from stormdrop.errors import LockTimeout
-from stormdrop.machine import fleet_identity
 from stormdrop.machine.cpu import Target
-from stormdrop.machine.fleet_identity import Calibration, MachineIdentity, calibrated_alike, has_drifted, identify
-from stormdrop.machine.lock import MachineLock
+from stormdrop.machine.sharing.lock import MachineLock
+from stormdrop.measure.fleet import identity
+from stormdrop.measure.fleet.identity import Calibration, MachineIdentity, calibrated_alike, has_drifted, identify
 
 TARGET = Target("cpu", "A CPU", "generic", 2, 8, 16, 1 << 15, 1 << 20, 1 << 25)
 
@@ -30,9 +30,9 @@ def test_machines_are_equal_if_everything_is() -> None:
 
 
 def test_this_machine_is_equal_to_itself() -> None:
-    identity = identify()
-    assert identity == identify() and identity.target == Target.detect()
-    assert len(identity.features) == 8 and int(identity.features, 16) >= 0
+    here = identify()
+    assert here == identify() and here.target == Target.detect()
+    assert len(here.features) == 8 and int(here.features, 16) >= 0
 
 
 def test_the_largest_group_is_taken_and_of_equal_ones_the_fastest() -> None:
@@ -53,8 +53,8 @@ def test_a_disturbed_calibration_is_no_evidence(seconds: float, undisturbed: boo
 
 @pytest.mark.compiles
 def test_the_kernel_runs_while_nobody_else_measures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stormdrop.machine.peak._TIMEOUT", 250.0)  # however busy the machine is
-    calibration = fleet_identity.calibrate(Target.detect())
+    monkeypatch.setattr("stormdrop.machine.limits.peak._TIMEOUT", 250.0)  # however busy the machine is
+    calibration = identity.calibrate(Target.detect())
     assert 0 < calibration.seconds < 10
     with closing(MachineLock()) as lock, lock.exclusive(), pytest.raises(LockTimeout):
-        fleet_identity.calibrate(Target.detect(), time.perf_counter() + 0.05)
+        identity.calibrate(Target.detect(), time.perf_counter() + 0.05)

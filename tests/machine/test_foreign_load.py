@@ -10,7 +10,7 @@ import time
 import psutil
 import pytest
 
-from stormdrop.machine.foreign_load import Counters, LoadThresholds, LoadWatch, disturbed, read_counters
+from stormdrop.machine.sharing.foreign_load import Counters, LoadThresholds, LoadWatch, disturbed, read_counters
 from stormdrop.machine.threads import usable_cores
 
 LIMITS = LoadThresholds()

@@ -20,8 +20,8 @@ import psutil
 import pytest
 
 from stormdrop.errors import MeasureError
-from stormdrop.machine import child_process, fork_server
-from stormdrop.machine.child_process import ChildProcess
+from stormdrop.machine.process import child_process, fork_server
+from stormdrop.machine.process.child_process import ChildProcess
 
 if not fork_server.is_possible():
     pytest.skip("no fork server is possible on this system", allow_module_level=True)
@@ -393,7 +393,7 @@ def test_a_server_that_cannot_be_started_is_an_error(monkeypatch: pytest.MonkeyP
         _child()
 
 
-@pytest.mark.parametrize("name", ["stormdrop.measure.worker", "stormdrop.model.importer.isolated"])
+@pytest.mark.parametrize("name", ["stormdrop.measure.worker.worker", "stormdrop.model.importer.isolated"])
 def test_what_children_load_is_loaded_before_they_are_forked(name: str) -> None:
     """Otherwise each of them would load it, and TVM with it."""
     child_process.prepare(name)

@@ -7,7 +7,7 @@ from pathlib import Path
 import platformdirs
 import pytest
 
-from stormdrop.machine.kept_measurements import keep, kept, kept_file
+from stormdrop.machine.limits.kept_measurements import keep, kept, kept_file
 
 
 @pytest.fixture(autouse=True)

@@ -15,8 +15,8 @@ import pytest
 
 from lock_waits import LINUX, is_waiting, until_it_waits
 from stormdrop.errors import LockTimeout, MeasureError
-from stormdrop.machine import lock as module
-from stormdrop.machine.lock import MachineLock
+from stormdrop.machine.sharing import lock as module
+from stormdrop.machine.sharing.lock import MachineLock
 
 _HOLD = """
 import sys, time

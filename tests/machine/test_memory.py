@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stormdrop.machine.memory import available_memory, usable_memory
+from stormdrop.machine.process.memory import available_memory, usable_memory
 
 MB = 1 << 20
 

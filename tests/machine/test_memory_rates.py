@@ -11,9 +11,9 @@ import pytest
 import tvm
 
 from stormdrop.errors import MeasureError
-from stormdrop.machine import memory_rates as module
 from stormdrop.machine.cpu import Target
-from stormdrop.machine.memory_rates import (
+from stormdrop.machine.limits import memory_rates as module
+from stormdrop.machine.limits.memory_rates import (
     MemoryRates,
     cached_bytes,
     chain_function,
@@ -24,7 +24,7 @@ from stormdrop.machine.memory_rates import (
     memory_rates,
     read_function,
 )
-from stormdrop.machine.peak import compile_function
+from stormdrop.machine.limits.peak import compile_function
 
 CORES, LANES = 2, 8
 BLOCK = 8 * LANES
@@ -99,7 +99,7 @@ def measurements(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Memory
     monkeypatch.setattr(module, "_measured", {})
     monkeypatch.setattr(platformdirs, "user_cache_dir", lambda *_, **__: str(tmp_path))
     # With a lock of its own: other tests may measure at the same time.
-    monkeypatch.setattr("stormdrop.machine.lock.default_lock_path", lambda: tmp_path / "lock")
+    monkeypatch.setattr("stormdrop.machine.sharing.lock.default_lock_path", lambda: tmp_path / "lock")
     return queue
 
 
@@ -181,7 +181,7 @@ def test_another_machine_is_taken_as_it_is(measurements: list[MemoryRates], here
 @pytest.mark.alone
 @pytest.mark.compiles
 def test_this_machine_is_measured_in_sensible_units(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stormdrop.machine.peak._TIMEOUT", 250.0)  # however busy it is
+    monkeypatch.setattr("stormdrop.machine.limits.peak._TIMEOUT", 250.0)  # however busy it is
     here = Target.detect()
     # The largest array is four times as large as the caches: of hundreds of megabytes, it would be a gigabyte.
     second, third = here.cores * here.l2, min(here.l3s * here.l3, 32 << 20)

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from stormdrop.machine import passing as module
 from stormdrop.machine.cpu import Target
-from stormdrop.machine.passing import Passing, passing_between
+from stormdrop.machine.limits import passing as module
+from stormdrop.machine.limits.passing import Passing, passing_between
 
 MEBIBYTE = 1 << 20
 HERE = replace(Target.detect(), cores=2, l2=MEBIBYTE, l3=480 * MEBIBYTE, l3s=1)

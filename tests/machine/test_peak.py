@@ -17,10 +17,9 @@ import pytest
 import tvm
 
 from stormdrop.errors import LockTimeout, MeasureError
-from stormdrop.machine import peak as module
 from stormdrop.machine.cpu import Target
-from stormdrop.machine.lock import MachineLock
-from stormdrop.machine.peak import (
+from stormdrop.machine.limits import peak as module
+from stormdrop.machine.limits.peak import (
     Peak,
     accumulators,
     compile_function,
@@ -30,6 +29,7 @@ from stormdrop.machine.peak import (
     peak,
     peak_within,
 )
+from stormdrop.machine.sharing.lock import MachineLock
 
 TARGET = Target("cpu", "A CPU", "generic", 2, 8, 16, 1 << 15, 1 << 20, 1 << 25)
 
@@ -98,7 +98,7 @@ def results(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Peak]:
     monkeypatch.setattr(module, "_measured", {})
     monkeypatch.setattr(platformdirs, "user_cache_dir", lambda *_, **__: str(tmp_path))
     # With a lock of its own: other tests may measure at the same time.
-    monkeypatch.setattr("stormdrop.machine.lock.default_lock_path", lambda: tmp_path / "lock")
+    monkeypatch.setattr("stormdrop.machine.sharing.lock.default_lock_path", lambda: tmp_path / "lock")
     return queue
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stormdrop.machine.scratch import locked_folder, remove_folder, scratch_folder
+from stormdrop.machine.process.scratch import locked_folder, remove_folder, scratch_folder
 
 _HOLDS = """
 import sys, tempfile

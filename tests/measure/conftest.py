@@ -11,7 +11,7 @@ from stormdrop import operators
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
 from stormdrop.measure.local import LocalMeasurer
-from stormdrop.measure.pool import WorkerPool
+from stormdrop.measure.pool.pool import WorkerPool
 from stormdrop.sketches.contract import Sketch
 from stormdrop.testing.faults import ChosenFaults, Plain
 from stormdrop.trial import Candidate

@@ -15,8 +15,8 @@ import pytest
 
 from stormdrop import operators
 from stormdrop.errors import MeasureError, TargetError
-from stormdrop.machine import tracker
 from stormdrop.machine.cpu import Target
+from stormdrop.machine.remote import tracker
 from stormdrop.measure import boards as module
 from stormdrop.measure.boards import BoardsMeasurer
 from stormdrop.measure.contract import Measurer

@@ -15,9 +15,9 @@ from stormdrop.errors import InputError
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
 from stormdrop.machine.gpu import GPUS
-from stormdrop.measure.devices import CpuDevice
 from stormdrop.measure.local import LocalMeasurer
-from stormdrop.measure.pool import WorkerPool
+from stormdrop.measure.pool.pool import WorkerPool
+from stormdrop.measure.worker.devices import CpuDevice
 from stormdrop.sketches.contract import Variant
 from stormdrop.space import Categorical, Space
 from stormdrop.testing.faults import Plain
@@ -79,7 +79,7 @@ class OnDevice:
 
 def _in_a_worker() -> OnDevice:
     """Is unpickled just before the workbench looks for the device of its target."""
-    from stormdrop.measure import workbench
+    from stormdrop.measure.worker import workbench
 
     workbench.device_of = lambda _: PretendedGpu()
     return OnDevice()

@@ -15,7 +15,7 @@ import pytest
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
 from stormdrop.measure.local import LocalMeasurer
-from stormdrop.measure.pool import WorkerPool
+from stormdrop.measure.pool.pool import WorkerPool
 from stormdrop.testing.faults import FAULTS, SUBTLE_FAULTS, ChosenFaults, Plain, RandomFaults
 from stormdrop.trial import Candidate, Request, Status
 

@@ -16,10 +16,10 @@ import psutil
 import pytest
 
 from stormdrop.errors import TargetError
-from stormdrop.measure import fleet as fleet_module
-from stormdrop.measure import fleet_lease
-from stormdrop.measure.fleet import Fleet
-from stormdrop.measure.fleet_status import fleet_status
+from stormdrop.measure.fleet import fleet as fleet_module
+from stormdrop.measure.fleet import lease
+from stormdrop.measure.fleet.fleet import Fleet
+from stormdrop.measure.fleet.status import fleet_status
 from stormdrop.testing.simulated_fleet import SimulatedSetup, Simulation, simulated_cluster
 from stormdrop.trial import Candidate, Request
 
@@ -151,7 +151,7 @@ def test_a_machine_that_is_no_node_of_the_cluster(cluster: Any, client_port: int
 def test_nodes_that_are_killed_stopped_and_slowed_in_mid_run(
     cluster: Any, simulation: Simulation, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(fleet_lease, "SILENT_SECONDS", 5.0)
+    monkeypatch.setattr(lease, "SILENT_SECONDS", 5.0)
     count, nodes = 120, {}
     for name in ("killed", "stopped", "slowed"):
         nodes[name] = cluster.add_node(num_cpus=0, resources={"stormdrop": 1}, node_name=name)

@@ -12,9 +12,9 @@ import pytest
 from stormdrop.errors import LockTimeout, MeasureError
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
-from stormdrop.machine.fleet_identity import Calibration, MachineIdentity
 from stormdrop.measure.contract import Measurer
-from stormdrop.measure.fleet_machine import FleetMachine, LocalSetup, LocalWorkshop, Refusal, versions
+from stormdrop.measure.fleet.fleet_machine import FleetMachine, LocalSetup, LocalWorkshop, Refusal, versions
+from stormdrop.measure.fleet.identity import Calibration, MachineIdentity
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.trial import Candidate, Measurement, Request, Status
 

@@ -9,11 +9,11 @@ import pytest
 
 from stormdrop.errors import MeasureError, TargetError
 from stormdrop.machine.cpu import Target
-from stormdrop.machine.fleet_identity import Calibration, MachineIdentity
-from stormdrop.measure import fleet_selection as module
-from stormdrop.measure.fleet_machine import versions
-from stormdrop.measure.fleet_selection import lease_equal_machines, machine_name
-from stormdrop.measure.ray_cluster import Node
+from stormdrop.measure.fleet import selection as module
+from stormdrop.measure.fleet.fleet_machine import versions
+from stormdrop.measure.fleet.identity import Calibration, MachineIdentity
+from stormdrop.measure.fleet.ray_cluster import Node
+from stormdrop.measure.fleet.selection import lease_equal_machines, machine_name
 
 TARGET = Target("cpu", "A CPU", "generic", 2, 8, 16, 1 << 15, 1 << 20, 1 << 25)
 HERE = MachineIdentity(TARGET, "0a1b")

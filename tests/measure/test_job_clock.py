@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from stormdrop.measure import job_clock
-from stormdrop.measure.job_clock import INTERVAL, JobClock
+from stormdrop.measure.pool import job_clock
+from stormdrop.measure.pool.job_clock import INTERVAL, JobClock
 
 
 @pytest.fixture

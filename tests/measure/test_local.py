@@ -18,11 +18,11 @@ from stormdrop import operators
 from stormdrop.errors import MeasureError
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
-from stormdrop.machine.foreign_load import LoadThresholds
+from stormdrop.machine.sharing.foreign_load import LoadThresholds
 from stormdrop.measure.contract import Measurer
-from stormdrop.measure.jobs import Data
 from stormdrop.measure.local import LocalMeasurer
-from stormdrop.measure.pool import WorkerPool
+from stormdrop.measure.pool.jobs import Data
+from stormdrop.measure.pool.pool import WorkerPool
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.testing import MeasurerConformance
 from stormdrop.testing.faults import ChosenFaults, Plain

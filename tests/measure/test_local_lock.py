@@ -15,7 +15,7 @@ from lock_waits import LINUX, until_it_waits
 from stormdrop.errors import LockTimeout
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
-from stormdrop.machine.lock import MachineLock
+from stormdrop.machine.sharing.lock import MachineLock
 from stormdrop.measure.local import LocalMeasurer
 from stormdrop.testing.faults import ChosenFaults, Plain
 from stormdrop.trial import Candidate, Request

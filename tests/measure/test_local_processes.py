@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stormdrop.machine.lock import MachineLock
+from stormdrop.machine.sharing.lock import MachineLock
 
 pytestmark = pytest.mark.compiles
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stormdrop.measure.output_check import difference, fill
+from stormdrop.measure.worker.output_check import difference, fill
 
 NAN, INF = float("nan"), float("inf")
 

@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from stormdrop.errors import TargetError
-from stormdrop.measure import ray_cluster
+from stormdrop.measure.fleet import ray_cluster
 
 
 @pytest.mark.parametrize("address", ["nonsense", "ray://head", "head:port", ":1", "ray://:1", "http://head:1", "a b:1"])

@@ -22,9 +22,9 @@ import pytest
 import stormdrop
 from stormdrop import operators
 from stormdrop.errors import MeasureError, TargetError
-from stormdrop.machine import rpc
 from stormdrop.machine.cpu import Target
-from stormdrop.machine.rpc import connect
+from stormdrop.machine.remote import rpc
+from stormdrop.machine.remote.rpc import connect
 from stormdrop.measure.local import LocalMeasurer
 from stormdrop.records import open_store
 from stormdrop.sketches.registry import sketches_for

@@ -12,11 +12,11 @@ from stormdrop import operators
 from stormdrop.ir import reference
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
-from stormdrop.machine.passing import Passing
-from stormdrop.measure import prepared_constants
-from stormdrop.measure.jobs import Build, Data, Race, Raced, Run
+from stormdrop.machine.limits.passing import Passing
+from stormdrop.measure.pool.jobs import Build, Data, Race, Raced, Run
 from stormdrop.measure.timing import TimingPlan
-from stormdrop.measure.workbench import Workbench
+from stormdrop.measure.worker import prepared_constants
+from stormdrop.measure.worker.workbench import Workbench
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.trial import Status
 

@@ -8,8 +8,8 @@ from multiprocessing import Pipe
 
 import pytest
 
-from stormdrop.measure.jobs import Ready, Step
-from stormdrop.measure.worker_messages import Unreadable, receive
+from stormdrop.measure.pool.jobs import Ready, Step
+from stormdrop.measure.pool.worker_messages import Unreadable, receive
 
 
 class _Unknown:

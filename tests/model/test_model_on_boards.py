@@ -17,7 +17,7 @@ from tvm.support import tar
 
 from stormdrop.errors import InputError, MeasureError, ModelError, TargetError
 from stormdrop.machine.cpu import Target
-from stormdrop.machine.tracker import boards
+from stormdrop.machine.remote.tracker import boards
 from stormdrop.model import load, tune_model
 from stormdrop.model.artifact.artifact import CompiledModel
 from stormdrop.model.building.board import LEFT_OUT, Board, BoardModel

@@ -11,7 +11,7 @@ import pytest
 from onnx import helper
 from tiny_models import make_model, residual_model
 
-from stormdrop.machine.peak import Peak
+from stormdrop.machine.limits.peak import Peak
 from stormdrop.model import load, tune_model
 from stormdrop.model.artifact.artifact import CompiledModel
 from stormdrop.model.call_record import CallRecorder
@@ -20,7 +20,7 @@ from stormdrop.model.random_weights import seed_weights
 from stormdrop.model.untuned import compile_model
 from stormdrop.model.verification.verify import random_feeds
 from stormdrop.records import open_store
-from stormdrop.report.profile_trace import write_profile_trace
+from stormdrop.report.traces.profile_trace import write_profile_trace
 
 pytestmark = pytest.mark.compiles
 

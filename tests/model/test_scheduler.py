@@ -21,7 +21,7 @@ from stormdrop.records import State, open_store
 from stormdrop.search import annealing
 from stormdrop.search.common_model import CommonCostModel
 from stormdrop.search.dpansor import DPAnsor
-from stormdrop.sketches.cpu.register_blocked import RegisterBlocked
+from stormdrop.sketches.cpu.contractions.register_blocked import RegisterBlocked
 from stormdrop.sketches.cpu.tiles.sketch import Tiles, TilesOfParts
 from stormdrop.trial import Candidate, Measurement, Request
 from stormdrop.tuning.kernel import KernelTask

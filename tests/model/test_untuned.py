@@ -13,7 +13,7 @@ from tiny_models import residual_model
 import stormdrop as sd
 from stormdrop.errors import ArtifactError, ModelError
 from stormdrop.machine.cpu import Target
-from stormdrop.measure.pool import WorkerPool
+from stormdrop.measure.pool.pool import WorkerPool
 from stormdrop.model import tune_model
 from stormdrop.model.building.builder import TaskSchedules
 from stormdrop.model.random_weights import seed_weights

@@ -17,10 +17,10 @@ import pytest
 from sqlalchemy import URL, Engine
 
 from stormdrop.errors import StoreError
-from stormdrop.records import connection as module
 from stormdrop.records import default_path, open_store, why_no_default
-from stormdrop.records.connection import BUSY_SECONDS
-from stormdrop.records.schema import VERSION
+from stormdrop.records.sql import connection as module
+from stormdrop.records.sql.connection import BUSY_SECONDS
+from stormdrop.records.sql.schema import VERSION
 from stormdrop.testing.stores import OUTCOME, PROBLEM, SETTING, timed
 
 
@@ -215,7 +215,7 @@ def test_no_message_holds_a_password(url: str, monkeypatch: pytest.MonkeyPatch) 
         echo = f"cannot connect as {given.password} to {given.host} with {dict(given.query)}\nmore"
         raise ValueError(echo)
 
-    monkeypatch.setattr("stormdrop.records.connection.create_engine", engine)
+    monkeypatch.setattr("stormdrop.records.sql.connection.create_engine", engine)
     message = refusal(url)
     for secret in ("s3cr3t", "tail"):
         assert secret not in message

@@ -17,9 +17,10 @@ from alembic.migration import MigrationContext
 from sqlalchemy import create_engine
 
 from stormdrop.errors import StoreError
-from stormdrop.records import SqlStore, State, open_store, schema, upgrade_database
+from stormdrop.records import SqlStore, State, open_store, upgrade_database
 from stormdrop.records.place import url_of
-from stormdrop.records.postgresql import with_driver
+from stormdrop.records.sql import schema
+from stormdrop.records.sql.postgresql import with_driver
 from stormdrop.testing.postgresql import Unavailable, server
 from stormdrop.testing.stores import PROBLEM, SETTING, timed
 
@@ -109,7 +110,7 @@ def test_whoever_only_reads_a_file_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_an_upgrade_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from stormdrop.records.migrations import version_2
+    from stormdrop.records.sql.migrations import version_2
 
     path = old_file(tmp_path / "r.db")
     whole = version_2.upgrade

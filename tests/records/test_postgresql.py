@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from stormdrop.errors import StoreError
-from stormdrop.records import BufferedStore, SqlStore, Store, open_store, postgresql
+from stormdrop.records import BufferedStore, SqlStore, Store, open_store
 from stormdrop.records import buffered_store as buffering
-from stormdrop.records.connection import DatabaseFailure
+from stormdrop.records.sql import postgresql
+from stormdrop.records.sql.connection import DatabaseFailure
 from stormdrop.testing import stores
 from stormdrop.testing.network import Proxy
 from stormdrop.testing.postgresql import Server, Unavailable, server
@@ -154,6 +155,6 @@ def test_without_the_driver_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
     def missing(*_: object, **__: object) -> None:
         raise ModuleNotFoundError("No module named 'psycopg'", name="psycopg")
 
-    monkeypatch.setattr("stormdrop.records.connection.create_engine", missing)
+    monkeypatch.setattr("stormdrop.records.sql.connection.create_engine", missing)
     with pytest.raises(StoreError, match=r"pip install 'stormdrop\[postgresql\]'$"):
         open_store("postgresql://me@127.0.0.1/records")

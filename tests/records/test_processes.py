@@ -14,7 +14,7 @@ import pytest
 
 from stormdrop.errors import StoreError
 from stormdrop.records import State, open_store
-from stormdrop.records.writer_process import is_dead, new_writer, other_live_process
+from stormdrop.records.sql.writer_process import is_dead, new_writer, other_live_process
 from stormdrop.testing.stores import PROBLEM, SETTING, timed
 
 WRITE_AND_WAIT = """
@@ -176,12 +176,12 @@ def test_containers_with_one_name_are_not_confused(monkeypatch: pytest.MonkeyPat
         assert not is_dead(writer_of(parent, context=other)), "it may live in its container"
         assert other_live_process(writer_of(parent, context=other)) is None
     first = 0xEFFFFFFC
-    monkeypatch.setattr("stormdrop.records.writer_process._context", lambda: f"{boot}/{first}")
+    monkeypatch.setattr("stormdrop.records.sql.writer_process._context", lambda: f"{boot}/{first}")
     assert is_dead(writer_of(parent, context=f"another-boot/{first}")), "this machine was started again since"
 
 
 def test_a_system_without_boot_ids_counts_by_its_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stormdrop.records.writer_process._context", lambda: None)
+    monkeypatch.setattr("stormdrop.records.sql.writer_process._context", lambda: None)
     writer = new_writer()
     assert writer.count("|") == 3
     assert not is_dead(writer)

@@ -10,10 +10,10 @@ from sqlalchemy import text
 
 from stormdrop.errors import StoreError
 from stormdrop.records import Outcome, Problem, Record, Setting, SqlStore, State, StoredSession, open_store
-from stormdrop.records.reader import RecordsReader
-from stormdrop.records.session_lines import SessionFilter
-from stormdrop.records.session_progress import ProgressOfSessions
-from stormdrop.records.trial_search import Cursor, TrialFilter, all_trials, find_trials, trials_of
+from stormdrop.records.reading.reader import RecordsReader
+from stormdrop.records.reading.session_lines import SessionFilter
+from stormdrop.records.reading.session_progress import ProgressOfSessions
+from stormdrop.records.reading.trial_search import Cursor, TrialFilter, all_trials, find_trials, trials_of
 from stormdrop.trial import Measurement, Status
 
 
@@ -160,7 +160,7 @@ def test_what_is_no_cursor(text: str) -> None:
 def test_progress_reads_only_what_is_new(
     store: SqlStore, reader: RecordsReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stormdrop.records.session_progress._STEP", 2)
+    monkeypatch.setattr("stormdrop.records.reading.session_progress._STEP", 2)
     begun = session(store, "conv2d")
     store.append(begun, 0, [trial(3e-3, 1), trial(None, 2, "crashed at 17"), trial(None, 3, "crashed at 18")])
     progress = ProgressOfSessions(reader)

@@ -12,10 +12,10 @@ from report_documents import HOSTILE, bench
 from test_model_page import Elements, assert_shows_only_text
 
 from stormdrop.cli import run
-from stormdrop.report.bench_page import bench_page
 from stormdrop.report.documents import Bench, checked
-from stormdrop.report.ranks import groups, mean_ranks
-from stormdrop.report.svg import Numbering, plot
+from stormdrop.report.pages.bench_page import bench_page
+from stormdrop.report.plots.ranks import groups, mean_ranks
+from stormdrop.report.plots.svg import Numbering, plot
 
 
 def test_a_bench_says_who_is_faster() -> None:

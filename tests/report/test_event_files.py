@@ -11,8 +11,8 @@ import pytest
 
 from stormdrop import events
 from stormdrop.errors import InputError
-from stormdrop.report.event_log import EventLog
-from stormdrop.report.event_trace import EventTrace
+from stormdrop.report.traces.event_log import EventLog
+from stormdrop.report.traces.event_trace import EventTrace
 
 FULL = Path("/dev/full")  # a device on which every write fails as on a full disk
 

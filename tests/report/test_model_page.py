@@ -13,9 +13,9 @@ from stormdrop.errors import InputError
 from stormdrop.report.diagnosis import why_not_faster
 from stormdrop.report.documents import Bench, Tuning, checked
 from stormdrop.report.kernels import kernel_views
-from stormdrop.report.model_page import model_page
-from stormdrop.report.records_page import records_page
-from stormdrop.report.session_page import session_page
+from stormdrop.report.pages.model_page import model_page
+from stormdrop.report.pages.records_page import records_page
+from stormdrop.report.pages.session_page import session_page
 
 
 class Elements(HTMLParser):

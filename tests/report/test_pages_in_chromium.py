@@ -14,10 +14,10 @@ import pytest
 from report_documents import METADATA, NO_KERNEL, bench, session, tuning
 
 from stormdrop.cli import run
-from stormdrop.report.bench_page import bench_page
 from stormdrop.report.documents import Bench, Tuning, checked
-from stormdrop.report.model_page import model_page
-from stormdrop.report.session_page import session_page
+from stormdrop.report.pages.bench_page import bench_page
+from stormdrop.report.pages.model_page import model_page
+from stormdrop.report.pages.session_page import session_page
 
 pytestmark = pytest.mark.long
 

@@ -10,8 +10,8 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
-from stormdrop.report import costs, curves, style
-from stormdrop.report.landscape import heat_map
+from stormdrop.report.plots import costs, curves, style
+from stormdrop.report.plots.landscape import heat_map
 from stormdrop.report.summary import comparison_document
 
 PARTS = ("search", "schedule", "build", "run", "check")

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from stormdrop.search import Knowledge, Network, create
 from stormdrop.search.common_model import CommonCostModel
-from stormdrop.search.cost_model import CostModel
 from stormdrop.search.evolutionary import Evolutionary
+from stormdrop.search.parts.cost_model import CostModel
 from stormdrop.space import Ordinal, Space
 from stormdrop.surrogate.boosted import BoostedTrees
 from stormdrop.testing import drive, objective_of

@@ -9,7 +9,7 @@ import pytest
 from stormdrop.errors import SearchError
 from stormdrop.search import Knowledge, create
 from stormdrop.search.droplet import Droplet
-from stormdrop.search.judge import judge, least_repeats
+from stormdrop.search.parts.judge import judge, least_repeats
 from stormdrop.space import Categorical, Constraint, Ordinal, Space, Tile
 from stormdrop.testing import drive, objective_of
 from stormdrop.trial import Candidate, Measurement, Status, Trial

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from stormdrop.errors import SearchError
 from stormdrop.search import Knowledge, create
-from stormdrop.search.cost_model import CostModel
 from stormdrop.search.evolutionary import Evolutionary, crossed
+from stormdrop.search.parts.cost_model import CostModel
 from stormdrop.space import Categorical, Constraint, Ordinal, Space, Tile
 from stormdrop.surrogate.boosted import BoostedTrees
 from stormdrop.testing import drive, objective_of

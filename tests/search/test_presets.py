@@ -156,7 +156,7 @@ def test_with_stored_samples_line_11_of_figure_4_changes_nothing() -> None:
 
 def test_two_sides_need_a_greater_difference() -> None:
     """Student's t of these groups is 2.4 with 4 degrees of freedom: p is 0.037 on one side and 0.074 on two."""
-    from stormdrop.search.judge import StoredSamples, judge
+    from stormdrop.search.parts.judge import StoredSamples, judge
     from stormdrop.trial import Measurement, Status
 
     faster, slower = Candidate("s", (0,)), Candidate("s", (1,))

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from stormdrop.errors import SearchError
 from stormdrop.search import Knowledge, create
-from stormdrop.search.proposer import log_expected_improvement
+from stormdrop.search.parts.proposer import log_expected_improvement
 from stormdrop.search.storm import Storm
 from stormdrop.space import Categorical, Constraint, Ordinal, Space
 from stormdrop.testing import drive, objective_of

@@ -17,7 +17,7 @@ from stormdrop import operators
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
 from stormdrop.sketches.contract import Sketch, Variant
-from stormdrop.sketches.cpu.register_blocked import RegisterBlocked
+from stormdrop.sketches.cpu.contractions.register_blocked import RegisterBlocked
 from stormdrop.sketches.cpu.streaming import Streaming
 from stormdrop.sketches.cpu.winograd.sketch import Winograd
 from stormdrop.sketches.fingerprint import probes, schedule_digest, space_of
@@ -128,7 +128,8 @@ def test_a_tolerance_is_part_of_it() -> None:
 @pytest.mark.compiles
 def test_it_is_the_same_in_another_process() -> None:
     program = (
-        "from stormdrop import operators\nfrom stormdrop.sketches.cpu.register_blocked import RegisterBlocked\n"
+        "from stormdrop import operators\n"
+        "from stormdrop.sketches.cpu.contractions.register_blocked import RegisterBlocked\n"
         "from stormdrop.sketches.fingerprint import space_of\nfrom stormdrop.machine.cpu import Target\n"
         "target = Target.parse('cpu/x86-64-v4')\n"
         "print(space_of(RegisterBlocked(), operators.dense(16, 48, 32, bias=1), target).fingerprint)"

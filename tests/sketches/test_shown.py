@@ -10,7 +10,7 @@ from stormdrop.errors import InputError
 from stormdrop.machine.contract import Machine
 from stormdrop.machine.cpu import Target
 from stormdrop.machine.gpu import GPUS
-from stormdrop.sketches.cpu import cost_model as prior
+from stormdrop.sketches.cpu.contractions import cost_model as prior
 from stormdrop.sketches.gpu.features import NAMES
 from stormdrop.sketches.knowledge import features
 from stormdrop.sketches.registry import sketches_for

@@ -14,8 +14,8 @@ from stormdrop import operators
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
 from stormdrop.sketches.contract import Sketch
-from stormdrop.sketches.cpu.dot_products import unit_for_int16
-from stormdrop.sketches.cpu.register_blocked import RegisterBlocked
+from stormdrop.sketches.cpu.contractions.dot_products import unit_for_int16
+from stormdrop.sketches.cpu.contractions.register_blocked import RegisterBlocked
 from stormdrop.sketches.cpu.streaming import Streaming
 from stormdrop.sketches.cpu.tiles.sketch import Tiles
 from stormdrop.sketches.cpu.winograd.sketch import WinogradOfBytes

@@ -7,7 +7,7 @@ import pytest
 
 import stormdrop as sd
 from stormdrop.records import Filter
-from stormdrop.sketches.cpu.register_blocked import RegisterBlocked
+from stormdrop.sketches.cpu.contractions.register_blocked import RegisterBlocked
 from stormdrop.testing.faults import RandomFaults
 
 pytestmark = pytest.mark.compiles

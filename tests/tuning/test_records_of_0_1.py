@@ -25,8 +25,8 @@ from stormdrop.model.importer.import_onnx import load_graph
 from stormdrop.model.random_weights import seed_weights
 from stormdrop.records import Store
 from stormdrop.sketches.contract import Sketch, Variant
+from stormdrop.sketches.cpu.contractions.register_blocked import RegisterBlocked
 from stormdrop.sketches.cpu.prefetch import PREFETCH
-from stormdrop.sketches.cpu.register_blocked import RegisterBlocked
 from stormdrop.sketches.cpu.streaming import Streaming
 from stormdrop.sketches.registry import cpu_sketches
 from stormdrop.space import Space

@@ -10,7 +10,7 @@ import pytest
 from replayed_tuning import TARGET, WORKLOAD, Counting, tune_replayed
 
 from stormdrop.errors import UnsupportedFunction
-from stormdrop.machine.peak import Peak
+from stormdrop.machine.limits.peak import Peak
 from stormdrop.measure.contract import Measurer
 from stormdrop.records import open_store
 from stormdrop.trial import Candidate, Measurement, Request, Status
@@ -43,8 +43,8 @@ def measured_too_late(*_: Any, **__: Any) -> None:
 @pytest.mark.parametrize("known", [None, Peak(1e9, 1e9, undisturbed=False)])
 def test_a_document_measures_nothing(known: Peak | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The time of a tuning is over then, and a model has many documents."""
-    monkeypatch.setattr("stormdrop.machine.peak._measure_in_child", measured_too_late)
-    monkeypatch.setattr("stormdrop.machine.peak.known_peak", lambda target: known)
+    monkeypatch.setattr("stormdrop.machine.limits.peak._measure_in_child", measured_too_late)
+    monkeypatch.setattr("stormdrop.machine.limits.peak.known_peak", lambda target: known)
     with open_store("sqlite://") as store:
         result = tune_replayed(store, Counting(), trials=8)
         document = result.to_json()
@@ -61,7 +61,7 @@ def test_the_peak_is_measured_before_the_workers_start(monkeypatch: pytest.Monke
         steps.append("workers")
         return nullcontext(Counting())
 
-    monkeypatch.setattr("stormdrop.machine.peak.peak_within", lambda target, seconds: steps.append(seconds))
+    monkeypatch.setattr("stormdrop.machine.limits.peak.peak_within", lambda target, seconds: steps.append(seconds))
     monkeypatch.setattr(KernelTask, "measurer", make)
     with open_store("sqlite://") as store:
         for _ in range(2):

@@ -17,8 +17,8 @@ from stormdrop import operators
 from stormdrop.cli import run
 from stormdrop.errors import InputError
 from stormdrop.machine.cpu import Target
-from stormdrop.machine.fleet_identity import identify
-from stormdrop.measure.fleet import Fleet
+from stormdrop.measure.fleet.fleet import Fleet
+from stormdrop.measure.fleet.identity import identify
 from stormdrop.records import open_store
 from stormdrop.testing.simulated_fleet import simulated_cluster
 

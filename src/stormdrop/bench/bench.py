@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ..errors import InputError, MeasureError
 from ..ir.relative_error import relative_error
-from ..machine.scratch import scratch_folder
+from ..machine.process.scratch import scratch_folder
 from ..measure.timing import MOST_ROUNDS
 from ..report.formatting import ascii_time
 from ..statistics import median_interval, ratio_interval

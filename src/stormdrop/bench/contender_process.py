@@ -15,8 +15,8 @@ from types import TracebackType
 from typing import Any
 
 from ..errors import MeasureError, one_line
-from ..machine.child_process import ChildProcess
-from ..machine.foreign_load import LoadThresholds, LoadWatch, read_counters
+from ..machine.process.child_process import ChildProcess
+from ..machine.sharing.foreign_load import LoadThresholds, LoadWatch, read_counters
 from ..measure.timing import TimingPlan, sample
 from .contender import Contender, ContenderSpec, Unavailable
 

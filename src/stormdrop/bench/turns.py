@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-from ..machine.lock import MachineLock
+from ..machine.sharing.lock import MachineLock
 from ..measure.timing import TimingPlan
 from .contender_process import ContenderProcess
 

@@ -5,22 +5,10 @@ Exit codes: 0 for success; 1 if something of ours failed; 2 for bad usage or bad
 that begins with "stormdrop:"; 130 after Ctrl-C, 143 after SIGTERM and 129 after SIGHUP, with everything kept that was
 measured so far.
 
-This file imports little, so that it answers a signal from the first moment on. The commands:
+This file imports little, so that it answers a signal from the first moment on.
 
-commands.py    all of them by name, and what bad usage means
-tuning.py      tune-op, tune
-compiling.py   compile
-quantizing.py  quantize
-running.py     run, bench, doctor
-comparing.py   compare, landscape
-reporting.py   report, and the pages that other commands write
-dashboard.py   dashboard
-fleet.py       fleet, and `--fleet`
-database.py    db
-listing.py     operators
-
-What they share:
-
+app.py           all commands by name, and what bad usage means
+commands/        the commands
 options.py       options, and how their text is read
 arrays.py        arrays in files
 output.py        documents and tables
@@ -78,9 +66,9 @@ def _run(arguments: Sequence[str], started: float) -> int:
         from ..machine import threads
 
         threads.configure()  # before any command loads TVM
-        from . import commands
+        from . import app
 
-        code = commands.run(arguments, started)
+        code = app.run(arguments, started)
         sys.stdout.flush()
         return code
     except (InputError, UnsupportedFunction) as error:  # no sketch takes what the user named

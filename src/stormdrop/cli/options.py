@@ -474,7 +474,7 @@ def runner_address(runner: str | None, tracker: str | None, device: str | None, 
     Raises:
         InputError: the options do not fit together, or one of them is empty.
     """
-    from ..machine.tracker import address
+    from ..machine.remote.tracker import address
 
     not_empty(runner, "--runner", "127.0.0.1:9090")
     if (runner, tracker, fleet).count(None) < 2:

@@ -11,8 +11,8 @@ import typer
 
 from .. import events
 from ..errors import InputError
-from ..report.event_log import EventLog
-from ..report.event_trace import EventTrace
+from ..report.traces.event_log import EventLog
+from ..report.traces.event_trace import EventTrace
 from . import options, output
 
 LogOption = Annotated[

@@ -33,7 +33,7 @@ from ..ir.reference import evaluate
 from ..ir.stages import shape_of
 from ..ir.workload import Workload
 from ..machine.contract import OPENCL, Machine
-from ..machine.forks import check_threads
+from ..machine.process.forks import check_threads
 from ..sketches.contract import Variant
 from .gpu_lowering import gpu_pass_config
 from .lowering import PIPELINE

@@ -14,7 +14,7 @@ from tvm.tirx import AttrStmt, PrimFunc, SeqStmt
 
 from ..errors import MeasureError
 from ..machine.gpu import Gpu
-from ..machine.scratch import scratch_folder
+from ..machine.process.scratch import scratch_folder
 from .compile import build_module
 from .gpu_lowering import lower_for_gpu
 

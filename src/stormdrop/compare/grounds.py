@@ -124,7 +124,7 @@ class MachineGround:
         self._warm = False
 
     def __enter__(self) -> MachineGround:
-        from ..measure.pool import WorkerPool
+        from ..measure.pool.pool import WorkerPool
 
         self._pool = WorkerPool(self._target.cores)
         return self

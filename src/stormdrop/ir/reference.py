@@ -21,6 +21,7 @@ from tvm.ir.prim.expr import FloatImm, IntImm
 from tvm.tirx import PrimFunc
 
 from ..errors import UnsupportedFunction
+from .contractions.factors import factor_of, factors_of
 from .dtypes import is_float, is_integer
 from .expressions import (
     children,
@@ -33,7 +34,6 @@ from .expressions import (
     variables,
     walk,
 )
-from .factors import factor_of, factors_of
 from .grid import BINARY, INTRINSICS, Array, GridEvaluator, Narrow, store
 from .stages import Axis, Stage, StageGraph, shape_of
 

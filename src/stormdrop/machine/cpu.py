@@ -8,11 +8,12 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from ..errors import TargetError
-from . import gpu, rpc
+from . import gpu
 from .contract import CPU, Machine
 from .detect import cpu_family, cpu_model, data_caches, host_features, llvm_host, third_level_caches, vector_unit
 from .known_cpus import KNOWN_CPUS
 from .opencl import parse_opencl
+from .remote import rpc
 from .threads import thread_count
 from .units import features_that_may_be_hidden, unit_features
 

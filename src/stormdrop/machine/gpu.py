@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ..errors import TargetError
 from .contract import CUDA, Machine
 from .nvml import GpuInfo, visible_gpus
-from .rpc import connect
+from .remote.rpc import connect
 from .threads import thread_count
 
 WARP = 32

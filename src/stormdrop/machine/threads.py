@@ -20,7 +20,7 @@ import sys
 import warnings
 from pathlib import Path
 
-from .cgroups import control_groups, words
+from .process.cgroups import control_groups, words
 
 SPINS = 1000
 """How often a thread without work looks for some before it sleeps: 0.4 ms."""

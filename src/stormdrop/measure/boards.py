@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..errors import TargetError
-from ..machine.tracker import boards, wait_for_boards
+from ..machine.remote.tracker import boards, wait_for_boards
 from .contract import Measurer
 from .places import Place, PlacesMeasurer
-from .pool import WorkerPool
+from .pool.pool import WorkerPool
 
 GIVE_UP_SECONDS = 20.0
 """Seconds without a free board after which a place that has lost its board is given up."""
@@ -38,7 +38,7 @@ class BoardsMeasurer(PlacesMeasurer):
         """Joins measurers of the same workload.
 
         Args:
-            rack: the address of the boards, as of `machine.tracker.address`.
+            rack: the address of the boards, as of `machine.remote.tracker.address`.
             measurers: one per place. They are closed together with this one.
             stop: the event that these measurers were given. It is set to make them give up, and cleared afterwards.
             lost: why places were given up, by their position, if measurers of other workloads use the same places:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from ..errors import MeasureError, UnsupportedFunction
-from ..ir.rounding import rounding_bounds, varied_inputs
-from .jobs import Data, Reals
+from ..ir.error_bounds import rounding_bounds, varied_inputs
+from .pool.jobs import Data, Reals
 
 if TYPE_CHECKING:
     from ..ir.workload import Workload

@@ -10,12 +10,12 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable
 
-from ..machine.foreign_load import Counters, LoadWatch
+from ..machine.sharing.foreign_load import Counters, LoadWatch
 from ..trial import Measurement, Phases, Status
 from .account import Account
-from .dispatch import FIRST_SHARE, Dispatcher, WorkerLost
-from .jobs import Answer, Failed, Job, Key, Race, Raced, Ran, Run, Verified, Verify
-from .pool import Worker
+from .pool.dispatch import FIRST_SHARE, Dispatcher, WorkerLost
+from .pool.jobs import Answer, Failed, Job, Key, Race, Raced, Ran, Run, Verified, Verify
+from .pool.pool import Worker
 from .timing import TimingPlan
 
 _FIRST_LIMIT_SECONDS = 10.0  # of a run, before the time of any kernel of the workload is known

@@ -22,21 +22,21 @@ import cloudpickle
 
 from ..errors import MeasureError, SpaceError
 from ..machine.contract import CPU, OPENCL
-from ..machine.foreign_load import LoadThresholds, LoadWatch
-from ..machine.lock import MachineLock
+from ..machine.sharing.foreign_load import LoadThresholds, LoadWatch
+from ..machine.sharing.lock import MachineLock
 from ..trial import Candidate, Measurement, Phases, Request, Status
 from .account import Account
 from .contract import Measurer
-from .dispatch import Dispatcher, WorkerLost
 from .expected_outputs import ExpectedOutputs
-from .jobs import KERNELS, Build, Built, Data, Failed, Key
 from .kernel_runs import KernelRuns, failed_measurement
-from .pool import Worker, WorkerPool
+from .pool.dispatch import Dispatcher, WorkerLost
+from .pool.jobs import KERNELS, Build, Built, Data, Failed, Key
+from .pool.pool import Worker, WorkerPool
 
 if TYPE_CHECKING:
     from ..ir.workload import Workload
     from ..machine.contract import Machine
-    from ..machine.passing import Passing
+    from ..machine.limits.passing import Passing
     from ..sketches.contract import AnySketch
     from ..space import Space
 

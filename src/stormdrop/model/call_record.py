@@ -83,7 +83,7 @@ class CallRecorder(CallTimer):
         self._calls_now = []
 
     def to_json(self) -> dict[str, Any]:
-        """The calls as values that JSON holds, for `report.profile_trace`."""
+        """The calls as values that JSON holds, for `report.traces.profile_trace`."""
         names = ["thread that calls" if thread == os.getpid() else f"thread {thread}" for thread in self._threads]
         return {
             "threads": names,

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from ..machine.lock import MachineLock
+from ..machine.sharing.lock import MachineLock
 from ..measure.timing import FEWEST_ROUNDS, MOST_ROUNDS
 from .artifact.foreign import FUNCTION
 
 if TYPE_CHECKING:
-    from ..machine.peak import Peak
+    from ..machine.limits.peak import Peak
     from .artifact.artifact import CompiledModel
     from .artifact.metadata import ForeignPart, Work
 

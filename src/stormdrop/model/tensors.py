@@ -16,7 +16,7 @@ import numpy as np
 import tvm
 from numpy.typing import NDArray
 
-from ..machine.memory import return_freed_memory
+from ..machine.process.memory import return_freed_memory
 
 ALIGNMENT = 64
 """Kernels want a tensor to begin at a multiple of so many bytes."""

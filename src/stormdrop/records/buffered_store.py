@@ -25,7 +25,6 @@ from typing_extensions import Self
 from ..errors import StoreError
 from ..trial import Phases
 from .codec import clean
-from .connection import DatabaseFailure
 from .contract import (
     Absorbed,
     Dump,
@@ -41,7 +40,8 @@ from .contract import (
     Summary,
 )
 from .json_lines import write_lines
-from .sql_store import SqlStore, check_record, new_session
+from .sql.connection import DatabaseFailure
+from .sql.sql_store import SqlStore, check_record, new_session
 
 RETRY_SECONDS = 10.0
 """Seconds after a failure for which the database is left alone."""

@@ -11,7 +11,7 @@ from typing import BinaryIO
 from ..errors import StoreError
 from .contract import Absorbed, Filter, Store
 from .json_lines import is_header, read_lines, write_lines
-from .sql_store import SqlStore
+from .sql.sql_store import SqlStore
 
 LONGEST_LINE = 64 << 20
 """Bytes of a line in a file that is imported; the longest lines hold the text of a workload."""

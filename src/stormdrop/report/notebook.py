@@ -10,8 +10,8 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from .formatting import config, interval, ratios, time
-from .model_plots import latencies, over_time
-from .svg import inline
+from .plots.model_plots import latencies, over_time
+from .plots.svg import inline
 
 Document = Mapping[str, Any]
 

@@ -60,10 +60,10 @@ from ..errors import SearchError, hint
 from ..surrogate.boosted import BoostedTrees, TreeObjective
 from ..surrogate.transferred_trees import TransferredTrees
 from ..trial import Candidate, Request, Trial
-from .chains import Chains, Rows
 from .common_model import MOST, CommonCostModel
 from .contract import GeneratorSearch, Options, Steps, later
-from .cost_model import TrainingSet
+from .parts.chains import Chains, Rows
+from .parts.cost_model import TrainingSet
 from .random import draws, exhausted
 
 Array = NDArray[np.float64]

@@ -42,9 +42,9 @@ import numpy as np
 from ..space import Space, coordinate_beyond, coordinate_neighbours, lowest
 from ..trial import Candidate, Point, Request, Trial
 from .contract import AnyOptions, GeneratorSearch, Knowledge, Steps
-from .cost_model import CostModel
-from .droplet_options import DropletOptions
-from .judge import Judge, judge
+from .parts.cost_model import CostModel
+from .parts.droplet_options import DropletOptions
+from .parts.judge import Judge, judge
 
 
 class Droplet(GeneratorSearch):

@@ -55,7 +55,7 @@ from ..space import Space, mutated_as_ansor
 from ..trial import Candidate, Point, Request, Trial
 from .common_model import CommonCostModel
 from .contract import GeneratorSearch, Options, Steps, later
-from .cost_model import CostModel
+from .parts.cost_model import CostModel
 from .random import draws
 
 MOVES = ("any", "ansor")

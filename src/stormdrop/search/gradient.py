@@ -53,8 +53,8 @@ from ..errors import SearchError
 from ..space import Space, coordinate_hops
 from ..trial import Candidate, Point, Request, Trial
 from .contract import AnyOptions, GeneratorSearch, Knowledge, Options, Steps, later
-from .cost_model import CostModel
 from .evolutionary import unmeasured
+from .parts.cost_model import CostModel
 
 
 @dataclass(frozen=True)

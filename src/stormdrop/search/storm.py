@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from ..errors import SearchError
 from ..trial import Candidate, Request, Trial
 from .contract import GeneratorSearch, Options, Steps
-from .proposer import BEST, Proposer
+from .parts.proposer import BEST, Proposer
 
 _GROUPS = 5  # measurements of a candidate after which its time counts as known
 # With more columns than the first number, so many points are remembered, counted per column, and at least the last.

@@ -15,7 +15,7 @@ from ..space import Space
 from .contract import AnySketch, Sketch
 from .cpu.attention import Attention
 from .cpu.code_sums import CodeSums
-from .cpu.register_blocked import RegisterBlocked, few_columns
+from .cpu.contractions.register_blocked import RegisterBlocked, few_columns
 from .cpu.streaming import Streaming
 from .cpu.tiles.sketch import Tiles, TilesOfParts
 from .cpu.winograd.sketch import Winograd, WinogradOfBytes

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import TracebackType
 
 from ..errors import MeasureError, TargetError
-from ..machine.rpc import connect
+from ..machine.remote.rpc import connect
 
 SECONDS_PER_INSTRUCTION = 128e-9
 """What a counting board's clock tells for an executed instruction."""

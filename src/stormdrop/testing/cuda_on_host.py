@@ -27,7 +27,7 @@ from ..codegen.gpu_lowering import KernelLaunch, argument_bytes, launches_of, lo
 from ..errors import MeasureError
 from ..ir.stages import shape_of
 from ..machine.gpu import Gpu
-from ..machine.scratch import scratch_folder
+from ..machine.process.scratch import scratch_folder
 from .opencl_execution import Execution
 
 Array = NDArray[Any]

@@ -25,8 +25,8 @@ import psutil
 from typing_extensions import Self
 
 from ..errors import MeasureError, TargetError
-from ..machine import tracker
-from ..machine.child_process import ChildProcess
+from ..machine.process.child_process import ChildProcess
+from ..machine.remote import tracker
 
 START_SECONDS = 60.0
 """A rack that is not complete by then does not start."""

@@ -22,9 +22,9 @@ from typing import Any
 
 from ..errors import MeasureError
 from ..machine.cpu import Target
-from ..machine.fleet_identity import Calibration, MachineIdentity
 from ..measure.contract import Measurer
-from ..measure.ray_cluster import RESOURCE
+from ..measure.fleet.identity import Calibration, MachineIdentity
+from ..measure.fleet.ray_cluster import RESOURCE
 from ..trial import Candidate, Measurement, Phases, Request, Status
 
 _TARGET = Target("cpu", "Simulated CPU", "generic", 2, 8, 16, 1 << 15, 1 << 20, 1 << 25)

@@ -15,7 +15,7 @@ from ..ir.dtypes import is_float
 from ..ir.reference import evaluate
 from ..ir.workload import Workload
 from ..machine.cpu import Target
-from ..measure.output_check import difference
+from ..measure.worker.output_check import difference
 from ..sketches.contract import Sketch, Variant
 from ..space import Space
 from ..trial import Point

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 from ..codegen.compile import GENERATION
 from ..errors import InputError, UnsupportedFunction
 from ..ir.workload import Workload
-from ..machine import tracker
 from ..machine.contract import CPU, Machine
 from ..machine.cpu import Target
-from ..machine.passing import Passing
+from ..machine.limits.passing import Passing
+from ..machine.remote import tracker
 from ..measure.boards import BoardsMeasurer, HeldBoards
 from ..measure.contract import Measurer
-from ..measure.fleet_machine import LocalSetup
+from ..measure.fleet.fleet_machine import LocalSetup
 from ..measure.local import LocalMeasurer
 from ..measure.parallel import ParallelMeasurer
 from ..records import Config, Problem, Store
@@ -36,8 +36,8 @@ from .session import Session
 if TYPE_CHECKING:
     from tvm.tirx import PrimFunc
 
-    from ..measure.fleet import Fleet
-    from ..measure.pool import WorkerPool
+    from ..measure.fleet.fleet import Fleet
+    from ..measure.pool.pool import WorkerPool
     from ..sketches.contract import AnySketch
     from ..space import Space
 

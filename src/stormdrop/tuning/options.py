@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 FLOAT32, BF16, AUTO = "float32", "bf16", "auto"
 PRECISIONS = (FLOAT32, BF16, AUTO)
-"""What a model may compute in; see `model.lowering`."""
+"""What a model may compute in; see `model.precision.choice`."""
 
 DEFAULT_SEARCH = "storm"
 """The search that is used if none is named."""

@@ -10,7 +10,7 @@ from .. import operators
 from ..errors import StormdropError, UnsupportedFunction, one_line
 from ..ir.workload import Workload
 from ..machine.cpu import Target
-from ..machine.peak import Peak, known_peak
+from ..machine.limits.peak import Peak, known_peak
 from ..records import StoredSession
 from ..sketches.registry import SOURCES, sketches_for
 

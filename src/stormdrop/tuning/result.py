@@ -162,7 +162,7 @@ class BestSchedule(Best):
         }
 
     def _percent_of_peak(self, rate: float) -> float | None:
-        from ..machine.peak import known_peak
+        from ..machine.limits.peak import known_peak
 
         if any(spec.dtype != "float32" for spec in self.workload.inputs):
             return None

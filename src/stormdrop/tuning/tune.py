@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from ..ir.workload import Workload
     from ..machine.contract import Machine
     from ..measure.contract import Measurer
-    from ..measure.fleet import Fleet
-    from ..measure.pool import WorkerPool
+    from ..measure.fleet.fleet import Fleet
+    from ..measure.pool.pool import WorkerPool
     from ..sketches.contract import AnySketch
 
 
@@ -116,7 +116,7 @@ def tune(
     )
     if fleet is not None and (target, measurer, pool) != (None, None, None):
         raise InputError("fleet measures in place of this machine: leave target, measurer and pool out")
-    from ..measure.fleet import fleet_for
+    from ..measure.fleet.fleet import fleet_for
 
     with fleet_for(fleet) as leased:
         machine = target if leased is None else leased.target
@@ -148,7 +148,7 @@ def tune_with(
     """`tune` with its options as one value. With a fleet, the target is that of its machines."""
     begin = clock.perf_counter() if started is None else started
     threads.configure()  # before TVM is loaded
-    from ..machine.peak import peak_within
+    from ..machine.limits.peak import peak_within
     from .kernel import KernelTask
 
     task = KernelTask.create(workload, target, options, measurer=measurer, pool=pool, fleet=fleet)

@@ -13,7 +13,7 @@ from fuzz.drawing import Case
 from fuzz.graphs import Tally, draw
 from fuzz.judge import Judgement, Verdict, judge
 from fuzz.shrink import values_of
-from stormdrop.machine.child_process import ChildProcess
+from stormdrop.machine.process.child_process import ChildProcess
 
 SECONDS = 60.0
 """A graph that takes longer hangs. A usual one takes less than one second."""

@@ -144,10 +144,10 @@ def trust_times(module: ModuleType) -> None:
 
 
 WATCHES = {
-    "stormdrop.machine.foreign_load": trust_times,
-    "stormdrop.records.sql_store": watch_store,
+    "stormdrop.machine.sharing.foreign_load": trust_times,
+    "stormdrop.records.sql.sql_store": watch_store,
     "stormdrop.measure.local": watch_measurer,
-    "stormdrop.machine.lock": watch_lock,
+    "stormdrop.machine.sharing.lock": watch_lock,
 }
 
 
@@ -156,7 +156,7 @@ class Finder(importlib.abc.MetaPathFinder):
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
         """Takes the spec of the path's own finder, and adds to what its loader does."""
-        if name == "stormdrop.cli.commands":
+        if name == "stormdrop.cli.app":
             log("at", instant="load")
         if name not in INSTANTS and name not in WATCHES:
             return None
@@ -191,7 +191,7 @@ def main() -> None:
     """Runs the command of the arguments."""
     sys.meta_path.insert(0, Finder())
     from stormdrop.cli import main as command_line
-    from stormdrop.machine import fork_server
+    from stormdrop.machine.process import fork_server
 
     try:
         command_line(sys.argv[1:])

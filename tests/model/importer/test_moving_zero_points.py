@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 import stormdrop as sd
-from stormdrop.ir.factors import factors_of
+from stormdrop.ir.contractions.factors import factors_of
 from stormdrop.ir.workload import Workload
 from stormdrop.model.graph.graph import Graph
 from stormdrop.model.importer.import_onnx import load_graph

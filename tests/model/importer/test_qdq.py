@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from quantised_models import NETWORKS, quantised
 
 import stormdrop as sd
-from stormdrop.ir.roles import is_contraction
+from stormdrop.ir.contractions.contraction import is_contraction
 from stormdrop.ir.workload import Workload
 from stormdrop.model.graph.graph import Graph
 from stormdrop.model.graph.peer import peer_outputs

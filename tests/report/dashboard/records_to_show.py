@@ -8,8 +8,8 @@ from typing import Any
 from starlette.testclient import TestClient
 
 from stormdrop.records import Outcome, Problem, Record, Setting, StoredSession, open_store
-from stormdrop.records.reader import RecordsReader
-from stormdrop.records.sql_store import SqlStore
+from stormdrop.records.reading.reader import RecordsReader
+from stormdrop.records.sql.sql_store import SqlStore
 from stormdrop.report.dashboard.app import create_app
 from stormdrop.report.dashboard.guard import Access
 from stormdrop.trial import Measurement, Phases, Status

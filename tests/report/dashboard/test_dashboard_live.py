@@ -12,10 +12,10 @@ from records_to_show import client, database, opened, worked
 from stormdrop import events
 from stormdrop.errors import StoreError
 from stormdrop.records import open_store
-from stormdrop.records.reader import RecordsReader
+from stormdrop.records.reading.reader import RecordsReader
 from stormdrop.report.dashboard.changes import changes
 from stormdrop.report.dashboard.open_spans import open_spans
-from stormdrop.report.event_log import EventLog
+from stormdrop.report.traces.event_log import EventLog
 
 
 def test_changes_are_told_once() -> None:

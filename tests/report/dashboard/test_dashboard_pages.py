@@ -13,8 +13,8 @@ from records_to_show import HOSTILE, client, database, opened, worked
 from starlette.testclient import TestClient
 
 from stormdrop.records import open_store
-from stormdrop.records.reader import RecordsReader
-from stormdrop.records.session_lines import SessionFilter
+from stormdrop.records.reading.reader import RecordsReader
+from stormdrop.records.reading.session_lines import SessionFilter
 
 
 @pytest.fixture

@@ -14,15 +14,15 @@ import pytest
 from numpy.typing import NDArray
 
 from stormdrop import operators
-from stormdrop.ir.roles import find_contraction
+from stormdrop.ir.contractions.contraction import find_contraction
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
 from stormdrop.sketches import knowledge, registry
 from stormdrop.sketches.contract import Estimator, Variant
-from stormdrop.sketches.cpu import cost_model
-from stormdrop.sketches.cpu.contraction_shape import ContractionShape, shape_of_contraction
-from stormdrop.sketches.cpu.register_blocked import RegisterBlocked
-from stormdrop.sketches.cpu.tiled_contraction import row_extents
+from stormdrop.sketches.cpu.contractions import cost_model
+from stormdrop.sketches.cpu.contractions.contraction_shape import ContractionShape, shape_of_contraction
+from stormdrop.sketches.cpu.contractions.register_blocked import RegisterBlocked
+from stormdrop.sketches.cpu.contractions.tiled_contraction import row_extents
 from stormdrop.space import Ordinal, Space
 from stormdrop.trial import Candidate
 

@@ -15,16 +15,16 @@ from tvm import te
 
 from stormdrop import operators
 from stormdrop.codegen.compile import TunedKernel
+from stormdrop.ir.contractions.contraction import find_contraction
+from stormdrop.ir.error_bounds import rounding_bounds, varied_inputs
 from stormdrop.ir.reference import evaluate
-from stormdrop.ir.roles import find_contraction
-from stormdrop.ir.rounding import rounding_bounds, varied_inputs
 from stormdrop.ir.stages import StageGraph
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
-from stormdrop.measure.output_check import excess
-from stormdrop.sketches.cpu.dot_products import DotProducts, dot_products
-from stormdrop.sketches.cpu.register_blocked import RegisterBlocked
-from stormdrop.sketches.cpu.wide_bytes import with_wide_bytes
+from stormdrop.measure.worker.output_check import excess
+from stormdrop.sketches.cpu.contractions.dot_products import DotProducts, dot_products
+from stormdrop.sketches.cpu.contractions.register_blocked import RegisterBlocked
+from stormdrop.sketches.cpu.contractions.wide_bytes import with_wide_bytes
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.testing.assembly import assembly
 from stormdrop.testing.sketches import covering_points, run_all

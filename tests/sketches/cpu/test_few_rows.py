@@ -9,7 +9,7 @@ import pytest
 from stormdrop import operators
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
-from stormdrop.sketches.cpu.register_blocked import RegisterBlocked
+from stormdrop.sketches.cpu.contractions.register_blocked import RegisterBlocked
 from stormdrop.testing.sketches import check_points
 
 WIDE = replace(Target.parse("cpu/x86-64-v4"), lanes=16, registers=32)

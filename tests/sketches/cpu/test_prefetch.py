@@ -22,8 +22,8 @@ from stormdrop.ir.stages import intermediate, shape_of, variable
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
 from stormdrop.sketches.contract import AnySketch
+from stormdrop.sketches.cpu.contractions.register_blocked import RegisterBlocked
 from stormdrop.sketches.cpu.prefetch import PREFETCH, fetch_statements
-from stormdrop.sketches.cpu.register_blocked import RegisterBlocked
 from stormdrop.sketches.cpu.winograd.sketch import Winograd
 from stormdrop.space import Space
 from stormdrop.testing.sketches import check_points

@@ -17,8 +17,8 @@ from stormdrop.codegen.needed_features import needed_features
 from stormdrop.errors import TargetError
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
-from stormdrop.sketches.cpu.dot_products import unit_for_int16
-from stormdrop.sketches.cpu.register_blocked import RegisterBlocked
+from stormdrop.sketches.cpu.contractions.dot_products import unit_for_int16
+from stormdrop.sketches.cpu.contractions.register_blocked import RegisterBlocked
 from stormdrop.sketches.cpu.winograd.arithmetic import Arithmetic, _growth
 from stormdrop.sketches.cpu.winograd.convolution import find_convolution
 from stormdrop.sketches.cpu.winograd.sketch import Winograd, WinogradOfBytes

@@ -26,8 +26,8 @@ from tvm.runtime.vm import VirtualMachine
 from tvm.support.cc import create_shared, get_cc
 
 from ...errors import ArtifactError, InputError, ModelError, one_line, shown
-from ...machine.forks import check_threads
-from ...machine.memory import return_freed_memory
+from ...machine.process.forks import check_threads
+from ...machine.process.memory import return_freed_memory
 from . import artifact_files
 from .artifact_files import METADATA, NATIVE, PROGRAM, WEIGHTS, check_free, checksum, kernels_file
 from .atomic_folder import replace_folder

@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ...machine.scratch import abandoned_folders, folders_with, locked_folder, remove_folder
+from ...machine.process.scratch import abandoned_folders, folders_with, locked_folder, remove_folder
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # of Linux's fcntl.h
 

@@ -16,7 +16,7 @@ import tvm
 import tvm_ffi
 
 from ...errors import ArtifactError, InputError, TargetError, one_line
-from ...machine.scratch import scratch_folder
+from ...machine.process.scratch import scratch_folder
 from ...machine.tiles import permit
 from .artifact_files import KERNELS, METADATA, NATIVE, PROGRAM, WEIGHTS, open_files, private_copy, unchanging
 from .foreign import ForeignParts

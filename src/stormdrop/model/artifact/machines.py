@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from tvm.runtime.vm import VirtualMachine
 
 from ...errors import ArtifactError, InputError
-from ...machine.core_shares import CoreShares
+from ...machine.sharing.core_shares import CoreShares
 from ...machine.threads import thread_count
 from .callers import run_elsewhere, runs_kernels
 

@@ -24,7 +24,7 @@ from tvm.runtime.vm import VirtualMachine
 from tvm.support import tar
 
 from ...errors import MeasureError, one_line
-from ...machine import rpc, tracker
+from ...machine.remote import rpc, tracker
 from ...measure.timing import SAMPLE_SECONDS
 from ..artifact.artifact import CompiledModel
 from ..artifact.foreign import ForeignParts

@@ -34,10 +34,10 @@ from typing import TYPE_CHECKING
 import onnx
 
 from ...errors import ModelError, one_line, shown
-from ...machine.child_process import ChildProcess
-from ...machine.memory import CHILD_SHARE, limit_memory, usable_memory
-from ...machine.no_torch import hide_torch
-from ...machine.scratch import scratch_folder
+from ...machine.process.child_process import ChildProcess
+from ...machine.process.memory import CHILD_SHARE, limit_memory, usable_memory
+from ...machine.process.no_torch import hide_torch
+from ...machine.process.scratch import scratch_folder
 from ..artifact.metadata import ForeignPart, TensorInfo
 from ..inputs.combinations import GivenShapes, Shapes
 from ..inputs.inputs import Values

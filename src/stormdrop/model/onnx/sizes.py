@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import cache
 
 from ...errors import ModelError
-from ...machine.memory import usable_memory
+from ...machine.process.memory import usable_memory
 
 _TIMES_WEIGHTS = 3
 """The memory that a compilation takes, as a multiple of the weights. TVM has them three times while it loads a program:

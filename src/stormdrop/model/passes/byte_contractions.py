@@ -11,8 +11,8 @@ import tvm
 from tvm import tirx
 
 from ...errors import UnsupportedFunction
-from ...ir.factors import factors_of
-from ...ir.roles import is_contraction
+from ...ir.contractions.contraction import is_contraction
+from ...ir.contractions.factors import factors_of
 from ...ir.stages import Stage, StageGraph
 
 _PATTERN = "op_pattern"

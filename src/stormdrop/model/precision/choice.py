@@ -16,12 +16,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...errors import ModelError
+from ...ir.contractions.contraction import is_contraction
 from ...ir.dtypes import BFLOAT16
-from ...ir.roles import is_contraction
 from ...ir.stages import StageGraph
 from ...machine.cpu import Target
 from ...report.formatting import precision_in_words
-from ...sketches.cpu.dot_products import multiplies_bfloat16
+from ...sketches.cpu.contractions.dot_products import multiplies_bfloat16
 from ...sketches.cpu.tiles.instructions import product_of
 from ...tuning.options import AUTO, FLOAT32, TuneOptions
 from ..artifact.artifact import CompiledModel

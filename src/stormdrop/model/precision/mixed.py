@@ -23,9 +23,9 @@ import tvm
 from tvm import relax, te
 from tvm.ir import GenericConst
 
+from ...ir.contractions.contraction import is_contraction
 from ...ir.dtypes import BFLOAT16
-from ...ir.lowered import copied_positions, factor_positions, in_bfloat16, keeps_elements
-from ...ir.roles import is_contraction
+from ...ir.mixed_precision import copied_positions, factor_positions, in_bfloat16, keeps_elements
 from ...ir.stages import StageGraph
 from ...ir.workload import canonical_stages
 from ..graph.expressions import VIEWS, calls_kernel, operator_name, variables_of

@@ -12,8 +12,8 @@ from contextlib import closing, suppress
 
 from ...errors import LockTimeout, ModelError
 from ...machine.cpu import Target
-from ...machine.foreign_load import LoadWatch, read_counters
-from ...machine.lock import MachineLock
+from ...machine.sharing.foreign_load import LoadWatch, read_counters
+from ...machine.sharing.lock import MachineLock
 from ...measure.timing import FEWEST_ROUNDS, rounds_within
 from ...statistics import Interval, median_interval, ratio_interval
 from ..artifact.artifact import CompiledModel

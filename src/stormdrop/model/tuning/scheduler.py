@@ -31,13 +31,13 @@ from ...errors import LockTimeout, MeasureError, UnsupportedFunction
 from ...ir.dtypes import BFLOAT16
 from ...ir.workload import Workload
 from ...machine.cpu import Target
-from ...machine.memory_rates import cached_bytes
-from ...machine.passing import passing_between
-from ...machine.peak import known_peak
-from ...machine.tracker import is_rack
+from ...machine.limits.memory_rates import cached_bytes
+from ...machine.limits.passing import passing_between
+from ...machine.limits.peak import known_peak
+from ...machine.remote.tracker import is_rack
 from ...measure.boards import HeldBoards
-from ...measure.fleet import Fleet
-from ...measure.pool import WorkerPool
+from ...measure.fleet.fleet import Fleet
+from ...measure.pool.pool import WorkerPool
 from ...records import Store
 from ...search import GeneratorSearch, Network, TwoPhase
 from ...search.common_model import CommonCostModel

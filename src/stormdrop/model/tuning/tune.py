@@ -16,12 +16,12 @@ from typing import Any
 
 from ... import events
 from ...errors import InputError, ModelError
-from ...machine import rpc
 from ...machine.cpu import Target, keeping_denormals
-from ...machine.fleet_identity import identify
-from ...machine.memory_rates import measure_caches_within
-from ...machine.peak import peak_within
-from ...measure.fleet import Fleet, fleet_for
+from ...machine.limits.memory_rates import measure_caches_within
+from ...machine.limits.peak import peak_within
+from ...machine.remote import rpc
+from ...measure.fleet.fleet import Fleet, fleet_for
+from ...measure.fleet.identity import identify
 from ...records import Store, buffered, open_store
 from ...tuning.options import DEFAULT_MODEL_SECONDS, DEFAULT_SEARCH, FLOAT32, TuneOptions
 from ...tuning.result import Progress

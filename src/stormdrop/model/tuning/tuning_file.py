@@ -29,7 +29,7 @@ import numpy as np
 
 from ...errors import ArtifactError, SpaceError, one_line
 from ...machine.cpu import Target
-from ...machine.peak import known_peak
+from ...machine.limits.peak import known_peak
 from ...space import Space
 from ...tuning.kernel import KernelTask
 from ...tuning.options import FLOAT32, TuneOptions

@@ -13,7 +13,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 
 from ...errors import StormdropError
-from ...records.reader import RecordsReader
+from ...records.reading.reader import RecordsReader
 from . import downloads, pages
 from .changes import changes
 from .guard import Access, Guard

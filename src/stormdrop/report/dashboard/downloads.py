@@ -12,9 +12,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from ...records.reader import RecordsReader
-from ...records.session_lines import SessionFilter, SessionLine
-from ...records.trial_search import TrialFilter, TrialLine, all_trials, trials_of
+from ...records.reading.reader import RecordsReader
+from ...records.reading.session_lines import SessionFilter, SessionLine
+from ...records.reading.trial_search import TrialFilter, TrialLine, all_trials, trials_of
 from .pages import session_filter, trial_filter
 from .shared import Shared
 

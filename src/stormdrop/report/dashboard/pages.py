@@ -13,10 +13,10 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from ...records.contract import State
-from ...records.reader import ModelKernel, SessionDetails
-from ...records.session_document import kept_phases
-from ...records.session_lines import SORTS, SessionFilter, SessionLine
-from ...records.trial_search import Cursor, TrialFilter, find_trials, trials_of
+from ...records.reading.reader import ModelKernel, SessionDetails
+from ...records.reading.session_document import kept_phases
+from ...records.reading.session_lines import SORTS, SessionFilter, SessionLine
+from ...records.reading.trial_search import Cursor, TrialFilter, find_trials, trials_of
 from ...trial import Status
 from .. import formatting
 from .open_spans import OpenSpan, open_spans

@@ -12,7 +12,7 @@ import psutil
 import uvicorn
 
 from ...errors import InputError
-from ...records.reader import RecordsReader
+from ...records.reading.reader import RecordsReader
 from .app import create_app
 from .guard import LOOPBACK, Access, is_loopback
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from ...records.reader import RecordsReader
-from ...records.session_progress import ProgressOfSessions
+from ...records.reading.reader import RecordsReader
+from ...records.reading.session_progress import ProgressOfSessions
 from ..formatting import FILTERS
 
 

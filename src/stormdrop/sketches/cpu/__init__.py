@@ -1,18 +1,14 @@
 """Sketches for CPUs.
 
-register_blocked.py                  the register-blocked contraction: which functions it takes, and its knobs
-tiled_contraction.py                 its stages and their schedule
-dot_products.py, packed_words.py     its inner statement for bytes and bfloat16, and the words that it multiplies
-wide_bytes.py                        bytes in 16 bits for it
-cost_model.py, contraction_shape.py  what to expect of it before anything is measured
-origin.py                            the origin of a space that follows from what to expect of its points
-tiles/                               contractions by the tile registers of AMX
-winograd/                            convolutions of stride 1 with fewer multiplications
-code_sums.py                         products with weights that are codes, for few rows
-attention.py, row_blocks.py          two contractions with a softmax between them: the knobs, and the loops
-streaming.py                         everything else: its knobs
-nests.py, groups.py                  its loop nests, and which of them share a loop
-nest_rewrites.py, loops.py           rewrites that make a nest fast, and its loops
-non_temporal.py                      stores past the caches, a knob of several sketches
-prefetch.py                          constants that are fetched ahead, another one
+contractions/                the register-blocked contraction
+tiles/                       contractions by the tile registers of AMX
+winograd/                    convolutions of stride 1 with fewer multiplications
+code_sums.py                 products with weights that are codes, for few rows
+attention.py, row_blocks.py  two contractions with a softmax between them: the knobs, and the loops
+streaming.py                 everything else: its knobs
+nests.py, groups.py          its loop nests, and which of them share a loop
+nest_rewrites.py, loops.py   rewrites that make a nest fast, and its loops
+origin.py                    the origin of a space that follows from what to expect of its points
+non_temporal.py              stores past the caches, a knob of several sketches
+prefetch.py                  constants that are fetched ahead, another one
 """

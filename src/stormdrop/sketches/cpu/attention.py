@@ -22,9 +22,9 @@ from ...ir.workload import Workload
 from ...machine.cpu import Target
 from ...space import Categorical, Constraint, Knob, Ordinal, Space
 from ..contract import Variant
-from .contraction_shape import fits_registers
+from .contractions.contraction_shape import fits_registers
+from .contractions.register_blocked import UNROLLS, column_tiles
 from .origin import with_cheapest_origin
-from .register_blocked import UNROLLS, column_tiles
 from .row_blocks import BlockSizes, Chain, Product, RowBlocks, find_chain
 
 _MOST_ROWS = 14  # of a tile

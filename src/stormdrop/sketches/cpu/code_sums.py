@@ -38,22 +38,22 @@ from tvm.sym import Analyzer
 from tvm.tirx import For, ForKind, PrimFunc
 
 from ...errors import UnsupportedFunction
+from ...ir.contractions.contraction import Contraction, find_contraction
+from ...ir.contractions.factors import factor_of
 from ...ir.elementary import EXPONENT_BIAS, MANTISSA_BITS, expand_for_cpu
 from ...ir.expressions import Expr, loads_in, rewrite_loads, substitute, variables
-from ...ir.factors import factor_of
-from ...ir.roles import Contraction, find_contraction
 from ...ir.stages import Axis, Stage, StageGraph, assemble, intermediate, loads_of, shape_of, variable
 from ...ir.workload import Workload
 from ...machine.cpu import Target
 from ...space import Constraint, Knob, Ordinal, Space
 from ..contract import Variant
-from .contraction_shape import fits_registers
+from .contractions.contraction_shape import fits_registers
+from .contractions.register_blocked import column_tiles
+from .contractions.tiled_contraction import row_extents, tiled_axis
 from .loops import ROW, Loops, default_loops, sequence, vector_axes
 from .nest_rewrites import unravel_axes
 from .origin import with_cheapest_origin
 from .prefetch import fetch_statements, prefetch_knob
-from .register_blocked import column_tiles
-from .tiled_contraction import row_extents, tiled_axis
 
 _MOST_ROWS = 16  # of data: with more, decoding is shared by so many products that it counts for little
 _VECTORS = (1, 2, 3, 4, 6, 8)

@@ -14,8 +14,8 @@ from typing import Any
 from tvm.ir.prim.expr import IntImm
 from tvm.sym import Analyzer
 
+from ...ir.contractions.contraction import fused_epilogue
 from ...ir.expressions import Expr, coefficients, loads_in, rewrite_loads, substitute
-from ...ir.roles import fused_epilogue
 from ...ir.stages import Axis, Stage, StageGraph, shape_of
 
 

@@ -20,15 +20,15 @@ from typing import Any
 from tvm.tirx import For, ForKind
 
 from ...errors import UnsupportedFunction
+from ...ir.contractions.contraction import contiguous, inline_well, inlines_well, is_contraction, multiplied_loads
 from ...ir.expressions import Expr, rewrite_loads, substitute, variables
-from ...ir.roles import contiguous, inline_well, inlines_well, is_contraction, multiplied_loads
 from ...ir.stages import Axis, Stage, StageGraph, intermediate, shape_of, variable
 from ...machine.cpu import Target
+from .contractions.tiled_contraction import tiled_axis
 from .groups import Row, shared_axes, with_rows
 from .loops import ROW, Loops, LoopSizes, NestLoops, default_loops, sequence, vector_axes
 from .nest_rewrites import fuse_contiguous_axes, unravel_axes, vectorize_reduction
 from .nests import Nest, nests_of
-from .tiled_contraction import tiled_axis
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,11 +14,11 @@ from typing import Any, ClassVar
 
 from tvm.ir import Call
 
+from ...ir.contractions.contraction import inline_well, inlines_well
+from ...ir.contractions.tables import ENTRIES, with_tables
 from ...ir.elementary import expand_for_cpu
 from ...ir.expressions import variables, walk
-from ...ir.roles import inline_well, inlines_well
 from ...ir.stages import Stage, StageGraph, assemble
-from ...ir.tables import ENTRIES, with_tables
 from ...ir.workload import Workload
 from ...machine.cpu import Target
 from ...space import Categorical, Constraint, Knob, Ordinal, Space

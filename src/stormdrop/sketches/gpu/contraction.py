@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from tvm.s_tir import Schedule
 
 from ...errors import UnsupportedFunction
+from ...ir.contractions.contraction import multiplied_loads
 from ...ir.expressions import coefficients
-from ...ir.roles import multiplied_loads
 from ...ir.stages import Stage, StageGraph, shape_of
 from ...ir.workload import Workload
 from ...machine.gpu import Gpu

@@ -2,7 +2,7 @@
 
 A block has at least a warp and at most the threads that the device allows, its shared memory fits, a thread has enough
 registers, a multiprocessor has enough of them for a block, and virtual threads are few. The written sketch
-(`contraction.py`) and the rules (`sketches/rules/gpu_tiling.py`) have these limits as constraints of their spaces.
+(`contraction.py`) and the rules (`sketches/rules/gpu/gpu_tiling.py`) have these limits as constraints of their spaces.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ from tvm.s_tir import Schedule
 from tvm.tirx import ForKind, IterVar
 
 from ...errors import UnsupportedFunction
+from ...ir.contractions.contraction import contiguous
 from ...ir.expressions import variables
-from ...ir.roles import contiguous
 from ...ir.stages import Stage, StageGraph
 from ...ir.workload import Workload
 from ...machine.gpu import WARP, Gpu

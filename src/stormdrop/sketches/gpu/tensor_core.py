@@ -30,7 +30,7 @@ from tvm.tirx import PrimFunc
 
 from ...errors import UnsupportedFunction
 from ...ir.attributes import DISJOINT_SHARED
-from ...ir.roles import multiplied_loads
+from ...ir.contractions.contraction import multiplied_loads
 from ...ir.workload import Workload
 from ...machine.contract import CUDA
 from ...machine.gpu import WARP, Gpu

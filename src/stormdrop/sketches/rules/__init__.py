@@ -8,18 +8,14 @@
 
 In this package:
 
-contract.py                           what a rule is, and the state of a derivation
-derivation.py                         from a workload to its sketches
-blocks.py                             what a rule can ask about the blocks of a schedule
-cpu.py, gpu.py                        the rules for a CPU and for a GPU, in their order
-inline.py, location.py                where a block is computed
-simplify.py                           blocks that multiply by constant matrices
-tiling.py, gpu_tiling.py              tiles of contractions, with what consumes them
-cache_write.py, rfactor.py            new blocks: a buffer for a contraction, partial results of a reduction
-registers.py, cross_thread.py         the same on a GPU: sums in registers, threads that share a reduction
-packing.py                            the layout of an operand
-parallel.py, unroll.py, vectorise.py  annotations of loops
-bind.py                               loops bound to blocks and threads
+contract.py                   what a rule is, and the state of a derivation
+derivation.py                 from a workload to its sketches
+blocks.py                     what a rule can ask about the blocks of a schedule
+cpu/, gpu/                    the rules for a CPU and for a GPU
+inline.py                     blocks that are computed where they are read
+simplify.py                   blocks that multiply by constant matrices
+cache_write.py, registers.py  a buffer for a contraction; on a GPU, sums in registers
+unroll.py                     loops that are unrolled
 
 Rules and their order are those of Figures 3 and 5 of the paper on Droplet Search in Ansor. As there, tile sizes are
 perfect factors of extents. docs/how-to/write-a-schedule.md says how to write a rule.
@@ -27,9 +23,9 @@ perfect factors of extents. docs/how-to/write-a-schedule.md says how to write a 
 
 from . import blocks
 from .contract import Annotation, Applies, Nest, Place, Rule, State
-from .cpu import CPU_RULES
+from .cpu.rules import CPU_RULES
 from .derivation import derive
-from .gpu import GPU_RULES
+from .gpu.rules import GPU_RULES
 
 __all__ = [
     "CPU_RULES",

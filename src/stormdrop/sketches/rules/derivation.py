@@ -17,8 +17,8 @@ from ...machine.contract import CPU, Machine
 from ..template import Knobs, Template
 from . import blocks
 from .contract import Annotation, Applies, Rule, State
-from .cpu import CPU_RULES
-from .gpu import GPU_RULES
+from .cpu.rules import CPU_RULES
+from .gpu.rules import GPU_RULES
 
 Step = tuple[Rule, str]
 """A rule and the name of the block that it is applied to."""

@@ -20,8 +20,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...ir.contractions.contraction import contiguous
 from ...ir.expressions import variables
-from ...ir.roles import contiguous
 from . import blocks
 from .blocks import Loop
 from .contract import VARIES, Applies, Nest, Place, Rule, State

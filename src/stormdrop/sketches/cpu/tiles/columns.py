@@ -22,13 +22,13 @@ from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import IntImm
 from tvm.tirx import BufferStore, For, ForKind, IfThenElse, SeqStmt
 
+from ....ir.contractions.contraction import Contraction
 from ....ir.expressions import Expr, substitute
-from ....ir.roles import Contraction
 from ....ir.stages import Stage, intermediate, shape_of, variable
-from ..dot_products import DotProducts
-from ..packed_words import packed_columns
+from ..contractions.dot_products import DotProducts
+from ..contractions.packed_words import packed_columns
+from ..contractions.tiled_contraction import tiled_axis
 from ..prefetch import LINE
-from ..tiled_contraction import tiled_axis
 from .data import scope_of
 from .groups import walks_inside
 from .instructions import TILE, WORD_BYTES

@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ....ir.roles import Contraction
+from ....ir.contractions.contraction import Contraction
 from ....ir.stages import shape_of
 from ....machine.cpu import Target
-from ..dot_products import DotProducts
+from ..contractions.dot_products import DotProducts
 from ..prefetch import LINE, PREFETCH
 from .columns import packs_by_panel
 from .groups import steps_per_group

@@ -16,11 +16,11 @@ from typing import Any
 from tvm.ir import Var
 from tvm.tirx import BufferStore, For, ForKind, SeqStmt
 
+from ....ir.contractions.contraction import Contraction
 from ....ir.dtypes import BFLOAT16
 from ....ir.expressions import Expr, rewrite_loads, substitute
-from ....ir.roles import Contraction
 from ....ir.stages import Stage, intermediate, shape_of, variable
-from ..dot_products import DotProducts
+from ..contractions.dot_products import DotProducts
 from ..nests import load_stride
 from .instructions import WORD_BYTES
 from .parts import HIGH, LOW, apart, low_parts

@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from ....ir.contractions.contraction import Contraction
 from ....ir.expressions import variables
-from ....ir.roles import Contraction
 from ....ir.stages import shape_of
 from ....machine.cpu import Target
-from ..dot_products import DotProducts
+from ..contractions.dot_products import DotProducts
 from .instructions import WORD_BYTES
 
 _SUMS = 64 << 10  # bytes of the sums of a group

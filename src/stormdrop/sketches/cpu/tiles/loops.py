@@ -14,13 +14,13 @@ from tvm.ir.prim.expr import IntImm
 from tvm.tirx import BufferStore, For, ForKind, IfThenElse, SeqStmt
 
 from ....ir.attributes import NEEDS
+from ....ir.contractions.contraction import Contraction
 from ....ir.elementary import expand_for_cpu
 from ....ir.expressions import Expr, raveled, rewrite_loads, substitute, tile_start, unraveled
-from ....ir.roles import Contraction
 from ....ir.stages import StageGraph, assemble, intermediate, loads_of, shape_of, variable
 from ....machine.cpu import Target
 from ...contract import Variant
-from ..dot_products import DotProducts
+from ..contractions.dot_products import DotProducts
 from ..loops import default_loops, sequence
 from ..prefetch import PREFETCH, fetch_statements
 from . import instructions

@@ -20,10 +20,10 @@ from typing import Any
 
 from tvm.ir.prim import expr as prim
 
+from ....ir.contractions.contraction import Contraction, find_contraction
+from ....ir.contractions.factors import factor_of
 from ....ir.dtypes import BFLOAT16
 from ....ir.expressions import Expr, transform
-from ....ir.factors import factor_of
-from ....ir.roles import Contraction, find_contraction
 from ....ir.stages import Axis, Stage, StageGraph, intermediate, shape_of, variable
 
 HIGH, LOW = 0, 1

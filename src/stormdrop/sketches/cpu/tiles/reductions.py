@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ....ir.roles import Contraction
+from ....ir.contractions.contraction import Contraction
 from ....ir.stages import Axis
-from ..dot_products import DotProducts
+from ..contractions.dot_products import DotProducts
 from ..nests import load_stride
 from .instructions import TILE
 

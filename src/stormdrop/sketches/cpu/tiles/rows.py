@@ -17,12 +17,12 @@ from typing import Any
 from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import IntImm
 
+from ....ir.contractions.contraction import Contraction
 from ....ir.expressions import Expr
-from ....ir.roles import Contraction
 from ....ir.stages import Axis
+from ..contractions.tiled_contraction import row_extents
 from ..nest_rewrites import unravel_axes
 from ..nests import load_stride
-from ..tiled_contraction import row_extents
 from .instructions import TILE
 
 _GAIN = 0.8  # gaps are worth it from so many times the tiles on

@@ -36,14 +36,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....errors import UnsupportedFunction
+from ....ir.contractions.contraction import Contraction, contiguous, find_contraction
 from ....ir.expressions import variables
-from ....ir.roles import Contraction, contiguous, find_contraction
 from ....ir.stages import Axis, shape_of
 from ....ir.workload import Workload
 from ....machine.cpu import Target
 from ....space import Categorical, Constraint, Knob, Ordinal, Space
 from ...contract import Variant
-from ..dot_products import LARGEST_PRODUCT, DotProducts, data_and_columns
+from ..contractions.dot_products import LARGEST_PRODUCT, DotProducts, data_and_columns
 from ..nests import load_stride
 from ..origin import with_cheapest_origin
 from ..prefetch import prefetch_knob

@@ -15,8 +15,8 @@ from typing import Any
 
 from tvm import tirx
 
+from ....ir.contractions.contraction import Contraction, find_contraction
 from ....ir.expressions import Expr, rewrite_loads
-from ....ir.roles import Contraction, find_contraction
 from ....ir.stages import Axis, Stage, StageGraph, intermediate, shape_of, variable
 from .instructions import TILE
 from .reductions import depth_of

@@ -22,10 +22,10 @@ from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import IntImm
 
 from ....ir.attributes import WORD
+from ....ir.contractions.factors import Factor
 from ....ir.expressions import Expr
-from ....ir.factors import Factor
 from ....machine.cpu import Target
-from ..dot_products import NARROWEST, dot_products, unit_for_int16
+from ..contractions.dot_products import NARROWEST, dot_products, unit_for_int16
 from .convolution import Convolution
 from .transforms import Filter, Matrix, matrices
 

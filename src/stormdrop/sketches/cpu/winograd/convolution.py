@@ -9,13 +9,13 @@ from functools import lru_cache
 from typing import Any
 
 from ....errors import UnsupportedFunction
+from ....ir.contractions.contraction import Contraction, contiguous, find_contraction
+from ....ir.contractions.factors import Factor
 from ....ir.dtypes import BFLOAT16
 from ....ir.expressions import coefficients, variables
-from ....ir.factors import Factor
-from ....ir.roles import Contraction, contiguous, find_contraction
 from ....ir.stages import Axis, Stage, intermediate, shape_of, variable
 from ....ir.workload import Workload
-from ..dot_products import data_and_columns, of_bytes
+from ..contractions.dot_products import data_and_columns, of_bytes
 from .transforms import Filter
 
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from ....ir.stages import shape_of
 from ....machine.cpu import Target
-from ..contraction_shape import PAIR_OF_INT16
+from ..contractions.contraction_shape import PAIR_OF_INT16
 from ..prefetch import LINE, PREFETCH
 from .arithmetic import Arithmetic
 from .convolution import Convolution

@@ -17,9 +17,9 @@ from tvm.ir.prim.expr import IntImm
 from tvm.tirx import BufferStore, For, ForKind, IfThenElse, PrimFunc, SeqStmt
 
 from ....ir.attributes import NEEDS
+from ....ir.contractions.contraction import contiguous
 from ....ir.elementary import expand_for_cpu
 from ....ir.expressions import Expr, rewrite_loads, substitute, tile_start, unraveled
-from ....ir.roles import contiguous
 from ....ir.stages import Axis, Stage, StageGraph, assemble, intermediate, loads_of, shape_of, variable
 from ....machine.cpu import Target
 from ...contract import Variant

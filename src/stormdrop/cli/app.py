@@ -1,0 +1,85 @@
+"""The commands by name, and what bad usage means."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Annotated
+
+import typer
+
+from .._version import __version__
+from ..errors import InputError
+from . import completion
+from .commands import comparing, compiling, dashboard, database, fleet, listing, quantizing, reporting, running, tuning
+from .guide import epilog
+
+app = typer.Typer(
+    name="stormdrop",
+    help="Near-peak tensor kernels in seconds.",
+    no_args_is_help=False,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+_COMMANDS: dict[str, Callable[..., int | None]] = {
+    "tune": tuning.tune,
+    "tune-op": tuning.tune_op,
+    "compile": compiling.compile_,
+    "quantize": quantizing.quantize,
+    "run": running.run,
+    "bench": running.bench,
+    "compare": comparing.compare,
+    "landscape": comparing.landscape,
+    "report": reporting.report,
+    "dashboard": dashboard.dashboard,
+    "operators": listing.operators,
+    "doctor": running.doctor,
+    "fleet": fleet.fleet,
+}
+for _name, _command in _COMMANDS.items():
+    app.command(_name, epilog=epilog(_name))(_command)
+app.add_typer(database.app, name="db")
+
+# The base class of what typer raises for bad usage. Versions of typer have it in different places.
+_UsageProblem: type[Exception] = typer.BadParameter.__mro__[2]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def run(arguments: Sequence[str], started: float) -> int:
+    """Runs one command and returns its exit code.
+
+    It calls the command without typer's own `main`, which would turn Ctrl-C and a closed pipe into silent exit codes.
+
+    Args:
+        arguments: the command and its arguments.
+        started: when it was given, a reading of `time.perf_counter`; `--time` counts from there.
+
+    Raises:
+        InputError: the usage is wrong.
+    """
+    command = typer.main.get_command(app)
+    if completion.VARIABLE in os.environ:
+        command.main(list(arguments), "stormdrop")  # answers the shell and exits
+    try:
+        with command.make_context("stormdrop", list(arguments), obj=started) as context:
+            return int(command.invoke(context) or 0)
+    except typer.Exit as end:  # after --help and --version
+        return end.exit_code
+    except _UsageProblem as error:
+        message = error.format_message() if hasattr(error, "format_message") else str(error)
+        raise InputError(f"{message.rstrip('.')} (see stormdrop --help)") from None

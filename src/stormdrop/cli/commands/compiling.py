@@ -1,0 +1,100 @@
+"""`stormdrop compile`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ...machine.process.child_process import prepare
+from ...tuning.options import FLOAT32, TuneOptions
+from .. import arrays, options, output
+from ..options import (
+    DatabaseOption,
+    DenormalsOption,
+    JsonOption,
+    MaxErrorOption,
+    NativeOption,
+    OutOption,
+    PrecisionOption,
+    SamplesOption,
+    SeedOption,
+    ShapeOption,
+    TargetOption,
+    ValueOption,
+)
+
+
+def compile_(
+    model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The model to compile.")],
+    target: TargetOption = None,
+    db: DatabaseOption = None,
+    out: OutOption = None,
+    seed: SeedOption = 0,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Take no schedule from earlier tunings: default schedules only.")
+    ] = False,
+    shape: ShapeOption = None,
+    value: ValueOption = None,
+    samples: SamplesOption = None,
+    native: NativeOption = False,
+    precision: PrecisionOption = FLOAT32,
+    max_error: MaxErrorOption = None,
+    keep_denormals: DenormalsOption = False,
+    as_json: JsonOption = False,
+) -> int:
+    """Compile an ONNX model in seconds, without measuring anything.
+
+    A kernel that was tuned before gets the schedule that its tuning found. All others get their default schedules.
+    """
+    options.onnx_file(model)
+    options.not_negative_seed(seed)
+    compile_options = TuneOptions(seed=seed, fresh=fresh, precision=precision, max_error=max_error)
+    options.not_empty(target, "--target", "cpu")
+    shapes, values = options.shapes(shape or ()), options.values(value or ())
+    data = None if samples is None else arrays.read(samples)
+    artifact = options.artifact_folder(out or Path(f"{model.stem}.sd"), "--out")
+    with output.stdout_for_json(as_json):
+        prepare("stormdrop.model.importer.isolated", here=True)
+        from ...model.untuned import compile_model_with
+
+        machine = options.model_machine(target, keep_denormals)
+        with options.tuning_records(db) as store:
+            result = compile_model_with(
+                model,
+                machine,
+                compile_options,
+                store=store,
+                shapes=shapes,
+                values=values,
+                samples=data,
+                out=artifact,
+                native=native,
+            )
+        document = result.to_json()
+    if as_json:
+        output.emit(document)
+    else:
+        _print(document)
+    return 0
+
+
+def _print(document: Mapping[str, Any]) -> None:
+    recorded, kernels = len(document["recorded"]), document["kernels"]
+    print(
+        f"{kernels} kernels: {recorded} with schedules of earlier tunings, {kernels - recorded} with default schedules"
+    )
+    if len(document["sizes"]) > 1:
+        print(f"sizes: {'; '.join(output.shapes(size['shapes']) for size in document['sizes'])}")
+    verified = document["verified"]
+    print(f"verified: error {verified['max_error']:.1e} against {verified['against']}")
+    output.precision(document["precision"])
+    for entry in document["replaced"]:
+        print(f"replaced, because the model was wrong with it: {entry['before']} of {entry['task']}")
+    if document["fallbacks"]:
+        print(f"without a good sketch: {', '.join(document['fallbacks'])}")
+    output.foreign_parts(document["foreign"])
+    print(f"{document['seconds']:.1f} s: {output.phases(document['phases'])}")
+    print(f"saved: {document['artifact']}\ndigest: {document['digest']}")

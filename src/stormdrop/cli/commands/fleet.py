@@ -1,0 +1,94 @@
+"""`stormdrop fleet`, and the option `--fleet` of the commands that tune."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ...errors import InputError
+from .. import output
+from ..options import JsonOption, not_empty
+
+if TYPE_CHECKING:
+    from ...measure.fleet.fleet import Fleet
+    from ...measure.fleet.status import MachineStatus
+
+FleetOption = Annotated[
+    str | None,
+    typer.Option(
+        "--fleet",
+        metavar="ADDRESS",
+        help="Measure on all equal machines of a cluster of Ray at the same time: auto, HOST:PORT or ray://HOST:PORT.",
+    ),
+]
+
+
+@contextlib.contextmanager
+def leased_fleet(
+    address: str | None, device: str | None, target: str | None, place: str = ""
+) -> Iterator[Fleet | None]:
+    """The machines of `--fleet` for the time of a command; None without this option.
+
+    Args:
+        address: the value of --fleet.
+        device: the value of --device: a machine of the fleet, or a part of the name of a kind.
+        target: the value of --target.
+
+    Raises:
+        InputError: the options do not fit together, there is no cluster, or no machine of the kind.
+    """
+    if address is None:
+        yield None
+        return
+    not_empty(address, "--fleet", "ray://head:10001")
+    if target not in {None, "cpu"}:
+        raise InputError(
+            f"--target {target}: --fleet measures on the CPUs of its machines; --device chooses among them"
+        )
+    from ...measure.fleet.fleet import fleet_for
+
+    with fleet_for(address, device or "") as leased:
+        yield leased
+
+
+def fleet(
+    address: Annotated[
+        str, typer.Argument(metavar="ADDRESS", help="The cluster: auto (the default), HOST:PORT or ray://HOST:PORT.")
+    ] = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """Show the machines of a fleet: what they are, who measures there, and whether they are well."""
+    with output.stdout_for_json(as_json):
+        from ...measure.fleet.status import fleet_status
+
+        status = fleet_status(address)
+        document: dict[str, Any] = {
+            "fleet": address,
+            "ray": status.ray,
+            "machines": [machine.to_json() for machine in status.machines],
+        }
+    if as_json:
+        output.emit(document)
+        return
+    rows = [
+        [machine.name, machine.health, machine.kind or "-", machine.group or "-", _calibration(machine), _work(machine)]
+        for machine in status.machines
+    ]
+    output.table(["machine", "health", "kind", "equal", "calibration", "queue"], rows)
+    for machine in status.machines:
+        if machine.reason:
+            print(f"{machine.name}: {machine.reason}")
+        if machine.holder:
+            print(f"{machine.name}: {machine.holder} has measured {machine.measured} candidates there")
+
+
+def _calibration(machine: MachineStatus) -> str:
+    seconds = machine.calibration
+    return "-" if seconds is None else output.seconds(seconds)
+
+
+def _work(machine: MachineStatus) -> str:
+    return "-" if machine.queue is None else str(machine.queue)

@@ -1,0 +1,400 @@
+"""`stormdrop tune-op` and `stormdrop tune`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ...errors import StormdropError, TargetError
+from ...machine.process.child_process import prepare
+from ...tuning.options import DEFAULT_MODEL_SECONDS, DEFAULT_SEARCH, DEFAULT_SECONDS, FLOAT32, TuneOptions
+from .. import arrays, completion, options, output
+from ..options import (
+    DatabaseOption,
+    DenormalsOption,
+    DeviceOption,
+    FeaturesOption,
+    FreshOption,
+    JsonOption,
+    MaxErrorOption,
+    NativeOption,
+    OutOption,
+    PrecisionOption,
+    ResumeOption,
+    RunnerOption,
+    SamplesOption,
+    SearchOption,
+    SeedOption,
+    ShapeOption,
+    ShowOption,
+    SpaceOption,
+    TargetOption,
+    TimeOption,
+    TrackerOption,
+    TrialsOption,
+    ValueOption,
+)
+from ..progress import Reporter
+from ..signals import INTERRUPTED
+from ..watching import LogOption, TraceOption, watched
+from .fleet import FleetOption, leased_fleet
+
+NoTransferOption = Annotated[
+    bool,
+    typer.Option(
+        "--no-transfer", help="Do not begin where records of other machines, and of other shapes of the operator, say."
+    ),
+]
+
+if TYPE_CHECKING:
+    from ...ir.workload import Workload
+    from ...machine.contract import Machine
+    from ...records import Store
+
+
+def tune_op(
+    context: typer.Context,
+    operator: Annotated[
+        str,
+        typer.Argument(
+            metavar="OPERATOR", help="For example matmul, conv2d, softmax.", autocompletion=completion.operators
+        ),
+    ],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME=VALUE...", help="Its arguments: m=512 n=512 k=512.")
+    ] = None,
+    target: TargetOption = None,
+    search: SearchOption = DEFAULT_SEARCH,
+    trials: TrialsOption = None,
+    time: TimeOption = None,
+    db: DatabaseOption = None,
+    seed: SeedOption = 0,
+    resume: ResumeOption = False,
+    fresh: FreshOption = False,
+    no_transfer: NoTransferOption = False,
+    max_error: MaxErrorOption = None,
+    space: SpaceOption = None,
+    features: FeaturesOption = "knobs",
+    runner: RunnerOption = None,
+    tracker: TrackerOption = None,
+    device: DeviceOption = None,
+    fleet: FleetOption = None,
+    show: ShowOption = None,
+    keep_denormals: DenormalsOption = False,
+    log: LogOption = None,
+    trace: TraceOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Tune one operator on this machine."""
+    tune_options = options.tune_options(search, trials, time, seed, resume, fresh, max_error, space, features)
+    tune_options = replace(tune_options, transfer=not no_transfer)
+    shown = options.check_show(show)
+    options.not_empty(target, "--target", "cpu")
+    place = options.runner_address(runner, tracker, device, fleet)
+    values = options.arguments(arguments or ())
+    with output.stdout_for_json(as_json):
+        prepare("stormdrop.measure.worker.worker", here=True)
+        from ... import operators
+        from ...machine.cpu import Target, keeping_denormals
+        from ...tuning.tune import tune_with
+
+        workload = operators.create(operator, values)
+        machine = Target.parse(target).with_runner(place)
+        limit = _limit(tune_options, DEFAULT_SECONDS)
+        opening = f"tuning {operator} {' '.join(arguments or ())} {limit}"
+        with (
+            leased_fleet(fleet, device, target) as machines,
+            watched(opening, log, trace),
+            options.tuning_records(db) as store,
+            Reporter(trials, opening) as report,
+        ):
+            machine = machine if machines is None else machines.target
+            machine = keeping_denormals(machine) if keep_denormals else machine
+            _measurable(workload, machine)
+            _say_if_nothing_to_resume(store, tune_options, workload.name)
+            result = tune_with(
+                workload,
+                machine,
+                tune_options,
+                store=store,
+                on_progress=report,
+                started=context.obj,
+                fleet=machines,
+            )
+        document = result.to_json()
+        texts = {"schedule": result.schedule, "tir": result.tir}
+        extra = {word: texts[word]() for word in shown} if document.get("best") else {}
+    if as_json:
+        output.emit({**document, **extra})
+    else:
+        _print_operator(document, machine)
+        for word, text in extra.items():
+            print(f"\n# {word}\n{text}")
+    if result.interrupted:
+        return INTERRUPTED
+    if result.ended_by:
+        raise StormdropError(f"{workload.name}: its search was ended by an error: {result.ended_by}")
+    if result.best is None:
+        reason = f"the most frequent error: {result.error}" if result.error else "nothing was measured within the time"
+        raise StormdropError(f"{workload.name}: no candidate worked; {reason}")
+    return 0
+
+
+def tune(
+    context: typer.Context,
+    model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The model to tune.")],
+    target: TargetOption = None,
+    search: SearchOption = DEFAULT_SEARCH,
+    trials: TrialsOption = None,
+    time: TimeOption = None,
+    db: DatabaseOption = None,
+    out: OutOption = None,
+    seed: SeedOption = 0,
+    resume: ResumeOption = False,
+    fresh: FreshOption = False,
+    no_transfer: NoTransferOption = False,
+    max_error: MaxErrorOption = None,
+    space: SpaceOption = None,
+    features: FeaturesOption = "knobs",
+    shape: ShapeOption = None,
+    value: ValueOption = None,
+    samples: SamplesOption = None,
+    native: NativeOption = False,
+    precision: PrecisionOption = FLOAT32,
+    runner: RunnerOption = None,
+    tracker: TrackerOption = None,
+    device: DeviceOption = None,
+    fleet: FleetOption = None,
+    keep_denormals: DenormalsOption = False,
+    log: LogOption = None,
+    trace: TraceOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Tune every kernel of an ONNX model and save the compiled model."""
+    tune_options = options.tune_options(search, trials, time, seed, resume, fresh, max_error, space, features)
+    tune_options = replace(tune_options, transfer=not no_transfer, precision=precision)
+    options.onnx_file(model)
+    options.not_empty(target, "--target", "cpu")
+    shapes, values = options.shapes(shape or ()), options.values(value or ())
+    data = None if samples is None else arrays.read(samples)
+    artifact = options.artifact_folder(out or Path(f"{model.stem}.sd"), "--out")
+    place = options.runner_address(runner, tracker, device, fleet)
+    with output.stdout_for_json(as_json), leased_fleet(fleet, device, target) as machines:
+        prepare("stormdrop.model.importer.isolated", "stormdrop.measure.worker.worker", here=True)
+        from ...model.tuning.tune import tune_model_with
+
+        machine = options.model_machine(target, keep_denormals).with_runner(place)
+        limit = _limit(tune_options, DEFAULT_MODEL_SECONDS)
+        opening = f"tuning {model} {limit}"
+        with (
+            watched(opening, log, trace),
+            options.tuning_records(db) as store,
+            Reporter(trials, opening) as report,
+        ):
+            _say_if_nothing_to_resume(store, tune_options)
+            result = tune_model_with(
+                model,
+                machine,
+                tune_options,
+                store=store,
+                shapes=shapes,
+                values=values,
+                samples=data,
+                on_progress=report,
+                out=artifact,
+                native=native,
+                started=context.obj,
+                fleet=machines,
+            )
+        document = result.to_json()
+    if as_json:
+        output.emit(document)
+    else:
+        _print_model(document, artifact, machine)
+    return INTERRUPTED if result.interrupted else 0
+
+
+def _measurable(workload: Workload, machine: Machine) -> None:
+    """Raises `TargetError` if the runner does not answer, or if the GPU is not here.
+
+    For a missing GPU the message also says whether kernels for it can be built and compute the right results.
+    """
+    from ...codegen.gpu_check import cross_check
+    from ...machine.contract import CUDA
+    from ...machine.remote import rpc
+
+    if machine.runner:
+        rpc.check(machine.runner)
+    if machine.device == CUDA:
+        try:
+            machine.machine  # noqa: B018  raises
+        except TargetError as error:
+            raise TargetError(f"{error}: {cross_check(workload, machine)}") from None
+
+
+def _say_if_nothing_to_resume(store: Store, tune_options: TuneOptions, workload: str | None = None) -> None:
+    """Says at the beginning if --resume begins anew: nobody should learn that after ten minutes.
+
+    Args:
+        store: the records.
+        tune_options: the options of the tuning.
+        workload: the name of the function that is tuned; None for a model, whose functions are not known yet.
+    """
+    from ...records import Filter, State
+
+    if not tune_options.resume:
+        return
+    begun = store.sessions(Filter(workload_name=workload, search=tune_options.search))
+    if not any(session.state is not State.FINISHED and session.seed == tune_options.seed for session in begun):
+        what = f"search {tune_options.search} and seed {tune_options.seed}"
+        output.say(f"--resume: there is no interrupted run with {what} in this database; this one begins anew")
+
+
+def _limit(tune_options: TuneOptions, default: float) -> str:
+    """A description of when a tuning ends."""
+    if tune_options.trials is None and tune_options.seconds is None:
+        return f"until {tune_options.search} converges, {default:.0f} s at most"
+    parts = [f"{tune_options.trials} trials"] if tune_options.trials is not None else []
+    parts += [f"{tune_options.seconds:g} s"] if tune_options.seconds is not None else []
+    return f"until {tune_options.search} converges, {' or '.join(parts)} at most"
+
+
+def _print_operator(document: Mapping[str, Any], machine: Machine) -> None:
+    best, baseline = document.get("best"), document.get("baseline") or {}
+    if not best:
+        print(f"{document['op']}: no candidate worked ({document['trials']} trials, {document['failed']} failed)")
+        return
+    rows = [
+        ["best", output.seconds(best["seconds"]), output.interval(best["interval"]), *_rate(best)],
+        ["default schedule", output.seconds(baseline.get("seconds")), "-", "-", "-"],
+    ]
+    title = f"{document['op']} on {document['target']}"
+    output.table(["", "time", "95% interval", "GFLOP/s", "of peak"], rows, title)
+    _say_what_peak_is_worth(machine)
+    settings = ", ".join(f"{name}={value}" for name, value in best["config"].items())
+    print(f"\n{best['sketch']}: {settings}")
+    if document.get("disturbed"):
+        print("something else used the machine during the last race: no speedup is claimed")
+    _print_effort(document)
+
+
+def _print_model(document: Mapping[str, Any], out: Path, machine: Machine) -> None:
+    rows = [
+        [
+            task["name"],
+            str(task["weight"]),
+            output.seconds(task["seconds"]),
+            *_rate(task),
+            task.get("sketch") or "-",
+            str(task["trials"]),
+        ]
+        for task in document["tasks"]
+    ]
+    output.table(["task", "times", "each", "GFLOP/s", "of peak", "sketch", "trials"], rows)
+    _say_what_peak_is_worth(machine)
+    latency, untuned = document.get("latency") or {}, document.get("untuned") or {}
+    latencies = [
+        ["tuned", output.seconds(latency.get("seconds")), output.interval(latency.get("interval"))],
+        ["untuned", output.seconds(untuned.get("seconds")), output.interval(untuned.get("interval"))],
+    ]
+    print()
+    output.table(["model", "latency", "95% interval"], latencies)
+    _print_sizes(document)
+    verified = document.get("verified")
+    if verified:
+        print(f"\nverified: error {verified['max_error']:.1e} against {verified['against']}")
+    output.precision(document.get("precision"))
+    for entry in document.get("replaced") or ():
+        error = "" if entry["error"] is None else f" (error {entry['error']:.1e})"
+        print(f"replaced, because the model was wrong with it: {entry['before']}{error} of {entry['task']}")
+        print(f"  by {entry['after']}")
+    if latency.get("disturbed"):
+        print("something else used the machine while the latency was measured: the figures above are not reliable")
+    output.foreign_parts(document.get("foreign") or ())
+    for sentence in document.get("left_out") or ():
+        print(f"at {machine.runner}: {sentence}")
+    if document.get("fallbacks"):
+        print(f"without a good sketch: {', '.join(document['fallbacks'])}")
+    _print_effort(document)
+    print(f"saved: {document['artifact']}\ndigest: {document['digest']}")
+    if document["artifact"] != str(out):
+        print(f"the older model is kept: {out}")
+
+
+def _print_sizes(document: Mapping[str, Any]) -> None:
+    """A table of the sizes, if there are several."""
+    sizes = document.get("sizes") or ()
+    if len(sizes) < 2:
+        return
+    rows = [
+        [
+            output.shapes(size["shapes"]),
+            output.seconds(size["latency"]["seconds"]),
+            output.interval(size["latency"]["interval"]),
+            output.seconds((size["untuned"] or {}).get("seconds")),
+            str(size["kernels"]["own"]),
+            str(size["kernels"]["shared"]),
+            "-" if size["tuning_share"] is None else f"{size['tuning_share']:.0%}",
+        ]
+        for size in sizes
+    ]
+    print()
+    headings = ["size", "latency", "95% interval", "untuned", "own kernels", "shared kernels", "of the tuning"]
+    output.table(headings, rows)
+
+
+def _say_what_peak_is_worth(machine: Machine) -> None:
+    """Says why there are no shares of the peak, or why they are too high.
+
+    A tuning measures the peak only if that takes a small part of its time.
+    """
+    from ...machine.contract import OPENCL
+    from ...machine.limits.peak import known_peak
+
+    limits = known_peak(machine)
+    if limits is None and machine.device == OPENCL:
+        print("of peak: unknown, because OpenCL does not tell the limits of its devices")
+    elif limits is None and not machine.runner:
+        print("of peak: unknown, because this machine's peak was not measured yet; `stormdrop doctor` measures it")
+    if limits is not None and not limits.undisturbed:
+        print("of peak: something else used the machine while its peak was measured; the true shares are lower")
+
+
+def _rate(entry: Mapping[str, Any]) -> list[str]:
+    gflops, share = entry.get("gflops"), entry.get("percent_of_peak")
+    return ["-" if not gflops else f"{gflops:.0f}", "-" if not share else f"{share:.0f}%"]
+
+
+def _print_effort(document: Mapping[str, Any]) -> None:
+    line = f"{document['trials']} trials, {document['failed']} failed, {document['seconds']:.1f} s"
+    if document.get("phases"):
+        line += f": {output.phases(document['phases'])}"
+    print(line)
+    reused = document.get("reused") or 0
+    if reused and reused == document["trials"]:
+        print("answered from earlier records; --fresh tunes again")
+        return
+    _print_transfer(document)
+    if reused:
+        print(f"{reused} of the trials are from an earlier run")
+    if document.get("suspect"):
+        print(f"something else used the machine during {document['suspect']} measurements")
+    if document.get("interrupted"):
+        print("interrupted: everything measured is kept; --resume goes on from there")
+    elif document.get("ended_by"):
+        print("ended by an error: everything measured is kept")
+    elif document.get("converged") is False:
+        print("stopped by its budget before it converged")
+
+
+def _print_transfer(document: Mapping[str, Any]) -> None:
+    """One line if records of elsewhere have said where a search began."""
+    told = [part["transfer"] for part in document.get("tasks") or [document] if part.get("transfer")]
+    if told:
+        trials, sources = sum(each["trials"] for each in told), {name for each in told for name in each["sources"]}
+        kernels = f" of {len(told)} kernels" if "tasks" in document else ""
+        print(f"the search{kernels} began where {trials} recorded trials of {', '.join(sorted(sources))} point to")

@@ -1,0 +1,272 @@
+"""Read-only questions about all records, for pages that people look at: lists a page at a time, sums in SQL.
+
+A `Store` answers what a tuning asks. A reader answers what a person asks of hundreds of sessions and a million trials.
+It never writes: the database itself refuses that on its connections.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, Select, event, func, select
+
+from ...errors import StoreError, one_line
+from ..codec import clean
+from ..contract import Outcome, State
+from ..place import Place
+from ..sql import schema
+from ..sql.connection import connect, transaction
+from .session_lines import (
+    COLUMNS,
+    ORDERS,
+    SessionFilter,
+    SessionLine,
+    conditions,
+    line_of,
+    lines,
+    outcome_of,
+    state_is,
+    whose_writer_ended,
+)
+
+_MODEL = "model"  # among a session's method, see `tuning.reuse.MODEL`
+
+
+@dataclass(frozen=True)
+class SessionDetails:
+    """A session with how it was tuned, and what came of it."""
+
+    line: SessionLine
+    workload_key: str
+    sketches: Mapping[str, Any]
+    options: Mapping[str, Any]
+    method: Mapping[str, Any]
+    versions: Mapping[str, Any]
+    outcome: Outcome | None
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Counts over a whole database."""
+
+    sessions: int
+    running: int
+    trials: int
+    failed: int
+
+
+@dataclass(frozen=True)
+class MachineLine:
+    """What was tuned on one machine."""
+
+    machine: str
+    target: str
+    sessions: int
+    trials: int
+    failed: int
+    last: str
+
+
+@dataclass(frozen=True)
+class ModelKernel:
+    """The newest session of a kernel of a model.
+
+    Attributes:
+        calls: how often an execution of the model calls the kernel.
+        together: how many kernels of the model were tuned together with it, itself included; 1 if that is not known.
+        line: the session.
+    """
+
+    calls: int
+    together: int
+    line: SessionLine
+
+
+class RecordsReader:
+    """Reads a database of records. Several threads may use one reader, and tunings may write meanwhile.
+
+    Every method raises `StoreError`, with a message of one line, if the database fails.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> from stormdrop.records import open_store
+        >>> with TemporaryDirectory() as folder:
+        ...     open_store(f"{folder}/records.db").close()
+        ...     reader = RecordsReader(f"{folder}/records.db")
+        ...     print(reader.totals())
+        ...     reader.close()
+        Totals(sessions=0, running=0, trials=0, failed=0)
+    """
+
+    def __init__(self, place: str | Path | None = None) -> None:
+        """Connects to a database.
+
+        Args:
+            place: a path or a URL; None for the default database.
+
+        Raises:
+            StoreError: the database does not exist, or holds something else than records.
+        """
+        self._given = place
+        self._connecting = threading.Lock()
+        self._models: dict[int, tuple[str, int, int]] = {}  # name, calls, kernels by the session's number
+        self._newest_known = -1  # number of a session whose model is known
+        self._connect()
+
+    def _connect(self) -> None:
+        engine, self._place = connect(self._given, create=False)
+        self.identity = self._place.identity
+        if engine.dialect.name == "sqlite":
+            event.listen(engine, "connect", _refuse_writes)
+            engine.dispose()  # the connections that were made before
+        elif engine.dialect.name == "postgresql":
+            engine = engine.execution_options(postgresql_readonly=True)
+        self._engine: Engine = engine
+        self._models, self._newest_known = {}, -1
+
+    @property
+    def place(self) -> Place:
+        """The database, for messages; it holds no password."""
+        return self._place
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._engine.dispose()
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A transaction that reads. A file that was replaced is opened anew."""
+        with self._connecting:
+            if self._place.identity != self.identity:
+                self._engine.dispose()
+                self._connect()
+        with transaction(self._engine, self._place) as connection:
+            try:
+                yield connection
+            except (ValueError, LookupError, TypeError, RecursionError) as error:
+                raise StoreError(f"{self._place} holds a damaged record: {one_line(error)}") from error
+
+    # Sums
+
+    def totals(self) -> Totals:
+        """Counts over the whole database."""
+        table = schema.session
+        with self.reading() as connection:
+            sums = select(func.count(), func.sum(table.c.trials), func.sum(table.c.failed))
+            sessions, trials, failed = connection.execute(sums.select_from(table)).one()
+            running = connection.execute(select(func.count()).where(state_is(connection, State.RUNNING))).scalar_one()
+        return Totals(int(sessions), int(running), int(trials or 0), int(failed or 0))
+
+    def stamp(self) -> str:
+        """A text that changes whenever a trial, a session or a result is added."""
+        table = schema.session
+        sums = select(
+            func.count(), func.max(table.c.number), func.sum(table.c.trials), func.count(table.c.outcome)
+        ).select_from(table)
+        with self.reading() as connection:
+            counts = connection.execute(sums).one()
+            states = connection.execute(select(table.c.state, func.count()).group_by(table.c.state)).all()
+            dead = whose_writer_ended(connection)
+        return json.dumps([list(map(str, counts)), sorted(map(list, states)), dead])
+
+    def choices(self) -> dict[str, list[str]]:
+        """The searches, machines and targets that there are, for filters."""
+        columns = {name: schema.session.c[name] for name in ("search", "machine", "target")}
+        with self.reading() as connection:
+            return {
+                name: sorted(connection.execute(select(column).distinct()).scalars())
+                for name, column in columns.items()
+            }
+
+    def machines(self) -> list[MachineLine]:
+        """What was tuned on each machine, the machine that was used last first."""
+        table = schema.session
+        last = func.max(table.c.created)
+        sums = (func.count(), func.sum(table.c.trials), func.sum(table.c.failed), last)
+        statement = select(table.c.machine, table.c.target, *sums).group_by(table.c.machine, table.c.target)
+        with self.reading() as connection:
+            return [
+                MachineLine(row[0], row[1], int(row[2]), int(row[3] or 0), int(row[4] or 0), row[5])
+                for row in connection.execute(statement.order_by(last.desc())).all()
+            ]
+
+    # Sessions
+
+    def sessions(
+        self, wanted: SessionFilter, sort: str = "newest", limit: int = 50, offset: int = 0
+    ) -> list[SessionLine]:
+        """The sessions that a filter selects, in one of the orders of `SORTS`."""
+        with self.reading() as connection:
+            statement: Select[Any] = select(*COLUMNS).where(*conditions(connection, wanted)).order_by(*ORDERS[sort])
+            return lines(connection, statement.limit(limit).offset(offset))
+
+    def count(self, wanted: SessionFilter) -> int:
+        """How many sessions a filter selects."""
+        with self.reading() as connection:
+            statement = select(func.count()).select_from(schema.session).where(*conditions(connection, wanted))
+            return int(connection.execute(statement).scalar_one())
+
+    def session(self, session_id: str) -> SessionDetails | None:
+        """A session; None if there is none with this id."""
+        table = schema.session
+        extra = (table.c.options, table.c.method, table.c.versions, table.c.sketches, schema.workload.c.key)
+        statement: Select[Any] = select(*COLUMNS, *extra).join(
+            schema.workload, table.c.workload == schema.workload.c.id
+        )
+        with self.reading() as connection:
+            row = connection.execute(statement.where(table.c.id == clean(session_id))).one_or_none()
+            if row is None:
+                return None
+            return SessionDetails(
+                line_of(row),
+                row.key,
+                json.loads(row.sketches),
+                json.loads(row.options),
+                json.loads(row.method),
+                json.loads(row.versions),
+                outcome_of(row),
+            )
+
+    # Models
+
+    def models(self) -> dict[str, dict[str, list[ModelKernel]]]:
+        """The kernels of each model by its name and machine; of each kernel the newest session that has a time."""
+        with self.reading() as connection:
+            self._learn_models(connection)
+            if not self._models:
+                return {}
+            statement: Select[Any] = select(*COLUMNS, schema.session.c.workload).where(
+                schema.session.c.number.in_(sorted(self._models))
+            )
+            rows = connection.execute(statement.order_by(*ORDERS["newest"])).all()
+        found: dict[str, dict[str, dict[int, ModelKernel]]] = {}
+        for row in rows:
+            (name, calls, together), line = self._models[row.number], line_of(row)
+            kernels = found.setdefault(name, {}).setdefault(line.machine, {})
+            known = kernels.get(row.workload)
+            if known is None or (known.line.best_seconds is None and line.best_seconds is not None):
+                kernels[row.workload] = ModelKernel(calls, together, line)
+        return {
+            name: {machine: list(kernels.values()) for machine, kernels in machines.items()}
+            for name, machines in found.items()
+        }
+
+    def _learn_models(self, connection: Connection) -> None:
+        """Reads which model each new session is for. That never changes, so each session is read once."""
+        table = schema.session
+        statement = select(table.c.number, table.c.method).where(table.c.number > self._newest_known)
+        for number, method in connection.execute(statement.order_by(table.c.number)).all():
+            self._newest_known = max(self._newest_known, number)
+            model = json.loads(method).get(_MODEL)
+            if isinstance(model, dict) and isinstance(model.get("name"), str) and isinstance(model.get("calls"), int):
+                self._models[number] = (model["name"], model["calls"], model.get("kernels", 1))
+
+
+def _refuse_writes(connection: Any, _: Any) -> None:
+    connection.execute("PRAGMA query_only = ON")

@@ -1,0 +1,53 @@
+"""`tune --trace`: what happens during a tuning as a trace: phases, search, workers with their jobs, the lock."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from ...events import Event, Kind
+from .trace_file import TraceFile
+
+
+class EventTrace:
+    """Writes each event into a trace while it happens. Each place of an event, such as a worker, has a lane."""
+
+    def __init__(self, path: Path, title: str, complain: Callable[[str], None]) -> None:
+        """Creates the file, or replaces it.
+
+        Args:
+            path: the file.
+            title: what is tuned.
+            complain: is called with one line if the file fails later. The tuning goes on without it.
+
+        Raises:
+            InputError: the file cannot be created.
+        """
+        self._file = TraceFile(path, title, complain)
+        self._open: set[int] = set()
+
+    def __call__(self, event: Event) -> None:
+        """Writes an event."""
+        file, lane = self._file, _lane(event)
+        if event.kind is Kind.STARTED:
+            self._open.add(event.number)
+            file.begin(lane, event.what, event.seconds, event.details)
+        elif event.kind is Kind.FINISHED and event.number in self._open:
+            self._open.remove(event.number)
+            file.end(lane, event.seconds, event.details)
+        elif event.kind is Kind.HAPPENED:
+            file.instant(lane, event.what, event.seconds, event.details)
+        elif event.kind is Kind.LEVEL:
+            milliseconds = 1e3 * float(event.details["value"])
+            file.counter(f"{event.what} of {event.where}", "ms", event.seconds, milliseconds)
+
+    def close(self) -> None:
+        """Ends the trace."""
+        self._file.close()
+
+
+def _lane(event: Event) -> str:
+    """The lane of an event. Spans of one lane are nested, so that each thread has lanes of its own."""
+    thread = threading.current_thread()
+    return event.where if thread is threading.main_thread() else f"{event.where} ({thread.name})"
