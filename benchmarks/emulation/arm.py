@@ -38,7 +38,8 @@ from make_arm_board import DEFAULT
 import stormdrop as sd
 from stormdrop.cli.output import table
 from stormdrop.errors import MeasureError, UnsupportedFunction
-from stormdrop.measure.local import LocalMeasurer
+from stormdrop.measure.contract import KernelSetup
+from stormdrop.measure.local import Limits, LocalMeasurer
 from stormdrop.measure.pool.pool import WorkerPool
 from stormdrop.sketches.registry import SOURCES, sketches_for
 from stormdrop.testing.arm_board import ArmBoard, missing
@@ -103,9 +104,9 @@ def _checked(
             if not board.address:
                 board.start()
             here = target.with_runner(board.address)
-            limits = {"build_timeout": _SECONDS, "run_timeout": _SECONDS}
+            limits = Limits(build_seconds=_SECONDS, run_seconds=_SECONDS)
             with LocalMeasurer(
-                workload, here, [sketch], [space], pool=pool, lock_path=OUT / "arm.lock", **limits
+                KernelSetup(workload, here, [(sketch, space)]), pool=pool, lock_path=OUT / "arm.lock", limits=limits
             ) as measurer:
                 while todo:
                     measurer.best = None  # so that this point is also executed on real numbers

@@ -24,9 +24,8 @@ import numpy as np
 import psutil
 
 from stormdrop import Target, operators
-from stormdrop.measure.contract import Measurer
+from stormdrop.measure.contract import KernelSetup, Measurer
 from stormdrop.measure.fleet.fleet import Fleet, FleetMeasurer
-from stormdrop.measure.fleet.fleet_machine import LocalSetup
 from stormdrop.measure.fleet.identity import identify
 from stormdrop.measure.fleet.status import fleet_status
 from stormdrop.measure.local import LocalMeasurer
@@ -146,10 +145,10 @@ def real(rounds: int, candidates: int) -> dict[str, Any]:
             spaces = [space for _, space in sketches]
             points = dict.fromkeys((space, space.sample(rng)) for space in spaces for _ in range(candidates))
             asked = [Request(Candidate(space.name, point), 5) for space, point in points][:candidates]
-            local = LocalMeasurer(workload, target, [sketch for sketch, _ in sketches], spaces)
+            local = LocalMeasurer(KernelSetup(workload, target, sketches))
             seconds: dict[str, list[list[float]]] = {"ray": [], "local": []}
             wall: dict[str, list[float]] = {"ray": [], "local": []}
-            with fleet.measurer(LocalSetup(workload, target, sketches)) as ray, local:
+            with fleet.measurer(KernelSetup(workload, target, sketches)) as ray, local:
                 measurers: dict[str, Measurer] = {"ray": ray, "local": local}
                 for turn in range(rounds):
                     for way in ("ray", "local") if turn % 2 else ("local", "ray"):

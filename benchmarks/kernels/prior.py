@@ -41,6 +41,7 @@ from spaces import fingerprints
 
 import stormdrop as sd
 from stormdrop.cli.output import table
+from stormdrop.measure.contract import KernelSetup
 from stormdrop.measure.local import LocalMeasurer
 from stormdrop.measure.pool.pool import WorkerPool
 from stormdrop.sketches.knowledge import prior
@@ -125,7 +126,9 @@ def _measurements(
     """The measurements of the candidates, which are measured in this order."""
     sketches, spaces = zip(*pairs, strict=True)
     measurements: dict[Candidate, Measurement] = {}
-    with LocalMeasurer(workload, sd.Target.detect(), sketches, spaces, pool=pool) as measurer:
+    with LocalMeasurer(
+        KernelSetup(workload, sd.Target.detect(), list(zip(sketches, spaces, strict=True))), pool=pool
+    ) as measurer:
         for start in range(0, len(candidates), BATCH):
             batch = candidates[start : start + BATCH]
             requests = [Request(candidate, 3) for candidate in batch]

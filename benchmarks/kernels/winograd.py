@@ -29,6 +29,7 @@ from shapes import SHAPES, chosen
 
 import stormdrop as sd
 from stormdrop.cli.output import table
+from stormdrop.measure.contract import KernelSetup
 from stormdrop.measure.local import LocalMeasurer
 from stormdrop.measure.pool.pool import WorkerPool
 from stormdrop.sketches.cpu.contractions.register_blocked import RegisterBlocked
@@ -73,7 +74,7 @@ def measure(workload: Any, options: argparse.Namespace, pool: WorkerPool) -> dic
         Candidate(space.name, space.point(result.best.config)) for (_, space), result in zip(pairs, tuned, strict=True)
     ]
     sketches, spaces = zip(*pairs, strict=True)
-    with LocalMeasurer(workload, target, sketches, spaces, pool=pool) as measurer:
+    with LocalMeasurer(KernelSetup(workload, target, list(zip(sketches, spaces, strict=True))), pool=pool) as measurer:
         raced = measurer.race(candidates, options.rounds)
     entry: dict[str, Any] = {}
     for result, measurement in zip(tuned, raced, strict=True):

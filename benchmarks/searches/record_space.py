@@ -31,6 +31,7 @@ from common import OUT, kept_lines
 import stormdrop as sd
 from stormdrop.compare import recordings
 from stormdrop.ir.workload import Workload
+from stormdrop.measure.contract import KernelSetup
 from stormdrop.measure.local import LocalMeasurer
 from stormdrop.records import Filter, Outcome, Problem, Record, Setting, StoredTrial, open_store, write_lines
 from stormdrop.records.codec import encode, trial_from_json, trial_to_json
@@ -112,7 +113,7 @@ def record(
     known = _known(ledger, identity, setting.sketches)
     begin = time.perf_counter() - (known[-1].elapsed if known else 0.0)
     if len(known) < len(todo):
-        measurer = LocalMeasurer(workload, target, [sketch for sketch, _ in sketches], spaces)
+        measurer = LocalMeasurer(KernelSetup(workload, target, sketches))
         with measurer, ledger.open("a") as file:
             for trial in _measured(measurer, spaces, todo, len(known), setting.sketches, begin):
                 file.write(encode(trial_to_json(trial)) + "\n")

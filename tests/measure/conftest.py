@@ -10,7 +10,8 @@ import pytest
 from stormdrop import operators
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
-from stormdrop.measure.local import LocalMeasurer
+from stormdrop.measure.contract import KernelSetup
+from stormdrop.measure.local import Limits, LocalMeasurer
 from stormdrop.measure.pool.pool import WorkerPool
 from stormdrop.sketches.contract import Sketch
 from stormdrop.testing.faults import ChosenFaults, Plain
@@ -43,15 +44,10 @@ def measurer(
     space = SKETCH.space(workload, target)
     assert space is not None
     with LocalMeasurer(
-        workload,
-        target,
-        [SKETCH],
-        [space],
-        build_timeout=2.0,
-        run_timeout=2.0,
-        cutoff=getattr(request, "param", 3.0),
+        KernelSetup(workload, target, [(SKETCH, space)]),
         lock_path=tmp_path / "lock",
         pool=pool,
+        limits=Limits(build_seconds=2.0, run_seconds=2.0, cutoff=getattr(request, "param", 3.0)),
     ) as measurer:
         yield measurer
 

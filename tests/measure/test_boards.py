@@ -19,8 +19,8 @@ from stormdrop.machine.cpu import Target
 from stormdrop.machine.remote import tracker
 from stormdrop.measure import boards as module
 from stormdrop.measure.boards import BoardsMeasurer
-from stormdrop.measure.contract import Measurer
-from stormdrop.measure.local import LocalMeasurer
+from stormdrop.measure.contract import KernelSetup, Measurer
+from stormdrop.measure.local import Limits, LocalMeasurer
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.testing.rack import Rack, missing, processes_of
 from stormdrop.trial import Candidate, Measurement, Request, Status
@@ -202,7 +202,13 @@ def test_one_of_three_boards_crashes_and_one_hangs(
     stop = threading.Event()
 
     def place() -> LocalMeasurer:
-        return LocalMeasurer(workload, target, [sketch], [space], 1, run_timeout=4.0, stop=stop, elsewhere=True)
+        return LocalMeasurer(
+            KernelSetup(workload, target, [(sketch, space)]),
+            workers=1,
+            stop=stop,
+            elsewhere=True,
+            limits=Limits(run_seconds=4.0),
+        )
 
     crashing, hanging, _ = rack.servers
     with BoardsMeasurer(rack.address, [place() for _ in range(3)], stop) as measurer:

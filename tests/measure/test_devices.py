@@ -15,6 +15,7 @@ from stormdrop.errors import InputError
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
 from stormdrop.machine.gpu import GPUS
+from stormdrop.measure.contract import KernelSetup
 from stormdrop.measure.local import LocalMeasurer
 from stormdrop.measure.pool.pool import WorkerPool
 from stormdrop.measure.worker.devices import CpuDevice
@@ -96,7 +97,9 @@ def test_a_poisoned_device_costs_one_candidate_and_heat_is_noted(
         Request(Candidate(sketch.name, space.point({"tile": tile, "device": kind})), 3)
         for tile, kind in zip(itertools.cycle((4, 8, 16)), kinds, strict=False)
     ]
-    with LocalMeasurer(workload, target, [sketch], [space], workers=1, lock_path=tmp_path / "lock") as measurer:
+    with LocalMeasurer(
+        KernelSetup(workload, target, [(sketch, space)]), workers=1, lock_path=tmp_path / "lock"
+    ) as measurer:
         measurements = list(measurer.measure(batch))
         account = measurer.account
     assert [measurement.status for measurement in measurements] == [

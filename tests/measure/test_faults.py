@@ -14,6 +14,7 @@ import pytest
 
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
+from stormdrop.measure.contract import KernelSetup
 from stormdrop.measure.local import LocalMeasurer
 from stormdrop.measure.pool.pool import WorkerPool
 from stormdrop.testing.faults import FAULTS, SUBTLE_FAULTS, ChosenFaults, Plain, RandomFaults
@@ -64,7 +65,9 @@ def test_one_worker_alone_survives_a_batch_of_faults(
     space = sketch.space(workload, target)
     assert space is not None
     kinds = ["segfault_run", "none", "abort_run", "none", "wrong", "none"]
-    with LocalMeasurer(workload, target, [sketch], [space], workers=1, lock_path=tmp_path / "lock") as measurer:
+    with LocalMeasurer(
+        KernelSetup(workload, target, [(sketch, space)]), workers=1, lock_path=tmp_path / "lock"
+    ) as measurer:
         batch = [candidate(4 << index % 3, kind) for index, kind in enumerate(kinds)]
         measurements = list(measurer.measure([Request(member, 1) for member in batch]))
         expected = [Status.OK if kind == "none" else FAULTS[kind] for kind in kinds]

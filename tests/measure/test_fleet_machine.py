@@ -12,8 +12,8 @@ import pytest
 from stormdrop.errors import LockTimeout, MeasureError
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
-from stormdrop.measure.contract import Measurer
-from stormdrop.measure.fleet.fleet_machine import FleetMachine, LocalSetup, LocalWorkshop, Refusal, versions
+from stormdrop.measure.contract import KernelSetup, Measurer
+from stormdrop.measure.fleet.fleet_machine import FleetMachine, LocalWorkshop, Refusal, versions
 from stormdrop.measure.fleet.identity import Calibration, MachineIdentity
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.trial import Candidate, Measurement, Request, Status
@@ -142,7 +142,7 @@ def test_the_machine_itself_measures_as_a_local_measurer_does(workload: Workload
     identity = machine.identify()
     assert not isinstance(identity, Refusal) and identity[0].target == Target.detect()
     try:
-        assert machine.open(1, cloudpickle.dumps(LocalSetup(workload, target, sketches, seed=0))) is None
+        assert machine.open(1, cloudpickle.dumps(KernelSetup(workload, target, sketches, seed=0))) is None
         candidate = Candidate(space.name, space.origin)
         measured = machine.measure(1, 1, [Request(candidate, 2)], 60.0)
         assert isinstance(measured, list) and len(measured[0].seconds) == 2

@@ -19,8 +19,8 @@ from stormdrop.errors import MeasureError
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
 from stormdrop.machine.sharing.foreign_load import LoadThresholds
-from stormdrop.measure.contract import Measurer
-from stormdrop.measure.local import LocalMeasurer
+from stormdrop.measure.contract import KernelSetup, Measurer
+from stormdrop.measure.local import Limits, LocalMeasurer
 from stormdrop.measure.pool.jobs import Data
 from stormdrop.measure.pool.pool import WorkerPool
 from stormdrop.sketches.registry import sketches_for
@@ -123,7 +123,9 @@ def test_workloads_share_a_pool(pool: WorkerPool, target: Target, tmp_path: Path
         workload = operators.matmul(32, columns, 16)
         space = Plain().space(workload, target)
         assert space is not None
-        measurers.append(LocalMeasurer(workload, target, [Plain()], [space], lock_path=tmp_path / "lock", pool=pool))
+        measurers.append(
+            LocalMeasurer(KernelSetup(workload, target, [(Plain(), space)]), lock_path=tmp_path / "lock", pool=pool)
+        )
     request = Request(Candidate("plain", (2,)), 1)
     for measurer in (*measurers, *measurers):
         assert next(measurer.measure([request])).ok
@@ -138,7 +140,9 @@ def test_transformed_constants(target: Target, pool: WorkerPool, tmp_path: Path)
 
     workload = operators.conv2d(1, 8, 8, 16, 32, 3, 3, 1, 1, bias=1, act="relu")
     (sketch, space), *_ = sketches_for(workload, target)
-    with LocalMeasurer(workload, target, [sketch], [space], lock_path=tmp_path / "lock", pool=pool) as measurer:
+    with LocalMeasurer(
+        KernelSetup(workload, target, [(sketch, space)]), lock_path=tmp_path / "lock", pool=pool
+    ) as measurer:
         origin = Candidate(space.name, space.origin)
         near = [Candidate(space.name, point) for point in space.neighbours(space.origin)[:3]]
         measurements = list(measurer.measure([Request(candidate, 1) for candidate in (origin, *near)]))
@@ -158,7 +162,7 @@ def test_a_tie_that_float32_decides_otherwise_is_no_wrong_answer(
     sketches = sketches_for(workload, target)
     spaces = [space for _, space in sketches]
     lock = tmp_path / "measure.lock"
-    with LocalMeasurer(workload, target, [each for each, _ in sketches], spaces, pool=pool, lock_path=lock) as measurer:
+    with LocalMeasurer(KernelSetup(workload, target, sketches), pool=pool, lock_path=lock) as measurer:
         (measurement,) = measurer.measure([Request(Candidate(spaces[0].name, spaces[0].origin), 1)])
     assert (measurement.status, measurement.error) == (Status.OK, "")
 
@@ -174,7 +178,10 @@ def test_a_suspect_run_is_repeated_once_and_marked(
     lax = LoadThresholds(delay_fraction=9.0, switches=10**9, foreign_cores=99.0, stolen_fraction=9.0)
     for thresholds, suspect in ((strict, True), (lax, False)):
         with LocalMeasurer(
-            workload, target, [sketch], [space], lock_path=tmp_path / "l", pool=pool, thresholds=thresholds
+            KernelSetup(workload, target, [(sketch, space)]),
+            lock_path=tmp_path / "l",
+            pool=pool,
+            limits=Limits(load=thresholds),
         ) as measurer:
             (measurement,) = measurer.measure([Request(candidate(4), 2)])
             assert measurement.suspect is suspect
@@ -228,7 +235,7 @@ def test_the_reference_begins_with_the_first_measurement_and_ends_with_the_measu
     sketch = ChosenFaults(Plain())
     space = sketch.space(workload, target)
     assert space is not None
-    measurer = LocalMeasurer(workload, target, [sketch], [space], lock_path=tmp_path / "lock", pool=pool)
+    measurer = LocalMeasurer(KernelSetup(workload, target, [(sketch, space)]), lock_path=tmp_path / "lock", pool=pool)
     assert not begun.is_set()
     measurements = measurer.measure([Request(candidate(4, "raise"), 1), Request(candidate(8), 1)])
     assert next(measurements).status is Status.INSTANTIATION

@@ -16,6 +16,7 @@ from stormdrop.errors import LockTimeout
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
 from stormdrop.machine.sharing.lock import MachineLock
+from stormdrop.measure.contract import KernelSetup
 from stormdrop.measure.local import LocalMeasurer
 from stormdrop.testing.faults import ChosenFaults, Plain
 from stormdrop.trial import Candidate, Request
@@ -108,7 +109,9 @@ def test_kernels_of_a_gpu_run_under_its_own_lock_and_are_built_under_that_of_the
     machine, other = MachineLock(tmp_path / "lock"), MachineLock(tmp_path / "lock.gpu1.lock")
     # The kernels run on the CPU in place of a GPU.
     with (
-        LocalMeasurer(workload, target, [sketch], [space], workers=1, lock_path=tmp_path / "lock", gpu=0) as measurer,
+        LocalMeasurer(
+            KernelSetup(workload, target, [(sketch, space)]), workers=1, lock_path=tmp_path / "lock", gpu=0
+        ) as measurer,
         other.exclusive(),
     ):
         done = threading.Event()

@@ -24,7 +24,8 @@ _SESSION = """
     from tvm.s_tir import SBlock, SBlockRealize
     from stormdrop import operators
     from stormdrop.machine.cpu import Target
-    from stormdrop.measure.local import LocalMeasurer
+    from stormdrop.measure.contract import KernelSetup
+    from stormdrop.measure.local import Limits, LocalMeasurer
     from stormdrop.sketches.contract import Variant
     from stormdrop.testing.faults import ChosenFaults, Plain
     from stormdrop.trial import Candidate, Request
@@ -49,8 +50,8 @@ _SESSION = """
     space = sketch.space(workload, target)
     point = lambda fault: Candidate(space.name, space.point({"tile": 4, "fault": fault}))
 
-    with LocalMeasurer(workload, target, [sketch], [space], workers=2, lock_path=Path(lock),
-                       build_timeout=60, run_timeout=float(limit)) as measurer:
+    setup, limits = KernelSetup(workload, target, [(sketch, space)]), Limits(build_seconds=60, run_seconds=float(limit))
+    with LocalMeasurer(setup, workers=2, lock_path=Path(lock), limits=limits) as measurer:
         assert next(measurer.measure([Request(point("none"), 1)])).ok
         print(*(worker.pid for worker in measurer._pool.workers), flush=True)
         try:

@@ -12,6 +12,7 @@ from tile_sketches import WithTiles
 from stormdrop import operators
 from stormdrop.machine.cpu import Target
 from stormdrop.machine.detect import cpu_family
+from stormdrop.measure.contract import KernelSetup
 from stormdrop.measure.local import LocalMeasurer
 from stormdrop.trial import Candidate, Measurement, Request, Status
 
@@ -40,7 +41,9 @@ def measurer(machine: Target, tmp_path: Path) -> Iterator[LocalMeasurer]:
     sketch = WithTiles()
     space = sketch.space(WORKLOAD, machine)
     assert space is not None
-    with LocalMeasurer(WORKLOAD, machine, [sketch], [space], workers=1, lock_path=tmp_path / "lock") as measurer:
+    with LocalMeasurer(
+        KernelSetup(WORKLOAD, machine, [(sketch, space)]), workers=1, lock_path=tmp_path / "lock"
+    ) as measurer:
         yield measurer
 
 

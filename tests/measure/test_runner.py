@@ -25,7 +25,8 @@ from stormdrop.errors import MeasureError, TargetError
 from stormdrop.machine.cpu import Target
 from stormdrop.machine.remote import rpc
 from stormdrop.machine.remote.rpc import connect
-from stormdrop.measure.local import LocalMeasurer
+from stormdrop.measure.contract import KernelSetup
+from stormdrop.measure.local import Limits, LocalMeasurer
 from stormdrop.records import open_store
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.trial import Candidate, Request
@@ -78,7 +79,7 @@ def test_built_here_and_measured_there(address: str) -> None:
     ((sketch, space),) = sketches_for(workload, target)
     points = list(dict.fromkeys([space.origin, *(space.sample(rng) for _ in range(3))]))
     # Without a cutoff: a candidate that a busy machine makes three times slower would have one sample only.
-    with LocalMeasurer(workload, target, [sketch], [space], cutoff=math.inf) as measurer:
+    with LocalMeasurer(KernelSetup(workload, target, [(sketch, space)]), limits=Limits(cutoff=math.inf)) as measurer:
         measurements = list(measurer.measure([Request(Candidate(space.name, point), 3) for point in points]))
         race = measurer.race([Candidate(space.name, point) for point in points[:2]], rounds=3)
     for measurement in (*measurements, *race):
@@ -104,7 +105,7 @@ def test_a_runner_that_has_ended_is_noticed_at_the_first_candidate() -> None:
         target = dataclasses.replace(Target.detect(), runner=address)
         ((sketch, space),) = sketches_for(workload, target)
         first, *others = dict.fromkeys(space.sample(rng) for _ in range(6))
-        with LocalMeasurer(workload, target, [sketch], [space]) as measurer:
+        with LocalMeasurer(KernelSetup(workload, target, [(sketch, space)])) as measurer:
             (measurement,) = measurer.measure([Request(Candidate(space.name, first), 1)])
             assert measurement.ok
             end(server)

@@ -17,6 +17,7 @@ from stormdrop import operators
 from stormdrop.cli import run
 from stormdrop.errors import MeasureError
 from stormdrop.machine.cpu import Target
+from stormdrop.measure.contract import KernelSetup
 from stormdrop.measure.local import LocalMeasurer
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.testing import arm_board
@@ -104,7 +105,7 @@ def test_counted_instructions_repeat_to_a_thousandth(board: ArmBoard) -> None:
     requests = [Request(Candidate(space.name, point), 3) for point in (space.origin, space.sample(rng))]
     samples = []
     for _ in range(2):
-        with LocalMeasurer(workload, target, [sketch], [space]) as measurer:
+        with LocalMeasurer(KernelSetup(workload, target, [(sketch, space)])) as measurer:
             samples.append([measurement.seconds for measurement in measurer.measure(requests)])
     first, second = np.array(samples)  # of each schedule three samples
     assert first == pytest.approx(second, rel=1e-3)

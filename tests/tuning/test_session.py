@@ -16,8 +16,10 @@ from replayed_tuning import TARGET, WORKLOAD
 from simulated_clock import SimulatedClock, simulated
 from stormdrop.errors import MeasureError
 from stormdrop.measure import places
+from stormdrop.measure.contract import KernelSetup, Site
 from stormdrop.measure.places import Place, PlacesMeasurer
 from stormdrop.measure.replay import ReplayMeasurer
+from stormdrop.measure.sites import Given
 from stormdrop.records import SqlStore, State, open_store
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.trial import Candidate, Measurement, Request, Status
@@ -79,7 +81,7 @@ class Machine(ReplayMeasurer):
             yield measurement
 
 
-class Machines:
+class Machines(Site):
     """A fleet of twelve machines, as much of it as a task needs.
 
     The first candidates may take longer: until more have been asked for than a batch has, or so many seconds at most.
@@ -91,14 +93,14 @@ class Machines:
         self.slow = list(slow)
         self.asked, self.has_gone_on, self.went_on = 0, threading.Event(), False
 
-    def measurer(self, setup: object) -> PlacesMeasurer:
+    def measurer(self, setup: KernelSetup) -> PlacesMeasurer:
         places = [Place(str(number), Machine(self)) for number in range(self.width)]
         return PlacesMeasurer("here", places, threading.Event())
 
 
 def kernel(measurer: RecordedKernel | None = None, search: str = "storm", resume: bool = False) -> KernelTask:
     options = TuneOptions(search=search, seed=3, resume=resume, fresh=not resume)
-    return KernelTask.create(WORKLOAD, TARGET, options, measurer=measurer)
+    return KernelTask.create(WORKLOAD, TARGET, options, site=None if measurer is None else Given(measurer))
 
 
 def begun(store: SqlStore, measurer: RecordedKernel, search: str = "storm", resume: bool = False) -> Session:
@@ -234,7 +236,7 @@ def test_a_fleet_does_not_wait_for_the_slowest_and_finds_what_it_would(
     for fleet in (Machines(), Machines(100.0 if ahead else 0.5)):
         options = TuneOptions(search=search, seed=3, trials=60, fresh=True)
         with open_store("sqlite://") as store:
-            result = tune_with(WORKLOAD, TARGET, options, store=store, fleet=fleet)  # type: ignore[arg-type]
+            result = tune_with(WORKLOAD, TARGET, options, store=store, site=fleet)
             records = store.records(store.session(store.sessions()[0].id))
         assert result.trials == 60 or result.converged
         found.append([(record.config, record.batch, record.measurement.seconds) for record in records])

@@ -13,7 +13,8 @@ from tvm import te
 
 from stormdrop import operators
 from stormdrop.errors import InputError, MeasureError, SearchError, UnsupportedFunction
-from stormdrop.measure.local import LocalMeasurer
+from stormdrop.measure.contract import KernelSetup
+from stormdrop.measure.local import Limits, LocalMeasurer
 from stormdrop.records import State, open_store
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.testing.faults import FAULTS, RandomFaults
@@ -135,7 +136,9 @@ def test_a_session_full_of_faults(tmp_path: Path) -> None:
     assert space is not None
     with (
         open_store(tmp_path / "records.db") as store,
-        LocalMeasurer(WORKLOAD, TARGET, [sketch], [space], build_timeout=3.0, run_timeout=2.5) as measurer,
+        LocalMeasurer(
+            KernelSetup(WORKLOAD, TARGET, [(sketch, space)]), limits=Limits(build_seconds=3.0, run_seconds=2.5)
+        ) as measurer,
     ):
         result = tune(
             WORKLOAD, target=TARGET, store=store, sketches=[sketch], measurer=measurer, search="random", trials=60

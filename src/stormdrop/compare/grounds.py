@@ -116,7 +116,7 @@ class MachineGround:
         sketches = sketches_for(self._workload, self._target)
         if not sketches:
             raise UnsupportedFunction(f"{self._workload.name}: no sketch applies to this function")
-        self._sketches = [sketch for sketch, _ in sketches]
+        self._sketches = sketches
         prior = knowledge.prior(sketches, self._workload, self._target)
         self._knowledge = Knowledge(prior=prior, unit=knowledge.unit(self._target))
         self.name = self._workload.name
@@ -134,9 +134,10 @@ class MachineGround:
 
     def measurer(self) -> LocalMeasurer:
         """A measurer that has measured nothing yet."""
+        from ..measure.contract import KernelSetup
         from ..measure.local import LocalMeasurer
 
-        return LocalMeasurer(self._workload, self._target, self._sketches, self.spaces, pool=self._pool)
+        return LocalMeasurer(KernelSetup(self._workload, self._target, self._sketches), pool=self._pool)
 
     def run(self, search: SearchSpec, seed: int) -> Trace:
         """See `Ground.run`. The first run waits until the workers have loaded TVM: that is no cost of its search."""

@@ -1,11 +1,12 @@
 """What is observed: measurers turn requests into measurements.
 
-contract.py  what every measurer does
+contract.py  what every measurer does, and every site, where kernels are measured
+sites.py     the sites: this machine, a rack, a given measurer
 local.py     measures kernels on this machine
-parallel.py  several measurers at the same time, each on a device of its own
-places.py    the same for places of which some may die, hang or fall behind
-boards.py    boards behind TVM's RPC tracker, as such places
-fleet/       machines of a cluster of Ray, as such places
+places.py    measures at several places at the same time, of which some may die, hang or fall behind
+gpus.py      GPUs of this machine as such places
+boards.py    boards behind TVM's RPC tracker
+fleet/       machines of a cluster of Ray
 callable.py  calls a Python function
 replay.py    answers from recorded data
 

@@ -13,7 +13,8 @@ from typing import Any
 
 from ..errors import TargetError
 from ..machine.remote.tracker import boards, wait_for_boards
-from .contract import Measurer
+from .contract import KernelSetup, Measurer, Site
+from .local import LocalMeasurer
 from .places import Place, PlacesMeasurer
 from .pool.pool import WorkerPool
 
@@ -79,7 +80,7 @@ class BoardsMeasurer(PlacesMeasurer):
         super()._give_up(place, reason)
 
 
-class HeldBoards:
+class HeldBoards(Site):
     """The boards of a rack for all kernels of a model: a worker process for each, which the kernels use in turns.
 
     Args:
@@ -106,14 +107,11 @@ class HeldBoards:
         """How many candidates the boards measure at the same time, at least 1."""
         return max(1, len(self._pools) - len(self._lost))
 
-    def measurer(self, make: Callable[[WorkerPool, threading.Event], Measurer]) -> BoardsMeasurer:
-        """A measurer of one kernel on all boards. One measurer at a time measures.
-
-        Args:
-            make: makes the measurer of a board, with its worker process and the event that makes it give up.
-        """
+    def measurer(self, setup: KernelSetup) -> BoardsMeasurer:
+        """See `Site.measurer`. One measurer at a time measures."""
         stop = threading.Event()
-        return BoardsMeasurer(self._rack, [make(pool, stop) for pool in self._pools], stop, self._lost)
+        places = [LocalMeasurer(setup, pool=pool, elsewhere=True, stop=stop) for pool in self._pools]
+        return BoardsMeasurer(self._rack, places, stop, self._lost)
 
     def close(self) -> None:
         """Gives the boards back."""

@@ -1,17 +1,30 @@
-"""The contract of a measurer: it takes requests and returns measurements. A failed candidate is a measurement, too."""
+"""The contract of a measurer, which takes requests and returns measurements, and of a site, where kernels are measured.
+
+A failed candidate is a measurement, too.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from typing_extensions import Self
 
 from ..trial import Candidate, Measurement, Phases, Request
 from .timing import SAMPLE_SECONDS, rounds_within
+
+if TYPE_CHECKING:
+    from ..ir.workload import Workload
+    from ..machine.contract import Machine
+    from ..machine.limits.passing import Passing
+    from ..sketches.contract import AnySketch
+    from ..space import Space
 
 
 @runtime_checkable
@@ -96,6 +109,88 @@ class Measurer(Protocol):
 
     def close(self) -> None:
         """Gives back processes and locks. Closing twice is harmless."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+@dataclass(frozen=True)
+class KernelSetup:
+    """What is measured: the candidates of one workload.
+
+    Attributes:
+        workload: the function to measure.
+        target: the machine to build for.
+        sketches: the sketches that candidates come from, with their spaces.
+        seed: the seed of the inputs.
+        passing: what passes through the caches between two executions, as in a model with other kernels; None if
+            nothing does.
+        best: the lowest median so far in seconds, if records give it: time limits follow from it.
+    """
+
+    workload: Workload
+    target: Machine
+    sketches: Sequence[tuple[AnySketch, Space]]
+    seed: int = 0
+    passing: Passing | None = None
+    best: float | None = None
+
+    def __call__(self, workshop: Any, stop: threading.Event) -> Measurer:
+        """A measurer on a machine of a fleet, as the machine's workshop makes it (`measure/fleet/fleet_machine.py`)."""
+        measurer: Measurer = workshop.measurer(self, stop)
+        return measurer
+
+
+class Site(Protocol):
+    """Where kernels are measured: this machine, a rack of boards, a fleet, or a measurer that somebody gives.
+
+    A site inherits from this class and implements `measurer`. It overrides another method if it knows better. What it
+    holds, such as worker processes, serves one kernel after the other; use it as a context manager to give that back.
+    """
+
+    @property
+    def width(self) -> int:
+        """How many candidates it measures at the same time."""
+        return 1
+
+    def check(self, target: Machine) -> None:
+        """Checks that it measures kernels of a machine.
+
+        Args:
+            target: the machine that the kernels are made for.
+
+        Raises:
+            InputError: it does not. The message is one line.
+        """
+        return
+
+    def prepare(self, target: Machine, seconds: float | None) -> None:
+        """Measures what times are compared with, such as the peak, if it can. Call it before `measurer`.
+
+        Args:
+            target: the machine that the kernels are made for.
+            seconds: the wall seconds that it may take; None is no bound.
+        """
+        return
+
+    def measurer(self, setup: KernelSetup) -> AbstractContextManager[Measurer]:
+        """A measurer of one kernel.
+
+        Args:
+            setup: what is measured.
+
+        Raises:
+            MeasureError: nothing can be measured.
+        """
+
+    def close(self) -> None:
+        """Gives back what it holds. Closing twice is harmless."""
+        return
 
     def __enter__(self) -> Self:
         return self

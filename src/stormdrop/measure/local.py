@@ -15,6 +15,7 @@ import math
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ from ..machine.sharing.foreign_load import LoadThresholds, LoadWatch
 from ..machine.sharing.lock import MachineLock
 from ..trial import Candidate, Measurement, Phases, Request, Status
 from .account import Account
-from .contract import Measurer
+from .contract import KernelSetup, Measurer
 from .expected_outputs import ExpectedOutputs
 from .kernel_runs import KernelRuns, failed_measurement
 from .pool.dispatch import Dispatcher, WorkerLost
@@ -34,14 +35,29 @@ from .pool.jobs import KERNELS, Build, Built, Data, Failed, Key
 from .pool.pool import Worker, WorkerPool
 
 if TYPE_CHECKING:
-    from ..ir.workload import Workload
-    from ..machine.contract import Machine
-    from ..machine.limits.passing import Passing
-    from ..sketches.contract import AnySketch
-    from ..space import Space
+    pass
 
 _BUILD_SECONDS = 10.0
 _NVCC_SECONDS = 180.0  # the first kernel for tensor cores parses all of TVM's intrinsics: half a minute on slow cores
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a candidate may take.
+
+    Attributes:
+        build_seconds: the seconds that it may take to be scheduled and compiled. The default is far more than LLVM
+            ever takes, or for a GPU `nvcc`. Seconds in which its worker could not work do not count. A candidate that
+            has used half of them is begun again once, so a hang costs one and a half times as much.
+        run_seconds: the same for a run. The default follows the fastest kernel so far.
+        cutoff: a candidate that is slower than this many times the best is hopeless and gets one sample.
+        load: how much foreign load is tolerated.
+    """
+
+    build_seconds: float | None = None
+    run_seconds: float | None = None
+    cutoff: float = 3.0
+    load: LoadThresholds | None = None
 
 
 class LocalMeasurer(Measurer):
@@ -58,58 +74,42 @@ class LocalMeasurer(Measurer):
 
     def __init__(
         self,
-        workload: Workload,
-        target: Machine,
-        sketches: Sequence[AnySketch],
-        spaces: Sequence[Space],
-        workers: int | None = None,
-        build_timeout: float | None = None,
-        run_timeout: float | None = None,
-        seed: int = 0,
-        lock_path: Path | None = None,
+        setup: KernelSetup,
+        *,
         pool: WorkerPool | None = None,
-        cutoff: float = 3.0,
-        thresholds: LoadThresholds | None = None,
-        passing: Passing | None = None,
+        workers: int | None = None,
         gpu: int | None = None,
-        stop: threading.Event | None = None,
         elsewhere: bool = False,
+        limits: Limits = Limits(),
+        lock_path: Path | None = None,
+        stop: threading.Event | None = None,
     ) -> None:
         """Starts the workers, without waiting for them.
 
         Args:
-            workload: the function to measure.
-            target: the machine to build for.
-            sketches: the sketches that candidates come from.
-            spaces: the space of each sketch.
-            workers: the number of workers; as many as usable cores by default.
-            build_timeout: the seconds that a candidate may take to be scheduled and compiled. The default is far more
-                than LLVM ever takes, or for a GPU `nvcc`. Seconds in which its worker could not work do not count. A
-                candidate that has used half of them is begun again once, so a hang costs one and a half times as much.
-            run_timeout: the same for a run. The default follows the fastest kernel so far.
-            seed: the seed of the inputs.
-            lock_path: the file of the machine-wide lock; by default the one that all users of the machine share.
+            setup: what is measured.
             pool: the workers to use. They stay open when this measurer is closed, so that tasks can be measured one
                 after the other. By default the measurer starts workers of its own.
-            cutoff: a candidate that is slower than this many times the best is hopeless and gets one sample.
-            thresholds: how much foreign load is tolerated.
-            passing: what passes through the caches between two executions, as in a model with other kernels.
+            workers: the number of these workers; as many as usable cores by default.
             gpu: the number of the GPU to measure on. Its kernels run under a lock of their own; they are built under
                 the machine-wide one.
+            elsewhere: whether kernels run on a board that nobody else uses meanwhile, so that they need no lock here.
+            limits: what a candidate may take, and how much foreign load is tolerated.
+            lock_path: the file of the machine-wide lock; by default the one that all users of the machine share.
             stop: another thread may set it. The next wait for a worker then ends with a `MeasureError`. Whoever sets
                 it clears it.
-            elsewhere: whether kernels run on a board that nobody else uses meanwhile, so that they need no lock here.
 
         Raises:
             MeasureError: no worker can be started, or the pool's workers use another number of threads than the
                 target.
         """
+        workload, target = setup.workload, setup.target
         if pool is not None and pool.threads != target.cores:
             raise MeasureError(f"the pool's workers use {pool.threads} threads, the target has {target.cores} cores")
         self.workload = workload
         default_timeout = _BUILD_SECONDS if target.device == CPU else _NVCC_SECONDS
-        self.build_timeout = default_timeout if build_timeout is None else build_timeout
-        self._spaces = {sketch.name: space for sketch, space in zip(sketches, spaces, strict=True)}
+        self.build_timeout = default_timeout if limits.build_seconds is None else limits.build_seconds
+        self._spaces = {sketch.name: space for sketch, space in setup.sketches}
         self._keys: dict[Candidate, Key] = {}
         self._account = Account()
         self._machine_lock = MachineLock(lock_path)
@@ -117,28 +117,30 @@ class LocalMeasurer(Measurer):
         if gpu is not None:
             self._run_lock = MachineLock(self._machine_lock.path.with_suffix(f".gpu{gpu}.lock"))
         self._elsewhere = elsewhere
-        payload = cloudpickle.dumps((workload, target, {sketch.name: sketch for sketch in sketches}, passing))
+        sketches = {sketch.name: sketch for sketch, _ in setup.sketches}
+        payload = cloudpickle.dumps((workload, target, sketches, setup.passing))
         if target.runner:
             workers = 1  # TVM's server has one connection at a time
         unbounded = target.device == OPENCL  # drivers of GPUs reserve address space beyond any bound
         self._pool = WorkerPool(target.cores, workers, 0 if unbounded else None, gpu) if pool is None else pool
         self._owned_pool = self._pool if pool is None else None
         self._restarts_before = self._pool.restarts
-        inputs = workload.random_inputs(seed)  # meanwhile the workers load TVM
-        self._expected = ExpectedOutputs(workload, inputs, seed)
+        inputs = workload.random_inputs(setup.seed)  # meanwhile the workers load TVM
+        self._expected = ExpectedOutputs(workload, inputs, setup.seed)
         data, expected = Data(inputs=tuple(inputs)), self._expected
         self._dispatcher = Dispatcher(self._pool, payload, data, expected.data, expected.reals, stop)
         elements = sum(math.prod(spec.shape) for spec in (*workload.inputs, *workload.outputs))
-        watch = LoadWatch(target.cores, thresholds)
+        watch = LoadWatch(target.cores, limits.load)
         self.runs = KernelRuns(
             self._dispatcher,
             watch,
             self._account,
             elements,
-            run_timeout,
-            cutoff,
+            limits.run_seconds,
+            limits.cutoff,
             verifiable=lambda: expected.reals() is not None,
         )
+        self.best = setup.best
 
     @property
     def best(self) -> float | None:

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import math
-import threading
 import time as clock
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING
 
 from ..codegen.compile import GENERATION
-from ..errors import InputError, UnsupportedFunction
+from ..errors import UnsupportedFunction
 from ..ir.workload import Workload
-from ..machine.contract import CPU, Machine
+from ..machine.contract import Machine
 from ..machine.cpu import Target
 from ..machine.limits.passing import Passing
-from ..machine.remote import tracker
-from ..measure.boards import BoardsMeasurer, HeldBoards
-from ..measure.contract import Measurer
-from ..measure.fleet.fleet_machine import LocalSetup
-from ..measure.local import LocalMeasurer
-from ..measure.parallel import ParallelMeasurer
+from ..measure.contract import KernelSetup, Measurer, Site
+from ..measure.sites import site_of
 from ..records import Config, Problem, Store
 from ..search import Knowledge, Network
 from ..search.contract import ALONE
@@ -36,8 +31,6 @@ from .session import Session
 if TYPE_CHECKING:
     from tvm.tirx import PrimFunc
 
-    from ..measure.fleet.fleet import Fleet
-    from ..measure.pool.pool import WorkerPool
     from ..sketches.contract import AnySketch
     from ..space import Space
 
@@ -68,11 +61,8 @@ class KernelTask:
         sketches: the sketches that apply, with their spaces.
         passing: what passes through the caches between two executions, as in a model with other kernels; None if
             nothing does. Records are kept by where its constants then come from.
-        given_measurer: measures in place of this machine's workers.
-        pool: the workers to measure with; they stay open.
+        site: where it is measured.
         part_of: the model that it is a kernel of; the records keep it for people.
-        fleet: the machines to measure on; they stay leased.
-        boards: the boards of a rack to measure on; they stay held.
         network: what its search may know of the neural network that it is a kernel of.
     """
 
@@ -80,12 +70,9 @@ class KernelTask:
     target: Machine
     options: TuneOptions
     sketches: Sequence[tuple[AnySketch, Space]]
+    site: Site
     passing: Passing | None = None
-    given_measurer: Measurer | None = None
-    pool: WorkerPool | None = None
     part_of: PartOf | None = None
-    fleet: Fleet | None = None
-    boards: HeldBoards | None = None
     network: Network = ALONE
 
     @classmethod
@@ -96,39 +83,38 @@ class KernelTask:
         options: TuneOptions,
         *,
         passing: Passing | None = None,
-        measurer: Measurer | None = None,
-        pool: WorkerPool | None = None,
         part_of: PartOf | None = None,
-        fleet: Fleet | None = None,
+        site: Site | None = None,
         runner_asked: bool = False,
     ) -> KernelTask:
-        """The task for a workload or a TensorIR function; without a target it is for this machine.
+        """The task for a workload or a TensorIR function.
 
-        Otherwise the runner of the target is asked for its cores, unless it was (`runner_asked`).
+        Args:
+            workload: the function to tune.
+            target: the machine to tune it for; this one by default.
+            options: how it is tuned.
+            passing: see `KernelTask`.
+            part_of: see `KernelTask`.
+            site: where it is measured. By default the target says so, whose runner is then asked for its cores.
+            runner_asked: whether the runner has been asked already.
 
         Raises:
-            InputError: the source of sketches is unknown, or a pool of workers or a fleet is given for a GPU.
+            InputError: the source of sketches is unknown, or the site measures no kernels of the target.
             UnsupportedFunction: no sketch applies to the function.
             TargetError: the target has a runner, and it does not answer.
         """
         if not isinstance(workload, Workload):
             workload = Workload.create("function", workload)
         machine = target or Target.detect()
-        if measurer is not None and not isinstance(measurer, Measurer):
-            raise InputError(
-                f"{type(measurer).__name__} is no measurer: derive it from stormdrop.measure.contract.Measurer"
-            )
-        if pool is not None and machine.device != CPU:
-            raise InputError(f"target {machine.name} is a GPU: each has workers of its own, pool cannot be given")
-        if fleet is not None and machine.device != CPU:
-            raise InputError(f"target {machine.name} is a GPU: a fleet measures on the CPUs of its machines")
-        if measurer is None and pool is None and not runner_asked and isinstance(machine, Target):
+        if site is not None:
+            site.check(machine)
+        elif not runner_asked and isinstance(machine, Target):
             machine = machine.of_runner()  # a pool's worker may hold the runner's only connection
         max_error = registry.MAX_ERROR if options.max_error is None else options.max_error
         sketches = registry.sketches_for(workload, machine, options.sketches, max_error)
         if not sketches:
             raise UnsupportedFunction(f"{workload.name}: no sketch applies to this function")
-        return cls(workload, machine, options, sketches, passing, measurer, pool, part_of, fleet)
+        return cls(workload, machine, options, sketches, site or site_of(machine), passing, part_of)
 
     def request(
         self,
@@ -147,7 +133,7 @@ class KernelTask:
             reuse: what of the records may be used.
             on_progress: is called with the progress after every batch.
             trials: the most distinct candidates.
-            width: how many candidates are measured at the same time; by default as many as there are machines.
+            width: how many candidates are measured at the same time; by default as many as the site can.
         """
         workload, target, options = self.workload, self.target, self.options
         versions = {name: metadata.version(name) for name in ("apache-tvm", "apache-tvm-ffi", "numpy")}
@@ -162,7 +148,7 @@ class KernelTask:
             versions={**versions, **target.conditions, CODE_GENERATION: str(GENERATION)},
             reuse=reuse,
             on_progress=on_progress,
-            width=self._width() if width is None else width,
+            width=self.site.width if width is None else width,
             knowledge=Knowledge(
                 features=features,
                 prior=knowledge.prior(self.sketches, workload, target),
@@ -180,16 +166,6 @@ class KernelTask:
         workload, target = self.workload, self.target
         machine = f"{target.machine}{self._source_of_constants()}"
         return Problem(workload.key, workload.text, workload.name, target.kind, machine)
-
-    def _width(self) -> int:
-        """How many candidates are measured at the same time by a fleet or a rack; 1 on this machine."""
-        if self.given_measurer is not None:
-            return 1
-        if self.fleet is not None:
-            return self.fleet.width
-        if self.boards is not None:
-            return self.boards.width
-        return tracker.boards(self.target.runner).known if tracker.is_rack(self.target.runner) else 1
 
     def answered(self, store: Store, trials: int | None, seconds: float | None) -> TuneResult | None:
         """The result that the records have for it as a kernel of a model; None if it has to be measured.
@@ -244,53 +220,13 @@ class KernelTask:
         return f", constants from {self.passing.place}, inputs and outputs from the last cache"
 
     def measurer(self, fastest: float | None) -> AbstractContextManager[Measurer]:
-        """A measurer for its session: on this machine's CPU, on its GPUs, behind a runner, on a rack, or on a fleet.
+        """A measurer for its session.
 
         Args:
             fastest: the lowest median so far in seconds, if a session is resumed.
         """
-        if self.given_measurer is not None:
-            return nullcontext(self.given_measurer)
-        if self.fleet is not None:
-            setup = LocalSetup(self.workload, self.target, self.sketches, self.options.seed, self.passing, fastest)
-            return self.fleet.measurer(setup)
-        if self.boards is not None:
-            return self.boards.measurer(lambda pool, stop: self._local(fastest, None, 1, stop, True, pool))
-        if tracker.is_rack(rack := self.target.runner):
-            boards, stop = tracker.wait_for_boards(rack), threading.Event()
-            places = [self._local(fastest, None, 1, stop, elsewhere=True) for _ in range(boards)]
-            return BoardsMeasurer(rack, places, stop)
-        gpus = self.target.gpus
-        if len(gpus) <= 1:
-            return self._local(fastest, gpus[0] if gpus else None)
-        # Workers compile on this machine's cores: each GPU has its share of them.
-        share, stop = max(1, self.target.cores // len(gpus)), threading.Event()
-        return ParallelMeasurer([self._local(fastest, gpu, share, stop) for gpu in gpus], stop)
-
-    def _local(
-        self,
-        fastest: float | None,
-        gpu: int | None,
-        workers: int | None = None,
-        stop: threading.Event | None = None,
-        elsewhere: bool = False,
-        pool: WorkerPool | None = None,
-    ) -> LocalMeasurer:
-        local = LocalMeasurer(
-            self.workload,
-            self.target,
-            [sketch for sketch, _ in self.sketches],
-            [space for _, space in self.sketches],
-            workers,
-            seed=self.options.seed,
-            pool=self.pool if pool is None else pool,
-            passing=self.passing,
-            gpu=gpu,
-            stop=stop,
-            elsewhere=elsewhere,
-        )
-        local.best = fastest
-        return local
+        setup = KernelSetup(self.workload, self.target, self.sketches, self.options.seed, self.passing, fastest)
+        return self.site.measurer(setup)
 
     def result(self, searched: SearchResult) -> TuneResult:
         """The result of a search on its spaces as the result of a kernel."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from ..ir.workload import Workload
     from ..machine.contract import Machine
-    from ..measure.contract import Measurer
+    from ..measure.contract import Measurer, Site
     from ..measure.fleet.fleet import Fleet
     from ..measure.pool.pool import WorkerPool
     from ..sketches.contract import AnySketch
@@ -126,10 +126,8 @@ def tune(
             tune_options,
             store=store,
             on_progress=on_progress,
-            measurer=measurer,
-            pool=pool,
+            site=_site(leased, measurer, pool),
             started=started,
-            fleet=leased,
         )
 
 
@@ -140,18 +138,15 @@ def tune_with(
     *,
     store: Store | None = None,
     on_progress: Callable[[Progress], None] | None = None,
-    measurer: Measurer | None = None,
-    pool: WorkerPool | None = None,
+    site: Site | None = None,
     started: float | None = None,
-    fleet: Fleet | None = None,
 ) -> TuneResult:
-    """`tune` with its options as one value. With a fleet, the target is that of its machines."""
+    """`tune` with its options as one value, and with the site where the kernel is measured."""
     begin = clock.perf_counter() if started is None else started
     threads.configure()  # before TVM is loaded
-    from ..machine.limits.peak import peak_within
     from .kernel import KernelTask
 
-    task = KernelTask.create(workload, target, options, measurer=measurer, pool=pool, fleet=fleet)
+    task = KernelTask.create(workload, target, options, site=site)
     use_records = not options.fresh
     reuse = Reuse(
         resume=options.resume,
@@ -164,9 +159,17 @@ def tune_with(
     request = task.request(seconds, begin, reuse, on_progress, options.trials)
 
     def make_measurer(fastest: float | None) -> AbstractContextManager[Measurer]:
-        if measurer is None and fleet is None:
-            peak_within(task.target, seconds)  # before the workers start; the result is compared with it
+        task.site.prepare(task.target, seconds)
         return task.measurer(fastest)
 
     with open_store(None) if store is None else nullcontext(store) as opened:
         return task.result(session.run(request, make_measurer, opened))
+
+
+def _site(fleet: Fleet | None, measurer: Measurer | None, pool: WorkerPool | None) -> Site | None:
+    """The site that the arguments of `tune` name; None if the target says where its kernels are measured."""
+    from ..measure.sites import Given, ThisMachine
+
+    if measurer is not None:
+        return Given(measurer)
+    return fleet if pool is None else ThisMachine(pool)

@@ -14,7 +14,8 @@ from typing import Any
 
 from stormdrop import operators
 from stormdrop.machine.cpu import Target
-from stormdrop.measure.local import LocalMeasurer
+from stormdrop.measure.contract import KernelSetup
+from stormdrop.measure.local import Limits, LocalMeasurer
 from stormdrop.records import open_store
 from stormdrop.space import Categorical, Ordinal, Space
 from stormdrop.testing import faults
@@ -58,7 +59,10 @@ def main() -> None:
     spaces = [sketch.space(workload, target)]
     with (
         open_store(database) as store,
-        LocalMeasurer(workload, target, [sketch], spaces, build_timeout=_TIMEOUT, run_timeout=_TIMEOUT) as measurer,
+        LocalMeasurer(
+            KernelSetup(workload, target, list(zip([sketch], spaces, strict=True))),
+            limits=Limits(build_seconds=_TIMEOUT, run_seconds=_TIMEOUT),
+        ) as measurer,
     ):
         result = tune(
             workload,

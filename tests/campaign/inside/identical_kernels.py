@@ -13,6 +13,7 @@ from typing import Any
 
 from stormdrop import operators
 from stormdrop.machine.cpu import Target
+from stormdrop.measure.contract import KernelSetup
 from stormdrop.measure.local import LocalMeasurer
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.space import Categorical, Space
@@ -44,7 +45,7 @@ def main() -> None:
     sketch = Copies(sketches_for(workload, target)[0][0])
     space = sketch.space(workload, target)
     candidates = [Candidate(sketch.name, space.point({"copy": copy})) for copy in range(FINALISTS + 1)]
-    with LocalMeasurer(workload, target, [sketch], [space]) as measurer:
+    with LocalMeasurer(KernelSetup(workload, target, [(sketch, space)])) as measurer:
         first = next(iter(measurer.measure([Request(candidates[0], 3)])))
         for _ in range(int(count)):
             raced = measurer.race_for(candidates, [min(first.seconds)] * len(candidates), RACE_SECONDS)

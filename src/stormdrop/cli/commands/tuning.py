@@ -123,7 +123,7 @@ def tune_op(
                 store=store,
                 on_progress=report,
                 started=context.obj,
-                fleet=machines,
+                site=machines,
             )
         document = result.to_json()
         texts = {"schedule": result.schedule, "tir": result.tir}

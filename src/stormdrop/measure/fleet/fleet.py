@@ -1,7 +1,7 @@
 """A fleet: equal machines of a cluster of Ray that measure for this process at the same time.
 
     with Fleet.connect("ray://head:10001") as fleet:         leases all machines of one kind that are free
-        with fleet.measurer(LocalSetup(...)) as measurer:    measures one workload on all of them
+        with fleet.measurer(KernelSetup(...)) as measurer:    measures one workload on all of them
 
 Ray starts an actor on each machine (`fleet_machine.py`), and this process calls it (`fleet_lease.py`). A machine is a
 node with the custom resource "stormdrop", which one actor takes as a whole, together with the node's CPUs. So nobody
@@ -22,9 +22,11 @@ from typing import Any
 
 import cloudpickle
 
-from ...errors import LockTimeout, MeasureError
+from ...errors import InputError, LockTimeout, MeasureError
 from ...machine import threads
+from ...machine.contract import CPU, Machine
 from ...machine.cpu import Target
+from ..contract import Site
 from ..places import Place, PlacesMeasurer
 from . import ray_cluster
 from .fleet_machine import LocalWorkshop, Setup, Workshop
@@ -39,7 +41,7 @@ _logger = logging.getLogger(__name__)
 _workloads = itertools.count(1)
 
 
-class Fleet:
+class Fleet(Site):
     """The machines that this process holds. Use it as a context: they are given back at its end.
 
     Attributes:
@@ -102,11 +104,16 @@ class Fleet:
         """How many candidates keep all its machines busy."""
         return sum(lease.width for lease in self.leases if not lease.lost)
 
+    def check(self, target: Machine) -> None:
+        """See `Site.check`."""
+        if target.device != CPU:
+            raise InputError(f"target {target.name} is a GPU: a fleet measures on the CPUs of its machines")
+
     def measurer(self, setup: Setup) -> FleetMeasurer:
         """A measurer of one workload on all machines. Several may be open at a time, and work in turns.
 
         Args:
-            setup: makes the measurer on each machine. It is pickled.
+            setup: makes the measurer on each machine, as a `KernelSetup` does. It is pickled.
         """
         workload, pickled, stop = next(_workloads), cloudpickle.dumps(setup), threading.Event()
         machines = [LeasedMachine(lease, workload, pickled, stop) for lease in self.leases if not lease.lost]
@@ -120,12 +127,6 @@ class Fleet:
         if self._connected:
             ray_cluster.disconnect()
             self._connected = False
-
-    def __enter__(self) -> Fleet:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class FleetMeasurer(PlacesMeasurer):

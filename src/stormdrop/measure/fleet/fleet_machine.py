@@ -29,14 +29,9 @@ from ..._version import __version__
 from ...errors import LockTimeout, MeasureError, one_line
 from ...machine import threads
 from ...trial import Candidate, Measurement, Request
-from ..contract import Measurer
+from ..contract import KernelSetup, Measurer
 
 if TYPE_CHECKING:
-    from ...ir.workload import Workload
-    from ...machine.contract import Machine
-    from ...machine.limits.passing import Passing
-    from ...sketches.contract import AnySketch
-    from ...space import Space
     from ..pool.pool import WorkerPool
     from .identity import Calibration, MachineIdentity
 
@@ -104,6 +99,12 @@ class LocalWorkshop:
             self._pool = WorkerPool(cores)
         return self._pool
 
+    def measurer(self, setup: KernelSetup, stop: threading.Event) -> Measurer:
+        """A measurer of a kernel, as on this machine. Raises `MeasureError` if no worker can be started."""
+        from ..local import LocalMeasurer
+
+        return LocalMeasurer(setup, pool=self.pool(setup.target.cores), stop=stop)
+
     def close(self) -> None:
         """Ends the worker processes."""
         if self._pool is not None:
@@ -112,44 +113,6 @@ class LocalWorkshop:
 
 Setup = Callable[[Any, threading.Event], Measurer]
 """Makes the measurer of a workload, given the machine's workshop and the event that ends its waits."""
-
-
-@dataclass(frozen=True)
-class LocalSetup:
-    """How a kernel is measured on a machine of the fleet: by a `LocalMeasurer`, as on this machine.
-
-    Args:
-        workload: the function to measure.
-        target: the machine to build for.
-        sketches: the sketches that candidates come from, with their spaces.
-        seed: the seed of the inputs.
-        passing: what passes through the caches between two executions.
-        best: the lowest median so far in seconds, from which time limits follow.
-    """
-
-    workload: Workload
-    target: Machine
-    sketches: Sequence[tuple[AnySketch, Space]]
-    seed: int = 0
-    passing: Passing | None = None
-    best: float | None = None
-
-    def __call__(self, workshop: LocalWorkshop, stop: threading.Event) -> Measurer:
-        """The measurer. Raises `MeasureError` if no worker can be started."""
-        from ..local import LocalMeasurer
-
-        local = LocalMeasurer(
-            self.workload,
-            self.target,
-            [sketch for sketch, _ in self.sketches],
-            [space for _, space in self.sketches],
-            seed=self.seed,
-            pool=workshop.pool(self.target.cores),
-            passing=self.passing,
-            stop=stop,
-        )
-        local.best = self.best
-        return local
 
 
 @dataclass(frozen=True)

@@ -34,10 +34,8 @@ from ...machine.cpu import Target
 from ...machine.limits.memory_rates import cached_bytes
 from ...machine.limits.passing import passing_between
 from ...machine.limits.peak import known_peak
-from ...machine.remote.tracker import is_rack
-from ...measure.boards import HeldBoards
-from ...measure.fleet.fleet import Fleet
-from ...measure.pool.pool import WorkerPool
+from ...measure.contract import Site
+from ...measure.sites import site_of_model
 from ...records import Store
 from ...search import GeneratorSearch, Network, TwoPhase
 from ...search.common_model import CommonCostModel
@@ -77,7 +75,7 @@ def tune_tasks(
     budget: Budget,
     store: Store,
     on_progress: Callable[[Progress], None] | None = None,
-    fleet: Fleet | None = None,
+    site: Site | None = None,
 ) -> TunedTasks:
     """Tunes all tasks of a graph as they will run: with weights from where the whole model leaves them.
 
@@ -88,7 +86,7 @@ def tune_tasks(
         budget: what the tuning may take.
         store: the records.
         on_progress: is called with the progress of the whole model.
-        fleet: the machines to measure on; by default this one.
+        site: where kernels are measured; by default where the target says.
 
     Raises:
         InputError: a setting is bad.
@@ -108,7 +106,7 @@ def tune_tasks(
         state.kernel = dataclasses.replace(state.require_kernel, part_of=part_of)
     interrupted, curve = False, []
     if pending and budget.left > 0:
-        with _Scheduler(graph, states, target, options, budget, store, on_progress, fleet) as scheduler:
+        with _Scheduler(graph, states, target, options, budget, store, on_progress, site) as scheduler:
             interrupted = scheduler.tune(pending)
             curve = scheduler.curve
     for state in pending:
@@ -242,22 +240,14 @@ class _Scheduler:
         budget: Budget,
         store: Store,
         on_progress: Callable[[Progress], None] | None,
-        fleet: Fleet | None,
+        site: Site | None,
     ) -> None:
         self._graph, self._states, self._target = graph, states, target
         self._budget, self._store, self._on_progress = budget, store, on_progress
         self._slice = max(_LEAST_SLICE, _SLICE * (budget.seconds or 0.0))
         self._limits = _limits(target)
         self._open = ExitStack()
-        self._fleet = fleet
-        self._pool: WorkerPool | None = None
-        self._boards: HeldBoards | None = None
-        if is_rack(target.runner):
-            self._boards = HeldBoards(target.runner, target.cores)
-            self._open.callback(self._boards.close)
-        elif fleet is None:
-            self._pool = WorkerPool(target.cores, 1 if target.runner else None)  # a runner has one connection at a time
-            self._open.callback(self._pool.close)
+        self._site = self._open.enter_context(site_of_model(target)) if site is None else site
         # If an earlier run of this very tuning is resumed, what it has finished is part of the budget.
         setting = (options.search, options.seed)
         resumed = [state.result for state in states if options.resume and state.result is not None]
@@ -365,9 +355,7 @@ class _Scheduler:
         others = [*self._running, *(other for other in self._states if other.session is None)]
         hints = [fastest for other in others if (fastest := other.fastest) is not None]
         kernel = state.require_kernel
-        measured = dataclasses.replace(
-            kernel, pool=self._pool, fleet=self._fleet, boards=self._boards, network=self._network
-        )
+        measured = dataclasses.replace(kernel, site=self._site, network=self._network)
         session = state.session = measured.session(self._store, hints, lambda _: self._report())
         self._begun.append(state)
         if isinstance(session.searcher, TwoPhase):
