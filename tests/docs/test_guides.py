@@ -60,8 +60,12 @@ def test_the_sketch_keeps_its_promises(copy: Path) -> None:
 def test_the_sketch_has_a_place_in_the_registry(copy: Path) -> None:
     registry = copy / "src/stormdrop/sketches/registry.py"
     before = registry.read_text()
-    after = before.replace("return (*of_codes, Tiles(),", "return (Rows(), *of_codes, Tiles(),")
-    after = after.replace("from .cpu.register_blocked", "from .cpu.rows import Rows\nfrom .cpu.register_blocked", 1)
+    after = before.replace("        CodeSums(),\n", "        Rows(),\n        CodeSums(),\n")
+    after = after.replace(
+        "from .cpu.contractions.register_blocked",
+        "from .cpu.rows import Rows\nfrom .cpu.contractions.register_blocked",
+        1,
+    )
     assert after.count("Rows") == before.count("Rows") + 2
     registry.write_text(after)
     program = (

@@ -239,7 +239,7 @@ def test_a_session_that_another_run_resumes_first_ends_no_tuning(
         buffered.open(PROBLEM, SETTING)
         theirs = other.resume(found)
         for room in ("sql_store", "merging"):
-            monkeypatch.setattr(f"stormdrop.records.{room}.other_live_process", lambda _: 4711)
+            monkeypatch.setattr(f"stormdrop.records.sql.{room}.other_live_process", lambda _: 4711)
         resumed = buffered.resume(found)
         buffered.append(resumed, 1, [timed("packed", (1,), 1.0)])
         ours = buffered.finish(resumed, OUTCOME)

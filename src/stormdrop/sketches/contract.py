@@ -4,6 +4,8 @@ Sketch       gives the space for a workload, and the schedule at each configurat
 Variant      one schedule
 Estimator    a sketch that can also predict costs
 Described    a sketch that can also compute features for a cost model
+Bounded      a sketch that knows how much faster than a plain sum it may be
+Yielding     a sketch that is of no use beside another one
 
 `registry.sketches_for` lists the sketches that apply to a workload on a target, with the default first.
 """
@@ -128,4 +130,32 @@ class Described(Protocol[M]):
 
         Returns:
             Shape `(n, d)`.
+        """
+
+
+@runtime_checkable
+class Bounded(Protocol[M]):
+    """A sketch that knows how much faster than a plain sum it may be, because it computes in another way."""
+
+    def speedup_bound(self, workload: Workload, target: M) -> float:
+        """How many of the workload's operations its schedules do in the time of one in lanes of float32, at most.
+
+        A scheduler that gives it too low stops too early; too high costs it only time.
+
+        Args:
+            workload: The function to schedule.
+            target: The machine to schedule it for.
+        """
+
+
+@runtime_checkable
+class Yielding(Protocol[M]):
+    """A sketch that another one may make superfluous, because that one does the same and more."""
+
+    def yields(self, workload: Workload, target: M) -> bool:
+        """Whether it is left out if a sketch before it applies.
+
+        Args:
+            workload: The function to schedule.
+            target: The machine to schedule it for.
         """

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError, hint
+from ..ir.dtypes import BFLOAT16
 from ..ir.workload import Workload
 from ..machine.contract import Machine
 from ..machine.cpu import Target
@@ -15,10 +16,16 @@ from ..machine.gpu import WARP
 from ..space import Space
 from ..surrogate.features import Describe, Features, by_sketch, encoded
 from ..trial import Candidate, Point
-from .contract import AnySketch, Described, Estimator
+from .contract import AnySketch, Bounded, Described, Estimator
+from .cpu.contractions import dot_products
+from .cpu.tiles.instructions import product_of
 
 FEATURES = ("knobs", "analytic", "both", "statements")
 """The kinds of features that a cost model can see; see `features`."""
+
+
+_DOT_PRODUCTS = {"int8": 8.0, "uint8": 8.0, BFLOAT16: 4.0}
+"""Multiply-adds of a type by dot products in the time of one in lanes of float32, at most: twice what was measured."""
 
 
 def comparable(kind: str) -> bool:
@@ -52,6 +59,24 @@ def prior(
         return costs
 
     return expected if estimators else None
+
+
+def speedup_bound(sketches: Sequence[AnySketch], workload: Workload, target: Machine) -> float:
+    """How many operations the sketches do in the time of one in lanes of float32, at most.
+
+    Args:
+        sketches: The sketches that apply. One that is not `Bounded` is taken to use dot products, if there are any.
+        workload: The function to tune.
+        target: The machine to tune it for.
+    """
+    plain = max((_DOT_PRODUCTS.get(spec.dtype, 1.0) for spec in workload.inputs), default=1.0)
+    return max(plain, *(each.speedup_bound(workload, target) for each in sketches if isinstance(each, Bounded)), 1.0)
+
+
+def multiplies_bfloat16(target: Target) -> bool:
+    """Whether a CPU multiplies bfloat16 faster than float32, by dot products or by tiles."""
+    by_tiles = product_of(BFLOAT16, BFLOAT16, target) is not None
+    return by_tiles or dot_products.multiplies_bfloat16(target)
 
 
 def unit(target: Machine) -> int:

@@ -8,14 +8,14 @@ from typing import Any
 from ..errors import InputError, hint
 from ..ir.workload import Workload
 from ..machine.contract import CPU, Machine
-from ..machine.cpu import Target, require_cpu
+from ..machine.cpu import Target
 from ..machine.gpu import Gpu
 from ..plugins import plugins, require
 from ..space import Space
-from .contract import AnySketch, Sketch
+from .contract import AnySketch, Sketch, Yielding
 from .cpu.attention import Attention
 from .cpu.code_sums import CodeSums
-from .cpu.contractions.register_blocked import RegisterBlocked, few_columns
+from .cpu.contractions.register_blocked import RegisterBlocked
 from .cpu.streaming import Streaming
 from .cpu.tiles.sketch import Tiles, TilesOfParts
 from .cpu.winograd.sketch import Winograd, WinogradOfBytes
@@ -75,18 +75,24 @@ def cpu_sketches(max_error: float = MAX_ERROR) -> tuple[Sketch[Target], ...]:
     """The builtin sketches for CPUs, and after them those of plug-ins.
 
     Args:
-        max_error: How far schedules may differ from the reference; with 0 there are only sketches that reorder it,
-            as far as they are builtin.
+        max_error: How far schedules may differ from the reference; with 0 there are only sketches that reorder it.
 
     Raises:
         PluginError: A plug-in does not load, or is no sketch.
     """
-    inexact: list[Sketch[Target]] = [Winograd(4, max_error), Winograd(2, max_error)] if max_error else []
-    of_parts = [TilesOfParts()] if max_error >= TilesOfParts.max_error else []
-    of_codes = [CodeSums()] if max_error >= CodeSums.max_error else []
     # The first one that applies has the default schedule.
-    exact = (WinogradOfBytes(), Attention(), Streaming())
-    return (*of_codes, Tiles(), RegisterBlocked(), *of_parts, *inexact, *exact, *_of_plugins("cpu_sketches"))
+    every: list[Sketch[Target]] = [
+        CodeSums(),
+        Tiles(),
+        RegisterBlocked(),
+        TilesOfParts(),
+        *([Winograd(4, max_error), Winograd(2, max_error)] if max_error else []),  # as inexact as they are allowed
+        WinogradOfBytes(),
+        Attention(),
+        Streaming(),
+        *_of_plugins("cpu_sketches"),
+    ]
+    return tuple(sketch for sketch in every if sketch.max_error <= max_error)
 
 
 def gpu_sketches() -> tuple[Sketch[Gpu], ...]:
@@ -124,16 +130,9 @@ def _builtin(workload: Workload, target: Machine, max_error: float) -> list[tupl
     sketches: Sequence[AnySketch] = cpu_sketches(max_error) if target.device == CPU else gpu_sketches()
     applicable: list[tuple[AnySketch, Space]] = []
     for sketch in sketches:
-        if applicable and _only_streams(sketch, workload, target):
+        if applicable and isinstance(sketch, Yielding) and sketch.yields(workload, target):
             continue
         space = space_of(sketch, workload, target)
         if space is not None:
             applicable.append((sketch, space))
     return applicable
-
-
-def _only_streams(sketch: AnySketch, workload: Workload, target: Machine) -> bool:
-    """Whether a sketch is of no use beside one for contractions."""
-    if sketch.name == Streaming.name:
-        return not few_columns(workload, require_cpu(target, f"{sketch.name} is for CPUs"))
-    return sketch.name == GpuStreaming.name

@@ -19,7 +19,7 @@ _LEAST_ADDRESS_SPACE = 4 << 30  # bytes
 _MAX_WORKERS = 16  # no batch is larger
 
 
-_WORKER = f"{__package__}.worker"
+_WORKER = "stormdrop.measure.worker.worker"
 _worker_numbers = itertools.count(1)
 
 

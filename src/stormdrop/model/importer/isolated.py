@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 IMPORT_SECONDS = 600.0
 """An import that takes longer is ended. One of 1,500 nodes takes 8 to 14 s."""
 
-LOADS = tuple(f"{__package__}.{name}" for name in ("constants", "frontend", "graph"))
+LOADS = (f"{__package__}.frontend", f"{__package__}.import_onnx", "stormdrop.model.graph.constants")
 """What the child needs besides this module; see `fork_server`."""
 
 _MESSAGE = 500  # characters of a message, at most

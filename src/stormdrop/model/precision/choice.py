@@ -17,12 +17,10 @@ from typing import Any
 
 from ...errors import ModelError
 from ...ir.contractions.contraction import is_contraction
-from ...ir.dtypes import BFLOAT16
 from ...ir.stages import StageGraph
 from ...machine.cpu import Target
 from ...report.formatting import precision_in_words
-from ...sketches.cpu.contractions.dot_products import multiplies_bfloat16
-from ...sketches.cpu.tiles.instructions import product_of
+from ...sketches.knowledge import multiplies_bfloat16
 from ...tuning.options import AUTO, FLOAT32, TuneOptions
 from ..artifact.artifact import CompiledModel
 from ..graph.graph import Graph
@@ -140,7 +138,7 @@ def in_precision(graph: Graph, references: list[Reference], options: TuneOptions
             f"{graph.name}: onnxruntime runs {', '.join(operators)}: such a model cannot be verified in bfloat16; "
             f"leave out --precision (precision= in Python)"
         )
-    if not multiplies_bfloat16(machine) and product_of(BFLOAT16, BFLOAT16, machine) is None:
+    if not multiplies_bfloat16(machine):
         _logger.warning(
             "%s has no fast unit for bfloat16 (stormdrop doctor): the model will be smaller, but hardly faster",
             machine.cpu,

@@ -28,7 +28,6 @@ from typing_extensions import Self
 
 from ... import events
 from ...errors import LockTimeout, MeasureError, UnsupportedFunction
-from ...ir.dtypes import BFLOAT16
 from ...ir.workload import Workload
 from ...machine.cpu import Target
 from ...machine.limits.memory_rates import cached_bytes
@@ -41,8 +40,6 @@ from ...search import GeneratorSearch, Network, TwoPhase
 from ...search.common_model import CommonCostModel
 from ...sketches import knowledge
 from ...sketches.contract import AnySketch
-from ...sketches.cpu.tiles.sketch import Tiles
-from ...sketches.cpu.winograd.sketch import Winograd
 from ...tuning.kernel import KernelTask, PartOf
 from ...tuning.options import TuneOptions
 from ...tuning.result import KernelProgress, Progress, TuneResult
@@ -61,9 +58,6 @@ _LEAST_SLICE = 1.0  # seconds
 _SLICE_TRIALS = 16
 _LARGE = 64 << 20  # bytes: a task that moves more has all of its part at once, and releases its arrays
 _WORTH = 5e-4  # of the model's latency: the tuning ends if all the time that is left is expected to save less
-_FEWER = 4.0  # a transformed convolution has at most this many times fewer operations than the plain sum
-# Multiply-adds of a type for one of float32, at most: twice what was measured, by dot products and by tiles.
-_AT_ONCE = {"int8": (8.0, 64.0), "uint8": (8.0, 64.0), BFLOAT16: (4.0, 32.0), "float32": (1.0, 12.0)}
 _FASTER = 2.0  # the true bandwidth is at most this many times the measured one
 _BYTE = 10  # one byte that is moved counts as this many operations
 
@@ -501,7 +495,4 @@ def _least_seconds(
     flops, bandwidth = limits
     # The bandwidth was measured by a copy, whose lines are read before they are written, and perhaps in a bad moment.
     moved = workload.bytes / bandwidth / _FASTER if workload.bytes > cached_bytes(target) else 0.0
-    tiles = any(isinstance(sketch, Tiles) for sketch in sketches)
-    at_once = max((_AT_ONCE.get(spec.dtype, (1.0, 1.0))[tiles] for spec in workload.inputs), default=1.0)
-    fewer = _FEWER if any(isinstance(sketch, Winograd) for sketch in sketches) else 1.0
-    return max(workload.flops / flops / max(fewer, at_once), moved)
+    return max(workload.flops / flops / knowledge.speedup_bound(sketches, workload, target), moved)

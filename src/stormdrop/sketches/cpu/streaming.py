@@ -23,6 +23,7 @@ from ...ir.workload import Workload
 from ...machine.cpu import Target
 from ...space import Categorical, Constraint, Knob, Ordinal, Space
 from ..contract import Variant
+from .contractions.register_blocked import few_columns
 from .groups import Group, groups_of
 from .loops import LoopSizes, NestLoops, leaves_cores_idle, loops_of, parallel_axis_count, parallel_loop
 from .nests import nests_of
@@ -42,6 +43,10 @@ class Streaming:
 
     name: ClassVar[str] = "streaming"
     max_error: ClassVar[float] = 0.0
+
+    def yields(self, workload: Workload, target: Target) -> bool:
+        """See `Yielding`: a contraction may have too few columns to fill the vectors of a CPU."""
+        return not few_columns(workload, target)
 
     def space(self, workload: Workload, target: Target) -> Space | None:
         """The knobs that make a difference for a workload.

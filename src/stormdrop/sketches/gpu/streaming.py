@@ -41,6 +41,10 @@ class GpuStreaming:
     name: ClassVar[str] = "gpu_streaming"
     max_error: ClassVar[float] = 0.0
 
+    def yields(self, workload: Workload, target: Gpu) -> bool:
+        """See `Yielding`: to every sketch for contractions."""
+        return True
+
     def space(self, workload: Workload, target: Gpu) -> Space | None:
         """The schedules of a function.
 

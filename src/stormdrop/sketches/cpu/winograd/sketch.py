@@ -71,6 +71,10 @@ class Winograd:
         """`winograd_2` or `winograd_4`."""
         return f"winograd_{self.m}"
 
+    def speedup_bound(self, workload: Workload, target: Target) -> float:
+        """See `Bounded`: a transformed convolution has at most this many times fewer operations than the plain sum."""
+        return 4.0
+
     def space(self, workload: Workload, target: Target) -> Space | None:
         """The tilings whose accumulators fit the register file; None for a function that is no such convolution.
 
