@@ -135,11 +135,12 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         from stormdrop.machine.cpu import Target
         from stormdrop.machine.limits import memory_rates
         from stormdrop.machine.limits.kept_measurements import keep
-        from stormdrop.machine.limits.peak import measured_in_child, peak, shape_of
+        from stormdrop.machine.limits.measuring import measured_in_child, shape_of
+        from stormdrop.machine.limits.peak import peak
 
         target = Target.detect()
         shape = {**shape_of(target), "l2s": target.cores * target.l2, "l3s": min(target.l3s * target.l3, 32 << 20)}
-        serve = f"{memory_rates.__name__}:serve_memory_rates"
+        serve = "stormdrop.machine.limits.memory_loops:serve_memory_rates"
         with suppress(MeasureError):  # on a very busy machine it takes too long; a test that needs it measures it
             peak(target)
             rates = measured_in_child(serve, shape, memory_rates.MemoryRates, "measuring this machine's memory")

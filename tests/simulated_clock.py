@@ -8,7 +8,7 @@ import pytest
 
 _READERS = (
     *("tuning.tune", "tuning.session", "tuning.request", "tuning.kernel", "tuning.minimize", "tuning.autotune"),
-    *("model.budget", "compare.search_run"),
+    *("model.tuning.budget", "compare.search_run"),
 )
 
 

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from stormdrop import Target
-from stormdrop.machine.limits.peak import compile_function, copy_function
+from stormdrop.machine.limits.measuring import compile_function
+from stormdrop.machine.limits.peak_loops import copy_function
 
 
 class Copy:

@@ -155,8 +155,8 @@ def run(arguments, started):
     atexit.register(lambda: (os.kill(os.getpid(), signal.SIGINT), time.sleep(0.1)))
     return 0
 
-from stormdrop.cli import commands
-commands.run = run
+from stormdrop.cli import app
+app.run = run
 cli.main(["doctor"])
 """
 
@@ -189,13 +189,13 @@ def test_ctrl_c_while_the_database_is_closed_loses_no_result(
 
 IN_AN_EXEC = """
 import os, signal
-from stormdrop.cli import commands, main
+from stormdrop.cli import app, main
 
 def run(arguments, started):
     exec("os.kill(os.getpid(), signal.SIGINT)")
     return 0
 
-commands.run = run
+app.run = run
 main(["doctor"])
 """
 
@@ -209,13 +209,13 @@ def test_the_exit_code_is_the_same_wherever_ctrl_c_comes() -> None:
 WHILE_A_THREAD_COMPILES = """
 import os, signal, time
 from concurrent.futures import ThreadPoolExecutor
-from stormdrop.cli import commands, main
+from stormdrop.cli import app, main
 
 def run(arguments, started):
     ThreadPoolExecutor(1).submit(time.sleep, 60)
     os.kill(os.getpid(), signal.SIGTERM)
 
-commands.run = run
+app.run = run
 main(["doctor"])
 """
 

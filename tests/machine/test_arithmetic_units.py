@@ -14,8 +14,9 @@ import tvm
 from stormdrop.errors import MeasureError
 from stormdrop.machine.cpu import Target
 from stormdrop.machine.detect import cpu_family, host_features
+from stormdrop.machine.limits import kept_measurements
 from stormdrop.machine.limits import unit_rates as module
-from stormdrop.machine.limits.peak import accumulators
+from stormdrop.machine.limits.peak_loops import accumulators
 from stormdrop.machine.limits.unit_loops import Loop, loop_function
 from stormdrop.machine.limits.unit_rates import UnitRate, unit_rates
 from stormdrop.machine.units import (
@@ -132,7 +133,7 @@ def results(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[UnitR
     """What the next measurements find, in order; what is left was not asked for. Nothing is kept yet."""
     queue = [(rate("avx512_vnni", 4.0),), (rate("avx512_vnni", 3.0), rate("avx512_bf16", 0.0, problem="SIGILL"))]
     monkeypatch.setattr(module, "_measure", lambda target: queue.pop(0))
-    monkeypatch.setattr(module, "_measured", {})
+    monkeypatch.setattr(kept_measurements, "_measured", {})
     monkeypatch.setattr(platformdirs, "user_cache_dir", lambda *_, **__: str(tmp_path))
     monkeypatch.setattr("stormdrop.machine.sharing.lock.default_lock_path", lambda: tmp_path / "lock")
     return queue
@@ -144,10 +145,10 @@ TARGET = Target("cpu", "A CPU", "generic", 2, 16, 32, 1 << 15, 1 << 20, 1 << 25,
 def test_rates_are_kept(results: list[tuple[UnitRate, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = results
     assert unit_rates(TARGET) == first
-    monkeypatch.setattr(module, "_measured", {})
+    monkeypatch.setattr(kept_measurements, "_measured", {})
     assert unit_rates(TARGET) == first  # from the file
     assert unit_rates(TARGET, refresh=True) == second
-    monkeypatch.setattr(module, "_measured", {})
+    monkeypatch.setattr(kept_measurements, "_measured", {})
     assert unit_rates(TARGET) == second
     assert not results
 
@@ -158,7 +159,7 @@ def test_disturbed_rates_stand_until_they_are_undisturbed(
     disturbed = (rate("avx512_vnni", 2.0, undisturbed=False),)
     results.insert(0, disturbed)
     assert unit_rates(TARGET) == disturbed
-    monkeypatch.setattr(module, "_measured", {})
+    monkeypatch.setattr(kept_measurements, "_measured", {})
     assert unit_rates(TARGET) == disturbed  # from the file
     undisturbed = results[0]
     assert unit_rates(TARGET, refresh=True) == undisturbed

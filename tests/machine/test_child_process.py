@@ -245,7 +245,7 @@ def test_output_without_end_fills_no_disk(way: str) -> None:
     """A file may not grow beyond 1 MB here, as on a disk that is full. Kernels, too, write files in this process."""
     program = """
 import psutil, resource, signal, sys, time
-from stormdrop.machine.child_process import ChildProcess
+from stormdrop.machine.process.child_process import ChildProcess
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
 child = ChildProcess("test_child_process:write_without_end", fresh=sys.argv[1] == "fresh")
@@ -316,7 +316,7 @@ def test_exits_have_names(code: int, text: str) -> None:
 
 PARENT = """
 import sys, time
-from stormdrop.machine.child_process import ChildProcess
+from stormdrop.machine.process.child_process import ChildProcess
 child = ChildProcess("test_child_process:greet_and_hang", fresh=sys.argv[2] == "fresh")
 child.answer(60)
 if sys.argv[1] == "paused":

@@ -53,7 +53,7 @@ def test_a_disturbed_calibration_is_no_evidence(seconds: float, undisturbed: boo
 
 @pytest.mark.compiles
 def test_the_kernel_runs_while_nobody_else_measures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stormdrop.machine.limits.peak._TIMEOUT", 250.0)  # however busy the machine is
+    monkeypatch.setattr("stormdrop.machine.limits.measuring._TIMEOUT", 250.0)  # however busy the machine is
     calibration = identity.calibrate(Target.detect())
     assert 0 < calibration.seconds < 10
     with closing(MachineLock()) as lock, lock.exclusive(), pytest.raises(LockTimeout):

@@ -147,8 +147,8 @@ def test_limits_and_masks_of_this_process_hold_in_children() -> None:
 
 _COMMAND = """
 import os, select, signal, sys, threading
-from stormdrop.machine import fork_server
-from stormdrop.machine.child_process import ChildProcess, prepare
+from stormdrop.machine.process import fork_server
+from stormdrop.machine.process.child_process import ChildProcess, prepare
 
 print(os.getpid(), end=" ")  # which nobody else says, too
 os.set_inheritable(os.open(os.devnull, os.O_RDONLY), True)

@@ -21,7 +21,7 @@ from stormdrop.machine.sharing.lock import MachineLock
 _HOLD = """
 import sys, time
 from pathlib import Path
-from stormdrop.machine.lock import MachineLock
+from stormdrop.machine.sharing.lock import MachineLock
 path, side = Path(sys.argv[1]), sys.argv[2]
 lock = MachineLock(path)
 with getattr(lock, side)():

@@ -12,19 +12,18 @@ import tvm
 
 from stormdrop.errors import MeasureError
 from stormdrop.machine.cpu import Target
+from stormdrop.machine.limits import kept_measurements
 from stormdrop.machine.limits import memory_rates as module
+from stormdrop.machine.limits.measuring import compile_function
+from stormdrop.machine.limits.memory_loops import chain_function, copy_function, read_function
 from stormdrop.machine.limits.memory_rates import (
     MemoryRates,
     cached_bytes,
-    chain_function,
-    copy_function,
     known_cached,
     last_cache,
     measure_caches_within,
     memory_rates,
-    read_function,
 )
-from stormdrop.machine.limits.peak import compile_function
 
 CORES, LANES = 2, 8
 BLOCK = 8 * LANES
@@ -96,7 +95,7 @@ def measurements(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Memory
     """What the next measurements find, in order; what is left was not asked for. Nothing is kept yet."""
     queue = [RATES, dataclasses.replace(RATES, cached=7 << 20)]
     monkeypatch.setattr(module, "measured_in_child", lambda *_: queue.pop(0))
-    monkeypatch.setattr(module, "_measured", {})
+    monkeypatch.setattr(kept_measurements, "_measured", {})
     monkeypatch.setattr(platformdirs, "user_cache_dir", lambda *_, **__: str(tmp_path))
     # With a lock of its own: other tests may measure at the same time.
     monkeypatch.setattr("stormdrop.machine.sharing.lock.default_lock_path", lambda: tmp_path / "lock")
@@ -112,7 +111,7 @@ def here() -> Target:
 def test_rates_are_kept_and_measured_again_if_asked(measurements: list[MemoryRates], here: Target) -> None:
     assert known_cached(here) is None
     assert memory_rates(here) == memory_rates(here) == RATES
-    module._measured.clear()
+    kept_measurements._measured.clear()
     assert memory_rates(here) == RATES  # from the file
     assert memory_rates(here, refresh=True).cached == 7 << 20
     assert known_cached(here) == 7 << 20
@@ -122,7 +121,7 @@ def test_rates_are_kept_and_measured_again_if_asked(measurements: list[MemoryRat
 @pytest.mark.parametrize("damage", ["", "{}", "[1, 2]", '{"sizes": 1}', "null"])
 def test_a_damaged_file_is_measured_anew(measurements: list[MemoryRates], here: Target, damage: str) -> None:
     memory_rates(here)
-    module._measured.clear()
+    kept_measurements._measured.clear()
     module._path(here).write_text(damage)
     assert memory_rates(here).cached == 7 << 20
 
@@ -130,7 +129,7 @@ def test_a_damaged_file_is_measured_anew(measurements: list[MemoryRates], here: 
 def test_a_disturbed_measurement_stands_until_one_is_undisturbed(measurements: list[MemoryRates], here: Target) -> None:
     measurements.insert(0, dataclasses.replace(RATES, undisturbed=False))
     assert memory_rates(here).cached == 6 << 20
-    module._measured.clear()
+    kept_measurements._measured.clear()
     assert not memory_rates(here).undisturbed  # from the file
     assert known_cached(here) is None  # a dip looks like the end of a cache
     for seconds in (60.0, None):
@@ -181,12 +180,14 @@ def test_another_machine_is_taken_as_it_is(measurements: list[MemoryRates], here
 @pytest.mark.alone
 @pytest.mark.compiles
 def test_this_machine_is_measured_in_sensible_units(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stormdrop.machine.limits.peak._TIMEOUT", 250.0)  # however busy it is
+    monkeypatch.setattr("stormdrop.machine.limits.measuring._TIMEOUT", 250.0)  # however busy it is
     here = Target.detect()
     # The largest array is four times as large as the caches: of hundreds of megabytes, it would be a gigabyte.
     second, third = here.cores * here.l2, min(here.l3s * here.l3, 32 << 20)
     shape = {**module.shape_of(here), "l2s": second, "l3s": third}
-    rates = module.measured_in_child(f"{module.__name__}:serve_memory_rates", shape, MemoryRates, "measuring")
+    rates = module.measured_in_child(
+        "stormdrop.machine.limits.memory_loops:serve_memory_rates", shape, MemoryRates, "measuring"
+    )
     assert list(rates.sizes) == sorted(rates.sizes)
     assert 1e8 < max(rates.read) < 1e13 and 1e8 < max(rates.copy) < 1e13
     assert 1e-9 < rates.latency < 1e-3

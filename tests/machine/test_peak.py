@@ -18,17 +18,11 @@ import tvm
 
 from stormdrop.errors import LockTimeout, MeasureError
 from stormdrop.machine.cpu import Target
+from stormdrop.machine.limits import kept_measurements, measuring
 from stormdrop.machine.limits import peak as module
-from stormdrop.machine.limits.peak import (
-    Peak,
-    accumulators,
-    compile_function,
-    copy_function,
-    fma_function,
-    known_peak,
-    peak,
-    peak_within,
-)
+from stormdrop.machine.limits.measuring import compile_function
+from stormdrop.machine.limits.peak import Peak, known_peak, peak, peak_within
+from stormdrop.machine.limits.peak_loops import accumulators, copy_function, fma_function
 from stormdrop.machine.sharing.lock import MachineLock
 
 TARGET = Target("cpu", "A CPU", "generic", 2, 8, 16, 1 << 15, 1 << 20, 1 << 25)
@@ -80,9 +74,9 @@ def test_the_copy_copies() -> None:
 
 @pytest.mark.compiles
 def test_this_machine_is_measured_in_sensible_units(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_TIMEOUT", 250.0)  # however busy it is
+    monkeypatch.setattr(measuring, "_TIMEOUT", 250.0)  # however busy it is
     target = Target.detect()
-    measured = module._measure_in_child(module.shape_of(target))
+    measured = module._measure_in_child(measuring.shape_of(target))
     # Two multiply-add pipelines at most run today at 1 to 6 GHz; a wrong factor of ten would leave this range,
     # a machine shared with other work does not.
     clock = measured.flops / (target.cores * target.lanes * 2 * 2)
@@ -95,7 +89,7 @@ def results(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Peak]:
     """What the next measurements find, in order; what is left was not asked for. The cache is empty."""
     queue = [Peak(1e12, 1e11), Peak(2e12, 2e11)]
     monkeypatch.setattr(module, "_measure_in_child", lambda shape: queue.pop(0))
-    monkeypatch.setattr(module, "_measured", {})
+    monkeypatch.setattr(kept_measurements, "_measured", {})
     monkeypatch.setattr(platformdirs, "user_cache_dir", lambda *_, **__: str(tmp_path))
     # With a lock of its own: other tests may measure at the same time.
     monkeypatch.setattr("stormdrop.machine.sharing.lock.default_lock_path", lambda: tmp_path / "lock")
@@ -126,13 +120,13 @@ def test_the_best_of_disturbed_figures_stands_until_one_is_undisturbed(results: 
     results[:] = [Peak(5e11, 5e10, False), Peak(6e11, 4e10, False), Peak(2e11, 2e10), Peak(3e11, 3e10, False)]
     for expected in (Peak(5e11, 5e10, False), Peak(6e11, 5e10, False), Peak(2e11, 2e10), Peak(2e11, 2e10)):
         assert peak(TARGET, refresh=True) == expected
-        module._measured.clear()  # another process
+        kept_measurements._measured.clear()  # another process
         assert peak(TARGET) == known_peak(TARGET) == expected
     assert not results
 
 
 def test_a_file_of_an_earlier_version_holds_undisturbed_figures(results: list[Peak]) -> None:
-    module.keep(module.cache_path(TARGET), {"cpu": "A CPU", "cores": 2, "flops": 3e12, "bandwidth": 3e11})
+    kept_measurements.keep(module.cache_path(TARGET), {"cpu": "A CPU", "cores": 2, "flops": 3e12, "bandwidth": 3e11})
     assert peak(TARGET) == Peak(3e12, 3e11)
 
 
@@ -184,15 +178,15 @@ def test_a_tuning_betters_a_disturbed_figure_if_that_takes_little_of_its_time(re
 def test_long_windows_are_few(monkeypatch: pytest.MonkeyPatch, pause: float, windows: int) -> None:
     """Arrays of a gigabyte, for a last cache as its host reports it, are not copied sixty times."""
     clock = [0.0]
-    monkeypatch.setattr(module.time, "perf_counter", lambda: clock[0])
-    monkeypatch.setattr(module.time, "process_time", lambda: 2 * clock[0])
+    monkeypatch.setattr(measuring.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(measuring.time, "process_time", lambda: 2 * clock[0])
     ran = []
 
     def run() -> None:
         ran.append(1)
         clock[0] += 0.001 + pause
 
-    assert module.best_window(run, 2, patience=0.1) == (pytest.approx(0.001 + pause), True)
+    assert measuring.best_window(run, 2, patience=0.1) == (pytest.approx(0.001 + pause), True)
     assert len(ran) == 1 + windows
 
 
@@ -227,6 +221,6 @@ def test_a_damaged_file_is_measured_anew(results: list[Peak], text: str) -> None
 
 @pytest.mark.compiles
 def test_a_measurement_that_fails_says_why() -> None:
-    shape: dict[str, Any] = {**module.shape_of(TARGET), "lanes": 0}
+    shape: dict[str, Any] = {**measuring.shape_of(TARGET), "lanes": 0}
     with pytest.raises(MeasureError, match=r"measuring this machine's peak failed \(exit code 1\): .+"):
         module._measure_in_child(shape)

@@ -13,7 +13,7 @@ from stormdrop.machine.process.scratch import locked_folder, remove_folder, scra
 _HOLDS = """
 import sys, tempfile
 tempfile.tempdir = sys.argv[1]
-from stormdrop.machine.scratch import scratch_folder
+from stormdrop.machine.process.scratch import scratch_folder
 with scratch_folder() as folder:
     (folder / "file").write_text("text")
     print(folder, flush=True)

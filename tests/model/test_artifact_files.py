@@ -81,7 +81,7 @@ NOT_ROOT = """
 import os, sys
 from pathlib import Path
 from stormdrop.errors import ArtifactError
-from stormdrop.model.artifact_files import check_writable
+from stormdrop.model.artifact.artifact_files import check_writable
 folder = Path(sys.argv[1])
 if os.geteuid() == 0:
     os.setresuid(65534, 65534, 65534)

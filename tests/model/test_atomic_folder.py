@@ -20,7 +20,7 @@ NAMES = (METADATA, PROGRAM, KERNELS)
 WRITER = """
 import itertools, os, sys
 from pathlib import Path
-from stormdrop.model import atomic_folder
+from stormdrop.model.artifact import atomic_folder
 folder, mode, first, saves, dies_at = Path(sys.argv[1]), sys.argv[2], *map(int, sys.argv[3:6])
 if mode == "renames":
     atomic_folder._exchange = lambda first, second: False

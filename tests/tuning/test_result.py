@@ -61,7 +61,7 @@ def test_the_peak_is_measured_before_the_workers_start(monkeypatch: pytest.Monke
         steps.append("workers")
         return nullcontext(Counting())
 
-    monkeypatch.setattr("stormdrop.machine.limits.peak.peak_within", lambda target, seconds: steps.append(seconds))
+    monkeypatch.setattr("stormdrop.measure.sites.peak_within", lambda target, seconds: steps.append(seconds))
     monkeypatch.setattr(KernelTask, "measurer", make)
     with open_store("sqlite://") as store:
         for _ in range(2):

@@ -1,15 +1,116 @@
-"""Files in the user's cache folder that keep what was measured: one per kind of measurement and machine."""
+"""Measurements of this machine that are made once, and kept in files in the user's cache folder.
+
+There is one file per kind of measurement and machine. What other work has disturbed is kept, too: on a machine that
+others use, each tuning would otherwise measure again. It never takes the place of an undisturbed one.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import math
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import platformdirs
+
+from ..sharing.lock import MachineLock
+
+V = TypeVar("V")
+
+_SHARE = 0.2  # of a tuning's time
+_SHARE_AGAIN = 0.03  # of a tuning's time, if there is a measurement already
+
+_measured: dict[Path, Any] = {}
+"""What this process has measured, by the file that keeps it: whatever becomes of the file, once is enough."""
+
+
+def latest(known: V, measured: V) -> V:
+    """Of two measurements that were disturbed, the later one."""
+    return measured
+
+
+@dataclass(frozen=True)
+class KeptMeasurement(Generic[V]):
+    """A measurement of this machine that is kept.
+
+    Attributes:
+        path: The file that keeps it, from `kept_file`.
+        write: Makes a document of it that JSON can hold.
+        read: Makes it of such a document. It raises `ValueError`, `KeyError` or `TypeError` if the document is damaged.
+        undisturbed: Whether nothing else used the machine meanwhile.
+        better: Which of two disturbed ones stands: what is known, and what was measured after it.
+    """
+
+    path: Path
+    write: Callable[[V], Any]
+    read: Callable[[Any], V]
+    undisturbed: Callable[[V], bool]
+    better: Callable[[V, V], V] = latest
+
+    def known(self) -> V | None:
+        """What is kept, or was measured by this process; it measures nothing."""
+        try:
+            return self.read(kept(self.path))
+        except (ValueError, KeyError, TypeError):  # never measured, or the file is damaged
+            return _measured.get(self.path)
+
+    def get(self, measure: Callable[[], V], refresh: bool = False, deadline: float = math.inf) -> V:
+        """What is known, or else what is measured while nobody else measures.
+
+        Args:
+            measure: Measures.
+            refresh: Measure even if it is known.
+            deadline: A reading of `time.perf_counter` after which the machine-wide lock is not waited for any more.
+
+        Raises:
+            LockTimeout: The machine was not free before the deadline.
+        """
+        known = self.known()
+        if known is not None and not refresh:
+            return known
+        with contextlib.closing(MachineLock()) as lock, lock.exclusive(deadline):
+            known = self.known()
+            if known is not None and not refresh:  # whoever had the lock before has measured it
+                return known
+            stands = _measured[self.path] = self._standing(known, measure())
+        with contextlib.suppress(OSError):  # without a folder that can be written, the next process measures again
+            keep(self.path, self.write(stands))
+        return stands
+
+    def within(self, measure: Callable[[], V], cost: float, seconds: float | None) -> V | None:
+        """What is known, or what can be measured in a small part of a tuning's time; None if there is no such thing.
+
+        An undisturbed measurement stands. A disturbed one may be bettered, which is worth less of the time.
+
+        Args:
+            measure: Measures.
+            cost: The seconds that it takes, about.
+            seconds: The wall seconds of the tuning; None is no bound.
+
+        Raises:
+            LockTimeout: The machine was not free in this part of the time.
+        """
+        known = self.known()
+        if known is None:
+            pays = seconds is None or cost <= seconds * _SHARE
+        else:
+            pays = not self.undisturbed(known) and seconds is not None and cost <= seconds * _SHARE_AGAIN
+        if not pays:
+            return known
+        deadline = math.inf if seconds is None else time.perf_counter() + _SHARE * seconds
+        return self.get(measure, refresh=known is not None, deadline=deadline)
+
+    def _standing(self, known: V | None, measured: V) -> V:
+        """What is known after a measurement."""
+        if known is None or self.undisturbed(measured):
+            return measured
+        return known if self.undisturbed(known) else self.better(known, measured)
 
 
 def kept_file(kind: str, identity: Sequence[Any]) -> Path:

@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 from ..cpu import Target
 from ..tiles import ask_for_tiles
 from ..units import Unit
-from .peak import accumulators, best_window
+from .measuring import best_window
+from .peak_loops import accumulators
 
 _NAME = "stormdrop_unit"
 _SECONDS = 1e-3  # of one run of a loop

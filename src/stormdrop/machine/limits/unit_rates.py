@@ -7,7 +7,6 @@ as the peak is.
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,10 +16,9 @@ from typing import Any
 from ...errors import MeasureError
 from ..cpu import Target
 from ..process.child_process import ChildProcess
-from ..sharing.lock import MachineLock
 from ..units import UNITS, Unit, units_with
-from .kept_measurements import keep, kept, kept_file
-from .peak import LOADS
+from .kept_measurements import KeptMeasurement, kept_file
+from .measuring import LOADS
 
 _METHOD = 3  # part of the key of what is kept: raise it when what is measured changes
 _TIMEOUT = 30.0  # seconds; a unit takes some 0.2 s, and loading TVM one or two seconds
@@ -60,10 +58,6 @@ class UnitRate:
         return "" if self.unit.used else "no kernel of this version uses it"
 
 
-_measured: dict[Path, tuple[UnitRate, ...]] = {}
-"""What this process has measured, by the file that keeps it."""
-
-
 def unit_rates(target: Target, refresh: bool = False, deadline: float = math.inf) -> tuple[UnitRate, ...]:
     """The units of this machine with their measured rates.
 
@@ -82,46 +76,26 @@ def unit_rates(target: Target, refresh: bool = False, deadline: float = math.inf
     """
     if target.runner or target.triple:
         raise MeasureError(f"the units of {target.name} cannot be measured here: it is another machine")
-    path = _path(target)
-    known = _read(path) or _measured.get(path)
-    if known is not None and not refresh:
-        return known
-    with contextlib.closing(MachineLock()) as lock, lock.exclusive(deadline):
-        known = _read(path) or _measured.get(path)
-        if known is not None and not refresh:  # whoever had the lock before has measured them
-            return known
-        measured = _measure(target)
-    stands = known is not None and _undisturbed(known) and not _undisturbed(measured)
-    rates = _measured[path] = known if known is not None and stands else measured
-    with contextlib.suppress(OSError):  # without a folder that can be written, the next process measures again
-        keep(path, [_document(rate) for rate in rates])
-    return rates
-
-
-def _undisturbed(rates: Sequence[UnitRate]) -> bool:
-    return all(rate.undisturbed for rate in rates)
+    kept = KeptMeasurement(_path(target), _document, _read, lambda rates: all(rate.undisturbed for rate in rates))
+    return kept.get(lambda: _measure(target), refresh, deadline)
 
 
 def _path(target: Target) -> Path:
     return kept_file("units", [_METHOD, target.cpu, target.mcpu, target.cores, list(target.features)])
 
 
-def _document(rate: UnitRate) -> list[Any]:
-    return [rate.unit.name, rate.rate, rate.times_float32, rate.problem, rate.undisturbed]
+def _document(rates: Sequence[UnitRate]) -> list[Any]:
+    return [[rate.unit.name, rate.rate, rate.times_float32, rate.problem, rate.undisturbed] for rate in rates]
 
 
-def _read(path: Path) -> tuple[UnitRate, ...] | None:
+def _read(document: Any) -> tuple[UnitRate, ...]:
+    if not isinstance(document, list):
+        raise TypeError("no list of units")
     by_name = {unit.name: unit for unit in UNITS}
-    try:
-        return tuple(
-            UnitRate(by_name[name], float(rate), float(times), bool(undisturbed), str(problem))
-            for name, rate, times, problem, undisturbed in kept(path)
-        )
-    except (ValueError, KeyError, TypeError):
-        return None  # never measured, or the file is damaged
-
-
-# ------------------------------------------------------------------------------------- the measuring process
+    return tuple(
+        UnitRate(by_name[name], float(rate), float(times), bool(undisturbed), str(problem))
+        for name, rate, times, problem, undisturbed in document
+    )
 
 
 @dataclass(frozen=True)

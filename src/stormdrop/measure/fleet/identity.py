@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 
 from ...machine.cpu import Target
 from ...machine.detect import llvm_host
-from ...machine.limits.peak import measure_flops, measured_in_child, shape_of
+from ...machine.limits.measuring import measured_in_child, shape_of
+from ...machine.limits.peak_loops import measure_flops
 from ...machine.sharing.lock import MachineLock
 
 TOLERANCE = 0.1
