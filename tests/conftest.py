@@ -46,6 +46,9 @@ _RUN = "STORMDROP_TEST_RUN"
 """The environment variable by which a process is known as one of this test run, even after its parent has ended."""
 os.environ[_RUN] = _HOME.name
 
+# Programs that tests start find what tests share.
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
+
 _COMPILING = ("bench", "codegen")
 """Folders whose tests have the mark `compiles`. Elsewhere modules or single tests carry it."""
 
@@ -245,7 +248,7 @@ def _command(process: psutil.Process) -> list[str]:
 @pytest.fixture(scope="module")
 def rack() -> Iterator[Any]:
     """A rack of two boards on this machine. A module that wants another one has a fixture of this name itself."""
-    from stormdrop.testing.rack import Rack, missing
+    from stand_ins.rack import Rack, missing
 
     if reason := missing():
         pytest.skip(f"no rack can be started: {reason}")

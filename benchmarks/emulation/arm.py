@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "kernels"))
 
@@ -36,13 +37,13 @@ from correct import KERNELS
 from make_arm_board import DEFAULT
 
 import stormdrop as sd
+from stand_ins.arm_board import ArmBoard, missing
 from stormdrop.cli.output import table
 from stormdrop.errors import MeasureError, UnsupportedFunction
 from stormdrop.measure.contract import KernelSetup
 from stormdrop.measure.local import Limits, LocalMeasurer
 from stormdrop.measure.pool.pool import WorkerPool
 from stormdrop.sketches.registry import SOURCES, sketches_for
-from stormdrop.testing.arm_board import ArmBoard, missing
 from stormdrop.trial import Candidate, Request, Status
 
 LEDGER = OUT / "arm_points.jsonl"

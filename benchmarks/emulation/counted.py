@@ -24,12 +24,14 @@ from typing import Any, TextIO
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from common import OUT, kept_lines, save
 from make_arm_board import DEFAULT
 
 import stormdrop as sd
+from stand_ins.arm_board import SECONDS_PER_INSTRUCTION, ArmBoard, missing
 from stormdrop.cli.output import table
 from stormdrop.compare.search_run import run_search
 from stormdrop.measure.contract import Measurer
@@ -38,7 +40,6 @@ from stormdrop.report.plots.style import line_style
 from stormdrop.search import Knowledge, create, names
 from stormdrop.sketches import knowledge
 from stormdrop.sketches.registry import sketches_for
-from stormdrop.testing.arm_board import SECONDS_PER_INSTRUCTION, ArmBoard, missing
 from stormdrop.trial import Candidate, Measurement, Request, Status
 
 KERNELS = ("matmul m=32 n=64 k=32", "conv2d n=1 h=8 w=8 ci=16 co=32 kh=3 kw=3 pad=1", "softmax m=16 n=100")

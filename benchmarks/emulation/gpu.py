@@ -24,6 +24,10 @@ from typing import Any
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+
+from stand_ins.cuda_on_host import SANITIZERS, execute_on_host
+from stand_ins.opencl_execution import EMULATED, Execution, Job, execute
 from stormdrop import operators
 from stormdrop.codegen.opencl import build_opencl
 from stormdrop.errors import SpaceError, one_line
@@ -33,8 +37,6 @@ from stormdrop.ir.workload import Workload
 from stormdrop.machine.gpu import GPUS, Gpu
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.space import Space
-from stormdrop.testing.cuda_on_host import SANITIZERS, execute_on_host
-from stormdrop.testing.opencl_execution import EMULATED, Execution, Job, execute
 
 CASES = (
     "matmul m=24 n=32 k=16",

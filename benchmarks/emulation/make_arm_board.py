@@ -1,4 +1,4 @@
-"""Makes the folder of an emulated ARM board: what `stormdrop.testing.arm_board` starts under QEMU on an x86-64 machine.
+"""Makes the folder of an emulated ARM board: what `stand_ins.arm_board` starts under QEMU on an x86-64 machine.
 
     sudo apt-get install qemu-user g++-aarch64-linux-gnu gcc
     make_arm_board.py [FOLDER]

@@ -31,11 +31,13 @@ from stormdrop.measure.fleet.status import fleet_status
 from stormdrop.measure.local import LocalMeasurer
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.statistics import median_interval
-from stormdrop.testing.simulated_fleet import SimulatedSetup, Simulation, simulated_cluster
 from stormdrop.trial import Candidate, Request
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from common import machine, save
+
+from stand_ins.simulated_fleet import SimulatedSetup, Simulation, simulated_cluster
 
 NODES = 4
 

@@ -25,10 +25,12 @@ from pathlib import Path
 
 import psycopg
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+
+from stand_ins.network import Proxy
+from stand_ins.postgresql import Server, Unavailable, server
 from stormdrop.errors import StoreError
 from stormdrop.records import BufferedStore, Filter, Outcome, State, buffered_store, open_store
-from stormdrop.testing.network import Proxy
-from stormdrop.testing.postgresql import Server, Unavailable, server
 from stormdrop.testing.stores import PROBLEM, SETTING, timed
 
 LOST = 3

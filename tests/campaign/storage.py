@@ -20,7 +20,7 @@ from disturbed import Tuning
 from material import shared
 from sandbox import INSIDE, End, Process, Sandbox, check_end, sandbox
 
-from stormdrop.testing.postgresql import Server, Unavailable, server
+from stand_ins.postgresql import Server, Unavailable, server
 
 RUNS = 120
 

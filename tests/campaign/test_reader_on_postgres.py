@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import text
 
+from stand_ins.postgresql import Unavailable, server
 from stormdrop.errors import StoreError
 from stormdrop.records import Problem, Record, Setting, State, open_store
 from stormdrop.records.reading.reader import RecordsReader
 from stormdrop.records.reading.session_lines import SORTS, SessionFilter
 from stormdrop.records.reading.session_progress import ProgressOfSessions
 from stormdrop.records.reading.trial_search import Cursor, TrialFilter, find_trials
-from stormdrop.testing.postgresql import Unavailable, server
 from stormdrop.trial import Measurement, Status
 
 pytestmark = pytest.mark.long

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from command_line import SMALL, complaint, document, output_of
 
-from stormdrop.testing.rack import Rack
+from stand_ins.rack import Rack
 
 pytestmark = pytest.mark.compiles
 

@@ -7,13 +7,13 @@ import shutil
 import numpy as np
 import pytest
 
+from stand_ins.cuda_on_host import execute_on_host
+from stand_ins.opencl_execution import Execution
 from stormdrop import operators
 from stormdrop.ir.reference import evaluate_graph
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.gpu import GPUS
 from stormdrop.sketches.registry import sketches_for
-from stormdrop.testing.cuda_on_host import execute_on_host
-from stormdrop.testing.opencl_execution import Execution
 
 A100 = GPUS["a100"]
 ROWS = operators.softmax(m=3, n=40)

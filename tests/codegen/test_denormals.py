@@ -9,11 +9,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from stand_ins.assembly import assembly
 from stormdrop import operators
 from stormdrop.codegen.compile import TunedKernel
 from stormdrop.machine.cpu import Target
 from stormdrop.sketches.registry import sketches_for
-from stormdrop.testing.assembly import assembly
 
 ROWS = 128  # more than there are threads, and so many that each has some
 

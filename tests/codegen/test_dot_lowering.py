@@ -11,10 +11,10 @@ from tvm import tirx
 from tvm.ir.prim.expr import IntImm
 from tvm.tirx import ForKind, PrimFunc
 
+from stand_ins.assembly import assembly
 from stormdrop.ir.attributes import WORD
 from stormdrop.ir.stages import Axis, Stage, assemble, intermediate, variable
 from stormdrop.machine.cpu import Target
-from stormdrop.testing.assembly import assembly
 
 PLAIN = Target.parse("cpu/x86-64-v4")
 assert isinstance(PLAIN, Target)

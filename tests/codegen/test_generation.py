@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 
+from stand_ins.assembly import assembly
 from stormdrop import operators
 from stormdrop.codegen.compile import GENERATION
 from stormdrop.machine.cpu import Target
 from stormdrop.sketches.registry import sketches_for
-from stormdrop.testing.assembly import assembly
 
 DIGESTS = {1: "13a66538d5f8519e"}
 """By generation: a digest of the machine code of three kernels for a CPU with AVX-512.

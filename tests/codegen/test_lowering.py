@@ -11,13 +11,13 @@ import tvm
 import tvm_ffi
 from tvm.script import tirx as T
 
+from stand_ins.assembly import assembly
 from stormdrop import operators
 from stormdrop.codegen.compile import TunedKernel, compile_kernel
 from stormdrop.ir.attributes import UNALIGNED
 from stormdrop.machine.cpu import Target
 from stormdrop.sketches.cpu.non_temporal import NON_TEMPORAL, STORES
 from stormdrop.sketches.registry import sketches_for
-from stormdrop.testing.assembly import assembly
 
 AVX2 = Target.parse("cpu/x86-64-v3")
 WORKSPACE = "TVMBackendAllocWorkspace"  # how TVM asks its runtime for memory

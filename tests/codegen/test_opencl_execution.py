@@ -8,13 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from stormdrop import operators
-from stormdrop.codegen.opencl import OpenClModule, build_opencl
-from stormdrop.ir.reference import evaluate_graph
-from stormdrop.ir.workload import Workload
-from stormdrop.machine.opencl import opencl_devices
-from stormdrop.sketches.registry import sketches_for
-from stormdrop.testing.opencl_execution import (
+from stand_ins.opencl_execution import (
     BARRIER,
     EMULATED,
     Execution,
@@ -23,6 +17,12 @@ from stormdrop.testing.opencl_execution import (
     without_barrier,
     without_guard,
 )
+from stormdrop import operators
+from stormdrop.codegen.opencl import OpenClModule, build_opencl
+from stormdrop.ir.reference import evaluate_graph
+from stormdrop.ir.workload import Workload
+from stormdrop.machine.opencl import opencl_devices
+from stormdrop.sketches.registry import sketches_for
 
 WORKS = [
     operators.softmax(m=3, n=40),

@@ -6,10 +6,10 @@ import re
 
 import pytest
 
+from stand_ins.assembly import assembly
 from stormdrop import operators
 from stormdrop.machine.cpu import Target
 from stormdrop.sketches.registry import sketches_for
-from stormdrop.testing.assembly import assembly
 
 LAYERS = {
     "matmul": operators.matmul(48, 64, 40),

@@ -17,12 +17,12 @@ from tvm import te, tirx
 from tvm.s_tir import Schedule
 from tvm.tirx import PrimFunc
 
+from stand_ins.assembly import assembly
 from stormdrop.codegen.compile import Kernel, compile_kernel
 from stormdrop.ir.elementary import expand_for_cpu, expand_for_gpu
 from stormdrop.ir.stages import StageGraph
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
-from stormdrop.testing.assembly import assembly
 
 pytestmark = pytest.mark.compiles
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stand_ins.assembly import assembly
 from stormdrop import operators
 from stormdrop.codegen.compile import TunedKernel
 from stormdrop.errors import TargetError
@@ -21,7 +22,6 @@ from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
 from stormdrop.machine.known_cpus import KNOWN_CPUS
 from stormdrop.sketches.registry import sketches_for
-from stormdrop.testing.assembly import assembly
 from stormdrop.tuning.tune import tune
 
 NEON = tuple(

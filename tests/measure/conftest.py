@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from stand_ins.faults import ChosenFaults, Plain
 from stormdrop import operators
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
@@ -14,7 +15,6 @@ from stormdrop.measure.contract import KernelSetup
 from stormdrop.measure.local import Limits, LocalMeasurer
 from stormdrop.measure.pool.pool import WorkerPool
 from stormdrop.sketches.contract import Sketch
-from stormdrop.testing.faults import ChosenFaults, Plain
 from stormdrop.trial import Candidate
 
 SKETCH: Sketch = ChosenFaults(Plain())

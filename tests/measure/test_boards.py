@@ -13,6 +13,7 @@ import numpy as np
 import psutil
 import pytest
 
+from stand_ins.rack import Rack, missing, processes_of
 from stormdrop import operators
 from stormdrop.errors import MeasureError, TargetError
 from stormdrop.machine.cpu import Target
@@ -22,7 +23,6 @@ from stormdrop.measure.boards import BoardsMeasurer
 from stormdrop.measure.contract import KernelSetup, Measurer
 from stormdrop.measure.local import Limits, LocalMeasurer
 from stormdrop.sketches.registry import sketches_for
-from stormdrop.testing.rack import Rack, missing, processes_of
 from stormdrop.trial import Candidate, Measurement, Request, Status
 from stormdrop.tuning.kernel import KernelTask
 from stormdrop.tuning.options import TuneOptions

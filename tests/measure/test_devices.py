@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from stand_ins.faults import Plain
 from stormdrop.codegen.compile import Kernel, load_kernel
 from stormdrop.errors import InputError
 from stormdrop.ir.workload import Workload
@@ -21,7 +22,6 @@ from stormdrop.measure.pool.pool import WorkerPool
 from stormdrop.measure.worker.devices import CpuDevice
 from stormdrop.sketches.contract import Variant
 from stormdrop.space import Categorical, Space
-from stormdrop.testing.faults import Plain
 from stormdrop.trial import Candidate, Request, Status
 from stormdrop.tuning.tune import tune
 

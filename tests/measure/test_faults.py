@@ -12,12 +12,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from stand_ins.faults import FAULTS, SUBTLE_FAULTS, ChosenFaults, Plain, RandomFaults
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
 from stormdrop.measure.contract import KernelSetup
 from stormdrop.measure.local import LocalMeasurer
 from stormdrop.measure.pool.pool import WorkerPool
-from stormdrop.testing.faults import FAULTS, SUBTLE_FAULTS, ChosenFaults, Plain, RandomFaults
 from stormdrop.trial import Candidate, Request, Status
 
 pytestmark = pytest.mark.compiles

@@ -15,12 +15,12 @@ from typing import Any
 import psutil
 import pytest
 
+from stand_ins.simulated_fleet import SimulatedSetup, Simulation, simulated_cluster
 from stormdrop.errors import TargetError
 from stormdrop.measure.fleet import fleet as fleet_module
 from stormdrop.measure.fleet import lease
 from stormdrop.measure.fleet.fleet import Fleet
 from stormdrop.measure.fleet.status import fleet_status
-from stormdrop.testing.simulated_fleet import SimulatedSetup, Simulation, simulated_cluster
 from stormdrop.trial import Candidate, Request
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'stormdrop[ray]'")
@@ -32,7 +32,7 @@ FROM_OUTSIDE = """
 import sys
 from pathlib import Path
 from stormdrop.measure.fleet import Fleet
-from stormdrop.testing.simulated_fleet import SimulatedSetup, Simulation
+from stand_ins.simulated_fleet import SimulatedSetup, Simulation
 from stormdrop.trial import Candidate, Request
 
 address, folder = sys.argv[1], Path(sys.argv[2])

@@ -10,6 +10,7 @@ from typing import cast
 
 import pytest
 
+from stand_ins.faults import ChosenFaults, Plain
 from stormdrop.errors import MeasureError
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
@@ -19,7 +20,6 @@ from stormdrop.measure.local import Limits, LocalMeasurer
 from stormdrop.measure.places import Place
 from stormdrop.records import open_store
 from stormdrop.sketches.registry import sketches_for
-from stormdrop.testing.faults import ChosenFaults, Plain
 from stormdrop.trial import Candidate, Measurement, Phases, Request, Status
 from stormdrop.tuning.tune import tune
 

@@ -14,6 +14,7 @@ import pytest
 from numpy.typing import NDArray
 from tvm import te, tirx
 
+from stand_ins.faults import ChosenFaults, Plain
 from stormdrop import operators
 from stormdrop.errors import MeasureError
 from stormdrop.ir.workload import Workload
@@ -25,7 +26,6 @@ from stormdrop.measure.pool.jobs import Data
 from stormdrop.measure.pool.pool import WorkerPool
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.testing import MeasurerConformance
-from stormdrop.testing.faults import ChosenFaults, Plain
 from stormdrop.testing.measurers import MeasurerCase
 from stormdrop.trial import Candidate, Request, Status
 

@@ -12,13 +12,13 @@ import psutil
 import pytest
 
 from lock_waits import LINUX, until_it_waits
+from stand_ins.faults import ChosenFaults, Plain
 from stormdrop.errors import LockTimeout
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
 from stormdrop.machine.sharing.lock import MachineLock
 from stormdrop.measure.contract import KernelSetup
 from stormdrop.measure.local import LocalMeasurer
-from stormdrop.testing.faults import ChosenFaults, Plain
 from stormdrop.trial import Candidate, Request
 
 pytestmark = pytest.mark.compiles

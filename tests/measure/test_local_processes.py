@@ -27,7 +27,7 @@ _SESSION = """
     from stormdrop.measure.contract import KernelSetup
     from stormdrop.measure.local import Limits, LocalMeasurer
     from stormdrop.sketches.contract import Variant
-    from stormdrop.testing.faults import ChosenFaults, Plain
+    from stand_ins.faults import ChosenFaults, Plain
     from stormdrop.trial import Candidate, Request
 
     _, lock, fault, limit, sign = sys.argv

@@ -10,12 +10,12 @@ from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize
 from tvm.tirx import PrimFunc
 
+from stand_ins.faults import Plain
 from stormdrop.ir.attributes import NEEDS
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
 from stormdrop.sketches.contract import Variant
 from stormdrop.space import Categorical, Space
-from stormdrop.testing.faults import Plain
 
 
 @dataclass(frozen=True)

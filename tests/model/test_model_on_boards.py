@@ -15,6 +15,7 @@ from foreign_models import gelu_inside
 from tiny_models import residual_model
 from tvm.support import tar
 
+from stand_ins.rack import Rack
 from stormdrop.errors import InputError, MeasureError, ModelError, TargetError
 from stormdrop.machine.cpu import Target
 from stormdrop.machine.remote.tracker import boards
@@ -29,7 +30,6 @@ from stormdrop.model.random_weights import seed_weights
 from stormdrop.model.tuning.selection import fastest_on_board
 from stormdrop.model.tuning.tuning_file import read_tuning
 from stormdrop.records import open_store
-from stormdrop.testing.rack import Rack
 
 pytestmark = pytest.mark.compiles
 

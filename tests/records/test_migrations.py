@@ -16,12 +16,12 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import create_engine
 
+from stand_ins.postgresql import Unavailable, server
 from stormdrop.errors import StoreError
 from stormdrop.records import SqlStore, State, open_store, upgrade_database
 from stormdrop.records.place import url_of
 from stormdrop.records.sql import schema
 from stormdrop.records.sql.postgresql import with_driver
-from stormdrop.testing.postgresql import Unavailable, server
 from stormdrop.testing.stores import PROBLEM, SETTING, timed
 
 DUMPS = Path(__file__).with_name("version_0_1")

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from stand_ins.network import Proxy
+from stand_ins.postgresql import Server, Unavailable, server
 from stormdrop.errors import StoreError
 from stormdrop.records import BufferedStore, SqlStore, Store, open_store
 from stormdrop.records import buffered_store as buffering
 from stormdrop.records.sql import postgresql
 from stormdrop.records.sql.connection import DatabaseFailure
 from stormdrop.testing import stores
-from stormdrop.testing.network import Proxy
-from stormdrop.testing.postgresql import Server, Unavailable, server
 from stormdrop.testing.stores import PROBLEM, SETTING, timed
 
 pytestmark = pytest.mark.long

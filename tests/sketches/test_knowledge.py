@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import pytest
 
+from stand_ins.faults import Plain
 from stormdrop import operators
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
@@ -16,7 +17,6 @@ from stormdrop.sketches.cpu.contractions.register_blocked import RegisterBlocked
 from stormdrop.sketches.cpu.tiles.sketch import Tiles
 from stormdrop.sketches.cpu.winograd.sketch import Winograd
 from stormdrop.sketches.knowledge import multiplies_bfloat16, speedup_bound
-from stormdrop.testing.faults import Plain
 
 TARGET = Target.parse("cpu/x86-64-v4")
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tvm import te
 
+from stand_ins.assembly import assembly
 from stormdrop import operators
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
@@ -20,7 +21,6 @@ from stormdrop.sketches.cpu.streaming import Streaming
 from stormdrop.sketches.cpu.tiles.sketch import Tiles
 from stormdrop.sketches.cpu.winograd.sketch import WinogradOfBytes
 from stormdrop.sketches.registry import cpu_sketches, sketches_for
-from stormdrop.testing.assembly import assembly
 from stormdrop.testing.sketches import check_points, check_sketch
 
 TARGET = Target.detect()

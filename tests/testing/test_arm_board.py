@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 import stormdrop
+from stand_ins import arm_board
+from stand_ins.arm_board import ArmBoard
 from stormdrop import operators
 from stormdrop.cli import run
 from stormdrop.errors import MeasureError
@@ -20,8 +22,6 @@ from stormdrop.machine.cpu import Target
 from stormdrop.measure.contract import KernelSetup
 from stormdrop.measure.local import LocalMeasurer
 from stormdrop.sketches.registry import sketches_for
-from stormdrop.testing import arm_board
-from stormdrop.testing.arm_board import ArmBoard
 from stormdrop.trial import Candidate, Request
 
 FOLDER = Path(

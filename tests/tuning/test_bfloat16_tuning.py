@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import stormdrop as sd
+from stand_ins.faults import RandomFaults
 from stormdrop.records import Filter
 from stormdrop.sketches.cpu.contractions.register_blocked import RegisterBlocked
-from stormdrop.testing.faults import RandomFaults
 
 pytestmark = pytest.mark.compiles
 WORKLOAD = sd.operators.dense(12, 32, 48, bias=1, act="relu", residual=1, dtype="bfloat16")

@@ -18,9 +18,9 @@ from replayed_tuning import (
     tune_similar_kernel,
 )
 
+from stand_ins.faults import Plain
 from stormdrop.records import Filter, Outcome, SqlStore, open_store
 from stormdrop.sketches.registry import sketches_for
-from stormdrop.testing.faults import Plain
 from stormdrop.trial import Candidate, Measurement
 from stormdrop.tuning.kernel import KernelTask
 from stormdrop.tuning.options import TuneOptions

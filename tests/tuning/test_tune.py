@@ -11,13 +11,13 @@ import pytest
 from replayed_tuning import RECORDED, TARGET, WORKLOAD, Counting, stored_trials, tune_replayed
 from tvm import te
 
+from stand_ins.faults import FAULTS, RandomFaults
 from stormdrop import operators
 from stormdrop.errors import InputError, MeasureError, SearchError, UnsupportedFunction
 from stormdrop.measure.contract import KernelSetup
 from stormdrop.measure.local import Limits, LocalMeasurer
 from stormdrop.records import State, open_store
 from stormdrop.sketches.registry import sketches_for
-from stormdrop.testing.faults import FAULTS, RandomFaults
 from stormdrop.trial import Measurement, Request, Status
 from stormdrop.tuning.request import BATCH
 from stormdrop.tuning.result import Progress

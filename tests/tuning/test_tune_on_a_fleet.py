@@ -13,6 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import stormdrop as sd
+from stand_ins.simulated_fleet import simulated_cluster
 from stormdrop import operators
 from stormdrop.cli import run
 from stormdrop.errors import InputError
@@ -20,7 +21,6 @@ from stormdrop.machine.cpu import Target
 from stormdrop.measure.fleet.fleet import Fleet
 from stormdrop.measure.fleet.identity import identify
 from stormdrop.records import open_store
-from stormdrop.testing.simulated_fleet import simulated_cluster
 
 pytestmark = pytest.mark.compiles
 

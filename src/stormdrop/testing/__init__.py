@@ -20,22 +20,9 @@ method. pytest then runs all rules of the contract. The other suites are functio
 in a test.
 
 searches.py, measurers.py, spaces.py, stores.py, sketches.py  the suites
-assembly.py                                                   what LLVM makes of a scheduled function
-
-The other modules stand for what a machine may not have, or make it fail on purpose:
-
-faults.py            sketches whose candidates fail
-network.py           a network whose connections can be cut, or fall silent
-postgresql.py        a PostgreSQL server
-simulated_fleet.py   a fleet of machines that wait as long as a candidate takes
-arm_board.py         an emulated ARM board
-rack.py              boards behind TVM's RPC tracker
-opencl_execution.py  OpenCL kernels on a CPU
-cuda_on_host.py      CUDA source on the cores of this machine
-emulated_tiles.py    the tile instructions of AMX as loops
 
 `drive` runs a search on an objective without a machine, and `objective_of` makes such an objective from a formula.
-`sketches`, `faults` and `assembly` import TVM and are therefore not imported by this package.
+`sketches` imports TVM and is therefore not imported by this package.
 
 Example:
     A search of your own passes the suite of searches:

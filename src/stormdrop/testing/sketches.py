@@ -45,8 +45,8 @@ def check_sketch(
 
     Example:
         >>> from stormdrop import operators
-        >>> from stormdrop.testing.faults import Plain
-        >>> check_sketch(Plain(), operators.matmul(8, 8, 8), Target.detect(), samples=1)
+        >>> from stormdrop.sketches.cpu.streaming import Streaming
+        >>> check_sketch(Streaming(), operators.matmul(8, 8, 8), Target.detect(), samples=1)
     """
     space = sketch.space(workload, target)
     assert space is not None, f"{sketch.name} does not apply to {workload.name}"

@@ -12,13 +12,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from stand_ins import faults
 from stormdrop import operators
 from stormdrop.machine.cpu import Target
 from stormdrop.measure.contract import KernelSetup
 from stormdrop.measure.local import Limits, LocalMeasurer
 from stormdrop.records import open_store
 from stormdrop.space import Categorical, Ordinal, Space
-from stormdrop.testing import faults
 from stormdrop.tuning.tune import tune
 
 _TIMEOUT = 4.0  # seconds of a build or a run; a hang costs one and a half times as much

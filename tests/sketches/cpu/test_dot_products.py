@@ -13,6 +13,7 @@ import pytest
 from numpy.typing import NDArray
 from tvm import te
 
+from stand_ins.assembly import assembly
 from stormdrop import operators
 from stormdrop.codegen.compile import TunedKernel
 from stormdrop.ir.contractions.contraction import find_contraction
@@ -26,7 +27,6 @@ from stormdrop.sketches.cpu.contractions.dot_products import DotProducts, dot_pr
 from stormdrop.sketches.cpu.contractions.register_blocked import RegisterBlocked
 from stormdrop.sketches.cpu.contractions.wide_bytes import with_wide_bytes
 from stormdrop.sketches.registry import sketches_for
-from stormdrop.testing.assembly import assembly
 from stormdrop.testing.sketches import covering_points, run_all
 
 SKETCH = RegisterBlocked()

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from tvm import te
 
+from stand_ins.emulated_tiles import run_emulated
 from stormdrop import operators
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
 from stormdrop.sketches.cpu.tiles.columns import packs_by_panel
 from stormdrop.sketches.cpu.tiles.loops import TileLoops
 from stormdrop.sketches.cpu.tiles.sketch import Tiles, contraction_of
-from stormdrop.testing.emulated_tiles import run_emulated
 from stormdrop.testing.sketches import run
 
 SKETCH = Tiles()

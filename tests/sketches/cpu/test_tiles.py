@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stand_ins.assembly import assembly
+from stand_ins.emulated_tiles import run_all_emulated, run_emulated
 from stormdrop import operators
 from stormdrop.errors import UnsupportedFunction
 from stormdrop.ir.workload import Workload
@@ -20,8 +22,6 @@ from stormdrop.sketches.cpu.tiles.reductions import block_sizes, split_at
 from stormdrop.sketches.cpu.tiles.rows import rows_of
 from stormdrop.sketches.cpu.tiles.sketch import Tiles, contraction_of
 from stormdrop.sketches.registry import sketches_for
-from stormdrop.testing.assembly import assembly
-from stormdrop.testing.emulated_tiles import run_all_emulated, run_emulated
 from stormdrop.testing.sketches import covering_points, run_all
 
 SKETCH = Tiles()

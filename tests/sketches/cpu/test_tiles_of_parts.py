@@ -12,6 +12,8 @@ import pytest
 from numpy.typing import NDArray
 from tvm import te, topi
 
+from stand_ins.assembly import assembly
+from stand_ins.emulated_tiles import run_all_emulated, run_emulated
 from stormdrop import operators
 from stormdrop.errors import UnsupportedFunction
 from stormdrop.ir.stages import shape_of
@@ -23,8 +25,6 @@ from stormdrop.sketches.cpu.tiles.loops import TileLoops
 from stormdrop.sketches.cpu.tiles.rows import rows_of
 from stormdrop.sketches.cpu.tiles.sketch import TilesOfParts
 from stormdrop.sketches.registry import sketches_for
-from stormdrop.testing.assembly import assembly
-from stormdrop.testing.emulated_tiles import run_all_emulated, run_emulated
 from stormdrop.testing.sketches import covering_points, run, run_all
 from stormdrop.trial import Point
 

@@ -12,6 +12,7 @@ from tvm import te
 from tvm.topi.utils import const_matrix
 
 import stormdrop as sd
+from stand_ins.opencl_execution import EMULATED, Job, execute
 from stormdrop import operators
 from stormdrop.codegen.cuda import cuda_source, launches
 from stormdrop.codegen.gpu_check import cross_check
@@ -24,7 +25,6 @@ from stormdrop.machine.opencl import opencl_devices
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.sketches.rules import CPU_RULES, GPU_RULES, derive
 from stormdrop.space import Space
-from stormdrop.testing.opencl_execution import EMULATED, Job, execute
 from stormdrop.testing.sketches import check_sketch
 from stormdrop.trial import Point
 

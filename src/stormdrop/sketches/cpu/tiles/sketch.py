@@ -21,7 +21,7 @@ one distance from each other. Padding is computed before, and so are whole words
 may run on from one of its rows to the next (`rows`).
 
 A machine without tiles has no such schedule. What AMX needs of the operating system is in `machine.tiles`. On any
-machine `testing.emulated_tiles` executes the schedules with loops in the place of the instructions.
+machine `tests/stand_ins/emulated_tiles.py` executes the schedules with loops in the place of the instructions.
 """
 
 from __future__ import annotations

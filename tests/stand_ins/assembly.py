@@ -6,7 +6,7 @@ from typing import Any
 
 from tvm.tirx import PrimFunc
 
-from ..codegen.compile import build_module
+from stormdrop.codegen.compile import build_module
 
 
 def assembly(function: PrimFunc, target: Any) -> str:

@@ -22,13 +22,13 @@ import numpy as np
 from numpy.typing import NDArray
 from tvm.tirx import PrimFunc
 
-from ..codegen.cuda import cuda_source
-from ..codegen.gpu_lowering import KernelLaunch, argument_bytes, launches_of, lower_for_gpu
-from ..errors import MeasureError
-from ..ir.stages import shape_of
-from ..machine.gpu import Gpu
-from ..machine.process.scratch import scratch_folder
-from .opencl_execution import Execution
+from stand_ins.opencl_execution import Execution
+from stormdrop.codegen.cuda import cuda_source
+from stormdrop.codegen.gpu_lowering import KernelLaunch, argument_bytes, launches_of, lower_for_gpu
+from stormdrop.errors import MeasureError
+from stormdrop.ir.stages import shape_of
+from stormdrop.machine.gpu import Gpu
+from stormdrop.machine.process.scratch import scratch_folder
 
 Array = NDArray[Any]
 

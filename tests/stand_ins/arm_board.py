@@ -22,8 +22,8 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-from ..errors import MeasureError, TargetError
-from ..machine.remote.rpc import connect
+from stormdrop.errors import MeasureError, TargetError
+from stormdrop.machine.remote.rpc import connect
 
 SECONDS_PER_INSTRUCTION = 128e-9
 """What a counting board's clock tells for an executed instruction."""

@@ -24,9 +24,9 @@ from typing import Any
 import psutil
 from typing_extensions import Self
 
-from ..errors import MeasureError, TargetError
-from ..machine.process.child_process import ChildProcess
-from ..machine.remote import tracker
+from stormdrop.errors import MeasureError, TargetError
+from stormdrop.machine.process.child_process import ChildProcess
+from stormdrop.machine.remote import tracker
 
 START_SECONDS = 60.0
 """A rack that is not complete by then does not start."""

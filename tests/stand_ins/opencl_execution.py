@@ -23,9 +23,9 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from ..codegen.opencl import OpenClModule
-from ..errors import MeasureError, one_line
-from ..machine.opencl import OpenCl, OpenClInfo
+from stormdrop.codegen.opencl import OpenClModule
+from stormdrop.errors import MeasureError, one_line
+from stormdrop.machine.opencl import OpenCl, OpenClInfo
 
 Array = NDArray[Any]
 
@@ -162,8 +162,8 @@ def serve(name: str) -> None:
     Args:
         name: The folder's path. `execute` starts a process for it.
     """
-    from ..codegen.opencl_runtime import OpenClRuntime
-    from ..machine.opencl import _found
+    from stormdrop.codegen.opencl_runtime import OpenClRuntime
+    from stormdrop.machine.opencl import _found
 
     folder, devices = Path(name), list(_found().values())
     if not devices:

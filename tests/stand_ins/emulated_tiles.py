@@ -18,15 +18,15 @@ from tvm.ir.prim.expr import IntImm
 from tvm.tirx import BufferStore, Evaluate, For, ForKind, PrimFunc
 from tvm_ffi import structural_walk
 
-from ..ir.attributes import NEEDS, WORD
-from ..ir.expressions import Expr, transform_statement, unraveled
-from ..ir.stages import intermediate, shape_of, variable
-from ..ir.workload import Workload
-from ..machine.cpu import Target
-from ..sketches.contract import Variant
-from ..sketches.cpu.nests import element_offset
-from ..sketches.cpu.tiles.instructions import CONFIGURATION_WORDS, REGISTERS, TILE, WORD_BYTES
-from .sketches import run_all
+from stormdrop.ir.attributes import NEEDS, WORD
+from stormdrop.ir.expressions import Expr, transform_statement, unraveled
+from stormdrop.ir.stages import intermediate, shape_of, variable
+from stormdrop.ir.workload import Workload
+from stormdrop.machine.cpu import Target
+from stormdrop.sketches.contract import Variant
+from stormdrop.sketches.cpu.nests import element_offset
+from stormdrop.sketches.cpu.tiles.instructions import CONFIGURATION_WORDS, REGISTERS, TILE, WORD_BYTES
+from stormdrop.testing.sketches import run_all
 
 _NAMES = (
     *("ldtilecfg", "tilerelease", "tilezero", "tileloadd64", "tilestored64"),

@@ -20,12 +20,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..errors import MeasureError
-from ..machine.cpu import Target
-from ..measure.contract import Measurer
-from ..measure.fleet.identity import Calibration, MachineIdentity
-from ..measure.fleet.ray_cluster import RESOURCE
-from ..trial import Candidate, Measurement, Phases, Request, Status
+from stormdrop.errors import MeasureError
+from stormdrop.machine.cpu import Target
+from stormdrop.measure.contract import Measurer
+from stormdrop.measure.fleet.identity import Calibration, MachineIdentity
+from stormdrop.measure.fleet.ray_cluster import RESOURCE
+from stormdrop.trial import Candidate, Measurement, Phases, Request, Status
 
 _TARGET = Target("cpu", "Simulated CPU", "generic", 2, 8, 16, 1 << 15, 1 << 20, 1 << 25)
 

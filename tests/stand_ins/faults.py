@@ -26,12 +26,12 @@ from tvm.ir.prim import expr as prim
 from tvm.s_tir import SBlock, SBlockRealize, Schedule
 from tvm.tirx import PrimFunc
 
-from ..ir.stages import shape_of
-from ..ir.workload import Workload
-from ..machine.cpu import Target
-from ..sketches.contract import Sketch, Variant
-from ..space import Categorical, Ordinal, Space
-from ..trial import Status
+from stormdrop.ir.stages import shape_of
+from stormdrop.ir.workload import Workload
+from stormdrop.machine.cpu import Target
+from stormdrop.sketches.contract import Sketch, Variant
+from stormdrop.space import Categorical, Ordinal, Space
+from stormdrop.trial import Status
 
 FAULTS: Mapping[str, Status] = {
     "raise": Status.INSTANTIATION,

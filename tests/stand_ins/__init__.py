@@ -1,0 +1,13 @@
+"""What stands for things that a machine may not have, or makes them fail on purpose.
+
+faults.py            sketches whose candidates fail
+network.py           a network whose connections can be cut, or fall silent
+postgresql.py        a PostgreSQL server
+simulated_fleet.py   a fleet of machines that wait as long as a candidate takes
+arm_board.py         an emulated ARM board
+rack.py              boards behind TVM's RPC tracker
+opencl_execution.py  OpenCL kernels on a CPU
+cuda_on_host.py      CUDA source on the cores of this machine
+emulated_tiles.py    the tile instructions of AMX as loops
+assembly.py          what LLVM makes of a scheduled function
+"""
