@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -247,3 +248,23 @@ def test_a_session_that_another_run_resumes_first_ends_no_tuning(
         assert tiles(other, ours) == [(0,), (1,)]
     assert ours.id != found.id
     assert "is being tuned by process 4711" in said[0]
+
+
+class OfAPlugin:
+    """A store that is none of ours, which waits for other writers."""
+
+    def __init__(self, store: SqlStore) -> None:
+        self._store, self.patience, self.given = store, 60.0, "mine://records"
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+def test_a_store_of_a_plugin_waits_no_longer_than_one_of_ours() -> None:
+    with open_store("sqlite://") as inner:
+        store = OfAPlugin(inner)
+        with BufferedStore(store) as buffered:
+            assert store.patience == module.PATIENCE
+            buffered.open(PROBLEM, SETTING)
+        assert store.patience == 60.0
+        assert "--db mine://records" in buffered._import_command(Path("kept.jsonl"))

@@ -33,6 +33,7 @@ from .contract import (
     Problem,
     Record,
     Setting,
+    SharedStore,
     State,
     Store,
     StoredSession,
@@ -41,7 +42,7 @@ from .contract import (
 )
 from .json_lines import write_lines
 from .sql.connection import DatabaseFailure
-from .sql.sql_store import SqlStore, check_record, new_session
+from .sql.sql_store import check_record, new_session
 
 RETRY_SECONDS = 10.0
 """Seconds after a failure for which the database is left alone."""
@@ -111,7 +112,7 @@ class BufferedStore:
         self._reason = ""  # why the last write failed
         self._passes = False  # whether that may pass by itself
         self._next = -math.inf  # when the database may be tried again
-        if isinstance(store, SqlStore):
+        if isinstance(store, SharedStore):
             self._former_patience, store.patience = store.patience, PATIENCE
 
     def __enter__(self) -> Self:
@@ -212,7 +213,7 @@ class BufferedStore:
                 time.sleep(_PAUSE)
                 self._write_missing(now=True)
         finally:  # also after Ctrl-C
-            if isinstance(self._store, SqlStore):
+            if isinstance(self._store, SharedStore):
                 self._store.patience = self._former_patience
             if missing := self._missing:
                 self._sessions.clear()
@@ -238,7 +239,7 @@ class BufferedStore:
 
     def _import_command(self, path: Path) -> str:
         """The command that takes the file in where its records belong."""
-        place = self._store.given if isinstance(self._store, SqlStore) else None
+        place = self._store.given if isinstance(self._store, SharedStore) else None
         words = ["stormdrop", "db", "import", "--trusted", str(path), *([] if place is None else ["--db", place])]
         return shlex.join(words)
 

@@ -395,3 +395,18 @@ class Store(Protocol):
 
     def __exit__(self, *_: object) -> None:
         """Writes what is not written yet, and as a rule closes the store."""
+
+
+@runtime_checkable
+class SharedStore(Protocol):
+    """A `Store` that other processes may write to at the same time. One that is none never waits.
+
+    Attributes:
+        patience: Seconds for which a method that writes waits for another writer. Whoever uses the store may set it.
+    """
+
+    patience: float
+
+    @property
+    def given(self) -> str | None:
+        """The store as a user named it, without a password; None for the default one."""
