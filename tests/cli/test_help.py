@@ -13,7 +13,7 @@ import typer
 from command_line import document, environment, output_of
 
 from stormdrop.cli import app, run
-from stormdrop.cli.guide import DESCRIPTIONS, EXAMPLES
+from stormdrop.cli.guide import EXAMPLES, descriptions
 from stormdrop.search import names
 
 COMPLETIONS = [
@@ -53,7 +53,7 @@ def test_the_help_of_tune_op_describes_the_operators_without_loading_tvm() -> No
     program = "import sys; from stormdrop.cli import run; run(['tune-op', '--help']); assert 'tvm' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment())
     assert done.returncode == 0, done.stderr
-    for name, what in DESCRIPTIONS.items():
+    for name, what in descriptions().items():
         (line,) = [line for line in done.stdout.splitlines() if line.split()[:1] == [name]]
         assert line.endswith(what)
 
@@ -63,11 +63,11 @@ def test_operators(capfd: pytest.CaptureFixture[str]) -> None:
 
     listed = document(capfd, "operators")["operators"]
     assert [entry["name"] for entry in listed] == operators.names()
-    assert set(DESCRIPTIONS) == set(operators.names()), "an operator has no line in cli/guide.py"
+    assert set(descriptions()) == set(operators.names()), "an operator does not say what it computes"
     assert {entry["name"]: entry["arguments"] for entry in listed}["matmul"] == operators.usage("matmul")
     rows = output_of(capfd, "operators").splitlines()
     assert len(rows) == 1 + len(listed)
-    assert all(DESCRIPTIONS[row.split()[0]] in row for row in rows[1:])
+    assert all(descriptions()[row.split()[0]] in row for row in rows[1:])
 
 
 @pytest.mark.parametrize(("words", "offered"), COMPLETIONS, ids=lambda value: " ".join(value))

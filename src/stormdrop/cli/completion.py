@@ -9,7 +9,7 @@ from ..machine.known_cpus import KNOWN_CPUS
 from ..plugins import plugins
 from ..search import names
 from ..tuning.options import PRECISIONS
-from .guide import DESCRIPTIONS
+from .guide import descriptions
 
 VARIABLE = "_STORMDROP_COMPLETE"
 """The environment variable by which a shell asks for completions."""
@@ -36,10 +36,10 @@ def operators_and_files(incomplete: str) -> list[str]:
     """The names of the operators, and the files and folders here."""
     folder, slash, _ = incomplete.rpartition("/")
     found = [f"{folder}{slash}{path.name}" for path in sorted(Path(folder or slash or ".").glob("[!.]*"))]
-    return [name for name in [*DESCRIPTIONS, *plugins("operators"), *found] if name.startswith(incomplete)]
+    return [name for name in [*descriptions(), *plugins("operators"), *found] if name.startswith(incomplete)]
 
 
 def operators(incomplete: str) -> list[tuple[str, str]]:
     """The names of the operators, with what each computes."""
-    known = {**DESCRIPTIONS, **{name: plugin.package for name, plugin in plugins("operators").items()}}
+    known = {**descriptions(), **{name: plugin.package for name, plugin in plugins("operators").items()}}
     return [(name, what) for name, what in known.items() if name.startswith(incomplete)]

@@ -5,6 +5,10 @@ It loads no TVM, because help and tab completion answer at once.
 
 from __future__ import annotations
 
+import ast
+from functools import cache
+from pathlib import Path
+
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "tune": (
         "stormdrop tune resnet50.onnx --time 3m --out resnet50.sd",
@@ -53,29 +57,24 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
 }
 """Commands that work, by the command's name."""
 
-DESCRIPTIONS: dict[str, str] = {
-    "attention": "softmax of Q K^T, multiplied by V",
-    "attention_scores": "softmax of Q K^T: attention before its product with V",
-    "batch_matmul": "products of pairs of matrices",
-    "concatenate": "two tensors, one after the other along an axis",
-    "conv1d": "a convolution over one dimension",
-    "conv2d": "a convolution over images, dilated and grouped if wanted",
-    "dense": "a product with constant weights: a fully connected layer",
-    "depthwise_conv2d": "a convolution of each channel by itself",
-    "elementwise": "a function of each element of one or two tensors",
-    "global_pool2d": "average or maximum over each whole image",
-    "layer_norm": "layer normalisation of each row",
-    "matmul": "a product of two matrices, neither of them constant",
-    "pool2d": "average or maximum over windows of images",
-    "reduce": "sum, maximum, minimum or mean over axes",
-    "rms_norm": "root mean square normalisation of each row",
-    "softmax": "softmax of each row",
-    "transpose": "the axes of a tensor in another order",
-    "weight_only_dense": "a fully connected layer with weights of 4 or 8 bits and data of floats",
-}
-"""What each operator of this package computes. `operators.names()` lists those of plug-ins too."""
-
 _UNCHANGED = "\b\n"  # typer does not fill the lines of the paragraph that follows
+
+
+@cache
+def descriptions() -> dict[str, str]:
+    """What each operator of this package computes, by name, as `@operator` says in the files of `operators`.
+
+    These are read and not imported, because they load TVM. `operators.names()` lists those of plug-ins, too.
+    """
+    found: dict[str, str] = {}
+    for file in Path(__file__).parents[1].joinpath("operators").glob("*.py"):
+        for node in ast.parse(file.read_text()).body:
+            match node:
+                case ast.FunctionDef(
+                    decorator_list=[ast.Call(func=ast.Name("operator"), args=[ast.Constant(str(purpose)), *_])]
+                ):
+                    found[node.name] = purpose
+    return dict(sorted(found.items()))
 
 
 def epilog(command: str) -> str:
@@ -86,8 +85,8 @@ def epilog(command: str) -> str:
     """
     parts = [_block("Examples", EXAMPLES[command])]
     if command == "tune-op":
-        width = max(map(len, DESCRIPTIONS))
-        lines = tuple(f"{name:<{width}}  {what}" for name, what in DESCRIPTIONS.items())
+        width = max(map(len, descriptions()))
+        lines = tuple(f"{name:<{width}}  {what}" for name, what in descriptions().items())
         parts.append(_block("Operators (their arguments: stormdrop operators)", lines))
     return "\n\n".join(parts)
 

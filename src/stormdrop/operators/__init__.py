@@ -19,13 +19,14 @@ of time. The inputs of a workload have the order in which the formula of the ope
 from __future__ import annotations
 
 from .contractions import attention, attention_scores, batch_matmul, dense, matmul
-from .declare import OPERATORS, create, find, names, usage
+from .declare import EXAMPLES, OPERATORS, create, find, names, usage
 from .movement import concatenate, elementwise, transpose
 from .rows import layer_norm, reduce, rms_norm, softmax
 from .weight_only import weight_only_dense
 from .windows import conv1d, conv2d, depthwise_conv2d, global_pool2d, pool2d
 
 __all__ = [
+    "EXAMPLES",
     "OPERATORS",
     "attention",
     "attention_scores",

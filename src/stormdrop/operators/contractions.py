@@ -16,7 +16,7 @@ from .rows import softmax_of
 _DTYPES = ("float32", "float16", BFLOAT16, *BYTES)
 
 
-@operator(dtype=_DTYPES)
+@operator("a product of two matrices, neither of them constant", "m=48 n=64 k=32", dtype=_DTYPES)
 def matmul(m: int, n: int, k: int, dtype: str = "float32") -> Definition:
     """Product of two matrices, of which neither is constant: C[m, n] = A[m, k] B[k, n].
 
@@ -44,7 +44,12 @@ def matmul(m: int, n: int, k: int, dtype: str = "float32") -> Definition:
     return Definition([a, b], _narrow(c, dtype))
 
 
-@operator(act=tuple(ACTIVATIONS), dtype=("float32", BFLOAT16, *BYTES))
+@operator(
+    "a product with constant weights: a fully connected layer",
+    "m=8 n=64 k=96 bias=1 act=relu",
+    act=tuple(ACTIVATIONS),
+    dtype=("float32", BFLOAT16, *BYTES),
+)
 def dense(
     m: int,
     n: int,
@@ -98,7 +103,7 @@ def dense(
     return with_epilogue([a, w], c, 1, bias, act, residual, dtype)
 
 
-@operator(dtype=_DTYPES)
+@operator("products of pairs of matrices", "b=3 m=32 n=32 k=16", dtype=_DTYPES)
 def batch_matmul(b: int, m: int, n: int, k: int, transpose_b: int = 0, dtype: str = "float32") -> Definition:
     """Products of pairs of matrices, of which neither is constant: C[b, m, n] = A[b, m, k] B[b, k, n].
 
@@ -126,7 +131,7 @@ def batch_matmul(b: int, m: int, n: int, k: int, transpose_b: int = 0, dtype: st
     return Definition(inputs, _narrow(c, dtype))
 
 
-@operator()
+@operator("softmax of Q K^T: attention before its product with V", "b=2 m=32 n=32 k=16")
 def attention_scores(b: int, m: int, n: int, k: int, mask: int = 0, dtype: str = "float32") -> Definition:
     """Attention before its product with V: softmax(Q[b, m, k] K[b, n, k]^T / sqrt(k) + mask[m, n]) along n.
 
@@ -153,7 +158,7 @@ def attention_scores(b: int, m: int, n: int, k: int, mask: int = 0, dtype: str =
     return Definition(*_attention_weights(b, m, n, k, mask, dtype))
 
 
-@operator()
+@operator("softmax of Q K^T, multiplied by V", "b=2 m=32 n=32 k=16 v=8")
 def attention(b: int, m: int, n: int, k: int, v: int, mask: int = 0, dtype: str = "float32") -> Definition:
     """Attention: softmax(Q[b, m, k] K[b, n, k]^T / sqrt(k) + mask[m, n]) V[b, n, v], the softmax along n.
 

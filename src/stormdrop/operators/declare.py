@@ -1,6 +1,6 @@
 """Declares operators: `@operator` makes a definition in TVM's tensor expressions an operator.
 
-    @operator(kind=("max", "min"))                        # what `kind` may be
+    @operator("the larger or the smaller of each pair", "n=8", kind=("max", "min"))    # what `kind` may be
     def extreme(n: int, kind: str = "max", dtype: str = "float32") -> Definition:
         ...
         return Definition([x], y)
@@ -37,6 +37,10 @@ OPERATORS: dict[str, Callable[..., Workload]] = {}
 """The operators of this package by name, and those of plug-ins that were loaded."""
 
 
+EXAMPLES: dict[str, str] = {}
+"""Arguments of a small instance of each of these operators, by name."""
+
+
 class Definition(NamedTuple):
     """A function in TVM's tensor expressions.
 
@@ -51,13 +55,17 @@ class Definition(NamedTuple):
     constants: tuple[int, ...] = ()
 
 
-def operator(**choices: Sequence[str]) -> Callable[[Callable[P, Definition]], Callable[P, Workload]]:
+def operator(
+    purpose: str = "", example: str = "", **choices: Sequence[str]
+) -> Callable[[Callable[P, Definition]], Callable[P, Workload]]:
     """Makes a definition an operator, and registers it under its name in `OPERATORS`.
 
     The operator takes the arguments of the definition and returns a `Workload`. It raises `OperatorError`, with one
     line, for a bad argument and for tensors of more than 8 GiB together.
 
     Args:
+        purpose: what it computes, a few words for the help of the command line.
+        example: arguments of a small instance, as `stormdrop tune-op` takes them. Tests schedule it on every machine.
         choices: the values that the text arguments may have, by the names of the arguments. `dtype` may be "float32"
             by default.
     """
@@ -86,6 +94,8 @@ def operator(**choices: Sequence[str]) -> Callable[[Callable[P, Definition]], Ca
             _check_size(name, workload)
             return workload
 
+        if example:
+            EXAMPLES[name] = example
         known = OPERATORS.setdefault(name, build)
         if known.__module__ != build.__module__:
             raise OperatorError(f"there is an operator {name!r} already, in {known.__module__}")

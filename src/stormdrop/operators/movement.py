@@ -26,7 +26,7 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-@operator(kind=(*_UNARY, *_BINARY))
+@operator("a function of each element of one or two tensors", "shape=64x33 kind=sigmoid", kind=(*_UNARY, *_BINARY))
 def elementwise(shape: tuple[int, ...], kind: str = "relu", dtype: str = "float32") -> Definition:
     """A function of each element of one input, or of the elements of two inputs.
 
@@ -54,7 +54,7 @@ def elementwise(shape: tuple[int, ...], kind: str = "relu", dtype: str = "float3
     return Definition([x, z], te.compute(shape, lambda *i: _BINARY[kind](x[i], z[i[first:]]), name="elementwise"))
 
 
-@operator()
+@operator("the axes of a tensor in another order", "shape=32x48 perm=1x0")
 def transpose(shape: tuple[int, ...], perm: tuple[int, ...], dtype: str = "float32") -> Definition:
     """The axes of a tensor in another order: axis `i` of the output is axis `perm[i]` of the input.
 
@@ -84,7 +84,7 @@ def transpose(shape: tuple[int, ...], perm: tuple[int, ...], dtype: str = "float
     return Definition([x], te.compute([shape[axis] for axis in perm], element, name="transpose"))
 
 
-@operator()
+@operator("two tensors, one after the other along an axis", "shape=32x20 shape2=32x30 axis=1")
 def concatenate(shape: tuple[int, ...], shape2: tuple[int, ...], axis: int, dtype: str = "float32") -> Definition:
     """Two tensors, one after the other along an axis.
 

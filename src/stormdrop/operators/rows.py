@@ -11,7 +11,7 @@ from ..errors import OperatorError
 from .declare import Definition, operator
 
 
-@operator(kind=("sum", "max", "min", "mean"))
+@operator("sum, maximum, minimum or mean over axes", "shape=64x96 axis=1", kind=("sum", "max", "min", "mean"))
 def reduce(
     shape: tuple[int, ...], axis: int | tuple[int, ...], kind: str = "sum", dtype: str = "float32"
 ) -> Definition:
@@ -55,7 +55,7 @@ def reduce(
     return Definition([x], averaged(y, math.prod(shape[dimension] for dimension in reduced)) if kind == "mean" else y)
 
 
-@operator()
+@operator("softmax of each row", "m=32 n=50")
 def softmax(m: int, n: int, dtype: str = "float32") -> Definition:
     """exp(x - max) / sum(exp(x - max)) along each row of x[m, n].
 
@@ -76,7 +76,7 @@ def softmax(m: int, n: int, dtype: str = "float32") -> Definition:
     return Definition([x], softmax_of(x))
 
 
-@operator()
+@operator("layer normalisation of each row", "m=32 n=50")
 def layer_norm(m: int, n: int, eps: float = 1e-5, dtype: str = "float32") -> Definition:
     """(x - mean) / sqrt(variance + eps) * scale[n] + shift[n] along each row of x[m, n].
 
@@ -107,7 +107,7 @@ def layer_norm(m: int, n: int, eps: float = 1e-5, dtype: str = "float32") -> Def
     return Definition([x, scale, shift], y, constants=(1, 2))
 
 
-@operator()
+@operator("root mean square normalisation of each row", "m=32 n=50")
 def rms_norm(m: int, n: int, eps: float = 1e-5, dtype: str = "float32") -> Definition:
     """x / sqrt(mean(x^2) + eps) * scale[n] along each row of x[m, n], with a constant scale (arXiv:1910.07467).
 

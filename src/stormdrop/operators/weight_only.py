@@ -18,7 +18,11 @@ BITS = (4, 8)
 """How many bits a code may have."""
 
 
-@operator(act=tuple(ACTIVATIONS))
+@operator(
+    "a fully connected layer with weights of 4 or 8 bits and data of floats",
+    "m=4 n=64 k=96 bits=4 group=32 zero_points=1 bias=1",
+    act=tuple(ACTIVATIONS),
+)
 def weight_only_dense(
     m: int,
     n: int,

@@ -21,7 +21,9 @@ from .rows import averaged
 _SEQUENCES, _IMAGES = ("NLC", "NCL"), ("NHWC", "NCHW")
 
 
-@operator(act=tuple(ACTIVATIONS), layout=_SEQUENCES)
+@operator(
+    "a convolution over one dimension", "n=1 l=64 ci=8 co=32 k=3 pad=1", act=tuple(ACTIVATIONS), layout=_SEQUENCES
+)
 def conv1d(
     n: int,
     l: int,
@@ -70,7 +72,13 @@ def conv1d(
     return with_epilogue(inputs, c, layout.index("C"), bias, act)
 
 
-@operator(act=tuple(ACTIVATIONS), layout=_IMAGES, dtype=("float32", BFLOAT16, *BYTES))
+@operator(
+    "a convolution over images, dilated and grouped if wanted",
+    "n=1 h=14 w=14 ci=16 co=32 kh=3 kw=3 pad=1 bias=1 act=relu",
+    act=tuple(ACTIVATIONS),
+    layout=_IMAGES,
+    dtype=("float32", BFLOAT16, *BYTES),
+)
 def conv2d(
     n: int,
     h: int,
@@ -137,7 +145,12 @@ def conv2d(
     return with_epilogue(inputs, c, layout.index("C"), bias, act, residual, dtype)
 
 
-@operator(act=tuple(ACTIVATIONS), layout=_IMAGES)
+@operator(
+    "a convolution of each channel by itself",
+    "n=1 h=14 w=14 ci=32 kh=3 kw=3 pad=1",
+    act=tuple(ACTIVATIONS),
+    layout=_IMAGES,
+)
 def depthwise_conv2d(
     n: int,
     h: int,
@@ -197,7 +210,12 @@ def depthwise_conv2d(
     return with_epilogue([x, weight], c, layout.index("C"), bias, act)
 
 
-@operator(kind=("max", "avg"), layout=_IMAGES)
+@operator(
+    "average or maximum over windows of images",
+    "n=1 h=16 w=16 c=32 kh=2 kw=2 stride=2",
+    kind=("max", "avg"),
+    layout=_IMAGES,
+)
 def pool2d(
     n: int,
     h: int,
@@ -252,7 +270,7 @@ def pool2d(
     return Definition([x], averaged(pooled, kh * kw) if kind == "avg" else pooled)
 
 
-@operator(kind=("max", "avg"), layout=_IMAGES)
+@operator("average or maximum over each whole image", "n=1 h=7 w=7 c=64", kind=("max", "avg"), layout=_IMAGES)
 def global_pool2d(
     n: int, h: int, w: int, c: int, kind: str = "avg", layout: str = "NHWC", dtype: str = "float32"
 ) -> Definition:

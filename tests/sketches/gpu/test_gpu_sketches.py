@@ -25,26 +25,7 @@ from stormdrop.sketches.registry import sketches_for
 from stormdrop.space import Columnwise, Space
 
 A100 = GPUS["a100"]
-OPERATORS = {
-    "matmul": "m=48 n=64 k=32",
-    "dense": "m=8 n=64 k=96 bias=1 act=relu",
-    "weight_only_dense": "m=4 n=64 k=96 bits=4 group=32 zero_points=1 bias=1",
-    "batch_matmul": "b=3 m=32 n=32 k=16",
-    "attention": "b=2 m=32 n=32 k=16 v=8",
-    "attention_scores": "b=2 m=32 n=32 k=16",
-    "conv1d": "n=1 l=64 ci=8 co=32 k=3 pad=1",
-    "conv2d": "n=1 h=14 w=14 ci=16 co=32 kh=3 kw=3 pad=1 bias=1 act=relu",
-    "depthwise_conv2d": "n=1 h=14 w=14 ci=32 kh=3 kw=3 pad=1",
-    "pool2d": "n=1 h=16 w=16 c=32 kh=2 kw=2 stride=2",
-    "global_pool2d": "n=1 h=7 w=7 c=64",
-    "reduce": "shape=64x96 axis=1",
-    "softmax": "m=32 n=50",
-    "layer_norm": "m=32 n=50",
-    "rms_norm": "m=32 n=50",
-    "elementwise": "shape=64x33 kind=sigmoid",
-    "transpose": "shape=32x48 perm=1x0",
-    "concatenate": "shape=32x20 shape2=32x30 axis=1",
-}
+OPERATORS = operators.EXAMPLES
 
 
 @lru_cache
@@ -52,7 +33,7 @@ def workload(name: str) -> Workload:
     return operators.create(name, dict(word.split("=") for word in OPERATORS[name].split()))
 
 
-def test_every_operator_is_here() -> None:
+def test_every_operator_has_an_example() -> None:
     assert set(OPERATORS) == set(operators.names())
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import PluginError
 from .. import output
-from ..guide import DESCRIPTIONS
+from ..guide import descriptions
 from ..options import JsonOption
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def _computes(name: str) -> str:
     from ...operators import find
 
     documentation = find(name).__doc__ or ""
-    return DESCRIPTIONS.get(name) or next(iter(documentation.strip().splitlines()), "")
+    return descriptions().get(name) or next(iter(documentation.strip().splitlines()), "")
 
 
 def plugin_status(plugin: Plugin) -> dict[str, Any]:
