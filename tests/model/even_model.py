@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from stormdrop.machine.cpu import Target
-from stormdrop.measure.contract import Measurer
+from stormdrop.measure.contract import KernelSetup, Measurer, Site
 from stormdrop.model.building.tuned_task import TunedTask, TunedTasks
 from stormdrop.model.graph.graph import Graph
 from stormdrop.model.tuning import scheduler
@@ -39,12 +40,11 @@ class Even(Measurer):
     def close(self) -> None: ...
 
 
-class NoPool:
-    """No processes."""
+class Nowhere(Site):
+    """A site without processes: something else measures."""
 
-    def __init__(self, *_: object) -> None: ...
-
-    def close(self) -> None: ...
+    def measurer(self, setup: KernelSetup) -> AbstractContextManager[Measurer]:
+        raise AssertionError("this site measures nothing")
 
 
 def measure_with(monkeypatch: pytest.MonkeyPatch, kind: type[Even]) -> set[tuple[str, Candidate]]:
@@ -55,7 +55,7 @@ def measure_with(monkeypatch: pytest.MonkeyPatch, kind: type[Even]) -> set[tuple
         return kind(kernel.workload.key, measured)
 
     monkeypatch.setattr(KernelTask, "measurer", measurer)
-    monkeypatch.setattr(scheduler, "WorkerPool", NoPool)
+    monkeypatch.setattr(scheduler, "site_of_model", lambda _: Nowhere())
     monkeypatch.setattr(scheduler, "known_peak", lambda _: SimpleNamespace(flops=float("inf"), bandwidth=float("inf")))
     return measured
 

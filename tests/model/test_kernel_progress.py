@@ -6,34 +6,29 @@ from types import SimpleNamespace
 from typing import Any
 
 from stormdrop.model.tuning.gain import TaskProgress
-from stormdrop.model.tuning.scheduler import _State
+from stormdrop.model.tuning.task_state import Answered, Plain, Running, ScheduledTask, State, Waiting
 from stormdrop.tuning.result import KernelProgress
 
+KERNEL: Any = object()
 
-def state(**fields: Any) -> _State:
+
+def so_far(state: State, now: bool = False) -> KernelProgress:
     task: Any = SimpleNamespace(name="dense", weight=3)
-    return _State(task, **fields)
+    return ScheduledTask(task, state).so_far(now)
 
 
 def test_a_kernel_goes_from_waiting_to_done() -> None:
-    kernel: Any = object()
     session: Any = SimpleNamespace(trials=8)
-    progress = TaskProgress(3, 1.0, ("tiled",), 0.0)
-    assert state(kernel=kernel).so_far(False) == KernelProgress("dense", 3, "waiting")
-    assert state(kernel=kernel, session=session, progress=progress).so_far(True) == KernelProgress(
-        "dense", 3, "tuning", 8
-    )
-    progress.add(1.0, 2e-3)
-    assert state(kernel=kernel, session=session, progress=progress).so_far(False) == KernelProgress(
-        "dense", 3, "paused", 8, 2e-3
-    )
+    running = Running(KERNEL, session, TaskProgress(3, 1.0, ("tiled",), 0.0))
+    assert so_far(Waiting(KERNEL)) == KernelProgress("dense", 3, "waiting")
+    assert so_far(running, now=True) == KernelProgress("dense", 3, "tuning", 8)
+    running.progress.add(1.0, 2e-3)
+    assert so_far(running) == KernelProgress("dense", 3, "paused", 8, 2e-3)
     result: Any = SimpleNamespace(trials=9, best=SimpleNamespace(seconds=1e-3))
-    assert state(kernel=kernel, result=result, tuned_here=True).so_far(False) == KernelProgress(
-        "dense", 3, "done", 9, 1e-3
-    )
-    assert state(kernel=kernel, result=result).so_far(False).state == "recorded"
+    assert so_far(Answered(KERNEL, result, running.progress)) == KernelProgress("dense", 3, "done", 9, 1e-3)
+    assert so_far(Answered(KERNEL, result)).state == "recorded"
 
 
 def test_a_kernel_that_is_not_tuned() -> None:
-    assert state(reason="no sketch").so_far(False) == KernelProgress("dense", 3, "plain")
-    assert state(kernel=object(), reason="no time left").so_far(False).state == "plain"  # type: ignore[arg-type]
+    assert so_far(Plain("no sketch")) == KernelProgress("dense", 3, "plain")
+    assert so_far(Waiting(KERNEL, "no time left")).state == "plain"

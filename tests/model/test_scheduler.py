@@ -222,7 +222,7 @@ def test_without_time_no_task_is_measured(
     def refuse(*_: object) -> None:
         raise AssertionError("workers were started")
 
-    monkeypatch.setattr(scheduler, "WorkerPool", refuse)
+    monkeypatch.setattr(scheduler, "site_of_model", refuse)
     with open_store("sqlite://") as store:
         tasks = tuned(residual, target, store, Budget(None, 5.0, perf_counter() - 10))
     assert even == set()
@@ -288,8 +288,8 @@ def test_a_large_task_leaves_the_others_their_parts(
                 yield measurement
 
     measured = measure_with(monkeypatch, Patient)
-    is_large = property(lambda state: state.require_kernel.workload.key == heaviest)
-    monkeypatch.setattr(scheduler._State, "is_large", is_large)
+    is_large = property(lambda state: state.kernel.workload.key == heaviest)
+    monkeypatch.setattr(scheduler.ScheduledTask, "is_large", is_large)
     with open_store("sqlite://") as store:
         tuned(residual, target, store, Budget(None, seconds, clock.now))
     assert order[-1] == heaviest

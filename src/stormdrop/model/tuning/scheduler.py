@@ -20,8 +20,7 @@ import math
 import time as clock
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from typing_extensions import Self
@@ -42,13 +41,13 @@ from ...sketches import knowledge
 from ...sketches.contract import AnySketch
 from ...tuning.kernel import KernelTask, PartOf
 from ...tuning.options import TuneOptions
-from ...tuning.result import KernelProgress, Progress, TuneResult
+from ...tuning.result import Progress, TuneResult
 from ...tuning.session import Session
-from ..building.tuned_task import TunedTask, TunedTasks
+from ..building.tuned_task import TunedTasks
 from ..graph.graph import Graph
-from ..graph.tasks import Task
 from .budget import Budget, shares
 from .gain import TaskProgress, gains
+from .task_state import Answered, Plain, Running, ScheduledTask, Waiting, work_of
 
 _logger = logging.getLogger(__name__)
 
@@ -56,10 +55,8 @@ _FIRST_TRIALS = 64  # of a task in the first round, at most
 _SLICE = 0.02  # of a time budget: what a task has at a time after the first round
 _LEAST_SLICE = 1.0  # seconds
 _SLICE_TRIALS = 16
-_LARGE = 64 << 20  # bytes: a task that moves more has all of its part at once, and releases its arrays
 _WORTH = 5e-4  # of the model's latency: the tuning ends if all the time that is left is expected to save less
 _FASTER = 2.0  # the true bandwidth is at most this many times the measured one
-_BYTE = 10  # one byte that is moved counts as this many operations
 
 
 def tune_tasks(
@@ -86,26 +83,30 @@ def tune_tasks(
         InputError: a setting is bad.
     """
     begin = clock.perf_counter()
-    states = _states(graph, target, options, runner_asked=True)
-    ordered = sorted((state for state in states if state.kernel is not None), key=lambda state: -state.work)
-    parts = shares([state.work for state in ordered])
-    for position, state in enumerate(ordered):
-        state.guaranteed = budget.guaranteed(position, parts)
-        if not options.fresh:
-            state.result = state.require_kernel.answered(store, *state.guaranteed)
+    tasks = _tasks(graph, target, options, runner_asked=True)
+    ordered = sorted((task for task in tasks if task.kernel is not None), key=lambda task: -task.work)
+    parts = shares([task.work for task in ordered])
+    pending: list[tuple[ScheduledTask, KernelTask]] = []
+    for position, task in enumerate(ordered):
+        task.guaranteed = budget.guaranteed(position, parts)
+        kernel = cast(KernelTask, task.kernel)
+        answer = None if options.fresh else kernel.answered(store, *task.guaranteed)
+        if answer is None:
+            pending.append((task, kernel))
+        else:
+            task.state = Answered(kernel, answer)
     seconds = clock.perf_counter() - begin
-    pending = [state for state in ordered if state.result is None]
-    for state in pending:
-        part_of = PartOf(graph.name, state.task.weight, len(pending))
-        state.kernel = dataclasses.replace(state.require_kernel, part_of=part_of)
+    for task, kernel in pending:
+        part_of = PartOf(graph.name, task.task.weight, len(pending))
+        task.state = Waiting(dataclasses.replace(kernel, part_of=part_of))
     interrupted, curve = False, []
     if pending and budget.left > 0:
-        with _Scheduler(graph, states, target, options, budget, store, on_progress, site) as scheduler:
-            interrupted = scheduler.tune(pending)
+        with _Scheduler(graph, tasks, target, options, budget, store, on_progress, site) as scheduler:
+            interrupted = scheduler.tune([task for task, _ in pending])
             curve = scheduler.curve
-    for state in pending:
-        state.conclude()
-    return TunedTasks([state.tuned() for state in states], interrupted, curve, seconds)
+    for task, _ in pending:
+        task.conclude()
+    return TunedTasks([task.tuned() for task in tasks], interrupted, curve, seconds)
 
 
 def recorded_tasks(graph: Graph, target: Target, options: TuneOptions, store: Store | None) -> TunedTasks:
@@ -118,108 +119,28 @@ def recorded_tasks(graph: Graph, target: Target, options: TuneOptions, store: St
         store: the records. Any finished session answers, however short it was. With None all tasks have their default
             schedules.
     """
-    states = _states(graph, target, options)
-    for state in states:
-        if state.kernel is not None:
-            state.result = None if store is None else state.kernel.answered(store, 0, None)
-            state.reason = "default schedule" if state.result is None else None
-    return TunedTasks([state.tuned() for state in states], False, [])
+    tasks = _tasks(graph, target, options)
+    for task in tasks:
+        if task.kernel is not None:
+            answer = None if store is None else task.kernel.answered(store, 0, None)
+            task.state = Waiting(task.kernel, "default schedule") if answer is None else Answered(task.kernel, answer)
+    return TunedTasks([task.tuned() for task in tasks], False, [])
 
 
-@dataclass(eq=False)
-class _State:
-    """A task while the scheduler is at work."""
-
-    task: Task
-    kernel: KernelTask | None = None
-    result: TuneResult | None = None
-    reason: str | None = None
-    guaranteed: tuple[int | None, float | None] = (None, None)
-    session: Session | None = None
-    progress: TaskProgress | None = None
-    tuned_here: bool = False
-
-    @property
-    def require_kernel(self) -> KernelTask:
-        assert self.kernel is not None
-        return self.kernel
-
-    @property
-    def require_session(self) -> Session:
-        assert self.session is not None
-        return self.session
-
-    @property
-    def require_progress(self) -> TaskProgress:
-        assert self.progress is not None
-        return self.progress
-
-    @property
-    def work(self) -> float:
-        """Operations and bytes of all its calls."""
-        workload = self.require_kernel.workload
-        return self.task.weight * (workload.flops + _BYTE * workload.bytes)
-
-    @property
-    def is_large(self) -> bool:
-        return self.require_kernel.workload.bytes > _LARGE
-
-    @property
-    def latency(self) -> float:
-        """Seconds that its calls take now; infinite as long as none of its schedules works."""
-        if self.result is not None and self.result.best is not None:
-            return self.task.weight * self.result.best.seconds
-        return math.inf if self.progress is None else self.progress.calls * self.progress.best
-
-    @property
-    def fastest(self) -> tuple[str, Any] | None:
-        """The sketch and the configuration of its fastest schedule so far."""
-        if self.session is not None:
-            return self.session.fastest
-        best = None if self.result is None else self.result.best
-        return None if best is None else (best.sketch, best.config)
-
-    def so_far(self, now: bool) -> KernelProgress:
-        """How far it is, for people; `now` says whether it is searched at this moment."""
-        best = self.latency / self.task.weight if self.latency < math.inf else None
-        counted = self.result if self.result is not None else self.session
-        trials = 0 if counted is None else counted.trials
-        return KernelProgress(self.task.name, self.task.weight, self._standing(now), trials, best)
-
-    def _standing(self, now: bool) -> str:
-        if self.kernel is None or (self.reason is not None and self.result is None):
-            return "plain"
-        if self.result is not None:
-            return "done" if self.tuned_here else "recorded"
-        if self.session is None:
-            return "waiting"
-        return "tuning" if now else "paused"
-
-    def conclude(self) -> None:
-        """Says why it has no tuned schedule, if it has none."""
-        if self.result is None and self.kernel is not None:
-            self.reason = self.reason or "no time left: default schedule"
-        elif self.result is not None and self.result.best is None and self.result.trials:
-            self.reason, self.kernel = "no candidate worked: plain schedule", None
-
-    def tuned(self) -> TunedTask:
-        return TunedTask(self.task, self.kernel, self.result, self.reason)
-
-
-def _states(graph: Graph, target: Target, options: TuneOptions, runner_asked: bool = False) -> list[_State]:
+def _tasks(graph: Graph, target: Target, options: TuneOptions, runner_asked: bool = False) -> list[ScheduledTask]:
     """The tasks of a graph, each with its kernel, or with the reason why it has none."""
     passing = None if target.runner else passing_between(target, graph.constant_bytes)
     own = dataclasses.replace(options, trials=None, seconds=None)
-    states = []
+    tasks = []
     for task in graph.tasks:
         try:
             workload = Workload.create(task.name, task.function, task.constants)
             kernel = KernelTask.create(workload, target, own, passing=passing, runner_asked=runner_asked)
         except UnsupportedFunction as error:
-            states.append(_State(task, reason=str(error).removeprefix(f"{task.name}: ")))
+            tasks.append(ScheduledTask(task, Plain(str(error).removeprefix(f"{task.name}: "))))
         else:
-            states.append(_State(task, kernel))
-    return states
+            tasks.append(ScheduledTask(task, Waiting(kernel)))
+    return tasks
 
 
 class _Scheduler:
@@ -228,7 +149,7 @@ class _Scheduler:
     def __init__(
         self,
         graph: Graph,
-        states: Sequence[_State],
+        tasks: Sequence[ScheduledTask],
         target: Target,
         options: TuneOptions,
         budget: Budget,
@@ -236,7 +157,7 @@ class _Scheduler:
         on_progress: Callable[[Progress], None] | None,
         site: Site | None,
     ) -> None:
-        self._graph, self._states, self._target = graph, states, target
+        self._graph, self._tasks, self._target = graph, tasks, target
         self._budget, self._store, self._on_progress = budget, store, on_progress
         self._slice = max(_LEAST_SLICE, _SLICE * (budget.seconds or 0.0))
         self._limits = _limits(target)
@@ -244,34 +165,34 @@ class _Scheduler:
         self._site = self._open.enter_context(site_of_model(target)) if site is None else site
         # If an earlier run of this very tuning is resumed, what it has finished is part of the budget.
         setting = (options.search, options.seed)
-        resumed = [state.result for state in states if options.resume and state.result is not None]
-        self._lost = sum(result.trials for result in resumed if (result.search, result.seed) == setting)
-        self._kernels = sum(state.kernel is not None for state in states)
+        answers = [task.state.result for task in tasks if options.resume and isinstance(task.state, Answered)]
+        self._lost = sum(result.trials for result in answers if (result.search, result.seed) == setting)
+        self._kernels = sum(task.kernel is not None for task in tasks)
         common = (
             CommonCostModel(np.random.default_rng(options.seed)) if knowledge.comparable(options.features) else None
         )
         self._network = Network(self._kernels, budget.trials, common)
         self._exploration: int | None = None  # trials that a search explores with, of all tasks together
         self._exploiting = False
-        self._begun: list[_State] = []
+        self._begun: list[ScheduledTask] = []
         self._message = ""
-        self._now: _State | None = None  # the task that is searched
+        self._now: ScheduledTask | None = None  # the task that is searched
         self.curve: list[tuple[float, float]] = []
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: Any) -> None:
-        for state in self._running:
-            self._close(state)
+        for _, running in self._running:
+            running.session.close()
         self._open.close()
 
     @property
-    def _running(self) -> list[_State]:
+    def _running(self) -> list[tuple[ScheduledTask, Running]]:
         """The tasks whose sessions are open, in the order in which they were begun."""
-        return [state for state in self._begun if state.session is not None]
+        return [(task, task.state) for task in self._begun if isinstance(task.state, Running)]
 
-    def tune(self, pending: Sequence[_State]) -> bool:
+    def tune(self, pending: Sequence[ScheduledTask]) -> bool:
         """Tunes these tasks; whether Ctrl-C ended it."""
         interrupted = False
         try:
@@ -279,92 +200,95 @@ class _Scheduler:
             self._by_gain()
             self._exploit()
             self._message = "finalists"
-            for state in sorted(self._running, key=lambda state: -state.latency):
-                interrupted |= self._finish(state, interrupted)
+            for task, running in sorted(self._running, key=lambda each: -each[0].latency):
+                interrupted |= self._finish(task, running, interrupted)
         except KeyboardInterrupt:
             interrupted = True
-            for state in pending:
-                if state.session is None and state.result is None:
-                    state.reason = state.reason or "interrupted before its turn: default schedule"
-        for state in self._running:
-            self._finish(state, interrupted=True)
+            for task in pending:
+                task.wait("interrupted before its turn: default schedule")
+        for task, running in self._running:
+            self._finish(task, running, interrupted=True)
         return interrupted
 
     # The three parts of a tuning
 
-    def _first_round(self, pending: Sequence[_State]) -> None:
+    def _first_round(self, pending: Sequence[ScheduledTask]) -> None:
         if self._budget.trials is None:
             # Large tasks come last, and the largest of all at the end: a batch of one may take most of the time, and
             # leave nothing to the others.
-            pending = sorted(pending, key=lambda state: state.is_large * state.require_kernel.workload.bytes)
-        for count, state in enumerate(pending):
+            pending = sorted(
+                pending, key=lambda task: task.kernel.workload.bytes if task.kernel and task.is_large else 0
+            )
+        for count, task in enumerate(pending):
             if self._trials_left <= 0 or self._budget.left <= 0:
-                what = "trials" if self._trials_left <= 0 else "time"
-                state.reason = f"no {what} left: default schedule"
+                task.wait(f"no {'trials' if self._trials_left <= 0 else 'time'} left: default schedule")
                 continue
-            self._message = f"{count + 1}/{len(pending)} {state.task.name}"
-            session = self._begin(state)
-            trials, seconds = state.guaranteed
+            self._message = f"{count + 1}/{len(pending)} {task.task.name}"
+            running = self._begin(task)
+            session = running.session
+            trials, seconds = task.guaranteed
             if self._exploration is not None:
                 trials = max(1, self._exploration // self._kernels)  # a descent needs a point to begin at
             most = math.inf if trials is None else _turn(session) or min(trials, _FIRST_TRIALS)
-            self._search(state, math.inf if seconds is None else seconds - session.effort, most - session.trials)
-            if state.session is not None and self._exploration is None and state.is_large:
-                self._end(state)
+            left = math.inf if seconds is None else seconds - session.effort
+            self._search(task, running, left, most - session.trials)
+            if task.state is running and self._exploration is None and task.is_large:
+                self._end(task, running)
 
     def _by_gain(self) -> None:
-        silent: set[_State] = set()  # tasks that have nothing to ask before they may exploit
-        while (running := [state for state in self._running if state not in silent]) and self._exploring > 0:
+        silent: set[Running] = set()  # tasks that have nothing to ask before they may exploit
+        while (asking := [each for each in self._running if each[1] not in silent]) and self._exploring > 0:
             if self._budget.left <= 0:
                 return
-            ended = [state.progress for state in self._states if state.progress and state.session is None]
-            expected = gains([state.require_progress for state in running], ended)
-            best = max(range(len(running)), key=expected.__getitem__)
-            gain, state = expected[best], running[best]
+            ended = [progress for task in self._tasks if (progress := task.ended_progress) is not None]
+            expected = gains([running.progress for _, running in asking], ended)
+            best = max(range(len(asking)), key=expected.__getitem__)
+            gain, (task, running) = expected[best], asking[best]
             if not self._counted and gain * self._budget.left / self._slice < _WORTH * (self._latency or 0.0):
                 return
             if gain == 0.0:
-                state = min(running, key=lambda state: state.require_session.trials)
-            self._message = state.task.name
-            session = state.require_session
+                task, running = min(asking, key=lambda each: each[1].session.trials)
+            self._message = task.task.name
+            session = running.session
             trials = min(_turn(session) or _SLICE_TRIALS, self._exploring) if self._counted else math.inf
             before = session.trials
             # If trials are what is limited, a slice of time might be over before it has measured anything new.
-            self._search(state, math.inf if self._counted else self._slice, trials)
-            if self._counted and state.session is not None and state.session.trials == before:
-                silent.add(state)
+            self._search(task, running, math.inf if self._counted else self._slice, trials)
+            if self._counted and task.state is running and session.trials == before:
+                silent.add(running)
 
     def _exploit(self) -> None:
         self._exploiting = True
-        for state in self._running:
-            searcher = state.require_session.searcher
+        for task, running in self._running:
+            searcher = running.session.searcher
             if isinstance(searcher, TwoPhase):
                 searcher.exploit()
-                self._message = f"exploiting {state.task.name}"
-                self._search(state, math.inf, math.inf)
+                self._message = f"exploiting {task.task.name}"
+                self._search(task, running, math.inf, math.inf)
 
     # The steps of one task
 
-    def _begin(self, state: _State) -> Session:
-        others = [*self._running, *(other for other in self._states if other.session is None)]
+    def _begin(self, task: ScheduledTask) -> Running:
+        begun = [task for task, _ in self._running]
+        others = [*begun, *(other for other in self._tasks if not isinstance(other.state, Running))]
         hints = [fastest for other in others if (fastest := other.fastest) is not None]
-        kernel = state.require_kernel
+        kernel = cast(KernelTask, task.kernel)
         measured = dataclasses.replace(kernel, site=self._site, network=self._network)
-        session = state.session = measured.session(self._store, hints, lambda _: self._report())
-        self._begun.append(state)
+        session = measured.session(self._store, hints, lambda _: self._report())
         if isinstance(session.searcher, TwoPhase):
             self._exploration = session.searcher.exploration
-        workload = kernel.workload
         kind = tuple(sketch.name for sketch, _ in kernel.sketches)
         sketches = [sketch for sketch, _ in kernel.sketches]
-        least = _least_seconds(workload, self._target, self._limits, sketches)
-        state.progress = TaskProgress(state.task.weight, workload.flops + _BYTE * workload.bytes, kind, least)
-        return session
+        least = _least_seconds(kernel.workload, self._target, self._limits, sketches)
+        running = Running(kernel, session, TaskProgress(task.task.weight, work_of(kernel), kind, least))
+        task.state = running
+        self._begun.append(task)
+        return running
 
-    def _search(self, state: _State, seconds: float, trials: float) -> None:
+    def _search(self, task: ScheduledTask, running: Running, seconds: float, trials: float) -> None:
         """A slice of one task, within what is left of the budget. A task that has ended is finished."""
-        session, budget = state.require_session, self._budget
-        self._now = state
+        session, budget = running.session, self._budget
+        self._now = task
         trials = max(0, min(trials, self._trials_left))
         if isinstance(session.searcher, TwoPhase) and not self._exploiting:
             session.searcher.allow(int(trials))
@@ -373,25 +297,25 @@ class _Scheduler:
         try:
             session.search(max(0.0, min(seconds, budget.left)), trials, budget.left_to_measure)
         except MeasureError as error:
-            self._lose(state, error)
+            self._lose(task, running, error)
             return
         effort = session.trials / _SLICE_TRIALS if self._counted else session.effort / self._slice
-        state.require_progress.add(effort, math.inf if session.seconds is None else session.seconds)
+        running.progress.add(effort, math.inf if session.seconds is None else session.seconds)
         self._report()
         if session.ended:
-            self._end(state)
+            self._end(task, running)
 
-    def _end(self, state: _State) -> None:
+    def _end(self, task: ScheduledTask, running: Running) -> None:
         """Finishes a task in the course of the tuning."""
-        if self._finish(state, interrupted=False):
+        if self._finish(task, running, interrupted=False):
             raise KeyboardInterrupt
 
-    def _finish(self, state: _State, interrupted: bool) -> bool:
+    def _finish(self, task: ScheduledTask, running: Running, interrupted: bool) -> bool:
         """Ends a task; whether Ctrl-C came during its race."""
-        granted = state.guaranteed[0] or 0 if self._budget.left > 0 else 0
+        granted = task.guaranteed[0] or 0 if self._budget.left > 0 else 0
         race_seconds = self._budget.race_seconds(len(self._running))
         try:
-            result = state.require_session.finish(
+            result = running.session.finish(
                 interrupted=interrupted,
                 race_seconds=race_seconds,
                 granted=granted,
@@ -399,36 +323,38 @@ class _Scheduler:
                 limit=self._budget.left_to_measure,
             )
         except MeasureError as error:
-            self._lose(state, error)
+            self._lose(task, running, error)
             return False
-        self._close(state)
-        state.result, state.tuned_here = state.require_kernel.result(result), True
+        running.session.close()
+        task.state = Answered(running.kernel, running.kernel.result(result), running.progress)
         return result.interrupted
 
-    def _lose(self, state: _State, error: MeasureError) -> None:
+    def _lose(self, task: ScheduledTask, running: Running, error: MeasureError) -> None:
         """Keeps what is known of a task that cannot be measured any more."""
-        result = state.require_session.abandon()
-        self._close(state)
+        result = running.session.abandon()
+        running.session.close()
         if isinstance(error, LockTimeout):
-            state.reason = f"{error}: default schedule"
+            task.state = Waiting(running.kernel, f"{error}: default schedule", running.progress)
         elif result.best is None:
             self._lost += result.trials
-            state.reason, state.kernel = f"cannot be measured: {error}", None
+            task.state = Plain(f"cannot be measured: {error}")
         else:
-            state.result, state.tuned_here = state.require_kernel.result(result), True
-            state.reason = f"ended early: {error}"
-
-    def _close(self, state: _State) -> None:
-        session, state.session = state.require_session, None
-        session.close()
+            found = running.kernel.result(result)
+            task.state = Answered(running.kernel, found, running.progress, f"ended early: {error}")
 
     # Where the tuning stands
 
     @property
     def _spent(self) -> int:
         """Distinct candidates of the budget, those of an earlier run that is resumed included."""
-        done = sum(state.result.trials for state in self._states if state.tuned_here and state.result is not None)
-        return self._lost + done + sum(state.require_session.trials for state in self._running)
+        done = sum(result.trials for result in self._results)
+        return self._lost + done + sum(running.session.trials for _, running in self._running)
+
+    @property
+    def _results(self) -> list[TuneResult]:
+        """The results of the tasks whose tuning has ended."""
+        states = [task.state for task in self._tasks]
+        return [state.result for state in states if isinstance(state, Answered) and state.progress is not None]
 
     @property
     def _counted(self) -> bool:
@@ -449,13 +375,10 @@ class _Scheduler:
     def _latency(self) -> float | None:
         """Seconds that the measured kernels take in an execution of the model; None during the first round."""
         total = 0.0
-        for state in self._states:
-            if state.kernel is None:
-                continue
-            waiting = state.result is None and (state.progress is None or not state.progress.seconds)
-            if waiting and state.reason is None:
+        for task in self._tasks:
+            if task.is_unknown:
                 return None
-            total += state.latency if state.latency < math.inf else 0.0
+            total += task.latency if task.latency < math.inf else 0.0
         return total
 
     def _report(self) -> None:
@@ -465,11 +388,10 @@ class _Scheduler:
             self.curve.append((elapsed, latency))
             events.level("estimated seconds", "model", latency)
         if self._on_progress is not None:
-            results = [state.result for state in self._states if state.tuned_here and state.result is not None]
-            counted: list[TuneResult | Session] = [*results, *(state.require_session for state in self._running)]
+            counted: list[TuneResult | Session] = [*self._results, *(running.session for _, running in self._running)]
             trials, failed = sum(item.trials for item in counted), sum(item.failed for item in counted)
             budget = self._budget.seconds
-            kernels = [state.so_far(state is self._now) for state in self._states]
+            kernels = [task.so_far(task is self._now) for task in self._tasks]
             self._on_progress(Progress(trials, failed, latency, elapsed, budget, self._message, "model about", kernels))
 
 

@@ -1,0 +1,198 @@
+"""Where each task of a model stands while the scheduler is at work.
+
+Waiting    it is to be tuned, or will have its default schedule for a reason
+Running    its session is open
+Answered   it has a result: of the records, or of its session
+Plain      no sketch takes it, or none of its candidates works: it has a plain schedule
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ...tuning.kernel import KernelTask
+from ...tuning.result import KernelProgress, TuneResult
+from ...tuning.session import Session
+from ..building.tuned_task import TunedTask
+from ..graph.tasks import Task
+from .gain import TaskProgress
+
+BYTE = 10
+"""One byte that is moved counts as this many operations."""
+
+_LARGE = 64 << 20  # bytes: a task that moves more has all of its part at once, and releases its arrays
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A task without a result whose session is not open.
+
+    Attributes:
+        kernel: what is to be tuned.
+        reason: why it will not be tuned any more; None if it will.
+        progress: how its tuning went, if it had begun.
+    """
+
+    kernel: KernelTask
+    reason: str | None = None
+    progress: TaskProgress | None = None
+
+
+@dataclass(eq=False)
+class Running:
+    """A task that is tuned.
+
+    Attributes:
+        kernel: what is tuned.
+        session: its session.
+        progress: how its tuning has gone so far.
+    """
+
+    kernel: KernelTask
+    session: Session
+    progress: TaskProgress
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A task with a result.
+
+    Attributes:
+        kernel: what was tuned.
+        result: what came out.
+        progress: how its tuning went; None if the records have answered it.
+        reason: why its tuning ended early; None if it did not.
+    """
+
+    kernel: KernelTask
+    result: TuneResult
+    progress: TaskProgress | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A task with a plain schedule.
+
+    Attributes:
+        reason: why.
+        result: the result of its tuning, in which no candidate worked.
+    """
+
+    reason: str
+    result: TuneResult | None = None
+
+
+State = Waiting | Running | Answered | Plain
+
+
+@dataclass(eq=False)
+class ScheduledTask:
+    """A task while the scheduler is at work.
+
+    Attributes:
+        task: the task.
+        state: where it stands.
+        guaranteed: the trials and the seconds that it can count on.
+    """
+
+    task: Task
+    state: State
+    guaranteed: tuple[int | None, float | None] = (None, None)
+
+    @property
+    def kernel(self) -> KernelTask | None:
+        """What is tuned; None if it has a plain schedule."""
+        return None if isinstance(self.state, Plain) else self.state.kernel
+
+    @property
+    def work(self) -> float:
+        """Operations and bytes of all its calls; 0 if it has a plain schedule."""
+        return 0.0 if self.kernel is None else self.task.weight * work_of(self.kernel)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether it moves so much memory that it comes last."""
+        return self.kernel is not None and self.kernel.workload.bytes > _LARGE
+
+    @property
+    def ended_progress(self) -> TaskProgress | None:
+        """How its tuning went, if it was tuned and is not any more."""
+        return self.state.progress if isinstance(self.state, Waiting | Answered) else None
+
+    @property
+    def latency(self) -> float:
+        """Seconds that its calls take now; infinite as long as none of its schedules works."""
+        match self.state:
+            case Answered(result=result) if result.best is not None:
+                return self.task.weight * result.best.seconds
+            case Plain():
+                return math.inf
+            case Waiting(progress=progress) | Running(progress=progress) | Answered(progress=progress):
+                return math.inf if progress is None else progress.calls * progress.best
+
+    @property
+    def fastest(self) -> tuple[str, Any] | None:
+        """The sketch and the configuration of its fastest schedule so far."""
+        match self.state:
+            case Running(session=session):
+                return session.fastest
+            case Answered(result=result) if result.best is not None:
+                return result.best.sketch, result.best.config
+        return None
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether nothing was measured of it yet, and something will be."""
+        match self.state:
+            case Running(progress=progress):
+                return not progress.seconds
+            case Waiting(reason=None):
+                return True
+        return False
+
+    def wait(self, reason: str) -> None:
+        """Say why it will not be tuned, if it waits and nobody has said so before."""
+        if isinstance(self.state, Waiting) and self.state.reason is None:
+            self.state = replace(self.state, reason=reason)
+
+    def conclude(self) -> None:
+        """Say why it has no tuned schedule, if it has none."""
+        self.wait("no time left: default schedule")
+        if isinstance(self.state, Answered) and self.state.result.best is None and self.state.result.trials:
+            self.state = Plain("no candidate worked: plain schedule", self.state.result)
+
+    def so_far(self, now: bool) -> KernelProgress:
+        """How far it is, for people.
+
+        Args:
+            now: whether it is searched at this moment.
+        """
+        best = self.latency / self.task.weight if self.latency < math.inf else None
+        standing, trials = "plain", 0
+        match self.state:
+            case Waiting(reason=None):
+                standing = "waiting"
+            case Running(session=session):
+                standing, trials = "tuning" if now else "paused", session.trials
+            case Answered(result=result, progress=progress):
+                standing, trials = "recorded" if progress is None else "done", result.trials
+        return KernelProgress(self.task.name, self.task.weight, standing, trials, best)
+
+    def tuned(self) -> TunedTask:
+        """The task after its tuning."""
+        match self.state:
+            case Answered(kernel=kernel, result=result, reason=reason):
+                return TunedTask(self.task, kernel, result, reason)
+            case Plain(reason=reason, result=found):
+                return TunedTask(self.task, None, found, reason)
+            case Waiting(kernel=kernel, reason=reason):
+                return TunedTask(self.task, kernel, None, reason)
+        raise RuntimeError(f"{self.task.name} is still tuned")
+
+
+def work_of(kernel: KernelTask) -> float:
+    """Operations and bytes of one call."""
+    return kernel.workload.flops + BYTE * kernel.workload.bytes
