@@ -26,6 +26,7 @@ from stormdrop.errors import InputError
 from stormdrop.machine.cpu import Target
 from stormdrop.machine.limits.peak import Peak
 from stormdrop.measure.contract import Measurer
+from stormdrop.measure.sites import Given
 from stormdrop.trial import Candidate, Measurement, Request, Status
 
 pytestmark = pytest.mark.compiles
@@ -168,7 +169,7 @@ def test_a_run_without_a_result_says_why(
     real = module.tune_with
 
     def fail(workload: Any, *arguments: Any, **named: Any) -> Any:
-        result = real(workload, *arguments, **named, measurer=AlwaysFailing())
+        result = real(workload, *arguments, **{**named, "site": Given(AlwaysFailing())})
         assert result.best is None
         return result
 
@@ -186,7 +187,8 @@ def test_a_search_that_a_space_has_ended_is_no_success(
     real = module.tune_with
 
     def end(*arguments: Any, **named: Any) -> Any:
-        return dataclasses.replace(real(*arguments, **named, measurer=AlwaysFailing()), ended_by="a bad constraint")
+        result = real(*arguments, **{**named, "site": Given(AlwaysFailing())})
+        return dataclasses.replace(result, ended_by="a bad constraint")
 
     monkeypatch.setattr(module, "tune_with", end)
     assert run(["tune-op", *SMALL, "--trials", "2", "--db", str(tmp_path / "r.db")]) == 1

@@ -22,6 +22,7 @@ from replayed_tuning import (
 )
 
 from stormdrop.measure.account import Account
+from stormdrop.measure.contract import KernelSetup
 from stormdrop.records import Filter, State, open_store
 from stormdrop.tuning.request import BATCH
 from stormdrop.tuning.result import Progress
@@ -98,13 +99,14 @@ def test_a_resumed_measurer_knows_what_is_hopeless(monkeypatch: pytest.MonkeyPat
     measurers: list[Any] = []
 
     class Local(Counting):
-        account, best = Account(), None
+        account = Account()
 
-        def __init__(self, *_: Any, **__: Any) -> None:
+        def __init__(self, setup: KernelSetup, **_: Any) -> None:
             super().__init__()
+            self.best = setup.best
             measurers.append(self)
 
-    monkeypatch.setattr("stormdrop.tuning.kernel.LocalMeasurer", Local)
+    monkeypatch.setattr("stormdrop.measure.sites.LocalMeasurer", Local)
     with open_store("sqlite://") as store:
         first = Counting(interrupt_after=12)
         tune_replayed(store, first, trials=24)

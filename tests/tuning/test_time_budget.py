@@ -121,12 +121,12 @@ def test_without_a_time_there_is_no_deadline(shut_out: ShutOut) -> None:
 
 
 def test_without_time_nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    local = importlib.import_module("stormdrop.measure.local")
+    sites = importlib.import_module("stormdrop.measure.sites")
 
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("a measurer was started")
 
-    monkeypatch.setattr(local, "LocalMeasurer", refuse)
+    monkeypatch.setattr(sites, "LocalMeasurer", refuse)
     with open_store("sqlite://") as store:
         result = tune(WORKLOAD, target=TARGET, store=store, time=1e-9)
         assert store.sessions() == []
