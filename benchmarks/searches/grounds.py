@@ -136,7 +136,7 @@ class Levels:
 
 SHARED_MACHINE = Levels(batch=0.01, between=0.0055, within=0.007)
 """With this noise between and within groups, Student's t at 5% calls 14% of identical kernels different. That was the
-rate on the development machine before idle workers were paused (docs/explanation/results.md)."""
+rate on the development machine before idle workers were paused (docs/explanation/claims.md)."""
 
 QUIET_MACHINE = Levels(batch=0.002, between=0.002, within=0.004)
 

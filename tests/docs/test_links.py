@@ -121,3 +121,15 @@ def test_the_picture_has_the_figures_of_the_table() -> None:
         ratio = f"{model['ratio']:.3f} ({low:.3f} to {high:.3f})"
         assert f"| {model['model']} | {model['milliseconds']:.2f} | {model['peer']} | {ratio} |" in text
     assert (DOCS / "explanation" / "images" / "models.png").is_file()
+
+
+@pytest.mark.parametrize("page", ["models.md", "kernels.md"])
+def test_current_figures_stand_in_a_dated_run(page: str) -> None:
+    runs = "\n".join(run.read_text() for run in (DOCS / "results").glob("*.md"))
+    text = (DOCS / "explanation" / page).read_text()
+    for ratio in re.findall(r"[\d.]+ \([\d.]+ to [\d.]+\)", text):
+        assert f" {ratio} " in runs, ratio
+    for kernel, figures in re.findall(r"^\| ([A-Z]+\d+) \| [^|]* \|(.*)\|$", text, flags=re.MULTILINE):
+        rows = "".join(row for row in runs.splitlines() if row.startswith(f"| {kernel} |"))
+        for figure in re.findall(r"[\d.]+", figures):
+            assert f"| {figure} (" in rows, (kernel, figure)
