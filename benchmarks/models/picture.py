@@ -2,17 +2,21 @@
 
     picture.py
 
-The figures are those of the table in docs/explanation/models.md. Nothing is measured here. After a new run of run.py,
-bring the page and the JSON file up to date, and draw again.
+The figures are those of the tables in docs/explanation/models.md, a panel for each machine. Nothing is measured here.
+After a new run of run.py, bring the page and the JSON file up to date, and draw again.
 """
 
 from __future__ import annotations
 
 import json
 import statistics
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from stormdrop.report.plots.style import COLOURS, panels, save
+from matplotlib.axes import Axes
+
+from stormdrop.report.plots.style import COLOURS, legend, panels, save
 
 DOCS = Path(__file__).parents[2] / "docs" / "explanation"
 NAMES = {
@@ -33,33 +37,49 @@ NAMES = {
 }
 
 
+COLOURS_OF = {"onnxruntime": COLOURS[4], "openvino": COLOURS[0], "litert": COLOURS[2]}
+
+
 def main() -> None:
-    document = json.loads((DOCS / "models.json").read_text())
-    models = sorted(document["models"], key=lambda model: model["ratio"])
+    machines = json.loads((DOCS / "models.json").read_text())["machines"]
+    order = sorted((model["model"] for model in machines[0]["models"]), key=lambda name: _mean(machines, name))
+    titles = [
+        f"{machine['cpu']}: {statistics.geometric_mean(model['ratio'] for model in machine['models']):.2f} times"
+        for machine in machines
+    ]
+    figure, axes = panels(titles, height=3.9)
+    for axis, machine in zip(axes, machines, strict=True):
+        draw(axis, machine, order)
+    for axis in axes[1:]:
+        axis.tick_params(labelleft=False)
+    for peer, colour in COLOURS_OF.items():  # in the first panel, whose legend stands for all of them
+        axes[0].barh([0], [0], color=colour, label=f"fastest other runtime: {peer}")
+    legend(figure, axes[0])
+    save(figure, DOCS / "images" / "models.png")
+
+
+def draw(axis: Axes, machine: Mapping[str, Any], order: Sequence[str]) -> None:
+    """Draws one machine's models in a panel: how much longer the best peer takes, and our time inside the bars."""
+    by_name = {model["model"]: model for model in machine["models"]}
+    models = [by_name[name] for name in order]
     ratios = [model["ratio"] for model in models]
-    mean = statistics.geometric_mean(ratios)
-    figure, (axis,) = panels([f"Speed over the fastest other runtime: {mean:.2f} times (geometric mean)"], height=3.9)
-    rows = range(len(models))
-    colours = {"onnxruntime": COLOURS[4], "openvino": COLOURS[0]}
-    for peer, colour in colours.items():
-        bars = [row for row in rows if models[row]["peer"] == peer]
-        axis.barh(bars, [ratios[row] for row in bars], color=colour, label=f"fastest other runtime: {peer}")
+    rows = list(range(len(models)))
+    axis.barh(rows, ratios, color=[COLOURS_OF[model["peer"]] for model in models])
     low = [model["ratio"] - model["interval"][0] for model in models]
     high = [model["interval"][1] - model["ratio"] for model in models]
-    axis.errorbar(ratios, list(rows), xerr=[low, high], fmt="none", ecolor="#333333", elinewidth=0.9, capsize=2)
+    axis.errorbar(ratios, rows, xerr=[low, high], fmt="none", ecolor="#333333", elinewidth=0.9, capsize=2)
     axis.axvline(1.0, color="#333333", linewidth=1.0)
     for row, model in enumerate(models):
-        axis.text(0.03, row, f"{model['milliseconds']:.1f} ms", va="center", fontsize=7, color="white")
-    axis.set_yticks(list(rows), [NAMES[model["model"]] for model in models])
+        axis.text(0.05, row, f"{model['milliseconds']:.1f} ms", va="center", fontsize=7, color="white")
+    axis.set_yticks(rows, [NAMES[name] for name in order])
     axis.set_xlim(0.0, 3.0)
-    axis.set_xlabel(
-        f"its time over ours, with 95% intervals; inside the bars: our time; {document['machine']},\n"
-        f"float32, batch 1, 150 s of tuning per model; {document['measured']}",
-        fontsize=8,
-    )
+    axis.set_xlabel(f"its time over ours, 95% intervals;\nmeasured {machine['measured']}", fontsize=8)
     axis.grid(axis="y", visible=False)
-    axis.legend(fontsize=8, frameon=False, loc="lower right")
-    save(figure, DOCS / "images" / "models.png")
+
+
+def _mean(machines: Sequence[Mapping[str, Any]], name: str) -> float:
+    ratios = (model["ratio"] for machine in machines for model in machine["models"] if model["model"] == name)
+    return statistics.geometric_mean(ratios)
 
 
 if __name__ == "__main__":
