@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -154,3 +155,9 @@ def test_a_session_full_of_faults(tmp_path: Path) -> None:
     assert 3 <= result.failed == sum(sketch.fault(trial.config) != "none" for trial in trials)
     assert result.best is not None
     assert sketch.fault(result.best.config) == "none"
+
+
+@pytest.mark.parametrize("given", ["matmul", None, 7])
+def test_what_is_no_workload_is_refused(given: Any) -> None:
+    with pytest.raises(InputError, match=r"is no workload: give a TensorIR function, or an operator such as "):
+        tune(given, target=TARGET)

@@ -10,8 +10,10 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING
 
+from tvm.tirx import PrimFunc
+
 from ..codegen.compile import GENERATION
-from ..errors import UnsupportedFunction
+from ..errors import InputError, UnsupportedFunction, quoted
 from ..ir.workload import Workload
 from ..machine.contract import Machine
 from ..machine.cpu import Target
@@ -29,8 +31,6 @@ from .reuse import MODEL, Answered, answered_result, resolve, sufficient
 from .session import Session
 
 if TYPE_CHECKING:
-    from tvm.tirx import PrimFunc
-
     from ..sketches.contract import AnySketch
     from ..space import Space
 
@@ -99,11 +99,17 @@ class KernelTask:
             runner_asked: whether the runner has been asked already.
 
         Raises:
-            InputError: the source of sketches is unknown, or the site measures no kernels of the target.
+            InputError: the workload is none, the source of sketches is unknown, or the site measures no kernels of the
+                target.
             UnsupportedFunction: no sketch applies to the function.
             TargetError: the target has a runner, and it does not answer.
         """
         if not isinstance(workload, Workload):
+            if not isinstance(workload, PrimFunc):
+                raise InputError(
+                    f"{quoted(workload)} is no workload: give a TensorIR function, or an operator such as "
+                    f"stormdrop.operators.matmul(64, 64, 64)"
+                )
             workload = Workload.create("function", workload)
         machine = target or Target.detect()
         if site is not None:
