@@ -14,6 +14,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
+from .onnx.nodes import attribute_of
+
 _FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16)
 _SHAPE_ONLY = ("Unsqueeze", "Reshape", "Identity", "Cast", "Squeeze", "Flatten", "Transpose")
 _RECTIFIERS = ("Relu", "LeakyRelu", "PRelu", "Clip")
@@ -66,7 +68,9 @@ def _float_weights(graph: onnx.GraphProto) -> dict[str, tuple[int, ...]]:
     initializers = {tensor.name: tensor for tensor in graph.initializer}
     shapes = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer if tensor.data_type in _FLOATS}
     for node in graph.node:
-        value = next((attribute.t for attribute in node.attribute if attribute.name == "value"), None)
+        if node.op_type not in ("Constant", "ConstantOfShape"):
+            continue
+        value = attribute_of(node, "value")
         if value is not None and value.data_type not in _FLOATS:
             continue
         if node.op_type == "ConstantOfShape" and node.input[0] in initializers:
@@ -132,8 +136,7 @@ class _WeightInitialiser:
             # A residual sum is mostly positive already, because it is a rectified value plus a smaller one.
             return inputs[0] if node.input[0] in self._sums else inputs[0] / 2
         if operator == "MaxPool":
-            windows = (math.prod(attribute.ints) for attribute in node.attribute if attribute.name == "kernel_shape")
-            window = next(windows, 1)
+            window = math.prod(attribute_of(node, "kernel_shape", [1]))
             # The maximum of 4 independent rectified normal values has 3 times the mean square of one, that of 9 values
             # 5 times; neighbouring values are not independent.
             return inputs[0] * (2.0 if window <= 4 else 4.0)
@@ -150,8 +153,7 @@ def _fan_in(node: onnx.NodeProto, position: int, shape: tuple[int, ...]) -> int 
     if node.op_type == "ConvTranspose" and position == 1:
         return shape[0] * math.prod(shape[2:])
     if node.op_type == "Gemm" and position == 1:
-        transposed = any(attribute.name == "transB" and attribute.i for attribute in node.attribute)
-        return shape[1] if transposed else shape[0]
+        return shape[1] if attribute_of(node, "transB", 0) else shape[0]
     if node.op_type == "MatMul" and len(shape) >= 2:
         return shape[-2] if position == 1 else shape[-1]
     return None

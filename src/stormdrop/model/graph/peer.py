@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ...errors import ModelError, one_line
 from ..artifact.foreign import session_of
 from ..inputs.samples import Feeds
+from ..onnx.nodes import attribute_of
 from ..onnx.standard import opset_of
 from ..onnx.weights import large_tensors, moved_in
 from ..tensors import release_pages
@@ -143,7 +144,7 @@ def _corrected_operators(opset: int) -> list[Any]:
 
         def _run(self, x: Any, **attributes: Any) -> tuple[Any, ...]:
             # If the node does not name an axis, `attributes` has the default of the later operator.
-            axis = next((attribute.i for attribute in self.onnx_node.attribute if attribute.name == "axis"), 1)
+            axis = attribute_of(self.onnx_node, "axis", 1)
             rows = x.reshape(math.prod(x.shape[: axis % x.ndim]), -1)
             shifted = rows - rows.max(axis=1, keepdims=True)
             logarithm = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))

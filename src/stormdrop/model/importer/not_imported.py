@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import onnx
-from onnx import helper
 
-_Attributes = Mapping[str, Any]
+from ..onnx.nodes import attribute_of
 
 
 def refusal_reason(node: onnx.NodeProto) -> str | None:
@@ -21,12 +19,12 @@ def refusal_reason(node: onnx.NodeProto) -> str | None:
         The reason; None for a node that is taken.
     """
     rule = _NOT_TAKEN.get(node.op_type)
-    return None if rule is None else rule({entry.name: helper.get_attribute_value(entry) for entry in node.attribute})
+    return None if rule is None else rule(node)
 
 
-def _roi_align(attributes: _Attributes) -> str | None:
+def _roi_align(node: onnx.NodeProto) -> str | None:
     """TVM takes the maximum of interpolated samples, ONNX of the products before they are summed."""
-    return "has mode max" if attributes.get("mode", b"avg") == b"max" else None
+    return "has mode max" if attribute_of(node, "mode", "avg") == "max" else None
 
 
-_NOT_TAKEN: Mapping[str, Callable[[_Attributes], str | None]] = {"RoiAlign": _roi_align}
+_NOT_TAKEN: Mapping[str, Callable[[onnx.NodeProto], str | None]] = {"RoiAlign": _roi_align}

@@ -2,7 +2,7 @@
 
 source.py                    read, with the sizes of its inputs: nothing is computed
 standard.py, contributed.py  operators of the ONNX standard; those of onnxruntime that the importer takes
-nodes.py                     the names that a node reads and makes
+nodes.py                     the attributes of a node, and the names that it reads and makes
 weights.py                   large weights, which stay in files and are mapped
 sizes.py                     which tensors are too large for this machine
 deciding.py                  inputs whose values decide a shape

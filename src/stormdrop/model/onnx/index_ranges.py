@@ -10,6 +10,7 @@ import onnx
 from numpy.typing import NDArray
 
 from ..inputs.ranges import UNBOUNDED, Range
+from .nodes import attribute_of, constants_of
 from .weights import array_of
 
 _KEEPS_ALL = ("Cast", "Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
@@ -86,7 +87,7 @@ def index_ranges(model: onnx.ModelProto) -> dict[str, Range]:
         counted, over = _OVER_TIME.get(node.op_type, (len(read), 0))
         steps = read[counted] if counted < len(read) and node.input[0] in shapes else None
         if steps is not None and len(shapes.get(node.input[counted], (1,))) == 1:
-            bounds[steps] = (1, shapes[node.input[0]][_attribute(node, "time_axis", over)] + 1)
+            bounds[steps] = (1, shapes[node.input[0]][attribute_of(node, "time_axis", over)] + 1)
         position, low, high = _DOMAINS.get(node.op_type, (len(read), 0.0, 0.0))
         if position < len(read) and (name := read[position] or "") in reals:
             before = domains.get(name, (-UNBOUNDED, UNBOUNDED))
@@ -112,17 +113,13 @@ def _indexed(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> Ite
     if shape is None:
         return
     if not node.op_type.endswith("ND"):
-        axis = _attribute(node, "axis", 0)
+        axis = attribute_of(node, "axis", 0)
         if -len(shape) <= axis < len(shape):
             yield indices, shape[axis]
     elif shapes.get(indices):
-        first = _attribute(node, "batch_dims", 0)
+        first = attribute_of(node, "batch_dims", 0)
         indexed = shape[first : first + shapes[indices][-1]]
         yield indices, min(indexed, default=1)
-
-
-def _attribute(node: onnx.NodeProto, name: str, default: int) -> int:
-    return next((int(attribute.i) for attribute in node.attribute if attribute.name == name), default)
 
 
 def _shapes(model: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
@@ -139,12 +136,10 @@ def _shapes(model: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
 
 def _integers(model: onnx.ModelProto) -> dict[str, NDArray[Any]]:
     """The constant integers of a model, by name."""
-    tensors = {tensor.name: tensor for tensor in model.graph.initializer}
-    for node in model.graph.node:
-        if node.op_type == "Constant" and node.attribute and node.attribute[0].HasField("t"):
-            tensors[node.output[0]] = node.attribute[0].t
     integers = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
-    return {name: array_of(tensor) for name, tensor in tensors.items() if tensor.data_type in integers}
+    return {
+        name: array_of(tensor) for name, tensor in constants_of(model.graph).items() if tensor.data_type in integers
+    }
 
 
 def _counts_up(value: NDArray[Any]) -> bool:

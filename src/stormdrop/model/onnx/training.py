@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Set
 
 import onnx
-from onnx import helper
 
 from ...errors import ModelError
+from .nodes import attribute_of, constants_of
 from .rewrites.functions import all_nodes
 from .source import described
 from .standard import is_standard, opset_of
@@ -56,14 +56,11 @@ def refuse_training(model: onnx.ModelProto, name: str) -> None:
 def _is_for_inference(dropout: onnx.NodeProto, opset: int, false: Set[str]) -> bool:
     if opset >= _INFERENCE_BY_DEFAULT:
         return all(name in false for name in dropout.input[2:])
-    return any(entry.name == "is_test" and helper.get_attribute_value(entry) for entry in dropout.attribute)
+    return bool(attribute_of(dropout, "is_test", 0))
 
 
 def _false_constants(model: onnx.ModelProto) -> Set[str]:
     """The names of the constants that are false, and that of an input that is left out."""
-    constants = [(tensor.name, tensor) for tensor in model.graph.initializer]
-    for node in model.graph.node:
-        if is_standard(node, "Constant"):
-            constants += [(node.output[0], entry.t) for entry in node.attribute if entry.name == "value"]
+    constants = constants_of(model.graph).items()
     booleans = ((name, tensor) for name, tensor in constants if tensor.data_type == onnx.TensorProto.BOOL)
     return {"", *(name for name, tensor in booleans if not array_of(tensor).any())}

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from tvm import relax
 from tvm.ir import GenericConst
 
+from ...onnx.nodes import as_text
+
 
 class Node:
     """An ONNX node.
@@ -50,9 +52,8 @@ class Node:
         return self[position] if self.has(position) else None
 
     def attribute(self, name: str, default: Any = None) -> Any:
-        """An attribute; strings are text."""
-        value = self._attributes.get(name, default)
-        return value.decode() if isinstance(value, bytes) else value
+        """An attribute, as `attribute_of` gives it, of those that TVM's importer has read."""
+        return as_text(self._attributes.get(name, default))
 
     def replace_attributes(self, changed: Mapping[str, Any], removed: Sequence[str]) -> None:
         """Change the attributes that TVM's importer gets, if the converter leaves the node to it."""

@@ -135,7 +135,7 @@ class _Direction:
                 recurrent = node.emit(relax.op.concat([segment(recurrent, 0, 2), zeros], 0))
             bias = node.emit(relax.op.add(bias, recurrent))
         default = _ACTIVATIONS[node.operator]
-        names = [_text(name) for name in node.attribute("activations") or ()] or list(default) * 2
+        names = node.attribute("activations") or list(default) * 2
         names = names[index * len(default) :][: len(default)]
         direction = node.attribute("direction", "forward")
         weights = None if quantised else transposed(2)
@@ -344,10 +344,6 @@ def _activation(name: str) -> Callable[[Any], Any]:
     if name.lower() not in _SUPPORTED:
         raise ValueError(f"activation {name}")
     return _SUPPORTED[name.lower()]
-
-
-def _text(name: Any) -> str:
-    return name.decode() if isinstance(name, bytes) else str(name)
 
 
 def _stacked(node: Node, values: Sequence[Any], axis: int) -> Any:

@@ -11,7 +11,6 @@ that reading weights is all that takes time. With more rows they are decoded at 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from ..contributed import DOMAIN, MATMUL_N_BITS, is_contributed
+from ..nodes import attribute_of
 from ..standard import is_standard
 from ..weights import array_of
 from .rewriting import Rewriting
@@ -76,12 +76,11 @@ class _CodeLayers(Rewriting):
 
     def replaced(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
         """The nodes in the place of a node."""
-        attributes = {entry.name: helper.get_attribute_value(entry) for entry in node.attribute}
         bias: list[str] = []
         if is_standard(node, "MatMul"):
             codes = self._weights(node.input[1], transposed=False)
-        elif is_standard(node, "Gemm") and _is_plain(attributes):
-            codes = self._weights(node.input[1], transposed=bool(attributes.get("transB", 0)))
+        elif is_standard(node, "Gemm") and _is_plain(node):
+            codes = self._weights(node.input[1], transposed=bool(attribute_of(node, "transB", 0)))
             bias = [name for name in node.input[2:] if name]
         else:
             return [node]
@@ -108,8 +107,7 @@ class _CodeLayers(Rewriting):
         """
         node = self.producer(name)
         if node is not None and is_standard(node, "Transpose"):
-            orders = [list(entry.ints) for entry in node.attribute if entry.name == "perm"]
-            if orders not in ([], [[1, 0]]):
+            if attribute_of(node, "perm", [1, 0]) != [1, 0]:
                 return None
             node, transposed = self.producer(node.input[0]), not transposed
         if node is None or not is_standard(node, "DequantizeLinear"):
@@ -120,15 +118,14 @@ class _CodeLayers(Rewriting):
         stored, scales, *rest = [tensor for tensor in tensors if tensor is not None]
         if stored.data_type not in _BITS or scales.data_type != TensorProto.FLOAT or len(stored.dims) != 2:
             return None
-        attributes = {entry.name: helper.get_attribute_value(entry) for entry in node.attribute}
-        if attributes.get("output_dtype", 0) not in (TensorProto.UNDEFINED, TensorProto.FLOAT):
+        if attribute_of(node, "output_dtype", 0) not in (TensorProto.UNDEFINED, TensorProto.FLOAT):
             return None
         bits, along = _BITS[stored.data_type], 1 if transposed else 0  # the axis of the sum
         shift = 2 ** (bits - 1) if stored.data_type in _SIGNED else 0
         codes = _integers(stored) + shift
         zeros = _integers(rest[0]) + shift if rest else np.full(tuple(scales.dims), shift)
-        scale = _by_group(array_of(scales).astype(np.float32), codes.shape, attributes, along)
-        zero = _by_group(zeros, codes.shape, attributes, along)
+        scale = _by_group(array_of(scales).astype(np.float32), codes.shape, node, along)
+        zero = _by_group(zeros, codes.shape, node, along)
         if scale is None or zero is None:
             return None
         ordered = [values if transposed else values.T for values in (codes, scale, zero)]
@@ -138,9 +135,10 @@ class _CodeLayers(Rewriting):
         return _Codes(ordered[0].astype(np.uint8), ordered[2].astype(np.uint8), ordered[1], bits)
 
 
-def _is_plain(attributes: Mapping[str, Any]) -> bool:
+def _is_plain(gemm: onnx.NodeProto) -> bool:
     """Whether a Gemm is a product and a sum without factors."""
-    return not attributes.get("transA", 0) and attributes.get("alpha", 1.0) == attributes.get("beta", 1.0) == 1.0
+    factors = attribute_of(gemm, "alpha", 1.0), attribute_of(gemm, "beta", 1.0)
+    return not attribute_of(gemm, "transA", 0) and factors == (1.0, 1.0)
 
 
 def _integers(tensor: onnx.TensorProto) -> Array:
@@ -148,19 +146,19 @@ def _integers(tensor: onnx.TensorProto) -> Array:
     return values
 
 
-def _by_group(values: Array, shape: tuple[int, ...], attributes: Mapping[str, Any], along: int) -> Array | None:
+def _by_group(values: Array, shape: tuple[int, ...], node: onnx.NodeProto, along: int) -> Array | None:
     """Scales or zero points of a DequantizeLinear, by group along this axis; None if their groups lie otherwise.
 
     Args:
         values: The scales or zero points.
         shape: The shape of the codes.
-        attributes: The attributes of the DequantizeLinear.
+        node: The DequantizeLinear.
         along: The axis of the sum.
     """
-    axis = attributes.get("axis", 1) % 2
-    if attributes.get("block_size", 0):
+    axis = attribute_of(node, "axis", 1) % 2
+    if block := attribute_of(node, "block_size", 0):
         fits = axis == along and values.ndim == 2 and values.shape[1 - along] == shape[1 - along]
-        return values if fits and values.shape[along] * attributes["block_size"] == shape[along] else None
+        return values if fits and values.shape[along] * block == shape[along] else None
     if values.size == 1:
         values = np.full(shape[1 - along], values.reshape(()))
     elif axis == along:

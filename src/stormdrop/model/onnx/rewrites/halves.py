@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from ..nodes import names_read
+from ..nodes import graphs_of, names_read
 from ..standard import is_standard
 from ..weights import array_of
 from .functions import all_nodes
@@ -96,14 +96,13 @@ def _rename(nodes: Iterable[onnx.NodeProto], names: Mapping[str, str]) -> None:
     for node in nodes:
         for values in (node.input, node.output):
             values[:] = [names.get(name, name) for name in values]
-        for attribute in node.attribute:
-            for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-                own = {value.name for value in (*graph.input, *graph.initializer)}
-                own |= {name for inner in graph.node for name in inner.output}
-                visible = {old: new for old, new in names.items() if old not in own}
-                _rename(graph.node, visible)
-                for value in graph.output:
-                    value.name = visible.get(value.name, value.name)
+        for graph in graphs_of(node):
+            own = {value.name for value in (*graph.input, *graph.initializer)}
+            own |= {name for inner in graph.node for name in inner.output}
+            visible = {old: new for old, new in names.items() if old not in own}
+            _rename(graph.node, visible)
+            for value in graph.output:
+                value.name = visible.get(value.name, value.name)
 
 
 def _half(value: onnx.ValueInfoProto) -> int:
@@ -163,7 +162,4 @@ def _graphs(model: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
     """The graph of a model, and those of its branches and bodies of loops."""
     yield model.graph
     for node in _nodes(model):
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield attribute.g
-            yield from attribute.graphs
+        yield from graphs_of(node)

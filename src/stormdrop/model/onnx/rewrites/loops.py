@@ -13,7 +13,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-from ..nodes import names_made, names_read
+from ..nodes import attribute_of, constants_of, names_made, names_read
 from ..standard import is_standard, opset_of
 from ..weights import array_of
 from .functions import copied_node, types_of
@@ -35,7 +35,7 @@ def unroll_loops(model: onnx.ModelProto) -> onnx.ModelProto:
     if not any(is_standard(node, "Loop", "Scan") for node in model.graph.node):
         return model
     types = types_of(model)
-    constants = _constants(model.graph)
+    constants = constants_of(model.graph)
     opset = opset_of(model)
     nodes: list[onnx.NodeProto] = []
     for position, node in enumerate(model.graph.node):
@@ -56,17 +56,16 @@ class _Unrolled:
 
     def __init__(self, node: onnx.NodeProto, prefix: str, opset: int) -> None:
         self._node, self._prefix, self._opset = node, prefix, opset
-        self._attributes = {entry.name: helper.get_attribute_value(entry) for entry in node.attribute}
-        self._body: onnx.GraphProto = self._attributes["body"]
+        self._body: onnx.GraphProto = attribute_of(node, "body")
         self._nodes: list[onnx.NodeProto] = []
 
-    def loop(self, constants: Mapping[str, NDArray[Any]]) -> list[onnx.NodeProto] | None:
+    def loop(self, constants: Mapping[str, onnx.TensorProto]) -> list[onnx.NodeProto] | None:
         """Takes a constant trip count, and a condition that stays true."""
         trips, condition = (constants.get(name) if name else None for name in self._node.input[:2])
-        endless = not self._node.input[1] or (condition is not None and bool(condition.reshape(-1)[0]))
+        endless = not self._node.input[1] or (condition is not None and bool(_first(condition)))
         if trips is None or not endless or not self._stays_true():
             return None
-        count = int(trips.reshape(-1)[0])
+        count = int(_first(trips))
         if not 0 < count * len(self._body.node) <= _LARGEST:
             return None
         states = list(self._node.input[2:])
@@ -83,13 +82,13 @@ class _Unrolled:
 
     def scan(self, types: Mapping[str, onnx.TypeProto]) -> list[onnx.NodeProto] | None:
         """Takes inputs of a known length; the form of opset 8, which has a batch, is left alone."""
-        count = self._attributes["num_scan_inputs"]
+        count = attribute_of(self._node, "num_scan_inputs")
         if self._opset < 9:
             return None
         states, sequences = list(self._node.input[:-count]), list(self._node.input[-count:])
         outputs = len(self._body.output) - len(states)
-        axes = self._attributes.get("scan_input_axes", [0] * count)
-        backwards = self._attributes.get("scan_input_directions", [0] * count)
+        axes = attribute_of(self._node, "scan_input_axes", [0] * count)
+        backwards = attribute_of(self._node, "scan_input_directions", [0] * count)
         shape = types[sequences[0]].tensor_type.shape.dim if sequences[0] in types else []
         length = shape[axes[0]].dim_value if shape else 0
         if not 0 < length * len(self._body.node) <= _LARGEST:
@@ -109,8 +108,8 @@ class _Unrolled:
         self._finish(
             states,
             scanned,
-            self._attributes.get("scan_output_axes", [0] * outputs),
-            self._attributes.get("scan_output_directions", [0] * outputs),
+            attribute_of(self._node, "scan_output_axes", [0] * outputs),
+            attribute_of(self._node, "scan_output_directions", [0] * outputs),
         )
         return self._nodes
 
@@ -119,11 +118,11 @@ class _Unrolled:
         name = self._body.output[0].name
         if name == self._body.input[1].name:
             return True
-        constants = _constants(self._body)
+        constants = constants_of(self._body)
         producers = {output: node for node in self._body.node for output in node.output}
         while name in producers and producers[name].op_type == "Identity":
             name = producers[name].input[0]
-        return name == self._body.input[1].name or (name in constants and bool(constants[name].reshape(-1)[0]))
+        return name == self._body.input[1].name or (name in constants and bool(_first(constants[name])))
 
     def _step(self, step: int, inputs: Sequence[str]) -> list[str]:
         """Adds the body with these inputs; the names of its results."""
@@ -170,11 +169,5 @@ class _Unrolled:
         return output
 
 
-def _constants(graph: onnx.GraphProto) -> dict[str, NDArray[Any]]:
-    """The values of small constants, by name."""
-    values = {tensor.name: array_of(tensor) for tensor in graph.initializer if len(tensor.dims) <= 1}
-    for node in graph.node:
-        for attribute in node.attribute:
-            if node.op_type == "Constant" and attribute.name == "value":
-                values[node.output[0]] = array_of(attribute.t)
-    return values
+def _first(tensor: onnx.TensorProto) -> Any:
+    return array_of(tensor).reshape(-1)[0]

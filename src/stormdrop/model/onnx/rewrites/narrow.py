@@ -15,6 +15,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
+from ..nodes import attribute_of, constants_of
 from ..standard import is_standard
 from ..trial_run import KERNEL_TYPES
 from ..weights import array_of
@@ -38,10 +39,7 @@ def decode_narrow(model: onnx.ModelProto) -> onnx.ModelProto:
 class _Decoding(Rewriting):
     def __init__(self, model: onnx.ModelProto) -> None:
         super().__init__(model)
-        for node in model.graph.node:
-            for entry in node.attribute if is_standard(node, "Constant") else ():
-                if entry.name == "value":
-                    self.constants[node.output[0]] = entry.t
+        self.constants = constants_of(model.graph)
 
     def replaced(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
         names = [name for name in node.input if name]
@@ -56,19 +54,17 @@ class _Decoding(Rewriting):
 def _decoded(node: onnx.NodeProto, constants: list[NDArray[Any]]) -> NDArray[Any]:
     """(codes - zero point) * scale."""
     codes, scale, *zero = constants
-    attributes = {entry.name: helper.get_attribute_value(entry) for entry in node.attribute}
-    dtype = scale.dtype
-    if attributes.get("output_dtype"):
-        dtype = helper.tensor_dtype_to_np_dtype(attributes["output_dtype"])
+    asked, block = attribute_of(node, "output_dtype", 0), attribute_of(node, "block_size", 0)
+    dtype = helper.tensor_dtype_to_np_dtype(asked) if asked else scale.dtype
 
     def each(value: NDArray[Any]) -> NDArray[Any]:
         """A value for each code of a value for all, for each channel or for each block."""
         if value.size == 1:
             return value.reshape(())
-        axis = attributes.get("axis", 1) % codes.ndim
-        if not attributes.get("block_size"):
+        axis = attribute_of(node, "axis", 1) % codes.ndim
+        if not block:
             return value.reshape(-1, *[1] * (codes.ndim - axis - 1))
-        return value.repeat(attributes["block_size"], axis).take(range(codes.shape[axis]), axis)
+        return value.repeat(block, axis).take(range(codes.shape[axis]), axis)
 
     moved = codes.astype(np.float32)
     if zero:

@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from ..contributed import ROUNDING, is_contributed
+from ..nodes import attribute_of
 from ..standard import is_standard
 from ..weights import array_of
 from .rewriting import Rewriting
@@ -150,13 +151,12 @@ class _ByteLayers(Rewriting):
 
     def gemm(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
         """Nodes in the place of a Gemm with constant weights; None if it stays."""
-        attributes = {entry.name: helper.get_attribute_value(entry) for entry in node.attribute}
-        transposed = attributes.get("transB", 0)
+        transposed = attribute_of(node, "transB", 0)
         data, weights = self._data(node.input[0]), self._weights(node.input[1], 0 if transposed else 1)
-        bias = self._bias(node, attributes.get("beta", 1.0))
-        if data is None or weights is None or bias is None or attributes.get("transA", 0):
+        bias = self._bias(node, attribute_of(node, "beta", 1.0))
+        if data is None or weights is None or bias is None or attribute_of(node, "transA", 0):
             return None
-        factor = attributes.get("alpha", 1.0) * data.scale * weights.scales
+        factor = attribute_of(node, "alpha", 1.0) * data.scale * weights.scales
         values = weights.values.T if transposed else weights.values
         return self._layer(node, "MatMulInteger", data, values, factor, bias)
 
@@ -241,7 +241,7 @@ class _ByteLayers(Rewriting):
     def _scale_of(self, node: onnx.NodeProto) -> float:
         """The scale of a QuantizeLinear or DequantizeLinear for all elements; 0 if it is no constant or not one."""
         scale = self._array(node.input[1], TensorProto.FLOAT)
-        if scale is None or scale.size != 1 or _attribute(node, "block_size", 0):
+        if scale is None or scale.size != 1 or attribute_of(node, "block_size", 0):
             return 0.0
         return float(scale.reshape(()))
 
@@ -305,23 +305,19 @@ class _ByteLayers(Rewriting):
         scales = self._array(node.input[1], TensorProto.FLOAT)
         named = len(node.input) > 2 and node.input[2]
         zeros = self._array(node.input[2], *_INTEGERS) if named else np.zeros(1, np.int64)
-        if scales is None or zeros is None or _attribute(node, "block_size", 0):
+        if scales is None or zeros is None or attribute_of(node, "block_size", 0):
             return None
         if scales.size == 1 and zeros.size == 1:
             return scales.astype(np.float64), zeros, None
         if scales.ndim != 1 or zeros.size not in (1, scales.size):
             return None
-        axis = _attribute(node, "axis", 1)
+        axis = attribute_of(node, "axis", 1)
         return scales.astype(np.float64), zeros, axis % rank if rank > 1 else 0
 
     def _array(self, name: str, *types: int) -> Array | None:
         """The value of a constant of one of these types; None for any other value."""
         tensor = self.constants.get(name)
         return array_of(tensor) if tensor is not None and tensor.data_type in types else None
-
-
-def _attribute(node: onnx.NodeProto, name: str, default: int) -> int:
-    return next((int(entry.i) for entry in node.attribute if entry.name == name), default)
 
 
 _BYTES = (TensorProto.INT8, TensorProto.UINT8)
