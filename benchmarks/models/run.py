@@ -46,6 +46,7 @@ from stormdrop.errors import StormdropError
 from stormdrop.machine.limits.peak import peak
 from stormdrop.model.profile import profile
 from stormdrop.model.verification.verify import random_feeds, verify
+from stormdrop.report.kernels import place_in_roofline
 from stormdrop.tuning.options import FLOAT32, PRECISIONS
 
 LOWEST = 0.97
@@ -103,14 +104,16 @@ def measure(name: str, options: argparse.Namespace, folder: Path) -> dict[str, A
             short = sd.tune_model(logits, trials=1, seed=options.seed, search=options.search, store=store).model
             error = max(error, verify(short, logits, options.seed).max_error)
     inside = profile(tuned.model, random_feeds(tuned.model.inputs, options.seed))
-    limits = peak(tuned.target)
-    shares = [(kernel.seconds, kernel.roofline_fraction(limits)) for kernel in inside.kernels]
-    explained = sum(seconds * min(share, 1.0) for seconds, share in shares if share is not None)
+    limits, explained = asdict(peak(tuned.target)), 0.0
+    for kernel in inside.kernels:
+        if kernel.work is not None:
+            place = place_in_roofline(kernel.work.flops, kernel.work.bytes, kernel.seconds / kernel.calls, limits)
+            explained += kernel.seconds * min(place.fraction, 1.0)
     return {
         "tuned": tuned.to_json(),
         "error": error,
         "bench": bench.to_json(),
-        "profile": {**inside.to_json(), "limits": asdict(limits)},
+        "profile": {**inside.to_json(), "limits": limits},
         "roofline": explained / inside.seconds,
     }
 

@@ -11,7 +11,20 @@ import typer
 from .._version import __version__
 from ..errors import InputError
 from . import completion
-from .commands import comparing, compiling, dashboard, database, fleet, listing, quantizing, reporting, running, tuning
+from .commands import (
+    benching,
+    comparing,
+    compiling,
+    dashboard,
+    database,
+    doctor,
+    fleet,
+    listing,
+    quantizing,
+    reporting,
+    running,
+    tuning,
+)
 from .guide import epilog
 
 app = typer.Typer(
@@ -28,13 +41,13 @@ _COMMANDS: dict[str, Callable[..., int | None]] = {
     "compile": compiling.compile_,
     "quantize": quantizing.quantize,
     "run": running.run,
-    "bench": running.bench,
+    "bench": benching.bench,
     "compare": comparing.compare,
     "landscape": comparing.landscape,
     "report": reporting.report,
     "dashboard": dashboard.dashboard,
     "operators": listing.operators,
-    "doctor": running.doctor,
+    "doctor": doctor.doctor,
     "fleet": fleet.fleet,
 }
 for _name, _command in _COMMANDS.items():

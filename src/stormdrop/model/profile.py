@@ -18,7 +18,6 @@ from ..measure.timing import FEWEST_ROUNDS, MOST_ROUNDS
 from .artifact.foreign import FUNCTION
 
 if TYPE_CHECKING:
-    from ..machine.limits.peak import Peak
     from .artifact.artifact import CompiledModel
     from .artifact.metadata import ForeignPart, Work
 
@@ -48,17 +47,6 @@ class KernelTime:
     def seconds(self) -> float:
         """The median of `rounds`."""
         return statistics.median(self.rounds)
-
-    def roofline_fraction(self, limits: Peak) -> float | None:
-        """The time that its calls would take at a machine's limits, over the time that they take.
-
-        It is above 1 if the arrays stay in the caches, which are faster than the memory's bandwidth. It is None if
-        the work is unknown.
-        """
-        if self.work is None:
-            return None
-        least = max(self.work.flops / limits.flops, self.work.bytes / limits.bandwidth)
-        return self.calls * least / self.seconds
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ class Roofline:
         intensity: FLOP per byte that one call must move at least.
         rate: FLOP/s that it reaches.
         fraction: The time that one call takes at the machine's limits, over its time. It is above 1 if the arrays stay
-            in the caches.
+            in the caches, which are faster than the memory's bandwidth.
         bound: `MEMORY` or `ARITHMETIC`: which of the two limits is the nearer one.
     """
 

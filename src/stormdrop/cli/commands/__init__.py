@@ -3,7 +3,9 @@
 tuning.py      tune-op, tune
 compiling.py   compile
 quantizing.py  quantize
-running.py     run, bench, doctor
+running.py     run
+benching.py    bench
+doctor.py      doctor
 comparing.py   compare, landscape
 reporting.py   report, and the pages that other commands write
 dashboard.py   dashboard

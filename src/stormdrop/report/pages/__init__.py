@@ -9,5 +9,5 @@ comparison_page.py  the page of a comparison of searches
 landscape_page.py   the page of a landscape
 
 A new page is X_page.py, templates/X.html, a type in `report/documents.py`, and a call in the command that has the
-document: cli/commands/reporting.py, cli/commands/comparing.py or cli/commands/running.py.
+document: cli/commands/reporting.py, cli/commands/comparing.py or cli/commands/benching.py.
 """

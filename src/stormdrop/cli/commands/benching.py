@@ -1,0 +1,122 @@
+"""`stormdrop bench`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ...errors import OperatorError
+from ...measure.timing import MOST_ROUNDS
+from ...tuning.options import FLOAT32
+from .. import completion, options, output
+from ..options import DatabaseOption, JsonOption, PrecisionOption, SeedOption, ShapeOption, TargetOption
+from ..progress import Reporter
+from .reporting import PageOption, check_page, command_line, write_page
+
+
+def bench(
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="ARTIFACT|MODEL|OPERATOR",
+            help="What to time: a tuned model, an ONNX model or an operator.",
+            autocompletion=completion.operators_and_files,
+        ),
+    ],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME=VALUE...", help="The operator's arguments.")
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            "--against",
+            metavar="NAME,...",
+            help="Peers, such as onnxruntime, openvino, torch and tensorflow; all by default.",
+        ),
+    ] = None,
+    rounds: Annotated[
+        int, typer.Option("--rounds", metavar="N", help="The number of interleaved rounds.")
+    ] = MOST_ROUNDS,
+    target: TargetOption = None,
+    db: DatabaseOption = None,
+    seed: SeedOption = 0,
+    shape: ShapeOption = None,
+    precision: PrecisionOption = FLOAT32,
+    report: PageOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Time an operator or a model beside its peers; tune it first if it has not been tuned."""
+    values, shapes = options.arguments(arguments or ()), options.one_size(shape or ())
+    options.not_empty(target, "--target", "cpu")
+    options.not_negative_seed(seed)
+    check_page(report, "--report")
+    names = None if against is None else [name.strip() for name in against.split(",") if name.strip()]
+    with output.stdout_for_json(as_json):
+        from ... import operators
+        from ...bench.bench import bench as time_beside_peers
+        from ...machine.cpu import Target, require_cpu
+
+        path = Path(what)
+        is_file = path.exists() or path.suffix in (".onnx", ".sd") or len(path.parts) > 1
+        if is_file and values:
+            raise OperatorError(f"{what} is a model and takes no arguments such as {(arguments or [''])[0]}")
+        subject = path if is_file else operators.create(what, values)
+        otherwise = f"target {target}: bench times kernels for CPUs only; benchmarks/gpu/run.py times kernels for GPUs"
+        machine = require_cpu(Target.parse(target), otherwise)
+        with options.tuning_records(db) as store, Reporter(None) as progress:
+            result = time_beside_peers(
+                subject,
+                names,
+                rounds=rounds,
+                seed=seed,
+                shapes=shapes,
+                precision=precision,
+                target=machine,
+                store=store,
+                on_progress=progress,
+            )
+        document = result.to_json()
+        if report is not None:
+            from ...report.documents import Bench, checked
+            from ...report.pages.bench_page import bench_page
+
+            chosen = {"against": against, "rounds": rounds, "target": target, "seed": seed, "shape": shape}
+            if precision != FLOAT32:
+                chosen["precision"] = precision
+            repeat = command_line("bench", what, *(arguments or ()), **chosen)
+            write_page(bench_page(checked(document, Bench, what), repeat), report)
+    if as_json:
+        output.emit(document)
+    else:
+        _print_bench(document)
+        if report is not None:
+            print(f"saved: {report}")
+
+
+def _print_bench(document: Mapping[str, Any]) -> None:
+    """Prints the document of a bench as a table."""
+    rows = [
+        [
+            contender["name"],
+            output.seconds(contender["seconds"]),
+            output.interval(contender["interval"]),
+            f"{contender['ratio']:.2f}",
+            output.interval(contender["ratio_interval"], "ratio"),
+            f"{contender['gflops']:.0f}" if contender.get("gflops") else "-",
+            f"{contender['max_error']:.0e}" if math.isfinite(contender["max_error"]) else "different",
+        ]
+        for contender in document["contenders"]
+    ]
+    title = f"{document['what']}: {document['runs']} interleaved rounds"
+    output.table(["", "median", "95% interval", "over ours", "95% interval", "GFLOP/s", "error"], rows, title)
+    for name, reason in document["skipped"].items():
+        print(f"{name}: skipped: {reason}")
+    if document["disturbed"]:
+        print(f"something else used the machine in {document['disturbed']} of the rounds: do not trust the figures")
+    for contender in document["contenders"]:
+        if not contender["agrees"]:
+            print(f"{contender['name']}: its output differs from the reference")
